@@ -1,0 +1,120 @@
+"""The ground that every file schema stands on: frozen models, quantities, numbers with a source."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+)
+
+from autoplan.units import Dimension, parse_quantity
+
+__all__ = [
+    "FROM_FILE",
+    "Bandwidth",
+    "Bytes",
+    "FlopRate",
+    "Frozen",
+    "NumberKind",
+    "Seconds",
+    "Share",
+    "Sourced",
+    "SourcedBandwidth",
+    "SourcedBytes",
+    "SourcedCount",
+    "SourcedFlopRate",
+    "SourcedSeconds",
+    "SourcedShare",
+    "SourcedWatts",
+    "Watts",
+]
+
+#: The key of pydantic's validation context that says: this comes from a file, so units are needed.
+FROM_FILE = "from_file"
+
+NumberKind = Literal["data sheet", "measured", "derived", "fitted", "guess"]
+
+
+class Frozen(BaseModel):
+    """A value read from a file: immutable, and strict about what it is given."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, defer_build=True, allow_inf_nan=False
+    )
+
+
+def _quantity(dimension: Dimension, example: str) -> Any:
+    """Return the annotations of a field that is a text with a unit in a file, a float inside."""
+
+    def read(value: object, info: ValidationInfo) -> float:
+        # Python callers give base units as floats; in a file a bare number is an error.
+        if isinstance(value, float) and not (info.context or {}).get(FROM_FILE):
+            return value
+        return parse_quantity(value, dimension)
+
+    schema = {"type": "string", "examples": [example], "description": f"with its unit: {example}"}
+    return (BeforeValidator(read), Field(ge=0), WithJsonSchema(schema))
+
+
+Bytes = Annotated[float, *_quantity("bytes", "80 GiB")]
+Bandwidth = Annotated[float, *_quantity("bytes/s", "3.35 TB/s")]
+FlopRate = Annotated[float, *_quantity("FLOP/s", "312 TFLOP/s")]
+Seconds = Annotated[float, *_quantity("seconds", "5 us")]
+Share = Annotated[float, *_quantity("share", "6 %"), Field(le=1)]
+Watts = Annotated[float, *_quantity("watts", "400 W")]
+
+
+class Sourced(Frozen):
+    """A number that says what kind of knowledge it is and where it comes from."""
+
+    kind: NumberKind = Field(description="how the number is known; a guess is called a guess")
+    source: str = Field(min_length=3, description="a key of the file's `sources`, or the source in words")
+    note: str | None = Field(default=None, description="anything a reader should know about the number")
+
+
+class SourcedBytes(Sourced):
+    """A sourced size."""
+
+    value: Bytes = Field(description="size with its unit, such as 80 GiB")
+
+
+class SourcedBandwidth(Sourced):
+    """A sourced data rate."""
+
+    value: Bandwidth = Field(description="data rate with its unit, such as 3.35 TB/s")
+
+
+class SourcedFlopRate(Sourced):
+    """A sourced arithmetic rate."""
+
+    value: FlopRate = Field(description="arithmetic rate with its unit, such as 312 TFLOP/s")
+
+
+class SourcedSeconds(Sourced):
+    """A sourced duration."""
+
+    value: Seconds = Field(description="duration with its unit, such as 5 us")
+
+
+class SourcedShare(Sourced):
+    """A sourced share of one."""
+
+    value: Share = Field(description="share with its unit, such as 82 %")
+
+
+class SourcedWatts(Sourced):
+    """A sourced power."""
+
+    value: Watts = Field(description="power with its unit, such as 400 W")
+
+
+class SourcedCount(Sourced):
+    """A sourced count."""
+
+    value: int = Field(ge=0, description="a whole number")
