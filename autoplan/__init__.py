@@ -1,0 +1,66 @@
+"""autoplan finds the best parallel layout for a model on given GPUs, and proves it.
+
+>>> import autoplan
+>>> job = autoplan.load_job("llama3-8b-8x-a100")
+>>> plan = autoplan.evaluate(job, "tp=2,dp=4,mbs=1,recompute=full")
+>>> plan.predicted.fits
+True
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autoplan.errors import (
+    AutoplanError,
+    CatalogError,
+    InfeasibleError,
+    LayoutError,
+    SpecError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from autoplan.catalog import load_job
+    from autoplan.planning import evaluate, plan
+    from autoplan.plans import Front, Plan
+    from autoplan.schema.job import Job
+    from autoplan.schema.layout import Layout
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AutoplanError",
+    "CatalogError",
+    "Front",
+    "InfeasibleError",
+    "Job",
+    "Layout",
+    "LayoutError",
+    "Plan",
+    "SpecError",
+    "UnsupportedError",
+    "__version__",
+    "evaluate",
+    "load_job",
+    "plan",
+]
+
+_HOMES = {
+    "Front": "autoplan.plans",
+    "Job": "autoplan.schema.job",
+    "Layout": "autoplan.schema.layout",
+    "Plan": "autoplan.plans",
+    "evaluate": "autoplan.planning",
+    "load_job": "autoplan.catalog",
+    "plan": "autoplan.planning",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for when it is asked for, so that ``import autoplan`` is instant."""
+    import importlib
+
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'autoplan' has no attribute {name!r}")

@@ -26,8 +26,11 @@ __all__ = [
 Dimension = Literal["bytes", "bytes/s", "FLOP/s", "seconds", "share", "watts"]
 
 _DECIMAL: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-_BINARY: Final = {f"{p}i": 2.0 ** (10 * (i + 1)) for i, p in enumerate("KMGT")}
+_BINARY: Final = {f"{p}i": 2.0 ** (10 * (i + 1)) for i, p in enumerate("KMGTP")}
 _PREFIXES: Final = {**_DECIMAL, **_BINARY}
+_RATE_STEPS: Final = tuple((prefix, _DECIMAL[prefix]) for prefix in "PTGMk")
+_BINARY_STEPS: Final = tuple(reversed(_BINARY.items()))
+_COUNT_STEPS: Final = (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def _scaled(stem: str, factor: float, prefixes: dict[str, float]) -> dict[str, float]:
@@ -43,7 +46,14 @@ DIMENSIONS: Final[dict[Dimension, dict[str, float]]] = {
         **_scaled("bit/s", 1 / 8, _DECIMAL),
     },
     "FLOP/s": _scaled("FLOP/s", 1.0, {**_DECIMAL, "E": 1e18}),
-    "seconds": {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0},
+    "seconds": {
+        "ns": 1e-9,
+        **dict.fromkeys(("us", "\N{MICRO SIGN}s", "\N{GREEK SMALL LETTER MU}s"), 1e-6),
+        "ms": 1e-3,
+        "s": 1.0,
+        "min": 60.0,
+        "h": 3600.0,
+    },
     "share": {"%": 0.01},
     "watts": {"W": 1.0, "kW": 1e3},
 }
@@ -57,7 +67,11 @@ _EXAMPLES: Final[dict[Dimension, str]] = {
     "watts": "400 W",
 }
 
-_QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(\S*)\s*")
+# The pattern backtracks: a text without end must not reach it.
+_LONGEST: Final = 100
+_QUANTITY: Final = re.compile(
+    r"\s*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*(\S*)\s*"
+)
 
 
 class UnitError(ValueError):
@@ -77,66 +91,86 @@ def parse_quantity(text: object, dimension: Dimension) -> float:
     >>> parse_quantity("6 %", "share")
     0.06
     """
-    example = _EXAMPLES[dimension]
+    example = f"write for example {_EXAMPLES[dimension]}"
     if not isinstance(text, str):
-        raise UnitError(f"{text!r} has no unit: write for example {example}")
-    match = _QUANTITY.fullmatch(text)
+        raise UnitError(f"{_quoted(text)} has no unit: {example}")
+    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
-        raise UnitError(f"{text!r} is not a number with a unit: write for example {example}")
-    number, unit = float(match[1]), match[2]
-    units = DIMENSIONS[dimension]
+        raise UnitError(f"{_quoted(text)} is not a number with a unit: {example}")
+    unit = match[2]
     if not unit:
-        raise UnitError(f"{text!r} has no unit: write for example {example}")
-    if unit not in units:
-        raise UnitError(_unknown_unit(unit, dimension))
-    value = number * units[unit]
+        raise UnitError(f"{_quoted(text)} has no unit: {example}")
+    scale = DIMENSIONS[dimension].get(unit)
+    if scale is None:
+        raise UnitError(f"{_unknown_unit(unit, dimension)}: {example}")
+    value = float(match[1]) * scale
     if not math.isfinite(value):
-        raise UnitError(f"{text!r} is not a finite quantity")
+        raise UnitError(f"{_quoted(text)} is too large")
     return value
+
+
+def _quoted(value: object) -> str:
+    """Return ``value`` as a message quotes it, cut where it is long."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else f"{value[:57]}...")
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30:
+        return repr(value)
+    return f"a value of type {type(value).__name__}"
 
 
 def _unknown_unit(unit: str, dimension: Dimension) -> str:
     home = next((d for d, units in DIMENSIONS.items() if unit in units), None)
     what = f"measures {home}, not {dimension}" if home else "is not a unit that is known here"
-    return f"{unit!r} {what}: write for example {_EXAMPLES[dimension]}"
+    return f"{_quoted(unit)} {what}"
+
+
+def _scaled_text(value: float, steps: tuple[tuple[str, float], ...], digits: str) -> str:
+    """Return ``value`` over the largest step that leaves at least 1 once it is rounded."""
+    for prefix, scale in steps:
+        text = format(value / scale, digits)
+        if abs(float(text)) >= 1:
+            return f"{_plain(text)} {prefix}"
+    return f"{_plain(format(value, digits))} "
+
+
+def _plain(text: str) -> str:
+    """Return a rounded number without the exponent that three digits give it from 1000 on."""
+    return f"{float(text):.0f}" if "e+" in text else text
 
 
 def format_bytes(size: float) -> str:
     """Return ``size`` [byte] with a binary prefix.
 
-    >>> format_bytes(80 * 2**30)
-    '80.0 GiB'
+    >>> format_bytes(80 * 2**30), format_bytes(2**30 - 1), format_bytes(512)
+    ('80.0 GiB', '1.0 GiB', '512 B')
     """
-    for prefix in ("Ti", "Gi", "Mi", "Ki"):
-        scale = _BINARY[prefix]
-        if abs(size) >= scale:
-            return f"{size / scale:.1f} {prefix}B"
-    return f"{size:.0f} B"
+    if abs(size) < 1023.5:
+        return f"{size:.0f} B"
+    return _scaled_text(size, _BINARY_STEPS, ".1f") + "B"
 
 
 def format_rate(rate: float, unit: str) -> str:
     """Return ``rate`` [unit/s] with a decimal prefix.
 
-    >>> format_rate(312e12, "FLOP/s")
-    '312 TFLOP/s'
+    >>> format_rate(312e12, "FLOP/s"), format_rate(999.9e9, "B/s")
+    ('312 TFLOP/s', '1 TB/s')
     """
-    for prefix in ("P", "T", "G", "M", "k"):
-        if abs(rate) >= _DECIMAL[prefix]:
-            return f"{rate / _DECIMAL[prefix]:.3g} {prefix}{unit}"
-    return f"{rate:.3g} {unit}"
+    return _scaled_text(rate, _RATE_STEPS, ".3g") + unit
 
 
 def format_seconds(seconds: float) -> str:
     """Return ``seconds`` [s] in the unit that leaves three or four digits.
 
-    >>> format_seconds(0.0123), format_seconds(12.3456)
-    ('12.3 ms', '12.35 s')
+    >>> format_seconds(0.0123), format_seconds(12.3456), format_seconds(0.99999)
+    ('12.3 ms', '12.35 s', '1.00 s')
     """
-    if abs(seconds) >= 1 or seconds == 0:
+    if abs(seconds) >= 0.99995 or seconds == 0:
         return f"{seconds:.2f} s"
-    if abs(seconds) >= 1e-3:
+    if abs(seconds) >= 0.99995e-3:
         return f"{seconds * 1e3:.1f} ms"
-    return f"{seconds * 1e6:.1f} us"
+    if abs(seconds) >= 0.9995e-6:
+        return f"{seconds * 1e6:.1f} us"
+    return f"{seconds * 1e9:.3g} ns"
 
 
 def format_share(share: float) -> str:
@@ -151,10 +185,9 @@ def format_share(share: float) -> str:
 def format_count(count: float) -> str:
     """Return a large ``count`` in short.
 
-    >>> format_count(8_030_261_248), format_count(41_200)
-    ('8.03 B', '41.2 k')
+    >>> format_count(8_030_261_248), format_count(41_200), format_count(999_999)
+    ('8.03 B', '41.2 k', '1 M')
     """
-    for prefix, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(count) >= scale:
-            return f"{count / scale:.3g} {prefix}"
-    return f"{count:.0f}"
+    if abs(count) < 999.5:
+        return f"{count:.0f}"
+    return _scaled_text(count, _COUNT_STEPS, ".3g")

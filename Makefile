@@ -1,0 +1,54 @@
+# Everything a checkout needs: Python 3.11 and make. `make help` lists the targets.
+
+PYTHON ?= python3
+JOB ?= specs/jobs/llama3-8b-8x-a100.yaml
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help plan test check lint types floors docs bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+
+plan: $(READY) ## set up, then plan a shipped job (make plan JOB=my.yaml plans yours)
+	@$(BIN)/autoplan plan $(JOB)
+
+test: check ## set up, then run every check and every test
+	@$(BIN)/python -m pytest --no-header -n auto
+
+check: lint types floors ## everything but the tests
+
+lint: $(READY) ## style and formatting
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+
+types: $(READY) ## static types
+	@$(BIN)/mypy
+
+floors: $(READY) ## who may import whom
+	@$(BIN)/lint-imports --no-logo
+
+docs: $(READY) ## write docs/cli.md anew from the command line itself
+	@$(BIN)/python -m autoplan.cli.reference docs/cli.md
+
+bench: $(READY) ## speed, then the error on measured runs and on the memory oracle
+	@$(BIN)/python -m benchmarks.speed
+	@$(BIN)/python -m benchmarks.accuracy
+	@$(BIN)/python -m benchmarks.memory
+
+clean: ## remove the environment and every cache
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache
+	@find autoplan benchmarks tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# Older than pyproject.toml means: something was declared since, install again. An environment that
+# is missing or half made is made afresh.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("autoplan needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; name another: make PYTHON=python3.11")'
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@echo "installing autoplan and its tools into $(VENV) (once; a minute or two)" >&2
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
+	@touch $@

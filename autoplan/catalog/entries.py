@@ -1,0 +1,184 @@
+"""Catalogue entries as checked values: devices, nodes, clusters, models, cost models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from autoplan.catalog.roots import EntryKind, entry_names, entry_text, is_path, read_file
+from autoplan.errors import CatalogError, Problem, SpecError, UnsupportedError
+from autoplan.schema.base import Frozen
+from autoplan.schema.costmodel import KernelSpec, StackSpec
+from autoplan.schema.hardware import ClusterSpec, DeviceSpec, HardwareSpec, NodeSpec
+from autoplan.schema.huggingface import detect_huggingface, model_from_huggingface
+from autoplan.schema.job import JobSpec
+from autoplan.schema.loader import load_model, parse_yaml, validate
+from autoplan.schema.model import ModelSpec
+
+__all__ = ["CLASSES", "check_entry", "hardware", "kernels_for", "load_entry", "model", "stack"]
+
+#: What the file of each kind of entry is read as.
+CLASSES: dict[EntryKind, type[Frozen]] = {
+    "device": DeviceSpec,
+    "node": NodeSpec,
+    "cluster": ClusterSpec,
+    "model": ModelSpec,
+    "job": JobSpec,
+    "kernels": KernelSpec,
+    "stack": StackSpec,
+}
+
+_FALLBACK_KERNELS = "default"
+
+T = TypeVar("T", bound=Frozen)
+
+
+@cache
+def load_entry(kind: EntryKind, name: str) -> Frozen:
+    """Return the entry ``name`` of ``kind``.
+
+    Raises CatalogError for an unknown name, SpecError for an entry that its schema refuses.
+    """
+    text, file = entry_text(kind, name)
+    entry: Frozen = load_model(text, CLASSES[kind], name=file)
+    inner = getattr(entry, "name", name)
+    if inner != name:
+        raise SpecError([Problem(f"the entry calls itself {inner!r}, its file {name!r}", "$.name", file)])
+    return entry
+
+
+def _loaded(kind: EntryKind, name: str, cls: type[T]) -> T:
+    entry = load_entry(kind, name)
+    if not isinstance(entry, cls):
+        raise CatalogError(f"{name!r} is not a {kind}")
+    return entry
+
+
+def stack(name: str) -> StackSpec:
+    """Return the software stack ``name``."""
+    return _loaded("stack", name, StackSpec)
+
+
+def device(name: str) -> DeviceSpec:
+    """Return the device ``name``."""
+    return _loaded("device", name, DeviceSpec)
+
+
+def kernels_for(device_name: str) -> KernelSpec:
+    """Return the kernel curves measured on ``device_name``, or those assumed for any device."""
+    names = entry_names("kernels")
+    # The file named after the device is the usual case; others may list it.
+    for name in (n for n in names if n == device_name):
+        return _loaded("kernels", name, KernelSpec)
+    for name in names:
+        if device_name in entry_text("kernels", name)[0]:
+            spec = _loaded("kernels", name, KernelSpec)
+            if device_name in spec.devices:
+                return spec
+    return _loaded("kernels", _FALLBACK_KERNELS, KernelSpec)
+
+
+def model(reference: str, base: Path) -> ModelSpec:
+    """Return the model that ``reference`` names: an entry, or a file relative to ``base``.
+
+    A file is one of ours or a Hugging Face ``config.json``.
+    """
+    if not is_path(reference):
+        return _loaded("model", reference, ModelSpec)
+    path = base / reference
+    text = read_file(path)
+    if path.suffix == ".json":
+        return _from_json(text, path)
+    document = parse_yaml(text, name=str(path))
+    if isinstance(document.value, dict) and detect_huggingface(document.value):
+        return model_from_huggingface(document.value, name=str(path))
+    return validate(document, ModelSpec)
+
+
+def _from_json(text: str, path: Path) -> ModelSpec:
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SpecError([Problem(f"not JSON: {error}", "$", str(path))]) from error
+    if not isinstance(config, dict) or not detect_huggingface(config):
+        raise SpecError(
+            [Problem("not a Hugging Face config: it names no model_type", "$", str(path))]
+        )
+    return model_from_huggingface(config, name=str(path))
+
+
+def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:
+    """Return the node that ``reference`` names and how many devices the entry has in all.
+
+    A node stands for one node, a cluster for all of its nodes; a device alone is refused, since how
+    devices are joined decides the plan.
+    """
+    entry = _hardware_entry(reference, base)
+    if isinstance(entry, NodeSpec):
+        return entry, entry.devices
+    if isinstance(entry, ClusterSpec):
+        node = _loaded("node", entry.node, NodeSpec)
+        if entry.network is not None:
+            node = node.model_copy(update={"network": entry.network})
+        return node, node.devices * entry.nodes
+    holders = [n for n in entry_names("node") if _holds(n, entry.name)]
+    hint = f": {', '.join(holders)}" if holders else ""
+    raise UnsupportedError(
+        f"{reference!r} is a device; name a node or a cluster that holds it{hint}"
+    )
+
+
+def _holds(node_name: str, device_name: str) -> bool:
+    return _loaded("node", node_name, NodeSpec).device == device_name
+
+
+def _hardware_entry(reference: str, base: Path) -> NodeSpec | ClusterSpec | DeviceSpec:
+    if is_path(reference):
+        path = base / reference
+        entry: NodeSpec | ClusterSpec | DeviceSpec = load_model(
+            read_file(path), HardwareSpec, name=str(path)
+        )
+        return entry
+    if reference in entry_names("node"):
+        return _loaded("node", reference, NodeSpec)
+    if reference in entry_names("cluster"):
+        return _loaded("cluster", reference, ClusterSpec)
+    if reference in entry_names("device"):
+        return device(reference)
+    raise CatalogError(_unknown_hardware(reference))
+
+
+def _unknown_hardware(reference: str) -> str:
+    import difflib
+
+    known = [*entry_names("node"), *entry_names("cluster")]
+    near = difflib.get_close_matches(reference, known, 3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "see `autoplan catalog list node`"
+    return f"no hardware is called {reference!r}: {hint}"
+
+
+def check_entry(kind: EntryKind, name: str) -> Iterable[str]:
+    """Return what is wrong with one entry, in sentences; empty when nothing is."""
+    try:
+        entry = load_entry(kind, name)
+        _check_references(entry)
+    except (CatalogError, SpecError) as error:
+        return str(error).splitlines()
+    return ()
+
+
+def _check_references(entry: Frozen) -> None:
+    if isinstance(entry, NodeSpec):
+        device(entry.device)
+        if entry.default_stack:
+            stack(entry.default_stack)
+    elif isinstance(entry, ClusterSpec):
+        _loaded("node", entry.node, NodeSpec)
+    elif isinstance(entry, KernelSpec):
+        for name in entry.devices:
+            device(name)
+        for name in entry.collectives.fabrics:
+            _loaded("node", name, NodeSpec)

@@ -1,0 +1,119 @@
+"""Where catalogue entries are, and their text.
+
+An installed wheel carries the catalogues inside the package, under ``_shipped``; a checkout has them next
+to it. A user's own folder, named by the environment variable ``AUTOPLAN_CATALOG`` and laid out like the
+checkout (``hardware/nodes/...``), is searched first. A name is one plain word, so it can never lead out of
+a catalogue.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Final, Literal
+
+from autoplan.errors import CatalogError
+
+__all__ = ["FOLDERS", "EntryKind", "entry_names", "entry_text", "is_path", "read_file"]
+
+EntryKind = Literal["device", "node", "cluster", "model", "job", "kernels", "stack"]
+
+#: The folder of each kind of entry, below a catalogue's root.
+FOLDERS: Final[dict[EntryKind, tuple[str, str]]] = {
+    "device": ("hardware", "devices"),
+    "node": ("hardware", "nodes"),
+    "cluster": ("hardware", "clusters"),
+    "model": ("specs", "models"),
+    "job": ("specs", "jobs"),
+    "kernels": ("costmodels", "kernels"),
+    "stack": ("costmodels", "stacks"),
+}
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
+_SUFFIX: Final = ".yaml"
+_LARGEST_FILE: Final = 4 * 2**20
+
+
+def is_path(text: str) -> bool:
+    """Return whether ``text`` names a file rather than a catalogue entry."""
+    return "/" in text or os.sep in text or text.endswith((".yaml", ".yml", ".json"))
+
+
+@cache
+def _shipped(top: str) -> Traversable:
+    """Return the shipped folder ``top``: inside the package, or beside it in a checkout."""
+    inside = files("autoplan") / "_shipped" / top
+    if inside.is_dir():
+        return inside
+    checkout = Path(__file__).resolve().parent.parent.parent
+    # Without this test a wheel built without its data could read somebody else's folder.
+    if (checkout / "pyproject.toml").is_file() and (checkout / top).is_dir():
+        return checkout / top
+    raise CatalogError(f"the {top} catalogue is missing from this installation of autoplan")
+
+
+def _folders(kind: EntryKind) -> Iterator[Traversable]:
+    top, below = FOLDERS[kind]
+    own = os.environ.get("AUTOPLAN_CATALOG")
+    if own and (Path(own) / top / below).is_dir():
+        yield Path(own) / top / below
+    yield _shipped(top) / below
+
+
+def entry_names(kind: EntryKind) -> tuple[str, ...]:
+    """Return the names of all entries of ``kind``, sorted."""
+    found = {
+        entry.name.removesuffix(_SUFFIX)
+        for folder in _folders(kind)
+        for entry in folder.iterdir()
+        if entry.name.endswith(_SUFFIX)
+    }
+    return tuple(sorted(found))
+
+
+def entry_text(kind: EntryKind, name: str) -> tuple[str, str]:
+    """Return the text of an entry and the name to print for its file.
+
+    Raises CatalogError with near-misses for a name that no catalogue holds.
+    """
+    if _NAME.fullmatch(name):
+        for folder in _folders(kind):
+            file = folder / f"{name}{_SUFFIX}"
+            if file.is_file():
+                return _decode(file.read_bytes(), str(file)), str(file)
+    raise CatalogError(_unknown(kind, name))
+
+
+def _unknown(kind: EntryKind, name: str) -> str:
+    known = entry_names(kind)
+    near = difflib.get_close_matches(name, known, 3)
+    if near:
+        return f"no {kind} is called {name!r}: did you mean {' or '.join(near)}?"
+    shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+    return f"no {kind} is called {name!r}: there are {shown} (`autoplan catalog list {kind}`)"
+
+
+def read_file(path: Path) -> str:
+    """Return the text of a user's file; raises CatalogError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CatalogError(f"cannot read {path}: {reason}") from error
+    if len(data) > _LARGEST_FILE:
+        raise CatalogError(f"{path} is larger than {_LARGEST_FILE // 2**20} MiB")
+    return _decode(data, str(path))
+
+
+def _decode(data: bytes, name: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CatalogError(f"{name} is not UTF-8 text: {error.reason}") from error

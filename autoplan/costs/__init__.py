@@ -1,0 +1,1 @@
+"""What a layout costs: pure functions over frozen data, in SI units."""

@@ -1,0 +1,72 @@
+"""The array type of the cost floor, and the decisions whose costs are wanted, side by side.
+
+Every function in ``autoplan.costs`` works on arrays that hold one entry a candidate, so the search prices
+thousands of candidates with the code that prices the single layout of ``evaluate``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from autoplan.schema.layout import Layout
+
+__all__ = ["Array", "Candidates", "Ints", "column"]
+
+Array: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+
+def column(array: Array | Ints) -> Array:
+    """Return ``array`` of shape [C] as float of shape [C, 1], to stand beside stages."""
+    return np.asarray(array, dtype=np.float64)[:, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Decisions of ``C`` candidates that share their pipeline depth ``pp``; arrays of shape [C].
+
+    Layers a stage and recompute are not part of a candidate: they are chosen, or given, on top of it.
+    ``schedule`` indexes ``autoplan.schema.layout.SCHEDULES``.
+    """
+
+    pp: int
+    tp: Ints
+    dp: Ints
+    microbatch: Ints
+    zero: Ints
+    sequence_parallel: Ints
+    vpp: Ints
+    schedule: Ints
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    def take(self, index: NDArray[Any]) -> Candidates:
+        """Return the candidates at ``index`` (a mask or positions)."""
+        arrays = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "pp"}
+        return Candidates(pp=self.pp, **arrays)
+
+    @staticmethod
+    def of(layouts: Sequence[Layout]) -> Candidates:
+        """Return the candidates behind ``layouts``, which share one pipeline depth."""
+        from autoplan.schema.layout import SCHEDULES
+
+        def ints(values: Sequence[int]) -> Ints:
+            return np.array(values, dtype=np.int64)
+
+        return Candidates(
+            pp=layouts[0].pp,
+            tp=ints([x.tp for x in layouts]),
+            dp=ints([x.dp for x in layouts]),
+            microbatch=ints([x.microbatch for x in layouts]),
+            zero=ints([x.zero for x in layouts]),
+            sequence_parallel=ints([x.sequence_parallel for x in layouts]),
+            vpp=ints([x.vpp for x in layouts]),
+            schedule=ints([SCHEDULES.index(x.schedule) for x in layouts]),
+        )

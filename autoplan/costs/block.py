@@ -1,0 +1,198 @@
+"""Time of one transformer layer on one microbatch, per candidate.
+
+Notation (this file only)::
+
+    T   tokens of a microbatch: b sequences of s tokens      [1]
+    h   hidden size                                          [1]
+    q   width of all queries (heads x head_dim), k of keys   [1]
+    f   inner width of the MLP                               [1]
+    t   tensor-parallel degree                               [1]
+
+Shapes of the products on one rank, forward: qkv [T, h] x [h, (q+2k)/t]; attention output
+[T, q/t] x [q/t, h]; up (and gate) [T, h] x [h, f/t]; down [T, f/t] x [f/t, h]. Backward has two products
+for each: the input gradient (m, k, n) and the weight gradient (k, n, m). After Narayanan et al. 2021
+(arXiv 2104.04473) for the split and Korthikanti et al. 2022 (arXiv 2205.05198) for sequence parallelism.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoplan.costs.arrays import Array, Candidates
+from autoplan.costs.collectives import Group, collective_seconds
+from autoplan.costs.machine import Machine
+from autoplan.costs.operations import attention_seconds, gemm_seconds, stream_seconds
+from autoplan.schema.job import Job
+from autoplan.schema.model import ModelSpec
+
+__all__ = ["BlockTimes", "block_times", "mean_keys", "tensor_group", "tensor_seconds"]
+
+#: Products of attention backward over those of forward: recomputed scores, dV, dP, dQ, dK over two.
+_BACKWARD_ATTENTION = 2.5
+#: Kernels of a layer besides matrix products and attention: norms, rotation, activation, additions.
+_SMALL_KERNELS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTimes:
+    """Seconds of one layer and one microbatch, arrays of shape [C].
+
+    ``selective`` and ``full`` are compute done again in backward under each recompute mode;
+    ``tensor_forward``, ``tensor_backward`` and ``tensor_full`` the tensor-parallel collectives of
+    forward, backward and of a forward done again.
+    """
+
+    forward: Array
+    backward: Array
+    selective: Array
+    full: Array
+    tensor_forward: Array
+    tensor_backward: Array
+    tensor_full: Array
+
+
+def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTimes:
+    """Return the times of one layer for each candidate.
+
+    Leaves out: contention between collectives and compute; local windows are averaged over layers.
+    """
+    tokens = candidates.microbatch * float(job.workload.sequence_length)
+    products = _products(job.model, tokens, candidates)
+    forward_gemm = sum((gemm_seconds(m, n, k, machine) for m, n, k in products), np.zeros(1))
+    backward_gemm = sum(
+        (
+            gemm_seconds(m, k, n, machine) + gemm_seconds(k, n, m, machine)
+            for m, n, k in products
+        ),
+        np.zeros(1),
+    )
+    attention, attention_backward = _attention(job, candidates, machine)
+    stream, stream_backward = _streams(job, tokens, candidates, machine)
+    kernels = len(products) + 1 + _SMALL_KERNELS * job.stack.block.elementwise_traffic.value
+    # The host launches kernels one by one; a device that is faster waits for it.
+    forward = np.maximum(forward_gemm + attention + stream, kernels * machine.host_launch)
+    backward = np.maximum(
+        backward_gemm + attention_backward + stream_backward, 2 * kernels * machine.host_launch
+    )
+    again = {"attention": attention, "matmul-outputs": stream}[job.stack.block.selective]
+    tensor = tensor_seconds(job, candidates, machine, passes=_sublayers(job.model))
+    return BlockTimes(
+        forward=forward,
+        backward=backward,
+        selective=again,
+        full=forward,
+        tensor_forward=tensor,
+        tensor_backward=tensor,
+        tensor_full=tensor,
+    )
+
+
+def _products(
+    model: ModelSpec, tokens: Array, candidates: Candidates
+) -> list[tuple[Array, Array, Array]]:
+    t = candidates.tp.astype(np.float64)
+    h = np.asarray(float(model.hidden_size))
+    q = model.heads * model.head_dim / t
+    k = np.maximum(model.kv_heads / t, 1.0) * model.head_dim
+    f = model.ffn_size / t
+    up = 2 * f if model.gated else f
+    return [(tokens, q + 2 * k, h), (tokens, h, q), (tokens, up, h), (tokens, h, f)]
+
+
+def mean_keys(model: ModelSpec, sequence_length: int) -> float:
+    """Return the keys that a token attends to, averaged over tokens and layers.
+
+    (s + 1)/2 for causal attention; with a window w < s, w - w(w-1)/(2s).
+    """
+    s = sequence_length
+    total = 0.0
+    for layer in range(model.layers):
+        w = min(model.attention_window(layer) or s, s)
+        total += w - w * (w - 1) / (2 * s)
+    return total / model.layers
+
+
+def _attention(job: Job, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
+    if job.stack.block.attention == "eager":
+        return _eager_attention(job, candidates, machine)
+    model, s = job.model, job.workload.sequence_length
+    sequences = candidates.microbatch.astype(np.float64)
+    heads = np.maximum(1.0, model.heads / candidates.tp)
+    keys = mean_keys(model, s)
+    shape = (sequences, s, keys, heads, model.head_dim)
+    forward = attention_seconds(*shape, machine.attention_forward)
+    backward = _BACKWARD_ATTENTION * attention_seconds(*shape, machine.attention_backward)
+    return forward, backward
+
+
+def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
+    """Two batched products over all s^2 scores, and the scores' trips through memory.
+
+    A score is written by the product, then read and written by mask with softmax, then by dropout, and
+    read by the second product: 7 trips of 2 bytes forward and as many backward.
+    """
+    model, s = job.model, job.workload.sequence_length
+    matrices = candidates.microbatch * np.maximum(1.0, model.heads / candidates.tp)
+    d = np.asarray(float(model.head_dim))
+    length = np.asarray(float(s))
+    scores = matrices * float(s) ** 2
+    # Batched products fill the device together: priced as one tall product.
+    first = gemm_seconds(matrices * length, length, d, machine)
+    second = gemm_seconds(matrices * length, d, length, machine)
+    softmax = stream_seconds(7 * machine.element_bytes * scores, machine, calls=3)
+    return first + second + softmax, 2 * (first + second) + softmax
+
+
+def _streams(
+    job: Job, tokens: Array, candidates: Candidates, machine: Machine
+) -> tuple[Array, Array]:
+    """Return the memory-bound time of a layer, forward and backward.
+
+    Elements moved for each token, forward: two norms 4h, two residual additions 6h, rotation 2(q+k),
+    activation 3f gated or 2f; backward: norms 6h, additions 6h, rotation 2(q+k), activation 5f or 3f.
+    """
+    model, e = job.model, machine.element_bytes
+    t = candidates.tp.astype(np.float64)
+    whole = np.where(candidates.sequence_parallel == 1, t, 1.0)
+    h = model.hidden_size / whole
+    rotated = 2 * (model.heads + model.kv_heads) * model.head_dim / t
+    rotated = rotated if model.positions == "rope" else 0.0
+    f = model.ffn_size / t
+    forward = 10 * h + rotated + (3 if model.gated else 2) * f
+    backward = 12 * h + rotated + (5 if model.gated else 3) * f
+    traffic = e * tokens * job.stack.block.elementwise_traffic.value
+    return (
+        stream_seconds(traffic * forward, machine, calls=_SMALL_KERNELS),
+        stream_seconds(traffic * backward, machine, calls=_SMALL_KERNELS),
+    )
+
+
+def _sublayers(model: ModelSpec) -> int:
+    """Return how often a layer's partial sums are reduced forward: once for each of its halves."""
+    return 1 if model.parallel_block else 2
+
+
+def tensor_group(candidates: Candidates) -> Group:
+    """Return the tensor-parallel group: neighbours."""
+    return Group(candidates.tp.astype(np.float64), np.ones(len(candidates)))
+
+
+def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, *, passes: int) -> Array:
+    """Return the exposed tensor-parallel collectives of ``passes`` reductions over [T, h] [s].
+
+    Without sequence parallelism an all-reduce each; with it a reduce-scatter and an all-gather, the
+    same bytes. The extra all-gather of Megatron's weight gradients runs beside their products.
+    """
+    if machine.overlap.everything:
+        return np.zeros(len(candidates))
+    size = machine.element_bytes * job.model.hidden_size * candidates.microbatch
+    size = size * float(job.workload.sequence_length)
+    group, links = tensor_group(candidates), machine.links
+    reduced = collective_seconds("all_reduce", size, group, links)
+    split = collective_seconds("reduce_scatter", size, group, links) + collective_seconds(
+        "all_gather", size, group, links
+    )
+    seconds: Array = passes * np.where(candidates.sequence_parallel == 1, split, reduced)
+    return seconds

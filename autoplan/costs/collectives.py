@@ -1,0 +1,133 @@
+"""Time of collectives, inside a node and across nodes.
+
+Notation (this file only)::
+
+    n   ranks of the group                                [1]
+    r   of these, ranks inside one node                   [1]
+    V   bytes of the full (gathered or reduced) tensor    [byte]
+    B   bandwidth that a ring reaches, one direction      [byte/s]
+    a   latency of one hop                                [s]
+
+A group is given by its ranks and its stride: ranks are numbered tensor first, then data, then
+pipeline (the order of Megatron-LM's groups), so the data axis has a stride of tp.
+Bytes on the wire of one rank: all-gather and reduce-scatter (n-1)/n V, all-reduce twice that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from autoplan.costs.arrays import Array
+from autoplan.costs.machine import Links
+
+__all__ = ["Group", "Operation", "collective_seconds", "point_to_point_seconds", "wire_factor"]
+
+Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks of one mesh axis: how many, and how far apart; arrays of one shape."""
+
+    ranks: Array
+    stride: Array
+
+    def ranks_in_node(self, links: Links) -> Array:
+        """Return how many ranks of the group share a node."""
+        room = np.maximum(1, links.devices_per_node // np.maximum(1, self.stride))
+        within: Array = np.minimum(self.ranks, room)
+        return within
+
+
+def wire_factor(operation: Operation, ranks: Array) -> Array:
+    """Return bytes that one rank sends over bytes of the full tensor.
+
+    2(n-1)/n for an all-reduce, (n-1)/n for the others.
+
+    >>> float(wire_factor("all_reduce", np.array(8.0)))
+    1.75
+    """
+    share = (ranks - 1.0) / ranks
+    factor: Array = 2.0 * share if operation == "all_reduce" else share
+    return factor
+
+
+def collective_seconds(operation: Operation, size: Array, group: Group, links: Links) -> Array:
+    """Return the time of one collective on a full tensor of ``size`` bytes [s].
+
+    Inside a node, measured tables where the node has them (log-log in bytes), else
+    t0 + steps a + f(n) V / B. Across nodes the ring is as fast as its slowest link: r devices of a node
+    bring r shares of the network, so B = min(B_fabric, r B_network).
+
+    Leaves out: trees across nodes at middle sizes; switch reduction (in the tables where measured);
+    congestion of the network.
+    """
+    ranks, stride, size = np.broadcast_arrays(group.ranks, group.stride, size)
+    group = Group(ranks, stride)
+    within = group.ranks_in_node(links)
+    seconds = _ring_seconds(operation, size, group, within, links)
+    for table in links.tables:
+        if table.operation == operation:
+            here = (ranks == table.ranks) & (within == ranks)
+            if here.any():
+                known = _interpolate(size, table.bytes, table.microseconds)
+                seconds = np.where(here, known, seconds)
+    result: Array = np.where((ranks > 1) & (size > 0), seconds, 0.0)
+    return result
+
+
+def _ring_seconds(
+    operation: Operation, size: Array, group: Group, within: Array, links: Links
+) -> Array:
+    nodes = np.ceil(group.ranks / within)
+    crossing = nodes > 1
+    fabric = _fabric_bandwidth(within, links)
+    ring = np.where(within > 1, fabric, np.inf)
+    bandwidth = np.where(crossing, np.minimum(ring, within * links.network_bandwidth), fabric)
+    passes = 2.0 if operation == "all_reduce" else 1.0
+    hops = passes * (
+        (within - 1) * links.fabric_latency + np.log2(nodes) * 2 * links.network_latency
+    )
+    wire = wire_factor(operation, group.ranks) * size
+    seconds: Array = links.launch + hops + wire / bandwidth
+    return seconds
+
+
+def _fabric_bandwidth(within: Array, links: Links) -> Array:
+    """Return what a ring inside a node reaches: on a mesh, only the links between its members."""
+    if links.mesh:
+        bandwidth: Array = np.minimum(
+            links.fabric_bandwidth, np.maximum(1, within - 1) * links.pair_bandwidth
+        )
+        return bandwidth
+    two = np.asarray(min(links.pair_bandwidth, links.fabric_bandwidth))
+    alone: Array = np.where(within == 2, two, links.fabric_bandwidth)
+    return alone
+
+
+def _interpolate(size: Array, sizes: tuple[int, ...], microseconds: tuple[float, ...]) -> Array:
+    """Return the measured time [s], log-log between sizes, proportional beyond the largest."""
+    # A larger message is never faster; repeated measurements of small ones are, by noise.
+    times = np.maximum.accumulate(np.asarray(microseconds)) * 1e-6
+    logs = np.log(np.asarray(sizes, dtype=np.float64))
+    within = np.exp(np.interp(np.log(np.maximum(size, 1.0)), logs, np.log(times)))
+    beyond = size * (times[-1] / sizes[-1])
+    seconds: Array = np.where(size > sizes[-1], beyond, within)
+    return seconds
+
+
+def point_to_point_seconds(size: Array, distance: Array, links: Links) -> Array:
+    """Return the time to send ``size`` bytes to the rank ``distance`` further on [s].
+
+    T = t0 + a + V / B, over the fabric when the neighbour shares the node, else over the network.
+
+    Leaves out: stages whose ranks are partly inside and partly across (counted as across).
+    """
+    across = distance >= links.devices_per_node
+    bandwidth = np.where(across, links.network_bandwidth, links.pair_bandwidth)
+    latency = np.where(across, links.network_latency, links.fabric_latency)
+    seconds: Array = links.launch + latency + size / bandwidth
+    return seconds

@@ -1,0 +1,185 @@
+"""What a job's devices and software reach, as plain numbers in base units.
+
+``machine_of`` reads facts (``hardware/``) and coefficients (``costmodels/``) once; the formulas of this
+floor take a ``Machine``. ``ideal`` gives the same machine at the speed of light: every curve at its
+ceiling of one, no latency, everything overlapped. It prices the lower bound with the same formulas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autoplan.errors import UnsupportedError
+from autoplan.schema.costmodel import CollectiveTable, KernelSpec, OverlapPolicy, StackSpec
+from autoplan.schema.job import Cluster, Job, Precision
+
+__all__ = ["Links", "Machine", "Overlap", "Rate", "ideal", "machine_of", "serial"]
+
+_EFFECTIVELY_FREE = 1e18
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A saturating rate: ``peak`` [FLOP/s] times x/(x+half) for each extent, after ``launch`` [s]."""
+
+    peak: float
+    halves: tuple[float, ...]
+    launch: float
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The fabric inside a node and the network between nodes.
+
+    Bandwidths [byte/s] are what a ring reaches, one direction; latencies [s] are of one hop.
+    ``pair_bandwidth`` is what two devices alone get; ``mesh`` says that a group of n devices uses only
+    the n - 1 links between its members.
+    """
+
+    devices_per_node: int
+    fabric_bandwidth: float
+    pair_bandwidth: float
+    mesh: bool
+    fabric_latency: float
+    network_bandwidth: float
+    network_latency: float
+    launch: float
+    tables: tuple[CollectiveTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Which communication hides behind compute."""
+
+    gradient_reduce: bool
+    parameter_gather: bool
+    pipeline: bool
+    everything: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One device with its links and its software, at one precision."""
+
+    peak_flops: float
+    gemm: Rate
+    attention_forward: Rate
+    attention_backward: Rate
+    stream_bandwidth: float
+    stream_launch: float
+    host_launch: float
+    links: Links
+    overlap: Overlap
+    element_bytes: int
+
+
+def machine_of(job: Job) -> Machine:
+    """Return what ``job``'s devices and stack reach at its precision.
+
+    Raises UnsupportedError where the device has no matrix rate for the precision.
+    """
+    peak = peak_flops(job.cluster, job.precision)
+    kernels = job.kernels
+    gemm, attention, stream = kernels.gemm, kernels.attention, kernels.stream
+    halves = (gemm.half_m.value, gemm.half_n.value, gemm.half_k.value)
+    attention_halves = (attention.half_sequence.value, attention.half_rows.value)
+    return Machine(
+        peak_flops=peak,
+        gemm=Rate(peak * gemm.ceiling.value, halves, gemm.launch.value),
+        attention_forward=Rate(
+            peak * attention.forward_ceiling.value, attention_halves, attention.launch.value
+        ),
+        attention_backward=Rate(
+            peak * attention.backward_ceiling.value, attention_halves, attention.launch.value
+        ),
+        stream_bandwidth=job.cluster.device.memory.bandwidth.value * stream.bandwidth_share.value,
+        stream_launch=stream.launch.value,
+        host_launch=job.stack.host_launch.value,
+        links=_links(job.cluster, kernels),
+        overlap=_overlap(job.stack),
+        element_bytes=4 if job.precision == "fp32" else 2,
+    )
+
+
+def peak_flops(cluster: Cluster, precision: Precision) -> float:
+    """Return a device's dense peak [FLOP/s] for matrix products in ``precision``.
+
+    fp32 counts the tf32 rate where a device has one, as frameworks use it for fp32 training.
+    """
+    device = cluster.device
+    names = ("tf32", "fp32") if precision == "fp32" else (precision,)
+    for name in names:
+        rate = device.peak_flops(name)
+        if rate is not None:
+            return rate
+    known = [p for p in ("bf16", "fp16", "fp32") if device.peak_flops(p) is not None]
+    raise UnsupportedError(
+        f"{device.title} has no {precision} matrix rate: set `precision` to one of {', '.join(known)}"
+    )
+
+
+def _links(cluster: Cluster, kernels: KernelSpec) -> Links:
+    fabric, network = cluster.node.fabric, cluster.node.network
+    reached = kernels.collectives
+    pair = fabric.pair_bandwidth or fabric.bandwidth
+    measured = cluster.node.name in reached.fabrics
+    return Links(
+        devices_per_node=cluster.node.devices,
+        fabric_bandwidth=fabric.bandwidth.value * reached.fabric_share.value,
+        pair_bandwidth=pair.value * reached.fabric_share.value,
+        mesh=fabric.topology == "mesh",
+        fabric_latency=fabric.latency.value,
+        network_bandwidth=network.bandwidth_per_device.value * reached.network_share.value,
+        network_latency=network.latency.value,
+        launch=reached.launch.value,
+        tables=reached.tables if measured else (),
+    )
+
+
+def _overlap(stack: StackSpec) -> Overlap:
+    policy: OverlapPolicy = stack.overlap
+    return Overlap(
+        gradient_reduce=policy.gradient_reduce,
+        parameter_gather=policy.parameter_gather,
+        pipeline=policy.pipeline,
+        everything=False,
+    )
+
+
+def ideal(machine: Machine, job: Job) -> Machine:
+    """Return ``machine`` at the speed of light, for lower bounds.
+
+    Every matrix product runs at peak, every byte at the data-sheet bandwidth, links at their nominal
+    rate, nothing has a latency and all communication hides behind compute.
+    """
+    peak = Rate(machine.peak_flops, (), 0.0)
+    fabric, network = job.cluster.node.fabric, job.cluster.node.network
+    links = replace(
+        machine.links,
+        fabric_bandwidth=fabric.bandwidth.value,
+        pair_bandwidth=(fabric.pair_bandwidth or fabric.bandwidth).value,
+        fabric_latency=0.0,
+        network_bandwidth=network.bandwidth_per_device.value,
+        network_latency=0.0,
+        launch=0.0,
+        tables=(),
+    )
+    return replace(
+        machine,
+        gemm=peak,
+        attention_forward=peak,
+        attention_backward=peak,
+        stream_bandwidth=_EFFECTIVELY_FREE,
+        stream_launch=0.0,
+        host_launch=0.0,
+        links=links,
+        overlap=Overlap(
+            gradient_reduce=True, parameter_gather=True, pipeline=True, everything=True
+        ),
+    )
+
+
+def serial(machine: Machine) -> Machine:
+    """Return ``machine`` with nothing overlapped, for upper bounds."""
+    alone = Overlap(gradient_reduce=False, parameter_gather=False, pipeline=False, everything=False)
+    return replace(machine, overlap=alone)

@@ -1,0 +1,316 @@
+"""How many parameters a model has, part by part, to the last one.
+
+Notation (all counts; every result is a number of parameters, multiply by bytes elsewhere)::
+
+    L  layers                      h  hidden_size              V  vocabulary
+    a  query heads                 k  key-value heads          d  head_dim
+    f  inner width of an MLP       g  gates: 1 if the MLP is gated, else 0
+    E  routed experts              K  experts that a token visits
+    b  1 where that part carries a bias, else 0
+
+Each layer is split by what tensor parallelism does to a part. *Column* matrices (query, key, value,
+up and gate) are cut along their outputs, so their biases are cut too. *Row* matrices (attention
+output, MLP down) are cut along their inputs, so their biases are whole on every rank. Norms, the
+router and the latent down-projections of MLA are whole on every rank.
+
+A whole GPT-3 style model, for comparison, is L(12h^2 + 13h) + (V + s)h + 2h with s positions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autoplan.schema.model import ModelSpec, MultiHeadLatentAttention
+
+__all__ = [
+    "LayerParameters",
+    "active_parameters",
+    "embedding_norm_parameters",
+    "embedding_parameters",
+    "final_norm_parameters",
+    "head_parameters",
+    "layer_parameters",
+    "position_parameters",
+    "total_parameters",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerParameters:
+    """The parameters of one layer, split by how they are spread over devices."""
+
+    #: Query projection and its bias, and attention sinks: divided by tp (by heads).
+    query: int
+    #: Key and value projections and their biases: divided by tp as far as there are kv heads.
+    key_value: int
+    #: Attention output matrix: divided by tp.
+    attention_output: int
+    #: Attention output bias, q and k norms, MLA down-projections and their norms: whole everywhere.
+    attention_replicated: int
+    #: Matrices and column biases of the dense MLP or of the shared experts: divided by tp.
+    mlp_divided: int
+    #: Row bias of that MLP and the gate of the shared experts: whole everywhere.
+    mlp_replicated: int
+    #: Matrices and column biases of all routed experts: divided by ep, and by tp within an expert.
+    experts: int
+    #: Row biases of all routed experts: divided by ep only.
+    experts_replicated: int
+    #: Router matrix and bias: whole everywhere.
+    router: int
+    #: Norms before (and after) attention and MLP: whole everywhere.
+    norms: int
+
+    @property
+    def attention(self) -> int:
+        """Everything of the attention but the norm before it."""
+        return self.query + self.key_value + self.attention_output + self.attention_replicated
+
+    @property
+    def mlp(self) -> int:
+        """The dense MLP, or all experts, routed and shared; the router is apart."""
+        return self.mlp_divided + self.mlp_replicated + self.expert_parallel
+
+    @property
+    def expert_parallel(self) -> int:
+        """What expert parallelism divides."""
+        return self.experts + self.experts_replicated
+
+    @property
+    def tensor_parallel(self) -> int:
+        """What tensor parallelism divides, without the routed experts."""
+        return self.query + self.key_value + self.attention_output + self.mlp_divided
+
+    @property
+    def replicated(self) -> int:
+        """What every tensor-parallel rank holds whole, without the routed experts."""
+        return self.attention_replicated + self.mlp_replicated + self.router + self.norms
+
+    @property
+    def total(self) -> int:
+        """All parameters of the layer."""
+        return self.tensor_parallel + self.replicated + self.expert_parallel
+
+
+def layer_parameters(model: ModelSpec, layer_index: int) -> LayerParameters:
+    """Count one layer, ``layer_index`` from 0: dense or with experts.
+
+    Dense: (a + 2k)d(h + b) + h*a*d + (2 + g)h*f, plus row biases and norms.
+
+    >>> llama3_8b = ModelSpec(
+    ...     name="x", source="doctest", layers=32, hidden_size=4096, heads=32, kv_heads=8,
+    ...     ffn_size=14336, vocabulary=128256)
+    >>> layer = layer_parameters(llama3_8b, 0)
+    >>> layer.query, layer.key_value  # 4096 * 4096 and 2 * 4096 * 1024
+    (16777216, 8388608)
+    >>> layer.mlp_divided  # 3 * 4096 * 14336
+    176160768
+    >>> layer.norms, layer.total
+    (8192, 218112000)
+
+    Leaves out: copies of key-value heads when tp exceeds their number, and buffers that are not
+    trained (rotary tables, masks).
+    """
+    query, key_value, output, whole = _attention(model)
+    mlp_divided, mlp_replicated = _mlp(model, layer_index)
+    experts, experts_replicated, router = _experts(model, layer_index)
+    return LayerParameters(
+        query=query,
+        key_value=key_value,
+        attention_output=output,
+        attention_replicated=whole,
+        mlp_divided=mlp_divided,
+        mlp_replicated=mlp_replicated,
+        experts=experts,
+        experts_replicated=experts_replicated,
+        router=router,
+        norms=_layer_norms(model) * _norm(model, model.hidden_size),
+    )
+
+
+def embedding_parameters(model: ModelSpec) -> int:
+    """Count the token embedding table: V*h.
+
+    >>> embedding_parameters(_gpt2())  # 50257 * 768
+    38597376
+
+    Leaves out: rows that a stack pads the vocabulary with, positions, a norm after the embedding.
+    """
+    return model.vocabulary * model.hidden_size
+
+
+def position_parameters(model: ModelSpec) -> int:
+    """Count the table of learned positions: max_positions * h, else 0.
+
+    >>> position_parameters(_gpt2())  # 1024 * 768
+    786432
+
+    Leaves out: nothing; rotary and ALiBi positions have no parameters.
+    """
+    rows = model.max_positions if model.positions == "learned" else None
+    return (rows or 0) * model.hidden_size
+
+
+def embedding_norm_parameters(model: ModelSpec) -> int:
+    """Count the norm after the embedding: h(1 + b) where there is one, else 0.
+
+    >>> embedding_norm_parameters(_gpt2())
+    0
+
+    Leaves out: nothing.
+    """
+    return _norm(model, model.hidden_size) if model.embedding_norm else 0
+
+
+def final_norm_parameters(model: ModelSpec) -> int:
+    """Count the norm before the output projection: h(1 + b), or 0 where there is none.
+
+    >>> final_norm_parameters(_gpt2())  # weight and bias of 768
+    1536
+
+    Leaves out: nothing.
+    """
+    return _norm(model, model.hidden_size) if model.final_norm else 0
+
+
+def head_parameters(model: ModelSpec) -> int:
+    """Count the output projection: V*h, or 0 when tied to the embedding; plus V*b.
+
+    >>> head_parameters(_gpt2())
+    0
+
+    Leaves out: the copy of a tied table that pipeline parallelism keeps on the last stage.
+    """
+    matrix = 0 if model.tied_embeddings else embedding_parameters(model)
+    return matrix + model.bias.head * model.vocabulary
+
+
+def total_parameters(model: ModelSpec) -> int:
+    """Count the whole model: sum over layers + embedding + positions + norms + head.
+
+    >>> total_parameters(_gpt2())
+    124439808
+
+    Leaves out: heads beside the language model (multi-token prediction, vision, reward).
+    """
+    layers = _sum_over_layers(model, lambda layer: layer.total)
+    return layers + _outside_layers(model)
+
+
+def active_parameters(model: ModelSpec) -> int:
+    """Count what one token uses: the total less the experts it does not visit, (1 - K/E) of them.
+
+    >>> active_parameters(_gpt2()) == total_parameters(_gpt2())
+    True
+
+    Leaves out: that a token reads one row of the embedding table; the whole table is counted, as
+    most publishers do.
+    """
+    moe = model.moe
+    if moe is None:
+        return total_parameters(model)
+    routed = _sum_over_layers(model, lambda layer: layer.expert_parallel)
+    return total_parameters(model) - routed // moe.experts * (moe.experts - moe.top_k)
+
+
+def _outside_layers(model: ModelSpec) -> int:
+    return (
+        embedding_parameters(model)
+        + position_parameters(model)
+        + embedding_norm_parameters(model)
+        + final_norm_parameters(model)
+        + head_parameters(model)
+    )
+
+
+def _sum_over_layers(model: ModelSpec, part: Callable[[LayerParameters], int]) -> int:
+    """Sum ``part`` over all layers; a model has at most two kinds, so count each once."""
+    kinds = Counter(map(model.is_moe_layer, range(model.layers)))
+    examples = {model.is_moe_layer(index): index for index in range(model.layers)}
+    return sum(
+        count * part(layer_parameters(model, examples[kind])) for kind, count in kinds.items()
+    )
+
+
+def _norm(model: ModelSpec, width: int) -> int:
+    return width * (1 + model.bias.norm)
+
+
+def _layer_norms(model: ModelSpec) -> int:
+    return (1 if model.shared_block_norm else 2) + (2 if model.post_norms else 0)
+
+
+def _attention(model: ModelSpec) -> tuple[int, int, int, int]:
+    """Return query, key-value, output and replicated parameters of one layer's attention."""
+    if model.mla is not None:
+        return _latent_attention(model, model.mla)
+    h, a, k, d = model.hidden_size, model.heads, model.kv_heads, model.head_dim
+    rows = h + model.bias.qkv
+    whole = h * model.bias.attention_output + (2 * _norm(model, d) if model.qk_norm else 0)
+    sinks = a if model.attention_sinks else 0
+    return a * d * rows + sinks, 2 * k * d * rows, h * a * d, whole
+
+
+def _latent_attention(model: ModelSpec, mla: MultiHeadLatentAttention) -> tuple[int, int, int, int]:
+    """Return the same parts for MLA: latents down (whole on every rank), then heads up (divided).
+
+    Query: h*q + q*a*(n + r), or h*a*(n + r) without a query latent; key-value: h*(c + r) +
+    c*a*(n + v); output: a*v*h; q and c are the latents, n, r, v the parts of a head.
+    """
+    h, a, bias = model.hidden_size, model.heads, int(model.bias.qkv)
+    c, r = mla.kv_lora_rank, mla.qk_rope_head_dim
+    q = mla.q_lora_rank or 0
+    down = q * (h + bias) + (c + r) * (h + bias)
+    latent_norms = (_norm(model, q) if q else 0) + _norm(model, c)
+    query = (q or h) * a * model.head_dim
+    key_value = c * a * (mla.qk_nope_head_dim + mla.v_head_dim)
+    whole = down + latent_norms + h * model.bias.attention_output
+    sinks = a if model.attention_sinks else 0
+    return query + sinks, key_value, a * mla.v_head_dim * h, whole
+
+
+def _mlp_of_width(model: ModelSpec, f: int) -> tuple[int, int]:
+    """Return divided and replicated parameters of one MLP: (2 + g)h*f + (1 + g)f*b, and h*b."""
+    columns = 2 if model.gated else 1
+    divided = (columns + 1) * model.hidden_size * f + columns * f * model.bias.mlp
+    return divided, model.hidden_size * model.bias.mlp
+
+
+def _mlp(model: ModelSpec, layer_index: int) -> tuple[int, int]:
+    """Return divided and replicated parameters of the dense MLP, or of the shared experts."""
+    if model.moe is None or not model.is_moe_layer(layer_index):
+        return _mlp_of_width(model, model.ffn_size)
+    if model.moe.shared_expert_ffn_size == 0:
+        return 0, 0
+    divided, replicated = _mlp_of_width(model, model.moe.shared_expert_ffn_size)
+    gate = model.hidden_size if model.moe.shared_expert_gate else 0
+    return divided, replicated + gate
+
+
+def _experts(model: ModelSpec, layer_index: int) -> tuple[int, int, int]:
+    """Return divided and replicated parameters of all routed experts, and of the router."""
+    moe = model.moe
+    if moe is None or not model.is_moe_layer(layer_index):
+        return 0, 0, 0
+    divided, replicated = _mlp_of_width(model, moe.expert_ffn_size)
+    router = moe.experts * (model.hidden_size + moe.router_bias)
+    return moe.experts * divided, moe.experts * replicated, router
+
+
+def _gpt2() -> ModelSpec:
+    """Return GPT-2 (124M), the model of the examples above."""
+    return ModelSpec(
+        name="gpt2",
+        source="example",
+        layers=12,
+        hidden_size=768,
+        heads=12,
+        ffn_size=3072,
+        vocabulary=50257,
+        positions="learned",
+        max_positions=1024,
+        activation="gelu",
+        norm="layernorm",
+        tied_embeddings=True,
+    )

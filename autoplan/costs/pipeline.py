@@ -1,0 +1,81 @@
+"""Pipeline schedules: microbatches in flight, the bubble, and the time of all microbatches.
+
+Notation (this file only)::
+
+    p   stages                              m   microbatches of a step
+    v   virtual stages on a device          i   stage, from 0
+    t_i time of stage i for one microbatch, forward and backward      [s]
+
+GPipe: Huang et al. 2019. 1F1B and its interleaved form: Narayanan et al. 2021 (arXiv 2104.04473).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoplan.costs.arrays import Array, Ints
+from autoplan.schema.layout import SCHEDULES
+
+__all__ = ["bubble_overhead", "bubble_share", "microbatches_in_flight", "pipeline_seconds"]
+
+_GPIPE = SCHEDULES.index("gpipe")
+
+
+def bubble_share(p: int, m: int, v: int = 1) -> float:
+    """Return the share of a step that stages of equal length idle: (p-1)/(mv + p-1).
+
+    >>> [round(bubble_share(4, m), 3) for m in (1, 16, 32)]
+    [0.75, 0.158, 0.086]
+    """
+    return (p - 1) / (m * v + p - 1)
+
+
+def bubble_overhead(p: int, m: int, v: int = 1) -> float:
+    """Return idle over busy time of stages of equal length: (p-1)/(mv).
+
+    >>> bubble_overhead(4, 16)
+    0.1875
+    """
+    return (p - 1) / (m * v)
+
+
+def microbatches_in_flight(p: int, m: Array, v: Array, schedule: Ints) -> Array:
+    """Return microbatches whose activations a stage holds at most, shape [C, p].
+
+    GPipe holds all m; 1F1B min(m, p - i); interleaved, in chunks of 1/v of a stage,
+    min(mv, 2(p-i-1) + (v-1)p + 1)/v. Arguments have shape [C, 1].
+
+    >>> one = np.ones((1, 1)); m = 32 * one
+    >>> microbatches_in_flight(4, m, one, np.array([[SCHEDULES.index("1f1b")]])).tolist()
+    [[4.0, 3.0, 2.0, 1.0]]
+    >>> microbatches_in_flight(4, m, one, np.array([[SCHEDULES.index("gpipe")]])).tolist()
+    [[32.0, 32.0, 32.0, 32.0]]
+    """
+    stage = np.arange(p)[None, :]
+    plain = np.minimum(m, p - stage)
+    chunks = np.minimum(m * v, 2 * (p - stage - 1) + (v - 1) * p + 1) / v
+    held = np.where(v > 1, chunks, plain)
+    in_flight: Array = np.where(schedule == _GPIPE, m + 0 * stage, held)
+    return in_flight
+
+
+def pipeline_seconds(  # noqa: PLR0913 - a schedule is its stages and these three numbers
+    forward: Array, backward: Array, m: Array, v: Array, schedule: Ints, axis: int = -1
+) -> Array:
+    """Return the time from the first forward to the last backward of a step [s].
+
+    ``forward`` and ``backward`` are seconds of each stage for one microbatch, stages along ``axis``.
+    GPipe: sum F + sum B + (m-1)(max F + max B). 1F1B: the first microbatch crosses all stages, then the
+    slowest stage sets the pace, sum t + (m-1) max t; interleaved crosses in chunks of 1/v,
+    sum t/v + (m - 1/v) max t. With equal stages these are (m + p - 1) t and (m + (p-1)/v) t.
+
+    >>> F = np.full((1, 4), 1.0); B = np.full((1, 4), 2.0); one = np.ones(1)
+    >>> float(pipeline_seconds(F, B, 16 * one, one, np.array([SCHEDULES.index("1f1b")]))[0])
+    57.0
+    """
+    both = forward + backward
+    longest = both.max(axis=axis)
+    paced = both.sum(axis=axis) / v + (m - 1.0 / v) * longest
+    flushed = both.sum(axis=axis) + (m - 1) * (forward.max(axis=axis) + backward.max(axis=axis))
+    seconds: Array = np.where(schedule == _GPIPE, flushed, paced)
+    return seconds

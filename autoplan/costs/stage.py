@@ -1,0 +1,229 @@
+"""One pipeline stage as a function of its layers and their recompute: time, tail and memory.
+
+Notation (this file only)::
+
+    l, s, f  layers of a stage; of these, recomputed selectively and whole      [1]
+    n        parameters of a layer on one rank                                  [1]
+    x        parameters of a stage outside layers (embedding, head) on one rank [1]
+    T        tokens of a microbatch                                             [1]
+    k        microbatches in flight                                             [1]
+
+``Stages`` holds, for each candidate and stage, the numbers that do not depend on (l, s, f); the functions
+below it are linear in (l, s, f) but for maxima. The solver's coefficients, ``evaluate`` and the reports
+all come from these functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.costs.arrays import Array
+
+__all__ = [
+    "MemoryParts",
+    "Stages",
+    "stage_backward",
+    "stage_forward",
+    "stage_memory",
+    "stage_memory_parts",
+    "stage_tail",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Coefficients of C candidates by p stages; every array has shape [C, p], or is a scalar after take.
+
+    Times are seconds of one microbatch unless said; ``*_fixed`` belongs to the embedding, the head and the
+    stage boundary, ``*_layer`` to one layer.
+    """
+
+    forward_fixed: Array
+    forward_layer: Array
+    backward_fixed: Array
+    backward_layer: Array
+    backward_selective: Array  # added by each layer recomputed selectively
+    backward_full: Array  # added by each layer recomputed whole
+    reduce_fixed: Array  # gradient reduction of a step
+    reduce_layer: Array
+    gather_fixed: Array  # parameter gathering of a step
+    gather_layer: Array
+    bucket_reduce: Array  # the part of each that nothing can hide
+    bucket_gather: Array
+    hides_reduce: Array  # 1 where gradient reduction runs beside backward
+    hides_gather: Array
+    optimizer_fixed: Array
+    optimizer_layer: Array
+    # Memory, bytes of one rank.
+    parameters_fixed: Array
+    parameters_layer: Array
+    gradients_fixed: Array
+    gradients_layer: Array
+    optimizer_state_fixed: Array
+    optimizer_state_layer: Array
+    gathered_fixed: Array
+    gathered_layer: Array
+    update_fixed: Array  # temporaries of the optimizer step
+    update_layer: Array
+    in_flight: Array
+    saved_none: Array  # kept by one layer for one microbatch
+    saved_selective: Array
+    saved_full: Array
+    working: Array
+    head_saved: Array
+    head_peak: Array
+    reserved_share: Array
+    framework: Array
+
+    def take(self, index: Any) -> Stages:
+        """Return the coefficients at ``index`` into [C, p]."""
+        return Stages(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+
+def stage_forward(stages: Stages, layers: Array) -> Array:
+    """Return forward seconds of one microbatch: F = F_x + l F_l."""
+    seconds: Array = stages.forward_fixed + layers * stages.forward_layer
+    return seconds
+
+
+def stage_backward(stages: Stages, layers: Array, selective: Array, full: Array) -> Array:
+    """Return backward seconds of one microbatch: B = B_x + l B_l + s R_s + f R_f."""
+    seconds: Array = (
+        stages.backward_fixed
+        + layers * stages.backward_layer
+        + selective * stages.backward_selective
+        + full * stages.backward_full
+    )
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class TailParts:
+    """What a stage does once a step after its last backward, in seconds."""
+
+    exposed: Array
+    optimizer: Array
+
+    @property
+    def total(self) -> Array:
+        """All of it."""
+        return self.exposed + self.optimizer
+
+
+def stage_tail(stages: Stages, layers: Array, selective: Array, full: Array) -> TailParts:
+    """Return the exposed part of the data axis and the optimizer step.
+
+    Exposed reduction is max(R - B, R_bucket) where it runs beside the backward B of the last microbatch,
+    R where it does not; gathering likewise beside the forward of the first microbatch.
+    """
+    reduce = stages.reduce_fixed + layers * stages.reduce_layer
+    gather = stages.gather_fixed + layers * stages.gather_layer
+    backward = stage_backward(stages, layers, selective, full)
+    forward = stage_forward(stages, layers)
+    left_reduce = np.maximum(reduce - stages.hides_reduce * backward, stages.bucket_reduce)
+    left_gather = np.maximum(gather - stages.hides_gather * forward, stages.bucket_gather)
+    exposed = np.minimum(left_reduce, reduce) + np.minimum(left_gather, gather)
+    return TailParts(
+        exposed=exposed, optimizer=stages.optimizer_fixed + layers * stages.optimizer_layer
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryParts:
+    """Bytes of one rank at the stage's worst moment, by category; ``moment`` indexes MOMENTS."""
+
+    parameters: Array
+    gradients: Array
+    optimizer: Array
+    activations: Array
+    logits: Array
+    transient: Array
+    framework: Array
+    moment: NDArray[np.int64]
+
+    @property
+    def allocated(self) -> Array:
+        """What the framework's own allocator counts as allocated."""
+        return (
+            self.parameters
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.logits
+            + self.transient
+        )
+
+
+MOMENTS = ("loss", "backward", "optimizer step")
+
+
+def stage_memory_parts(
+    stages: Stages, layers: Array, selective: Array, full: Array
+) -> MemoryParts:
+    """Return a stage's memory at the moment of its peak.
+
+    Moments: the loss (all activations kept, logits at their worst), the backward of a layer (all kept,
+    what is recomputed and what backward works on), the optimizer step (state and its temporaries).
+
+    Leaves out: activations freed as backward goes; gradients that appear only during backward.
+    """
+    parameters = stages.parameters_fixed + layers * stages.parameters_layer
+    gradients = stages.gradients_fixed + layers * stages.gradients_layer
+    state = stages.optimizer_state_fixed + layers * stages.optimizer_state_layer
+    kept = _kept(stages, layers, selective, full)
+    again = _recomputed(stages, selective, full)
+    gathered = stages.gathered_fixed + layers * stages.gathered_layer
+    none = np.zeros_like(kept)
+    activations = np.stack(np.broadcast_arrays(kept, kept, none))
+    logits = np.stack(np.broadcast_arrays(stages.head_peak, stages.head_saved, none))
+    transient = np.stack(
+        np.broadcast_arrays(
+            gathered + none,
+            gathered + stages.working + again,
+            stages.update_fixed + layers * stages.update_layer,
+        )
+    )
+    moment = (activations + logits + transient).argmax(axis=0)
+    activations, logits, transient = (
+        np.take_along_axis(x, moment[None], axis=0)[0] for x in (activations, logits, transient)
+    )
+    allocated = parameters + gradients + state + activations + logits + transient
+    return MemoryParts(
+        parameters=parameters + none,
+        gradients=gradients + none,
+        optimizer=state + none,
+        activations=activations,
+        logits=logits,
+        transient=transient,
+        framework=stages.framework + (stages.reserved_share - 1.0) * allocated,
+        moment=moment,
+    )
+
+
+def stage_memory(stages: Stages, layers: Array, selective: Array, full: Array) -> Array:
+    """Return all bytes of the device that a rank of the stage uses at its peak."""
+    parts = stage_memory_parts(stages, layers, selective, full)
+    used: Array = parts.allocated + parts.framework
+    return used
+
+
+def _kept(stages: Stages, layers: Array, selective: Array, full: Array) -> Array:
+    """Return activations of all microbatches in flight [byte]."""
+    one: Array = (
+        layers * stages.saved_none
+        - selective * (stages.saved_none - stages.saved_selective)
+        - full * (stages.saved_none - stages.saved_full)
+    )
+    return stages.in_flight * one
+
+
+def _recomputed(stages: Stages, selective: Array, full: Array) -> Array:
+    """Return what one layer's recompute brings back, [byte]: the largest that the stage has."""
+    whole = np.where(full > 0, stages.saved_none - stages.saved_full, 0.0)
+    part = np.where(selective > 0, stages.saved_none - stages.saved_selective, 0.0)
+    again: Array = np.maximum(whole, part)
+    return again

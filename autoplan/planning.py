@@ -1,0 +1,59 @@
+"""The use cases: what the command line calls and a launcher embeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autoplan.catalog import load_job
+from autoplan.costs.machine import peak_flops
+from autoplan.costs.predict import predict
+from autoplan.errors import LayoutError, UnsupportedError
+from autoplan.plans import Front, Plan, broken_rules
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout, parse_layout
+
+__all__ = ["evaluate", "plan"]
+
+
+def plan(job: Job | str | Path) -> Front:
+    """Return the proven Pareto front of ``job``: a loaded job, a path to its file or a shipped name.
+
+    The front is empty, with reasons, when no layout is feasible. Raises SpecError or CatalogError for a
+    job that cannot be read, UnsupportedError for one that this version cannot plan.
+    """
+    job = _plannable(job)
+    from autoplan.search import search
+
+    return search(job)
+
+
+def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:
+    """Return ``layout`` with its prediction for ``job``, whether or not it fits.
+
+    Raises LayoutError with every rule that the layout breaks.
+    """
+    job = _plannable(job)
+    if isinstance(layout, str):
+        layout = parse_layout(
+            layout,
+            layers=job.model.layers,
+            devices=job.cluster.devices,
+            zero=job.stack.rules.default_zero,
+        )
+    broken = broken_rules(job, layout)
+    if broken:
+        raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
+    return Plan(layout, predict(job, layout))
+
+
+def _plannable(job: Job | str | Path) -> Job:
+    """Return the loaded job; raises UnsupportedError for what this version cannot price."""
+    job = job if isinstance(job, Job) else load_job(job)
+    model = job.model
+    if model.moe is not None or model.mla is not None:
+        what = "experts" if model.moe is not None else "latent attention"
+        raise UnsupportedError(
+            f"{model.name} has {what}, which this version counts but does not plan yet"
+        )
+    peak_flops(job.cluster, job.precision)
+    return job

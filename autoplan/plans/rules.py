@@ -1,0 +1,175 @@
+"""The rules that a layout must keep, each with the sentence that a user reads.
+
+A rule is a predicate over arrays of candidates, so the search removes what breaks one and counts it, and
+``evaluate`` says which sentence a single layout breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.costs.arrays import Candidates, Ints
+from autoplan.schema.job import Job
+from autoplan.schema.layout import SCHEDULES, Layout
+
+__all__ = ["Rule", "broken_rules", "rules_for"]
+
+Mask = NDArray[np.bool_]
+
+_INTERLEAVED = SCHEDULES.index("interleaved")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A sentence, and whether each candidate keeps it."""
+
+    sentence: str
+    keeps: Callable[[Candidates], Mask]
+
+
+def _among(values: Ints, allowed: Any) -> Mask:
+    mask: Mask = np.isin(values, np.asarray(allowed, dtype=np.int64))
+    return mask
+
+
+def _divides(number: int, degree: Ints) -> Mask:
+    mask: Mask = number % degree == 0
+    return mask
+
+
+def rules_for(job: Job) -> list[Rule]:
+    """Return the rules of ``job``'s model, devices, workload, stack and search, in this order."""
+    return [*_model_rules(job), *_job_rules(job), *_stack_rules(job), *_search_rules(job)]
+
+
+def _model_rules(job: Job) -> Iterator[Rule]:
+    model = job.model
+    yield Rule(
+        f"tp divides the {model.heads} attention heads", lambda c: _divides(model.heads, c.tp)
+    )
+    yield Rule(
+        f"tp divides the {model.kv_heads} key-value heads, or is a multiple of them",
+        lambda c: _divides(model.kv_heads, c.tp) | (c.tp % model.kv_heads == 0),
+    )
+    yield Rule(
+        f"tp divides the MLP width of {model.ffn_size}", lambda c: _divides(model.ffn_size, c.tp)
+    )
+    yield Rule(
+        f"pp x vpp is at most the {model.layers} layers",
+        lambda c: np.asarray(c.pp * c.vpp <= model.layers),
+    )
+    yield Rule(
+        f"vpp divides the {model.layers} layers into whole virtual stages",
+        lambda c: _divides(model.layers, c.vpp),
+    )
+
+
+def _job_rules(job: Job) -> Iterator[Rule]:
+    devices, batch = job.cluster.devices, job.workload.global_batch_size
+    sequence = job.workload.sequence_length
+    yield Rule(
+        f"tp x pp x dp is the {devices} devices",
+        lambda c: np.asarray(c.tp * c.pp * c.dp == devices),
+    )
+    yield Rule(
+        f"dp x mbs divides the global batch of {batch} sequences",
+        lambda c: _divides(batch, c.dp * c.microbatch),
+    )
+    yield Rule(
+        f"sequence parallelism splits the {sequence} tokens evenly over tp > 1 ranks",
+        lambda c: (c.sequence_parallel == 0) | ((c.tp > 1) & _divides(sequence, c.tp)),
+    )
+    yield Rule(
+        "the interleaved schedule needs a pipeline and microbatches in multiples of pp",
+        lambda c: (c.schedule != _INTERLEAVED)
+        | ((c.pp > 1) & _divides(batch, c.dp * c.microbatch * c.pp)),
+    )
+
+
+def _stack_rules(job: Job) -> Iterator[Rule]:
+    stack, rules = job.stack.title, job.stack.rules
+    zeros = ", ".join(map(str, rules.zero_stages))
+    yield Rule(f"{stack} has ZeRO stages {zeros}", lambda c: _among(c.zero, rules.zero_stages))
+    piped = ", ".join(map(str, rules.zero_stages_with_pipeline)) or "none"
+    yield Rule(
+        f"{stack} runs pipelines with ZeRO stages {piped}",
+        lambda c: (
+            _among(c.zero, rules.zero_stages_with_pipeline) if c.pp > 1 else np.ones(len(c), bool)
+        ),
+    )
+    if not rules.tensor_parallel:
+        yield Rule(f"{stack} does not split tensors", lambda c: c.tp == 1)
+    if not rules.pipeline_parallel:
+        yield Rule(f"{stack} has no pipelines", lambda c: np.full(len(c), c.pp == 1))
+    if not rules.sequence_parallel:
+        yield Rule(
+            f"{stack} has no sequence parallelism", lambda c: np.asarray(c.sequence_parallel == 0)
+        )
+    schedules = [SCHEDULES.index(s) for s in rules.schedules]
+    yield Rule(
+        f"{stack} has the schedules {', '.join(rules.schedules)}",
+        lambda c: _among(c.schedule, schedules),
+    )
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _search_rules(job: Job) -> Iterator[Rule]:
+    search = job.search
+    arrays: dict[str, Callable[[Candidates], Ints]] = {
+        "tensor_parallel": lambda c: c.tp,
+        "pipeline_parallel": lambda c: np.full(len(c), c.pp),
+        "data_parallel": lambda c: c.dp,
+        "microbatch_size": lambda c: c.microbatch,
+        "virtual_stages": lambda c: c.vpp,
+        "zero_stage": lambda c: c.zero,
+    }
+    for key, of in arrays.items():
+        allowed = getattr(search, key)
+        if allowed != "any":
+            yield _narrowed(key, _listed(allowed), of)
+    if search.schedule != "any":
+        names = _listed(search.schedule)
+        known = tuple(SCHEDULES.index(s) for s in names)
+        yield Rule(
+            f"search.schedule allows {', '.join(names)}", lambda c: _among(c.schedule, known)
+        )
+    if search.sequence_parallel != "any":
+        wanted = search.sequence_parallel == "on"
+        yield Rule(
+            f"search.sequence_parallel is {search.sequence_parallel}",
+            lambda c: (c.tp == 1) | ((c.sequence_parallel == 1) == wanted),
+        )
+
+
+def _narrowed(key: str, allowed: tuple[int, ...], of: Callable[[Candidates], Ints]) -> Rule:
+    shown = ", ".join(map(str, allowed))
+    return Rule(f"search.{key} allows {shown}", lambda c: _among(of(c), allowed))
+
+
+def broken_rules(job: Job, layout: Layout) -> list[str]:
+    """Return the sentences that ``layout`` breaks, empty when it can run.
+
+    Memory and time limits are not rules of this kind: a layout that breaks them can be priced.
+    """
+    candidates = Candidates.of([layout])
+    broken = [r.sentence for r in rules_for(job) if not r.keeps(candidates)[0]]
+    return [*broken, *_stage_rules(job, layout)]
+
+
+def _stage_rules(job: Job, layout: Layout) -> Iterator[str]:
+    if sum(layout.layers) != job.model.layers:
+        yield f"the stages add up to the {job.model.layers} layers"
+    if any(n % layout.vpp for n in layout.layers):
+        yield f"every stage holds a multiple of vpp={layout.vpp} layers"
+    if not layout.even and not job.stack.rules.uneven_stages:
+        yield f"{job.stack.title} splits layers evenly"
+    if layout.cp > 1 or layout.ep > 1:
+        yield "context and expert parallelism are not planned yet (cp=1, ep=1)"

@@ -1,0 +1,143 @@
+"""What a job file may say, and the job once every name in it is resolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from autoplan.schema.base import Bytes, Frozen, Seconds, Share
+from autoplan.schema.costmodel import KernelSpec, StackSpec
+from autoplan.schema.hardware import DeviceSpec, NodeSpec
+from autoplan.schema.layout import Schedule
+from autoplan.schema.model import ModelSpec
+
+__all__ = [
+    "Cluster",
+    "Job",
+    "JobSpec",
+    "Limits",
+    "Objective",
+    "Optimizer",
+    "Precision",
+    "RecomputeMode",
+    "SearchSpec",
+    "Workload",
+]
+
+Precision = Literal["bf16", "fp16", "fp32"]
+Optimizer = Literal["adamw", "adam", "sgd"]
+RecomputeMode = Literal["none", "selective", "full"]
+Objective = Literal["step_time", "peak_memory"]
+
+
+def _distinct(values: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(values)) != len(values):
+        raise ValueError(f"{list(values)} holds a value twice")
+    return values
+
+
+Degree = Annotated[int, Field(ge=1, le=1_000_000)]
+Degrees = Literal["any"] | Degree | Annotated[tuple[Degree, ...], Field(min_length=1)]
+ZeroStage = Annotated[int, Field(ge=0, le=3)]
+
+
+class Workload(Frozen):
+    """What one optimizer step trains on."""
+
+    sequence_length: int = Field(ge=1, le=100_000_000, description="tokens of one sequence")
+    global_batch_size: int = Field(
+        ge=1, le=10_000_000, description="sequences of one optimizer step, over all devices"
+    )
+
+
+class SearchSpec(Frozen):
+    """What may be chosen; each key narrows the search, and a key left out leaves it open."""
+
+    tensor_parallel: Degrees = Field(default="any", description="tensor-parallel degrees allowed")
+    pipeline_parallel: Degrees = Field(default="any", description="pipeline depths allowed")
+    data_parallel: Degrees = Field(default="any", description="data-parallel degrees allowed")
+    microbatch_size: Degrees = Field(default="any", description="sequences of a microbatch allowed")
+    virtual_stages: Degrees = Field(
+        default="any", description="virtual stages on a device (interleaved schedule) allowed"
+    )
+    zero_stage: Literal["any"] | ZeroStage | Annotated[tuple[ZeroStage, ...], Field(min_length=1)] = (
+        Field(default="any", description="ZeRO stages allowed, 0 to 3")
+    )
+    sequence_parallel: Literal["any", "on", "off"] = Field(
+        default="any", description="Megatron sequence parallelism where tensor_parallel > 1"
+    )
+    schedule: Literal["any"] | Schedule | Annotated[tuple[Schedule, ...], Field(min_length=1)] = Field(
+        default="any", description="pipeline schedules allowed"
+    )
+    recompute: (
+        Literal["any"] | RecomputeMode | Annotated[tuple[RecomputeMode, ...], Field(min_length=1)]
+    ) = Field(default="any", description="activation recompute modes that layers may use")
+    stages: Literal["any", "even"] = Field(
+        default="any", description="whether pipeline stages may hold unequal numbers of layers"
+    )
+
+
+class Limits(Frozen):
+    """Hard limits; a layout that breaks one is not an answer."""
+
+    memory_headroom: Share = Field(default=0.0, description="share of a device's memory to leave free")
+    peak_memory: Bytes | None = Field(default=None, description="most memory of a device to use")
+    step_time: Seconds | None = Field(default=None, description="longest optimizer step allowed")
+
+
+class JobSpec(Frozen):
+    """A training job as its file says it."""
+
+    schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
+    kind: Literal["training"] = Field(description="what the job does; serving follows in a later version")
+    model: str = Field(
+        min_length=1, description="a name in specs/models, a path to such a file, or a config.json"
+    )
+    hardware: str = Field(min_length=1, description="a name in hardware/ or a path to such a file")
+    devices: Degree | None = Field(
+        default=None, description="devices to use; all of the hardware when left out"
+    )
+    stack: str | None = Field(
+        default=None, description="whose cost model prices the job; the hardware's default if left out"
+    )
+    workload: Workload = Field(description="what one optimizer step trains on")
+    precision: Precision = Field(default="bf16", description="number format of the matrix products")
+    optimizer: Optimizer = Field(default="adamw", description="optimizer, which sets the state to keep")
+    search: SearchSpec = Field(default_factory=SearchSpec, description="what may be chosen")
+    limits: Limits = Field(default_factory=Limits, description="hard limits")
+    objectives: Annotated[tuple[Objective, ...], Field(min_length=1), AfterValidator(_distinct)] = Field(
+        default=("step_time", "peak_memory"), description="what to make small; the front trades them"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The devices of a job: ``devices`` in all, on nodes that hold ``node.devices`` each."""
+
+    device: DeviceSpec
+    node: NodeSpec
+    devices: int
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes that the devices take."""
+        return -(-self.devices // self.node.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job with every name resolved: all that pricing and searching need."""
+
+    name: str
+    model: ModelSpec
+    cluster: Cluster
+    stack: StackSpec
+    kernels: KernelSpec
+    workload: Workload
+    precision: Precision = "bf16"
+    optimizer: Optimizer = "adamw"
+    search: SearchSpec = SearchSpec()
+    limits: Limits = Limits()
+    objectives: tuple[Objective, ...] = ("step_time", "peak_memory")

@@ -1,0 +1,244 @@
+"""The decision: how one job is laid out over its devices, and the text that names it.
+
+``tp=2,pp=2,dp=2,cp=1,ep=1,mbs=1,zero=1,vpp=1,sp=on,schedule=1f1b,recompute=selective`` names a
+layout on the command line, in JSON and in reports. Uneven pipelines add ``stages=10/11/11`` (layers a
+stage); recompute that differs writes one entry a stage, such as
+``recompute=full:4+selective:2/full/none``: four layers recomputed whole and two selectively on the
+first stage, all on the second, none on the third.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from autoplan.errors import LayoutError
+
+__all__ = ["SCHEDULES", "Layout", "Schedule", "even_stages", "parse_layout"]
+
+Schedule = Literal["1f1b", "gpipe", "interleaved"]
+
+SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
+
+_DEGREES: Final = ("tp", "pp", "dp", "cp", "ep", "mbs", "zero", "vpp")
+_KEYS: Final = (*_DEGREES, "sp", "schedule", "stages", "recompute")
+_LIMIT: Final = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One complete layout.
+
+    ``layers``, ``selective`` and ``full`` hold one entry a pipeline stage: its layers, and how many of
+    them are recomputed selectively and whole. The microbatch is counted in sequences.
+    """
+
+    tp: int
+    pp: int
+    dp: int
+    microbatch: int
+    layers: tuple[int, ...]
+    selective: tuple[int, ...]
+    full: tuple[int, ...]
+    zero: int = 0
+    vpp: int = 1
+    sequence_parallel: bool = False
+    schedule: Schedule = "1f1b"
+    cp: int = 1
+    ep: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse a layout whose stages do not add up."""
+        if not len(self.layers) == len(self.selective) == len(self.full) == self.pp:
+            raise LayoutError([f"pp={self.pp} needs one entry a stage: got {self._stage_counts()}"])
+        for stage, (n, s, f) in enumerate(zip(self.layers, self.selective, self.full, strict=True)):
+            if min(s, f) < 0 or s + f > n or n < 1:
+                raise LayoutError([f"stage {stage} recomputes {s + f} of its {n} layers"])
+
+    def _stage_counts(self) -> str:
+        return f"{len(self.layers)} layers, {len(self.selective)} and {len(self.full)} recompute counts"
+
+    @property
+    def devices(self) -> int:
+        """Number of devices that the layout takes."""
+        return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def even(self) -> bool:
+        """Whether the stages are those that an even split gives."""
+        return self.layers == even_stages(sum(self.layers), self.pp, self.vpp)
+
+    def __str__(self) -> str:
+        """Return the layout string; ``parse_layout`` reads it back to the same layout."""
+        sp = "on" if self.sequence_parallel else "off"
+        text = (
+            f"tp={self.tp},pp={self.pp},dp={self.dp},cp={self.cp},ep={self.ep},mbs={self.microbatch},"
+            f"zero={self.zero},vpp={self.vpp},sp={sp},schedule={self.schedule},"
+            f"recompute={self.recompute}"
+        )
+        return text if self.even else f"{text},stages={'/'.join(map(str, self.layers))}"
+
+    @property
+    def recompute(self) -> str:
+        """The recompute part of the layout string: one word, or one entry a stage."""
+        entries = [
+            _recompute_entry(*counts)
+            for counts in zip(self.layers, self.selective, self.full, strict=True)
+        ]
+        return entries[0] if len(set(entries)) == 1 else "/".join(entries)
+
+
+def even_stages(layers: int, pp: int, vpp: int = 1) -> tuple[int, ...]:
+    """Return the layers of each stage, split as evenly as virtual stages of whole layers allow.
+
+    The first and the last stage also hold the embedding and the head, so what does not divide goes to
+    the stages between them first.
+
+    >>> even_stages(32, 4), even_stages(32, 3), even_stages(34, 4)
+    ((8, 8, 8, 8), (11, 11, 10), (8, 9, 9, 8))
+    """
+    share, rest = divmod(layers // vpp, pp)
+    middle_first = sorted(range(pp), key=lambda i: (i in {0, pp - 1}, i))
+    longer = set(middle_first[:rest])
+    return tuple((share + (i in longer)) * vpp for i in range(pp))
+
+
+def _recompute_entry(layers: int, selective: int, full: int) -> str:
+    if full == layers:
+        return "full"
+    if selective == layers:
+        return "selective"
+    parts = [f"{name}:{n}" for name, n in (("full", full), ("selective", selective)) if n]
+    return "+".join(parts) or "none"
+
+
+def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layout:
+    """Return the layout that ``text`` names, for a model of ``layers`` layers on ``devices`` devices.
+
+    What is left out takes its default: degrees and mbs 1, ``dp`` the devices that are left, ``zero`` as
+    given, ``sp`` on where tp > 1, ``schedule`` 1f1b (interleaved where vpp > 1), even stages, no
+    recompute. Raises LayoutError with all that is wrong.
+
+    >>> layout = parse_layout("tp=2,pp=3,recompute=full/none/selective:2", layers=32, devices=12)
+    >>> layout.dp, layout.layers, layout.full, layout.selective
+    (2, (11, 11, 10), (11, 0, 0), (0, 0, 2))
+    >>> parse_layout(str(layout), layers=32, devices=12) == layout
+    True
+    """
+    fields, problems = _split(text)
+    numbers = {key: _number(key, fields[key], problems) for key in _DEGREES if key in fields}
+    tp, pp, cp = (numbers.get(key, 1) for key in ("tp", "pp", "cp"))
+    vpp = numbers.get("vpp", 1)
+    schedule = _schedule(fields.get("schedule"), vpp, problems)
+    sp = _switch(fields.get("sp"), tp > 1, problems)
+    if problems:
+        raise LayoutError(problems)
+    stages = _stages(fields.get("stages"), layers, pp, vpp)
+    selective, full = _recompute(fields.get("recompute", "none"), stages)
+    return Layout(
+        tp=tp,
+        pp=pp,
+        dp=numbers.get("dp", max(1, devices // (tp * pp * cp))),
+        microbatch=numbers.get("mbs", 1),
+        layers=stages,
+        selective=selective,
+        full=full,
+        zero=numbers.get("zero", zero),
+        vpp=vpp,
+        sequence_parallel=sp,
+        schedule=schedule,
+        cp=cp,
+        ep=numbers.get("ep", 1),
+    )
+
+
+def _split(text: str) -> tuple[dict[str, str], list[str]]:
+    fields: dict[str, str] = {}
+    problems: list[str] = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        key, equals, value = (x.strip() for x in part.partition("="))
+        if not equals or not value:
+            problems.append(f"{part!r} is not of the form key=value")
+        elif key not in _KEYS:
+            near = difflib.get_close_matches(key, _KEYS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(_KEYS)}"
+            problems.append(f"unknown layout key {key!r}: {hint}")
+        elif key in fields:
+            problems.append(f"{key!r} is given twice")
+        else:
+            fields[key] = value
+    return fields, problems
+
+
+def _number(key: str, value: str, problems: list[str]) -> int:
+    least = 0 if key == "zero" else 1
+    most = 3 if key == "zero" else _LIMIT
+    if re.fullmatch(r"[0-9]{1,9}", value) and least <= int(value) <= most:
+        return int(value)
+    problems.append(f"{key}={value}: a whole number from {least} to {most} is needed")
+    return least
+
+
+def _schedule(value: str | None, vpp: int, problems: list[str]) -> Schedule:
+    default: Schedule = "interleaved" if vpp > 1 else "1f1b"
+    # Megatron's interleaved schedule is a 1F1B too, so `vpp=2,schedule=1f1b` names the same thing.
+    if value is None or (value == "1f1b" and vpp > 1):
+        return default
+    for known in SCHEDULES:
+        if value == known:
+            if (known == "interleaved") != (vpp > 1):
+                problems.append(f"schedule={known} with vpp={vpp}: interleaved is what vpp > 1 means")
+            return known
+    problems.append(f"schedule={value}: known schedules are {', '.join(SCHEDULES)}")
+    return default
+
+
+def _switch(value: str | None, default: bool, problems: list[str]) -> bool:  # noqa: FBT001
+    if value is not None and value not in {"on", "off"}:
+        problems.append(f"sp={value}: on or off is needed")
+    return default if value is None else value == "on"
+
+
+def _stages(value: str | None, layers: int, pp: int, vpp: int) -> tuple[int, ...]:
+    if value is None:
+        if pp * vpp > layers:
+            raise LayoutError([f"pp={pp} with vpp={vpp} needs {pp * vpp} layers: there are {layers}"])
+        if layers % vpp:
+            raise LayoutError([f"{layers} layers do not divide into virtual stages of vpp={vpp}"])
+        return even_stages(layers, pp, vpp)
+    entries = value.split("/")
+    if not all(re.fullmatch(r"[1-9][0-9]{0,5}", e) for e in entries):
+        raise LayoutError([f"stages={value}: layers a stage are needed, such as 10/11/11"])
+    counts = tuple(map(int, entries))
+    if len(counts) != pp or sum(counts) != layers:
+        raise LayoutError([f"stages={value}: {pp} stages that add up to {layers} layers are needed"])
+    return counts
+
+
+def _recompute(value: str, stages: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    entries = value.split("/")
+    if len(entries) == 1:
+        entries = entries * len(stages)
+    if len(entries) != len(stages):
+        raise LayoutError([f"recompute={value}: one entry, or one for each of {len(stages)} stages"])
+    counts = [_recompute_counts(entry, n) for entry, n in zip(entries, stages, strict=True)]
+    return tuple(c[0] for c in counts), tuple(c[1] for c in counts)
+
+
+def _recompute_counts(entry: str, layers: int) -> tuple[int, int]:
+    whole = {"none": (0, 0), "selective": (layers, 0), "full": (0, layers)}
+    if entry in whole:
+        return whole[entry]
+    counts = {"selective": 0, "full": 0}
+    for part in entry.split("+"):
+        match = re.fullmatch(r"(selective|full):([0-9]{1,6})", part)
+        if match is None:
+            raise LayoutError(
+                [f"recompute={entry}: none, selective, full, or counts such as full:4+selective:2"]
+            )
+        counts[match[1]] += int(match[2])
+    if counts["selective"] + counts["full"] > layers:
+        raise LayoutError([f"recompute={entry} counts more layers than the stage's {layers}"])
+    return counts["selective"], counts["full"]
