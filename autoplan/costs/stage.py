@@ -31,6 +31,8 @@ __all__ = [
     "stage_memory",
     "stage_memory_parts",
     "stage_tail",
+    "tail_floor",
+    "bytes_to_save",
 ]
 
 
@@ -56,6 +58,7 @@ class Stages:
     bucket_gather: Array
     hides_reduce: Array  # 1 where gradient reduction runs beside backward
     hides_gather: Array
+    chunks: Array  # virtual stages; all but the last reduce while others still compute
     optimizer_fixed: Array
     optimizer_layer: Array
     # Memory, bytes of one rank.
@@ -117,19 +120,41 @@ class TailParts:
 def stage_tail(stages: Stages, layers: Array, selective: Array, full: Array) -> TailParts:
     """Return the exposed part of the data axis and the optimizer step.
 
-    Exposed reduction is max(R - B, R_bucket) where it runs beside the backward B of the last microbatch,
-    R where it does not; gathering likewise beside the forward of the first microbatch.
+    Exposed reduction is max((R - B)/v, R_bucket) where it runs beside the backward B of the last
+    microbatch (of v chunks, all but the last are reduced while the others still compute), R where it does
+    not; gathering likewise beside the forward of the first microbatch.
     """
     reduce = stages.reduce_fixed + layers * stages.reduce_layer
     gather = stages.gather_fixed + layers * stages.gather_layer
     backward = stage_backward(stages, layers, selective, full)
     forward = stage_forward(stages, layers)
-    left_reduce = np.maximum(reduce - stages.hides_reduce * backward, stages.bucket_reduce)
-    left_gather = np.maximum(gather - stages.hides_gather * forward, stages.bucket_gather)
-    exposed = np.minimum(left_reduce, reduce) + np.minimum(left_gather, gather)
+    exposed = _exposed(reduce, backward, stages.hides_reduce, stages.bucket_reduce, stages.chunks)
+    exposed = exposed + _exposed(
+        gather, forward, stages.hides_gather, stages.bucket_gather, stages.chunks
+    )
     return TailParts(
         exposed=exposed, optimizer=stages.optimizer_fixed + layers * stages.optimizer_layer
     )
+
+
+def tail_floor(stages: Stages, layers: Array) -> Array:
+    """Return the least tail of a stage [s]: as if its backward and forward could hide any traffic."""
+    endless = np.array(np.inf)
+    reduce = stages.reduce_fixed + layers * stages.reduce_layer
+    gather = stages.gather_fixed + layers * stages.gather_layer
+    floor: Array = (
+        _exposed(reduce, endless, stages.hides_reduce, stages.bucket_reduce, stages.chunks)
+        + _exposed(gather, endless, stages.hides_gather, stages.bucket_gather, stages.chunks)
+        + stages.optimizer_fixed
+        + layers * stages.optimizer_layer
+    )
+    return floor
+
+
+def _exposed(traffic: Array, window: Array, hides: Array, bucket: Array, chunks: Array) -> Array:
+    left = np.maximum((traffic - window) / chunks, bucket)
+    exposed: Array = np.where(hides > 0, np.minimum(left, traffic), traffic)
+    return exposed
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +234,31 @@ def stage_memory(stages: Stages, layers: Array, selective: Array, full: Array) -
     parts = stage_memory_parts(stages, layers, selective, full)
     used: Array = parts.allocated + parts.framework
     return used
+
+
+def bytes_to_save(
+    stages: Stages, layers: Array, limit: float, *, selective: bool, full: bool
+) -> Array:
+    """Return how many bytes recompute must save for a stage of ``layers`` to stay within ``limit``.
+
+    The inverse of ``stage_memory``: with s + f recomputed layers that save this much or more, the loss and
+    the backward of a layer fit. ``selective`` and ``full`` say which kinds of recompute there will be,
+    since the layer being recomputed needs its room. Infinite where no recompute can help.
+    """
+    room = (limit - stages.framework) / stages.reserved_share
+    state = (
+        stages.parameters_fixed
+        + stages.gradients_fixed
+        + stages.optimizer_state_fixed
+        + layers * (stages.parameters_layer + stages.gradients_layer + stages.optimizer_state_layer)
+    )
+    gathered = stages.gathered_fixed + layers * stages.gathered_layer
+    again = _recomputed(stages, np.asarray(float(selective)), np.asarray(float(full)))
+    beside = np.maximum(stages.head_peak, stages.head_saved + stages.working + again) + gathered
+    need = state + beside + _kept(stages, layers, np.zeros(()), np.zeros(())) - room
+    update = state + stages.update_fixed + layers * stages.update_layer
+    short: Array = np.where(update > room, np.inf, need)
+    return short
 
 
 def _kept(stages: Stages, layers: Array, selective: Array, full: Array) -> Array:

@@ -223,6 +223,7 @@ def _tails(context: _Context, weights: _Weights) -> dict[str, Array]:
         "bucket_gather": hidden * gather_bucket,
         "hides_reduce": np.full_like(bucket, float(overlap.gradient_reduce)),
         "hides_gather": np.full_like(bucket, float(overlap.parameter_gather)),
+        "chunks": column(c.vpp),
         "optimizer_fixed": update * weights.fixed,
         "optimizer_layer": update * weights.layer,
     }

@@ -173,6 +173,21 @@ trees = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4),
     max_leaves=12,
 )
+letters = st.text(
+    st.characters(
+        exclude_categories=["Cc", "Cs"], exclude_characters="\u2028\u2029\ufeff\ufffe\uffff"
+    ),
+    max_size=8,
+)
+plain_trees = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**28), 10**28)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | letters,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(letters, inner, max_size=4),
+    max_leaves=12,
+)
 
 
 @pytest.mark.parametrize("kind", LOADERS)
@@ -224,18 +239,12 @@ def test_problems_stand_at_paths_of_the_file(tree):
 
 
 @settings(max_examples=200, deadline=None)
-@given(tree=st.dictionaries(st.text("abc", min_size=1), trees, min_size=1, max_size=3))
+@given(tree=st.dictionaries(letters, plain_trees, min_size=1, max_size=3))
 def test_what_is_written_is_read_back(tree):
     """Plain values survive being written as YAML 1.2 text and read again."""
-    text = "".join(f'"{key}": {written(value)}\n' for key, value in tree.items())
-    try:
-        read = loader.parse_yaml(text, name="x.yaml").value
-    except SpecError as error:
-        said = str(error)
-    else:
-        said = "finite"
-        assert read == {key: plain(value) for key, value in tree.items()}
-    assert any(reason in said for reason in ("cannot stand", "finite", "digits"))
+    text = "".join(f"{written(key)}: {written(value)}\n" for key, value in tree.items())
+
+    assert loader.parse_yaml(text, name="x.yaml").value == read_as(tree)
 
 
 def written(value: object) -> str:
@@ -249,16 +258,14 @@ def written(value: object) -> str:
             f"\\U{ord(c):08X}" if c in '"\\' or not c.isprintable() else c for c in value
         )
         return f'"{escaped}"'
-    if isinstance(value, float) and not math.isfinite(value):
-        return ".nan" if math.isnan(value) else ".inf"
     return repr(value).lower() if isinstance(value, bool) else repr(value).replace("None", "null")
 
 
-def plain(value: object) -> object:
+def read_as(value: object) -> object:
     """Return a value with tuples for lists, as it is read."""
     if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
-    return tuple(plain(part) for part in value) if isinstance(value, list) else value
+        return {key: read_as(inner) for key, inner in value.items()}
+    return tuple(read_as(part) for part in value) if isinstance(value, list) else value
 
 
 # --- quantities

@@ -458,10 +458,10 @@ def test_a_valid_file_becomes_the_model_in_base_units():
             "'120 %' must be at most 100 %",
         ),
         (
-            "model: m\nlimits: {memory: a lot}",
+            "model: m\nlimits: {memory: big}",
             2,
             "$.limits.memory",
-            "'a lot' is not a number with a unit: write for example 80 GiB or 80 GB (or write 'all')",
+            "'big' is not a number with a unit: write for example 80 GiB or 80 GB (or write 'all')",
         ),
         # unions
         (

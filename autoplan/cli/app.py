@@ -1,0 +1,131 @@
+"""The application ``autoplan``: its commands, and what becomes of every error.
+
+Exit codes: 0 there is an answer, 1 nothing is feasible, 2 bad input, 130 interrupted, 141 whoever
+read the output went away.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+import autoplan
+from autoplan.cli import catalog, evaluate, plan, schema
+from autoplan.cli.output import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, NOTHING_FEASIBLE
+from autoplan.errors import AutoplanError, InfeasibleError
+
+__all__ = ["app", "error_lines", "main"]
+
+_LONGEST_LINE: Final = 600
+
+
+class Commands(TyperGroup):
+    """The commands, with every expected error turned into a message and an exit code."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # noqa: ANN401
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except AutoplanError as error:
+            _complain(error_lines(error))
+            infeasible = isinstance(error, InfeasibleError)
+            raise typer.Exit(NOTHING_FEASIBLE if infeasible else BAD_INPUT) from error
+        except KeyboardInterrupt as error:
+            _complain(["interrupted"])
+            raise typer.Exit(INTERRUPTED) from error
+        except BrokenPipeError as error:
+            _close_output()
+            raise typer.Exit(BROKEN_PIPE) from error
+        except OSError as error:
+            _give_up(error)
+            raise typer.Exit(BAD_INPUT) from error
+
+
+app = typer.Typer(
+    name="autoplan",
+    cls=Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    # Plain help: rich costs more time than all the rest of `autoplan --help`.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("plan", short_help="Find the best layouts of a job.")(plan.plan)
+app.command("evaluate", short_help="Predict one layout of a job.")(evaluate.evaluate)
+app.add_typer(catalog.app, name="catalog", short_help="Hardware, models and software.")
+app.command("schema", short_help="Print the JSON Schema of a file.")(schema.schema)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"autoplan {autoplan.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Find the best parallel layout for training a model on given devices, and prove it.
+
+    Exit codes: 0 there is an answer, 1 nothing is feasible, 2 bad input.
+    """
+
+
+def error_lines(error: AutoplanError) -> list[str]:
+    """Return the message for ``error``: one line, or a head and a line for every problem.
+
+    >>> error_lines(AutoplanError("no job is called 'x'"))
+    ["error: no job is called 'x'"]
+    """
+    problems = getattr(error, "problems", None) or getattr(error, "reasons", None)
+    said = [str(problem) for problem in problems] if problems else str(error).splitlines()
+    said = [_printable(line) for line in said]
+    if len(said) == 1:
+        return [f"error: {said[0]}"]
+    return [f"error: {len(said)} problems", *(f"  {line}" for line in said)]
+
+
+def _printable(text: str) -> str:
+    """Return ``text`` as one line that a terminal can show, cut where nobody would read on."""
+    cut = text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+def _complain(lines: list[str]) -> None:
+    for line in lines:
+        typer.echo(line, err=True)
+
+
+def _close_output() -> None:
+    """Send what is left for standard output nowhere, so that leaving does not fail once more."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        return
+
+
+def _give_up(error: OSError) -> None:
+    """Say that output could not be written, such as to a disk that is full."""
+    _complain([f"error: {error.strerror or error}"])
+    _close_output()
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    try:
+        app(prog_name="autoplan")
+    except KeyboardInterrupt:
+        _complain(["interrupted"])
+        sys.exit(INTERRUPTED)
+    except OSError as error:
+        _give_up(error)
+        sys.exit(BAD_INPUT)

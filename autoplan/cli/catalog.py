@@ -1,0 +1,92 @@
+"""``autoplan catalog``: what is known about hardware, models and software."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from autoplan.cli.output import (
+    BAD_INPUT,
+    Format,
+    FormatOption,
+    Kind,
+    OutputOption,
+    present,
+    write,
+)
+
+__all__ = ["app"]
+
+_KINDS = ", ".join(kind.value for kind in Kind)
+
+KindArgument = Annotated[
+    Kind | None,
+    typer.Argument(metavar="[KIND]", help=f"One of {_KINDS}; all if left out.", show_default=False),
+]
+
+KindOption = Annotated[
+    Kind | None,
+    typer.Option(
+        "--kind", metavar="KIND", help=f"Look only among these: {_KINDS}.", show_default=False
+    ),
+]
+
+app = typer.Typer(
+    help="List, show and check what is known about hardware, models and software.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command("list", short_help="List entries with their key facts.")
+def list_entries(
+    kind: KindArgument = None, form: FormatOption = Format.table, output: OutputOption = None
+) -> None:
+    """List the entries of one kind or of all, with their key facts."""
+    from autoplan.catalog import FOLDERS
+    from autoplan.report.catalogue import catalog_document, catalog_table
+
+    kinds = [each for each in FOLDERS if kind is None or each == kind.value]
+    present(
+        form,
+        output,
+        document=lambda: catalog_document(kinds),
+        table=lambda terminal: catalog_table(kinds, terminal),
+    )
+
+
+@app.command(short_help="Print one entry.")
+def show(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The name of an entry.", show_default=False)
+    ],
+    kind: KindOption = None,
+    form: FormatOption = Format.table,
+    output: OutputOption = None,
+) -> None:
+    """Print the entry called NAME: its file as it is, or its values as json or yaml.
+
+    Where entries of several kinds have this name, all of them are printed.
+    """
+    from autoplan.report.catalogue import entries_document, entries_text, find_entries
+
+    found = find_entries(name, None if kind is None else kind.value)
+    present(
+        form,
+        output,
+        document=lambda: entries_document(found),
+        table=lambda _: entries_text(found),
+    )
+
+
+@app.command(short_help="Check every entry.")
+def check() -> None:
+    """Check every entry of every catalogue; exit code 2 if anything is wrong."""
+    from autoplan.report.catalogue import catalog_problems
+
+    problems, entries = catalog_problems()
+    if problems:
+        write("\n".join(problems) + "\n")
+        raise typer.Exit(BAD_INPUT)
+    write(f"{entries} entries, nothing wrong\n")

@@ -1,0 +1,94 @@
+"""What a prediction rests on: the files behind it, and how each of their numbers is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib import import_module
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from autoplan.schema.base import NumberKind, Sourced
+from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
+from autoplan.schema.job import Job
+
+__all__ = ["kernels_measured", "number_kinds", "provenance"]
+
+
+def provenance(job: Job) -> dict[str, Any]:
+    """Return the entries that price ``job``, their numbers by kind, and how sure they are."""
+    return {
+        "autoplan": _version(),
+        "kernels": _kernels(job),
+        "stack": _stack(job),
+        "hardware": {
+            "device": _hardware(job.cluster.device),
+            "node": _hardware(job.cluster.node),
+        },
+        "uncertainty": _uncertainty(job),
+    }
+
+
+def kernels_measured(job: Job) -> bool:
+    """Return whether the kernel curves of ``job`` were measured on its device."""
+    return job.cluster.device.name in job.kernels.devices
+
+
+def number_kinds(model: BaseModel) -> dict[str, int]:
+    """Return how many numbers below ``model`` are of each kind, in the order of trust."""
+    found = Counter(number.kind for _, number in sourced_numbers(model))
+    kinds: tuple[NumberKind, ...] = get_args(NumberKind)
+    return {kind: found[kind] for kind in kinds}
+
+
+def _version() -> str:
+    # A plain import would count, for import-linter, as an import of all that the package lists for
+    # type checkers, and planning is above this floor.
+    version: str = import_module("autoplan").__version__
+    return version
+
+
+def _kernels(job: Job) -> dict[str, Any]:
+    kernels = job.kernels
+    tabled = job.cluster.node.name in kernels.collectives.fabrics
+    return {
+        "name": kernels.name,
+        "devices": list(kernels.devices),
+        "measured_on_device": kernels_measured(job),
+        "valid_for": kernels.valid_for,
+        "numbers": number_kinds(kernels),
+        "collective_tables": len(kernels.collectives.tables) if tabled else 0,
+        "sources": dict(kernels.sources),
+    }
+
+
+def _stack(job: Job) -> dict[str, Any]:
+    stack = job.stack
+    return {
+        "name": stack.name,
+        "valid_for": stack.description,
+        "numbers": number_kinds(stack),
+        "sources": dict(stack.sources),
+    }
+
+
+def _hardware(entry: DeviceSpec | NodeSpec) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "numbers": number_kinds(entry),
+        "sources": dict(entry.sources),
+    }
+
+
+def _uncertainty(job: Job) -> dict[str, Any]:
+    doubt = job.stack.uncertainty
+    time = doubt.time if kernels_measured(job) else doubt.time_elsewhere
+    return {
+        "step_time": {"half_width": time.value, **_knowledge(job, time)},
+        "peak_memory": {"half_width": doubt.memory.value, **_knowledge(job, doubt.memory)},
+    }
+
+
+def _knowledge(job: Job, number: Sourced) -> dict[str, str]:
+    return {"kind": number.kind, "source": job.stack.sources.get(number.source, number.source)}

@@ -1,0 +1,118 @@
+"""What a terminal can show, and text rendered for it.
+
+Tables are rendered to text before anything is printed, so that output is whole or absent, and the
+same whether it goes to a terminal of some width or to a file.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TextIO
+
+from rich.box import Box
+from rich.console import Console, RenderableType
+
+__all__ = ["PIPED_WIDTH", "Terminal", "render", "terminal_of"]
+
+#: Columns where there is no terminal to ask.
+PIPED_WIDTH: Final = 120
+
+#: Below this, numbers would be cut: a narrower terminal wraps the lines itself.
+_NARROWEST: Final = 72
+_WIDEST: Final = 400
+
+_BOX: Final = "    \n    \n {0}{0} \n    \n    \n {0}{0} \n    \n    \n"
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Where text goes: columns, whether it shows colours, whether it shows more than ASCII."""
+
+    width: int = PIPED_WIDTH
+    colour: bool = False
+    unicode: bool = True
+
+    @property
+    def dot(self) -> str:
+        """What stands between the parts of a line."""
+        return "·" if self.unicode else "|"
+
+    @property
+    def times(self) -> str:
+        """The multiplication sign."""
+        return "×" if self.unicode else "x"  # noqa: RUF001
+
+    @property
+    def to(self) -> str:
+        """What stands between the ends of a range."""
+        return "\N{EN DASH}" if self.unicode else "-"
+
+    @property
+    def ellipsis(self) -> str:
+        """What stands for text that was cut off."""
+        return "…" if self.unicode else "..."
+
+    @property
+    def shade(self) -> str:
+        """One column of an empty bar."""
+        return "░" if self.unicode else "."
+
+    @property
+    def box(self) -> Box:
+        """The lines of a table: one below its head, one above its foot."""
+        return Box(_BOX.format("─" if self.unicode else "-"), ascii=not self.unicode)
+
+
+def terminal_of(stream: TextIO | None, environment: Mapping[str, str] | None = None) -> Terminal:
+    """Return what ``stream`` can show; None stands for a file, which holds UTF-8 without colours.
+
+    ``COLUMNS`` sets the width, ``NO_COLOR`` switches colours off and ``FORCE_COLOR`` on.
+    """
+    env = os.environ if environment is None else environment
+    here = stream is not None and stream.isatty()
+    colour = (here and env.get("TERM") != "dumb") or bool(env.get("FORCE_COLOR"))
+    return Terminal(
+        width=_width(env.get("COLUMNS", ""), here=here),
+        colour=stream is not None and colour and not env.get("NO_COLOR"),
+        unicode=stream is None or _carries(stream, "·×█▏░─…\N{EN DASH}"),  # noqa: RUF001
+    )
+
+
+def _width(columns: str, *, here: bool) -> int:
+    if columns.isdecimal() and len(columns) < 6 and int(columns):
+        width = int(columns)
+    else:
+        width = shutil.get_terminal_size((PIPED_WIDTH, 24)).columns if here else PIPED_WIDTH
+    return max(_NARROWEST, min(_WIDEST, width))
+
+
+def _carries(stream: TextIO, text: str) -> bool:
+    try:
+        text.encode(getattr(stream, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def render(content: RenderableType, terminal: Terminal) -> str:
+    """Return ``content`` as ``terminal`` shows it, without spaces at the ends of lines."""
+    file = io.StringIO()
+    console = Console(
+        file=file,
+        width=terminal.width,
+        force_terminal=terminal.colour,
+        force_jupyter=False,
+        color_system="standard" if terminal.colour else None,
+        no_color=not terminal.colour,
+        legacy_windows=False,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+    console.print(content, crop=False, end="")
+    lines = (line.rstrip() for line in file.getvalue().splitlines())
+    return "\n".join(lines).strip("\n") + "\n"

@@ -1,0 +1,199 @@
+"""Plans in words: a short layout, a job in two lines, what is proven and how sure it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final
+
+from autoplan.costs.parameters import total_parameters
+from autoplan.costs.predict import Prediction, memory_limit_bytes
+from autoplan.plans import Certificate, Front, Rejection
+from autoplan.report.provenance import kernels_measured, number_kinds
+from autoplan.report.terminal import Terminal
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+from autoplan.units import format_bytes, format_count, format_seconds
+
+__all__ = [
+    "certificate_sentence",
+    "count_words",
+    "fits_sentence",
+    "front_sentences",
+    "job_lines",
+    "layout_parts",
+    "number_words",
+    "rejected_sentence",
+    "surety_sentences",
+    "wrap_parts",
+]
+
+_EXACT: Final = 10**12
+
+#: Kinds of numbers that read better as participles.
+_KNOWN: Final = {"data sheet": "from data sheets", "guess": "guessed"}
+
+
+def job_lines(job: Job, terminal: Terminal) -> tuple[str, str]:
+    """Return what is trained on what, and under which conditions."""
+    cluster, work, dot = job.cluster, job.workload, f" {terminal.dot} "
+    model = job.model.title or job.model.name
+    size = format_count(total_parameters(job.model))
+    what = (
+        f"{model} ({size} parameters) on {cluster.devices} {terminal.times} {cluster.device.title}"
+    )
+    nodes = f"{cluster.nodes} nodes" if cluster.nodes > 1 else "1 node"
+    conditions = (
+        f"{nodes} {cluster.node.name}",
+        job.stack.title,
+        f"{work.global_batch_size:,} sequences of {work.sequence_length:,} tokens a step",
+        job.precision,
+        job.optimizer,
+        f"limit {format_bytes(memory_limit_bytes(job))} a device",
+    )
+    return what, dot.join(conditions)
+
+
+def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
+    """Return the parts of ``layout`` that differ from the trivial, and always the microbatch."""
+    degrees = (("tp", layout.tp), ("pp", layout.pp), ("dp", layout.dp))
+    more = (("cp", layout.cp), ("ep", layout.ep))
+    parts = [f"{name} {degree}" for name, degree in (*degrees, *more) if degree > 1]
+    parts.append(f"mbs {layout.microbatch}")
+    if layout.zero:
+        parts.append(f"zero {layout.zero}")
+    if layout.vpp > 1:
+        parts.append(f"vpp {layout.vpp}")
+    if layout.sequence_parallel:
+        parts.append("sp")
+    if layout.pp > 1:
+        parts.append(layout.schedule)
+    if not layout.even:
+        parts.append(f"stages {_runs(layout.layers, terminal)}")
+    return [*parts, *_recompute(layout)]
+
+
+def _runs(layers: Sequence[int], terminal: Terminal) -> str:
+    """Return ``9/10/10/10/9`` as ``9/3x10/9``."""
+    runs = ((n, len(list(same))) for n, same in groupby(layers))
+    return "/".join(
+        f"{count}{terminal.times}{n}" if count > 2 else "/".join([str(n)] * count)
+        for n, count in runs
+    )
+
+
+def _recompute(layout: Layout) -> Iterator[str]:
+    layers = sum(layout.layers)
+    for name, counts in (("full", layout.full), ("selective", layout.selective)):
+        again = sum(counts)
+        if again:
+            yield f"{name} recompute" if again == layers else f"{name} {again} of {layers}"
+
+
+def wrap_parts(parts: Sequence[str], width: int, terminal: Terminal) -> str:
+    """Return ``parts`` with dots between them, in lines of ``width`` where a part allows it."""
+    lines: list[str] = []
+    for part in parts:
+        longer = f"{lines[-1]} {terminal.dot} {part}" if lines else part
+        if lines and len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return "\n".join(lines)
+
+
+def count_words(count: int) -> str:
+    """Return ``count`` with its digits grouped, or its power of ten where nobody would read them.
+
+    >>> count_words(1234567), count_words(3 * 10**24), count_words(10**400)
+    ('1,234,567', 'about 3e24', 'about 1e400')
+    """
+    if abs(count) < _EXACT:
+        return f"{count:,}"
+    # A count of layouts may exceed every float, and have more digits than Python writes.
+    exponent = math.floor(math.log10(count))
+    return f"about {max(1, count // 10**exponent)}e{exponent}"
+
+
+def certificate_sentence(certificate: Certificate) -> str:
+    """Return what is proven about a front, in one sentence."""
+    proven = "proven optimal" if certificate.status == "optimal" else "proven infeasible"
+    choices = number_words(certificate.candidates, "choice")
+    text = (
+        f"{proven}: {number_words(certificate.layouts_covered, 'layout')} covered in {choices}"
+        f" of degrees and schedule ({_solved(certificate)})"
+    )
+    if certificate.best_bound_step_seconds is not None and certificate.gap is not None:
+        bound = format_seconds(certificate.best_bound_step_seconds)
+        text += f"; no step is shorter than {bound} (gap {_percent(certificate.gap)})"
+    if certificate.thinning and certificate.status == "optimal":
+        text += f"; what is left out is matched within {_percent(certificate.thinning)}"
+    return text
+
+
+def _solved(certificate: Certificate) -> str:
+    if not certificate.candidates_solved:
+        return "all of them excluded by bounds, without a solve"
+    solves = number_words(certificate.solves, "solve")
+    return (
+        f"{count_words(certificate.candidates_solved)} solved by {certificate.solver} in {solves},"
+        " the rest excluded by bounds"
+    )
+
+
+def number_words(count: int, noun: str) -> str:
+    """Return ``count`` and its noun.
+
+    >>> number_words(1, "solve"), number_words(2000, "solve")
+    ('1 solve', '2,000 solves')
+    """
+    plural = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count_words(count)} {noun}{plural}"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.3g} %"
+
+
+def rejected_sentence(rejected: Sequence[Rejection], most: int = 3) -> str:
+    """Return how many layouts fell to which rules, the most frequent first; empty when none did."""
+    total = sum(rejection.layouts for rejection in rejected)
+    if not total:
+        return ""
+    ranked = sorted(rejected, key=lambda rejection: (-rejection.layouts, rejection.reason))
+    shown = [f"{r.reason} ({count_words(r.layouts)})" for r in ranked[:most] if r.layouts]
+    others = sum(1 for r in ranked[most:] if r.layouts)
+    if others:
+        shown.append(f"{number_words(others, 'other reason')}")
+    return f"rejected: {number_words(total, 'layout')}: {'; '.join(shown)}"
+
+
+def surety_sentences(job: Job) -> tuple[str, str]:
+    """Return what the intervals mean and how they are known, and what the prices rest on."""
+    doubt, measured = job.stack.uncertainty, kernels_measured(job)
+    time = doubt.time if measured else doubt.time_elsewhere
+    intervals = (
+        f"90 % intervals: step time within {_percent(time.value)} ({time.kind}),"
+        f" memory within {_percent(doubt.memory.value)} ({doubt.memory.kind})"
+    )
+    where = "measured on this device" if measured else "not measured on this device"
+    kinds = ", ".join(
+        f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(job.kernels).items() if n
+    )
+    prices = f"kernel curves {job.kernels.name}: {where}; numbers: {kinds}"
+    return intervals, prices
+
+
+def fits_sentence(predicted: Prediction) -> str:
+    """Return whether a layout fits its devices, and by how much."""
+    peak, limit = predicted.peak_memory_bytes_per_device, predicted.memory_limit_bytes
+    room = format_bytes(abs(limit - peak))
+    of = f"{format_bytes(peak)} of {format_bytes(limit)} a device"
+    return f"fits: {of}, {room} to spare" if predicted.fits else f"does not fit: {of}, {room} over"
+
+
+def front_sentences(front: Front) -> list[str]:
+    """Return everything that is said below a front."""
+    said = [certificate_sentence(front.certificate), rejected_sentence(front.rejected)]
+    return [sentence for sentence in (*said, *surety_sentences(front.job)) if sentence]

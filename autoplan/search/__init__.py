@@ -1,0 +1,7 @@
+"""The search: a job in, its proven Pareto front out. The only part that knows the solver."""
+
+from __future__ import annotations
+
+from autoplan.search.answer import search
+
+__all__ = ["search"]

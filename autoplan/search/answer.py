@@ -1,0 +1,124 @@
+"""From a job to its front, or to the reasons why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autoplan.costs.machine import machine_of
+from autoplan.costs.predict import memory_limit_bytes, predict
+from autoplan.plans import Certificate, Front, Plan, Rejection
+from autoplan.schema.job import Job
+from autoplan.schema.layout import SCHEDULES, Layout
+from autoplan.search.group import Group, priced
+from autoplan.search.infeasible import reasons_of, short_of_memory
+from autoplan.search.model import solver_version
+from autoplan.search.pareto import Found, Walk
+from autoplan.search.scaling import Scale
+from autoplan.search.space import Space, recompute_modes, space_of
+
+__all__ = ["THINNING", "search"]
+
+#: Plans on a front differ by at least this share in an objective.
+THINNING = 0.01
+
+
+def search(job: Job, *, thinning: float = THINNING) -> Front:
+    """Return the Pareto front of ``job`` over step time and peak memory, thinned to ``thinning``.
+
+    With ``thinning`` 0 every Pareto-optimal layout is returned, down to the solver's ticks.
+    """
+    space = space_of(job)
+    machine, modes = machine_of(job), recompute_modes(job)
+    even = job.search.stages == "even" or not job.stack.rules.uneven_stages
+    groups = [priced(job, c, machine, modes, even=even) for c in space.groups]
+    fitting, lost = short_of_memory(job, groups)
+    rejected = (*space.rejected, *lost)
+    if not fitting:
+        return Front(job, (), _infeasible(space), rejected, reasons_of(job, space, groups))
+    limit = memory_limit_bytes(job)
+    scale = Scale.of(_ceiling(job, fitting), limit)
+    walk = Walk(fitting, scale, _ceiling(job, fitting))
+    found = list(walk.front(scale.memory_limit_ticks(limit), thinning))
+    if not found:
+        return Front(job, (), _infeasible(space), rejected, reasons_of(job, space, groups))
+    found = _wanted(job, walk, found)
+    plans = tuple(Plan(x, predict(job, x)) for x in (_layout(fitting, f) for f in found))
+    return Front(job, plans, _certificate(space, walk, found, thinning), rejected)
+
+
+def _wanted(job: Job, walk: Walk, found: list[Found]) -> list[Found]:
+    """Return what the job's objectives ask for: one end of the front, or all of it."""
+    if job.objectives == ("step_time",):
+        return found[:1]
+    if job.objectives == ("peak_memory",):
+        return [found[-1], *walk.front(found[-1].memory_ticks - 1, 0.0)][-1:]
+    return found
+
+
+def _ceiling(job: Job, groups: Sequence[Group]) -> float:
+    """Return the longest step of interest [s]: the job's limit, or more than any layout takes.
+
+    The slowest stage takes at most all layers, recomputed whole, with every fixed part and tail.
+    """
+    if job.limits.step_time is not None:
+        return job.limits.step_time
+    longest = 0.0
+    for group in groups:
+        s, layers = group.stages, float(group.layers)
+        each = s.forward_layer + s.backward_layer + s.backward_full + s.backward_selective
+        stage = s.forward_fixed + s.backward_fixed + layers * each
+        once = s.reduce_fixed + s.gather_fixed + s.optimizer_fixed
+        once = once + layers * (s.reduce_layer + s.gather_layer + s.optimizer_layer)
+        step = (group.m + group.pp)[:, None] * 2 * stage + once
+        longest = max(longest, float(step.max()))
+    return longest
+
+
+def _layout(groups: Sequence[Group], found: Found) -> Layout:
+    c, i = groups[found.group].candidates, found.position
+    return Layout(
+        tp=int(c.tp[i]),
+        pp=c.pp,
+        dp=int(c.dp[i]),
+        microbatch=int(c.microbatch[i]),
+        layers=tuple(o.layers for o in found.options),
+        selective=tuple(o.selective for o in found.options),
+        full=tuple(o.full for o in found.options),
+        zero=int(c.zero[i]),
+        vpp=int(c.vpp[i]),
+        sequence_parallel=bool(c.sequence_parallel[i]),
+        schedule=SCHEDULES[int(c.schedule[i])],
+    )
+
+
+def _certificate(space: Space, walk: Walk, found: list[Found], thinning: float) -> Certificate:
+    fastest = found[0]
+    bound = fastest.bound_ticks * walk.scale.tick_seconds
+    step = fastest.step_ticks * walk.scale.tick_seconds
+    return Certificate(
+        status="optimal",
+        best_bound_step_seconds=bound,
+        gap=(step - bound) / step,
+        thinning=thinning,
+        layouts_covered=space.covered,
+        candidates=space.size,
+        candidates_solved=len(walk.solved),
+        solver=solver_version(),
+        solves=walk.solves,
+    )
+
+
+def _infeasible(space: Space) -> Certificate:
+    return Certificate(
+        status="infeasible",
+        best_bound_step_seconds=None,
+        gap=None,
+        thinning=0.0,
+        layouts_covered=space.covered,
+        candidates=space.size,
+        candidates_solved=0,
+        solver=solver_version(),
+        solves=0,
+    )

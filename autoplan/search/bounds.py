@@ -1,0 +1,156 @@
+"""Valid lower bounds on the step time of a candidate under a memory limit.
+
+Recompute is relaxed to shares of layers; the split of layers over stages stays whole. Two numbers follow:
+the least bottleneck (the k-th smallest stage time, k counting virtual stages) and the least sum of stage
+times (the k smallest marginal times, since stage time is convex in its layers). A step is at least
+sum/v + (m - 1/v) bottleneck + the least tail, whatever the schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoplan.costs.arrays import Array
+from autoplan.costs.stage import (
+    Stages,
+    bytes_to_save,
+    stage_backward,
+    stage_forward,
+    stage_memory,
+    tail_floor,
+)
+from autoplan.search.group import Group
+
+__all__ = ["Bound", "bound", "least_memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Lower bounds of C candidates; ``stage_seconds`` has shape [C, p, L], infinite where impossible."""
+
+    step_seconds: Array
+    stage_seconds: Array
+    stage_sum: Array
+    tail: Array
+
+
+def bound(group: Group, limit: float) -> Bound:
+    """Return lower bounds on the step of each candidate with every device within ``limit`` bytes."""
+    seconds = _stage_seconds(group, limit)
+    k = group.layers / group.v
+    bottleneck = _bottleneck(seconds, k)
+    total = _least_sum(seconds, k, group.pp)
+    tail = _tail(group)
+    possible = np.isfinite(bottleneck)
+    paced = (group.m - 1.0 / group.v) * np.where(possible, bottleneck, 0.0)
+    step = np.where(possible, total / group.v + paced + tail, np.inf)
+    return Bound(step_seconds=step, stage_seconds=seconds, stage_sum=total, tail=tail)
+
+
+def _stage_seconds(group: Group, limit: float) -> Array:
+    """Return the relaxed time of each stage for each number of layers, shape [C, p, L]."""
+    stages = group.stages.take((..., None))
+    layers = np.arange(1.0, group.layers + 1)
+    again = _relaxed_recompute(stages, layers, limit, group.modes)
+    none = np.zeros(())
+    seconds = stage_forward(stages, layers) + stage_backward(stages, layers, none, none) + again
+    return np.where(group.allowed, seconds, np.inf)
+
+
+def _relaxed_recompute(
+    stages: Stages, layers: Array, limit: float, modes: frozenset[str]
+) -> Array:
+    """Return the least time that recompute of fractions of layers adds to save what must be saved.
+
+    Of two ways to save bytes the cheaper one a byte comes first; whole recompute then takes the place of
+    selective on layer after layer.
+    """
+    need = bytes_to_save(stages, layers, limit, selective=False, full=False) / stages.in_flight
+    save_s = stages.saved_none - stages.saved_selective
+    save_f = stages.saved_none - stages.saved_full
+    inf = np.array(np.inf)
+    cost_s = stages.backward_selective if "selective" in modes else inf
+    cost_f = stages.backward_full if "full" in modes else inf
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate_s = np.where(save_s > 0, cost_s / save_s, np.inf)
+        rate_f = np.where(save_f > 0, cost_f / save_f, np.inf)
+        swap = np.where(save_f > save_s, (cost_f - cost_s) / (save_f - save_s), np.inf)
+        first = np.minimum(need, layers * save_s)
+        rest = need - first
+        # Selective first where it is the cheaper saver, whole recompute alone otherwise.
+        mixed = first * rate_s + np.where(rest > 0, rest * swap, 0.0)
+        alone = np.where(need <= layers * save_f, need * rate_f, np.inf)
+        room = np.where(np.isfinite(rate_f), np.maximum(save_f, save_s), save_s)
+    cost = np.where((rate_s < rate_f) & np.isfinite(rate_s), mixed, alone)
+    cost = np.where(need <= layers * room, cost, np.inf)
+    paid = np.where(need > 0, cost, 0.0)
+    # Layers that may not go without recompute pay at least the cheaper mode each.
+    floor = 0.0 if "none" in modes else layers * np.minimum(cost_s, cost_f)
+    least: Array = np.maximum(np.where(np.isnan(paid), np.inf, paid), floor)
+    return least
+
+
+def _bottleneck(seconds: Array, k: Array) -> Array:
+    """Return the least time that some stage must take, shape [C].
+
+    Stage time grows with layers, so the number of entries below a time is the number of virtual stages
+    that fit under it: the k-th smallest entry is needed, and every stage's smallest.
+    """
+    flat = np.sort(seconds.reshape(len(seconds), -1), axis=1)
+    # One entry a stage where stages are fixed: fewer than k entries are finite, and all are needed.
+    finite = np.isfinite(flat).sum(axis=1)
+    fixed = np.isfinite(seconds).sum(axis=2).max(axis=1) == 1
+    rank = np.where(fixed, finite, k).astype(np.int64) - 1
+    kth = flat[np.arange(len(flat)), np.clip(rank, 0, flat.shape[1] - 1)]
+    least: Array = np.maximum(kth, seconds.min(axis=2).max(axis=1))
+    return least
+
+
+def _least_sum(seconds: Array, k: Array, pp: int) -> Array:
+    """Return the least sum of stage times over all splits of the layers, shape [C]."""
+    candidates = len(seconds)
+    fixed = np.isfinite(seconds).sum(axis=2).max(axis=1) <= 1
+    first = seconds.min(axis=2)
+    packed = np.sort(np.where(np.isfinite(seconds), seconds, np.inf), axis=2)
+    with np.errstate(invalid="ignore"):
+        steps = np.diff(packed, axis=2)
+    steps = np.where(np.isfinite(steps), steps, np.inf).reshape(candidates, -1)
+    order = np.sort(steps, axis=1)
+    taken = np.arange(order.shape[1])[None, :] < (k - pp)[:, None]
+    more = np.where(taken, order, 0.0).sum(axis=1)
+    total: Array = first.sum(axis=1) + np.where(fixed, 0.0, more)
+    return total
+
+
+def _tail(group: Group) -> Array:
+    """Return the least tail of each candidate: some stage has it at its fewest layers."""
+    fewest = group.v[:, None]
+    floor = tail_floor(group.stages, fewest)
+    if group.pp == 1:
+        floor = tail_floor(group.stages, np.array(float(group.layers)))
+    least: Array = floor.max(axis=1)
+    return least
+
+
+def least_memory(group: Group) -> tuple[Array, Array]:
+    """Return the least peak memory of each candidate [byte], and of each stage and layer count.
+
+    Shapes [C] and [C, p, L]. More recompute of one kind never needs more, so the extremes suffice.
+    """
+    stages = group.stages.take((..., None))
+    layers = np.arange(1.0, group.layers + 1)
+    none = np.zeros_like(layers)
+    mixes = {
+        "none": (none, none),
+        "selective": (layers, none),
+        "full": (none, layers),
+    }
+    options = [
+        stage_memory(stages, layers, selective, full)
+        for mode, (selective, full) in mixes.items()
+        if mode in group.modes
+    ]
+    least = np.where(group.allowed, np.minimum.reduce(options), np.inf)
+    return _bottleneck(least, group.layers / group.v), least

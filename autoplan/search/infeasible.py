@@ -1,0 +1,123 @@
+"""Why nothing fits: which limit the best layout misses, by how much, and on which stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autoplan.costs.predict import memory_limit_bytes, predict
+from autoplan.plans import Rejection
+from autoplan.schema.job import Job
+from autoplan.schema.layout import SCHEDULES, Layout
+from autoplan.search.bounds import bound, least_memory
+from autoplan.search.group import Group
+from autoplan.search.space import Space, layouts_of, recompute_modes
+from autoplan.units import format_bytes, format_seconds
+
+__all__ = ["reasons_of", "short_of_memory", "smallest_layout"]
+
+
+def short_of_memory(
+    job: Job, groups: Sequence[Group]
+) -> tuple[list[Group], tuple[Rejection, ...]]:
+    """Return the groups without candidates that no recompute fits, and how many layouts fell so."""
+    limit, modes = memory_limit_bytes(job), len(recompute_modes(job))
+    even = job.search.stages == "even" or not job.stack.rules.uneven_stages
+    fitting, lost = [], 0
+    for group in groups:
+        fits = least_memory(group)[0] <= limit
+        lost += sum(
+            layouts_of(group.layers, group.pp, int(v), modes, even=even)
+            for v in group.candidates.vpp[~fits]
+        )
+        if fits.any():
+            fitting.append(group.take(np.flatnonzero(fits)))
+    reason = f"no recompute makes them fit into {format_bytes(limit)} a device"
+    return fitting, (Rejection(reason, lost),) if lost else ()
+
+
+def smallest_layout(groups: Sequence[Group]) -> Layout:
+    """Return the layout that needs the least memory of its fullest device, over all groups."""
+    peaks = [least_memory(group)[0] for group in groups]
+    best = int(np.argmin([p.min() for p in peaks]))
+    group, i = groups[best], int(peaks[best].argmin())
+    least = least_memory(group)[1][i]
+    layers = _spread(least, float(peaks[best][i]), group)
+    return _with_least_recompute(group, i, layers)
+
+
+def _spread(least: np.ndarray, peak: float, group: Group) -> tuple[int, ...]:
+    """Return layers a stage, none above ``peak`` bytes: fill each as far as it goes, in order."""
+    counts = np.arange(1, group.layers + 1)
+    fits = least <= peak * (1 + 1e-12)
+    most = np.where(fits, counts, 0).max(axis=1)
+    fewest = np.where(fits, counts, group.layers + 1).min(axis=1)
+    layers, left = list(fewest), group.layers - int(fewest.sum())
+    for stage in range(group.pp):
+        more = min(left, int(most[stage] - fewest[stage]))
+        layers[stage] += more
+        left -= more
+    return tuple(int(n) for n in layers)
+
+
+def _with_least_recompute(group: Group, i: int, layers: tuple[int, ...]) -> Layout:
+    """Return the layout of candidate ``i`` in whose stages the kind of recompute saves the most."""
+    from autoplan.costs.stage import stage_memory
+
+    c, stages = group.candidates, group.stages.take(i)
+    held = np.asarray(layers, dtype=np.float64)
+    none = np.zeros_like(held)
+    options = {"none": (none, none), "selective": (held, none), "full": (none, held)}
+    mixes = [mix for mode, mix in options.items() if mode in group.modes]
+    needs = np.stack([stage_memory(stages, held, s, f) for s, f in mixes])
+    best = needs.argmin(axis=0)
+    return Layout(
+        tp=int(c.tp[i]),
+        pp=c.pp,
+        dp=int(c.dp[i]),
+        microbatch=int(c.microbatch[i]),
+        layers=layers,
+        selective=tuple(int(mixes[b][0][k]) for k, b in enumerate(best)),
+        full=tuple(int(mixes[b][1][k]) for k, b in enumerate(best)),
+        zero=int(c.zero[i]),
+        vpp=int(c.vpp[i]),
+        sequence_parallel=bool(c.sequence_parallel[i]),
+        schedule=SCHEDULES[int(c.schedule[i])],
+    )
+
+
+def reasons_of(job: Job, space: Space, groups: Sequence[Group]) -> tuple[str, ...]:
+    """Return sentences that say why no layout is feasible."""
+    if not groups:
+        rules = "; ".join(r.reason for r in space.rejected)
+        return (f"no layout keeps all of these rules at once: {rules}",)
+    limit = memory_limit_bytes(job)
+    layout = smallest_layout(groups)
+    predicted = predict(job, layout)
+    fullest = max(predicted.memory.stages, key=lambda stage: stage.total)
+    if fullest.total > limit:
+        missing = fullest.total - limit
+        return (
+            f"memory: the layout that needs least, {layout}, needs {format_bytes(fullest.total)} on "
+            f"each device of stage {fullest.stage} at the {fullest.moment}, "
+            f"{format_bytes(missing)} more than the {format_bytes(limit)} of "
+            f"{job.cluster.device.title} that may be used",
+            _state_sentence(job, layout),
+        )
+    fastest = min(float(bound(g, limit).step_seconds.min()) for g in groups)
+    wanted = job.limits.step_time or 0.0
+    return (
+        f"step time: no layout that fits takes less than {format_seconds(fastest)} a step, and "
+        f"limits.step_time allows {format_seconds(wanted)}",
+    )
+
+
+def _state_sentence(job: Job, layout: Layout) -> str:
+    predicted = predict(job, layout)
+    memory = max(predicted.memory.stages, key=lambda stage: stage.total)
+    state = memory.parameters + memory.gradients + memory.optimizer
+    return (
+        f"of these, parameters, gradients and optimizer state are {format_bytes(state)} "
+        f"({job.model.name} on {job.cluster.devices} devices)"
+    )

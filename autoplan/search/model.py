@@ -1,0 +1,170 @@
+"""The constraint model: which candidate, and how many layers on each of its stages.
+
+    pick[c]        candidate c is the layout's degrees, microbatch, ZeRO stage and schedule
+    hold[c, i, l]  stage i of candidate c holds l layers (with the recompute of its menu)
+
+Minimise the step time, and among equal times the peak memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from ortools.sat.python import cp_model
+
+from autoplan.search.menus import Menu, Option
+
+__all__ = ["Solution", "solve", "solver_version", "step_ticks"]
+
+#: Memory stands below time in the objective: memory ticks are at most 2**16.
+_TIME_WEIGHT = 2**17
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The best layout of a model: its candidate, its options stage by stage, and what is proven."""
+
+    candidate: int
+    options: tuple[Option, ...]
+    step_ticks: int
+    memory_ticks: int
+    bound_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Literals of one candidate and the sums they make."""
+
+    pick: cp_model.IntVar
+    hold: tuple[tuple[cp_model.IntVar, ...], ...]
+
+
+def step_ticks(menu: Menu, options: Sequence[Option]) -> int:
+    """Return the step time of one option a stage, in ticks: what the model minimises."""
+    both = [o.both_ticks for o in options]
+    slowest = max(both)
+    if menu.gpipe:
+        slowest = max(o.forward_ticks for o in options) + max(o.backward_ticks for o in options)
+    return sum(both) + menu.pace * slowest + max(o.tail_ticks for o in options)
+
+
+def solve(menus: Sequence[Menu], layers: int, ceiling: int, limit_ticks: int) -> Solution | None:
+    """Return the fastest layout among ``menus`` with a step of at most ``ceiling`` ticks.
+
+    None when there is none. The result is proven optimal.
+    """
+    cp = cp_model.CpModel()
+    # Variables.
+    chosen = [_literals(cp, menu, i) for i, menu in enumerate(menus)]
+    memory = cp.new_int_var(0, limit_ticks, "peak_memory_ticks")
+    # Constraints.
+    cp.add_exactly_one(c.pick for c in chosen)
+    for menu, c in zip(menus, chosen, strict=True):
+        _one_option_a_stage(cp, c)
+        _all_layers_are_held(cp, menu, c, layers)
+        _memory_covers_every_stage(cp, menu, c, memory)
+    # Objective: one term each for sum, pace and tail; they are zero for a candidate not picked.
+    terms = [_step_terms(cp, menu, c, ceiling) for menu, c in zip(menus, chosen, strict=True)]
+    step = sum(terms)
+    cp.add(step <= ceiling)
+    cp.minimize(_TIME_WEIGHT * step + memory)
+    return _solved(cp, menus, chosen)
+
+
+def _literals(cp: cp_model.CpModel, menu: Menu, index: int) -> _Chosen:
+    hold = tuple(
+        tuple(cp.new_bool_var(f"hold[{index},{i},{o.layers}]") for o in options)
+        for i, options in enumerate(menu.stages)
+    )
+    return _Chosen(cp.new_bool_var(f"pick[{index}]"), hold)
+
+
+def _one_option_a_stage(cp: cp_model.CpModel, chosen: _Chosen) -> None:
+    """Every stage of the picked candidate takes exactly one option, the others none."""
+    for literals in chosen.hold:
+        cp.add(sum(literals) == chosen.pick)
+
+
+def _all_layers_are_held(cp: cp_model.CpModel, menu: Menu, chosen: _Chosen, layers: int) -> None:
+    """The stages hold all layers of the model between them."""
+    held = [o.layers * x for o, x in _pairs(menu, chosen)]
+    cp.add(sum(held) == layers * chosen.pick)
+
+
+def _memory_covers_every_stage(
+    cp: cp_model.CpModel, menu: Menu, chosen: _Chosen, memory: cp_model.IntVar
+) -> None:
+    """The peak memory is that of the fullest stage."""
+    for options, literals in zip(menu.stages, chosen.hold, strict=True):
+        cp.add(memory >= sum(o.memory_ticks * x for o, x in zip(options, literals, strict=True)))
+
+
+def _pairs(menu: Menu, chosen: _Chosen) -> list[tuple[Option, cp_model.IntVar]]:
+    options, literals = chain.from_iterable(menu.stages), chain.from_iterable(chosen.hold)
+    return list(zip(options, literals, strict=True))
+
+
+def _step_terms(
+    cp: cp_model.CpModel, menu: Menu, chosen: _Chosen, ceiling: int
+) -> cp_model.LinearExprT:
+    """Every stage's time once, the slowest stage's for the other microbatches, the longest tail."""
+    total = sum(o.both_ticks * x for o, x in _pairs(menu, chosen))
+    if menu.gpipe:
+        slowest = _longest(cp, menu, chosen, "forward_ticks", ceiling)
+        slowest += _longest(cp, menu, chosen, "backward_ticks", ceiling)
+    else:
+        slowest = _longest(cp, menu, chosen, "both_ticks", ceiling)
+    return total + menu.pace * slowest + _longest(cp, menu, chosen, "tail_ticks", ceiling)
+
+
+def _longest(
+    cp: cp_model.CpModel, menu: Menu, chosen: _Chosen, field: str, ceiling: int
+) -> cp_model.LinearExprT:
+    """Return the largest of a field over the stages: a variable, or the sum itself for one stage."""
+    times = [
+        sum(getattr(o, field) * x for o, x in zip(options, literals, strict=True))
+        for options, literals in zip(menu.stages, chosen.hold, strict=True)
+    ]
+    if len(times) == 1:
+        return times[0]
+    largest = max(getattr(o, field) for options in menu.stages for o in options)
+    longest = cp.new_int_var(0, min(largest, ceiling), field)
+    for time in times:
+        cp.add(longest >= time)
+    return longest
+
+
+def _solved(
+    cp: cp_model.CpModel, menus: Sequence[Menu], chosen: Sequence[_Chosen]
+) -> Solution | None:
+    solver = cp_model.CpSolver()
+    # One worker and no clock: the same input gives the same answer on any machine.
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    status = solver.solve(cp)
+    if status == cp_model.INFEASIBLE:
+        return None
+    if status != cp_model.OPTIMAL:
+        raise RuntimeError(f"the solver stopped with {solver.status_name(status)}")
+    index = next(i for i, c in enumerate(chosen) if solver.boolean_value(c.pick))
+    menu, literals = menus[index], chosen[index].hold
+    options = tuple(
+        next(o for o, x in zip(row, xs, strict=True) if solver.boolean_value(x))
+        for row, xs in zip(menu.stages, literals, strict=True)
+    )
+    return Solution(
+        candidate=index,
+        options=options,
+        step_ticks=step_ticks(menu, options),
+        memory_ticks=max(o.memory_ticks for o in options),
+        bound_ticks=int(solver.best_objective_bound) // _TIME_WEIGHT,
+    )
+
+
+def solver_version() -> str:
+    """Return the solver's name and version."""
+    import ortools
+
+    return f"OR-Tools CP-SAT {ortools.__version__}"

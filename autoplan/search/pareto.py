@@ -1,0 +1,216 @@
+"""The front by repeated solving: the fastest layout under a memory limit, then a tighter limit.
+
+Each question is asked of the candidates whose lower bound does not exceed the best layout known; bounds
+only grow as the limit tightens, so most candidates are looked at once and never again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.costs.arrays import Array
+from autoplan.search.bounds import Bound, bound
+from autoplan.search.group import Group
+from autoplan.search.menus import Menu, Option, menu_of
+from autoplan.search.model import Solution, solve, step_ticks
+from autoplan.search.scaling import Scale
+
+__all__ = ["Found", "Walk"]
+
+_BATCH = 24
+_PROBES = 7
+#: A bound is compared in ticks that were rounded up stage by stage; floats may differ by this share.
+_SLACK = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One optimal layout: where its candidate stands, its options, and what the solver proved."""
+
+    group: int
+    position: int
+    options: tuple[Option, ...]
+    step_ticks: int
+    memory_ticks: int
+    bound_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """A candidate that may hold the fastest layout: its menu under the limit in force.
+
+    ``incumbent_seconds`` is the step of some layout that the menu allows.
+    """
+
+    group: int
+    position: int
+    bound_seconds: float
+    incumbent_seconds: float
+    menu: Menu
+
+
+class Walk:
+    """The search for one job: lower bounds so far, and counters for the certificate."""
+
+    def __init__(self, groups: Sequence[Group], scale: Scale, ceiling_seconds: float) -> None:
+        self.groups = groups
+        self.scale = scale
+        self.ceiling = int(ceiling_seconds / scale.tick_seconds)
+        self.bounds = [np.zeros(len(g.candidates)) for g in groups]
+        self.solves = 0
+        self.solved: set[tuple[int, int]] = set()
+
+    def front(self, limit_ticks: int, thinning: float) -> Iterator[Found]:
+        """Yield Pareto-optimal layouts, fastest first, each at most 1 - thinning as large as the last.
+
+        Where a larger step down costs less than ``thinning`` in time, it is taken.
+        """
+        while limit_ticks > 0:
+            found = self.fastest(limit_ticks)
+            if found is None:
+                return
+            yield found
+            limit_ticks = self._next_limit(found, thinning)
+
+    def _next_limit(self, found: Found, thinning: float) -> int:
+        """Return the memory to ask for next: as little as costs at most ``thinning`` in time.
+
+        Layouts between here and there are matched by the next plan, which is smaller and hardly slower.
+        """
+        step_down = min(found.memory_ticks - 1, int(found.memory_ticks * (1.0 - thinning)))
+        if thinning <= 0:
+            return step_down
+        most = found.step_ticks * self.scale.tick_seconds * (1.0 + thinning)
+        low, high = 0, step_down
+        for _ in range(_PROBES):
+            middle = (low + high) // 2
+            if self._reaches(found, middle, most):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def _reaches(self, found: Found, limit_ticks: int, seconds: float) -> bool:
+        """Return whether the candidate found also has a layout that is as fast within the limit."""
+        group = self.groups[found.group].take(np.array([found.position]))
+        limit = limit_ticks * self.scale.tick_bytes
+        lower = bound(group, limit)
+        if lower.step_seconds[0] > seconds:
+            return False
+        offered = _offered(group, 0, seconds, lower)
+        return self._incumbent(menu_of(group, 0, limit, offered, self.scale)) <= seconds
+
+    def fastest(self, limit_ticks: int) -> Found | None:
+        """Return the fastest layout within the limit, of all layouts; None when there is none."""
+        limit = limit_ticks * self.scale.tick_bytes
+        live, best = self._survivors(limit)
+        menus = [c for c in live if c.bound_seconds <= best * (1 + _SLACK)]
+        if not menus:
+            return None
+        ceiling = min(self.ceiling, int(best / self.scale.tick_seconds) + 1)
+        self.solves += 1
+        self.solved.update((c.group, c.position) for c in menus)
+        layers = self.groups[0].layers
+        solution = solve([c.menu for c in menus], layers, ceiling, limit_ticks)
+        return None if solution is None else _found(menus[solution.candidate], solution)
+
+    def _survivors(self, limit: float) -> tuple[list[_Live], float]:
+        """Return candidates with menus, in order of bounds, until no other bound is below the best."""
+        live: list[_Live] = []
+        best = self.ceiling * self.scale.tick_seconds
+        fresh = [np.zeros(len(b), dtype=bool) for b in self.bounds]
+        while True:
+            batch = self._next_batch(fresh, best)
+            if batch is None:
+                return live, best
+            group, index = batch
+            fresh[group][index] = True
+            live.extend(self._refreshed(group, index, limit, best))
+            best = min([best, *(c.incumbent_seconds for c in live)])
+
+    def _next_batch(
+        self, fresh: list[NDArray[np.bool_]], best: float
+    ) -> tuple[int, NDArray[np.int64]] | None:
+        """Return the group with the least stale bound and its candidates of least bound."""
+        stale = [np.where(f, np.inf, b) for f, b in zip(fresh, self.bounds, strict=True)]
+        least = [float(s.min(initial=np.inf)) for s in stale]
+        group = int(np.argmin(least))
+        if least[group] > best * (1 + _SLACK) or not np.isfinite(least[group]):
+            return None
+        order = np.argsort(stale[group], kind="stable")[:_BATCH]
+        return group, order[np.isfinite(stale[group][order])]
+
+    def _refreshed(
+        self, group: int, index: NDArray[np.int64], limit: float, best: float
+    ) -> list[_Live]:
+        """Bound a batch anew and return menus of those that may beat ``best``, least bound first."""
+        part = self.groups[group].take(index)
+        fresh = bound(part, limit)
+        self.bounds[group][index] = np.maximum(self.bounds[group][index], fresh.step_seconds)
+        live: list[_Live] = []
+        for i in np.argsort(fresh.step_seconds, kind="stable"):
+            lower = float(fresh.step_seconds[i])
+            if lower > best * (1 + _SLACK):
+                break
+            menu = menu_of(part, int(i), limit, _offered(part, int(i), best, fresh), self.scale)
+            if not menu.empty:
+                incumbent = self._incumbent(menu)
+                live.append(_Live(group, int(index[i]), lower, incumbent, menu))
+                best = min(best, incumbent)
+        return live
+
+    def _incumbent(self, menu: Menu) -> float:
+        """Return the step of a layout that fits, found by filling the quickest stage next [s]."""
+        options = None if menu.empty else _filled(menu, self.groups[0].layers)
+        if options is None:
+            return np.inf
+        return step_ticks(menu, options) * self.scale.tick_seconds
+
+
+def _offered(part: Group, i: int, best: float, lower: Bound) -> Array:
+    """Return stage times [p, L] with what is too slow, or would leave too much to others, infinite."""
+    seconds = lower.stage_seconds[i]
+    v, pace = float(part.v[i]), float(part.m[i] - 1.0 / part.v[i])
+    slack = best - float(lower.tail[i]) - float(lower.stage_sum[i]) / v
+    longest = slack / pace * (1 + _SLACK) if pace > 0 else np.inf
+    offered = np.where(seconds <= longest, seconds, np.inf)
+    counts = np.arange(1, part.layers + 1)
+    most = np.where(np.isfinite(offered), counts, 0).max(axis=1)
+    others = most.sum() - most
+    within: Array = np.where(counts[None, :] + others[:, None] >= part.layers, offered, np.inf)
+    return within
+
+
+def _filled(menu: Menu, layers: int) -> tuple[Option, ...] | None:
+    """Return options that add up to ``layers``: from the fewest, grow the stage that stays quickest."""
+    at = [0] * len(menu.stages)
+    held = sum(options[0].layers for options in menu.stages)
+    while held < layers:
+        grown = [
+            (options[k + 1].both_ticks, i)
+            for i, (options, k) in enumerate(zip(menu.stages, at, strict=True))
+            if k + 1 < len(options)
+        ]
+        if not grown:
+            return None
+        _, i = min(grown)
+        held += menu.stages[i][at[i] + 1].layers - menu.stages[i][at[i]].layers
+        at[i] += 1
+    if held != layers:
+        return None
+    return tuple(options[k] for options, k in zip(menu.stages, at, strict=True))
+
+
+def _found(live: _Live, solution: Solution) -> Found:
+    return Found(
+        group=live.group,
+        position=live.position,
+        options=solution.options,
+        step_ticks=solution.step_ticks,
+        memory_ticks=solution.memory_ticks,
+        bound_ticks=solution.bound_ticks,
+    )

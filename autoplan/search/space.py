@@ -1,0 +1,179 @@
+"""The space: every candidate of a job, the rules it keeps, and how many layouts stand behind it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from math import comb
+
+import numpy as np
+
+from autoplan.costs.arrays import Candidates
+from autoplan.plans import Rejection
+from autoplan.plans.rules import rules_for
+from autoplan.schema.job import Job
+from autoplan.schema.layout import SCHEDULES
+
+__all__ = ["Space", "divisors", "layouts_of", "recompute_modes", "space_of"]
+
+_INTERLEAVED = SCHEDULES.index("interleaved")
+_MOST_VIRTUAL_STAGES = 16
+Choice = tuple[int, int, int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Candidates that keep every rule, one group for each pipeline depth, and what fell to the rules."""
+
+    groups: tuple[Candidates, ...]
+    covered: int
+    rejected: tuple[Rejection, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of candidates."""
+        return sum(len(group) for group in self.groups)
+
+
+def divisors(n: int) -> list[int]:
+    """Return the divisors of ``n``, ascending."""
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
+
+
+def recompute_modes(job: Job) -> frozenset[str]:
+    """Return the recompute modes that layers may use."""
+    wish = job.search.recompute
+    if wish == "any":
+        return frozenset({"none", "selective", "full"})
+    return frozenset(wish if isinstance(wish, tuple) else (wish,))
+
+
+def space_of(job: Job) -> Space:
+    """Return the candidates of ``job``; what breaks a rule is counted at the first rule it breaks."""
+    groups, rejected, covered = [], Counter[str](), 0
+    rules = rules_for(job)
+    for pp in divisors(job.cluster.devices):
+        choices = _choices(job, pp)
+        if not choices:
+            continue
+        candidates = _candidates(pp, choices)
+        counts = np.array([_layouts(job, pp, int(v)) for v in candidates.vpp], dtype=object)
+        alive = np.ones(len(candidates), dtype=bool)
+        for rule in rules:
+            keeps = np.broadcast_to(rule.keeps(candidates), alive.shape)
+            lost = alive & ~keeps
+            if lost.any():
+                rejected[rule.sentence] += int(counts[lost].sum())
+            alive &= keeps
+        alive &= _representative(candidates, alive)
+        covered += int(counts[alive].sum())
+        if alive.any():
+            groups.append(candidates.take(alive))
+    reasons = tuple(Rejection(reason, n) for reason, n in rejected.most_common() if n)
+    return Space(tuple(groups), covered, reasons)
+
+
+def _choices(job: Job, pp: int) -> list[Choice]:
+    """Return (tp, dp, mbs, zero, sp, vpp, schedule) of every candidate at depth ``pp``.
+
+    Choices without a difference are made once: sequence parallelism needs tp > 1, a schedule needs a
+    pipeline.
+    """
+    devices, batch = job.cluster.devices, job.workload.global_batch_size
+    found: list[Choice] = []
+    for tp in divisors(devices // pp):
+        dp = devices // pp // tp
+        sizes = divisors(batch // dp) if batch % dp == 0 else [1]
+        for mbs in sizes:
+            for zero in range(4):
+                for sp in (0, 1) if tp > 1 else (0,):
+                    found.extend(
+                        (tp, dp, mbs, zero, sp, vpp, schedule)
+                        for schedule, vpp in _schedules(job.model.layers, pp)
+                    )
+    return found
+
+
+def _schedules(layers: int, pp: int) -> list[tuple[int, int]]:
+    if pp == 1:
+        return [(SCHEDULES.index("1f1b"), 1)]
+    plain = [(i, 1) for i in range(len(SCHEDULES)) if i != _INTERLEAVED]
+    virtual = [v for v in divisors(layers) if 1 < v <= _MOST_VIRTUAL_STAGES and pp * v <= layers]
+    return plain + [(_INTERLEAVED, v) for v in virtual]
+
+
+def _candidates(pp: int, choices: list[Choice]) -> Candidates:
+    columns = np.array(choices, dtype=np.int64).T
+    tp, dp, mbs, zero, sp, vpp, schedule = columns
+    return Candidates(pp, tp, dp, mbs, zero, sp, vpp, schedule)
+
+
+def _representative(candidates: Candidates, alive: np.ndarray) -> np.ndarray:
+    """Keep one of several ZeRO stages where there is no data axis to shard over: they are the same."""
+    seen: set[tuple[int, ...]] = set()
+    keep = np.ones(len(candidates), dtype=bool)
+    c = candidates
+    for i in np.flatnonzero(alive & (c.dp == 1)):
+        key = tuple(
+            int(x[i]) for x in (c.tp, c.microbatch, c.sequence_parallel, c.vpp, c.schedule)
+        )
+        keep[i] = key not in seen
+        seen.add(key)
+    return keep
+
+
+def _layouts(job: Job, pp: int, vpp: int) -> int:
+    return layouts_of(
+        job.model.layers, pp, vpp, len(recompute_modes(job)), even=_even_only(job)
+    )
+
+
+def _even_only(job: Job) -> bool:
+    return job.search.stages == "even" or not job.stack.rules.uneven_stages
+
+
+@cache
+def layouts_of(layers: int, pp: int, vpp: int, modes: int, *, even: bool) -> int:
+    """Return how many layouts one candidate stands for: stages times recompute counts of each.
+
+    A stage of l layers has C(l + k - 1, k - 1) ways to spread them over k recompute modes; stages are
+    compositions of the layers into pp multiples of vpp.
+
+    >>> layouts_of(4, 1, 1, 3, even=False), layouts_of(4, 2, 1, 1, even=False)
+    (15, 3)
+    """
+    if pp * vpp > layers or layers % vpp:
+        return 1
+    ways = [comb(l + modes - 1, modes - 1) for l in range(layers + 1)]
+    if even:
+        from autoplan.schema.layout import even_stages
+
+        total = 1
+        for l in even_stages(layers, pp, vpp):
+            total *= ways[l]
+        return total
+    return _power_coefficient([0, *(ways[c * vpp] for c in range(1, layers // vpp + 1))], pp)
+
+
+def _power_coefficient(series: list[int], power: int) -> int:
+    """Return the last coefficient of ``series`` (as a polynomial, truncated) to ``power``."""
+    size = len(series)
+    result: list[int] | None = None
+    base = series
+    while power:
+        if power & 1:
+            result = base if result is None else _product(result, base, size)
+        base = _product(base, base, size) if power > 1 else base
+        power >>= 1
+    return result[-1] if result else 0
+
+
+def _product(a: list[int], b: list[int], size: int) -> list[int]:
+    out = [0] * size
+    for i, x in enumerate(a):
+        if x:
+            for j in range(size - i):
+                out[i + j] += x * b[j]
+    return out

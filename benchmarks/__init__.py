@@ -1,0 +1,1 @@
+"""How fast autoplan is and how close to measured runs; run each as ``python -m benchmarks.X``."""

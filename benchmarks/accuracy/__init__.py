@@ -1,0 +1,1 @@
+"""Predicted against measured step time and memory, on runs that others have published."""

@@ -1,0 +1,184 @@
+"""Rows of a file to predictions: each row's own layout, or every layout that it may have had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import isfinite
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from autoplan.costs.predict import Prediction
+from autoplan.errors import AutoplanError, LayoutError
+from autoplan.planning import evaluate
+from autoplan.plans import Plan
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout, even_stages
+from benchmarks.accuracy.jobs import job_of, sequence_parallel
+from benchmarks.accuracy.runs import Run
+from benchmarks.reading import Unreadable, read_entries
+from benchmarks.skips import EXPECTED, Skipped, skipped_by
+
+__all__ = ["Outcome", "outcome_of", "outcomes_of_file"]
+
+#: Microbatches tried where a run's is not told.
+_MICROBATCHES = (1, 2, 4, 8, 16, 32, 64)
+_RECOMPUTES = ("none", "selective", "full")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One row: its prediction, or why there is none.
+
+    ``plans`` holds one plan, or those of every layout that an incomplete row may have had; ``plan``
+    is the fastest of them that fits, the fastest where none fits.
+    """
+
+    id: str
+    group: str | None
+    run: Run | None
+    plans: tuple[Plan, ...] = ()
+    measured_kernels: bool = False
+    skipped: Skipped | None = None
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that stands for the row."""
+        return min(self.plans, key=_fits_then_fast) if self.plans else None
+
+    @property
+    def predicted(self) -> Prediction | None:
+        """The prediction that stands for the row."""
+        return self.plan.predicted if self.plan else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the row says that it tells everything a prediction needs."""
+        return self.run is not None and self.run.complete
+
+    @property
+    def stack(self) -> str:
+        """The row's stack."""
+        return self.run.stack if self.run else "?"
+
+    @property
+    def device(self) -> str:
+        """The row's device."""
+        return self.run.hardware.gpu if self.run else "?"
+
+    @property
+    def ran(self) -> bool:
+        """Whether the run did not run out of memory."""
+        return self.run is not None and not self.run.measured.oom
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured step time, less one; None where either is missing."""
+        measured = self.run.step_seconds if self.run and self.ran else None
+        predicted = self.predicted
+        return (
+            None
+            if predicted is None or measured is None
+            else predicted.step_seconds / measured - 1.0
+        )
+
+
+def _fits_then_fast(plan: Plan) -> tuple[bool, float]:
+    return (not plan.predicted.fits, plan.predicted.step_seconds)
+
+
+def outcomes_of_file(path: Path) -> list[Outcome]:
+    """Return the outcome of every row of ``path``, in order; raises as ``read_entries`` does."""
+    return [outcome_of(entry, index) for index, entry in enumerate(read_entries(path, "runs"))]
+
+
+def outcome_of(entry: object, index: int) -> Outcome:
+    """Return the outcome of one row, whatever it holds; ``index`` names a row without a name."""
+    name, group = _text(entry, "id") or f"row {index}", _text(entry, "group")
+    if isinstance(entry, Unreadable):
+        return Outcome(name, group, None, skipped=Skipped("malformed row", entry.reason))
+    try:
+        run = Run.model_validate(entry)
+    except ValidationError as error:
+        return Outcome(name, group, None, skipped=skipped_by("malformed row", error))
+    try:
+        job = job_of(run)
+        plans = tuple(_plans(run, job))
+    except Skipped as skipped:
+        return Outcome(name, group, run, skipped=skipped)
+    except (AutoplanError, *EXPECTED) as error:
+        return Outcome(name, group, run, skipped=skipped_by("autoplan refuses the job", error))
+    measured = job.cluster.device.name in job.kernels.devices
+    return Outcome(name, group, run, plans=plans, measured_kernels=measured)
+
+
+def _text(entry: object, key: str) -> str | None:
+    value = entry.get(key) if isinstance(entry, dict) else None
+    return value if isinstance(value, str) else None
+
+
+def _plans(run: Run, job: Job) -> Iterator[Plan]:
+    """Yield the plan of every layout that the run may have had; Skipped where there is none."""
+    refused: LayoutError | None = None
+    empty = True
+    for layout in _layouts(run, job):
+        try:
+            plan = evaluate(job, layout)
+        except LayoutError as error:
+            refused = refused or error
+            continue
+        if not isfinite(plan.predicted.step_seconds + plan.predicted.peak_memory_bytes_per_device):
+            raise Skipped("the prediction is not finite", str(layout))
+        empty = False
+        yield plan
+    if empty:
+        raise Skipped("the layout breaks a rule", _sentences(refused))
+
+
+def _sentences(error: LayoutError | None) -> str:
+    return str(error).replace(" breaks a rule:", ":") if error else "no layout is possible"
+
+
+def _layouts(run: Run, job: Job) -> Iterator[Layout]:
+    """Yield the run's layout; for what the row does not tell, one for each choice."""
+    layout = run.layout
+    told = (layout.recompute, layout.micro_batch, layout.zero)
+    if run.complete and None in told:
+        raise Skipped("malformed row", "complete, but recompute, micro_batch or zero is null")
+    if layout.pp * layout.vpp > job.model.layers:
+        raise Skipped("the layout breaks a rule", "more stages than layers")
+    recomputes = _RECOMPUTES if layout.recompute is None else (layout.recompute,)
+    zeros = job.stack.rules.zero_stages if layout.zero is None else (int(layout.zero),)
+    for recompute, microbatch, zero in product(recomputes, _microbatches(run, job), zeros):
+        yield _layout(run, job, recompute, microbatch, zero)
+
+
+def _microbatches(run: Run, job: Job) -> tuple[int, ...]:
+    layout = run.layout
+    if layout.micro_batch is not None:
+        return (layout.micro_batch,)
+    share = job.workload.global_batch_size // layout.dp
+    return tuple(b for b in _MICROBATCHES if b == 1 or (b <= share and share % b == 0))
+
+
+def _layout(run: Run, job: Job, recompute: str, microbatch: int, zero: int) -> Layout:
+    told = run.layout
+    stages = even_stages(job.model.layers, told.pp, told.vpp)
+    none = (0,) * told.pp
+    return Layout(
+        tp=told.tp,
+        pp=told.pp,
+        dp=told.dp,
+        microbatch=microbatch,
+        layers=stages,
+        selective=stages if recompute == "selective" else none,
+        full=stages if recompute == "full" else none,
+        zero=zero,
+        vpp=told.vpp,
+        sequence_parallel=sequence_parallel(run),
+        schedule="interleaved" if told.vpp > 1 else "1f1b",
+        cp=told.cp,
+        ep=told.ep,
+    )

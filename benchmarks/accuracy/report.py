@@ -1,0 +1,124 @@
+"""The summary as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.tables import Cell, percent, table
+
+__all__ = ["render"]
+
+_ERROR_HEAD = ("n", "skipped", "median", "mean", "p90", "worst", "bias")
+_ORDER_HEAD = ("groups", "regret", "pairs", "tau")
+
+
+def render(summary: Mapping[str, Any]) -> str:
+    """Return the summary as text."""
+    parts = [
+        f"{summary['rows']} rows: {summary['scored']} predicted, {summary['skipped']} skipped",
+        *_section("Complete rows", summary["complete"]),
+        *_section(
+            "Incomplete rows, unknown fields at their fastest fitting choice", summary["incomplete"]
+        ),
+        _ranges(summary["incomplete"]["ranges"]),
+    ]
+    return "\n\n".join(parts)
+
+
+def _section(title: str, section: Mapping[str, Any]) -> list[str]:
+    head = (
+        f"{title}: {section['rows']} rows, {section['scored']} predicted "
+        f"({section['without_step_time']} of them without a measured step time), "
+        f"{section['skipped']} skipped"
+    )
+    return [
+        head,
+        _stacks(section),
+        table(
+            "Step time by source",
+            [*_ERROR_HEAD, "source"],
+            [[*_errors(x), x["source"][:80]] for x in section["by_source"]],
+        ),
+        _quantiles(section["error_quantile_90"]),
+        _memory(section["memory"]),
+        _fitting(section["fitting"]),
+        table("Skipped", ["rows", "reason"], [[n, x] for x, n in section["skip_reasons"].items()]),
+        _worst(section["worst"]),
+    ]
+
+
+def _errors(row: Mapping[str, Any]) -> list[Cell]:
+    shares = [percent(row[key]) for key in ("median", "mean", "p90", "worst")]
+    return [row["n"], row["skipped"], *shares, percent(row["bias"], signed=True)]
+
+
+def _order(row: Mapping[str, Any]) -> list[Cell]:
+    tau = None if row["tau"] is None else round(row["tau"], 2)
+    return [row["groups"], percent(row["regret"]), row["pairs"], tau]
+
+
+def _stacks(section: Mapping[str, Any]) -> str:
+    rows = [
+        [x["stack"], x["device"], *_errors(x), *_order(x["order"])]
+        for x in section["by_stack_and_device"]
+    ]
+    rows.append(["all", "", *_errors(section["step_time"]), *_order(section["order"])])
+    return table(
+        "Error of step time, and order inside groups",
+        ["stack", "device", *_ERROR_HEAD, *_ORDER_HEAD],
+        rows,
+    )
+
+
+def _quantiles(quantiles: Mapping[str, Any]) -> str:
+    rows = [[name.replace("_", " "), percent(value)] for name, value in quantiles.items()]
+    return table("90 % of step times are off by less than", ["devices", "error"], rows)
+
+
+def _memory(memory: Mapping[str, Any]) -> str:
+    rows = [
+        [kind, x["n"], percent(x["median"]), percent(x["p90"]), percent(x["bias"], signed=True)]
+        for kind, x in memory.items()
+    ]
+    return table("Error of peak memory", ["kind", "n", "median", "p90", "bias"], rows)
+
+
+def _fitting(fits: Mapping[str, Any]) -> str:
+    rows = [
+        ["ran", fits["ran"], percent(fits["said_to_fit"])],
+        ["out of memory", fits["out_of_memory"], percent(fits["said_not_to_fit"])],
+    ]
+    return table("Fitting", ["runs", "n", "said rightly"], rows)
+
+
+def _worst(rows: list[Mapping[str, Any]]) -> str:
+    body = [
+        [
+            percent(x["error"], signed=True),
+            f"{x['measured_step_seconds']:.4g}",
+            f"{x['predicted_step_seconds']:.4g}",
+            _parts(x["time"], x["predicted_step_seconds"]),
+            x["id"],
+        ]
+        for x in rows
+    ]
+    return table(
+        "Worst rows", ["error", "measured s", "predicted s", "predicted parts", "row"], body
+    )
+
+
+def _parts(time: Mapping[str, float], total: float) -> str:
+    """Return the parts of a step that matter, as shares of it."""
+    shares = {name: seconds / total for name, seconds in time.items()}
+    large = sorted((x for x in shares.items() if x[1] >= 0.02), key=lambda item: -item[1])
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in large[:5])
+
+
+def _ranges(ranges: list[Mapping[str, Any]]) -> str:
+    known = [x for x in ranges if x["inside"] is not None]
+    inside = sum(x["inside"] for x in known)
+    return (
+        f"{len(ranges)} incomplete rows range over unknown fields; the measured step time lies "
+        f"inside the predicted range in {inside} of {len(known)}"
+    )

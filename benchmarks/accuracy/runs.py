@@ -1,0 +1,117 @@
+"""The schema of a measured run, as ``benchmarks/README.md`` describes it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["Experts", "Hardware", "Measured", "Model", "PeakKind", "Run", "RunLayout"]
+
+PeakKind = Literal["allocated", "reserved", "device", "unstated"]
+
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Wide = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class _Part(BaseModel):
+    # What a later version of the schema adds is no reason to refuse a run.
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
+
+
+class Hardware(_Part):
+    """The devices of a run; the bandwidth between nodes where the source tells it."""
+
+    gpu: str
+    gpus: Count
+    gpus_per_node: Count
+    internode_gbit_per_gpu: Positive | None = None
+
+
+class Experts(_Part):
+    """Only that there are experts matters until they are planned."""
+
+    experts: Count | None = None
+
+
+class Model(_Part):
+    """The architecture; None is what the source does not tell."""
+
+    name: str
+    layers: Count | None = None
+    hidden: Wide | None = None
+    ffn: Wide | None = None
+    heads: Count | None = None
+    kv_heads: Count | None = None
+    head_dim: Count | None = None
+    vocab: Wide | None = None
+    sequence_length: Wide | None = None
+    gated_mlp: bool | None = None
+    tied_embeddings: bool | None = None
+    attention: str | None = None
+    moe: Experts | None = None
+
+
+class RunLayout(_Part):
+    """The layout of a run; None is what the source does not tell."""
+
+    tp: Count
+    pp: Count
+    dp: Count
+    cp: Count = 1
+    ep: Count = 1
+    vpp: Count = 1
+    sequence_parallel: bool | None = None
+    micro_batch: Count | None = None
+    global_batch: Wide | None = None
+    zero: int | str | None = None
+    recompute: str | None = None
+    precision: str
+    kernel: str | None = None
+    overlap: str | None = None
+
+
+class Measured(_Part):
+    """What was measured; a run out of memory has no times."""
+
+    step_time_s: Positive | None = None
+    tokens_per_s_per_gpu: Positive | None = None
+    peak_memory_gib: Positive | None = None
+    peak_memory_kind: PeakKind | None = None
+    oom: bool = False
+
+
+class Run(_Part):
+    """One row: a fixed layout of a model on devices, and how it went."""
+
+    id: str
+    group: str
+    source: str = "unstated"
+    task: str = "pretrain"
+    stack: str
+    hardware: Hardware
+    model: Model
+    layout: RunLayout
+    measured: Measured
+    complete: bool = True
+
+    @property
+    def tokens_per_step_per_device(self) -> float | None:
+        """Tokens of a step over devices, None where the batch is unknown."""
+        batch, length = self.layout.global_batch, self.model.sequence_length
+        return None if batch is None or length is None else batch * length / self.hardware.gpus
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Measured seconds of a step, from the throughput where only that is told."""
+        tokens, rate = self.tokens_per_step_per_device, self.measured.tokens_per_s_per_gpu
+        derived = tokens / rate if tokens is not None and rate is not None else None
+        return self.measured.step_time_s or derived
+
+    @property
+    def tokens_per_second_per_device(self) -> float | None:
+        """Measured throughput, from the step time where only that is told."""
+        tokens, seconds = self.tokens_per_step_per_device, self.measured.step_time_s
+        derived = tokens / seconds if tokens is not None and seconds is not None else None
+        return self.measured.tokens_per_s_per_gpu or derived

@@ -1,0 +1,200 @@
+"""How far predictions are from measurements: errors, order in groups, memory, fitting or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from benchmarks.accuracy.outcomes import Outcome
+from benchmarks.accuracy.runs import PeakKind
+
+__all__ = [
+    "Fitting",
+    "Order",
+    "Spread",
+    "fitting",
+    "grouped",
+    "kendall",
+    "memory_errors",
+    "order",
+    "regret",
+    "spread",
+]
+
+#: Measured throughputs closer than this are a tie: releases of the same software differ by as much.
+NOISE: Final = 0.03
+
+_GIB: Final = 2.0**30
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Errors as shares of what was measured, absolute but for ``bias``, the signed median."""
+
+    n: int
+    median: float | None
+    mean: float | None
+    p90: float | None
+    worst: float | None
+    bias: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Whether predictions put the runs of a group in the right order.
+
+    ``regret`` is what taking the run predicted best loses, a share of the best throughput, averaged
+    over groups; ``out_of_memory_picks`` counts groups whose predicted best had run out of memory.
+    """
+
+    groups: int
+    regret: float | None
+    worst_regret: float | None
+    pairs: int
+    tau: float | None
+    out_of_memory_picks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """Of the runs that ran, the share said to fit; of those out of memory, that said not to."""
+
+    ran: int
+    said_to_fit: float | None
+    out_of_memory: int
+    said_not_to_fit: float | None
+
+
+def spread(errors: Sequence[float]) -> Spread:
+    """Return the spread of signed ``errors``.
+
+    >>> spread([-0.1, 0.2, 0.3]).median, spread([-0.1, 0.2, 0.3]).worst
+    (0.2, 0.3)
+    """
+    if not errors:
+        return Spread(0, None, None, None, None, None)
+    signed = np.asarray(errors, dtype=np.float64)
+    size = np.abs(signed)
+    return Spread(
+        n=len(errors),
+        median=float(np.median(size)),
+        mean=float(size.mean()),
+        p90=float(np.quantile(size, 0.9)),
+        worst=float(size.max()),
+        bias=float(np.median(signed)),
+    )
+
+
+def kendall(measured: Sequence[float], predicted: Sequence[float]) -> tuple[int, int]:
+    """Return pairs in the right order less pairs in the wrong one, and pairs.
+
+    Pairs whose measurements differ by no more than ``NOISE`` are left out; a predicted tie counts
+    neither way.
+
+    >>> kendall([100.0, 90.0, 80.0], [3.0, 1.0, 2.0])  # one pair of three is in the wrong order
+    (1, 3)
+    >>> kendall([100.0, 99.0], [1.0, 2.0])
+    (0, 0)
+    """
+    score = pairs = 0
+    for (m1, p1), (m2, p2) in combinations(zip(measured, predicted, strict=True), 2):
+        if abs(m1 - m2) > NOISE * max(m1, m2):
+            pairs += 1
+            score += int(np.sign(m1 - m2) * np.sign(p1 - p2))
+    return score, pairs
+
+
+def regret(measured: Sequence[float], predicted: Sequence[float]) -> float:
+    """Return what the entry predicted best loses against the best, a share of the best.
+
+    >>> regret([100.0, 90.0, 80.0], [1.0, 3.0, 2.0])
+    0.1
+    """
+    chosen = measured[int(np.argmax(predicted))]
+    return round(1.0 - chosen / max(measured), 12)
+
+
+def grouped(
+    outcomes: Iterable[Outcome], key: Callable[[Outcome], tuple[str, ...]]
+) -> dict[tuple[str, ...], list[Outcome]]:
+    """Return ``outcomes`` by ``key``, keys in order."""
+    groups: dict[tuple[str, ...], list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(key(outcome), []).append(outcome)
+    return dict(sorted(groups.items()))
+
+
+def order(outcomes: Iterable[Outcome]) -> Order:
+    """Return how well runs are ordered by tokens/s/device inside the groups of ``outcomes``."""
+    regrets: list[float] = []
+    score = pairs = burnt = 0
+    for members in grouped(outcomes, lambda x: (x.group or "",)).values():
+        rates = [pair for pair in map(_rates, members) if pair is not None]
+        burnt += _picks_out_of_memory(members)
+        if len(rates) < 2:
+            continue
+        measured, predicted = [m for m, _ in rates], [p for _, p in rates]
+        regrets.append(regret(measured, predicted))
+        right, counted = kendall(measured, predicted)
+        score, pairs = score + right, pairs + counted
+    return Order(
+        groups=len(regrets),
+        regret=float(np.mean(regrets)) if regrets else None,
+        worst_regret=max(regrets, default=None),
+        pairs=pairs,
+        tau=score / pairs if pairs else None,
+        out_of_memory_picks=burnt,
+    )
+
+
+def _rates(outcome: Outcome) -> tuple[float, float] | None:
+    """Return measured and predicted tokens/s/device of a run that ran."""
+    measured = outcome.run.tokens_per_second_per_device if outcome.run and outcome.ran else None
+    predicted = outcome.predicted
+    if measured is None or predicted is None:
+        return None
+    return measured, predicted.tokens_per_second_per_device
+
+
+def _picks_out_of_memory(members: Sequence[Outcome]) -> bool:
+    """Return whether the fastest member that is said to fit had run out of memory."""
+    fitting_ones = [
+        (p.tokens_per_second_per_device, not x.ran)
+        for x in members
+        if (p := x.predicted) and p.fits
+    ]
+    return len(members) > 1 and bool(fitting_ones) and max(fitting_ones)[1]
+
+
+def memory_errors(outcomes: Iterable[Outcome]) -> dict[str, list[float]]:
+    """Return errors of peak memory by what was measured, each against its own prediction."""
+    errors: dict[str, list[float]] = {}
+    for outcome in outcomes:
+        measured = outcome.run.measured.peak_memory_gib if outcome.run else None
+        predicted = outcome.predicted
+        if outcome.run is None or measured is None or predicted is None:
+            continue
+        kind: PeakKind = outcome.run.measured.peak_memory_kind or "unstated"
+        bytes_of = {
+            "allocated": predicted.peak_allocated_bytes,
+            "reserved": predicted.peak_reserved_bytes,
+        }
+        said = bytes_of.get(kind, predicted.peak_memory_bytes_per_device)
+        errors.setdefault(kind, []).append(said / (measured * _GIB) - 1.0)
+    return errors
+
+
+def fitting(outcomes: Iterable[Outcome]) -> Fitting:
+    """Return how often ``fits`` is right."""
+    said = [(x.ran, p.fits) for x in outcomes if (p := x.predicted) is not None]
+    ran = [fits for did_run, fits in said if did_run]
+    burnt = [not fits for did_run, fits in said if not did_run]
+    return Fitting(len(ran), _share(ran), len(burnt), _share(burnt))
+
+
+def _share(flags: Sequence[bool]) -> float | None:
+    return sum(flags) / len(flags) if flags else None

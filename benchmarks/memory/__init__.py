@@ -1,0 +1,1 @@
+"""Predicted memory against bytes counted on real PyTorch modules, part by part."""

@@ -1,0 +1,154 @@
+"""Cases to bytes: autoplan's own bookkeeping of one stage beside what the oracle counted.
+
+Nothing here computes bytes: the coefficients of a stage and the moments of its peak come from
+``autoplan.costs``; what is added up is what the oracle adds up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from autoplan.costs.arrays import Array, Candidates
+from autoplan.costs.machine import machine_of
+from autoplan.costs.stage import Stages, stage_memory_parts
+from autoplan.costs.step import price_stages
+from autoplan.errors import AutoplanError
+from autoplan.schema.layout import Layout
+from benchmarks.memory.cases import Case, refuse_inexpressible
+from benchmarks.memory.jobs import job_of, layout_of
+from benchmarks.reading import Unreadable, read_entries
+from benchmarks.skips import EXPECTED, Skipped, skipped_by
+
+__all__ = ["QUANTITIES", "Bytes", "Outcome", "measured_bytes", "outcome_of", "outcomes_of_file"]
+
+COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Bytes on rank 0, in the oracle's own meaning; None is what a side does not tell."""
+
+    peak_bytes: float | None = None
+    parameters: float | None = None
+    gradients: float | None = None
+    optimizer: float | None = None
+    activations: float | None = None
+    saved_per_layer: float | None = None
+
+
+QUANTITIES = tuple(field.name for field in fields(Bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One case: what autoplan says and what was counted, or why autoplan says nothing."""
+
+    id: str
+    predicted: Bytes | None = None
+    measured: Bytes = Bytes()
+    skipped: Skipped | None = None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The case as an entry of ``rows``."""
+        # autoplan prices collectives in seconds and does not tell their bytes yet.
+        return {
+            "id": self.id,
+            **asdict(self.predicted or Bytes()),
+            "comm": dict.fromkeys(COLLECTIVES),
+            "skipped": str(self.skipped) if self.skipped else None,
+        }
+
+
+def outcomes_of_file(path: Path) -> list[Outcome]:
+    """Return the outcome of every case of ``path``, in order; raises as ``read_entries`` does."""
+    return [outcome_of(entry, index) for index, entry in enumerate(read_entries(path, "cases"))]
+
+
+def outcome_of(entry: object, index: int) -> Outcome:
+    """Return the outcome of one case, whatever it holds; ``index`` names a case without a name."""
+    told = entry.get("id") if isinstance(entry, dict) else None
+    name = told if isinstance(told, str) else f"case {index}"
+    if isinstance(entry, Unreadable):
+        return Outcome(name, skipped=Skipped("malformed case", entry.reason))
+    try:
+        case = Case.model_validate(entry)
+    except ValidationError as error:
+        return Outcome(name, skipped=skipped_by("malformed case", error))
+    try:
+        refuse_inexpressible(case.config)
+        predicted = _predicted(case)
+    except Skipped as skipped:
+        return Outcome(name, skipped=skipped)
+    except (AutoplanError, *EXPECTED) as error:
+        return Outcome(name, skipped=skipped_by("autoplan refuses the case", error))
+    return Outcome(name, predicted, measured_bytes(case.measured))
+
+
+def measured_bytes(measured: dict[str, Any]) -> Bytes:
+    """Return what the oracle counted, by the names of the contract."""
+    resident = _section(measured, "resident_between_steps")
+    after = _section(measured, "after_backward")
+    return Bytes(
+        peak_bytes=_number(measured.get("peak_bytes")),
+        parameters=_number(resident.get("parameters")),
+        gradients=_number(after.get("gradients")),
+        optimizer=_number(resident.get("optimizer")),
+        activations=_number(measured.get("saved_after_first_forward")),
+        saved_per_layer=_number(measured.get("saved_per_layer")),
+    )
+
+
+def _section(measured: dict[str, Any], key: str) -> dict[str, Any]:
+    section = measured.get(key)
+    return section if isinstance(section, dict) else {}
+
+
+def _number(value: object) -> float | None:
+    known = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return float(value) if known and isinstance(value, int | float) else None
+
+
+def _predicted(case: Case) -> Bytes:
+    """Return autoplan's bytes of the case's stage."""
+    job, layout = job_of(case.config), layout_of(case.config)
+    candidates = Candidates.of([layout])
+    stages = price_stages(job, candidates, machine_of(job)).take(0)
+    counts = [
+        np.asarray(x, dtype=np.float64) for x in (layout.layers, layout.selective, layout.full)
+    ]
+    parts = stage_memory_parts(stages, *counts)
+    index = case.config.stage
+    here = stages.take(index)
+    result = Bytes(
+        peak_bytes=float(parts.allocated[index]),
+        parameters=float(parts.parameters[index]),
+        gradients=float(parts.gradients[index]),
+        optimizer=float(parts.optimizer[index]),
+        activations=_saved_by_stage(here, layout, index),
+        saved_per_layer=float(_saved_by_layer(here, layout, index)),
+    )
+    if not all(isfinite(value) for value in asdict(result).values()):
+        raise Skipped("the prediction is not finite")
+    return result
+
+
+def _saved_by_stage(here: Stages, layout: Layout, index: int) -> float:
+    """Return what one forward of one microbatch leaves alive: the stage's layers and its head."""
+    selective, full = layout.selective[index], layout.full[index]
+    plain = layout.layers[index] - selective - full
+    kept = plain * here.saved_none + selective * here.saved_selective + full * here.saved_full
+    return float(kept + here.head_saved)
+
+
+def _saved_by_layer(here: Stages, layout: Layout, index: int) -> Array:
+    """Return what a layer keeps; where only some are recomputed, a layer that is not."""
+    if layout.full[index] == layout.layers[index]:
+        return here.saved_full
+    return here.saved_selective if layout.selective[index] else here.saved_none

@@ -1,0 +1,215 @@
+"""The accuracy benchmark scores or skips every row, with a reason, whatever the row holds."""
+
+import copy
+import doctest
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks import policies, reading, skips, tables
+from benchmarks.accuracy import jobs, scores
+from benchmarks.accuracy.__main__ import main
+from benchmarks.accuracy.outcomes import outcome_of
+from benchmarks.accuracy.scores import kendall, regret, spread
+
+DATA = Path(__file__).resolve().parents[2] / "benchmarks" / "accuracy" / "data" / "training.yaml"
+ROW_KEYS = {
+    "id",
+    "group",
+    "predicted_step_seconds",
+    "predicted_tokens_per_second_per_device",
+    "predicted_peak_memory_bytes",
+    "fits",
+    "skipped",
+}
+PREDICTED = ROW_KEYS - {"id", "group", "skipped"}
+
+
+@pytest.fixture(scope="module")
+def lines():
+    """Every twelfth row of the file, as it is written."""
+    text = DATA.read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line.startswith("- {")][::12]
+
+
+@pytest.fixture(scope="module")
+def row(lines):
+    """A complete row that can be scored."""
+    rows = [json.loads(line[2:]) for line in lines]
+    return next(
+        r for r in rows if r["complete"] and r["measured"]["step_time_s"] and r["stack"] == "fsdp1"
+    )
+
+
+def result(path, capsys):
+    """Return what the command prints for the file at ``path``."""
+    assert main(["--runs", str(path), "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def written(tmp_path, text):
+    """Return the path of a new file of runs that holds ``text``."""
+    path = tmp_path / "runs.yaml"
+    path.write_text(f"# header\nschema: 1\nruns:\n{text}\n", encoding="utf-8")
+    return path
+
+
+def changed(row, **changes):
+    """Return a copy of ``row`` with ``section__key=value`` set."""
+    new = copy.deepcopy(row)
+    for where, value in changes.items():
+        section, _, key = where.partition("__")
+        (new[section] if key else new).__setitem__(key or section, value)
+    return new
+
+
+def test_every_row_is_scored_or_skipped(lines, tmp_path, capsys):
+    """Rows come back in order, with the contract's keys; summary and rows agree."""
+    printed = result(written(tmp_path, "\n".join(lines)), capsys)
+    rows, summary = printed["rows"], printed["summary"]
+
+    assert [row["id"] for row in rows] == [json.loads(line[2:])["id"] for line in lines]
+    assert all(set(row) == ROW_KEYS for row in rows)
+    for row in rows:
+        known = {row[key] is not None for key in PREDICTED}
+        assert known == {row["skipped"] is None}
+        assert row["skipped"] is None or row["skipped"].strip()
+    assert summary["rows"] == len(lines) == summary["scored"] + summary["skipped"]
+    assert summary["scored"] == sum(row["skipped"] is None for row in rows) > len(lines) // 3
+    for name in ("complete", "incomplete"):
+        section = summary[name]
+        assert sum(section["skip_reasons"].values()) == section["skipped"]
+        assert section["rows"] == section["scored"] + section["skipped"]
+
+
+def test_predictions_are_positive_and_of_the_right_magnitude(lines):
+    """No prediction of a run that ran is off by more than a factor of ten."""
+    errors = [outcome_of(json.loads(line[2:]), 0).error for line in lines]
+
+    assert all(-0.9 < error < 9 for error in errors if error is not None)
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ('{"id": "broken"', "malformed row"),
+        ("[1, 2]", "malformed row"),
+        ("null", "malformed row"),
+        ('{"id": 7}', "malformed row"),
+        ('{"id": "empty", "group": "g", "layout": {}}', "malformed row"),
+    ],
+)
+def test_what_is_no_row_is_skipped(entry, reason, tmp_path, capsys):
+    """An entry that is not a row, or not even YAML, costs that entry only."""
+    printed = result(written(tmp_path, f"- {entry}\n- {entry}"), capsys)
+
+    assert len(printed["rows"]) == 2
+    for row in printed["rows"]:
+        assert row["skipped"].startswith(reason)
+        assert {row[key] for key in PREDICTED} == {None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task": "lora"},
+        {"hardware__gpu": "abacus"},
+        {"hardware__gpus": 0},
+        {"hardware__gpus": 7},
+        {"hardware__internode_gbit_per_gpu": -1.0},
+        {"model__layers": None},
+        {"model__vocab": None},
+        {"model__heads": 7},
+        {"model__moe": {"experts": 8, "top_k": 2}},
+        {"model__attention": "MLA"},
+        {"layout__cp": 2},
+        {"layout__ep": 2},
+        {"layout__precision": "fp8"},
+        {"layout__recompute": "other: every second layer"},
+        {"layout__recompute": None},
+        {"layout__zero": "other: hybrid"},
+        {"layout__pp": 1_000_000},
+        {"layout__micro_batch": 10**30},
+        {"layout__micro_batch": math.inf},
+        {"layout__global_batch": 7},
+        {"measured__step_time_s": "fast"},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_expressed_is_skipped_with_its_reason(row, changes):
+    """Nothing is guessed and nothing raises."""
+    outcome = outcome_of(changed(row, **changes), 0)
+
+    assert outcome.predicted is None
+    assert str(outcome.skipped)
+
+
+def test_unknown_fields_range_over_their_choices(row):
+    """An incomplete row stands at the fastest layout that fits, among all it may have had."""
+    known = outcome_of(row, 0)
+    unknown = outcome_of(changed(row, complete=False, layout__recompute=None), 0)
+
+    assert len(known.plans) == 1
+    assert len(unknown.plans) == 3
+    assert unknown.plan in unknown.plans
+    assert known.plan in unknown.plans
+
+
+def test_block_style_yaml_reads_like_json_lines(row, tmp_path, capsys):
+    """Both ways to write a file of runs give the same rows."""
+    import yaml
+
+    line = result(written(tmp_path, f"- {json.dumps(row)}"), capsys)["rows"]
+    block = result(written(tmp_path, yaml.safe_dump([row])), capsys)["rows"]
+
+    assert line == block
+
+
+def test_a_file_that_is_no_list_is_bad_input(tmp_path, capsys):
+    """A file that cannot be read is told on stderr, and is exit code 2."""
+    path = tmp_path / "runs.yaml"
+    path.write_text("just words", encoding="utf-8")
+
+    assert main(["--runs", str(path)]) == 2
+    assert main(["--runs", str(tmp_path / "none.yaml")]) == 2
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_the_table_names_every_part(lines, tmp_path, capsys):
+    """People get the same sections that programs do."""
+    assert main(["--runs", str(written(tmp_path, "\n".join(lines[:20])))]) == 0
+    printed = capsys.readouterr().out
+
+    for words in ("Complete rows", "Incomplete rows", "Skipped", "Worst rows", "Fitting"):
+        assert words in printed
+
+
+def test_kendall_counts_pairs_beyond_noise():
+    """All right, all wrong, and a pair too close to call."""
+    assert kendall([100, 80, 60], [3, 2, 1]) == (3, 3)
+    assert kendall([100, 80, 60], [1, 2, 3]) == (-3, 3)
+    assert kendall([100, 98, 60], [1, 2, 0]) == (2, 2)
+    assert kendall([100, 80], [1, 1]) == (0, 1)
+
+
+def test_regret_is_what_the_choice_loses():
+    """Choosing the best loses nothing; choosing a run at 60 % of the best loses 40 %."""
+    assert regret([100.0, 60.0], [2.0, 1.0]) == 0.0
+    assert regret([100.0, 60.0], [1.0, 2.0]) == pytest.approx(0.4)
+
+
+def test_spread_tells_size_and_sign():
+    """Sizes are absolute, bias is signed, and nothing is known of no errors."""
+    errors = spread([-0.4, -0.1, 0.2])
+
+    assert (errors.n, errors.median, errors.worst) == (3, 0.2, 0.4)
+    assert errors.bias == -0.1
+    assert spread([]).median is None
+
+
+@pytest.mark.parametrize("module", [jobs, policies, reading, scores, skips, tables])
+def test_examples_in_docstrings_hold(module):
+    """The benchmark package is outside of pytest's own doctest paths."""
+    assert doctest.testmod(module).failed == 0

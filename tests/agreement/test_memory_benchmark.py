@@ -1,0 +1,132 @@
+"""The memory benchmark scores or skips every oracle case, part by part."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.memory.__main__ import main
+from benchmarks.memory.outcomes import outcome_of
+from benchmarks.reading import read_entries
+
+DATA = Path(__file__).resolve().parents[2] / "benchmarks" / "memory" / "data" / "memory.yaml"
+QUANTITIES = {
+    "peak_bytes",
+    "parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "saved_per_layer",
+}
+COLLECTIVES = {"all_gather", "reduce_scatter", "all_reduce"}
+
+
+@pytest.fixture(scope="module")
+def cases():
+    """Every case of the file."""
+    return read_entries(DATA, "cases")
+
+
+@pytest.fixture(scope="module")
+def case(cases):
+    """A case on one device that can be scored."""
+    return next(c for c in cases if c["id"] == "single/llama2-7b/w1/b1/s4096")
+
+
+def result(path, capsys):
+    """Return what the command prints for the file at ``path``."""
+    assert main(["--cases", str(path), "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def changed(case, **changes):
+    """Return a copy of ``case`` with keys of its configuration set."""
+    new = copy.deepcopy(case)
+    new["config"].update(changes)
+    return new
+
+
+def test_every_case_is_scored_or_skipped(cases, capsys):
+    """Cases come back in order, with the contract's keys; summary and rows agree."""
+    printed = result(DATA, capsys)
+    rows, summary = printed["rows"], printed["summary"]
+
+    assert [row["id"] for row in rows] == [case["id"] for case in cases]
+    for row in rows:
+        assert set(row) == QUANTITIES | {"id", "comm", "skipped"}
+        assert set(row["comm"]) == COLLECTIVES
+        assert {row[key] is not None for key in QUANTITIES} == {row["skipped"] is None}
+    assert summary["cases"] == len(cases) == summary["scored"] + summary["skipped"]
+    assert sum(summary["skip_reasons"].values()) == summary["skipped"] < len(cases) // 4
+
+
+def test_state_is_exact_on_one_device(cases):
+    """Parameters, gradients and optimizer states are bookkeeping: equal but for step counters."""
+    for case in cases:
+        outcome = outcome_of(case, 0)
+        if outcome.skipped or case["config"]["tp"] > 1:
+            continue
+        for name in ("parameters", "gradients", "optimizer"):
+            said, counted = getattr(outcome.predicted, name), getattr(outcome.measured, name)
+            assert said == pytest.approx(counted, rel=0.01), (case["id"], name)
+
+
+def test_peaks_are_of_the_right_magnitude(cases):
+    """No peak is off by more than a factor of two."""
+    for outcome in (outcome_of(case, 0) for case in cases):
+        if outcome.predicted:
+            assert 0.5 < outcome.predicted.peak_bytes / outcome.measured.peak_bytes < 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"offload": True},
+        {"mbs": 0},
+        {"mbs": "one"},
+        {"dims": None},
+        {"dp_mode": "zero++"},
+        {"bucket_view": False},
+        {"impl": "hf"},
+        {"adam": "forloop"},
+        {"stage": 3},
+        {"pp": 1000},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_expressed_is_skipped_with_its_reason(case, changes):
+    """A knob that is not known may change the bytes, so it is refused; nothing raises."""
+    outcome = outcome_of(changed(case, **changes), 0)
+
+    assert outcome.predicted is None
+    assert str(outcome.skipped)
+
+
+def test_malformed_entries_cost_only_themselves(case, tmp_path, capsys):
+    """What is no case is skipped with a reason beside one that is scored."""
+    path = tmp_path / "cases.yaml"
+    good = yaml.safe_dump([case])
+    path.write_text(f"{good}- just words\n- id: half\n- {{broken\n", encoding="utf-8")
+    rows = result(path, capsys)["rows"]
+
+    assert [row["skipped"] is None for row in rows] == [True, False, False, False]
+    assert all(row["skipped"].startswith("malformed") for row in rows[1:])
+
+
+def test_a_file_that_is_no_list_is_bad_input(tmp_path, capsys):
+    """A file that cannot be read is told on stderr, and is exit code 2."""
+    path = tmp_path / "cases.yaml"
+    path.write_text("just words", encoding="utf-8")
+
+    assert main(["--cases", str(path)]) == 2
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_the_table_names_every_quantity(capsys):
+    """People get the same quantities that programs do."""
+    assert main([]) == 0
+    printed = capsys.readouterr().out
+
+    assert all(name in printed for name in QUANTITIES)

@@ -1,0 +1,137 @@
+"""``autoplan catalog`` and ``autoplan schema``."""
+
+import json
+import typing
+
+import jsonschema
+import pytest
+import yaml
+
+from autoplan.catalog import FOLDERS, EntryKind, entry_names, entry_text
+from autoplan.cli.output import Kind
+from autoplan.report.facts import COLUMNS
+
+
+def test_the_kinds_of_the_command_line_are_those_of_the_catalogues():
+    """The list of kinds stands twice, so that the help page need not load the catalogues."""
+    assert [kind.value for kind in Kind] == list(typing.get_args(EntryKind))
+    assert set(COLUMNS) == set(FOLDERS)
+
+
+def test_list_counts_every_kind(run):
+    """Without a kind all catalogues are listed, with how many entries they hold."""
+    done = run("catalog", "list")
+
+    assert done.exit_code == 0
+    for kind in FOLDERS:
+        assert f"{len(entry_names(kind))} entries of kind {kind}" in done.stdout
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_list_of_a_kind_names_its_entries_with_their_facts(run, kind):
+    """The same names stand in the table and in JSON, and JSON has every column's key."""
+    table = run("catalog", "list", kind).stdout
+    listed = json.loads(run("catalog", "list", kind, "--format", "json").stdout)["catalog"][kind]
+
+    assert [entry["name"] for entry in listed] == list(entry_names(kind))
+    assert all(f"\n{name}" in table for name in entry_names(kind))
+    assert {fact.key for fact in COLUMNS[kind]} <= set(listed[0])
+
+
+@pytest.mark.parametrize("columns", ["72", "80", "100", "160"])
+def test_listings_keep_to_the_width(run, monkeypatch, columns):
+    """A narrow terminal gets fewer facts, never broken lines."""
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = run("catalog", "list").stdout.splitlines()
+
+    assert max(map(len, lines)) <= int(columns)
+
+
+def test_a_broken_entry_does_not_hide_the_rest(run, monkeypatch, tmp_path):
+    """A user's own catalogue with a mistake is listed, and the check says what is wrong."""
+    folder = tmp_path / "hardware" / "nodes"
+    folder.mkdir(parents=True)
+    (folder / "my-broken-node.yaml").write_text("schema: 1\nkind: node\n")
+    monkeypatch.setenv("AUTOPLAN_CATALOG", str(tmp_path))
+    listed = run("catalog", "list", "node")
+    checked = run("catalog", "check")
+
+    assert listed.exit_code == 0
+    assert "my-broken-node" in listed.stdout
+    assert "dgx-a100-80gb" in listed.stdout
+    assert checked.exit_code == 2
+    assert all(line.startswith("node my-broken-node: ") for line in checked.stdout.splitlines())
+
+
+def test_check_finds_nothing_wrong(run):
+    """The shipped catalogues are in order."""
+    done = run("catalog", "check")
+
+    assert done.exit_code == 0
+    assert "nothing wrong" in done.stdout
+
+
+def test_show_prints_the_file_as_it_is(run):
+    """A reader sees the comments and sources of the file, and a model's parameters."""
+    done = run("catalog", "show", "llama3-8b")
+
+    assert done.exit_code == 0
+    assert entry_text("model", "llama3-8b")[0].rstrip() in done.stdout
+    assert "8,030,261,248" in done.stdout
+    assert yaml.safe_load(done.stdout)["layers"] == 32
+
+
+def test_show_as_json_holds_values_in_base_units(run):
+    """Programs get numbers, not texts with units."""
+    done = run("catalog", "show", "dgx-a100-80gb", "--format", "json")
+    (entry,) = json.loads(done.stdout)["entries"]
+
+    assert entry["kind"] == "node"
+    assert entry["values"]["fabric"]["bandwidth"]["value"] == 300e9
+
+
+def test_show_prints_every_kind_that_has_the_name(run):
+    """``a100-sxm4-80gb`` is a device and its kernel curves; ``--kind`` picks one."""
+    both = run("catalog", "show", "a100-sxm4-80gb").stdout
+    one = run("catalog", "show", "a100-sxm4-80gb", "--kind", "device").stdout
+
+    assert [entry["kind"] for entry in yaml.safe_load_all(both)] == ["device", "kernels"]
+    assert yaml.safe_load(one)["kind"] == "device"
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "llama3-8", "../hardware", "", "a/b", "DGX"])
+def test_show_of_an_unknown_name_exits_2(run, name):
+    """A name that no catalogue holds is told, with what is near."""
+    done = run("catalog", "show", name)
+
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: no entry is called")
+
+
+def test_near_misses_are_suggested_across_kinds(run):
+    """A typo costs one look."""
+    assert "did you mean llama3-8b" in run("catalog", "show", "llama3-8").stderr
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_schemas_are_schemas_and_accept_the_shipped_files(run, kind):
+    """An editor that reads the schema accepts what autoplan accepts."""
+    schema = json.loads(run("schema", kind).stdout)
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.check_schema(schema)
+    for name in entry_names(kind):
+        validator.validate(yaml.safe_load(entry_text(kind, name)[0]))
+
+
+def test_schema_refuses_a_job_with_an_unknown_key(run):
+    """The schema is as strict as the program."""
+    validator = jsonschema.Draft202012Validator(json.loads(run("schema").stdout))
+    job = yaml.safe_load(entry_text("job", "llama3-8b-8x-a100")[0])
+
+    assert validator.is_valid(job)
+    assert not validator.is_valid({**job, "devicez": 8})
+
+
+def test_schema_as_yaml_is_the_same(run):
+    """Both formats say the same."""
+    assert yaml.safe_load(run("schema", "-f", "yaml").stdout) == json.loads(run("schema").stdout)

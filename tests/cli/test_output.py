@@ -1,0 +1,187 @@
+"""``--output``: written whole or not at all, and the streams that cannot take everything."""
+
+import json
+import os
+import stat
+import sys
+
+import pytest
+import typer
+
+from autoplan.cli.output import write
+
+EVALUATE = ("evaluate", "llama3-8b-8x-a100", "--layout", "tp=2")
+
+
+def test_output_goes_to_the_file_and_nowhere_else(run, tmp_path):
+    """The file holds what would have been printed."""
+    file = tmp_path / "plan.json"
+    done = run(*EVALUATE, "--format", "json", "--output", file)
+
+    assert done.exit_code == 0
+    assert done.output == ""
+    assert json.loads(file.read_text()) == json.loads(run(*EVALUATE, "--format", "json").stdout)
+
+
+def test_a_table_in_a_file_has_unicode_and_no_colours(run, tmp_path, monkeypatch):
+    """A file takes everything but colours."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    file = tmp_path / "plan.txt"
+    run(*EVALUATE, "--output", file)
+    text = file.read_text(encoding="utf-8")
+
+    assert "█" in text
+    assert "\x1b" not in text
+
+
+def test_a_file_is_replaced_at_once(tmp_path, monkeypatch):
+    """A write that fails leaves the old file as it was, and nothing beside it."""
+    file = tmp_path / "plan.json"
+    file.write_text("old")
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.replace", fail)
+    with pytest.raises(typer.BadParameter, match="No space left"):
+        write("new", file)
+
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_an_error_leaves_the_file_alone(run, tmp_path):
+    """Bad input never empties an earlier answer."""
+    file = tmp_path / "plan.json"
+    file.write_text("old")
+    done = run("evaluate", "no-such-job", "--layout", "tp=2", "--output", file)
+
+    assert done.exit_code == 2
+    assert file.read_text() == "old"
+
+
+def test_permissions_of_a_file_are_kept(tmp_path):
+    """Replacing a file changes its content only; a new file is as readable as any other."""
+    old, new, plain = (tmp_path / name for name in ("old", "new", "plain"))
+    old.write_text("x")
+    old.chmod(0o640)
+    plain.write_text("x")
+    write("y", old)
+    write("y", new)
+
+    assert stat.S_IMODE(old.stat().st_mode) == 0o640
+    assert new.stat().st_mode == plain.stat().st_mode
+
+
+def test_a_link_is_followed(tmp_path):
+    """Writing to a link writes to what it names."""
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    write("new", link)
+
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+
+
+@pytest.mark.parametrize("name", [".", "missing/plan.json", "x" * 300])
+def test_a_place_that_cannot_be_written_exits_2(run, tmp_path, name):
+    """A folder, a missing folder and an impossible name are told."""
+    done = run(*EVALUATE, "--output", tmp_path / name)
+
+    assert done.exit_code == 2
+    assert "cannot write" in done.stderr
+
+
+def test_a_device_is_written_to_and_not_replaced(run):
+    """``--output /dev/null`` leaves the device in its place."""
+    assert run(*EVALUATE, "--output", os.devnull).exit_code == 0
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)  # noqa: PTH116 - not a file of ours
+
+
+def test_piped_tables_have_no_colours_and_120_columns(process):
+    """What goes to a pipe is plain text."""
+    done = process(*EVALUATE)
+    text = done.stdout.decode("utf-8")
+
+    assert done.returncode == 0
+    assert "\x1b" not in text
+    assert 100 < max(map(len, text.splitlines())) <= 120
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_force_color_colours_a_pipe(process):
+    """Who pages through output with colours may have them."""
+    assert b"\x1b[" in process(*EVALUATE, env={"FORCE_COLOR": "1"}).stdout
+
+
+def test_an_ascii_stream_gets_ascii(process):
+    """Where the encoding cannot carry bars of blocks, they are drawn in ASCII."""
+    done = process(*EVALUATE, env={"PYTHONIOENCODING": "ascii"})
+
+    assert done.returncode == 0
+    assert "####" in done.stdout.decode("ascii")
+
+
+def test_columns_sets_the_width(process):
+    """``COLUMNS`` is obeyed."""
+    done = process(*EVALUATE, env={"COLUMNS": "80"})
+    layout, *_ = (line for line in done.stdout.decode().splitlines() if line.startswith("tp="))
+
+    # The layout string is there to be copied, so it alone is never broken.
+    assert all(
+        len(line) <= 80 or line == layout for line in done.stdout.decode("utf-8").splitlines()
+    )
+
+
+def test_errors_go_to_standard_error_without_a_traceback(process, tmp_path):
+    """A process of its own says what a user sees."""
+    done = process("evaluate", tmp_path, "--layout", "tp=2")
+
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert done.stderr.decode().startswith("error: cannot read ")
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
+def test_a_reader_that_goes_away_is_quiet(process):
+    """``autoplan ... | head -0`` ends without a word."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = _with_stdout(writing)
+    os.close(writing)
+
+    assert done.returncode == 141
+    assert done.stderr == b""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")  # noqa: PTH110
+def test_a_full_disk_is_told():
+    """Output that cannot be written is an error, not a success."""
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        done = _with_stdout(full.fileno())
+
+    assert done.returncode == 2
+    assert done.stderr == b"error: No space left on device\n"
+
+
+def _with_stdout(handle):
+    import subprocess
+
+    return subprocess.run(
+        [sys.executable, "-m", "autoplan", *EVALUATE],
+        check=False,
+        stdout=handle,
+        stderr=subprocess.PIPE,
+        timeout=120,
+    )
+
+
+def test_version_and_help_exit_0(process):
+    """The first things that anyone tries work."""
+    import autoplan
+
+    assert process("--version").stdout.decode().strip() == f"autoplan {autoplan.__version__}"
+    assert process("--help").returncode == 0
+    assert process("plan", "-h").returncode == 0

@@ -1,0 +1,217 @@
+"""The front against an enumerator that knows nothing of bounds, menus or the solver."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from autoplan.catalog import kernels_for, load_entry, stack
+from autoplan.costs.arrays import Candidates
+from autoplan.costs.machine import machine_of
+from autoplan.costs.pipeline import pipeline_seconds
+from autoplan.costs.predict import memory_limit_bytes
+from autoplan.costs.stage import stage_backward, stage_forward, stage_memory, stage_tail
+from autoplan.costs.step import microbatches, price_stages
+from autoplan.plans import broken_rules
+from autoplan.schema.job import Cluster, Job, Limits, SearchSpec, Workload
+from autoplan.schema.layout import SCHEDULES, Layout, even_stages
+from autoplan.schema.model import ModelSpec
+from autoplan.search.answer import search
+
+INSTANCES = 240
+MOST_LAYOUTS = 60_000
+NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
+STACKS = ["analytic", "megatron-core", "megatron-lm", "fsdp2", "ddp", "megatron-deepspeed"]
+
+
+def random_job(rng: random.Random) -> Job:
+    """Return a small random job: up to 8 devices and 12 layers, sizes that make trades."""
+    heads = rng.choice([2, 4, 8])
+    head_dim = rng.choice([32, 64, 128])
+    gated = rng.random() < 0.5
+    model = ModelSpec(
+        name="random",
+        source="drawn at random",
+        layers=rng.randint(1, 12),
+        hidden_size=heads * head_dim,
+        heads=heads,
+        kv_heads=rng.choice([h for h in (1, 2, 4, 8) if heads % h == 0]),
+        ffn_size=rng.choice([256, 1024, 4096]),
+        vocabulary=rng.choice([1000, 32000]),
+        activation="swiglu" if gated else "gelu",
+        norm="rmsnorm" if gated else "layernorm",
+        tied_embeddings=rng.random() < 0.3,
+    )
+    node = load_entry("node", rng.choice(NODES))
+    cluster = Cluster(load_entry("device", node.device), node, rng.choice([1, 2, 4, 6, 8]))
+    modes = rng.choice(
+        ["any", ("none", "full"), ("none", "selective"), "full", ("selective", "full"), "none"]
+    )
+    return Job(
+        name="random",
+        model=model,
+        cluster=cluster,
+        stack=stack(rng.choice(STACKS)),
+        kernels=kernels_for(cluster.device.name),
+        workload=Workload(
+            sequence_length=rng.choice([128, 1024, 4096]),
+            global_batch_size=rng.choice([4, 8, 12, 24]),
+        ),
+        precision="fp16",
+        search=SearchSpec(
+            recompute=modes,
+            stages=rng.choice(["any", "any", "even"]),
+            tensor_parallel=rng.choice(["any", (1, 2)]),
+            schedule=rng.choice(["any", "any", "1f1b", "gpipe", ("1f1b", "interleaved")]),
+        ),
+    )
+
+
+def candidates_by_hand(job: Job):
+    """Yield (tp, pp, dp, mbs, zero, sp, vpp, schedule) of everything that divides."""
+    n, batch, layers = job.cluster.devices, job.workload.global_batch_size, job.model.layers
+    for tp, pp in itertools.product(range(1, n + 1), repeat=2):
+        if n % (tp * pp) or pp > layers:
+            continue
+        dp = n // tp // pp
+        for mbs in range(1, batch + 1):
+            for zero, sp in itertools.product(range(4), (False, True)):
+                if sp and tp == 1:
+                    continue
+                yield tp, pp, dp, mbs, zero, sp, 1, "1f1b"
+                if pp > 1:
+                    yield tp, pp, dp, mbs, zero, sp, 1, "gpipe"
+                    for vpp in range(2, layers + 1):
+                        if layers % vpp == 0 and pp * vpp <= layers:
+                            yield tp, pp, dp, mbs, zero, sp, vpp, "interleaved"
+
+
+def splits(job: Job, pp: int, vpp: int):
+    """Yield layers a stage: all ways, or the even one."""
+    layers = job.model.layers
+    even = job.search.stages == "even" or not job.stack.rules.uneven_stages
+    if even:
+        yield even_stages(layers, pp, vpp)
+        return
+    for counts in itertools.product(range(vpp, layers + 1, vpp), repeat=pp - 1):
+        last = layers - sum(counts)
+        if last >= vpp:
+            yield (*counts, last)
+
+
+def mixes(job: Job, layers: int) -> list[tuple[int, int]]:
+    """Return all (selective, full) counts of a stage that the job allows."""
+    modes = job.search.recompute
+    modes = {"none", "selective", "full"} if modes == "any" else set(np.atleast_1d(modes))
+    return [
+        (s, f)
+        for s in range(layers + 1)
+        for f in range(layers + 1 - s)
+        if (s == 0 or "selective" in modes)
+        and (f == 0 or "full" in modes)
+        and (s + f == layers or "none" in modes)
+    ]
+
+
+def all_points(job: Job) -> list[tuple[float, float, str]]:
+    """Return (step, memory, name) of every layout of the job, or None when there are too many."""
+    machine, points = machine_of(job), []
+    for tp, pp, dp, mbs, zero, sp, vpp, schedule in candidates_by_hand(job):
+        first = even_stages(job.model.layers, pp, vpp)
+        if sum(first) != job.model.layers:
+            continue
+        none = (0,) * pp
+        layout = Layout(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule)
+        if broken_rules(job, layout):
+            continue
+        c = Candidates.of([layout])
+        stages, m = price_stages(job, c, machine).take(0), microbatches(job, c)[0]
+        for layers in splits(job, pp, vpp):
+            choices = list(itertools.product(*(mixes(job, n) for n in layers)))
+            if len(points) + len(choices) > MOST_LAYOUTS:
+                return []
+            chosen = np.array(choices, dtype=float)
+            held = np.array(layers, dtype=float)
+            s, f = chosen[..., 0], chosen[..., 1]
+            time = pipeline_seconds(
+                stage_forward(stages, held) + 0 * s,
+                stage_backward(stages, held, s, f),
+                m,
+                np.float64(vpp),
+                SCHEDULES.index(schedule),
+            )
+            time = time + stage_tail(stages, held, s, f).total.max(axis=-1)
+            memory = stage_memory(stages, held, s, f).max(axis=-1)
+            points.extend(zip(time.tolist(), memory.tolist(), itertools.repeat(str(layout))))
+    return points
+
+
+def pareto(points, limit):
+    """Return the non-dominated points within the limit, fastest first."""
+    front, least = [], limit * (1 + 1e-12)
+    for time, memory, name in sorted(points):
+        if memory <= least and (not front or memory < front[-1][1]):
+            front.append((time, memory, name))
+            least = memory
+    return front
+
+
+def instance(seed: int):
+    """Return a random job with a memory limit that binds, and all its points."""
+    rng = random.Random(seed)
+    for _ in range(200):
+        job = random_job(rng)
+        points = all_points(job)
+        if len(points) > 1:
+            memories = sorted(m for _, m, _ in points)
+            limit = memories[int(rng.random() ** 2 * (len(memories) - 1))] * 1.0000001
+            limits = Limits(peak_memory=limit)
+            fields = {f: getattr(job, f) for f in Job.__slots__}
+            return Job(**{**fields, "limits": limits}), points
+    raise AssertionError("no small instance found")
+
+
+@pytest.mark.parametrize("seed", range(INSTANCES))
+def test_the_front_is_that_of_brute_force(seed):
+    """S2: without thinning, the solver's front is the enumerator's, to the solver's ticks."""
+    job, points = instance(seed)
+    limit = memory_limit_bytes(job)
+    tick = limit / 2**16
+
+    expected = pareto(points, limit - 2 * tick)
+    front = [
+        (p.predicted.step_seconds, p.predicted.peak_memory_bytes_per_device, str(p.layout))
+        for p in search(job, thinning=0.0).plans
+    ]
+
+    for time, memory, name in expected:
+        covered = [f for f in front if f[0] <= time * (1 + 1e-6) and f[1] <= memory + 2 * tick]
+        assert covered, f"{name} ({time}, {memory}) beats the front {front}"
+    for time, memory, name in front:
+        assert memory <= limit
+        better = [e for e in points if e[0] < time * (1 - 1e-6) and e[1] < memory - 2 * tick]
+        assert not better, f"{name} ({time}, {memory}) is beaten by {better[0]}"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_thinned_front_matches_every_layout(seed):
+    """Every layout has a plan at most 1 % slower and 1 % larger; plans differ by at least 1 %."""
+    job, points = instance(seed + 10_000)
+    limit = memory_limit_bytes(job)
+    tick = limit / 2**16
+
+    front = [
+        (p.predicted.step_seconds, p.predicted.peak_memory_bytes_per_device)
+        for p in search(job).plans
+    ]
+
+    for time, memory, name in points:
+        if memory <= limit - 2 * tick:
+            matched = [f for f in front if f[0] <= time * 1.0101 and f[1] <= memory * 1.0102]
+            assert matched, f"{name} ({time}, {memory}) is matched by none of {front}"
+    for (fast, large), (slow, small) in itertools.pairwise(front):
+        assert fast <= slow
+        assert small <= large * 0.9905
