@@ -59,7 +59,7 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     none = _replicated(job, e, t, sp) + (divided + attention) / t
     full = e * job.model.hidden_size / whole
     selective = _selective(job, e, t, whole, none - attention / t)
-    head, loss = _head(job, t)
+    head, loss = _head(job, t, whole)
     return Saved(
         none=none,
         selective=np.minimum(selective, none),
@@ -130,7 +130,7 @@ def padded_vocabulary(job: Job, tp: Array) -> Array:
     return padded
 
 
-def _head(job: Job, t: Array) -> tuple[Array, Array]:
+def _head(job: Job, t: Array, whole: Array) -> tuple[Array, Array]:
     """Return bytes a token that the head keeps, and the most that the loss has alive.
 
     Kept: softmax of the logits in fp32, norm input and head input 2 x 2h; alive at the loss's worst
@@ -138,5 +138,5 @@ def _head(job: Job, t: Array) -> tuple[Array, Array]:
     """
     block = job.stack.block
     columns = padded_vocabulary(job, t) / (t if block.vocabulary_parallel_loss else 1.0)
-    inputs = 4.0 * job.model.hidden_size
+    inputs = 4.0 * job.model.hidden_size / whole
     return block.logits_bytes * columns + inputs, block.logits_peak_bytes * columns + inputs

@@ -31,6 +31,8 @@ __all__ = ["BlockTimes", "block_times", "mean_keys", "tensor_group", "tensor_sec
 
 #: Products of attention backward over those of forward: recomputed scores, dV, dP, dQ, dK over two.
 _BACKWARD_ATTENTION = 2.5
+#: Kernels of backward over those of forward: a product has two gradients, most others one.
+_BACKWARD_KERNELS = 2
 #: Kernels of a layer besides matrix products and attention: norms, rotation, activation, additions.
 _SMALL_KERNELS = 7
 
@@ -70,11 +72,11 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     )
     attention, attention_backward = _attention(job, candidates, machine)
     stream, stream_backward = _streams(job, tokens, candidates, machine)
-    kernels = len(products) + 1 + _SMALL_KERNELS * job.stack.block.elementwise_traffic.value
     # The host launches kernels one by one; a device that is faster waits for it.
-    forward = np.maximum(forward_gemm + attention + stream, kernels * machine.host_launch)
+    launches = job.stack.block.kernels * machine.host_launch
+    forward = np.maximum(forward_gemm + attention + stream, launches)
     backward = np.maximum(
-        backward_gemm + attention_backward + stream_backward, 2 * kernels * machine.host_launch
+        backward_gemm + attention_backward + stream_backward, _BACKWARD_KERNELS * launches
     )
     again = {"attention": attention, "matmul-outputs": stream}[job.stack.block.selective]
     tensor = tensor_seconds(job, candidates, machine, passes=_sublayers(job.model))

@@ -59,10 +59,10 @@ def collective_seconds(operation: Operation, size: Array, group: Group, links: L
     """Return the time of one collective on a full tensor of ``size`` bytes [s].
 
     Inside a node, measured tables where the node has them (log-log in bytes), else
-    t0 + steps a + f(n) V / B. Across nodes the ring is as fast as its slowest link: r devices of a node
+    t0 + hops + f(n) V / B. Across nodes the ring is as fast as its slowest link: r devices of a node
     bring r shares of the network, so B = min(B_fabric, r B_network).
 
-    Leaves out: trees across nodes at middle sizes; switch reduction (in the tables where measured);
+    Leaves out: what trees change at middle sizes; switch reduction (in the tables where measured);
     congestion of the network.
     """
     ranks, stride, size = np.broadcast_arrays(group.ranks, group.stride, size)
@@ -87,13 +87,26 @@ def _ring_seconds(
     fabric = _fabric_bandwidth(within, links)
     ring = np.where(within > 1, fabric, np.inf)
     bandwidth = np.where(crossing, np.minimum(ring, within * links.network_bandwidth), fabric)
-    passes = 2.0 if operation == "all_reduce" else 1.0
-    hops = passes * (
-        (within - 1) * links.fabric_latency + np.log2(nodes) * 2 * links.network_latency
-    )
+    hops = _hop_seconds(operation, group.ranks, within, nodes, links)
     wire = wire_factor(operation, group.ranks) * size
     seconds: Array = links.launch + hops + wire / bandwidth
     return seconds
+
+
+def _hop_seconds(  # noqa: PLR0913 - hops are counted from all of these
+    operation: Operation, ranks: Array, within: Array, nodes: Array, links: Links
+) -> Array:
+    """Return the latency of all hops: of a ring, or of a tree where that is shorter.
+
+    A ring takes n - 1 steps (twice that for an all-reduce), nodes - 1 of them across nodes; a double tree,
+    which only all-reduce has, 2 ((r - 1) a + log2(nodes) a_network) (NCCL src/graph/tuning.cc).
+    """
+    ring = (ranks - nodes) * links.fabric_latency + (nodes - 1) * links.network_latency
+    if operation != "all_reduce":
+        return ring
+    tree = (within - 1) * links.fabric_latency + np.log2(nodes) * links.network_latency
+    hops: Array = 2.0 * np.minimum(ring, tree)
+    return hops
 
 
 def _fabric_bandwidth(within: Array, links: Links) -> Array:

@@ -55,6 +55,7 @@ class Overlap:
     parameter_gather: bool
     pipeline: bool
     everything: bool
+    interference: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +83,18 @@ def machine_of(job: Job) -> Machine:
     kernels = job.kernels
     gemm, attention, stream = kernels.gemm, kernels.attention, kernels.stream
     halves = (gemm.half_m.value, gemm.half_n.value, gemm.half_k.value)
+    share = job.stack.block.attention_share.value
     attention_halves = (attention.half_sequence.value, attention.half_rows.value)
     return Machine(
         peak_flops=peak,
-        gemm=Rate(peak * gemm.ceiling.value, halves, gemm.launch.value),
+        gemm=Rate(
+            peak * gemm.ceiling.value * gemm.sustained_share.value, halves, gemm.launch.value
+        ),
         attention_forward=Rate(
-            peak * attention.forward_ceiling.value, attention_halves, attention.launch.value
+            peak * share * attention.forward_ceiling.value, attention_halves, attention.launch.value
         ),
         attention_backward=Rate(
-            peak * attention.backward_ceiling.value, attention_halves, attention.launch.value
+            peak * share * attention.backward_ceiling.value, attention_halves, attention.launch.value
         ),
         stream_bandwidth=job.cluster.device.memory.bandwidth.value * stream.bandwidth_share.value,
         stream_launch=stream.launch.value,
@@ -143,6 +147,7 @@ def _overlap(stack: StackSpec) -> Overlap:
         parameter_gather=policy.parameter_gather,
         pipeline=policy.pipeline,
         everything=False,
+        interference=policy.interference.value,
     )
 
 
@@ -174,12 +179,22 @@ def ideal(machine: Machine, job: Job) -> Machine:
         host_launch=0.0,
         links=links,
         overlap=Overlap(
-            gradient_reduce=True, parameter_gather=True, pipeline=True, everything=True
+            gradient_reduce=True,
+            parameter_gather=True,
+            pipeline=True,
+            everything=True,
+            interference=0.0,
         ),
     )
 
 
 def serial(machine: Machine) -> Machine:
     """Return ``machine`` with nothing overlapped, for upper bounds."""
-    alone = Overlap(gradient_reduce=False, parameter_gather=False, pipeline=False, everything=False)
+    alone = Overlap(
+        gradient_reduce=False,
+        parameter_gather=False,
+        pipeline=False,
+        everything=False,
+        interference=1.0,
+    )
     return replace(machine, overlap=alone)

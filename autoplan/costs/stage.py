@@ -58,6 +58,7 @@ class Stages:
     bucket_gather: Array
     hides_reduce: Array  # 1 where gradient reduction runs beside backward
     hides_gather: Array
+    interference: Array  # share of hidden traffic that slows what it hides behind
     chunks: Array  # virtual stages; all but the last reduce while others still compute
     optimizer_fixed: Array
     optimizer_layer: Array
@@ -68,6 +69,7 @@ class Stages:
     gradients_layer: Array
     optimizer_state_fixed: Array
     optimizer_state_layer: Array
+    gradients_early: Array  # 1 where gradients exist before the first backward ends
     gathered_fixed: Array
     gathered_layer: Array
     update_fixed: Array  # temporaries of the optimizer step
@@ -128,9 +130,9 @@ def stage_tail(stages: Stages, layers: Array, selective: Array, full: Array) -> 
     gather = stages.gather_fixed + layers * stages.gather_layer
     backward = stage_backward(stages, layers, selective, full)
     forward = stage_forward(stages, layers)
-    exposed = _exposed(reduce, backward, stages.hides_reduce, stages.bucket_reduce, stages.chunks)
+    exposed = _exposed(stages, reduce, backward, stages.hides_reduce, stages.bucket_reduce)
     exposed = exposed + _exposed(
-        gather, forward, stages.hides_gather, stages.bucket_gather, stages.chunks
+        stages, gather, forward, stages.hides_gather, stages.bucket_gather
     )
     return TailParts(
         exposed=exposed, optimizer=stages.optimizer_fixed + layers * stages.optimizer_layer
@@ -143,17 +145,20 @@ def tail_floor(stages: Stages, layers: Array) -> Array:
     reduce = stages.reduce_fixed + layers * stages.reduce_layer
     gather = stages.gather_fixed + layers * stages.gather_layer
     floor: Array = (
-        _exposed(reduce, endless, stages.hides_reduce, stages.bucket_reduce, stages.chunks)
-        + _exposed(gather, endless, stages.hides_gather, stages.bucket_gather, stages.chunks)
+        _exposed(stages, reduce, endless, stages.hides_reduce, stages.bucket_reduce)
+        + _exposed(stages, gather, endless, stages.hides_gather, stages.bucket_gather)
         + stages.optimizer_fixed
         + layers * stages.optimizer_layer
     )
     return floor
 
 
-def _exposed(traffic: Array, window: Array, hides: Array, bucket: Array, chunks: Array) -> Array:
-    left = np.maximum((traffic - window) / chunks, bucket)
-    exposed: Array = np.where(hides > 0, np.minimum(left, traffic), traffic)
+def _exposed(
+    stages: Stages, traffic: Array, window: Array, hides: Array, bucket: Array
+) -> Array:
+    left = np.minimum(np.maximum((traffic - window) / stages.chunks, bucket), traffic)
+    felt = left + stages.interference * (traffic - left)
+    exposed: Array = np.where(hides > 0, felt, traffic)
     return exposed
 
 
@@ -183,7 +188,7 @@ class MemoryParts:
         )
 
 
-MOMENTS = ("loss", "backward", "optimizer step")
+MOMENTS = ("loss", "backward", "end of backward", "optimizer step")
 
 
 def stage_memory_parts(
@@ -191,10 +196,12 @@ def stage_memory_parts(
 ) -> MemoryParts:
     """Return a stage's memory at the moment of its peak.
 
-    Moments: the loss (all activations kept, logits at their worst), the backward of a layer (all kept,
-    what is recomputed and what backward works on), the optimizer step (state and its temporaries).
+    Moments: the loss (all activations kept, logits at their worst); the backward of the last layer (all
+    kept, what is recomputed and what backward works on); the end of backward (all gradients, one layer's
+    activations); the optimizer step (state and its temporaries). Gradients stand in the first two only
+    where they outlive a microbatch: accumulated, or in buffers that persist.
 
-    Leaves out: activations freed as backward goes; gradients that appear only during backward.
+    Leaves out: gradients that appear between the second and the third moment.
     """
     parameters = stages.parameters_fixed + layers * stages.parameters_layer
     gradients = stages.gradients_fixed + layers * stages.gradients_layer
@@ -202,30 +209,30 @@ def stage_memory_parts(
     kept = _kept(stages, layers, selective, full)
     again = _recomputed(stages, selective, full)
     gathered = stages.gathered_fixed + layers * stages.gathered_layer
-    none = np.zeros_like(kept)
-    activations = np.stack(np.broadcast_arrays(kept, kept, none))
-    logits = np.stack(np.broadcast_arrays(stages.head_peak, stages.head_saved, none))
-    transient = np.stack(
-        np.broadcast_arrays(
-            gathered + none,
+    zero = np.zeros_like(kept)
+    early = gradients * stages.gradients_early + zero
+    late = gradients + zero
+    table = {
+        "gradients": (early, early, late, late),
+        "activations": (kept, kept, stages.saved_none + zero, zero),
+        "logits": (stages.head_peak + zero, stages.head_saved + zero, zero, zero),
+        "transient": (
+            gathered + zero,
             gathered + stages.working + again,
-            stages.update_fixed + layers * stages.update_layer,
-        )
-    )
-    moment = (activations + logits + transient).argmax(axis=0)
-    activations, logits, transient = (
-        np.take_along_axis(x, moment[None], axis=0)[0] for x in (activations, logits, transient)
-    )
-    allocated = parameters + gradients + state + activations + logits + transient
+            gathered + stages.working + zero,
+            stages.update_fixed + layers * stages.update_layer + zero,
+        ),
+    }
+    stacked = {name: np.stack(column) for name, column in table.items()}
+    moment = sum(stacked.values()).argmax(axis=0)
+    worst = {n: np.take_along_axis(x, moment[None], axis=0)[0] for n, x in stacked.items()}
+    allocated = parameters + state + sum(worst.values())
     return MemoryParts(
-        parameters=parameters + none,
-        gradients=gradients + none,
-        optimizer=state + none,
-        activations=activations,
-        logits=logits,
-        transient=transient,
+        parameters=parameters + zero,
+        optimizer=state + zero,
         framework=stages.framework + (stages.reserved_share - 1.0) * allocated,
         moment=moment,
+        **worst,
     )
 
 
@@ -246,18 +253,21 @@ def bytes_to_save(
     since the layer being recomputed needs its room. Infinite where no recompute can help.
     """
     room = (limit - stages.framework) / stages.reserved_share
+    gradients = stages.gradients_fixed + layers * stages.gradients_layer
     state = (
         stages.parameters_fixed
-        + stages.gradients_fixed
         + stages.optimizer_state_fixed
-        + layers * (stages.parameters_layer + stages.gradients_layer + stages.optimizer_state_layer)
+        + layers * (stages.parameters_layer + stages.optimizer_state_layer)
     )
     gathered = stages.gathered_fixed + layers * stages.gathered_layer
     again = _recomputed(stages, np.asarray(float(selective)), np.asarray(float(full)))
     beside = np.maximum(stages.head_peak, stages.head_saved + stages.working + again) + gathered
-    need = state + beside + _kept(stages, layers, np.zeros(()), np.zeros(())) - room
-    update = state + stages.update_fixed + layers * stages.update_layer
-    short: Array = np.where(update > room, np.inf, need)
+    none = np.zeros(())
+    kept = _kept(stages, layers, none, none)
+    need = state + gradients * stages.gradients_early + beside + kept - room
+    end = state + gradients + gathered + stages.working + stages.saved_none
+    update = state + gradients + stages.update_fixed + layers * stages.update_layer
+    short: Array = np.where(np.maximum(end, update) > room, np.inf, need)
     return short
 
 

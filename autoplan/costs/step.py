@@ -121,19 +121,37 @@ def _times(context: _Context, weights: _Weights) -> dict[str, Array]:
     backward_x = context.first * embed_backward + context.last * head_backward
     forward = column(block.forward + block.tensor_forward)
     backward = column(block.backward + block.tensor_backward)
+    beside = _Beside(context.machine.overlap.interference)
     # ZeRO-3 gathers the next layer and reduces the last one while this one computes.
-    paced = np.maximum(backward, gather + reduce)
+    traffic = gather + reduce
+    paced = beside.seconds(backward, traffic)
+    selective = backward + column(block.selective)
+    full = backward + column(block.full + block.tensor_full)
     return {
-        "forward_fixed": np.maximum(forward_x, gather_x) + boundary,
-        "forward_layer": np.maximum(forward, gather),
-        "backward_fixed": np.maximum(backward_x, gather_x + reduce_x) + boundary,
+        "forward_fixed": beside.seconds(forward_x, gather_x) + boundary,
+        "forward_layer": beside.seconds(forward, gather),
+        "backward_fixed": beside.seconds(backward_x, gather_x + reduce_x) + boundary,
         "backward_layer": paced,
-        "backward_selective": np.maximum(backward + column(block.selective), gather + reduce) - paced,
-        "backward_full": np.maximum(
-            backward + column(block.full + block.tensor_full), gather + reduce
-        )
-        - paced,
+        "backward_selective": beside.seconds(selective, traffic) - paced,
+        "backward_full": beside.seconds(full, traffic) - paced,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """Compute with communication beside it: the longer of the two, and a share of the shorter.
+
+    Collectives take multiprocessors and memory bandwidth from the kernels they run beside; the share
+    that shows is the stack's ``interference`` (0: free, 1: as if one after the other).
+    """
+
+    interference: float
+
+    def seconds(self, compute: Array, traffic: Array) -> Array:
+        """Return max(C, N) + share x min(C, N)."""
+        both: Array = np.maximum(compute, traffic)
+        both = both + self.interference * np.minimum(compute, traffic)
+        return both
 
 
 def _microbatch_traffic(context: _Context, parameters: Array) -> tuple[Array, Array]:
@@ -223,6 +241,7 @@ def _tails(context: _Context, weights: _Weights) -> dict[str, Array]:
         "bucket_gather": hidden * gather_bucket,
         "hides_reduce": np.full_like(bucket, float(overlap.gradient_reduce)),
         "hides_gather": np.full_like(bucket, float(overlap.parameter_gather)),
+        "interference": np.full_like(bucket, overlap.interference),
         "chunks": column(c.vpp),
         "optimizer_fixed": update * weights.fixed,
         "optimizer_layer": update * weights.layer,
@@ -270,6 +289,7 @@ def _memory(context: _Context, weights: _Weights) -> dict[str, Array]:
         "gradients_layer": gradient * weights.layer,
         "optimizer_state_fixed": state * weights.fixed,
         "optimizer_state_layer": state * weights.layer,
+        "gradients_early": np.where((m > 1) | policy.gradients_persist, 1.0, 0.0),
         "update_fixed": update * weights.fixed,
         "update_layer": update * weights.layer,
         "in_flight": microbatches_in_flight(c.pp, m, v, schedule),

@@ -49,6 +49,9 @@ class GemmCurve(Frozen):
     """
 
     ceiling: SourcedShare = Field(description="share of peak that large products reach")
+    sustained_share: SourcedShare = Field(
+        description="clock of hours of training over that of a short sweep, where power limits it"
+    )
     half_m: SourcedSize = Field(description="rows at which the rate falls to half of the ceiling")
     half_n: SourcedSize = Field(description="columns at which the rate falls to half of the ceiling")
     half_k: SourcedSize = Field(description="inner width at which the rate falls to half")
@@ -130,6 +133,9 @@ class MemoryPolicy(Frozen):
         description="ZeRO stage from which parameters are sharded; 2: gathered in forward, kept to backward"
     )
     gradient_bytes: int = Field(ge=1, le=8, description="gradient that stays until the optimizer step")
+    gradients_persist: bool = Field(
+        description="gradient buffers stay allocated between steps, also with one microbatch"
+    )
     master_bytes: int = Field(ge=0, le=8, description="fp32 copy that the optimizer updates")
     state_bytes: int = Field(ge=1, le=8, description="one moment of the optimizer")
     prefetched_layers: int = Field(
@@ -146,6 +152,10 @@ class BlockPolicy(Frozen):
     """Which tensors of a block are kept for backward, and how it is computed."""
 
     attention: Literal["flash", "eager"] = Field(description="fused attention, or scores in memory")
+    attention_share: SourcedShare = Field(
+        description="rate of the stack's attention kernels over those measured on the device"
+    )
+    kernels: int = Field(ge=1, le=500, description="kernels of a layer's forward, all counted")
     fused_activation: bool = Field(description="one kernel for the gated activation (6f, not 8f bytes)")
     packed_qkv_kept: bool = Field(description="the packed qkv output stays alive beside rotated q and k")
     dropout: bool = Field(description="dropout masks are kept in GPT-style blocks")
@@ -168,6 +178,9 @@ class OverlapPolicy(Frozen):
 
     gradient_reduce: bool = Field(description="gradient reduction runs during backward")
     parameter_gather: bool = Field(description="parameters are gathered during forward")
+    interference: SourcedShare = Field(
+        description="share of communication hidden beside compute that slows the compute"
+    )
     pipeline: bool = Field(description="stage boundaries are sent while the next microbatch computes")
     gradient_bytes: int = Field(ge=1, le=4, description="bytes of a gradient on the wire")
     bucket: SourcedBytes = Field(description="size of a gradient bucket; the last one is exposed")

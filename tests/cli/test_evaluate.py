@@ -65,10 +65,12 @@ def test_provenance_counts_the_numbers_by_kind(run):
     """A reader sees how much is measured and how much is guessed."""
     document = json.loads(run("evaluate", JOB, "-l", "tp=2", "-f", "json").stdout)
     provenance = document["provenance"]
+    doubt = load_job(JOB).stack.uncertainty.time
 
     assert provenance["kernels"]["measured_on_device"] is True
     assert provenance["kernels"]["numbers"]["fitted"] > 0
-    assert provenance["uncertainty"]["step_time"]["kind"] == "guess"
+    assert provenance["uncertainty"]["step_time"]["kind"] == doubt.kind
+    assert provenance["uncertainty"]["step_time"]["half_width"] == doubt.value
     assert provenance["hardware"]["device"]["name"] == document["job"]["hardware"]["device"]
 
 

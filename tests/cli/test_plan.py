@@ -59,7 +59,8 @@ def test_a_front_exits_0_and_shows_every_plan(planned, front):
         front.plans[0].layout_string,
         "proven optimal: 12,345,678 layouts covered",
         "rejected: 7 layouts: more memory than a device has (7)",
-        "within 15 % (guess)",
+        "90 % intervals: step time within ",
+        f"({front.job.stack.uncertainty.time.kind})",
     ):
         assert text in done.stdout
 
