@@ -7,13 +7,14 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates
-from autoplan.costs.block import block_times, mean_keys
-from autoplan.costs.machine import Machine, ideal, machine_of, serial
+from autoplan.costs.block import BlockTimes, block_times, mean_keys
+from autoplan.costs.machine import ideal, machine_of, serial
 from autoplan.costs.parameters import total_parameters
 from autoplan.costs.pipeline import pipeline_seconds
 from autoplan.costs.stage import (
@@ -37,8 +38,18 @@ __all__ = [
     "memory_limit_bytes",
     "model_flops_per_step",
     "predict",
-    "step_seconds",
+    "predict_all",
 ]
+
+_CATEGORIES = (
+    "parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "logits",
+    "transient",
+    "framework",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,59 +132,158 @@ class Prediction:
 
 def predict(job: Job, layout: Layout) -> Prediction:
     """Return the prediction of ``layout`` for ``job``; the layout is taken to be valid."""
-    candidates = Candidates.of([layout])
-    machine = machine_of(job)
-    stages = price_stages(job, candidates, machine).take(0)
-    counts = _Counts.of(layout)
-    memory = _memory(stages, counts)
-    fullest = max(memory, key=lambda stage: stage.total)
-    seconds = _step(stages, counts, job, candidates)
-    lower = _priced(job, candidates, counts, ideal(machine, job))
-    upper = _priced(job, candidates, counts, serial(machine))
-    # Blends and tables may leave a float's breadth between the curves; a bound is a bound.
-    lower, upper = min(lower, seconds), max(upper, seconds)
-    doubt = job.stack.uncertainty
-    measured = job.cluster.device.name in job.kernels.devices
-    spread = (doubt.time if measured else doubt.time_elsewhere).value
-    tokens = job.workload.global_batch_size * job.workload.sequence_length
-    limit = memory_limit_bytes(job)
-    time = _time(stages, counts, job, candidates, machine)
-    return Prediction(
-        step_seconds=seconds,
-        step_seconds_low=max(lower, seconds * (1.0 - spread)),
-        step_seconds_high=seconds * (1.0 + spread),
-        step_seconds_lower_bound=lower,
-        step_seconds_upper_bound=upper,
-        tokens_per_second=tokens / seconds,
-        tokens_per_second_per_device=tokens / seconds / layout.devices,
-        model_flops_utilization=model_flops_per_step(job)
-        / (seconds * layout.devices * machine.peak_flops),
-        bubble_share=time.bubble / seconds,
-        microbatches=int(microbatches(job, candidates)[0]),
-        peak_memory_bytes_per_device=fullest.total,
-        peak_memory_bytes_low=fullest.total * (1.0 - doubt.memory.value),
-        peak_memory_bytes_high=fullest.total * (1.0 + doubt.memory.value),
-        peak_allocated_bytes=max(stage.allocated for stage in memory),
-        peak_reserved_bytes=max(stage.reserved for stage in memory),
-        memory_limit_bytes=limit,
-        fits=fullest.total <= limit,
-        memory=_memory_prediction(fullest, memory),
-        time=time,
-    )
+    return predict_all(job, [layout])[0]
+
+
+def predict_all(job: Job, layouts: Sequence[Layout]) -> list[Prediction]:
+    """Return the prediction of each layout; those of one pipeline depth are priced together."""
+    found: dict[int, Prediction] = {}
+    for depth in sorted({layout.pp for layout in layouts}):
+        index = [i for i, layout in enumerate(layouts) if layout.pp == depth]
+        prices = _Prices.of(job, [layouts[i] for i in index])
+        found.update((i, prices.prediction(k)) for k, i in enumerate(index))
+    return [found[i] for i in range(len(layouts))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Prices:
+    """Everything that the predictions of several layouts of one depth are read from.
+
+    Arrays with one row a layout: stage coefficients and counts [C, p], steps and block times [C].
+    """
+
+    job: Job
+    layouts: Sequence[Layout]
+    peak_flops: float
+    stages: Stages
+    counts: _Counts
+    block: BlockTimes
+    boundary: Array
+    m: Array
+    step: Array
+    lower: Array
+    upper: Array
+    memory: MemoryParts
+
+    @staticmethod
+    def of(job: Job, layouts: Sequence[Layout]) -> _Prices:
+        candidates, counts = Candidates.of(layouts), _Counts.of(layouts)
+        machine = machine_of(job)
+        stages = price_stages(job, candidates, machine)
+        step = _step(stages, counts, job, candidates)
+        bounds = [
+            _step(price_stages(job, candidates, other), counts, job, candidates)
+            for other in (ideal(machine, job), serial(machine))
+        ]
+        return _Prices(
+            job=job,
+            layouts=layouts,
+            peak_flops=machine.peak_flops,
+            stages=stages,
+            counts=counts,
+            block=block_times(job, candidates, machine),
+            boundary=2.0 * boundary_seconds(job, candidates, machine)[:, 0],
+            m=microbatches(job, candidates),
+            step=step,
+            # Blends and tables may leave a float's breadth between the curves; a bound is a bound.
+            lower=np.minimum(bounds[0], step),
+            upper=np.maximum(bounds[1], step),
+            memory=stage_memory_parts(stages, counts.layers, counts.selective, counts.full),
+        )
+
+    def prediction(self, row: int) -> Prediction:
+        """Return the prediction of one layout."""
+        job, layout, seconds = self.job, self.layouts[row], float(self.step[row])
+        memory = self._stage_memories(row)
+        fullest = max(memory, key=lambda stage: stage.total)
+        time = self._time(row)
+        doubt = job.stack.uncertainty
+        measured = job.cluster.device.name in job.kernels.devices
+        spread = (doubt.time if measured else doubt.time_elsewhere).value
+        tokens = job.workload.global_batch_size * job.workload.sequence_length
+        limit = memory_limit_bytes(job)
+        return Prediction(
+            step_seconds=seconds,
+            step_seconds_low=max(float(self.lower[row]), seconds * (1.0 - spread)),
+            step_seconds_high=seconds * (1.0 + spread),
+            step_seconds_lower_bound=float(self.lower[row]),
+            step_seconds_upper_bound=float(self.upper[row]),
+            tokens_per_second=tokens / seconds,
+            tokens_per_second_per_device=tokens / seconds / layout.devices,
+            model_flops_utilization=model_flops_per_step(job)
+            / (seconds * layout.devices * self.peak_flops),
+            bubble_share=time.bubble / seconds,
+            microbatches=int(self.m[row]),
+            peak_memory_bytes_per_device=fullest.total,
+            peak_memory_bytes_low=fullest.total * (1.0 - doubt.memory.value),
+            peak_memory_bytes_high=fullest.total * (1.0 + doubt.memory.value),
+            peak_allocated_bytes=max(stage.allocated for stage in memory),
+            peak_reserved_bytes=max(stage.reserved for stage in memory),
+            memory_limit_bytes=limit,
+            fits=fullest.total <= limit,
+            memory=_memory_prediction(fullest, memory),
+            time=time,
+        )
+
+    def _time(self, row: int) -> TimePrediction:
+        """Split the step along its slowest stage; what that stage idles is the bubble."""
+        stages, m, block = self.stages.take(row), float(self.m[row]), self.block
+        l, s, f = (x[row] for x in (self.counts.layers, self.counts.selective, self.counts.full))
+        both = stage_forward(stages, l) + stage_backward(stages, l, s, f)
+        slowest = int(both.argmax())
+        here = stages.take(slowest)
+        layers, full = float(l[slowest]), float(f[slowest])
+        again = float(s[slowest] * here.backward_selective + full * here.backward_full)
+        tensor_again = full * float(block.tensor_full[row])
+        tensor = layers * float(block.tensor_forward[row] + block.tensor_backward[row])
+        computed = layers * float(block.forward[row] + block.backward[row])
+        waits = layers * float(here.forward_layer + here.backward_layer) - computed - tensor
+        boundary = float(self.boundary[row])
+        outside = float(here.forward_fixed + here.backward_fixed) - boundary
+        tail = stage_tail(stages, l, s, f)
+        worst = int(tail.total.argmax())
+        bubble = float(self.step[row]) - m * float(both[slowest]) - float(tail.total[worst])
+        return TimePrediction(
+            compute=m * (computed + outside),
+            recompute=m * (again - tensor_again),
+            tp_exposed=m * (tensor + tensor_again),
+            cp_exposed=0.0,
+            ep_exposed=0.0,
+            pp_exposed=m * boundary,
+            bubble=max(0.0, bubble),
+            dp_exposed=m * waits + float(tail.exposed[worst]),
+            optimizer=float(tail.optimizer[worst]),
+            overhead=0.0,
+        )
+
+    def _stage_memories(self, row: int) -> tuple[StageMemory, ...]:
+        parts, reserved = self.memory, self.stages.reserved_share[row]
+        return tuple(
+            StageMemory(
+                stage=i,
+                layers=layers,
+                moment=MOMENTS[int(parts.moment[row, i])],
+                allocated=float(parts.allocated[row, i]),
+                reserved=float(parts.allocated[row, i] * reserved[i]),
+                total=float(parts.allocated[row, i] + parts.framework[row, i]),
+                **{name: float(getattr(parts, name)[row, i]) for name in _CATEGORIES},
+            )
+            for i, layers in enumerate(self.layouts[row].layers)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Layers and recompute of each stage, arrays of shape [p]."""
+    """Layers and recompute of each stage, arrays of shape [C, p]."""
 
     layers: Array
     selective: Array
     full: Array
 
     @staticmethod
-    def of(layout: Layout) -> _Counts:
-        columns = (layout.layers, layout.selective, layout.full)
-        return _Counts(*(np.asarray(x, dtype=np.float64) for x in columns))
+    def of(layouts: Sequence[Layout]) -> _Counts:
+        columns = zip(*((x.layers, x.selective, x.full) for x in layouts), strict=True)
+        return _Counts(*(np.asarray(rows, dtype=np.float64) for rows in columns))
 
 
 def memory_limit_bytes(job: Job) -> float:
@@ -202,108 +312,18 @@ def model_flops_per_step(job: Job) -> float:
     return a_token * job.workload.global_batch_size * s
 
 
-def step_seconds(
-    stages: Stages, counts: tuple[Array, Array, Array], m: Array, v: Array, schedule: Array
-) -> Array:
-    """Return T = pipeline + the longest tail, stages along the last axis of every array [s]."""
-    layers, selective, full = counts
-    forward = stage_forward(stages, layers)
-    backward = stage_backward(stages, layers, selective, full)
-    tail = stage_tail(stages, layers, selective, full).total
-    busy = pipeline_seconds(forward, backward, m, v, schedule.astype(np.int64))
-    seconds: Array = busy + tail.max(axis=-1)
-    return seconds
-
-
-def _step(stages: Stages, counts: _Counts, job: Job, candidates: Candidates) -> float:
-    m = microbatches(job, candidates)[0]
-    arrays = (counts.layers, counts.selective, counts.full)
-    v, schedule = candidates.vpp[0].astype(np.float64), candidates.schedule[0]
-    return float(step_seconds(stages, arrays, m, v, schedule))
-
-
-def _priced(job: Job, candidates: Candidates, counts: _Counts, machine: Machine) -> float:
-    return _step(price_stages(job, candidates, machine).take(0), counts, job, candidates)
-
-
-def _time(
-    stages: Stages, counts: _Counts, job: Job, candidates: Candidates, machine: Machine
-) -> TimePrediction:
-    """Split the step along its slowest stage; what that stage idles is the bubble."""
-    block = block_times(job, candidates, machine)
-    l, s, f = counts.layers, counts.selective, counts.full
-    m = microbatches(job, candidates)[0]
-    forward, backward = stage_forward(stages, l), stage_backward(stages, l, s, f)
-    slowest = int((forward + backward).argmax())
-    here = stages.take(slowest)
-    layers, selective, full = l[slowest], s[slowest], f[slowest]
-    again = selective * here.backward_selective + full * here.backward_full
-    tensor_again = full * block.tensor_full[0]
-    tensor = layers * (block.tensor_forward + block.tensor_backward)[0] + tensor_again
-    computed = layers * (block.forward + block.backward)[0]
-    waits = layers * (here.forward_layer + here.backward_layer) - computed - tensor + tensor_again
-    boundary = _boundary(job, candidates, machine)
-    outside = (here.forward_fixed + here.backward_fixed) - boundary
-    busy = m * (forward + backward)[slowest]
-    tail = stage_tail(stages, l, s, f)
-    worst = int(tail.total.argmax())
-    total = _step(stages, counts, job, candidates)
-    after = float(tail.total[worst])
-    return TimePrediction(
-        compute=float(m * (computed + outside)),
-        recompute=float(m * (again - tensor_again)),
-        tp_exposed=float(m * tensor),
-        cp_exposed=0.0,
-        ep_exposed=0.0,
-        pp_exposed=float(m * boundary),
-        bubble=max(0.0, total - float(busy) - after),
-        dp_exposed=float(m * waits + tail.exposed[worst]),
-        optimizer=float(tail.optimizer[worst]),
-        overhead=0.0,
-    )
-
-
-def _boundary(job: Job, candidates: Candidates, machine: Machine) -> float:
-    """Return what crossing stage boundaries costs the slowest stage, both ways, one microbatch."""
-    return 2.0 * float(boundary_seconds(job, candidates, machine)[0, 0])
-
-
-def _memory(stages: Stages, counts: _Counts) -> tuple[StageMemory, ...]:
-    parts = stage_memory_parts(stages, counts.layers, counts.selective, counts.full)
-    return tuple(
-        _stage_memory(stages, parts, counts, stage) for stage in range(len(counts.layers))
-    )
-
-
-def _stage_memory(stages: Stages, parts: MemoryParts, counts: _Counts, stage: int) -> StageMemory:
-    allocated = float(parts.allocated[stage])
-    return StageMemory(
-        stage=stage,
-        layers=int(counts.layers[stage]),
-        moment=MOMENTS[int(parts.moment[stage])],
-        parameters=float(parts.parameters[stage]),
-        gradients=float(parts.gradients[stage]),
-        optimizer=float(parts.optimizer[stage]),
-        activations=float(parts.activations[stage]),
-        logits=float(parts.logits[stage]),
-        transient=float(parts.transient[stage]),
-        framework=float(parts.framework[stage]),
-        allocated=allocated,
-        reserved=allocated * float(stages.reserved_share[stage]),
-        total=allocated + float(parts.framework[stage]),
-    )
+def _step(stages: Stages, counts: _Counts, job: Job, candidates: Candidates) -> Array:
+    """Return T = pipeline + the longest tail of each layout, shape [C] [s]."""
+    forward = stage_forward(stages, counts.layers)
+    backward = stage_backward(stages, counts.layers, counts.selective, counts.full)
+    tail = stage_tail(stages, counts.layers, counts.selective, counts.full).total
+    m, v = microbatches(job, candidates), candidates.vpp.astype(np.float64)
+    seconds: Array = pipeline_seconds(forward, backward, m, v, candidates.schedule)
+    return seconds + tail.max(axis=-1)
 
 
 def _memory_prediction(
     fullest: StageMemory, stages: tuple[StageMemory, ...]
 ) -> MemoryPrediction:
-    return MemoryPrediction(
-        parameters=fullest.parameters,
-        gradients=fullest.gradients,
-        optimizer=fullest.optimizer,
-        activations=fullest.activations,
-        logits=fullest.logits,
-        transient=fullest.transient,
-        framework=fullest.framework,
-        stages=stages,
-    )
+    categories = {name: getattr(fullest, name) for name in _CATEGORIES}
+    return MemoryPrediction(stages=stages, **categories)

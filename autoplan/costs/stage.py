@@ -16,6 +16,7 @@ all come from these functions.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -84,9 +85,12 @@ class Stages:
     reserved_share: Array
     framework: Array
 
-    def take(self, index: Any) -> Stages:
+    def take(self, index: Any) -> Stages:  # noqa: ANN401 - whatever numpy takes as an index
         """Return the coefficients at ``index`` into [C, p]."""
-        return Stages(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+        return Stages(*[getattr(self, name)[index] for name in _COEFFICIENTS])
+
+
+_COEFFICIENTS = tuple(f.name for f in fields(Stages))
 
 
 def stage_forward(stages: Stages, layers: Array) -> Array:
@@ -203,48 +207,64 @@ def stage_memory_parts(
 
     Leaves out: gradients that appear between the second and the third moment.
     """
-    parameters = stages.parameters_fixed + layers * stages.parameters_layer
-    gradients = stages.gradients_fixed + layers * stages.gradients_layer
-    state = stages.optimizer_state_fixed + layers * stages.optimizer_state_layer
-    kept = _kept(stages, layers, selective, full)
-    again = _recomputed(stages, selective, full)
-    gathered = stages.gathered_fixed + layers * stages.gathered_layer
-    zero = np.zeros_like(kept)
-    early = gradients * stages.gradients_early + zero
-    late = gradients + zero
-    table = {
-        "gradients": (early, early, late, late),
-        "activations": (kept, kept, stages.saved_none + zero, zero),
-        "logits": (stages.head_peak + zero, stages.head_saved + zero, zero, zero),
-        "transient": (
-            gathered + zero,
-            gathered + stages.working + again,
-            gathered + stages.working + zero,
-            stages.update_fixed + layers * stages.update_layer + zero,
-        ),
+    table = _moment_table(stages, layers, selective, full)
+    shape = np.broadcast_shapes(*(np.shape(x) for column in table.values() for x in column))
+    stacked = {
+        name: np.stack([np.broadcast_to(x, shape) for x in column]) for name, column in table.items()
     }
-    stacked = {name: np.stack(column) for name, column in table.items()}
     moment = sum(stacked.values()).argmax(axis=0)
     worst = {n: np.take_along_axis(x, moment[None], axis=0)[0] for n, x in stacked.items()}
+    parameters = stages.parameters_fixed + layers * stages.parameters_layer
+    state = stages.optimizer_state_fixed + layers * stages.optimizer_state_layer
     allocated = parameters + state + sum(worst.values())
     return MemoryParts(
-        parameters=parameters + zero,
-        optimizer=state + zero,
-        framework=stages.framework + (stages.reserved_share - 1.0) * allocated,
+        parameters=np.broadcast_to(parameters, shape),
+        optimizer=np.broadcast_to(state, shape),
+        framework=_used(stages, allocated) - allocated,
         moment=moment,
         **worst,
     )
 
 
-def stage_memory(stages: Stages, layers: Array, selective: Array, full: Array) -> Array:
-    """Return all bytes of the device that a rank of the stage uses at its peak."""
-    parts = stage_memory_parts(stages, layers, selective, full)
-    used: Array = parts.allocated + parts.framework
+def _moment_table(
+    stages: Stages, layers: Array, selective: Array, full: Array
+) -> dict[str, tuple[Array, Array, Array, Array]]:
+    """Return what is alive at each of MOMENTS beside parameters and optimizer state, by category."""
+    gradients = stages.gradients_fixed + layers * stages.gradients_layer
+    early = gradients * stages.gradients_early
+    kept = _kept(stages, layers, selective, full)
+    gathered = stages.gathered_fixed + layers * stages.gathered_layer
+    working = gathered + stages.working
+    update = stages.update_fixed + layers * stages.update_layer
+    zero = np.zeros(())
+    return {
+        "gradients": (early, early, gradients, gradients),
+        "activations": (kept, kept, stages.saved_none, zero),
+        "logits": (stages.head_peak, stages.head_saved, zero, zero),
+        "transient": (gathered, working + _recomputed(stages, selective, full), working, update),
+    }
+
+
+def _used(stages: Stages, allocated: Array) -> Array:
+    """Return bytes of the device behind ``allocated`` ones: what is reserved, and the framework."""
+    used: Array = allocated * stages.reserved_share + stages.framework
     return used
 
 
+def stage_memory(stages: Stages, layers: Array, selective: Array, full: Array) -> Array:
+    """Return all bytes of the device that a rank of the stage uses at its peak."""
+    table = _moment_table(stages, layers, selective, full)
+    peak = reduce(np.maximum, (sum(column) for column in zip(*table.values(), strict=True)))
+    state = (
+        stages.parameters_fixed
+        + stages.optimizer_state_fixed
+        + layers * (stages.parameters_layer + stages.optimizer_state_layer)
+    )
+    return _used(stages, state + peak)
+
+
 def bytes_to_save(
-    stages: Stages, layers: Array, limit: float, *, selective: bool, full: bool
+    stages: Stages, layers: Array, limit: Array | float, *, selective: bool, full: bool
 ) -> Array:
     """Return how many bytes recompute must save for a stage of ``layers`` to stay within ``limit``.
 

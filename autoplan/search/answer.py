@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoplan.costs.machine import machine_of
-from autoplan.costs.predict import memory_limit_bytes, predict
+from autoplan.costs.predict import memory_limit_bytes, predict_all
 from autoplan.plans import Certificate, Front, Plan, Rejection
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, Layout
@@ -44,7 +44,8 @@ def search(job: Job, *, thinning: float = THINNING) -> Front:
     if not found:
         return Front(job, (), _infeasible(space), rejected, reasons_of(job, space, groups))
     found = _wanted(job, walk, found)
-    plans = tuple(Plan(x, predict(job, x)) for x in (_layout(fitting, f) for f in found))
+    layouts = [_layout(fitting, f) for f in found]
+    plans = tuple(Plan(*pair) for pair in zip(layouts, predict_all(job, layouts), strict=True))
     return Front(job, plans, _certificate(space, walk, found, thinning), rejected)
 
 

@@ -8,6 +8,7 @@ sum/v + (m - 1/v) bottleneck + the least tail, whatever the schedule.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ from autoplan.costs.stage import (
 )
 from autoplan.search.group import Group
 
-__all__ = ["Bound", "bound", "least_memory"]
+__all__ = ["Bound", "bound", "least_memory", "least_stage_memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,11 @@ class Bound:
     tail: Array
 
 
-def bound(group: Group, limit: float) -> Bound:
-    """Return lower bounds on the step of each candidate with every device within ``limit`` bytes."""
+def bound(group: Group, limit: Array | float) -> Bound:
+    """Return lower bounds on the step of each candidate with every device within ``limit`` bytes.
+
+    ``limit`` is one for all, or one for each candidate, shape [C].
+    """
     seconds = _stage_seconds(group, limit)
     k = group.layers / group.v
     bottleneck = _bottleneck(seconds, k)
@@ -49,18 +53,19 @@ def bound(group: Group, limit: float) -> Bound:
     return Bound(step_seconds=step, stage_seconds=seconds, stage_sum=total, tail=tail)
 
 
-def _stage_seconds(group: Group, limit: float) -> Array:
+def _stage_seconds(group: Group, limit: Array | float) -> Array:
     """Return the relaxed time of each stage for each number of layers, shape [C, p, L]."""
     stages = group.stages.take((..., None))
     layers = np.arange(1.0, group.layers + 1)
-    again = _relaxed_recompute(stages, layers, limit, group.modes)
+    limits = np.asarray(limit, dtype=np.float64).reshape(-1, 1, 1)
+    again = _relaxed_recompute(stages, layers, limits, group.modes)
     none = np.zeros(())
     seconds = stage_forward(stages, layers) + stage_backward(stages, layers, none, none) + again
-    return np.where(group.allowed, seconds, np.inf)
+    return np.where(group.allowed(), seconds, np.inf)
 
 
 def _relaxed_recompute(
-    stages: Stages, layers: Array, limit: float, modes: frozenset[str]
+    stages: Stages, layers: Array, limit: Array, modes: frozenset[str]
 ) -> Array:
     """Return the least time that recompute of fractions of layers adds to save what must be saved.
 
@@ -134,10 +139,20 @@ def _tail(group: Group) -> Array:
     return least
 
 
-def least_memory(group: Group) -> tuple[Array, Array]:
-    """Return the least peak memory of each candidate [byte], and of each stage and layer count.
+def least_memory(group: Group) -> Array:
+    """Return the least peak memory of each candidate [byte], shape [C]."""
+    peaks = [_bottleneck(least_stage_memory(part), part.layers / part.v) for part in _parts(group)]
+    return np.concatenate(peaks)
 
-    Shapes [C] and [C, p, L]. More recompute of one kind never needs more, so the extremes suffice.
+
+def _parts(group: Group) -> Iterator[Group]:
+    return (group.take(block) for block in group.blocks())
+
+
+def least_stage_memory(group: Group) -> Array:
+    """Return the least memory of each stage for each number of layers [byte], shape [C, p, L].
+
+    More recompute of one kind never needs more, so the extremes suffice.
     """
     stages = group.stages.take((..., None))
     layers = np.arange(1.0, group.layers + 1)
@@ -152,5 +167,5 @@ def least_memory(group: Group) -> tuple[Array, Array]:
         for mode, (selective, full) in mixes.items()
         if mode in group.modes
     ]
-    least = np.where(group.allowed, np.minimum.reduce(options), np.inf)
-    return _bottleneck(least, group.layers / group.v), least
+    least: Array = np.where(group.allowed(), np.minimum.reduce(options), np.inf)
+    return least

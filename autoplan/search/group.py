@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,23 +17,25 @@ from autoplan.schema.layout import SCHEDULES, even_stages
 
 __all__ = ["Group", "priced"]
 
+#: Entries of one array [C, p, L] that are worked on at once: 16 MB of floats.
+_BLOCK = 2_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """Candidates of one pipeline depth and their stage coefficients.
 
-    ``m`` microbatches and ``v`` virtual stages have shape [C]; ``allowed`` of shape [C, p, L] says which
-    numbers of layers (1 to L) a stage may hold.
+    ``m`` microbatches and ``v`` virtual stages have shape [C].
     """
 
     layers: int
     modes: frozenset[str]
+    even: bool
     candidates: Candidates
     stages: Stages
     m: Array
     v: Array
     gpipe: NDArray[np.bool_]
-    allowed: NDArray[np.bool_]
 
     @property
     def pp(self) -> int:
@@ -44,13 +47,36 @@ class Group:
         return Group(
             layers=self.layers,
             modes=self.modes,
+            even=self.even,
             candidates=self.candidates.take(index),
             stages=self.stages.take(index),
             m=self.m[index],
             v=self.v[index],
             gpipe=self.gpipe[index],
-            allowed=self.allowed[index],
         )
+
+    def blocks(self) -> Iterator[NDArray[np.int64]]:
+        """Yield positions of candidates in blocks whose arrays [C, p, L] stay small."""
+        size = max(1, _BLOCK // (self.pp * self.layers))
+        positions = np.arange(len(self.candidates))
+        yield from (positions[i : i + size] for i in range(0, len(positions), size))
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Return which stages may hold how many layers (1 to L), shape [C, p, L].
+
+        Whole virtual stages, leaving some to the others; the even split where only that is wanted.
+        """
+        held = np.arange(1, self.layers + 1)[None, :]
+        v = self.candidates.vpp[:, None]
+        free = (held % v == 0) & (held <= self.layers - (self.pp - 1) * v)
+        if self.pp == 1:
+            free &= held == self.layers
+        shape = (len(self.candidates), self.pp, self.layers)
+        by_stage = np.broadcast_to(free[:, None, :], shape)
+        if not self.even:
+            return by_stage
+        fixed = np.array([even_stages(self.layers, self.pp, int(vpp)) for vpp in v[:, 0]])
+        return by_stage & (held[None] == fixed[:, :, None])
 
 
 def priced(
@@ -61,22 +87,11 @@ def priced(
     return Group(
         layers=job.model.layers,
         modes=modes,
+        even=even,
         candidates=candidates,
         stages=stages,
         m=microbatches(job, candidates),
         v=candidates.vpp.astype(np.float64),
         gpipe=candidates.schedule == SCHEDULES.index("gpipe"),
-        allowed=_allowed(job.model.layers, candidates, even=even),
     )
 
-
-def _allowed(layers: int, candidates: Candidates, *, even: bool) -> NDArray[np.bool_]:
-    """Return which stages may hold how many layers: whole virtual stages, leaving some to the others."""
-    held = np.arange(1, layers + 1)[None, :]
-    v, p = candidates.vpp[:, None], candidates.pp
-    allowed = (held % v == 0) & (held <= layers - (p - 1) * v)
-    by_stage = np.broadcast_to(allowed[:, None, :], (len(candidates), p, layers))
-    if not even:
-        return by_stage
-    fixed = np.array([even_stages(layers, p, int(vpp)) for vpp in candidates.vpp])
-    return by_stage & (held[None] == fixed[:, :, None])

@@ -10,7 +10,7 @@ from autoplan.costs.predict import memory_limit_bytes, predict
 from autoplan.plans import Rejection
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, Layout
-from autoplan.search.bounds import bound, least_memory
+from autoplan.search.bounds import bound, least_memory, least_stage_memory
 from autoplan.search.group import Group
 from autoplan.search.space import Space, layouts_of, recompute_modes
 from autoplan.units import format_bytes, format_seconds
@@ -26,7 +26,7 @@ def short_of_memory(
     even = job.search.stages == "even" or not job.stack.rules.uneven_stages
     fitting, lost = [], 0
     for group in groups:
-        fits = least_memory(group)[0] <= limit
+        fits = least_memory(group) <= limit
         lost += sum(
             layouts_of(group.layers, group.pp, int(v), modes, even=even)
             for v in group.candidates.vpp[~fits]
@@ -39,10 +39,10 @@ def short_of_memory(
 
 def smallest_layout(groups: Sequence[Group]) -> Layout:
     """Return the layout that needs the least memory of its fullest device, over all groups."""
-    peaks = [least_memory(group)[0] for group in groups]
+    peaks = [least_memory(group) for group in groups]
     best = int(np.argmin([p.min() for p in peaks]))
     group, i = groups[best], int(peaks[best].argmin())
-    least = least_memory(group)[1][i]
+    least = least_stage_memory(group.take(np.array([i])))[0]
     layers = _spread(least, float(peaks[best][i]), group)
     return _with_least_recompute(group, i, layers)
 

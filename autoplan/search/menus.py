@@ -59,99 +59,107 @@ class Menu:
         return not all(self.stages)
 
 
-def menu_of(group: Group, position: int, limit: float, longest: Array, scale: Scale) -> Menu:
+def menu_of(group: Group, position: int, limit: float, offered: Array, scale: Scale) -> Menu:
     """Return the menu of the candidate at ``position`` with every device within ``limit`` bytes.
 
-    ``longest`` [p, L] marks layer counts worth offering: those of finite value.
+    ``offered`` [p, L] marks layer counts worth offering to a stage: those of finite value.
     """
     v = int(group.v[position])
-    stages = []
-    for stage in range(group.pp):
-        counts = np.flatnonzero(np.isfinite(longest[stage])) + 1
-        coefficients = group.stages.take((position, stage))
-        stages.append(_options(coefficients, counts, limit, group.modes, v, scale))
     pace = int(group.m[position]) * v - 1
-    return Menu(stages=tuple(stages), pace=pace, gpipe=bool(group.gpipe[position]))
+    wanted = np.isfinite(offered)
+    counts = np.flatnonzero(wanted.any(axis=0)) + 1
+    stages = tuple(() for _ in range(group.pp))
+    if len(counts):
+        coefficients = group.stages.take((position, slice(None), None))
+        options, fits = _options(coefficients, counts, limit, group.modes, v, scale)
+        fits &= wanted[:, counts - 1]
+        stages = tuple(
+            tuple(o for o, fit in zip(row, keep, strict=True) if fit)
+            for row, keep in zip(options, fits.tolist(), strict=True)
+        )
+    return Menu(stages=stages, pace=pace, gpipe=bool(group.gpipe[position]))
 
 
 def _options(  # noqa: PLR0913 - a stage's options depend on all of these
-    stage: Stages,
+    stages: Stages,
     counts: NDArray[np.int64],
     limit: float,
     modes: frozenset[str],
     v: int,
     scale: Scale,
-) -> tuple[Option, ...]:
-    if not len(counts):
-        return ()
-    layers = counts.astype(np.float64)
-    selective, full, fits = _fastest_mix(stage, layers, limit, modes, scale)
-    forward = stage_forward(stage, layers) / v
-    backward = stage_backward(stage, layers, selective, full) / v
-    tail = stage_tail(stage, layers, selective, full).total
-    memory = stage_memory(stage, layers, selective, full)
+) -> tuple[list[list[Option]], NDArray[np.bool_]]:
+    """Return the options of every stage (coefficients [p, 1]) for every count, and which fit [p, n]."""
+    layers = counts.astype(np.float64)[None, :]
+    selective, full, fits = _fastest_mix(stages, layers, limit, modes, scale)
+    forward = stage_forward(stages, layers) / v
+    backward = stage_backward(stages, layers, selective, full) / v
     columns = (
-        counts,
+        np.broadcast_to(counts, fits.shape),
         selective.astype(np.int64),
         full.astype(np.int64),
         scale.step_ticks(forward),
         scale.step_ticks(backward),
         scale.step_ticks(forward + backward),
-        scale.step_ticks(tail),
-        scale.memory_ticks(memory),
+        scale.step_ticks(stage_tail(stages, layers, selective, full).total),
+        scale.memory_ticks(stage_memory(stages, layers, selective, full)),
     )
-    rows = zip(*(column[fits].tolist() for column in columns), strict=True)
-    return tuple(Option(*row) for row in rows)
+    table = np.stack(columns, axis=-1).tolist()
+    return [[Option(*entry) for entry in row] for row in table], fits
 
 
 def _fastest_mix(
-    stage: Stages, layers: Array, limit: float, modes: frozenset[str], scale: Scale
+    stages: Stages, layers: Array, limit: float, modes: frozenset[str], scale: Scale
 ) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Return selective and full layers of the fastest mix for each of ``layers``, and whether it fits.
+    """Return selective and full layers of the fastest mix, and whether it fits, each of shape [p, n].
 
     For each number of wholly recomputed layers the fewest selective ones that fit are found from the bytes
     to save; among equal times the mix that needs the least memory is taken.
     """
-    full, layers_2d = np.arange(0.0, layers.max() + 1)[None, :], layers[:, None]
-    selective = _fewest_selective(stage, layers_2d, full, limit, modes)
-    memory = stage_memory(stage, layers_2d, selective, full)
-    valid = (selective + full <= layers_2d) & (memory <= limit)
-    if "full" not in modes:
-        valid &= full == 0
+    stages, layers = stages.take((..., None)), layers[..., None]
+    most = layers.max() if "full" in modes else 0.0
+    full = np.arange(0.0, most + 1)
+    selective = _fewest_selective(stages, layers, full, limit, modes)
+    memory = stage_memory(stages, layers, selective, full)
+    valid = (selective + full <= layers) & (memory <= limit)
     if "none" not in modes:
-        valid &= selective + full == layers_2d
-    cost = selective * stage.backward_selective + full * stage.backward_full
+        valid &= selective + full == layers
+    cost = selective * stages.backward_selective + full * stages.backward_full
     # Memory breaks ties only: its share stays below half a tick of time.
     ranked = np.where(valid, cost + 0.5 * scale.tick_seconds * memory / limit, np.inf)
-    best = ranked.argmin(axis=1)
-    rows = np.arange(len(layers))
-    chosen = selective[rows, best], np.broadcast_to(full, selective.shape)[rows, best]
-    return *chosen, valid[rows, best]
+    best = ranked.argmin(axis=-1)[..., None]
+    chosen = (
+        np.take_along_axis(np.broadcast_to(x, ranked.shape), best, axis=-1)[..., 0]
+        for x in (selective, full, valid)
+    )
+    s, f, fits = chosen
+    return s, f, fits.astype(bool)
 
 
 def _fewest_selective(
-    stage: Stages, layers: Array, full: Array, limit: float, modes: frozenset[str]
+    stages: Stages, layers: Array, full: Array, limit: float, modes: frozenset[str]
 ) -> Array:
     """Return for each number of full layers how many selective ones are needed beside them."""
-    shape = np.broadcast_shapes(layers.shape, full.shape)
-    left = np.broadcast_to(layers - full, shape)
+    left = np.maximum(layers - full, 0.0)
+    shape = np.broadcast_shapes(stages.in_flight.shape, left.shape)
     if "selective" not in modes:
         return np.zeros(shape)
     if "none" not in modes:
-        return np.maximum(left, 0.0)
-    per_layer = stage.saved_none - stage.saved_selective
-    if per_layer <= 0:
-        return np.zeros(shape)
-    saved = full * (stage.saved_none - stage.saved_full)
+        return np.broadcast_to(left, shape)
+    per_layer = stages.saved_none - stages.saved_selective
+    saved = full * (stages.saved_none - stages.saved_full)
     counts = []
     for some in (False, True):
         need = np.where(
             full > 0,
-            bytes_to_save(stage, layers, limit, selective=some, full=True),
-            bytes_to_save(stage, layers, limit, selective=some, full=False),
+            bytes_to_save(stages, layers, limit, selective=some, full=True),
+            bytes_to_save(stages, layers, limit, selective=some, full=False),
         )
-        counts.append(np.ceil((need / stage.in_flight - saved) / per_layer - 1e-9))
+        short = need / stages.in_flight - saved
+        with np.errstate(divide="ignore", invalid="ignore"):
+            whole = np.ceil(short / per_layer - 1e-9)
+        # Where selective recompute saves nothing, no number of layers helps.
+        counts.append(np.where(short <= 0, 0.0, np.where(per_layer > 0, whole, np.inf)))
     needed = np.where(counts[0] <= 0, 0.0, np.maximum(counts[1], 1.0))
-    if stage.backward_selective <= 0:  # free where communication hides it: take all of it
-        needed = np.maximum(needed, left)
-    return np.clip(needed, 0.0, layers.max() + 1)
+    # Free where communication hides it: take all of it.
+    needed = np.where((stages.backward_selective <= 0) & (per_layer > 0), left, needed)
+    return np.minimum(needed, layers + 1)

@@ -22,7 +22,9 @@ from autoplan.search.scaling import Scale
 __all__ = ["Found", "Walk"]
 
 _BATCH = 24
-_PROBES = 7
+#: Limits that are tried for the next plan, and how many of the promising ones are built.
+_PROBES = 64
+_TRIES = 3
 #: A bound is compared in ticks that were rounded up stage by stage; floats may differ by this share.
 _SLACK = 1e-9
 
@@ -82,27 +84,20 @@ class Walk:
         Layouts between here and there are matched by the next plan, which is smaller and hardly slower.
         """
         step_down = min(found.memory_ticks - 1, int(found.memory_ticks * (1.0 - thinning)))
-        if thinning <= 0:
+        if thinning <= 0 or step_down <= 0:
             return step_down
         most = found.step_ticks * self.scale.tick_seconds * (1.0 + thinning)
-        low, high = 0, step_down
-        for _ in range(_PROBES):
-            middle = (low + high) // 2
-            if self._reaches(found, middle, most):
-                high = middle
-            else:
-                low = middle
-        return high
+        limits = np.unique(np.linspace(step_down / 4, step_down, _PROBES).astype(np.int64))
+        group = self.groups[found.group].take(np.full(len(limits), found.position))
+        lower = bound(group, limits * self.scale.tick_bytes)
+        for i in np.flatnonzero(lower.step_seconds <= most)[:_TRIES]:
+            menu = self._menu(group, int(i), float(limits[i] * self.scale.tick_bytes), most, lower)
+            if self._incumbent(menu) <= most:
+                return int(limits[i])
+        return step_down
 
-    def _reaches(self, found: Found, limit_ticks: int, seconds: float) -> bool:
-        """Return whether the candidate found also has a layout that is as fast within the limit."""
-        group = self.groups[found.group].take(np.array([found.position]))
-        limit = limit_ticks * self.scale.tick_bytes
-        lower = bound(group, limit)
-        if lower.step_seconds[0] > seconds:
-            return False
-        offered = _offered(group, 0, seconds, lower)
-        return self._incumbent(menu_of(group, 0, limit, offered, self.scale)) <= seconds
+    def _menu(self, group: Group, i: int, limit: float, best: float, lower: Bound) -> Menu:
+        return menu_of(group, i, limit, _offered(group, i, best, lower), self.scale)
 
     def fastest(self, limit_ticks: int) -> Found | None:
         """Return the fastest layout within the limit, of all layouts; None when there is none."""
@@ -156,7 +151,7 @@ class Walk:
             lower = float(fresh.step_seconds[i])
             if lower > best * (1 + _SLACK):
                 break
-            menu = menu_of(part, int(i), limit, _offered(part, int(i), best, fresh), self.scale)
+            menu = self._menu(part, int(i), limit, best, fresh)
             if not menu.empty:
                 incumbent = self._incumbent(menu)
                 live.append(_Live(group, int(index[i]), lower, incumbent, menu))

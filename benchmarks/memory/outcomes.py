@@ -129,7 +129,8 @@ def _predicted(case: Case) -> Bytes:
     result = Bytes(
         peak_bytes=float(parts.allocated[index]),
         parameters=float(parts.parameters[index]),
-        gradients=float(parts.gradients[index]),
+        # All of them, as they stand after backward: at the peak they may not exist yet.
+        gradients=float(here.gradients_fixed + layout.layers[index] * here.gradients_layer),
         optimizer=float(parts.optimizer[index]),
         activations=_saved_by_stage(here, layout, index),
         saved_per_layer=float(_saved_by_layer(here, layout, index)),
