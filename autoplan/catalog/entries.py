@@ -13,7 +13,6 @@ from autoplan.errors import CatalogError, Problem, SpecError, UnsupportedError
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel import KernelSpec, StackSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, HardwareSpec, NodeSpec
-from autoplan.schema.huggingface import detect_huggingface, model_from_huggingface
 from autoplan.schema.job import JobSpec
 from autoplan.schema.loader import load_model, parse_yaml, validate
 from autoplan.schema.model import ModelSpec
@@ -88,6 +87,8 @@ def model(reference: str, base: Path) -> ModelSpec:
     """
     if not is_path(reference):
         return _loaded("model", reference, ModelSpec)
+    from autoplan.schema.huggingface import detect_huggingface, model_from_huggingface
+
     path = base / reference
     text = read_file(path)
     if path.suffix == ".json":
@@ -99,6 +100,8 @@ def model(reference: str, base: Path) -> ModelSpec:
 
 
 def _from_json(text: str, path: Path) -> ModelSpec:
+    from autoplan.schema.huggingface import detect_huggingface, model_from_huggingface
+
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -6,6 +6,7 @@ read the output went away.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Annotated, Any, Final
@@ -121,6 +122,8 @@ def _give_up(error: OSError) -> None:
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    # A command is short: collecting garbage, now or at exit, would only walk the solver's modules.
+    gc.disable()
     try:
         app(prog_name="autoplan")
     except KeyboardInterrupt:
@@ -129,3 +132,5 @@ def main() -> None:
     except OSError as error:
         _give_up(error)
         sys.exit(BAD_INPUT)
+    finally:
+        gc.freeze()

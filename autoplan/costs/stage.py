@@ -34,6 +34,7 @@ __all__ = [
     "stage_tail",
     "tail_floor",
     "bytes_to_save",
+    "recompute_room",
 ]
 
 
@@ -263,14 +264,12 @@ def stage_memory(stages: Stages, layers: Array, selective: Array, full: Array) -
     return _used(stages, state + peak)
 
 
-def bytes_to_save(
-    stages: Stages, layers: Array, limit: Array | float, *, selective: bool, full: bool
-) -> Array:
+def bytes_to_save(stages: Stages, layers: Array, limit: Array | float, again: Array) -> Array:
     """Return how many bytes recompute must save for a stage of ``layers`` to stay within ``limit``.
 
     The inverse of ``stage_memory``: with s + f recomputed layers that save this much or more, the loss and
-    the backward of a layer fit. ``selective`` and ``full`` say which kinds of recompute there will be,
-    since the layer being recomputed needs its room. Infinite where no recompute can help.
+    the backward of a layer fit. ``again`` is the room of the layer being recomputed (``recompute_room``).
+    Infinite where no recompute can help.
     """
     room = (limit - stages.framework) / stages.reserved_share
     gradients = stages.gradients_fixed + layers * stages.gradients_layer
@@ -280,15 +279,18 @@ def bytes_to_save(
         + layers * (stages.parameters_layer + stages.optimizer_state_layer)
     )
     gathered = stages.gathered_fixed + layers * stages.gathered_layer
-    again = _recomputed(stages, np.asarray(float(selective)), np.asarray(float(full)))
-    beside = np.maximum(stages.head_peak, stages.head_saved + stages.working + again) + gathered
-    none = np.zeros(())
-    kept = _kept(stages, layers, none, none)
-    need = state + gradients * stages.gradients_early + beside + kept - room
-    end = state + gradients + gathered + stages.working + stages.saved_none
-    update = state + gradients + stages.update_fixed + layers * stages.update_layer
-    short: Array = np.where(np.maximum(end, update) > room, np.inf, need)
+    beside = np.maximum(stages.head_peak, stages.head_saved + stages.working + again)
+    kept = stages.in_flight * layers * stages.saved_none
+    need = state + gradients * stages.gradients_early + gathered + beside + kept - room
+    end = gathered + stages.working + stages.saved_none
+    update = stages.update_fixed + layers * stages.update_layer
+    short: Array = np.where(state + gradients + np.maximum(end, update) > room, np.inf, need)
     return short
+
+
+def recompute_room(stages: Stages, *, selective: bool, full: bool) -> Array:
+    """Return what one layer's recompute brings back, of the kinds that a stage has [byte]."""
+    return _recomputed(stages, np.asarray(float(selective)), np.asarray(float(full)))
 
 
 def _kept(stages: Stages, layers: Array, selective: Array, full: Array) -> Array:

@@ -72,7 +72,7 @@ def _relaxed_recompute(
     Of two ways to save bytes the cheaper one a byte comes first; whole recompute then takes the place of
     selective on layer after layer.
     """
-    need = bytes_to_save(stages, layers, limit, selective=False, full=False) / stages.in_flight
+    need = bytes_to_save(stages, layers, limit, np.zeros(())) / stages.in_flight
     save_s = stages.saved_none - stages.saved_selective
     save_f = stages.saved_none - stages.saved_full
     inf = np.array(np.inf)

@@ -55,9 +55,14 @@ class Group:
             gpipe=self.gpipe[index],
         )
 
+    @property
+    def block_size(self) -> int:
+        """How many candidates to work on at once, so that arrays [C, p, L] stay small."""
+        return max(1, _BLOCK // (self.pp * self.layers))
+
     def blocks(self) -> Iterator[NDArray[np.int64]]:
-        """Yield positions of candidates in blocks whose arrays [C, p, L] stay small."""
-        size = max(1, _BLOCK // (self.pp * self.layers))
+        """Yield positions of candidates, block by block."""
+        size = self.block_size
         positions = np.arange(len(self.candidates))
         yield from (positions[i : i + size] for i in range(0, len(positions), size))
 

@@ -8,6 +8,7 @@ stage holds how many layers is left to the solver.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from autoplan.costs.arrays import Array
 from autoplan.costs.stage import (
     Stages,
     bytes_to_save,
+    recompute_room,
     stage_backward,
     stage_forward,
     stage_memory,
@@ -27,8 +29,7 @@ from autoplan.search.scaling import Scale
 __all__ = ["Menu", "Option", "menu_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One way to fill a stage; times and memory in ticks, times of one virtual stage's microbatch."""
 
     layers: int
@@ -90,7 +91,7 @@ def _options(  # noqa: PLR0913 - a stage's options depend on all of these
 ) -> tuple[list[list[Option]], NDArray[np.bool_]]:
     """Return the options of every stage (coefficients [p, 1]) for every count, and which fit [p, n]."""
     layers = counts.astype(np.float64)[None, :]
-    selective, full, fits = _fastest_mix(stages, layers, limit, modes, scale)
+    selective, full, memory, fits = _fastest_mix(stages, layers, limit, modes, scale)
     forward = stage_forward(stages, layers) / v
     backward = stage_backward(stages, layers, selective, full) / v
     columns = (
@@ -101,7 +102,7 @@ def _options(  # noqa: PLR0913 - a stage's options depend on all of these
         scale.step_ticks(backward),
         scale.step_ticks(forward + backward),
         scale.step_ticks(stage_tail(stages, layers, selective, full).total),
-        scale.memory_ticks(stage_memory(stages, layers, selective, full)),
+        scale.memory_ticks(memory),
     )
     table = np.stack(columns, axis=-1).tolist()
     return [[Option(*entry) for entry in row] for row in table], fits
@@ -109,8 +110,8 @@ def _options(  # noqa: PLR0913 - a stage's options depend on all of these
 
 def _fastest_mix(
     stages: Stages, layers: Array, limit: float, modes: frozenset[str], scale: Scale
-) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Return selective and full layers of the fastest mix, and whether it fits, each of shape [p, n].
+) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
+    """Return selective and full layers of the fastest mix, its memory and whether it fits, shape [p, n].
 
     For each number of wholly recomputed layers the fewest selective ones that fit are found from the bytes
     to save; among equal times the mix that needs the least memory is taken.
@@ -129,10 +130,10 @@ def _fastest_mix(
     best = ranked.argmin(axis=-1)[..., None]
     chosen = (
         np.take_along_axis(np.broadcast_to(x, ranked.shape), best, axis=-1)[..., 0]
-        for x in (selective, full, valid)
+        for x in (selective, full, memory, valid)
     )
-    s, f, fits = chosen
-    return s, f, fits.astype(bool)
+    s, f, used, fits = chosen
+    return s, f, used, fits.astype(bool)
 
 
 def _fewest_selective(
@@ -147,14 +148,15 @@ def _fewest_selective(
         return np.broadcast_to(left, shape)
     per_layer = stages.saved_none - stages.saved_selective
     saved = full * (stages.saved_none - stages.saved_full)
+    rooms = [
+        recompute_room(stages, selective=some, full=whole)
+        for some in (False, True)
+        for whole in (False, True)
+    ]
+    need = bytes_to_save(stages, layers, limit, np.stack(rooms)) / stages.in_flight
     counts = []
-    for some in (False, True):
-        need = np.where(
-            full > 0,
-            bytes_to_save(stages, layers, limit, selective=some, full=True),
-            bytes_to_save(stages, layers, limit, selective=some, full=False),
-        )
-        short = need / stages.in_flight - saved
+    for without, beside in ((need[0], need[1]), (need[2], need[3])):
+        short = np.where(full > 0, beside, without) - saved
         with np.errstate(divide="ignore", invalid="ignore"):
             whole = np.ceil(short / per_layer - 1e-9)
         # Where selective recompute saves nothing, no number of layers helps.

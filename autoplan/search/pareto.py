@@ -7,7 +7,7 @@ only grow as the limit tightens, so most candidates are looked at once and never
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,8 @@ __all__ = ["Found", "Walk"]
 
 _BATCH = 24
 #: Limits that are tried for the next plan, and how many of the promising ones are built.
-_PROBES = 64
-_TRIES = 3
+_PROBES = 48
+_TRIES = 2
 #: A bound is compared in ticks that were rounded up stage by stage; floats may differ by this share.
 _SLACK = 1e-9
 
@@ -45,13 +45,15 @@ class Found:
 class _Live:
     """A candidate that may hold the fastest layout: its menu under the limit in force.
 
-    ``incumbent_seconds`` is the step of some layout that the menu allows.
+    ``incumbent_seconds`` is the step of some layout that the menu allows; ``rest_seconds`` the least that
+    a step takes beside its slowest stage: every stage once, and the tail.
     """
 
     group: int
     position: int
     bound_seconds: float
     incumbent_seconds: float
+    rest_seconds: float
     menu: Menu
 
 
@@ -87,7 +89,7 @@ class Walk:
         if thinning <= 0 or step_down <= 0:
             return step_down
         most = found.step_ticks * self.scale.tick_seconds * (1.0 + thinning)
-        limits = np.unique(np.linspace(step_down / 4, step_down, _PROBES).astype(np.int64))
+        limits = np.unique(np.linspace(step_down / 2, step_down, _PROBES).astype(np.int64))
         group = self.groups[found.group].take(np.full(len(limits), found.position))
         lower = bound(group, limits * self.scale.tick_bytes)
         for i in np.flatnonzero(lower.step_seconds <= most)[:_TRIES]:
@@ -103,15 +105,34 @@ class Walk:
         """Return the fastest layout within the limit, of all layouts; None when there is none."""
         limit = limit_ticks * self.scale.tick_bytes
         live, best = self._survivors(limit)
-        menus = [c for c in live if c.bound_seconds <= best * (1 + _SLACK)]
+        menus = [tight for c in live if (tight := self._tightened(c, best)) is not None]
         if not menus:
             return None
         ceiling = min(self.ceiling, int(best / self.scale.tick_seconds) + 1)
-        self.solves += 1
         self.solved.update((c.group, c.position) for c in menus)
+        self.solves += 1
         layers = self.groups[0].layers
         solution = solve([c.menu for c in menus], layers, ceiling, limit_ticks)
         return None if solution is None else _found(menus[solution.candidate], solution)
+
+    def _tightened(self, live: _Live, best: float) -> _Live | None:
+        """Return ``live`` without options that cannot be part of a step of ``best``; None if none can."""
+        if live.bound_seconds > best * (1 + _SLACK):
+            return None
+        if not live.menu.pace:
+            return live
+        slowest = (best - live.rest_seconds) * (1 + _SLACK) / live.menu.pace
+        ticks = int(slowest / self.scale.tick_seconds) + 1
+        stages = [[o for o in row if o.both_ticks <= ticks] for row in live.menu.stages]
+        layers = self.groups[0].layers
+        most = [max((o.layers for o in row), default=0) for row in stages]
+        needed = [layers - sum(most) + own for own in most]
+        kept = tuple(
+            tuple(o for o in row if o.layers >= least)
+            for row, least in zip(stages, needed, strict=True)
+        )
+        menu = replace(live.menu, stages=kept)
+        return None if menu.empty else replace(live, menu=menu)
 
     def _survivors(self, limit: float) -> tuple[list[_Live], float]:
         """Return candidates with menus, in order of bounds, until no other bound is below the best."""
@@ -136,7 +157,8 @@ class Walk:
         group = int(np.argmin(least))
         if least[group] > best * (1 + _SLACK) or not np.isfinite(least[group]):
             return None
-        order = np.argsort(stale[group], kind="stable")[:_BATCH]
+        size = min(_BATCH, self.groups[group].block_size)
+        order = np.argsort(stale[group], kind="stable")[:size]
         return group, order[np.isfinite(stale[group][order])]
 
     def _refreshed(
@@ -154,7 +176,8 @@ class Walk:
             menu = self._menu(part, int(i), limit, best, fresh)
             if not menu.empty:
                 incumbent = self._incumbent(menu)
-                live.append(_Live(group, int(index[i]), lower, incumbent, menu))
+                rest = float(fresh.stage_sum[i] / part.v[i] + fresh.tail[i])
+                live.append(_Live(group, int(index[i]), lower, incumbent, rest, menu))
                 best = min(best, incumbent)
         return live
 
