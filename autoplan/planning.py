@@ -52,8 +52,6 @@ def _plannable(job: Job | str | Path) -> Job:
     model = job.model
     if model.moe is not None or model.mla is not None:
         what = "experts" if model.moe is not None else "latent attention"
-        raise UnsupportedError(
-            f"{model.name} has {what}, which this version counts but does not plan yet"
-        )
+        raise UnsupportedError(f"{model.name} has {what}, which this version counts but does not plan yet")
     peak_flops(job.cluster, job.precision)
     return job

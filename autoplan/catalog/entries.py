@@ -107,9 +107,7 @@ def _from_json(text: str, path: Path) -> ModelSpec:
     except (ValueError, RecursionError) as error:
         raise SpecError([Problem(f"not JSON: {error}", "$", str(path))]) from error
     if not isinstance(config, dict) or not detect_huggingface(config):
-        raise SpecError(
-            [Problem("not a Hugging Face config: it names no model_type", "$", str(path))]
-        )
+        raise SpecError([Problem("not a Hugging Face config: it names no model_type", "$", str(path))])
     return model_from_huggingface(config, name=str(path))
 
 
@@ -129,9 +127,7 @@ def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:
         return node, node.devices * entry.nodes
     holders = [n for n in entry_names("node") if _holds(n, entry.name)]
     hint = f": {', '.join(holders)}" if holders else ""
-    raise UnsupportedError(
-        f"{reference!r} is a device; name a node or a cluster that holds it{hint}"
-    )
+    raise UnsupportedError(f"{reference!r} is a device; name a node or a cluster that holds it{hint}")
 
 
 def _holds(node_name: str, device_name: str) -> bool:
@@ -141,9 +137,7 @@ def _holds(node_name: str, device_name: str) -> bool:
 def _hardware_entry(reference: str, base: Path) -> NodeSpec | ClusterSpec | DeviceSpec:
     if is_path(reference):
         path = base / reference
-        entry: NodeSpec | ClusterSpec | DeviceSpec = load_model(
-            read_file(path), HardwareSpec, name=str(path)
-        )
+        entry: NodeSpec | ClusterSpec | DeviceSpec = load_model(read_file(path), HardwareSpec, name=str(path))
         return entry
     if reference in entry_names("node"):
         return _loaded("node", reference, NodeSpec)

@@ -67,7 +67,7 @@ def _resolved(spec: JobSpec, name: str, base: Path, document: Document | None) -
     the_stack = attempts.find("stack", lambda: stack(spec.stack or usual or "analytic"))
     if the_model is None or cluster is None or the_stack is None:
         raise SpecError(attempts.problems)
-    job = Job(
+    return Job(
         name=name,
         model=the_model,
         cluster=cluster,
@@ -80,7 +80,6 @@ def _resolved(spec: JobSpec, name: str, base: Path, document: Document | None) -
         limits=spec.limits,
         objectives=spec.objectives,
     )
-    return job
 
 
 def _cluster(spec: JobSpec, base: Path) -> Cluster:

@@ -27,9 +27,7 @@ KindArgument = Annotated[
 
 KindOption = Annotated[
     Kind | None,
-    typer.Option(
-        "--kind", metavar="KIND", help=f"Look only among these: {_KINDS}.", show_default=False
-    ),
+    typer.Option("--kind", metavar="KIND", help=f"Look only among these: {_KINDS}.", show_default=False),
 ]
 
 app = typer.Typer(
@@ -58,9 +56,7 @@ def list_entries(
 
 @app.command(short_help="Print one entry.")
 def show(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The name of an entry.", show_default=False)
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of an entry.", show_default=False)],
     kind: KindOption = None,
     form: FormatOption = Format.table,
     output: OutputOption = None,

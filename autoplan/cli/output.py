@@ -76,9 +76,7 @@ class Kind(StrEnum):
 
 JobArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="JOB", help="A job file, or the name of a shipped job.", show_default=False
-    ),
+    typer.Argument(metavar="JOB", help="A job file, or the name of a shipped job.", show_default=False),
 ]
 
 FormatOption = Annotated[
@@ -158,9 +156,7 @@ def _replace(output: Path, text: str) -> None:
             raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise typer.BadParameter(
-            f"cannot write {str(output)!r}: {reason}", param_hint="--output"
-        ) from error
+        raise typer.BadParameter(f"cannot write {str(output)!r}: {reason}", param_hint="--output") from error
 
 
 def _mode(target: Path) -> int:

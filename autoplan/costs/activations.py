@@ -89,9 +89,7 @@ def _drops(model: ModelSpec, block: BlockPolicy) -> bool:
     return block.dropout and not model.gated
 
 
-def _divided(
-    model: ModelSpec, block: BlockPolicy, s: int, e: float
-) -> tuple[float, float]:
+def _divided(model: ModelSpec, block: BlockPolicy, s: int, e: float) -> tuple[float, float]:
     """Return what tensor parallelism divides: all but core attention, and core attention."""
     q, k, f = model.heads * model.head_dim, model.kv_heads * model.head_dim, model.ffn_size
     qkv = e * (q + 2 * k)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Array", "Candidates", "Ints", "column"]
 
-Array: TypeAlias = NDArray[np.float64]
+Array: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
 
 
-def column(array: Array | Ints) -> Array:
+def column(array: Array | Ints | NDArray[np.bool_]) -> Array:
     """Return ``array`` of shape [C] as float of shape [C, 1], to stand beside stages."""
     return np.asarray(array, dtype=np.float64)[:, None]
 

@@ -64,10 +64,7 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     products = _products(job.model, tokens, candidates)
     forward_gemm = sum((gemm_seconds(m, n, k, machine) for m, n, k in products), np.zeros(1))
     backward_gemm = sum(
-        (
-            gemm_seconds(m, k, n, machine) + gemm_seconds(k, n, m, machine)
-            for m, n, k in products
-        ),
+        (gemm_seconds(m, k, n, machine) + gemm_seconds(k, n, m, machine) for m, n, k in products),
         np.zeros(1),
     )
     attention, attention_backward = _attention(job, candidates, machine)
@@ -75,9 +72,7 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     # The host launches kernels one by one; a device that is faster waits for it.
     launches = job.stack.block.kernels * machine.host_launch
     forward = np.maximum(forward_gemm + attention + stream, launches)
-    backward = np.maximum(
-        backward_gemm + attention_backward + stream_backward, _BACKWARD_KERNELS * launches
-    )
+    backward = np.maximum(backward_gemm + attention_backward + stream_backward, _BACKWARD_KERNELS * launches)
     again = {"attention": attention, "matmul-outputs": stream}[job.stack.block.selective]
     tensor = tensor_seconds(job, candidates, machine, passes=_sublayers(job.model))
     return BlockTimes(
@@ -91,9 +86,7 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     )
 
 
-def _products(
-    model: ModelSpec, tokens: Array, candidates: Candidates
-) -> list[tuple[Array, Array, Array]]:
+def _products(model: ModelSpec, tokens: Array, candidates: Candidates) -> list[tuple[Array, Array, Array]]:
     t = candidates.tp.astype(np.float64)
     h = np.asarray(float(model.hidden_size))
     q = model.heads * model.head_dim / t
@@ -147,9 +140,7 @@ def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> tupl
     return first + second + softmax, 2 * (first + second) + softmax
 
 
-def _streams(
-    job: Job, tokens: Array, candidates: Candidates, machine: Machine
-) -> tuple[Array, Array]:
+def _streams(job: Job, tokens: Array, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
     """Return the memory-bound time of a layer, forward and backward.
 
     Elements moved for each token, forward: two norms 4h, two residual additions 6h, rotation 2(q+k),
@@ -159,8 +150,8 @@ def _streams(
     t = candidates.tp.astype(np.float64)
     whole = np.where(candidates.sequence_parallel == 1, t, 1.0)
     h = model.hidden_size / whole
-    rotated = 2 * (model.heads + model.kv_heads) * model.head_dim / t
-    rotated = rotated if model.positions == "rope" else 0.0
+    turned = model.heads + model.kv_heads if model.positions == "rope" else 0
+    rotated = 2 * turned * model.head_dim / t
     f = model.ffn_size / t
     forward = 10 * h + rotated + (3 if model.gated else 2) * f
     backward = 12 * h + rotated + (5 if model.gated else 3) * f
@@ -189,8 +180,8 @@ def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, *, passes
     """
     if machine.overlap.everything:
         return np.zeros(len(candidates))
-    size = machine.element_bytes * job.model.hidden_size * candidates.microbatch
-    size = size * float(job.workload.sequence_length)
+    tokens = candidates.microbatch * float(job.workload.sequence_length)
+    size = machine.element_bytes * job.model.hidden_size * tokens
     group, links = tensor_group(candidates), machine.links
     reduced = collective_seconds("all_reduce", size, group, links)
     split = collective_seconds("reduce_scatter", size, group, links) + collective_seconds(

@@ -79,9 +79,7 @@ def collective_seconds(operation: Operation, size: Array, group: Group, links: L
     return result
 
 
-def _ring_seconds(
-    operation: Operation, size: Array, group: Group, within: Array, links: Links
-) -> Array:
+def _ring_seconds(operation: Operation, size: Array, group: Group, within: Array, links: Links) -> Array:
     nodes = np.ceil(group.ranks / within)
     crossing = nodes > 1
     fabric = _fabric_bandwidth(within, links)
@@ -93,9 +91,7 @@ def _ring_seconds(
     return seconds
 
 
-def _hop_seconds(  # noqa: PLR0913 - hops are counted from all of these
-    operation: Operation, ranks: Array, within: Array, nodes: Array, links: Links
-) -> Array:
+def _hop_seconds(operation: Operation, ranks: Array, within: Array, nodes: Array, links: Links) -> Array:
     """Return the latency of all hops: of a ring, or of a tree where that is shorter.
 
     A ring takes n - 1 steps (twice that for an all-reduce), nodes - 1 of them across nodes; a double tree,

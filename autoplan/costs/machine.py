@@ -87,9 +87,7 @@ def machine_of(job: Job) -> Machine:
     attention_halves = (attention.half_sequence.value, attention.half_rows.value)
     return Machine(
         peak_flops=peak,
-        gemm=Rate(
-            peak * gemm.ceiling.value * gemm.sustained_share.value, halves, gemm.launch.value
-        ),
+        gemm=Rate(peak * gemm.ceiling.value * gemm.sustained_share.value, halves, gemm.launch.value),
         attention_forward=Rate(
             peak * share * attention.forward_ceiling.value, attention_halves, attention.launch.value
         ),

@@ -56,7 +56,7 @@ def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine) -> Array:
     return _blend(compute, touched / machine.stream_bandwidth) + machine.gemm.launch
 
 
-def attention_seconds(  # noqa: PLR0913 - an attention shape has this many extents
+def attention_seconds(
     sequences: Array, tokens: int, keys: float, heads: Array, head_dim: int, rate: Rate
 ) -> Array:
     """Return the time of fused causal attention over ``sequences`` of ``tokens`` tokens [s].

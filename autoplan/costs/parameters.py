@@ -228,9 +228,7 @@ def _sum_over_layers(model: ModelSpec, part: Callable[[LayerParameters], int]) -
     """Sum ``part`` over all layers; a model has at most two kinds, so count each once."""
     kinds = Counter(map(model.is_moe_layer, range(model.layers)))
     examples = {model.is_moe_layer(index): index for index in range(model.layers)}
-    return sum(
-        count * part(layer_parameters(model, examples[kind])) for kind, count in kinds.items()
-    )
+    return sum(count * part(layer_parameters(model, examples[kind])) for kind, count in kinds.items())
 
 
 def _norm(model: ModelSpec, width: int) -> int:

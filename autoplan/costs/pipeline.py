@@ -59,7 +59,7 @@ def microbatches_in_flight(p: int, m: Array, v: Array, schedule: Ints) -> Array:
     return in_flight
 
 
-def pipeline_seconds(  # noqa: PLR0913 - a schedule is its stages and these three numbers
+def pipeline_seconds(
     forward: Array, backward: Array, m: Array, v: Array, schedule: Ints, axis: int = -1
 ) -> Array:
     """Return the time from the first forward to the last backward of a step [s].

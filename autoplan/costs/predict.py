@@ -210,8 +210,7 @@ class _Prices:
             step_seconds_upper_bound=float(self.upper[row]),
             tokens_per_second=tokens / seconds,
             tokens_per_second_per_device=tokens / seconds / layout.devices,
-            model_flops_utilization=model_flops_per_step(job)
-            / (seconds * layout.devices * self.peak_flops),
+            model_flops_utilization=model_flops_per_step(job) / (seconds * layout.devices * self.peak_flops),
             bubble_share=time.bubble / seconds,
             microbatches=int(self.m[row]),
             peak_memory_bytes_per_device=fullest.total,
@@ -228,11 +227,11 @@ class _Prices:
     def _time(self, row: int) -> TimePrediction:
         """Split the step along its slowest stage; what that stage idles is the bubble."""
         stages, m, block = self.stages.take(row), float(self.m[row]), self.block
-        l, s, f = (x[row] for x in (self.counts.layers, self.counts.selective, self.counts.full))
-        both = stage_forward(stages, l) + stage_backward(stages, l, s, f)
+        n, s, f = (x[row] for x in (self.counts.layers, self.counts.selective, self.counts.full))
+        both = stage_forward(stages, n) + stage_backward(stages, n, s, f)
         slowest = int(both.argmax())
         here = stages.take(slowest)
-        layers, full = float(l[slowest]), float(f[slowest])
+        layers, full = float(n[slowest]), float(f[slowest])
         again = float(s[slowest] * here.backward_selective + full * here.backward_full)
         tensor_again = full * float(block.tensor_full[row])
         tensor = layers * float(block.tensor_forward[row] + block.tensor_backward[row])
@@ -240,7 +239,7 @@ class _Prices:
         waits = layers * float(here.forward_layer + here.backward_layer) - computed - tensor
         boundary = float(self.boundary[row])
         outside = float(here.forward_fixed + here.backward_fixed) - boundary
-        tail = stage_tail(stages, l, s, f)
+        tail = stage_tail(stages, n, s, f)
         worst = int(tail.total.argmax())
         bubble = float(self.step[row]) - m * float(both[slowest]) - float(tail.total[worst])
         return TimePrediction(
@@ -318,12 +317,11 @@ def _step(stages: Stages, counts: _Counts, job: Job, candidates: Candidates) -> 
     backward = stage_backward(stages, counts.layers, counts.selective, counts.full)
     tail = stage_tail(stages, counts.layers, counts.selective, counts.full).total
     m, v = microbatches(job, candidates), candidates.vpp.astype(np.float64)
-    seconds: Array = pipeline_seconds(forward, backward, m, v, candidates.schedule)
-    return seconds + tail.max(axis=-1)
+    busy = pipeline_seconds(forward, backward, m, v, candidates.schedule)
+    seconds: Array = busy + tail.max(axis=-1)
+    return seconds
 
 
-def _memory_prediction(
-    fullest: StageMemory, stages: tuple[StageMemory, ...]
-) -> MemoryPrediction:
+def _memory_prediction(fullest: StageMemory, stages: tuple[StageMemory, ...]) -> MemoryPrediction:
     categories = {name: getattr(fullest, name) for name in _CATEGORIES}
     return MemoryPrediction(stages=stages, **categories)

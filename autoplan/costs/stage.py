@@ -27,14 +27,14 @@ from autoplan.costs.arrays import Array
 __all__ = [
     "MemoryParts",
     "Stages",
+    "bytes_to_save",
+    "recompute_room",
     "stage_backward",
     "stage_forward",
     "stage_memory",
     "stage_memory_parts",
     "stage_tail",
     "tail_floor",
-    "bytes_to_save",
-    "recompute_room",
 ]
 
 
@@ -136,12 +136,8 @@ def stage_tail(stages: Stages, layers: Array, selective: Array, full: Array) -> 
     backward = stage_backward(stages, layers, selective, full)
     forward = stage_forward(stages, layers)
     exposed = _exposed(stages, reduce, backward, stages.hides_reduce, stages.bucket_reduce)
-    exposed = exposed + _exposed(
-        stages, gather, forward, stages.hides_gather, stages.bucket_gather
-    )
-    return TailParts(
-        exposed=exposed, optimizer=stages.optimizer_fixed + layers * stages.optimizer_layer
-    )
+    exposed = exposed + _exposed(stages, gather, forward, stages.hides_gather, stages.bucket_gather)
+    return TailParts(exposed=exposed, optimizer=stages.optimizer_fixed + layers * stages.optimizer_layer)
 
 
 def tail_floor(stages: Stages, layers: Array) -> Array:
@@ -158,9 +154,7 @@ def tail_floor(stages: Stages, layers: Array) -> Array:
     return floor
 
 
-def _exposed(
-    stages: Stages, traffic: Array, window: Array, hides: Array, bucket: Array
-) -> Array:
+def _exposed(stages: Stages, traffic: Array, window: Array, hides: Array, bucket: Array) -> Array:
     left = np.minimum(np.maximum((traffic - window) / stages.chunks, bucket), traffic)
     felt = left + stages.interference * (traffic - left)
     exposed: Array = np.where(hides > 0, felt, traffic)
@@ -196,9 +190,7 @@ class MemoryParts:
 MOMENTS = ("loss", "backward", "end of backward", "optimizer step")
 
 
-def stage_memory_parts(
-    stages: Stages, layers: Array, selective: Array, full: Array
-) -> MemoryParts:
+def stage_memory_parts(stages: Stages, layers: Array, selective: Array, full: Array) -> MemoryParts:
     """Return a stage's memory at the moment of its peak.
 
     Moments: the loss (all activations kept, logits at their worst); the backward of the last layer (all
@@ -210,10 +202,8 @@ def stage_memory_parts(
     """
     table = _moment_table(stages, layers, selective, full)
     shape = np.broadcast_shapes(*(np.shape(x) for column in table.values() for x in column))
-    stacked = {
-        name: np.stack([np.broadcast_to(x, shape) for x in column]) for name, column in table.items()
-    }
-    moment = sum(stacked.values()).argmax(axis=0)
+    stacked = {name: np.stack([np.broadcast_to(x, shape) for x in column]) for name, column in table.items()}
+    moment = np.asarray(sum(stacked.values())).argmax(axis=0)
     worst = {n: np.take_along_axis(x, moment[None], axis=0)[0] for n, x in stacked.items()}
     parameters = stages.parameters_fixed + layers * stages.parameters_layer
     state = stages.optimizer_state_fixed + layers * stages.optimizer_state_layer

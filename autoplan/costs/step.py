@@ -14,7 +14,6 @@ from autoplan.costs.machine import Machine
 from autoplan.costs.operations import gemm_seconds, stream_seconds
 from autoplan.costs.parameters import (
     embedding_norm_parameters,
-    embedding_parameters,
     final_norm_parameters,
     layer_parameters,
     position_parameters,
@@ -149,9 +148,9 @@ class _Beside:
 
     def seconds(self, compute: Array, traffic: Array) -> Array:
         """Return max(C, N) + share x min(C, N)."""
-        both: Array = np.maximum(compute, traffic)
-        both = both + self.interference * np.minimum(compute, traffic)
-        return both
+        longer: Array = np.maximum(compute, traffic)
+        shorter: Array = np.minimum(compute, traffic)
+        return longer + self.interference * shorter
 
 
 def _microbatch_traffic(context: _Context, parameters: Array) -> tuple[Array, Array]:

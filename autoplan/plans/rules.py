@@ -6,9 +6,9 @@ A rule is a predicate over arrays of candidates, so the search removes what brea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from autoplan.schema.layout import SCHEDULES, Layout
 __all__ = ["Rule", "broken_rules", "rules_for"]
 
 Mask = NDArray[np.bool_]
+T = TypeVar("T")
 
 _INTERLEAVED = SCHEDULES.index("interleaved")
 
@@ -32,7 +33,7 @@ class Rule:
     keeps: Callable[[Candidates], Mask]
 
 
-def _among(values: Ints, allowed: Any) -> Mask:
+def _among(values: Ints, allowed: Sequence[int]) -> Mask:
     mask: Mask = np.isin(values, np.asarray(allowed, dtype=np.int64))
     return mask
 
@@ -49,16 +50,12 @@ def rules_for(job: Job) -> list[Rule]:
 
 def _model_rules(job: Job) -> Iterator[Rule]:
     model = job.model
-    yield Rule(
-        f"tp divides the {model.heads} attention heads", lambda c: _divides(model.heads, c.tp)
-    )
+    yield Rule(f"tp divides the {model.heads} attention heads", lambda c: _divides(model.heads, c.tp))
     yield Rule(
         f"tp divides the {model.kv_heads} key-value heads, or is a multiple of them",
         lambda c: _divides(model.kv_heads, c.tp) | (c.tp % model.kv_heads == 0),
     )
-    yield Rule(
-        f"tp divides the MLP width of {model.ffn_size}", lambda c: _divides(model.ffn_size, c.tp)
-    )
+    yield Rule(f"tp divides the MLP width of {model.ffn_size}", lambda c: _divides(model.ffn_size, c.tp))
     yield Rule(
         f"pp x vpp is at most the {model.layers} layers",
         lambda c: np.asarray(c.pp * c.vpp <= model.layers),
@@ -86,8 +83,7 @@ def _job_rules(job: Job) -> Iterator[Rule]:
     )
     yield Rule(
         "the interleaved schedule needs a pipeline and microbatches in multiples of pp",
-        lambda c: (c.schedule != _INTERLEAVED)
-        | ((c.pp > 1) & _divides(batch, c.dp * c.microbatch * c.pp)),
+        lambda c: (c.schedule != _INTERLEAVED) | ((c.pp > 1) & _divides(batch, c.dp * c.microbatch * c.pp)),
     )
 
 
@@ -98,18 +94,14 @@ def _stack_rules(job: Job) -> Iterator[Rule]:
     piped = ", ".join(map(str, rules.zero_stages_with_pipeline)) or "none"
     yield Rule(
         f"{stack} runs pipelines with ZeRO stages {piped}",
-        lambda c: (
-            _among(c.zero, rules.zero_stages_with_pipeline) if c.pp > 1 else np.ones(len(c), bool)
-        ),
+        lambda c: _among(c.zero, rules.zero_stages_with_pipeline) if c.pp > 1 else np.ones(len(c), bool),
     )
     if not rules.tensor_parallel:
         yield Rule(f"{stack} does not split tensors", lambda c: c.tp == 1)
     if not rules.pipeline_parallel:
         yield Rule(f"{stack} has no pipelines", lambda c: np.full(len(c), c.pp == 1))
     if not rules.sequence_parallel:
-        yield Rule(
-            f"{stack} has no sequence parallelism", lambda c: np.asarray(c.sequence_parallel == 0)
-        )
+        yield Rule(f"{stack} has no sequence parallelism", lambda c: np.asarray(c.sequence_parallel == 0))
     schedules = [SCHEDULES.index(s) for s in rules.schedules]
     yield Rule(
         f"{stack} has the schedules {', '.join(rules.schedules)}",
@@ -117,7 +109,7 @@ def _stack_rules(job: Job) -> Iterator[Rule]:
     )
 
 
-def _listed(value: Any) -> tuple[Any, ...]:
+def _listed(value: T | tuple[T, ...]) -> tuple[T, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
@@ -138,9 +130,7 @@ def _search_rules(job: Job) -> Iterator[Rule]:
     if search.schedule != "any":
         names = _listed(search.schedule)
         known = tuple(SCHEDULES.index(s) for s in names)
-        yield Rule(
-            f"search.schedule allows {', '.join(names)}", lambda c: _among(c.schedule, known)
-        )
+        yield Rule(f"search.schedule allows {', '.join(names)}", lambda c: _among(c.schedule, known))
     if search.sequence_parallel != "any":
         wanted = search.sequence_parallel == "on"
         yield Rule(

@@ -103,9 +103,7 @@ def memory_table(predicted: Prediction, terminal: Terminal) -> Group:
     return _picture(title, cells, terminal, "magenta")
 
 
-def _picture(
-    title: str, cells: Sequence[tuple[str, str, float]], terminal: Terminal, colour: str
-) -> Group:
+def _picture(title: str, cells: Sequence[tuple[str, str, float]], terminal: Terminal, colour: str) -> Group:
     table = Table.grid(padding=(0, 2, 0, 0))
     for justify in _JUSTIFY:
         table.add_column(justify=justify, no_wrap=True)

@@ -132,7 +132,5 @@ def _parameters(kind: EntryKind, name: str) -> int | None:
 def catalog_problems() -> tuple[list[str], int]:
     """Return every problem of every entry, in sentences, and how many entries there are."""
     entries = [(kind, name) for kind in FOLDERS for name in entry_names(kind)]
-    problems = [
-        f"{kind} {name}: {problem}" for kind, name in entries for problem in check_entry(kind, name)
-    ]
+    problems = [f"{kind} {name}: {problem}" for kind, name in entries for problem in check_entry(kind, name)]
     return problems, len(entries)

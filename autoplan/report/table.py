@@ -100,9 +100,7 @@ def _plans_table(plans: Sequence[tuple[int, Plan]], terminal: Terminal) -> Table
 def _columns(plans: Sequence[Plan], terminal: Terminal) -> list[Column]:
     predictions = [plan.predicted for plan in plans]
     step, within = _step_columns(predictions, terminal)
-    tokens = Column(
-        "tokens/s\n/device", tuple(f"{p.tokens_per_second_per_device:,.0f}" for p in predictions)
-    )
+    tokens = Column("tokens/s\n/device", tuple(f"{p.tokens_per_second_per_device:,.0f}" for p in predictions))
     use = Column("MFU\n(%)", tuple(_percent(p.model_flops_utilization) for p in predictions))
     memory = _memory_columns(predictions, terminal)
     bubble = Column("bubble\n(%)", tuple(_percent(p.bubble_share) for p in predictions))
@@ -124,9 +122,7 @@ def _step_columns(predictions: Sequence[Prediction], terminal: Terminal) -> tupl
     within = tuple(
         f"{show(p.step_seconds_low)} {terminal.to} {show(p.step_seconds_high)}" for p in predictions
     )
-    return Column(f"step\n({unit})", steps, style="bold"), Column(
-        f"90 % interval\n({unit})", within
-    )
+    return Column(f"step\n({unit})", steps, style="bold"), Column(f"90 % interval\n({unit})", within)
 
 
 def _memory_columns(predictions: Sequence[Prediction], terminal: Terminal) -> list[Column]:

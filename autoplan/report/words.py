@@ -40,9 +40,7 @@ def job_lines(job: Job, terminal: Terminal) -> tuple[str, str]:
     cluster, work, dot = job.cluster, job.workload, f" {terminal.dot} "
     model = job.model.title or job.model.name
     size = format_count(total_parameters(job.model))
-    what = (
-        f"{model} ({size} parameters) on {cluster.devices} {terminal.times} {cluster.device.title}"
-    )
+    what = f"{model} ({size} parameters) on {cluster.devices} {terminal.times} {cluster.device.title}"
     nodes = f"{cluster.nodes} nodes" if cluster.nodes > 1 else "1 node"
     conditions = (
         f"{nodes} {cluster.node.name}",
@@ -78,8 +76,7 @@ def _runs(layers: Sequence[int], terminal: Terminal) -> str:
     """Return ``9/10/10/10/9`` as ``9/3x10/9``."""
     runs = ((n, len(list(same))) for n, same in groupby(layers))
     return "/".join(
-        f"{count}{terminal.times}{n}" if count > 2 else "/".join([str(n)] * count)
-        for n, count in runs
+        f"{count}{terminal.times}{n}" if count > 2 else "/".join([str(n)] * count) for n, count in runs
     )
 
 
@@ -178,9 +175,7 @@ def surety_sentences(job: Job) -> tuple[str, str]:
         f" memory within {_percent(doubt.memory.value)} ({doubt.memory.kind})"
     )
     where = "measured on this device" if measured else "not measured on this device"
-    kinds = ", ".join(
-        f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(job.kernels).items() if n
-    )
+    kinds = ", ".join(f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(job.kernels).items() if n)
     prices = f"kernel curves {job.kernels.name}: {where}; numbers: {kinds}"
     return intervals, prices
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
@@ -44,12 +44,10 @@ NumberKind = Literal["data sheet", "measured", "derived", "fitted", "guess"]
 class Frozen(BaseModel):
     """A value read from a file: immutable, and strict about what it is given."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, defer_build=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True, allow_inf_nan=False)
 
 
-def _quantity(dimension: Dimension, example: str) -> Any:
+def _quantity(dimension: Dimension, example: str) -> tuple[object, ...]:
     """Return the annotations of a field that is a text with a unit in a file, a float inside."""
 
     def read(value: object, info: ValidationInfo) -> float:

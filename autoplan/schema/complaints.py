@@ -73,9 +73,7 @@ class _Complaint:
         return len(self.path) - (len(union) - above)
 
 
-def problems_of(
-    errors: Iterable[ErrorDetails], document: Document, annotation: object
-) -> list[Problem]:
+def problems_of(errors: Iterable[ErrorDetails], document: Document, annotation: object) -> list[Problem]:
     """Return ``errors`` as problems of ``document``, one a path, in the order of its lines."""
     root = unfold(annotation)
     complaints = [c for error in errors if _is_true(c := _placed(error, document, root))]
@@ -178,14 +176,8 @@ def _kind_sentence(group: Sequence[_Complaint]) -> str:
         return f"{shown(value)} is not allowed: it must be {group[0].context.get('expected')}"
     if len(expected) == len(options) > 1:
         return f"{shown(value)} is not one of {', '.join(str(option) for option in options)}{hint}"
-    if (
-        isinstance(value, str)
-        and {"a whole number", "a number"}.intersection(expected)
-        and _is_number(value)
-    ):
-        return (
-            f"{shown(value)} is text, not {_listed(expected)}: write digits alone, without quotes"
-        )
+    if isinstance(value, str) and {"a whole number", "a number"}.intersection(expected) and _is_number(value):
+        return f"{shown(value)} is text, not {_listed(expected)}: write digits alone, without quotes"
     return f"{shown(value)} is not {_listed(expected)}{hint}"
 
 
@@ -251,11 +243,7 @@ def _bound_sentence(complaint: _Complaint) -> str:
     limit, value = complaint.context[name], complaint.value
     if isinstance(value, str) and value.endswith("%") and isinstance(limit, int | float):
         limit = f"{100 * limit:g} %"
-    words = (
-        words.replace("entries", "entry").replace("characters", "character")
-        if limit == 1
-        else words
-    )
+    words = words.replace("entries", "entry").replace("characters", "character") if limit == 1 else words
     return f"{shown(value)} {words.format(limit)}"
 
 

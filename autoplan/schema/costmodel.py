@@ -126,9 +126,7 @@ class MemoryPolicy(Frozen):
     """What a rank keeps and for how long; bytes are a parameter's."""
 
     parameter_bytes: int = Field(ge=0, le=8, description="working copy that stays between steps")
-    gathered_bytes: int = Field(
-        ge=1, le=8, description="copy gathered for use where parameters are sharded"
-    )
+    gathered_bytes: int = Field(ge=1, le=8, description="copy gathered for use where parameters are sharded")
     parameters_sharded_from: Literal[2, 3] = Field(
         description="ZeRO stage from which parameters are sharded; 2: gathered in forward, kept to backward"
     )

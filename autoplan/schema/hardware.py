@@ -133,9 +133,7 @@ class DeviceLink(Frozen):
     """The links that join a device to its peers without going over PCIe."""
 
     technology: Literal["nvlink", "xgmi", "roce"] = Field(description="kind of link")
-    bandwidth: SourcedBandwidth = Field(
-        description="one direction, all links of one device together"
-    )
+    bandwidth: SourcedBandwidth = Field(description="one direction, all links of one device together")
 
 
 class DeviceSpec(_Entry):

@@ -51,9 +51,7 @@ def _gpt_neox(fields: Fields) -> Spec:
 
 def _phi(fields: Fields) -> Spec:
     return {
-        **_classic(
-            fields, ffn_size=fields.integer("intermediate_size"), activation="gelu", tied=False
-        ),
+        **_classic(fields, ffn_size=fields.integer("intermediate_size"), activation="gelu", tied=False),
         "parallel_block": True,
         "shared_block_norm": True,
         "qk_norm": fields.flag("qk_layernorm", default=False),

@@ -62,9 +62,7 @@ class Fields:
         """Return whether the config has ``key`` at all, be it null."""
         return key in self._config
 
-    def integer(
-        self, *keys: str, default: int = ABSENT, least: int = 1, most: int = MAX_SIZE
-    ) -> int:
+    def integer(self, *keys: str, default: int = ABSENT, least: int = 1, most: int = MAX_SIZE) -> int:
         """Return a whole number; a missing one is ``default``, or a problem if there is none."""
         value = self.given(*keys)
         if value is None and default != ABSENT:
@@ -131,9 +129,7 @@ class Fields:
         period = kinds.index(True) + 1 if any(kinds) else None
         regular = [period is not None and (i + 1) % period == 0 for i in range(len(kinds))]
         if regular != kinds:
-            self.reject(
-                "layer_types", "layer_types must have full attention in the last of each N layers"
-            )
+            self.reject("layer_types", "layer_types must have full attention in the last of each N layers")
         return period
 
     @staticmethod

@@ -56,9 +56,7 @@ def _mixtral(fields: Fields) -> Spec:
         **spec,
         "sliding_window": fields.window("sliding_window"),
         "moe": {
-            "experts": fields.integer(
-                "num_local_experts", "num_experts", default=8, most=_MOST_EXPERTS
-            ),
+            "experts": fields.integer("num_local_experts", "num_experts", default=8, most=_MOST_EXPERTS),
             "top_k": fields.integer("num_experts_per_tok", default=2, most=_MOST_EXPERTS),
             "expert_ffn_size": spec["ffn_size"],
         },
@@ -97,9 +95,7 @@ def _qwen_experts(fields: Fields, *, expert: int, experts: int, top_k: int) -> S
         fields.reject("mlp_only_layers", "mlp_only_layers must be the first layers: [0, 1, ...]")
         dense = []
     return {
-        "experts": fields.integer(
-            "num_experts", "num_local_experts", default=experts, most=_MOST_EXPERTS
-        ),
+        "experts": fields.integer("num_experts", "num_local_experts", default=experts, most=_MOST_EXPERTS),
         "top_k": fields.integer("num_experts_per_tok", default=top_k, most=_MOST_EXPERTS),
         "expert_ffn_size": fields.integer("moe_intermediate_size", default=expert),
         "first_dense_layers": len(dense) if isinstance(dense, list) else 0,
@@ -218,9 +214,7 @@ def _gpt_oss(fields: Fields) -> Spec:
         "attention_sinks": True,
         "sliding_window": fields.window("sliding_window", default=128, every=2),
         "moe": {
-            "experts": fields.integer(
-                "num_local_experts", "num_experts", default=128, most=_MOST_EXPERTS
-            ),
+            "experts": fields.integer("num_local_experts", "num_experts", default=128, most=_MOST_EXPERTS),
             "top_k": fields.integer("num_experts_per_tok", default=4, most=_MOST_EXPERTS),
             "expert_ffn_size": spec["ffn_size"],
             "router_bias": True,

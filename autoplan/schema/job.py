@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -62,8 +62,8 @@ class SearchSpec(Frozen):
     virtual_stages: Degrees = Field(
         default="any", description="virtual stages on a device (interleaved schedule) allowed"
     )
-    zero_stage: Literal["any"] | ZeroStage | Annotated[tuple[ZeroStage, ...], Field(min_length=1)] = (
-        Field(default="any", description="ZeRO stages allowed, 0 to 3")
+    zero_stage: Literal["any"] | ZeroStage | Annotated[tuple[ZeroStage, ...], Field(min_length=1)] = Field(
+        default="any", description="ZeRO stages allowed, 0 to 3"
     )
     sequence_parallel: Literal["any", "on", "off"] = Field(
         default="any", description="Megatron sequence parallelism where tensor_parallel > 1"
@@ -71,9 +71,9 @@ class SearchSpec(Frozen):
     schedule: Literal["any"] | Schedule | Annotated[tuple[Schedule, ...], Field(min_length=1)] = Field(
         default="any", description="pipeline schedules allowed"
     )
-    recompute: (
-        Literal["any"] | RecomputeMode | Annotated[tuple[RecomputeMode, ...], Field(min_length=1)]
-    ) = Field(default="any", description="activation recompute modes that layers may use")
+    recompute: Literal["any"] | RecomputeMode | Annotated[tuple[RecomputeMode, ...], Field(min_length=1)] = (
+        Field(default="any", description="activation recompute modes that layers may use")
+    )
     stages: Literal["any", "even"] = Field(
         default="any", description="whether pipeline stages may hold unequal numbers of layers"
     )
@@ -138,6 +138,6 @@ class Job:
     workload: Workload
     precision: Precision = "bf16"
     optimizer: Optimizer = "adamw"
-    search: SearchSpec = SearchSpec()
-    limits: Limits = Limits()
+    search: SearchSpec = field(default_factory=SearchSpec)
+    limits: Limits = field(default_factory=Limits)
     objectives: tuple[Objective, ...] = ("step_time", "peak_memory")

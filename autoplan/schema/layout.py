@@ -84,8 +84,7 @@ class Layout:
     def recompute(self) -> str:
         """The recompute part of the layout string: one word, or one entry a stage."""
         entries = [
-            _recompute_entry(*counts)
-            for counts in zip(self.layers, self.selective, self.full, strict=True)
+            _recompute_entry(*counts) for counts in zip(self.layers, self.selective, self.full, strict=True)
         ]
         return entries[0] if len(set(entries)) == 1 else "/".join(entries)
 

@@ -68,9 +68,7 @@ class MultiHeadLatentAttention(Frozen):
 class SlidingWindow(Frozen):
     """Local attention in some layers or in all."""
 
-    window: TokenCount = Field(
-        description="keys that a token sees in a local layer, itself included"
-    )
+    window: TokenCount = Field(description="keys that a token sees in a local layer, itself included")
     every: LayerCount | None = Field(
         default=None,
         description="one layer in every N, the last of each N, sees everything; null: none does",
@@ -118,9 +116,7 @@ def _drop_default(schema: dict[str, Any]) -> None:
 class ModelSpec(Frozen):
     """One architecture: everything that decides its parameters, FLOPs and activations."""
 
-    schema_version: Literal[1] = Field(
-        default=1, alias="schema", description="version of this file format"
-    )
+    schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this file format")
     kind: Literal["model"] = Field(default="model", description="says that this file is a model")
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=200, description="the name; the file's too"
@@ -266,9 +262,7 @@ def _shape_problems(model: ModelSpec) -> list[str]:
         f"hidden_size {hidden} is no multiple of heads {heads}, so head_dim must be given": (
             model.head_dim == 0
         ),
-        f"heads {heads} must be a multiple of kv_heads {kv_heads}": (
-            kv_heads == 0 or heads % kv_heads != 0
-        ),
+        f"heads {heads} must be a multiple of kv_heads {kv_heads}": (kv_heads == 0 or heads % kv_heads != 0),
         "attention: mla and the section mla belong together: give both or neither": (
             (model.attention == "mla") != (mla is not None)
         ),
@@ -278,9 +272,7 @@ def _shape_problems(model: ModelSpec) -> list[str]:
         "learned positions need max_positions, the rows of their table": (
             model.positions == "learned" and model.max_positions is None
         ),
-        "shared_block_norm needs parallel_block": (
-            model.shared_block_norm and not model.parallel_block
-        ),
+        "shared_block_norm needs parallel_block": (model.shared_block_norm and not model.parallel_block),
     }
     return [sentence for sentence, broken in rules.items() if broken]
 

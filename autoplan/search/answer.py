@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from autoplan.costs.machine import machine_of
 from autoplan.costs.predict import memory_limit_bytes, predict_all
-from autoplan.plans import Certificate, Front, Plan, Rejection
+from autoplan.plans import Certificate, Front, Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, Layout
 from autoplan.search.group import Group, priced

@@ -64,9 +64,7 @@ def _stage_seconds(group: Group, limit: Array | float) -> Array:
     return np.where(group.allowed(), seconds, np.inf)
 
 
-def _relaxed_recompute(
-    stages: Stages, layers: Array, limit: Array, modes: frozenset[str]
-) -> Array:
+def _relaxed_recompute(stages: Stages, layers: Array, limit: Array, modes: frozenset[str]) -> Array:
     """Return the least time that recompute of fractions of layers adds to save what must be saved.
 
     Of two ways to save bytes the cheaper one a byte comes first; whole recompute then takes the place of

@@ -81,12 +81,11 @@ class Group:
         if not self.even:
             return by_stage
         fixed = np.array([even_stages(self.layers, self.pp, int(vpp)) for vpp in v[:, 0]])
-        return by_stage & (held[None] == fixed[:, :, None])
+        only: NDArray[np.bool_] = by_stage & (held[None] == fixed[:, :, None])
+        return only
 
 
-def priced(
-    job: Job, candidates: Candidates, machine: Machine, modes: frozenset[str], *, even: bool
-) -> Group:
+def priced(job: Job, candidates: Candidates, machine: Machine, modes: frozenset[str], *, even: bool) -> Group:
     """Return ``candidates`` with all that the search needs to know of them."""
     stages = price_stages(job, candidates, machine)
     return Group(
@@ -99,4 +98,3 @@ def priced(
         v=candidates.vpp.astype(np.float64),
         gpipe=candidates.schedule == SCHEDULES.index("gpipe"),
     )
-

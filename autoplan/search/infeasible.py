@@ -18,9 +18,7 @@ from autoplan.units import format_bytes, format_seconds
 __all__ = ["reasons_of", "short_of_memory", "smallest_layout"]
 
 
-def short_of_memory(
-    job: Job, groups: Sequence[Group]
-) -> tuple[list[Group], tuple[Rejection, ...]]:
+def short_of_memory(job: Job, groups: Sequence[Group]) -> tuple[list[Group], tuple[Rejection, ...]]:
     """Return the groups without candidates that no recompute fits, and how many layouts fell so."""
     limit, modes = memory_limit_bytes(job), len(recompute_modes(job))
     even = job.search.stages == "even" or not job.stack.rules.uneven_stages
@@ -28,8 +26,7 @@ def short_of_memory(
     for group in groups:
         fits = least_memory(group) <= limit
         lost += sum(
-            layouts_of(group.layers, group.pp, int(v), modes, even=even)
-            for v in group.candidates.vpp[~fits]
+            layouts_of(group.layers, group.pp, int(v), modes, even=even) for v in group.candidates.vpp[~fits]
         )
         if fits.any():
             fitting.append(group.take(np.flatnonzero(fits)))
@@ -98,19 +95,20 @@ def reasons_of(job: Job, space: Space, groups: Sequence[Group]) -> tuple[str, ..
     fullest = max(predicted.memory.stages, key=lambda stage: stage.total)
     if fullest.total > limit:
         missing = fullest.total - limit
-        return (
+        missed = (
             f"memory: the layout that needs least, {layout}, needs {format_bytes(fullest.total)} on "
             f"each device of stage {fullest.stage} at the {fullest.moment}, "
             f"{format_bytes(missing)} more than the {format_bytes(limit)} of "
-            f"{job.cluster.device.title} that may be used",
-            _state_sentence(job, layout),
+            f"{job.cluster.device.title} that may be used"
         )
+        return missed, _state_sentence(job, layout)
     fastest = min(float(bound(g, limit).step_seconds.min()) for g in groups)
     wanted = job.limits.step_time or 0.0
-    return (
+    late = (
         f"step time: no layout that fits takes less than {format_seconds(fastest)} a step, and "
-        f"limits.step_time allows {format_seconds(wanted)}",
+        f"limits.step_time allows {format_seconds(wanted)}"
     )
+    return (late,)
 
 
 def _state_sentence(job: Job, layout: Layout) -> str:

@@ -69,7 +69,7 @@ def menu_of(group: Group, position: int, limit: float, offered: Array, scale: Sc
     pace = int(group.m[position]) * v - 1
     wanted = np.isfinite(offered)
     counts = np.flatnonzero(wanted.any(axis=0)) + 1
-    stages = tuple(() for _ in range(group.pp))
+    stages: tuple[tuple[Option, ...], ...] = ((),) * group.pp
     if len(counts):
         coefficients = group.stages.take((position, slice(None), None))
         options, fits = _options(coefficients, counts, limit, group.modes, v, scale)
@@ -81,7 +81,7 @@ def menu_of(group: Group, position: int, limit: float, offered: Array, scale: Sc
     return Menu(stages=stages, pace=pace, gpipe=bool(group.gpipe[position]))
 
 
-def _options(  # noqa: PLR0913 - a stage's options depend on all of these
+def _options(
     stages: Stages,
     counts: NDArray[np.int64],
     limit: float,

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from importlib.metadata import version
+from typing import TypeAlias
 
 from ortools.sat.python import cp_model
 
 from autoplan.search.menus import Menu, Option
 
 __all__ = ["Solution", "solve", "solver_version", "step_ticks"]
+
+Expression: TypeAlias = cp_model.LinearExprT
 
 #: Memory stands below time in the objective: memory ticks are at most 2**16.
 _TIME_WEIGHT = 2**17
@@ -67,7 +70,7 @@ def solve(menus: Sequence[Menu], layers: int, ceiling: int, limit_ticks: int) ->
         _memory_covers_every_stage(cp, menu, c, memory)
     # Objective: one term each for sum, pace and tail; they are zero for a candidate not picked.
     terms = [_step_terms(cp, menu, c, ceiling) for menu, c in zip(menus, chosen, strict=True)]
-    step = sum(terms)
+    step = cp_model.LinearExpr.sum(terms)
     cp.add(step <= ceiling)
     cp.minimize(_TIME_WEIGHT * step + memory)
     return _solved(cp, menus, chosen)
@@ -84,49 +87,46 @@ def _literals(cp: cp_model.CpModel, menu: Menu, index: int) -> _Chosen:
 def _one_option_a_stage(cp: cp_model.CpModel, chosen: _Chosen) -> None:
     """Every stage of the picked candidate takes exactly one option, the others none."""
     for literals in chosen.hold:
-        cp.add(sum(literals) == chosen.pick)
+        cp.add(cp_model.LinearExpr.sum(literals) == chosen.pick)
 
 
 def _all_layers_are_held(cp: cp_model.CpModel, menu: Menu, chosen: _Chosen, layers: int) -> None:
     """The stages hold all layers of the model between them."""
-    held = [o.layers * x for o, x in _pairs(menu, chosen)]
-    cp.add(sum(held) == layers * chosen.pick)
+    cp.add(_total(menu, chosen, "layers") == layers * chosen.pick)
 
 
 def _memory_covers_every_stage(
     cp: cp_model.CpModel, menu: Menu, chosen: _Chosen, memory: cp_model.IntVar
 ) -> None:
     """The peak memory is that of the fullest stage."""
-    for options, literals in zip(menu.stages, chosen.hold, strict=True):
-        cp.add(memory >= sum(o.memory_ticks * x for o, x in zip(options, literals, strict=True)))
+    for used in _by_stage(menu, chosen, "memory_ticks"):
+        cp.add(memory >= used)
 
 
-def _pairs(menu: Menu, chosen: _Chosen) -> list[tuple[Option, cp_model.IntVar]]:
-    options, literals = chain.from_iterable(menu.stages), chain.from_iterable(chosen.hold)
-    return list(zip(options, literals, strict=True))
-
-
-def _step_terms(
-    cp: cp_model.CpModel, menu: Menu, chosen: _Chosen, ceiling: int
-) -> cp_model.LinearExprT:
-    """Every stage's time once, the slowest stage's for the other microbatches, the longest tail."""
-    total = sum(o.both_ticks * x for o, x in _pairs(menu, chosen))
-    if menu.gpipe:
-        slowest = _longest(cp, menu, chosen, "forward_ticks", ceiling)
-        slowest += _longest(cp, menu, chosen, "backward_ticks", ceiling)
-    else:
-        slowest = _longest(cp, menu, chosen, "both_ticks", ceiling)
-    return total + menu.pace * slowest + _longest(cp, menu, chosen, "tail_ticks", ceiling)
-
-
-def _longest(
-    cp: cp_model.CpModel, menu: Menu, chosen: _Chosen, field: str, ceiling: int
-) -> cp_model.LinearExprT:
-    """Return the largest of a field over the stages: a variable, or the sum itself for one stage."""
-    times = [
-        sum(getattr(o, field) * x for o, x in zip(options, literals, strict=True))
+def _by_stage(menu: Menu, chosen: _Chosen, field: str) -> list[Expression]:
+    """Return a field of the option that each stage takes, one expression a stage."""
+    return [
+        cp_model.LinearExpr.weighted_sum(literals, [getattr(o, field) for o in options])
         for options, literals in zip(menu.stages, chosen.hold, strict=True)
     ]
+
+
+def _total(menu: Menu, chosen: _Chosen, field: str) -> Expression:
+    return cp_model.LinearExpr.sum(_by_stage(menu, chosen, field))
+
+
+def _step_terms(cp: cp_model.CpModel, menu: Menu, chosen: _Chosen, ceiling: int) -> Expression:
+    """Every stage's time once, the slowest stage's for the other microbatches, the longest tail."""
+    paced = ["forward_ticks", "backward_ticks"] if menu.gpipe else ["both_ticks"]
+    slowest = cp_model.LinearExpr.sum([_longest(cp, menu, chosen, f, ceiling) for f in paced])
+    tail = _longest(cp, menu, chosen, "tail_ticks", ceiling)
+    total = _total(menu, chosen, "both_ticks")
+    return cp_model.LinearExpr.weighted_sum([total, slowest, tail], [1, menu.pace, 1])
+
+
+def _longest(cp: cp_model.CpModel, menu: Menu, chosen: _Chosen, field: str, ceiling: int) -> Expression:
+    """Return the largest of a field over the stages: a variable, or the stage's own for one stage."""
+    times = _by_stage(menu, chosen, field)
     if len(times) == 1:
         return times[0]
     largest = max(getattr(o, field) for options in menu.stages for o in options)
@@ -136,9 +136,7 @@ def _longest(
     return longest
 
 
-def _solved(
-    cp: cp_model.CpModel, menus: Sequence[Menu], chosen: Sequence[_Chosen]
-) -> Solution | None:
+def _solved(cp: cp_model.CpModel, menus: Sequence[Menu], chosen: Sequence[_Chosen]) -> Solution | None:
     solver = cp_model.CpSolver()
     # One worker and no clock: the same input gives the same answer on any machine.
     solver.parameters.num_workers = 1
@@ -165,6 +163,4 @@ def _solved(
 
 def solver_version() -> str:
     """Return the solver's name and version."""
-    import ortools
-
-    return f"OR-Tools CP-SAT {ortools.__version__}"
+    return f"OR-Tools CP-SAT {version('ortools')}"

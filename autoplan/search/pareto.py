@@ -128,8 +128,7 @@ class Walk:
         most = [max((o.layers for o in row), default=0) for row in stages]
         needed = [layers - sum(most) + own for own in most]
         kept = tuple(
-            tuple(o for o in row if o.layers >= least)
-            for row, least in zip(stages, needed, strict=True)
+            tuple(o for o in row if o.layers >= least) for row, least in zip(stages, needed, strict=True)
         )
         menu = replace(live.menu, stages=kept)
         return None if menu.empty else replace(live, menu=menu)
@@ -161,9 +160,7 @@ class Walk:
         order = np.argsort(stale[group], kind="stable")[:size]
         return group, order[np.isfinite(stale[group][order])]
 
-    def _refreshed(
-        self, group: int, index: NDArray[np.int64], limit: float, best: float
-    ) -> list[_Live]:
+    def _refreshed(self, group: int, index: NDArray[np.int64], limit: float, best: float) -> list[_Live]:
         """Bound a batch anew and return menus of those that may beat ``best``, least bound first."""
         part = self.groups[group].take(index)
         fresh = bound(part, limit)

@@ -31,12 +31,17 @@ class Scale:
 
     def step_ticks(self, seconds: Array) -> NDArray[np.int64]:
         """Return ``seconds`` in ticks, rounded up."""
-        return np.ceil(np.asarray(seconds) / self.tick_seconds).astype(np.int64)
+        return _up(seconds, self.tick_seconds)
 
     def memory_ticks(self, size: Array) -> NDArray[np.int64]:
         """Return ``size`` [byte] in ticks, rounded up."""
-        return np.ceil(np.asarray(size) / self.tick_bytes).astype(np.int64)
+        return _up(size, self.tick_bytes)
 
     def memory_limit_ticks(self, limit: float) -> int:
         """Return a capacity of ``limit`` [byte] in ticks, rounded down."""
         return int(np.floor(limit / self.tick_bytes))
+
+
+def _up(amount: Array, tick: float) -> NDArray[np.int64]:
+    ticks: NDArray[np.int64] = np.ceil(np.asarray(amount) / tick).astype(np.int64)
+    return ticks

@@ -8,6 +8,7 @@ from functools import cache
 from math import comb
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Candidates
 from autoplan.plans import Rejection
@@ -71,7 +72,7 @@ def space_of(job: Job) -> Space:
         covered += int(counts[alive].sum())
         if alive.any():
             groups.append(candidates.take(alive))
-    reasons = tuple(Rejection(reason, n) for reason, n in rejected.most_common() if n)
+    reasons = tuple(Rejection(f"rule broken: {sentence}", n) for sentence, n in rejected.most_common() if n)
     return Space(tuple(groups), covered, reasons)
 
 
@@ -110,24 +111,20 @@ def _candidates(pp: int, choices: list[Choice]) -> Candidates:
     return Candidates(pp, tp, dp, mbs, zero, sp, vpp, schedule)
 
 
-def _representative(candidates: Candidates, alive: np.ndarray) -> np.ndarray:
+def _representative(candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Keep one of several ZeRO stages where there is no data axis to shard over: they are the same."""
     seen: set[tuple[int, ...]] = set()
     keep = np.ones(len(candidates), dtype=bool)
     c = candidates
     for i in np.flatnonzero(alive & (c.dp == 1)):
-        key = tuple(
-            int(x[i]) for x in (c.tp, c.microbatch, c.sequence_parallel, c.vpp, c.schedule)
-        )
+        key = tuple(int(x[i]) for x in (c.tp, c.microbatch, c.sequence_parallel, c.vpp, c.schedule))
         keep[i] = key not in seen
         seen.add(key)
     return keep
 
 
 def _layouts(job: Job, pp: int, vpp: int) -> int:
-    return layouts_of(
-        job.model.layers, pp, vpp, len(recompute_modes(job)), even=_even_only(job)
-    )
+    return layouts_of(job.model.layers, pp, vpp, len(recompute_modes(job)), even=_even_only(job))
 
 
 def _even_only(job: Job) -> bool:
@@ -146,13 +143,13 @@ def layouts_of(layers: int, pp: int, vpp: int, modes: int, *, even: bool) -> int
     """
     if pp * vpp > layers or layers % vpp:
         return 1
-    ways = [comb(l + modes - 1, modes - 1) for l in range(layers + 1)]
+    ways = [comb(n + modes - 1, modes - 1) for n in range(layers + 1)]
     if even:
         from autoplan.schema.layout import even_stages
 
         total = 1
-        for l in even_stages(layers, pp, vpp):
-            total *= ways[l]
+        for n in even_stages(layers, pp, vpp):
+            total *= ways[n]
         return total
     return _power_coefficient([0, *(ways[c * vpp] for c in range(1, layers // vpp + 1))], pp)
 

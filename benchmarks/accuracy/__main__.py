@@ -23,9 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
         description="Compare predictions with measured training runs, each row's own layout.",
     )
     parser.add_argument("--runs", type=Path, default=_DEFAULT, help="file of measured runs")
-    parser.add_argument(
-        "--format", choices=("table", "json"), default="table", help="what to print"
-    )
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="what to print")
     options = parser.parse_args(arguments)
     try:
         outcomes = outcomes_of_file(options.runs)

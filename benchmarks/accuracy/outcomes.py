@@ -78,11 +78,7 @@ class Outcome:
         """Predicted over measured step time, less one; None where either is missing."""
         measured = self.run.step_seconds if self.run and self.ran else None
         predicted = self.predicted
-        return (
-            None
-            if predicted is None or measured is None
-            else predicted.step_seconds / measured - 1.0
-        )
+        return None if predicted is None or measured is None else predicted.step_seconds / measured - 1.0
 
 
 def _fits_then_fast(plan: Plan) -> tuple[bool, float]:

@@ -18,9 +18,7 @@ def render(summary: Mapping[str, Any]) -> str:
     parts = [
         f"{summary['rows']} rows: {summary['scored']} predicted, {summary['skipped']} skipped",
         *_section("Complete rows", summary["complete"]),
-        *_section(
-            "Incomplete rows, unknown fields at their fastest fitting choice", summary["incomplete"]
-        ),
+        *_section("Incomplete rows, unknown fields at their fastest fitting choice", summary["incomplete"]),
         _ranges(summary["incomplete"]["ranges"]),
     ]
     return "\n\n".join(parts)
@@ -60,8 +58,7 @@ def _order(row: Mapping[str, Any]) -> list[Cell]:
 
 def _stacks(section: Mapping[str, Any]) -> str:
     rows = [
-        [x["stack"], x["device"], *_errors(x), *_order(x["order"])]
-        for x in section["by_stack_and_device"]
+        [x["stack"], x["device"], *_errors(x), *_order(x["order"])] for x in section["by_stack_and_device"]
     ]
     rows.append(["all", "", *_errors(section["step_time"]), *_order(section["order"])])
     return table(
@@ -103,9 +100,7 @@ def _worst(rows: list[Mapping[str, Any]]) -> str:
         ]
         for x in rows
     ]
-    return table(
-        "Worst rows", ["error", "measured s", "predicted s", "predicted parts", "row"], body
-    )
+    return table("Worst rows", ["error", "measured s", "predicted s", "predicted parts", "row"], body)
 
 
 def _parts(time: Mapping[str, float], total: float) -> str:

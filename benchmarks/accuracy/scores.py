@@ -163,9 +163,7 @@ def _rates(outcome: Outcome) -> tuple[float, float] | None:
 def _picks_out_of_memory(members: Sequence[Outcome]) -> bool:
     """Return whether the fastest member that is said to fit had run out of memory."""
     fitting_ones = [
-        (p.tokens_per_second_per_device, not x.ran)
-        for x in members
-        if (p := x.predicted) and p.fits
+        (p.tokens_per_second_per_device, not x.ran) for x in members if (p := x.predicted) and p.fits
     ]
     return len(members) > 1 and bool(fitting_ones) and max(fitting_ones)[1]
 

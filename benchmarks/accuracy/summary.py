@@ -31,9 +31,7 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
         "id": outcome.id,
         "group": outcome.group,
         "predicted_step_seconds": predicted and predicted.step_seconds,
-        "predicted_tokens_per_second_per_device": (
-            predicted and predicted.tokens_per_second_per_device
-        ),
+        "predicted_tokens_per_second_per_device": (predicted and predicted.tokens_per_second_per_device),
         "predicted_peak_memory_bytes": predicted and predicted.peak_memory_bytes_per_device,
         "fits": predicted and predicted.fits,
         "skipped": str(outcome.skipped) if outcome.skipped else None,

@@ -22,9 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
         description="Compare memory by part with bytes counted on real PyTorch modules.",
     )
     parser.add_argument("--cases", type=Path, default=_DEFAULT, help="file of oracle cases")
-    parser.add_argument(
-        "--format", choices=("table", "json"), default="table", help="what to print"
-    )
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="what to print")
     options = parser.parse_args(arguments)
     try:
         outcomes = outcomes_of_file(options.cases)

@@ -120,9 +120,7 @@ def _predicted(case: Case) -> Bytes:
     job, layout = job_of(case.config), layout_of(case.config)
     candidates = Candidates.of([layout])
     stages = price_stages(job, candidates, machine_of(job)).take(0)
-    counts = [
-        np.asarray(x, dtype=np.float64) for x in (layout.layers, layout.selective, layout.full)
-    ]
+    counts = [np.asarray(x, dtype=np.float64) for x in (layout.layers, layout.selective, layout.full)]
     parts = stage_memory_parts(stages, *counts)
     index = case.config.stage
     here = stages.take(index)

@@ -38,9 +38,7 @@ def lines():
 def row(lines):
     """A complete row that can be scored."""
     rows = [json.loads(line[2:]) for line in lines]
-    return next(
-        r for r in rows if r["complete"] and r["measured"]["step_time_s"] and r["stack"] == "fsdp1"
-    )
+    return next(r for r in rows if r["complete"] and r["measured"]["step_time_s"] and r["stack"] == "fsdp1")
 
 
 def result(path, capsys):

@@ -129,9 +129,7 @@ def test_columns_sets_the_width(process):
     layout, *_ = (line for line in done.stdout.decode().splitlines() if line.startswith("tp="))
 
     # The layout string is there to be copied, so it alone is never broken.
-    assert all(
-        len(line) <= 80 or line == layout for line in done.stdout.decode("utf-8").splitlines()
-    )
+    assert all(len(line) <= 80 or line == layout for line in done.stdout.decode("utf-8").splitlines())
 
 
 def test_errors_go_to_standard_error_without_a_traceback(process, tmp_path):

@@ -160,9 +160,7 @@ def edited(text: str, edits: list[tuple[int, int, str]]) -> str:
 
 
 edits = st.lists(
-    st.tuples(
-        st.integers(0, 400), st.integers(0, 12), st.sampled_from(PIECES) | st.text(max_size=3)
-    ),
+    st.tuples(st.integers(0, 400), st.integers(0, 12), st.sampled_from(PIECES) | st.text(max_size=3)),
     min_size=1,
     max_size=6,
 )
@@ -174,9 +172,7 @@ trees = st.recursive(
     max_leaves=12,
 )
 letters = st.text(
-    st.characters(
-        exclude_categories=["Cc", "Cs"], exclude_characters="\u2028\u2029\ufeff\ufffe\uffff"
-    ),
+    st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="\u2028\u2029\ufeff\ufffe\uffff"),
     max_size=8,
 )
 plain_trees = st.recursive(
@@ -254,9 +250,7 @@ def written(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(written(part) for part in value) + "]"
     if isinstance(value, str):
-        escaped = "".join(
-            f"\\U{ord(c):08X}" if c in '"\\' or not c.isprintable() else c for c in value
-        )
+        escaped = "".join(f"\\U{ord(c):08X}" if c in '"\\' or not c.isprintable() else c for c in value)
         return f'"{escaped}"'
     return repr(value).lower() if isinstance(value, bool) else repr(value).replace("None", "null")
 
@@ -280,9 +274,7 @@ def test_a_quantity_is_its_number_times_its_unit(number, dimension, data):
     unit = data.draw(st.sampled_from(sorted(DIMENSIONS[dimension])))
     space = data.draw(st.sampled_from(["", " ", "  "]))
 
-    assert parse_quantity(f"{number!r}{space}{unit}", dimension) == (
-        number * DIMENSIONS[dimension][unit]
-    )
+    assert parse_quantity(f"{number!r}{space}{unit}", dimension) == (number * DIMENSIONS[dimension][unit])
 
 
 @given(number=st.integers() | st.floats(), dimension=dimensions)

@@ -87,9 +87,7 @@ def entries(folder):
 
 def example(**changes):
     """Return the README's example as data, with some top-level keys replaced."""
-    (text,) = re.findall(
-        r"```yaml\n(.*?)```", (CATALOGUE / "README.md").read_text("utf-8"), re.DOTALL
-    )
+    (text,) = re.findall(r"```yaml\n(.*?)```", (CATALOGUE / "README.md").read_text("utf-8"), re.DOTALL)
     return yaml.safe_load(text) | changes
 
 
@@ -254,9 +252,7 @@ def test_geforce_with_and_without_nvlink():
     assert (plain.topology, bridged.topology) == ("host", "bridge")
     assert bridged.bandwidth.value > 5 * plain.bandwidth.value
     assert device("rtx-4090").link is None
-    assert {
-        loaded.fabric.topology for loaded in entries("nodes") if loaded.device == "rtx-4090"
-    } == {
+    assert {loaded.fabric.topology for loaded in entries("nodes") if loaded.device == "rtx-4090"} == {
         "host",
         "pcie-switch",
     }

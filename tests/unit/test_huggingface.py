@@ -119,14 +119,11 @@ CONFIGS = {
     "gpt_neox": (config("gpt_neox", 44, 6144, 64, 24576, 50432, hidden_act="gelu"), 20554567680),
     "falcon": (config("falcon", 32, 4544, 71, None, 65024, multi_query=True), 6921720704),
     "falcon with groups": (
-        config(
-            *("falcon", 60, 8192, 128, None, 65024), new_decoder_architecture=True, num_kv_heads=8
-        ),
+        config(*("falcon", 60, 8192, 128, None, 65024), new_decoder_architecture=True, num_kv_heads=8),
         41303293952,
     ),
     "bloom": (
-        {"model_type": "bloom", "n_layer": 70, "hidden_size": 14336, "n_head": 112}
-        | {"vocab_size": 250880},
+        {"model_type": "bloom", "n_layer": 70, "hidden_size": 14336, "n_head": 112} | {"vocab_size": 250880},
         176247271424,
     ),
     "mpt": (
@@ -203,9 +200,7 @@ def test_a_problem_of_a_nested_config_says_where_it_stands():
         ({**DEEPSEEK, "moe_layer_freq": 2}, "moe_layer_freq must be 1"),
         (config("gpt_oss", 2, 64, 8, 64, 100, layer_types=["linear"]), "must be a list of"),
         (
-            config(
-                "gemma2", 3, 64, 8, 64, 100, layer_types=["full_attention", "sliding_attention"]
-            ),
+            config("gemma2", 3, 64, 8, 64, 100, layer_types=["full_attention", "sliding_attention"]),
             "last of each N layers",
         ),
         (

@@ -206,9 +206,7 @@ def test_documents_hold_plain_values():
     assert type(value["b"]) is bool
 
 
-@pytest.mark.parametrize(
-    ("encoding", "unicode"), [("utf-8", True), ("ascii", False), ("latin-1", False)]
-)
+@pytest.mark.parametrize(("encoding", "unicode"), [("utf-8", True), ("ascii", False), ("latin-1", False)])
 def test_a_stream_gets_what_its_encoding_carries(encoding, unicode):
     """Blocks where they can be shown, ASCII elsewhere."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)

@@ -78,9 +78,7 @@ def test_bare_number_is_refused_with_an_example(value, dimension):
         (None, "bytes", "a value of type NoneType has no unit"),
         (["80 GB"], "bytes", "a value of type list has no unit"),
         pytest.param(10**5000, "bytes", "of type int has no unit", id="huge number"),
-        pytest.param(
-            "9" * 100_000 + " x y", "bytes", "'9{57}\\.{3}' is not a number", id="long text"
-        ),
+        pytest.param("9" * 100_000 + " x y", "bytes", "'9{57}\\.{3}' is not a number", id="long text"),
     ],
 )
 def test_what_is_no_quantity_is_refused_in_a_sentence(text, dimension, said):
