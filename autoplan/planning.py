@@ -12,7 +12,10 @@ from autoplan.plans import Front, Plan, broken_rules
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, parse_layout
 
-__all__ = ["evaluate", "plan"]
+__all__ = ["MOST_LAYERS", "evaluate", "plan"]
+
+#: Deeper models than any in use would make the search long without a word of warning.
+MOST_LAYERS = 512
 
 
 def plan(job: Job | str | Path) -> Front:
@@ -53,5 +56,7 @@ def _plannable(job: Job | str | Path) -> Job:
     if model.moe is not None or model.mla is not None:
         what = "experts" if model.moe is not None else "latent attention"
         raise UnsupportedError(f"{model.name} has {what}, which this version counts but does not plan yet")
+    if model.layers > MOST_LAYERS:
+        raise UnsupportedError(f"{model.name} has {model.layers} layers: up to {MOST_LAYERS} are planned")
     peak_flops(job.cluster, job.precision)
     return job

@@ -34,13 +34,15 @@ def search(job: Job, *, thinning: float = THINNING) -> Front:
     fitting, lost = short_of_memory(job, groups)
     rejected = (*space.rejected, *lost)
     if not fitting:
-        return Front(job, (), _infeasible(space), rejected, reasons_of(job, space, groups))
+        return Front(job, (), _infeasible(space), rejected, reasons_of(job, groups, None))
     limit = memory_limit_bytes(job)
-    scale = Scale.of(_ceiling(job, fitting), limit)
-    walk = Walk(fitting, scale, _ceiling(job, fitting))
+    ceiling = job.limits.step_time or _longest_seconds(fitting)
+    scale = Scale.of(ceiling, limit)
+    walk = Walk(fitting, scale, ceiling)
     found = list(walk.front(scale.memory_limit_ticks(limit), thinning))
     if not found:
-        return Front(job, (), _infeasible(space), rejected, reasons_of(job, space, groups))
+        fastest = _fastest_seconds(fitting, limit)
+        return Front(job, (), _infeasible(space), rejected, reasons_of(job, groups, fastest))
     found = _wanted(job, walk, found)
     layouts = [_layout(fitting, f) for f in found]
     plans = tuple(Plan(*pair) for pair in zip(layouts, predict_all(job, layouts), strict=True))
@@ -56,13 +58,19 @@ def _wanted(job: Job, walk: Walk, found: list[Found]) -> list[Found]:
     return found
 
 
-def _ceiling(job: Job, groups: Sequence[Group]) -> float:
-    """Return the longest step of interest [s]: the job's limit, or more than any layout takes.
+def _fastest_seconds(groups: Sequence[Group], limit: float) -> float | None:
+    """Return the step of the fastest layout within the memory, whatever the job's limit on it [s]."""
+    ceiling = _longest_seconds(groups)
+    scale = Scale.of(ceiling, limit)
+    found = Walk(groups, scale, ceiling).fastest(scale.memory_limit_ticks(limit))
+    return None if found is None else found.step_ticks * scale.tick_seconds
+
+
+def _longest_seconds(groups: Sequence[Group]) -> float:
+    """Return more seconds than the step of any layout takes.
 
     The slowest stage takes at most all layers, recomputed whole, with every fixed part and tail.
     """
-    if job.limits.step_time is not None:
-        return job.limits.step_time
     longest = 0.0
     for group in groups:
         s, layers = group.stages, float(group.layers)

@@ -10,9 +10,9 @@ from autoplan.costs.predict import memory_limit_bytes, predict
 from autoplan.plans import Rejection
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, Layout
-from autoplan.search.bounds import bound, least_memory, least_stage_memory
+from autoplan.search.bounds import least_memory, least_stage_memory
 from autoplan.search.group import Group
-from autoplan.search.space import Space, layouts_of, recompute_modes
+from autoplan.search.space import clashing_rules, layouts_of, recompute_modes
 from autoplan.units import format_bytes, format_seconds
 
 __all__ = ["reasons_of", "short_of_memory", "smallest_layout"]
@@ -84,16 +84,19 @@ def _with_least_recompute(group: Group, i: int, layers: tuple[int, ...]) -> Layo
     )
 
 
-def reasons_of(job: Job, space: Space, groups: Sequence[Group]) -> tuple[str, ...]:
-    """Return sentences that say why no layout is feasible."""
+def reasons_of(job: Job, groups: Sequence[Group], fastest: float | None) -> tuple[str, ...]:
+    """Return sentences that say why no layout is feasible.
+
+    ``fastest`` is the step [s] of the fastest layout within the memory, where there is one.
+    """
     if not groups:
-        rules = "; ".join(r.reason for r in space.rejected)
-        return (f"no layout keeps all of these rules at once: {rules}",)
+        rules = "; ".join(clashing_rules(job))
+        return (f"no way to lay out {job.cluster.devices} devices keeps these rules together: {rules}",)
     limit = memory_limit_bytes(job)
     layout = smallest_layout(groups)
     predicted = predict(job, layout)
     fullest = max(predicted.memory.stages, key=lambda stage: stage.total)
-    if fullest.total > limit:
+    if fastest is None:
         missing = fullest.total - limit
         missed = (
             f"memory: the layout that needs least, {layout}, needs {format_bytes(fullest.total)} on "
@@ -102,10 +105,9 @@ def reasons_of(job: Job, space: Space, groups: Sequence[Group]) -> tuple[str, ..
             f"{job.cluster.device.title} that may be used"
         )
         return missed, _state_sentence(job, layout)
-    fastest = min(float(bound(g, limit).step_seconds.min()) for g in groups)
     wanted = job.limits.step_time or 0.0
     late = (
-        f"step time: no layout that fits takes less than {format_seconds(fastest)} a step, and "
+        f"step time: the fastest layout that fits takes {format_seconds(fastest)} a step, and "
         f"limits.step_time allows {format_seconds(wanted)}"
     )
     return (late,)

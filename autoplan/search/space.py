@@ -16,7 +16,7 @@ from autoplan.plans.rules import rules_for
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
 
-__all__ = ["Space", "divisors", "layouts_of", "recompute_modes", "space_of"]
+__all__ = ["Space", "clashing_rules", "divisors", "layouts_of", "recompute_modes", "space_of"]
 
 _INTERLEAVED = SCHEDULES.index("interleaved")
 _MOST_VIRTUAL_STAGES = 16
@@ -74,6 +74,23 @@ def space_of(job: Job) -> Space:
             groups.append(candidates.take(alive))
     reasons = tuple(Rejection(f"rule broken: {sentence}", n) for sentence, n in rejected.most_common() if n)
     return Space(tuple(groups), covered, reasons)
+
+
+def clashing_rules(job: Job) -> list[str]:
+    """Return rules that no candidate keeps together, such that leaving any one out frees some.
+
+    Rules are left out one by one, the user's own last, as long as those that remain still clash.
+    """
+    depths = [(pp, choices) for pp in divisors(job.cluster.devices) if (choices := _choices(job, pp))]
+    groups = [_candidates(pp, choices) for pp, choices in depths]
+    rules = rules_for(job)
+    keeps = [np.concatenate([np.broadcast_to(rule.keeps(g), len(g)) for g in groups]) for rule in rules]
+    needed = list(range(len(rules)))
+    for i in range(len(rules)):
+        others = [keeps[j] for j in needed if j != i]
+        if not np.all(others, axis=0).any():
+            needed.remove(i)
+    return [rules[i].sentence for i in needed]
 
 
 def _choices(job: Job, pp: int) -> list[Choice]:

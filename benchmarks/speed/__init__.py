@@ -1,0 +1,1 @@
+"""How long the program takes, in multiples of what importing its solver takes."""

@@ -1,0 +1,128 @@
+"""Processes timed side by side, and the pricing of one job in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed.cases import PRICED, Case
+
+__all__ = ["IMPORT", "Timing", "pricing", "results"]
+
+#: What everything is measured in: the solver's bare import.
+IMPORT = ("-c", "from ortools.sat.python import cp_model")
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One finished process: wall-clock seconds, most memory it held, and what it printed."""
+
+    seconds: float
+    peak_bytes: int
+    output: str
+
+
+def results(cases: Sequence[Case], repeat: int) -> dict[str, Any]:
+    """Return the medians of ``repeat`` rounds, after one that warms the caches up.
+
+    In each round the import and every case run once, in turn, so that a machine that slows down slows
+    all of them. The pricing comes last: it loads numpy, and a process starts out as large as its parent.
+    """
+    commands = [IMPORT, *(_plan_of(case) for case in cases)]
+    rounds = [[_timed(command) for command in commands] for _ in range(repeat + 1)][1:]
+    solver, *planned = zip(*rounds, strict=True)
+    unit = _seconds(solver)
+    return {
+        "repeat": repeat,
+        "processors": os.cpu_count(),
+        "solver_import": {"seconds": unit, "peak_memory_bytes": _memory(solver)},
+        "rows": [_row(case, timings, unit) for case, timings in zip(cases, planned, strict=True)],
+        "pricing": pricing(repeat, unit),
+    }
+
+
+def _plan_of(case: Case) -> tuple[str, ...]:
+    return ("-m", "autoplan", "plan", str(case.path), "--format", "json")
+
+
+def _timed(arguments: Sequence[str]) -> Timing:
+    """Run Python with ``arguments``; raises where it fails for another reason than infeasibility."""
+    with tempfile.TemporaryFile() as output:
+        start = time.perf_counter()
+        child = subprocess.Popen([sys.executable, *arguments], stdout=output, cwd=_ROOT)
+        # wait4 alone tells the memory of this one child.
+        _, status, usage = os.wait4(child.pid, 0)
+        seconds = time.perf_counter() - start
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode not in (0, 1):
+            raise subprocess.CalledProcessError(child.returncode, child.args)
+        output.seek(0)
+        # Linux counts KiB, macOS bytes.
+        unit = 1 if sys.platform == "darwin" else 1024
+        return Timing(seconds, usage.ru_maxrss * unit, output.read().decode())
+
+
+def _seconds(timings: Sequence[Timing]) -> float:
+    return statistics.median(timing.seconds for timing in timings)
+
+
+def _memory(timings: Sequence[Timing]) -> int:
+    return int(statistics.median(timing.peak_bytes for timing in timings))
+
+
+def _row(case: Case, timings: Sequence[Timing], unit: float) -> dict[str, Any]:
+    answer = json.loads(timings[0].output)
+    certificate = answer["certificate"]
+    return {
+        "case": case.name,
+        "devices": case.devices,
+        "seconds": _seconds(timings),
+        "seconds_of_rounds": [timing.seconds for timing in timings],
+        "ratio": _seconds(timings) / unit,
+        "target_ratio": case.target,
+        "peak_memory_bytes": _memory(timings),
+        "plans": len(answer["front"]),
+        "solves": certificate["solves"],
+        "candidates": certificate["candidates"],
+        "layouts_covered": certificate["layouts_covered"],
+    }
+
+
+def pricing(repeat: int, unit: float) -> dict[str, Any]:
+    """Return the time of listing and pricing every candidate of the 8-device job, in this process.
+
+    The prices of a candidate are linear in layers and recompute but for maxima, so they hold the price of
+    each of its layouts.
+    """
+    from autoplan import load_job
+    from autoplan.costs.machine import machine_of
+    from autoplan.search.group import priced
+    from autoplan.search.space import recompute_modes, space_of
+
+    job = load_job(PRICED)
+    seconds: list[float] = []
+    for _ in range(repeat + 1):
+        start = time.perf_counter()
+        space, machine, modes = space_of(job), machine_of(job), recompute_modes(job)
+        for candidates in space.groups:
+            priced(job, candidates, machine, modes, even=False)
+        seconds.append(time.perf_counter() - start)
+    median = statistics.median(seconds[1:])
+    return {
+        "job": PRICED,
+        "seconds": median,
+        "ratio": median / unit,
+        "candidates": space.size,
+        "layouts_covered": space.covered,
+    }

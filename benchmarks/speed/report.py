@@ -1,0 +1,65 @@
+"""The table of a run: what people read; programs read the JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.tables import table
+
+__all__ = ["render"]
+
+_HEAD = ("case", "devices", "seconds", "x import", "wished", "MiB", "plans", "solves", "layouts")
+
+
+def render(results: dict[str, Any]) -> str:
+    """Return the table of ``results``, with the import of the solver as its first row."""
+    unit, pricing = results["solver_import"], results["pricing"]
+    rows = [
+        ["import of the solver alone", None, _seconds(unit["seconds"]), "1.00", None]
+        + [_mebibytes(unit["peak_memory_bytes"]), None, None, None],
+        *(_cells(row) for row in results["rows"]),
+    ]
+    title = (
+        f"autoplan plan JOB --format json, whole process, medians of {results['repeat']} interleaved rounds"
+    )
+    return "\n".join([table(title, _HEAD, rows), "", _sentence(pricing)])
+
+
+def _cells(row: dict[str, Any]) -> list[str | int | None]:
+    target = row["target_ratio"]
+    return [
+        row["case"],
+        row["devices"],
+        _seconds(row["seconds"]),
+        f"{row['ratio']:.2f}",
+        None if target is None else f"<= {target:g}",
+        _mebibytes(row["peak_memory_bytes"]),
+        row["plans"],
+        row["solves"],
+        _count(row["layouts_covered"]),
+    ]
+
+
+def _sentence(pricing: dict[str, Any]) -> str:
+    return (
+        f"In process, pricing all {_count(pricing['layouts_covered'])} layouts of {pricing['job']} as "
+        f"{pricing['candidates']:,} candidates takes {1000 * pricing['seconds']:.1f} ms, "
+        f"{pricing['ratio']:.3f} imports"
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f}"
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.0f}"
+
+
+def _count(number: int) -> str:
+    """Return a count in words that fit a column: counts of layouts have dozens of digits.
+
+    >>> _count(8505768), _count(10**52)
+    ('8,505,768', '1e52')
+    """
+    return f"{number:,}" if number < 10**9 else f"{float(number):.0e}".replace("e+", "e")
