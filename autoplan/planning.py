@@ -15,7 +15,7 @@ from autoplan.schema.layout import Layout, parse_layout
 __all__ = ["MOST_LAYERS", "evaluate", "plan"]
 
 #: Deeper models than any in use would make the search long without a word of warning.
-MOST_LAYERS = 512
+MOST_LAYERS = 256
 
 
 def plan(job: Job | str | Path) -> Front:

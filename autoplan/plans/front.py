@@ -10,7 +10,7 @@ from autoplan.schema.job import Job
 
 __all__ = ["Certificate", "Front", "Rejection", "Status"]
 
-Status = Literal["optimal", "infeasible"]
+Status = Literal["optimal", "feasible", "infeasible"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,9 @@ class Certificate:
     """What is proven about a front.
 
     ``status`` optimal: no layout of the space beats a plan of the front, and every layout is matched by
-    one that is at most ``thinning`` slower and ``thinning`` larger. ``best_bound_step_seconds`` is the
-    solver's proven bound on the fastest step, ``gap`` its distance from the fastest plan.
+    one that is at most ``thinning`` slower and ``thinning`` larger; feasible: the solver's allowance of work
+    ran out, and the front is the best so far. ``best_bound_step_seconds`` is the
+    solver's proven bound on the fastest step, ``gap`` the largest distance of a plan from its bound.
     ``layouts_covered`` counts complete layouts (with stages and recompute), ``candidates`` the choices of
     degrees, microbatch, ZeRO stage and schedule among them, ``candidates_solved`` those that reached the
     solver, the rest being excluded by bounds.

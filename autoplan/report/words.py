@@ -113,9 +113,16 @@ def count_words(count: int) -> str:
     return f"about {max(1, count // 10**exponent)}e{exponent}"
 
 
+_PROVEN: Final = {
+    "optimal": "proven optimal",
+    "feasible": "best so far, the solver's allowance of work ran out",
+    "infeasible": "proven infeasible",
+}
+
+
 def certificate_sentence(certificate: Certificate) -> str:
     """Return what is proven about a front, in one sentence."""
-    proven = "proven optimal" if certificate.status == "optimal" else "proven infeasible"
+    proven = _PROVEN[certificate.status]
     choices = number_words(certificate.candidates, "choice")
     text = (
         f"{proven}: {number_words(certificate.layouts_covered, 'layout')} covered in {choices}"

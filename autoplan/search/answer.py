@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from autoplan.costs.machine import machine_of
 from autoplan.costs.predict import memory_limit_bytes, predict_all
+from autoplan.errors import UnsupportedError
 from autoplan.plans import Certificate, Front, Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, Layout
@@ -40,6 +41,8 @@ def search(job: Job, *, thinning: float = THINNING) -> Front:
     scale = Scale.of(ceiling, limit)
     walk = Walk(fitting, scale, ceiling)
     found = list(walk.front(scale.memory_limit_ticks(limit), thinning))
+    if walk.stopped and not found:
+        raise UnsupportedError("the solver's allowance of work ran out: narrow the job's `search`")
     if not found:
         fastest = _fastest_seconds(fitting, limit)
         return Front(job, (), _infeasible(space), rejected, reasons_of(job, groups, fastest))
@@ -101,13 +104,11 @@ def _layout(groups: Sequence[Group], found: Found) -> Layout:
 
 
 def _certificate(space: Space, walk: Walk, found: list[Found], thinning: float) -> Certificate:
-    fastest = found[0]
-    bound = fastest.bound_ticks * walk.scale.tick_seconds
-    step = fastest.step_ticks * walk.scale.tick_seconds
+    proven = not walk.stopped and all(f.bound_ticks == f.step_ticks for f in found)
     return Certificate(
-        status="optimal",
-        best_bound_step_seconds=bound,
-        gap=(step - bound) / step,
+        status="optimal" if proven else "feasible",
+        best_bound_step_seconds=found[0].bound_ticks * walk.scale.tick_seconds,
+        gap=max(1.0 - f.bound_ticks / f.step_ticks for f in found),
         thinning=thinning,
         layouts_covered=space.covered,
         candidates=space.size,

@@ -17,12 +17,19 @@ from ortools.sat.python import cp_model
 
 from autoplan.search.menus import Menu, Option
 
-__all__ = ["Solution", "solve", "solver_version", "step_ticks"]
+__all__ = ["Solution", "SolverStoppedError", "solve", "solver_version", "step_ticks"]
 
 Expression: TypeAlias = cp_model.LinearExprT
 
+#: Work allowed for one question, in the solver's deterministic unit of about a second.
+_MOST_WORK = 30.0
+
 #: Memory stands below time in the objective: memory ticks are at most 2**16.
 _TIME_WEIGHT = 2**17
+
+
+class SolverStoppedError(Exception):
+    """The solver used up its work without any layout; what was found before stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,8 @@ def step_ticks(menu: Menu, options: Sequence[Option]) -> int:
 def solve(menus: Sequence[Menu], layers: int, ceiling: int, limit_ticks: int) -> Solution | None:
     """Return the fastest layout among ``menus`` with a step of at most ``ceiling`` ticks.
 
-    None when there is none. The result is proven optimal.
+    None when there is none. The result is proven optimal where its bound equals its step; it is not where
+    the solver's allowance of work ran out. Raises SolverStoppedError when that left no layout at all.
     """
     cp = cp_model.CpModel()
     # Variables.
@@ -141,11 +149,12 @@ def _solved(cp: cp_model.CpModel, menus: Sequence[Menu], chosen: Sequence[_Chose
     # One worker and no clock: the same input gives the same answer on any machine.
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
+    solver.parameters.max_deterministic_time = _MOST_WORK
     status = solver.solve(cp)
-    if status == cp_model.INFEASIBLE:
+    if status == cp_model.UNKNOWN:
+        raise SolverStoppedError
+    if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
         return None
-    if status != cp_model.OPTIMAL:
-        raise RuntimeError(f"the solver stopped with {solver.status_name(status)}")
     index = next(i for i, c in enumerate(chosen) if solver.boolean_value(c.pick))
     menu, literals = menus[index], chosen[index].hold
     options = tuple(
@@ -157,8 +166,12 @@ def _solved(cp: cp_model.CpModel, menus: Sequence[Menu], chosen: Sequence[_Chose
         options=options,
         step_ticks=step_ticks(menu, options),
         memory_ticks=max(o.memory_ticks for o in options),
-        bound_ticks=int(solver.best_objective_bound) // _TIME_WEIGHT,
+        bound_ticks=_bound_ticks(solver, step_ticks(menu, options), proven=status == cp_model.OPTIMAL),
     )
+
+
+def _bound_ticks(solver: cp_model.CpSolver, step: int, *, proven: bool) -> int:
+    return step if proven else min(step, int(solver.best_objective_bound) // _TIME_WEIGHT)
 
 
 def solver_version() -> str:

@@ -16,7 +16,7 @@ from autoplan.costs.arrays import Array
 from autoplan.search.bounds import Bound, bound
 from autoplan.search.group import Group
 from autoplan.search.menus import Menu, Option, menu_of
-from autoplan.search.model import Solution, solve, step_ticks
+from autoplan.search.model import Solution, SolverStoppedError, solve, step_ticks
 from autoplan.search.scaling import Scale
 
 __all__ = ["Found", "Walk"]
@@ -66,6 +66,7 @@ class Walk:
         self.ceiling = int(ceiling_seconds / scale.tick_seconds)
         self.bounds = [np.zeros(len(g.candidates)) for g in groups]
         self.solves = 0
+        self.stopped = False
         self.solved: set[tuple[int, int]] = set()
 
     def front(self, limit_ticks: int, thinning: float) -> Iterator[Found]:
@@ -74,7 +75,11 @@ class Walk:
         Where a larger step down costs less than ``thinning`` in time, it is taken.
         """
         while limit_ticks > 0:
-            found = self.fastest(limit_ticks)
+            try:
+                found = self.fastest(limit_ticks)
+            except SolverStoppedError:
+                self.stopped = True
+                return
             if found is None:
                 return
             yield found

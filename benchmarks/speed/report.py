@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
-from benchmarks.tables import table
+from benchmarks.tables import Cell, table
 
 __all__ = ["render"]
 
@@ -14,18 +15,15 @@ _HEAD = ("case", "devices", "seconds", "x import", "wished", "MiB", "plans", "so
 def render(results: dict[str, Any]) -> str:
     """Return the table of ``results``, with the import of the solver as its first row."""
     unit, pricing = results["solver_import"], results["pricing"]
-    rows = [
-        ["import of the solver alone", None, _seconds(unit["seconds"]), "1.00", None]
-        + [_mebibytes(unit["peak_memory_bytes"]), None, None, None],
-        *(_cells(row) for row in results["rows"]),
-    ]
-    title = (
-        f"autoplan plan JOB --format json, whole process, medians of {results['repeat']} interleaved rounds"
-    )
+    alone: list[Cell] = ["import of the solver alone", None, _seconds(unit["seconds"]), "1.00", None]
+    alone.extend([_mebibytes(unit["peak_memory_bytes"]), None, None, None])
+    rows = [alone, *(_cells(row) for row in results["rows"])]
+    rounds = results["repeat"]
+    title = f"autoplan plan JOB --format json, whole process; medians of {rounds} interleaved rounds"
     return "\n".join([table(title, _HEAD, rows), "", _sentence(pricing)])
 
 
-def _cells(row: dict[str, Any]) -> list[str | int | None]:
+def _cells(row: dict[str, Any]) -> list[Cell]:
     target = row["target_ratio"]
     return [
         row["case"],
@@ -62,4 +60,4 @@ def _count(number: int) -> str:
     >>> _count(8505768), _count(10**52)
     ('8,505,768', '1e52')
     """
-    return f"{number:,}" if number < 10**9 else f"{float(number):.0e}".replace("e+", "e")
+    return f"{number:,}" if number < 10**9 else f"{Decimal(number):.0e}".replace("e+", "e")

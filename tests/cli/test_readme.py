@@ -1,0 +1,222 @@
+"""What the documents show is what the program prints: every example in them is run and compared.
+
+In a document, ```` ```console ```` blocks hold commands after ``$`` and their output, ```` ```python ````
+blocks hold a session after ``>>>``, and a block whose first line is ``# file: NAME`` is a file that the
+commands after it may read. Tables between ``<!-- benchmark: NAME -->`` and ``<!-- end -->`` are what the
+benchmark of that name computes.
+
+After a change of what the program prints, write the documents anew::
+
+    python tests/cli/test_readme.py
+"""
+
+import contextlib
+import doctest
+import functools
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs" / "formulas").glob("*.md")),
+    ROOT / "docs" / "search.md",
+    ROOT / "costmodels" / "README.md",
+    ROOT / "specs" / "README.md",
+    ROOT / "specs" / "jobs" / "README.md",
+]
+COLUMNS = 92
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FIGURES = re.compile(r"^(<!-- benchmark: (\w+) -->\n)(.*?)^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
+#: What a reader types, whatever the interpreter is called here.
+SHELL = 'autoplan() { "$PYTHON" -m autoplan "$@"; }; python() { "$PYTHON" "$@"; }; '
+
+
+def renewed(text, folder):
+    """Return a document with the output of every example in it as it is now."""
+    names = {}
+
+    def block(found):
+        language, body = found.groups()
+        if body.startswith("# file: "):
+            name, _, rest = body.removeprefix("# file: ").partition("\n")
+            (folder / name).write_text(rest, encoding="utf-8")
+            return found[0]
+        if language == "console":
+            return f"```console\n{renewed_console(body, folder)}```"
+        if language == "python" and ">>>" in body:
+            return f"```python\n{renewed_session(body, names, folder)}```"
+        return found[0]
+
+    text = BLOCK.sub(block, text)
+    return FIGURES.sub(lambda found: f"{found[1]}{FIGURES_OF[found[2]]()}{found[4]}", text)
+
+
+def renewed_console(body, folder):
+    """Return the commands of a console block, each followed by what it prints."""
+    commands = [line for line in body.splitlines() if line.startswith("$ ")]
+    return "".join(f"{command}\n{printed_by(command[2:], folder)}" for command in commands)
+
+
+def printed_by(command, folder):
+    """Return what a shell prints for ``command`` in a folder that holds the document's files."""
+    environment = {
+        **{k: v for k, v in os.environ.items() if k not in {"FORCE_COLOR", "AUTOPLAN_CATALOG", "TERM"}},
+        "COLUMNS": str(COLUMNS),
+        "NO_COLOR": "1",
+        "PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUTF8": "1",
+    }
+    done = subprocess.run(
+        ["sh", "-c", SHELL + command],
+        check=False,
+        capture_output=True,
+        cwd=folder,
+        env=environment,
+        encoding="utf-8",
+        timeout=120,
+    )
+    assert done.stderr == "", f"{command} says {done.stderr}"
+    return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
+
+
+def renewed_session(body, names, folder):
+    """Return a session with what each of its statements prints; ``names`` outlive the block."""
+    lines = []
+    with contextlib.chdir(folder):
+        for example in doctest.DocTestParser().get_examples(body):
+            first, *more = example.source.splitlines()
+            lines += [f">>> {first}", *(f"... {line}" for line in more)]
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(example.source, "<document>", "single"), names)  # noqa: S102 - our own text
+            lines += printed.getvalue().splitlines()
+    return "".join(f"{line}\n" for line in lines)
+
+
+def accuracy_figures():
+    """Return the errors against measured runs, as the benchmark computes them."""
+    from benchmarks.accuracy.__main__ import main
+
+    summary = printed_in_process(main)["summary"]
+    complete = summary["complete"]
+    order, fitting, bars = (complete[key] for key in ("order", "fitting", "error_quantile_90"))
+    spreads = {"step time": complete["step_time"]}
+    spreads |= {f"peak memory, {kind}": spread for kind, spread in complete["memory"].items()}
+    rows = [
+        [name, x["n"], percent(x["median"]), percent(x["mean"]), percent(x["bias"], "+")]
+        for name, x in spreads.items()
+    ]
+    return (
+        f"Of {summary['rows']} published runs, {complete['rows']} tell their whole layout. Of these, "
+        f"{complete['skipped']} are skipped, each with its\nreason, and {complete['without_step_time']} have "
+        f"no measured step time. The others, each priced at its own layout:\n\n"
+        f"{markdown(['predicted', 'runs', 'median error', 'mean error', 'bias'], rows)}\n"
+        f"- Nine of ten step times are off by less than {percent(bars['measured_kernels'])} on devices whose "
+        f"kernels were measured,\n  and by less than {percent(bars['other_devices'])} on others.\n"
+        f"- In {order['groups']} groups of runs that differ in layout only, running the one predicted best "
+        f"loses {percent(order['regret'])} on\n  average against the one measured best.\n"
+        f"- Of {fitting['ran']} runs that ran, {percent(fitting['said_to_fit'])} are said to fit; of "
+        f"{fitting['out_of_memory']} that ran out of memory, {percent(fitting['said_not_to_fit'])} are\n"
+        f"  said not to.\n"
+    )
+
+
+def memory_figures():
+    """Return the errors against bytes counted on real modules, as the benchmark computes them."""
+    from benchmarks.memory.__main__ import main
+
+    summary = printed_in_process(main)["summary"]
+    rows = [
+        [name.replace("_", " "), spread["n"], percent(spread["median"]), percent(spread["worst"])]
+        for name, spread in summary["errors"].items()
+    ]
+    return markdown(["on rank 0", "cases", "median error", "worst"], rows)
+
+
+def printed_in_process(main):
+    """Return the JSON that a benchmark's ``main`` prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert main(["--format", "json"]) == 0
+    return json.loads(printed.getvalue())
+
+
+def percent(share, sign=""):
+    """Return a share as the documents write it."""
+    return f"{100 * share:{sign}.1f} %"
+
+
+def markdown(head, rows):
+    """Return a table in Markdown, its first column to the left and the others to the right."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+FIGURES_OF = {
+    "accuracy": functools.cache(accuracy_figures),
+    "memory": functools.cache(memory_figures),
+}
+
+
+def comparable(text):
+    """Return ``text`` without what differs between two good installations: the solver's version."""
+    return re.sub(r"CP-SAT\s+[\d.]*\d", "CP-SAT N", text)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_examples_print_what_the_document_shows(document, tmp_path):
+    """A reader who types what is shown sees what is shown; if not, run this file as a program."""
+    text = document.read_text(encoding="utf-8")
+
+    assert comparable(renewed(text, tmp_path)) == comparable(text)
+
+
+def test_the_readme_opens_with_a_spec_a_command_and_its_table():
+    """The first screen is input, command, output; then how to set up and the measured error."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = [language for language, _ in BLOCK.findall(text)]
+
+    assert blocks[:2] == ["yaml", "console"]
+    assert "python" in blocks
+    assert "make test" in text
+    assert [name for _, name, _, _ in FIGURES.findall(text)] == ["accuracy", "memory"]
+
+
+def test_an_example_that_is_wrong_is_noticed(tmp_path):
+    """Commands and sessions are run: a document that lies is written differently."""
+    lie = "```console\n$ python -c 'print(6 * 7)'\n41\n```\n\n```python\n>>> 6 * 7\n41\n```\n"
+
+    assert renewed(lie, tmp_path) == lie.replace("41", "42")
+
+
+def test_an_example_may_read_the_files_shown_before_it(tmp_path):
+    """A block that names a file is that file."""
+    text = "```yaml\n# file: a.txt\nkind: training\n```\n\n```console\n$ cat a.txt\nkind: training\n```\n"
+
+    assert renewed(text, tmp_path) == text
+
+
+def write_documents():
+    """Write every document anew, and say which of them changed."""
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory() as folder:
+            new = renewed(text, Path(folder))
+        if new != text:
+            document.write_text(new, encoding="utf-8")
+            print(f"{document.relative_to(ROOT)} written anew")  # noqa: T201 - this is a program
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    write_documents()

@@ -1,0 +1,105 @@
+"""The documents name every key and every stack, and their links lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from autoplan.schema.costmodel import KernelSpec, StackSpec
+from autoplan.schema.job import JobSpec, Limits, SearchSpec, Workload
+
+ROOT = Path(__file__).resolve().parents[2]
+HIDDEN = {"build", "dist", "node_modules"}
+DOCUMENTS = sorted(
+    path
+    for path in ROOT.rglob("*.md")
+    if not any(part.startswith(".") or part in HIDDEN for part in path.relative_to(ROOT).parts)
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+STACKS = sorted(path.stem for path in (ROOT / "costmodels" / "stacks").glob("*.yaml"))
+
+
+def names_of(model):
+    """Return the keys of a schema as a file writes them."""
+    return sorted(field.alias or name for name, field in model.model_fields.items())
+
+
+def fields_below(model):
+    """Return the keys of every number and switch in a schema's sections."""
+    sections = (field.annotation for field in model.model_fields.values())
+    return sorted({key for part in sections if hasattr(part, "model_fields") for key in part.model_fields})
+
+
+def anchors(text):
+    """Return the anchors that headings of a document have on the usual hosts."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    words = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in words}
+
+
+@pytest.mark.parametrize("model", [JobSpec, SearchSpec, Limits, Workload], ids=lambda m: m.__name__)
+def test_every_key_of_a_job_is_explained(model):
+    """Whoever writes a job finds each of its keys in the README of the jobs."""
+    text = (ROOT / "specs" / "jobs" / "README.md").read_text(encoding="utf-8")
+    missing = [name for name in names_of(model) if not re.search(rf"`(?:\w+\.)?{name}`", text)]
+
+    assert missing == []
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_stack_is_listed(stack):
+    """A stack that can be named in a job is in the README of the cost models."""
+    text = (ROOT / "costmodels" / "README.md").read_text(encoding="utf-8")
+
+    assert f"| `{stack}` |" in text
+
+
+@pytest.mark.parametrize("model", [KernelSpec, StackSpec], ids=lambda m: m.__name__)
+def test_every_field_of_a_cost_model_is_explained(model):
+    """Fields of kernels and stacks are in the README, but for the stack's rules, which explain themselves."""
+    text = (ROOT / "costmodels" / "README.md").read_text(encoding="utf-8")
+    rules = set(StackSpec.model_fields["rules"].annotation.model_fields)
+    missing = [
+        name
+        for name in fields_below(model)
+        if name not in rules and not re.search(rf"`(?:\w+\.)?{name}`", text)
+    ]
+
+    assert missing == []
+
+
+def test_the_cost_models_say_first_that_they_hold_no_formulas():
+    """A folder of that name sounds like code, so its README begins by saying that it is not."""
+    _, body = (ROOT / "costmodels" / "README.md").read_text(encoding="utf-8").split("\n\n", 1)
+
+    assert body.startswith("Coefficients, not formulas: the formulas are in")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_between_documents_lead_somewhere(document):
+    """A relative link names a file or folder that is there, and an anchor a heading of it."""
+    broken = []
+    for link in LINK.findall(FENCE.sub("", document.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (document.parent / name).resolve() if name else document
+        inside = target.exists() and target.is_relative_to(ROOT)
+        if not inside or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
+            broken.append(link)
+
+    assert broken == []
+
+
+def test_every_document_of_the_folder_is_in_its_index():
+    """docs/README.md leads to every page below docs/."""
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = [
+        path.relative_to(ROOT / "docs").as_posix()
+        for path in DOCUMENTS
+        if path.parent.is_relative_to(ROOT / "docs")
+    ]
+    missing = [page for page in pages if page != "README.md" and f"({page})" not in index]
+
+    assert missing == []
