@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from autoplan.catalog import load_job
@@ -18,16 +19,17 @@ __all__ = ["MOST_LAYERS", "evaluate", "plan"]
 MOST_LAYERS = 256
 
 
-def plan(job: Job | str | Path) -> Front:
+def plan(job: Job | str | Path, *, progress: Callable[[int, float], None] | None = None) -> Front:
     """Return the proven Pareto front of ``job``: a loaded job, a path to its file or a shipped name.
 
+    ``progress`` is called after each plan found with their number and the plan's share of the memory limit.
     The front is empty, with reasons, when no layout is feasible. Raises SpecError or CatalogError for a
     job that cannot be read, UnsupportedError for one that this version cannot plan.
     """
     job = _plannable(job)
     from autoplan.search import search
 
-    return search(job)
+    return search(job, progress=progress)
 
 
 def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +16,7 @@ from autoplan.schema.job import JobSpec
 from autoplan.schema.loader import load_model, parse_yaml, validate
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["CLASSES", "check_entry", "hardware", "kernels_for", "load_entry", "model", "stack"]
+__all__ = ["CLASSES", "device", "hardware", "kernels_for", "load_entry", "model", "node", "stack"]
 
 #: What the file of each kind of entry is read as.
 CLASSES: dict[EntryKind, type[Frozen]] = {
@@ -64,6 +63,11 @@ def stack(name: str) -> StackSpec:
 def device(name: str) -> DeviceSpec:
     """Return the device ``name``."""
     return _loaded("device", name, DeviceSpec)
+
+
+def node(name: str) -> NodeSpec:
+    """Return the node ``name``."""
+    return _loaded("node", name, NodeSpec)
 
 
 def kernels_for(device_name: str) -> KernelSpec:
@@ -121,17 +125,17 @@ def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:
     if isinstance(entry, NodeSpec):
         return entry, entry.devices
     if isinstance(entry, ClusterSpec):
-        node = _loaded("node", entry.node, NodeSpec)
+        held = node(entry.node)
         if entry.network is not None:
-            node = node.model_copy(update={"network": entry.network})
-        return node, node.devices * entry.nodes
+            held = held.model_copy(update={"network": entry.network})
+        return held, held.devices * entry.nodes
     holders = [n for n in entry_names("node") if _holds(n, entry.name)]
     hint = f": {', '.join(holders)}" if holders else ""
     raise UnsupportedError(f"{reference!r} is a device; name a node or a cluster that holds it{hint}")
 
 
 def _holds(node_name: str, device_name: str) -> bool:
-    return _loaded("node", node_name, NodeSpec).device == device_name
+    return node(node_name).device == device_name
 
 
 def _hardware_entry(reference: str, base: Path) -> NodeSpec | ClusterSpec | DeviceSpec:
@@ -140,7 +144,7 @@ def _hardware_entry(reference: str, base: Path) -> NodeSpec | ClusterSpec | Devi
         entry: NodeSpec | ClusterSpec | DeviceSpec = load_model(read_file(path), HardwareSpec, name=str(path))
         return entry
     if reference in entry_names("node"):
-        return _loaded("node", reference, NodeSpec)
+        return node(reference)
     if reference in entry_names("cluster"):
         return _loaded("cluster", reference, ClusterSpec)
     if reference in entry_names("device"):
@@ -155,27 +159,3 @@ def _unknown_hardware(reference: str) -> str:
     near = difflib.get_close_matches(reference, known, 3)
     hint = f"did you mean {' or '.join(near)}?" if near else "see `autoplan catalog list node`"
     return f"no hardware is called {reference!r}: {hint}"
-
-
-def check_entry(kind: EntryKind, name: str) -> Iterable[str]:
-    """Return what is wrong with one entry, in sentences; empty when nothing is."""
-    try:
-        entry = load_entry(kind, name)
-        _check_references(entry)
-    except (CatalogError, SpecError) as error:
-        return str(error).splitlines()
-    return ()
-
-
-def _check_references(entry: Frozen) -> None:
-    if isinstance(entry, NodeSpec):
-        device(entry.device)
-        if entry.default_stack:
-            stack(entry.default_stack)
-    elif isinstance(entry, ClusterSpec):
-        _loaded("node", entry.node, NodeSpec)
-    elif isinstance(entry, KernelSpec):
-        for name in entry.devices:
-            device(name)
-        for name in entry.collectives.fabrics:
-            _loaded("node", name, NodeSpec)

@@ -65,7 +65,8 @@ def show(
 
     Where entries of several kinds have this name, all of them are printed.
     """
-    from autoplan.report.catalogue import entries_document, entries_text, find_entries
+    from autoplan.catalog import find_entries
+    from autoplan.report.catalogue import entries_document, entries_text
 
     found = find_entries(name, None if kind is None else kind.value)
     present(
@@ -79,7 +80,7 @@ def show(
 @app.command(short_help="Check every entry.")
 def check() -> None:
     """Check every entry of every catalogue; exit code 2 if anything is wrong."""
-    from autoplan.report.catalogue import catalog_problems
+    from autoplan.catalog import catalog_problems
 
     problems, entries = catalog_problems()
     if problems:

@@ -14,6 +14,7 @@ from autoplan.cli.output import (
     OutputOption,
     present,
 )
+from autoplan.cli.progress import Progress
 
 __all__ = ["plan"]
 
@@ -32,7 +33,11 @@ def plan(
     """
     from autoplan import planning
 
-    front = planning.plan(job)
+    progress = Progress()
+    try:
+        front = planning.plan(job, progress=progress)
+    finally:
+        progress.close()
 
     from autoplan.report.document import front_document
     from autoplan.report.table import front_table

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from autoplan.catalog import FOLDERS, EntryKind, check_entry, entry_names, entry_text, load_entry
+from autoplan.catalog import FOLDERS, EntryKind, Found, entry_names, entry_text, load_entry
 from autoplan.costs.parameters import total_parameters
-from autoplan.errors import AutoplanError, CatalogError
+from autoplan.errors import AutoplanError
 from autoplan.report.columns import GAP, Column, columns_table, fitted, total_width
 from autoplan.report.document import SCHEMA, Document
 from autoplan.report.facts import COLUMNS, entry_facts
@@ -21,14 +20,10 @@ from autoplan.units import format_count
 
 __all__ = [
     "catalog_document",
-    "catalog_problems",
     "catalog_table",
     "entries_document",
     "entries_text",
-    "find_entries",
 ]
-
-Found = tuple[EntryKind, str]
 
 _LEAST_TITLE: Final = 24
 
@@ -79,21 +74,6 @@ def _fact_columns(
     return [fitted(first, max(width, _LEAST_TITLE), terminal), *rest]
 
 
-def find_entries(name: str, kind: EntryKind | None = None) -> list[Found]:
-    """Return every entry called ``name``, of ``kind`` or of any.
-
-    Raises CatalogError with near-misses when there is none.
-    """
-    kinds: Sequence[EntryKind] = [kind] if kind else list(FOLDERS)
-    found: list[Found] = [(each, name) for each in kinds if name in entry_names(each)]
-    if found:
-        return found
-    known = sorted({entry for each in kinds for entry in entry_names(each)})
-    near = difflib.get_close_matches(name, known, 3)
-    hint = f"did you mean {' or '.join(near)}?" if near else "see `autoplan catalog list`"
-    raise CatalogError(f"no {kind or 'entry'} is called {name!r}: {hint}")
-
-
 def entries_text(found: Sequence[Found]) -> str:
     """Return the files of entries as they are, each a YAML document after a line that names it."""
     return "---\n".join(_entry_text(kind, name) for kind, name in found)
@@ -127,10 +107,3 @@ def _parameters(kind: EntryKind, name: str) -> int | None:
     except AutoplanError:
         return None
     return total_parameters(entry) if isinstance(entry, ModelSpec) else None
-
-
-def catalog_problems() -> tuple[list[str], int]:
-    """Return every problem of every entry, in sentences, and how many entries there are."""
-    entries = [(kind, name) for kind in FOLDERS for name in entry_names(kind)]
-    problems = [f"{kind} {name}: {problem}" for kind, name in entries for problem in check_entry(kind, name)]
-    return problems, len(entries)

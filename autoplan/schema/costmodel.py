@@ -7,11 +7,12 @@ rules. The formulas that read them are in ``autoplan/costs``.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from autoplan.schema.base import Frozen, Sourced, SourcedBytes, SourcedSeconds, SourcedShare
+from autoplan.schema.hardware import sourced_numbers
 
 __all__ = [
     "AttentionCurve",
@@ -107,7 +108,21 @@ class Collectives(Frozen):
     tables: tuple[CollectiveTable, ...] = Field(default=(), description="measured times inside a node")
 
 
-class KernelSpec(Frozen):
+class _CostModel(Frozen):
+    """What both kinds of cost model file have: sourced numbers, and the sources in full."""
+
+    sources: dict[str, str] = Field(description="source of each number, by key")
+
+    @model_validator(mode="after")
+    def _sources_are_listed(self) -> Self:
+        for where, number in sourced_numbers(self):
+            if number.source not in self.sources:
+                known = ", ".join(sorted(self.sources)) or "none"
+                raise ValueError(f"{where} names the source {number.source!r}: `sources` has {known}")
+        return self
+
+
+class KernelSpec(_CostModel):
     """What kernels reach on one family of devices."""
 
     schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
@@ -115,7 +130,6 @@ class KernelSpec(Frozen):
     name: Name = Field(description="name of the entry, the same as its file's")
     devices: tuple[str, ...] = Field(description="devices that the curves hold for; empty: any device")
     valid_for: str = Field(description="range of shapes and formats inside which the curves were measured")
-    sources: dict[str, str] = Field(description="source of each number, by key")
     gemm: GemmCurve = Field(description="matrix products")
     attention: AttentionCurve = Field(description="fused attention")
     stream: StreamCurve = Field(description="memory-bound operations")
@@ -213,7 +227,7 @@ class UncertaintySpec(Frozen):
     memory: SourcedShare = Field(description="of peak memory")
 
 
-class StackSpec(Frozen):
+class StackSpec(_CostModel):
     """One software stack: memory policy, block policy, overlap, rules and how sure they are."""
 
     schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
@@ -221,7 +235,6 @@ class StackSpec(Frozen):
     name: Name = Field(description="name of the entry, the same as its file's")
     title: str = Field(description="name in words")
     description: str = Field(description="which releases it stands for, and what is special about it")
-    sources: dict[str, str] = Field(description="source of each number, by key")
     memory: MemoryPolicy = Field(description="what a rank keeps")
     block: BlockPolicy = Field(description="what a block keeps and how it is computed")
     overlap: OverlapPolicy = Field(description="what communication hides behind compute")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from autoplan.costs.machine import machine_of
 from autoplan.costs.predict import memory_limit_bytes, predict_all
@@ -17,16 +18,19 @@ from autoplan.search.pareto import Found, Walk
 from autoplan.search.scaling import Scale
 from autoplan.search.space import Space, recompute_modes, space_of
 
-__all__ = ["THINNING", "search"]
+__all__ = ["THINNING", "Progress", "search"]
+
+Progress: TypeAlias = Callable[[int, float], None]
 
 #: Plans on a front differ by at least this share in an objective.
 THINNING = 0.01
 
 
-def search(job: Job, *, thinning: float = THINNING) -> Front:
+def search(job: Job, *, thinning: float = THINNING, progress: Progress | None = None) -> Front:
     """Return the Pareto front of ``job`` over step time and peak memory, thinned to ``thinning``.
 
-    With ``thinning`` 0 every Pareto-optimal layout is returned, down to the solver's ticks.
+    ``progress`` is told after each plan how many there are, and its share of the memory limit. With
+    ``thinning`` 0 every Pareto-optimal layout is returned, down to the solver's ticks.
     """
     space = space_of(job)
     machine, modes = machine_of(job), recompute_modes(job)
@@ -40,7 +44,11 @@ def search(job: Job, *, thinning: float = THINNING) -> Front:
     ceiling = job.limits.step_time or _longest_seconds(fitting)
     scale = Scale.of(ceiling, limit)
     walk = Walk(fitting, scale, ceiling)
-    found = list(walk.front(scale.memory_limit_ticks(limit), thinning))
+    found = []
+    for plan in walk.front(scale.memory_limit_ticks(limit), thinning):
+        found.append(plan)
+        if progress is not None:
+            progress(len(found), plan.memory_ticks * scale.tick_bytes / limit)
     if walk.stopped and not found:
         raise UnsupportedError("the solver's allowance of work ran out: narrow the job's `search`")
     if not found:

@@ -113,14 +113,15 @@ def accuracy_figures():
     spreads = {"step time": complete["step_time"]}
     spreads |= {f"peak memory, {kind}": spread for kind, spread in complete["memory"].items()}
     rows = [
-        [name, x["n"], percent(x["median"]), percent(x["mean"]), percent(x["bias"], "+")]
+        [name, x["n"], *(percent(x[key]) for key in ("median", "mean", "p90")), percent(x["bias"], "+")]
         for name, x in spreads.items()
     ]
+    head = ["predicted", "runs", "median error", "mean error", "nine of ten below", "bias"]
     return (
         f"Of {summary['rows']} published runs, {complete['rows']} tell their whole layout. Of these, "
         f"{complete['skipped']} are skipped, each with its\nreason, and {complete['without_step_time']} have "
         f"no measured step time. The others, each priced at its own layout:\n\n"
-        f"{markdown(['predicted', 'runs', 'median error', 'mean error', 'bias'], rows)}\n"
+        f"{markdown(head, rows)}\n"
         f"- Nine of ten step times are off by less than {percent(bars['measured_kernels'])} on devices whose "
         f"kernels were measured,\n  and by less than {percent(bars['other_devices'])} on others.\n"
         f"- In {order['groups']} groups of runs that differ in layout only, running the one predicted best "
