@@ -233,24 +233,25 @@ class _Prices:
         here = stages.take(slowest)
         layers, full = float(n[slowest]), float(f[slowest])
         again = float(s[slowest] * here.backward_selective + full * here.backward_full)
-        tensor_again = full * float(block.tensor_full[row])
+        # Recompute that hides beside traffic adds less than its work, and its collectives come first.
+        tensor_again = min(again, full * float(block.tensor_full[row]))
         tensor = layers * float(block.tensor_forward[row] + block.tensor_backward[row])
-        computed = layers * float(block.forward[row] + block.backward[row])
-        waits = layers * float(here.forward_layer + here.backward_layer) - computed - tensor
+        tensor += float(here.outside_tensor)
+        computed = layers * float(block.forward[row] + block.backward[row]) + float(here.outside_compute)
         boundary = float(self.boundary[row])
-        outside = float(here.forward_fixed + here.backward_fixed) - boundary
+        waits = float(both[slowest]) - again - computed - tensor - boundary
         tail = stage_tail(stages, n, s, f)
         worst = int(tail.total.argmax())
         bubble = float(self.step[row]) - m * float(both[slowest]) - float(tail.total[worst])
         return TimePrediction(
-            compute=m * (computed + outside),
+            compute=m * computed,
             recompute=m * (again - tensor_again),
             tp_exposed=m * (tensor + tensor_again),
             cp_exposed=0.0,
             ep_exposed=0.0,
             pp_exposed=m * boundary,
             bubble=max(0.0, bubble),
-            dp_exposed=m * waits + float(tail.exposed[worst]),
+            dp_exposed=max(0.0, m * waits + float(tail.exposed[worst])),
             optimizer=float(tail.optimizer[worst]),
             overhead=0.0,
         )

@@ -52,6 +52,8 @@ class Stages:
     backward_layer: Array
     backward_selective: Array  # added by each layer recomputed selectively
     backward_full: Array  # added by each layer recomputed whole
+    outside_compute: Array  # of forward and backward outside layers: products and memory traffic
+    outside_tensor: Array  # of the same: tensor-parallel collectives
     reduce_fixed: Array  # gradient reduction of a step
     reduce_layer: Array
     gather_fixed: Array  # parameter gathering of a step

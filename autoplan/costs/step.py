@@ -114,10 +114,12 @@ def _times(context: _Context, weights: _Weights) -> dict[str, Array]:
     gather, reduce = _microbatch_traffic(context, weights.layer)
     gather_x, reduce_x = _microbatch_traffic(context, weights.fixed)
     boundary = boundary_seconds(context.job, context.candidates, context.machine)
-    embed_forward, embed_backward = _embedding_seconds(context)
-    head_forward, head_backward = _head_seconds(context)
-    forward_x = context.first * embed_forward + context.last * head_forward
-    backward_x = context.first * embed_backward + context.last * head_backward
+    embed, head = _embedding_seconds(context), _head_seconds(context)
+    reduced = column(tensor_seconds(context.job, context.candidates, context.machine, passes=1))
+    # The embedding's rows are reduced forward, the head's input gradient backward.
+    forward_x = context.first * (embed.forward + reduced) + context.last * head.forward
+    backward_x = context.first * embed.backward + context.last * (head.backward + reduced)
+    outside = context.first * embed.total + context.last * head.total
     forward = column(block.forward + block.tensor_forward)
     backward = column(block.backward + block.tensor_backward)
     beside = _Beside(context.machine.overlap.interference)
@@ -127,6 +129,8 @@ def _times(context: _Context, weights: _Weights) -> dict[str, Array]:
     selective = backward + column(block.selective)
     full = backward + column(block.full + block.tensor_full)
     return {
+        "outside_compute": outside,
+        "outside_tensor": (context.first + context.last) * reduced,
         "forward_fixed": beside.seconds(forward_x, gather_x) + boundary,
         "forward_layer": beside.seconds(forward, gather),
         "backward_fixed": beside.seconds(backward_x, gather_x + reduce_x) + boundary,
@@ -186,16 +190,28 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     return column(once * c.vpp)
 
 
-def _embedding_seconds(context: _Context) -> tuple[Array, Array]:
-    """Return forward and backward of the embedding: rows read and written, one reduction over tp."""
-    job, c, machine = context.job, context.candidates, context.machine
-    moved = 2.0 * machine.element_bytes * context.tokens * job.model.hidden_size
-    seconds = stream_seconds(moved, machine, calls=2)
-    reduced = tensor_seconds(job, c, machine, passes=1)
-    return column(seconds + reduced), column(seconds)
+@dataclass(frozen=True, slots=True)
+class _Outside:
+    """Compute outside layers, seconds of one microbatch, shape [C, 1]."""
+
+    forward: Array
+    backward: Array
+
+    @property
+    def total(self) -> Array:
+        """Forward and backward."""
+        return self.forward + self.backward
 
 
-def _head_seconds(context: _Context) -> tuple[Array, Array]:
+def _embedding_seconds(context: _Context) -> _Outside:
+    """Return forward and backward of the embedding: rows read and written."""
+    machine = context.machine
+    moved = 2.0 * machine.element_bytes * context.tokens * context.job.model.hidden_size
+    seconds = column(stream_seconds(moved, machine, calls=2))
+    return _Outside(seconds, seconds)
+
+
+def _head_seconds(context: _Context) -> _Outside:
     """Return forward and backward of the output product and the loss over T tokens."""
     job, c, machine = context.job, context.candidates, context.machine
     t = c.tp.astype(np.float64)
@@ -207,8 +223,7 @@ def _head_seconds(context: _Context) -> tuple[Array, Array]:
     backward = gemm_seconds(context.tokens, wide, v, machine)
     backward += gemm_seconds(wide, v, context.tokens, machine)
     backward += stream_seconds(_LOSS_BACKWARD_BYTES * context.tokens * columns, machine, calls=3)
-    reduced = tensor_seconds(job, c, machine, passes=1)
-    return column(forward), column(backward + reduced)
+    return _Outside(column(forward), column(backward))
 
 
 def _tails(context: _Context, weights: _Weights) -> dict[str, Array]:
@@ -217,8 +232,8 @@ def _tails(context: _Context, weights: _Weights) -> dict[str, Array]:
     overlap, links = context.machine.overlap, context.machine.links
     group = Group(column(c.dp), column(c.tp))
     per_stage = weights.layer * context.job.model.layers / c.pp
-    # The reference size of a message: a bucket, or all of an even stage where nothing overlaps.
-    whole = not overlap.gradient_reduce
+    # The reference size of a message: a bucket, or all of an even stage in a stack without overlap.
+    whole = not policy.overlap.gradient_reduce
     bucket = per_stage if whole else np.minimum(per_stage, policy.overlap.bucket.value / 4)
     wire, copy = policy.overlap.gradient_bytes, policy.memory.gathered_bytes
     reduced = collective_seconds("all_reduce", wire * bucket, group, links)

@@ -110,7 +110,9 @@ def count_words(count: int) -> str:
         return f"{count:,}"
     # A count of layouts may exceed every float, and have more digits than Python writes.
     exponent = math.floor(math.log10(count))
-    return f"about {max(1, count // 10**exponent)}e{exponent}"
+    digits = max(10, count // 10 ** (exponent - 1))
+    fraction = f".{digits % 10}" if digits % 10 else ""
+    return f"about {digits // 10}{fraction}e{exponent}"
 
 
 _PROVEN: Final = {
@@ -130,7 +132,7 @@ def certificate_sentence(certificate: Certificate) -> str:
     )
     if certificate.best_bound_step_seconds is not None and certificate.gap is not None:
         bound = format_seconds(certificate.best_bound_step_seconds)
-        text += f"; no step is shorter than {bound} (gap {_percent(certificate.gap)})"
+        text += f"; no step is shorter than {bound} (gap {_gap(certificate.gap)})"
     if certificate.thinning and certificate.status == "optimal":
         text += f"; what is left out is matched within {_percent(certificate.thinning)}"
     return text
@@ -154,6 +156,22 @@ def number_words(count: int, noun: str) -> str:
     """
     plural = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count_words(count)} {noun}{plural}"
+
+
+def _gap(share: float) -> str:
+    """Return a gap; what the solver's rounding of ticks leaves is not shown digit by digit."""
+    return "under 0.01 %" if 0 < share < 1e-4 else _percent(share)
+
+
+def risk_sentence(front: Front) -> str:
+    """Return how many plans may need more memory than there is; empty when none may."""
+    risky = sum(1 for p in front.plans if p.predicted.peak_memory_bytes_high > p.predicted.memory_limit_bytes)
+    if not risky:
+        return ""
+    return (
+        f"memory: the interval of {number_words(risky, 'plan')} reaches beyond the limit;"
+        " limits.memory_headroom keeps room"
+    )
 
 
 def _percent(share: float) -> str:
@@ -198,4 +216,4 @@ def fits_sentence(predicted: Prediction) -> str:
 def front_sentences(front: Front) -> list[str]:
     """Return everything that is said below a front."""
     said = [certificate_sentence(front.certificate), rejected_sentence(front.rejected)]
-    return [sentence for sentence in (*said, *surety_sentences(front.job)) if sentence]
+    return [sentence for sentence in (*said, *surety_sentences(front.job), risk_sentence(front)) if sentence]

@@ -56,8 +56,20 @@ def search(job: Job, *, thinning: float = THINNING, progress: Progress | None = 
         return Front(job, (), _infeasible(space), rejected, reasons_of(job, groups, fastest))
     found = _wanted(job, walk, found)
     layouts = [_layout(fitting, f) for f in found]
-    plans = tuple(Plan(*pair) for pair in zip(layouts, predict_all(job, layouts), strict=True))
-    return Front(job, plans, _certificate(space, walk, found, thinning), rejected)
+    plans = [Plan(*pair) for pair in zip(layouts, predict_all(job, layouts), strict=True)]
+    certificate = _certificate(space, walk, found, thinning, plans[0].predicted.step_seconds)
+    return Front(job, _undominated(plans), certificate, rejected)
+
+
+def _undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Return ``plans`` without those that the next, smaller one equals in time.
+
+    The solver compares ticks that are rounded up, so that plans of one time may seem apart.
+    """
+    steps = [*(p.predicted.step_seconds for p in plans), float("inf")]
+    return tuple(
+        p for p, following in zip(plans, steps[1:], strict=True) if p.predicted.step_seconds < following
+    )
 
 
 def _wanted(job: Job, walk: Walk, found: list[Found]) -> list[Found]:
@@ -111,12 +123,20 @@ def _layout(groups: Sequence[Group], found: Found) -> Layout:
     )
 
 
-def _certificate(space: Space, walk: Walk, found: list[Found], thinning: float) -> Certificate:
+def _certificate(
+    space: Space, walk: Walk, found: list[Found], thinning: float, fastest: float
+) -> Certificate:
+    """Return what is proven; ``fastest`` is the step of the first plan as priced in floating point [s].
+
+    Ticks are rounded up stage by stage, so a bound in ticks is as much below in seconds.
+    """
+    rounding = walk.groups[found[0].group].rounding(found[0].position) * walk.scale.tick_seconds
+    bound = min(fastest, found[0].bound_ticks * walk.scale.tick_seconds - rounding)
     proven = not walk.stopped and all(f.bound_ticks == f.step_ticks for f in found)
     return Certificate(
         status="optimal" if proven else "feasible",
-        best_bound_step_seconds=found[0].bound_ticks * walk.scale.tick_seconds,
-        gap=max(1.0 - f.bound_ticks / f.step_ticks for f in found),
+        best_bound_step_seconds=bound,
+        gap=max(1.0 - bound / fastest, *(1.0 - f.bound_ticks / f.step_ticks for f in found)),
         thinning=thinning,
         layouts_covered=space.covered,
         candidates=space.size,

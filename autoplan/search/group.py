@@ -55,6 +55,10 @@ class Group:
             gpipe=self.gpipe[index],
         )
 
+    def rounding(self, position: int) -> float:
+        """Return by how many ticks at most a step of the candidate is rounded up."""
+        return float(self.m[position] * self.v[position]) * 2 + self.pp + 1
+
     @property
     def block_size(self) -> int:
         """How many candidates to work on at once, so that arrays [C, p, L] stay small."""

@@ -30,7 +30,7 @@ def short_of_memory(job: Job, groups: Sequence[Group]) -> tuple[list[Group], tup
         )
         if fits.any():
             fitting.append(group.take(np.flatnonzero(fits)))
-    reason = f"no recompute makes them fit into {format_bytes(limit)} a device"
+    reason = f"covered, but no recompute makes them fit into {format_bytes(limit)} a device"
     return fitting, (Rejection(reason, lost),) if lost else ()
 
 
@@ -100,7 +100,7 @@ def reasons_of(job: Job, groups: Sequence[Group], fastest: float | None) -> tupl
         missing = fullest.total - limit
         missed = (
             f"memory: the layout that needs least, {layout}, needs {format_bytes(fullest.total)} on "
-            f"each device of stage {fullest.stage} at the {fullest.moment}, "
+            f"each device of stage {fullest.stage} (fullest at: {fullest.moment}), "
             f"{format_bytes(missing)} more than the {format_bytes(limit)} of "
             f"{job.cluster.device.title} that may be used"
         )

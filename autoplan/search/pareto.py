@@ -25,8 +25,9 @@ _BATCH = 24
 #: Limits that are tried for the next plan, and how many of the promising ones are built.
 _PROBES = 48
 _TRIES = 2
-#: A bound is compared in ticks that were rounded up stage by stage; floats may differ by this share.
-_SLACK = 1e-9
+#: Candidates and options within this share of the best layout known are left to the solver: bounds
+#: exclude only what is clearly worse.
+_MARGIN = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +123,11 @@ class Walk:
 
     def _tightened(self, live: _Live, best: float) -> _Live | None:
         """Return ``live`` without options that cannot be part of a step of ``best``; None if none can."""
-        if live.bound_seconds > best * (1 + _SLACK):
+        if live.bound_seconds > best * (1 + _MARGIN):
             return None
         if not live.menu.pace:
             return live
-        slowest = (best - live.rest_seconds) * (1 + _SLACK) / live.menu.pace
+        slowest = (best - live.rest_seconds) * (1 + _MARGIN) / live.menu.pace
         ticks = int(slowest / self.scale.tick_seconds) + 1
         stages = [[o for o in row if o.both_ticks <= ticks] for row in live.menu.stages]
         layers = self.groups[0].layers
@@ -159,7 +160,7 @@ class Walk:
         stale = [np.where(f, np.inf, b) for f, b in zip(fresh, self.bounds, strict=True)]
         least = [float(s.min(initial=np.inf)) for s in stale]
         group = int(np.argmin(least))
-        if least[group] > best * (1 + _SLACK) or not np.isfinite(least[group]):
+        if least[group] > best * (1 + _MARGIN) or not np.isfinite(least[group]):
             return None
         size = min(_BATCH, self.groups[group].block_size)
         order = np.argsort(stale[group], kind="stable")[:size]
@@ -173,7 +174,7 @@ class Walk:
         live: list[_Live] = []
         for i in np.argsort(fresh.step_seconds, kind="stable"):
             lower = float(fresh.step_seconds[i])
-            if lower > best * (1 + _SLACK):
+            if lower > best * (1 + _MARGIN):
                 break
             menu = self._menu(part, int(i), limit, best, fresh)
             if not menu.empty:
@@ -196,7 +197,7 @@ def _offered(part: Group, i: int, best: float, lower: Bound) -> Array:
     seconds = lower.stage_seconds[i]
     v, pace = float(part.v[i]), float(part.m[i] - 1.0 / part.v[i])
     slack = best - float(lower.tail[i]) - float(lower.stage_sum[i]) / v
-    longest = slack / pace * (1 + _SLACK) if pace > 0 else np.inf
+    longest = slack / pace * (1 + _MARGIN) if pace > 0 else np.inf
     offered = np.where(seconds <= longest, seconds, np.inf)
     counts = np.arange(1, part.layers + 1)
     most = np.where(np.isfinite(offered), counts, 0).max(axis=1)

@@ -275,9 +275,6 @@ def test_amdahl_holds_for_the_step():
         assert step(k) > rest
 
 
-@pytest.mark.xfail(
-    reason="time.compute holds the tensor-parallel collectives of embedding and head", strict=True
-)
 def test_faster_links_leave_compute_alone():
     """The compute part of a step holds no communication: doubling the fabric's bandwidth keeps it."""
     job = job_of(hardware="8x-l40s", batch=8)

@@ -233,19 +233,7 @@ MANY_RANKS = [
 
 @pytest.mark.parametrize(
     ("model", "hardware", "devices", "software", "text"),
-    [
-        *LARGE,
-        *(
-            pytest.param(
-                *case,
-                marks=pytest.mark.xfail(
-                    reason="in series a stage is one message, overlapped many buckets with a latency each",
-                    strict=True,
-                ),
-            )
-            for case in MANY_RANKS
-        ),
-    ],
+    [*LARGE, *MANY_RANKS],
 )
 def test_large_jobs_are_bounded_too(model, hardware, devices, software, text):
     """R9 on shipped jobs, before a prediction clips its bounds to itself."""
@@ -258,7 +246,6 @@ def test_large_jobs_are_bounded_too(model, hardware, devices, software, text):
     assert middle <= high * (1 + 1e-9)
 
 
-@pytest.mark.xfail(reason="recompute is what it adds beside traffic less all of its collectives", strict=True)
 def test_recompute_beside_traffic_takes_no_negative_time():
     """Where ZeRO-3 traffic hides recompute, recompute costs nothing or a little, never less than nothing."""
     job = shipped("llama3-8b", "8x-l40s", 8, "fsdp2", sequence=512, batch=8)
