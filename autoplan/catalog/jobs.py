@@ -84,6 +84,11 @@ def _resolved(spec: JobSpec, name: str, base: Path, document: Document | None) -
 
 def _cluster(spec: JobSpec, base: Path) -> Cluster:
     """Return the devices of the job: all of the hardware, or whole nodes on its network."""
+    if isinstance(spec.devices, tuple):
+        numbers = ", ".join(map(str, spec.devices))
+        raise UnsupportedError(
+            f"one number of devices is planned at a time: set `devices` to one of {numbers}"
+        )
     node, held = hardware(spec.hardware, base)
     devices = spec.devices or held
     if devices > node.devices and devices % node.devices:

@@ -41,6 +41,9 @@ __all__ = [
     "predict_all",
 ]
 
+#: A difference of floats below this share of a step is no time at all.
+_NOISE = 1e-12
+
 _CATEGORIES = (
     "parameters",
     "gradients",
@@ -250,7 +253,7 @@ class _Prices:
             cp_exposed=0.0,
             ep_exposed=0.0,
             pp_exposed=m * boundary,
-            bubble=max(0.0, bubble),
+            bubble=bubble if bubble > _NOISE * float(self.step[row]) else 0.0,
             dp_exposed=max(0.0, m * waits + float(tail.exposed[worst])),
             optimizer=float(tail.optimizer[worst]),
             overhead=0.0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -72,6 +72,7 @@ class _Weights:
 
 def price_stages(job: Job, candidates: Candidates, machine: Machine) -> Stages:
     """Return the stage coefficients of each candidate, arrays of shape [C, p]."""
+    job = _at_precision(job)
     stage = np.arange(candidates.pp)[None, :]
     context = _Context(
         job=job,
@@ -85,6 +86,24 @@ def price_stages(job: Job, candidates: Candidates, machine: Machine) -> Stages:
     coefficients = {**_times(context, weights), **_tails(context, weights), **_memory(context, weights)}
     shape = (len(candidates), candidates.pp)
     return Stages(**{name: np.broadcast_to(x, shape) for name, x in coefficients.items()})
+
+
+def _at_precision(job: Job) -> Job:
+    """Return ``job`` with its stack's policy for its precision.
+
+    Policies are written for 16-bit training; in fp32 the parameters are their own masters, and everything
+    that is gathered or reduced has 4 bytes.
+    """
+    if job.precision != "fp32":
+        return job
+    full = {"parameter_bytes": 4, "gathered_bytes": 4, "gradient_bytes": 4, "master_bytes": 0}
+    stack = job.stack.model_copy(
+        update={
+            "memory": job.stack.memory.model_copy(update=full),
+            "overlap": job.stack.overlap.model_copy(update={"gradient_bytes": 4}),
+        }
+    )
+    return replace(job, stack=stack)
 
 
 def _weights(context: _Context) -> _Weights:

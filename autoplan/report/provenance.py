@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib import import_module
 from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from autoplan import __version__
 from autoplan.schema.base import NumberKind, Sourced
 from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
 from autoplan.schema.job import Job
@@ -18,7 +18,7 @@ __all__ = ["kernels_measured", "number_kinds", "provenance"]
 def provenance(job: Job) -> dict[str, Any]:
     """Return the entries that price ``job``, their numbers by kind, and how sure they are."""
     return {
-        "autoplan": _version(),
+        "autoplan": __version__,
         "kernels": _kernels(job),
         "stack": _stack(job),
         "hardware": {
@@ -39,13 +39,6 @@ def number_kinds(model: BaseModel) -> dict[str, int]:
     found = Counter(number.kind for _, number in sourced_numbers(model))
     kinds: tuple[NumberKind, ...] = get_args(NumberKind)
     return {kind: found[kind] for kind in kinds}
-
-
-def _version() -> str:
-    # A plain import would count, for import-linter, as an import of all that the package lists for
-    # type checkers, and planning is above this floor.
-    version: str = import_module("autoplan").__version__
-    return version
 
 
 def _kernels(job: Job) -> dict[str, Any]:

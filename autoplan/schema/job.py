@@ -96,8 +96,9 @@ class JobSpec(Frozen):
         min_length=1, description="a name in specs/models, a path to such a file, or a config.json"
     )
     hardware: str = Field(min_length=1, description="a name in hardware/ or a path to such a file")
-    devices: Degree | None = Field(
-        default=None, description="devices to use; all of the hardware when left out"
+    devices: Degree | Annotated[tuple[Degree, ...], Field(min_length=1)] | None = Field(
+        default=None,
+        description="devices to use; all of the hardware when left out; a list is read but not planned yet",
     )
     stack: str | None = Field(
         default=None, description="whose cost model prices the job; the hardware's default if left out"

@@ -1,8 +1,9 @@
 """Menus of one candidate: for each stage and number of layers, the fastest recompute that fits.
 
-For given layers a stage's time and its tail are least when its recompute time is, so under a memory limit
-one mix of recompute dominates all others of the same stage and layers: the rest is left out, safely. Which
-stage holds how many layers is left to the solver.
+For given layers a stage's time is least when its recompute time is. More recompute may hide more of the
+gradient reduction, but it adds at least as much to the sum of stage times as it takes from the tail. So under
+a memory limit one mix of recompute dominates all others of the same stage and layers: the rest is left out,
+safely. Which stage holds how many layers is left to the solver.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def planned(monkeypatch, run):
     """Return a function that runs ``autoplan plan`` with an answer made by hand."""
 
     def start(answer, *arguments):
-        monkeypatch.setattr(planning, "plan", lambda _: answer)
+        monkeypatch.setattr(planning, "plan", lambda _job, **_: answer)
         return run("plan", JOB, *arguments)
 
     return start
@@ -109,7 +109,7 @@ def test_no_plan_is_a_document_too(planned, infeasible):
 def test_an_infeasible_error_exits_1(monkeypatch, run):
     """The error for callers who want one has the same exit code as the answer."""
 
-    def refuse(_):
+    def refuse(_job, **_):
         raise InfeasibleError(["one reason", "another"])
 
     monkeypatch.setattr(planning, "plan", refuse)
@@ -122,7 +122,7 @@ def test_an_infeasible_error_exits_1(monkeypatch, run):
 def test_an_interrupt_exits_130_with_one_line(monkeypatch, run):
     """Whoever presses Ctrl-C gets no traceback."""
 
-    def interrupt(_):
+    def interrupt(_job, **_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(planning, "plan", interrupt)
@@ -171,3 +171,26 @@ def test_a_job_that_cannot_fit_says_so(run):
     assert done.exit_code == 1
     assert "nothing is feasible" in done.stdout
     assert "GiB" in done.stdout
+
+
+def test_progress_is_for_terminals_and_long_searches(monkeypatch, capsys):
+    """Nothing is shown when piped or within the first second; a line later, erased at the end."""
+    from autoplan.cli.progress import Progress
+
+    quiet = Progress()
+    quiet.listening = False
+    quiet.started -= 60
+    quiet(1, 0.5)
+    early = Progress()
+    early.listening = True
+    early(1, 0.5)
+    quiet.close()
+    early.close()
+    assert capsys.readouterr().err == ""
+
+    late = Progress()
+    late.listening = True
+    late.started -= 60
+    late(3, 0.5)
+    late.close()
+    assert "3 plans, down to 50% of the memory limit, 60 s" in capsys.readouterr().err
