@@ -24,6 +24,7 @@ from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.collectives import Group, collective_seconds
 from autoplan.costs.machine import Machine
 from autoplan.costs.operations import attention_seconds, gemm_seconds, stream_seconds
+from autoplan.costs.parameters import layer_parameters
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
@@ -72,7 +73,10 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     # The host launches kernels one by one; a device that is faster waits for it.
     launches = job.stack.block.kernels * machine.host_launch
     forward = np.maximum(forward_gemm + attention + stream, launches)
-    backward = np.maximum(backward_gemm + attention_backward + stream_backward, _BACKWARD_KERNELS * launches)
+    accumulated = _accumulation_seconds(job, candidates, machine)
+    backward = np.maximum(
+        backward_gemm + attention_backward + stream_backward + accumulated, _BACKWARD_KERNELS * launches
+    )
     again = {"attention": attention, "matmul-outputs": stream}[job.stack.block.selective]
     tensor = tensor_seconds(job, candidates, machine, passes=_sublayers(job.model))
     return BlockTimes(
@@ -94,6 +98,18 @@ def _products(model: ModelSpec, tokens: Array, candidates: Candidates) -> list[t
     f = model.ffn_size / t
     up = 2 * f if model.gated else f
     return [(tokens, q + 2 * k, h), (tokens, h, q), (tokens, up, h), (tokens, h, f)]
+
+
+def _accumulation_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
+    """Return the time to add a microbatch's weight gradients of a layer to those that are kept.
+
+    Every microbatch reads and writes all of them, however few its tokens: with fp32 main gradients
+    8 bytes a parameter, more where a 16-bit gradient is written first.
+    """
+    layer = layer_parameters(job.model, 0)
+    parameters = layer.tensor_parallel / candidates.tp + layer.replicated
+    moved = job.stack.memory.accumulation_traffic * parameters
+    return stream_seconds(moved, machine, calls=0)
 
 
 def mean_keys(model: ModelSpec, sequence_length: int) -> float:

@@ -145,6 +145,11 @@ class MemoryPolicy(Frozen):
         description="ZeRO stage from which parameters are sharded; 2: gathered in forward, kept to backward"
     )
     gradient_bytes: int = Field(ge=1, le=8, description="gradient that stays until the optimizer step")
+    accumulation_traffic: int = Field(
+        ge=0,
+        le=64,
+        description="bytes moved to add one microbatch's gradient of a parameter to the one that is kept",
+    )
     gradients_persist: bool = Field(
         description="gradient buffers stay allocated between steps, also with one microbatch"
     )

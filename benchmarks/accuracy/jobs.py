@@ -42,7 +42,8 @@ _RACKS: Final = {"gb200-186gb": "gb200-nvl72", "gb300-288gb": "gb300-nvl72"}
 
 #: Whose cost model prices a stack that has none of its own. Left out: itself, else analytic.
 _STACKS: Final = {
-    "megatron-like": "megatron-core",  # Hagemann et al. 2023: Megatron with flash attention
+    "megatron-like": "megatron-flash",  # Hagemann et al. 2023: Megatron with flash attention
+    "other: oneflow gpt 0.3.5": "megatron-lm",  # a port of Megatron-LM's GPT of its day
     "other: hf trainer ddp": "ddp",
     "other: hf trainer + deepspeed": "deepspeed",
 }
