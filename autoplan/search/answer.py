@@ -10,7 +10,7 @@ from autoplan.costs.predict import memory_limit_bytes, predict_all
 from autoplan.errors import UnsupportedError
 from autoplan.plans import Certificate, Front, Plan
 from autoplan.schema.job import Job
-from autoplan.schema.layout import SCHEDULES, Layout
+from autoplan.schema.layout import Layout
 from autoplan.search.group import Group, priced
 from autoplan.search.infeasible import reasons_of, short_of_memory
 from autoplan.search.model import solver_version
@@ -107,20 +107,8 @@ def _longest_seconds(groups: Sequence[Group]) -> float:
 
 
 def _layout(groups: Sequence[Group], found: Found) -> Layout:
-    c, i = groups[found.group].candidates, found.position
-    return Layout(
-        tp=int(c.tp[i]),
-        pp=c.pp,
-        dp=int(c.dp[i]),
-        microbatch=int(c.microbatch[i]),
-        layers=tuple(o.layers for o in found.options),
-        selective=tuple(o.selective for o in found.options),
-        full=tuple(o.full for o in found.options),
-        zero=int(c.zero[i]),
-        vpp=int(c.vpp[i]),
-        sequence_parallel=bool(c.sequence_parallel[i]),
-        schedule=SCHEDULES[int(c.schedule[i])],
-    )
+    layers, selective, full = zip(*((o.layers, o.selective, o.full) for o in found.options), strict=True)
+    return groups[found.group].layout(found.position, layers, selective, full)
 
 
 def _certificate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from autoplan.costs.machine import Machine
 from autoplan.costs.stage import Stages
 from autoplan.costs.step import microbatches, price_stages
 from autoplan.schema.job import Job
-from autoplan.schema.layout import SCHEDULES, even_stages
+from autoplan.schema.layout import SCHEDULES, Layout, even_stages
 
 __all__ = ["Group", "priced"]
 
@@ -53,6 +53,25 @@ class Group:
             m=self.m[index],
             v=self.v[index],
             gpipe=self.gpipe[index],
+        )
+
+    def layout(
+        self, position: int, layers: Sequence[int], selective: Sequence[int], full: Sequence[int]
+    ) -> Layout:
+        """Return the layout of the candidate at ``position`` with these stages."""
+        c, i = self.candidates, position
+        return Layout(
+            tp=int(c.tp[i]),
+            pp=c.pp,
+            dp=int(c.dp[i]),
+            microbatch=int(c.microbatch[i]),
+            layers=tuple(layers),
+            selective=tuple(selective),
+            full=tuple(full),
+            zero=int(c.zero[i]),
+            vpp=int(c.vpp[i]),
+            sequence_parallel=bool(c.sequence_parallel[i]),
+            schedule=SCHEDULES[int(c.schedule[i])],
         )
 
     def rounding(self, position: int) -> float:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoplan.costs.predict import memory_limit_bytes, predict
+from autoplan.costs.stage import stage_memory
 from autoplan.plans import Rejection
 from autoplan.schema.job import Job
-from autoplan.schema.layout import SCHEDULES, Layout
+from autoplan.schema.layout import Layout
 from autoplan.search.bounds import least_memory, least_stage_memory
 from autoplan.search.group import Group
 from autoplan.search.space import clashing_rules, layouts_of, recompute_modes
@@ -60,28 +61,15 @@ def _spread(least: np.ndarray, peak: float, group: Group) -> tuple[int, ...]:
 
 def _with_least_recompute(group: Group, i: int, layers: tuple[int, ...]) -> Layout:
     """Return the layout of candidate ``i`` in whose stages the kind of recompute saves the most."""
-    from autoplan.costs.stage import stage_memory
-
-    c, stages = group.candidates, group.stages.take(i)
+    stages = group.stages.take(i)
     held = np.asarray(layers, dtype=np.float64)
     none = np.zeros_like(held)
     options = {"none": (none, none), "selective": (held, none), "full": (none, held)}
     mixes = [mix for mode, mix in options.items() if mode in group.modes]
     needs = np.stack([stage_memory(stages, held, s, f) for s, f in mixes])
     best = needs.argmin(axis=0)
-    return Layout(
-        tp=int(c.tp[i]),
-        pp=c.pp,
-        dp=int(c.dp[i]),
-        microbatch=int(c.microbatch[i]),
-        layers=layers,
-        selective=tuple(int(mixes[b][0][k]) for k, b in enumerate(best)),
-        full=tuple(int(mixes[b][1][k]) for k, b in enumerate(best)),
-        zero=int(c.zero[i]),
-        vpp=int(c.vpp[i]),
-        sequence_parallel=bool(c.sequence_parallel[i]),
-        schedule=SCHEDULES[int(c.schedule[i])],
-    )
+    selective, full = (tuple(int(mixes[b][k][j]) for j, b in enumerate(best)) for k in (0, 1))
+    return group.layout(i, layers, selective, full)
 
 
 def reasons_of(job: Job, groups: Sequence[Group], fastest: float | None) -> tuple[str, ...]:
