@@ -24,6 +24,10 @@ Expression: TypeAlias = cp_model.LinearExprT
 #: Work allowed for one question, in the solver's deterministic unit of about a second.
 _MOST_WORK = 30.0
 
+#: Variables up to which presolve pays; above, it takes as long as the solve (405B on 1,024 devices: 1.9 s
+#: of solving with it, 0.9 s without).
+_PRESOLVED = 60
+
 #: Memory stands below time in the objective: memory ticks are at most 2**16.
 _TIME_WEIGHT = 2**17
 
@@ -150,6 +154,7 @@ def _solved(cp: cp_model.CpModel, menus: Sequence[Menu], chosen: Sequence[_Chose
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = _MOST_WORK
+    solver.parameters.cp_model_presolve = len(cp.proto.variables) <= _PRESOLVED
     status = solver.solve(cp)
     if status == cp_model.UNKNOWN:
         raise SolverStoppedError
