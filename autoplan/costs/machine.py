@@ -83,7 +83,9 @@ def machine_of(job: Job) -> Machine:
     kernels = job.kernels
     gemm, attention, stream = kernels.gemm, kernels.attention, kernels.stream
     halves = (gemm.half_m.value, gemm.half_n.value, gemm.half_k.value)
-    share = job.stack.block.attention_share.value
+    block = job.stack.block
+    older = attention.flash2_share.value if block.attention == "flash2" else 1.0
+    share = block.attention_share.value * older
     attention_halves = (attention.half_sequence.value, attention.half_rows.value)
     return Machine(
         peak_flops=peak,

@@ -64,6 +64,9 @@ class AttentionCurve(Frozen):
 
     forward_ceiling: SourcedShare = Field(description="share of peak that long forward passes reach")
     backward_ceiling: SourcedShare = Field(description="share of peak that long backward passes reach")
+    flash2_share: SourcedShare = Field(
+        description="rate of FlashAttention-2 over that of the kernels measured, which may be newer"
+    )
     half_sequence: SourcedSize = Field(description="sequence at which the rate falls to half")
     half_rows: SourcedSize = Field(description="heads x tokens at which the rate falls to half")
     launch: SourcedSeconds = Field(description="time that a call takes however small it is")
@@ -168,7 +171,9 @@ class MemoryPolicy(Frozen):
 class BlockPolicy(Frozen):
     """Which tensors of a block are kept for backward, and how it is computed."""
 
-    attention: Literal["flash", "eager"] = Field(description="fused attention, or scores in memory")
+    attention: Literal["flash", "flash2", "eager"] = Field(
+        description="the device's best fused attention, FlashAttention-2, or scores in memory"
+    )
     attention_share: SourcedShare = Field(
         description="rate of the stack's attention kernels over those measured on the device"
     )

@@ -221,7 +221,8 @@ def _rename(name: str) -> StackSpec:
 def _adapted(found: StackSpec, layout: RunLayout) -> StackSpec:
     """Return the stack with the kernels, number formats and overlap that the row tells."""
     attention = _attention(layout.kernel)
-    if attention is not None:
+    # A row says whether attention is fused; which generation of kernels that is, the stack knows.
+    if attention is not None and (attention == "eager") != (found.block.attention == "eager"):
         found = with_block(found, attention=attention)
     if layout.precision == "bf16-pure":
         found = with_overlap(with_memory(found, **PURE_BF16), gradient_bytes=2)
