@@ -22,8 +22,8 @@ from autoplan.errors import (
 
 if TYPE_CHECKING:
     from autoplan.catalog import load_job
-    from autoplan.planning import evaluate, plan
-    from autoplan.plans import Front, Plan
+    from autoplan.planning import evaluate, explain, plan
+    from autoplan.plans import Explanation, Front, Plan, Remedy
     from autoplan.schema.job import Job
     from autoplan.schema.layout import Layout
 
@@ -32,21 +32,27 @@ __version__ = "0.1.0"
 __all__ = [
     "AutoplanError",
     "CatalogError",
+    "Explanation",
     "Front",
     "InfeasibleError",
     "Job",
     "Layout",
     "LayoutError",
     "Plan",
+    "Remedy",
     "SpecError",
     "UnsupportedError",
     "__version__",
     "evaluate",
+    "explain",
     "load_job",
     "plan",
 ]
 
 _HOMES = {
+    "Explanation": "autoplan.plans",
+    "Remedy": "autoplan.plans",
+    "explain": "autoplan.planning",
     "Front": "autoplan.plans",
     "Job": "autoplan.schema.job",
     "Layout": "autoplan.schema.layout",

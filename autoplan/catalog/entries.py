@@ -10,11 +10,12 @@ from typing import TypeVar
 from autoplan.catalog.roots import EntryKind, entry_names, entry_text, is_path, read_file
 from autoplan.errors import CatalogError, Problem, SpecError, UnsupportedError
 from autoplan.schema.base import Frozen
-from autoplan.schema.costmodel import KernelSpec, StackSpec
+from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, HardwareSpec, NodeSpec
 from autoplan.schema.job import JobSpec
 from autoplan.schema.loader import load_model, parse_yaml, validate
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.stack import StackSpec
 
 __all__ = ["CLASSES", "device", "hardware", "kernels_for", "load_entry", "model", "node", "stack"]
 

@@ -76,6 +76,7 @@ def _resolved(spec: JobSpec, name: str, base: Path, document: Document | None) -
         workload=spec.workload,
         precision=spec.precision,
         optimizer=spec.optimizer,
+        adapters=spec.adapters,
         search=spec.search,
         limits=spec.limits,
         objectives=spec.objectives,

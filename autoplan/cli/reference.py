@@ -23,7 +23,7 @@ Answers go to standard output, messages to standard error. Every command takes `
 | exit code | meaning |
 |---|---|
 | 0 | there is an answer |
-| 1 | nothing is feasible; the answer holds the reasons |
+| 1 | nothing is feasible, or what `explain` explains does not fit; the answer says why |
 | 2 | bad input; the message says what and where |
 | 130 | interrupted |
 | 141 | the reader of the output went away |

@@ -1,14 +1,15 @@
-"""Bytes that one layer, the head and the loss keep for backward, per candidate.
+"""Bytes that one layer and the head keep for backward, per candidate.
 
 Notation (this file only)::
 
-    h   hidden size      q, k  width of queries, of keys     f   inner width of the MLP
-    a   query heads      s     tokens of a sequence          t   tensor-parallel degree
-    V   vocabulary, padded
+    h   hidden size      q, k  width of queries, of keys     f   inner width of the MLP      [1]
+    a   query heads      s     tokens of a sequence          t   tensor-parallel degree      [1]
+    V   vocabulary, padded           E, K  experts, and those that a token visits            [1]
+    e   bytes of an element: 2, or 4 in fp32                                              [byte]
 
 All results are bytes for one token of a microbatch on one rank, except where said. The forms are those of
 Korthikanti et al. 2022 (arXiv 2205.05198) for GPT blocks, extended to gated blocks, grouped-query
-attention and fused kernels, and agree with counts on real PyTorch modules to under half a byte.
+attention, experts and fused kernels, and agree with counts on real PyTorch modules to under half a byte.
 """
 
 from __future__ import annotations
@@ -18,88 +19,197 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates
-from autoplan.schema.costmodel import BlockPolicy
+from autoplan.costs.weights import padded_vocabulary
 from autoplan.schema.job import Job
-from autoplan.schema.model import ModelSpec
 
-__all__ = ["Saved", "padded_vocabulary", "saved_bytes_per_token"]
+__all__ = ["Saved", "element_bytes", "logit_columns", "saved_bytes_per_token", "sequence_split"]
+
+#: Bytes that the router keeps: of each expert its logit in 16 bits and its share in 32, of each choice
+#: two 64-bit indices and the weight in 32 and 16 bits.
+_ROUTER_EXPERT_BYTES = 6
+_ROUTER_CHOICE_BYTES = 22
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
     """Bytes kept for backward for one token, arrays of shape [C].
 
-    ``none``, ``selective`` and ``full`` are one layer's under each recompute mode; ``working`` what
-    backward of one layer needs beside them; ``head`` what the output layer keeps and ``loss`` what the
-    loss has alive at its worst moment.
+    ``none``, ``selective`` and ``full`` are one layer's under each recompute mode; ``mlp`` is the part of
+    ``none`` that is free again when backward reaches attention. ``entry`` is the input of a stage's first
+    layer, ``embedding_mask`` its dropout mask, ``head_inputs`` what the output layer keeps beside logits.
     """
 
     none: Array
     selective: Array
     full: Array
-    working: Array
-    head: Array
-    loss: Array
+    mlp: Array
+    entry: Array
+    embedding_mask: Array
+    head_inputs: Array
+
+
+def element_bytes(job: Job) -> float:
+    """Return e, the bytes of an element of an activation [byte]: 4 in fp32, else 2.
+
+    >>> from autoplan.catalog import load_job
+    >>> element_bytes(load_job("llama3-8b-8x-a100"))  # bf16
+    2.0
+
+    Leaves out: nothing; fp8 keeps 8-bit copies of products' inputs only, see ``saved_bytes_per_token``.
+    Source: the sizes of torch.bfloat16, torch.float16 and torch.float32.
+    """
+    return 4.0 if job.precision == "fp32" else 2.0
+
+
+def sequence_split(candidates: Candidates) -> Array:
+    """Return over how many ranks what stands between products is split [1]: t with sequence parallelism.
+
+    Without it each rank keeps all of it: 1. Shape [C].
+
+    >>> from autoplan.schema.layout import parse_layout
+    >>> both = [parse_layout(f"tp=4,sp={switch}", layers=32, devices=8) for switch in ("on", "off")]
+    >>> sequence_split(Candidates.of(both)).tolist()
+    [4.0, 1.0]
+
+    Leaves out: sequences that t does not divide.
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
+    """
+    t = candidates.tp.astype(np.float64)
+    split: Array = np.where(candidates.sequence_parallel == 1, t, 1.0)
+    return split
+
+
+def logit_columns(job: Job, candidates: Candidates) -> Array:
+    """Return the logits of a token that a rank's loss works on [1]: V, or V / t where the loss is split.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.layout import parse_layout
+    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> float(logit_columns(load_job("llama3-8b-8x-a100"), one)[0])  # 129,024 / 8, padded from 128,256
+    16128.0
+
+    Leaves out: losses that work on a few tokens at a time and never have all logits.
+    Source: Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py.
+    """
+    t = candidates.tp.astype(np.float64)
+    columns: Array = padded_vocabulary(job, t)
+    return columns / t if job.stack.block.vocabulary_parallel_loss else columns
 
 
 def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
-    """Return what is kept for backward, for each candidate.
+    """Return what is kept for backward, for each candidate [byte], of one token, shape [C].
 
     Without recompute a GPT block with flash attention keeps 32h + 4a + 16 (34h with dropout), a gated
     block 8h + 2(q+2k) + 2q + 8f + 4a + 8 (6f where the activation is fused); tensor parallelism divides
-    what is inside attention and MLP, sequence parallelism the rest too. Whole recompute keeps 2h.
+    what is inside attention and MLP (keys only by their number of heads), sequence parallelism the rest
+    too. Whole recompute keeps 2h, shared by the layers of one checkpoint.
 
-    Leaves out: gathered buffers shared between layers; fp8 copies.
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> saved = saved_bytes_per_token(job, one)
+    >>> float(saved.none[0])  # Megatron: (8h + 2(q+2k) + 2(q+k) + 2q + 6f + 4a + 8) / 8
+    18705.0
+    >>> float(saved.full[0])  # 2h / 8
+    1024.0
+
+    Leaves out: buffers that a stack shares between layers; rotary tables; padding of experts' rows; what
+    latent attention compresses.
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, sections 4 and 5; counted on real PyTorch modules,
+    benchmarks/memory.
     """
-    e = 4.0 if job.precision == "fp32" else 2.0
+    e = element_bytes(job)
     t = candidates.tp.astype(np.float64)
-    sp = candidates.sequence_parallel == 1
-    whole = np.where(sp, t, 1.0)
-    divided, attention = _divided(job.model, job.stack.block, job.workload.sequence_length, e)
-    none = _replicated(job, e, t, sp) + (divided + attention) / t
-    full = e * job.model.hidden_size / whole
-    selective = _selective(job, e, t, whole, none - attention / t)
-    head, loss = _head(job, t, whole)
+    whole = sequence_split(candidates)
+    outside = _outside(job, e, t, whole)
+    attention = _attention(job, e, t)
+    core = _core_attention(job, e, t)
+    mlp = _mlp(job, e, t)
+    none = outside + attention + core + mlp
+    full = e * job.model.hidden_size / whole / candidates.checkpoint
+    selective = _selective(job, e, t, whole, none - core)
     return Saved(
         none=none,
         selective=np.minimum(selective, none),
         full=np.minimum(full, none),
-        working=_working(job.model, e, t, whole),
-        head=head,
-        loss=loss,
+        mlp=mlp + _product_input(job, e, t, whole),
+        entry=e * job.model.hidden_size / whole,
+        embedding_mask=_mask(job) * job.model.hidden_size / whole,
+        head_inputs=_product_input(job, e, t, whole) + _norm_copies(job, e, whole, norms=1),
     )
 
 
-def _replicated(job: Job, e: float, t: Array, sp: Array) -> Array:
+def _mask(job: Job) -> float:
+    # Gated blocks of today train without dropout, GPT blocks with it where the stack keeps masks.
+    return 1.0 if job.stack.block.dropout and not job.model.gated else 0.0
+
+
+def _norm_copies(job: Job, e: float, whole: Array, *, norms: int) -> Array:
+    """Statistics of norms, and the fp32 copies of their inputs that unfused norms keep."""
+    statistics = 4.0 if job.model.norm == "rmsnorm" else 8.0
+    copies = job.stack.block.norm_copy_bytes * job.model.hidden_size * (e / 2)
+    return norms * (statistics + copies) / whole
+
+
+def _product_input(job: Job, e: float, t: Array, whole: Array) -> Array:
+    """The input of a column-parallel product: split, or gathered and kept so."""
+    kept_whole = job.stack.block.gathered_inputs_kept
+    width = _input_bytes(job, e) * job.model.hidden_size
+    split = np.where(whole > 1, 1.0 if kept_whole else t, 1.0)
+    return width / split
+
+
+def _input_bytes(job: Job, e: float) -> float:
+    """Bytes of an element that a product keeps of its input: one where products are in fp8."""
+    return 1.0 if job.precision == "fp8" else e
+
+
+def _outside(job: Job, e: float, t: Array, whole: Array) -> Array:
     """Norm inputs, the inputs of the column-parallel products, dropout masks, statistics."""
-    model, block = job.model, job.stack.block
-    h = model.hidden_size
+    model = job.model
     norms = 4 if model.post_norms else 2
     shared = 1 if model.parallel_block and model.shared_block_norm else 2
-    statistics = norms * (4.0 if model.norm == "rmsnorm" else 8.0)
-    gathered = shared * e * h
-    local = norms * e * h + statistics + (2.0 * h if _drops(model, block) else 0.0)
-    kept_whole = gathered if block.gathered_inputs_kept else gathered / t
-    replicated: Array = np.where(sp, local / t + kept_whole, local + gathered)
-    return replicated
+    local = (norms * e + 2.0 * _mask(job)) * model.hidden_size / whole
+    return local + _norm_copies(job, e, whole, norms=norms) + shared * _product_input(job, e, t, whole)
 
 
-def _drops(model: ModelSpec, block: BlockPolicy) -> bool:
-    # Gated blocks of today train without dropout, GPT blocks with it where the stack keeps masks.
-    return block.dropout and not model.gated
+def _attention(job: Job, e: float, t: Array) -> Array:
+    """Queries, keys, values and the output, and packed or normed copies of them."""
+    model = job.model
+    q, k = model.heads * model.head_dim / t, model.kv_heads * model.head_dim / np.minimum(t, model.kv_heads)
+    kept = e * (q + 2 * k) + e * q
+    if job.precision == "fp8":
+        kept = kept + q
+    if job.stack.block.packed_qkv_kept and model.positions == "rope":
+        kept = kept + e * (q + k)
+    if model.qk_norm:
+        kept = kept + e * (q + k)
+    if job.adapters is not None:
+        kept = kept + 4 * e * job.adapters.rank
+    return kept
 
 
-def _divided(model: ModelSpec, block: BlockPolicy, s: int, e: float) -> tuple[float, float]:
-    """Return what tensor parallelism divides: all but core attention, and core attention."""
-    q, k, f = model.heads * model.head_dim, model.kv_heads * model.head_dim, model.ffn_size
-    qkv = e * (q + 2 * k)
-    if block.packed_qkv_kept and model.positions == "rope":
-        qkv += e * (q + k)
-    copies = (3 if block.fused_activation else 4) if model.gated else 2
-    mlp = e * copies * f
-    scores = 2 * e + 1 if _drops(model, block) else e
-    attention = scores * model.heads * s if block.attention == "eager" else 4.0 * model.heads
-    return qkv + e * q + mlp, attention
+def _core_attention(job: Job, e: float, t: Array) -> Array:
+    """Scores in memory, softmax and mask, or the flash kernel's one number a head."""
+    if job.stack.block.attention != "eager":
+        return 4.0 * job.model.heads / t
+    scores = 2 * e + 1 if _mask(job) else e
+    return scores * job.model.heads * job.workload.sequence_length / t
+
+
+def _mlp(job: Job, e: float, t: Array) -> Array:
+    """The MLP's inner tensors; with experts those of each visited one, and their rows in and out."""
+    model = job.model
+    last = _input_bytes(job, e)
+    up = (2 if job.stack.block.fused_activation else 3) if model.gated else 1
+    adapted = 3 * e * job.adapters.rank if job.adapters and job.adapters.targets == "all" else 0.0
+    if model.moe is None:
+        return (e * up + last) * model.ffn_size / t + adapted
+    moe = model.moe
+    rows = moe.top_k * (moe.expert_ffn_size * (e * up + last) / t + 3 * e * model.hidden_size)
+    shared = (e * up + last) * moe.shared_expert_ffn_size / t
+    return rows + shared + _ROUTER_EXPERT_BYTES * moe.experts + _ROUTER_CHOICE_BYTES * moe.top_k
 
 
 def _selective(job: Job, e: float, t: Array, whole: Array, without_attention: Array) -> Array:
@@ -107,34 +217,13 @@ def _selective(job: Job, e: float, t: Array, whole: Array, without_attention: Ar
     if job.stack.block.selective == "attention":
         return without_attention
     model = job.model
-    q, k = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    q, k = model.heads * model.head_dim / t, model.kv_heads * model.head_dim / np.minimum(t, model.kv_heads)
+    attention = e * (2 * q + 2 * k) + 4.0 * model.heads / t
+    # Outputs of products that sum over ranks are kept as they are before their reduction, whole.
+    stream = e * model.hidden_size / whole + e * model.hidden_size
+    if model.moe is not None:
+        # Grouped products are no plain ones: of the experts only the router's logits are kept.
+        return stream + attention + e * model.moe.experts
     up = 2 if model.gated else 1
-    outputs = e * (2 * q + 2 * k + up * model.ffn_size) + 4.0 * model.heads
-    kept: Array = 3 * e * model.hidden_size / whole + outputs / t
+    kept: Array = stream + attention + e * (model.hidden_size + up * model.ffn_size / t)
     return kept
-
-
-def _working(model: ModelSpec, e: float, t: Array, whole: Array) -> Array:
-    """Gradients alive in backward of the MLP, the widest place: of its inner tensors and its input."""
-    inner = (3 if model.gated else 2) * e * model.ffn_size / t
-    working: Array = inner + 2 * e * model.hidden_size / whole
-    return working
-
-
-def padded_vocabulary(job: Job, tp: Array) -> Array:
-    """Return the vocabulary, padded to a multiple of the stack's block times tp."""
-    multiple = job.stack.rules.vocabulary_multiple * tp
-    padded: Array = np.ceil(job.model.vocabulary / multiple) * multiple
-    return padded
-
-
-def _head(job: Job, t: Array, whole: Array) -> tuple[Array, Array]:
-    """Return bytes a token that the head keeps, and the most that the loss has alive.
-
-    Kept: softmax of the logits in fp32, norm input and head input 2 x 2h; alive at the loss's worst
-    moment: kept, its gradient and that of the logits (4 + 4 + 4 bytes a logit when in fp32).
-    """
-    block = job.stack.block
-    columns = padded_vocabulary(job, t) / (t if block.vocabulary_parallel_loss else 1.0)
-    inputs = 4.0 * job.model.hidden_size / whole
-    return block.logits_bytes * columns + inputs, block.logits_peak_bytes * columns + inputs

@@ -8,18 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from autoplan.schema.layout import Layout
 
-__all__ = ["Array", "Candidates", "Ints", "column"]
+__all__ = ["Array", "Candidates", "Ints", "column", "flag", "taken"]
 
 Array: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
+
+
+_Arrays = TypeVar("_Arrays")
+
+
+def taken(record: _Arrays, index: Any) -> _Arrays:  # noqa: ANN401 - whatever numpy takes as an index
+    """Return a dataclass of arrays, or of such dataclasses, with each array at ``index``."""
+    values = (getattr(record, field.name) for field in fields(cast("DataclassInstance", record)))
+    return type(record)(*(x[index] if isinstance(x, np.ndarray) else taken(x, index) for x in values))
+
+
+def flag(condition: Any) -> Array:  # noqa: ANN401 - whatever numpy compares
+    """Return 1.0 where ``condition`` holds, else 0.0."""
+    return np.asarray(condition, dtype=np.float64)
 
 
 def column(array: Array | Ints | NDArray[np.bool_]) -> Array:
@@ -32,7 +48,8 @@ class Candidates:
     """Decisions of ``C`` candidates that share their pipeline depth ``pp``; arrays of shape [C].
 
     Layers a stage and recompute are not part of a candidate: they are chosen, or given, on top of it.
-    ``schedule`` indexes ``autoplan.schema.layout.SCHEDULES``.
+    ``schedule`` indexes ``autoplan.schema.layout.SCHEDULES``; ``offload`` is 1 where the optimizer's state
+    is in host memory.
     """
 
     pp: int
@@ -43,6 +60,8 @@ class Candidates:
     sequence_parallel: Ints
     vpp: Ints
     schedule: Ints
+    checkpoint: Ints
+    offload: Ints
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -69,4 +88,6 @@ class Candidates:
             sequence_parallel=ints([x.sequence_parallel for x in layouts]),
             vpp=ints([x.vpp for x in layouts]),
             schedule=ints([SCHEDULES.index(x.schedule) for x in layouts]),
+            checkpoint=ints([x.checkpoint for x in layouts]),
+            offload=ints([x.optimizer_offload for x in layouts]),
         )

@@ -17,6 +17,7 @@ for each: the input gradient (m, k, n) and the weight gradient (k, n, m). After 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -24,7 +25,8 @@ from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.collectives import Group, collective_seconds
 from autoplan.costs.machine import Machine
 from autoplan.costs.operations import attention_seconds, gemm_seconds, stream_seconds
-from autoplan.costs.parameters import layer_parameters
+from autoplan.costs.traffic import OPERATIONS, Calls, tensor_calls
+from autoplan.costs.weights import weights_of
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
@@ -36,6 +38,10 @@ _BACKWARD_ATTENTION = 2.5
 _BACKWARD_KERNELS = 2
 #: Kernels of a layer besides matrix products and attention: norms, rotation, activation, additions.
 _SMALL_KERNELS = 7
+
+
+#: Rows, columns and inner width of a matrix product.
+Product: TypeAlias = tuple[Array, Array, Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +69,12 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     """
     tokens = candidates.microbatch * float(job.workload.sequence_length)
     products = _products(job.model, tokens, candidates)
-    forward_gemm = sum((gemm_seconds(m, n, k, machine) for m, n, k in products), np.zeros(1))
-    backward_gemm = sum(
-        (gemm_seconds(m, k, n, machine) + gemm_seconds(k, n, m, machine) for m, n, k in products),
-        np.zeros(1),
-    )
+    trained = _adapter_products(job, tokens, candidates) if job.adapters else products
+    forward_gemm = _forward_seconds(products, machine)
+    backward_gemm = _input_seconds(products, machine) + _weight_seconds(trained, machine)
+    if job.adapters:
+        forward_gemm = forward_gemm + _forward_seconds(trained, machine)
+        backward_gemm = backward_gemm + _input_seconds(trained, machine)
     attention, attention_backward = _attention(job, candidates, machine)
     stream, stream_backward = _streams(job, tokens, candidates, machine)
     # The host launches kernels one by one; a device that is faster waits for it.
@@ -78,19 +85,19 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
         backward_gemm + attention_backward + stream_backward + accumulated, _BACKWARD_KERNELS * launches
     )
     again = {"attention": attention, "matmul-outputs": stream}[job.stack.block.selective]
-    tensor = tensor_seconds(job, candidates, machine, passes=_sublayers(job.model))
+    calls = tensor_calls(job, candidates)
     return BlockTimes(
         forward=forward,
         backward=backward,
         selective=again,
         full=forward,
-        tensor_forward=tensor,
-        tensor_backward=tensor,
-        tensor_full=tensor,
+        tensor_forward=tensor_seconds(job, candidates, machine, calls.forward),
+        tensor_backward=tensor_seconds(job, candidates, machine, calls.backward),
+        tensor_full=tensor_seconds(job, candidates, machine, calls.again),
     )
 
 
-def _products(model: ModelSpec, tokens: Array, candidates: Candidates) -> list[tuple[Array, Array, Array]]:
+def _products(model: ModelSpec, tokens: Array, candidates: Candidates) -> list[Product]:
     t = candidates.tp.astype(np.float64)
     h = np.asarray(float(model.hidden_size))
     q = model.heads * model.head_dim / t
@@ -100,15 +107,38 @@ def _products(model: ModelSpec, tokens: Array, candidates: Candidates) -> list[t
     return [(tokens, q + 2 * k, h), (tokens, h, q), (tokens, up, h), (tokens, h, f)]
 
 
+def _adapter_products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
+    """The two narrow products beside each target of an adapter; the target's own weight is frozen."""
+    adapters = job.adapters
+    if adapters is None:
+        return []
+    rank = np.asarray(float(adapters.rank))
+    targets = _products(job.model, tokens, candidates)
+    wanted = targets if adapters.targets == "all" else targets[:2]
+    narrow = [((m, rank, k), (m, n, rank)) for m, n, k in wanted]
+    return [product for pair in narrow for product in pair]
+
+
+def _forward_seconds(products: list[Product], machine: Machine) -> Array:
+    return sum((gemm_seconds(m, n, k, machine) for m, n, k in products), np.zeros(1))
+
+
+def _input_seconds(products: list[Product], machine: Machine) -> Array:
+    return sum((gemm_seconds(m, k, n, machine) for m, n, k in products), np.zeros(1))
+
+
+def _weight_seconds(products: list[Product], machine: Machine) -> Array:
+    return sum((gemm_seconds(k, n, m, machine) for m, n, k in products), np.zeros(1))
+
+
 def _accumulation_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
     """Return the time to add a microbatch's weight gradients of a layer to those that are kept.
 
     Every microbatch reads and writes all of them, however few its tokens: with fp32 main gradients
     8 bytes a parameter, more where a 16-bit gradient is written first.
     """
-    layer = layer_parameters(job.model, 0)
-    parameters = layer.tensor_parallel / candidates.tp + layer.replicated
-    moved = job.stack.memory.accumulation_traffic * parameters
+    trained = weights_of(job, candidates).layer.trained[:, 0]
+    moved = job.stack.memory.accumulation_traffic * trained
     return stream_seconds(moved, machine, calls=0)
 
 
@@ -178,30 +208,24 @@ def _streams(job: Job, tokens: Array, candidates: Candidates, machine: Machine) 
     )
 
 
-def _sublayers(model: ModelSpec) -> int:
-    """Return how often a layer's partial sums are reduced forward: once for each of its halves."""
-    return 1 if model.parallel_block else 2
-
-
 def tensor_group(candidates: Candidates) -> Group:
     """Return the tensor-parallel group: neighbours."""
     return Group(candidates.tp.astype(np.float64), np.ones(len(candidates)))
 
 
-def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, *, passes: int) -> Array:
-    """Return the exposed tensor-parallel collectives of ``passes`` reductions over [T, h] [s].
+def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:
+    """Return the exposed time of tensor-parallel collectives over [T, h], shape [C] [s].
 
-    Without sequence parallelism an all-reduce each; with it a reduce-scatter and an all-gather, the
-    same bytes. The extra all-gather of Megatron's weight gradients runs beside their products.
+    What is gathered again for a weight gradient runs beside the product before it.
+
+    Leaves out: the slowdown of that product.
     """
     if machine.overlap.everything:
         return np.zeros(len(candidates))
     tokens = candidates.microbatch * float(job.workload.sequence_length)
     size = machine.element_bytes * job.model.hidden_size * tokens
     group, links = tensor_group(candidates), machine.links
-    reduced = collective_seconds("all_reduce", size, group, links)
-    split = collective_seconds("reduce_scatter", size, group, links) + collective_seconds(
-        "all_gather", size, group, links
-    )
-    seconds: Array = passes * np.where(candidates.sequence_parallel == 1, split, reduced)
+    seconds = np.zeros(len(candidates))
+    for operation in OPERATIONS:
+        seconds = seconds + getattr(calls, operation) * collective_seconds(operation, size, group, links)
     return seconds

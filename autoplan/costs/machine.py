@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autoplan.errors import UnsupportedError
-from autoplan.schema.costmodel import CollectiveTable, KernelSpec, OverlapPolicy, StackSpec
+from autoplan.schema.costmodel import CollectiveTable, KernelSpec
 from autoplan.schema.job import Cluster, Job, Precision
+from autoplan.schema.stack import OverlapPolicy, StackSpec
 
 __all__ = ["Links", "Machine", "Overlap", "Rate", "ideal", "machine_of", "serial"]
 
@@ -60,7 +61,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One device with its links and its software, at one precision."""
+    """One device with its links and its software, at one precision; of the host, a device's share."""
 
     peak_flops: float
     gemm: Rate
@@ -69,6 +70,8 @@ class Machine:
     stream_bandwidth: float
     stream_launch: float
     host_launch: float
+    host_link: float
+    host_update: float
     links: Links
     overlap: Overlap
     element_bytes: int
@@ -85,20 +88,24 @@ def machine_of(job: Job) -> Machine:
     halves = (gemm.half_m.value, gemm.half_n.value, gemm.half_k.value)
     block = job.stack.block
     older = attention.flash2_share.value if block.attention == "flash2" else 1.0
+    # Only products of weights run in 8 bits.
+    wide = peak_flops(job.cluster, "bf16") if job.precision == "fp8" else peak
     share = block.attention_share.value * older
     attention_halves = (attention.half_sequence.value, attention.half_rows.value)
     return Machine(
         peak_flops=peak,
         gemm=Rate(peak * gemm.ceiling.value * gemm.sustained_share.value, halves, gemm.launch.value),
         attention_forward=Rate(
-            peak * share * attention.forward_ceiling.value, attention_halves, attention.launch.value
+            wide * share * attention.forward_ceiling.value, attention_halves, attention.launch.value
         ),
         attention_backward=Rate(
-            peak * share * attention.backward_ceiling.value, attention_halves, attention.launch.value
+            wide * share * attention.backward_ceiling.value, attention_halves, attention.launch.value
         ),
         stream_bandwidth=job.cluster.device.memory.bandwidth.value * stream.bandwidth_share.value,
         stream_launch=stream.launch.value,
         host_launch=job.stack.host_launch.value,
+        host_link=job.cluster.node.host.link_bandwidth.value,
+        host_update=job.stack.offload.host_update.value if job.stack.offload else _EFFECTIVELY_FREE,
         links=_links(job.cluster, kernels),
         overlap=_overlap(job.stack),
         element_bytes=4 if job.precision == "fp32" else 2,
@@ -116,7 +123,7 @@ def peak_flops(cluster: Cluster, precision: Precision) -> float:
         rate = device.peak_flops(name)
         if rate is not None:
             return rate
-    known = [p for p in ("bf16", "fp16", "fp32") if device.peak_flops(p) is not None]
+    known = [p for p in ("bf16", "fp16", "fp32", "fp8") if device.peak_flops(p) is not None]
     raise UnsupportedError(
         f"{device.title} has no {precision} matrix rate: set `precision` to one of {', '.join(known)}"
     )
@@ -177,6 +184,7 @@ def ideal(machine: Machine, job: Job) -> Machine:
         stream_bandwidth=_EFFECTIVELY_FREE,
         stream_launch=0.0,
         host_launch=0.0,
+        host_update=_EFFECTIVELY_FREE,
         links=links,
         overlap=Overlap(
             gradient_reduce=True,

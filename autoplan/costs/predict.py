@@ -14,19 +14,14 @@ import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.block import BlockTimes, block_times, mean_keys
+from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.machine import ideal, machine_of, serial
+from autoplan.costs.memory import Counts, MemoryPrediction, StageMemory, memory_predictions
 from autoplan.costs.parameters import total_parameters
 from autoplan.costs.pipeline import pipeline_seconds
-from autoplan.costs.stage import (
-    MOMENTS,
-    MemoryParts,
-    Stages,
-    stage_backward,
-    stage_forward,
-    stage_memory_parts,
-    stage_tail,
-)
-from autoplan.costs.step import boundary_seconds, microbatches, price_stages
+from autoplan.costs.scope import microbatches, scope_of
+from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail
+from autoplan.costs.step import boundary_seconds, price_stages
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -44,16 +39,6 @@ __all__ = [
 #: A difference of floats below this share of a step is no time at all.
 _NOISE = 1e-12
 
-_CATEGORIES = (
-    "parameters",
-    "gradients",
-    "optimizer",
-    "activations",
-    "logits",
-    "transient",
-    "framework",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class TimePrediction:
@@ -69,39 +54,6 @@ class TimePrediction:
     dp_exposed: float
     optimizer: float
     overhead: float
-
-
-@dataclass(frozen=True, slots=True)
-class StageMemory:
-    """Bytes of a device of one stage at its worst moment, by category."""
-
-    stage: int
-    layers: int
-    moment: str
-    parameters: float
-    gradients: float
-    optimizer: float
-    activations: float
-    logits: float
-    transient: float
-    framework: float
-    allocated: float
-    reserved: float
-    total: float
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPrediction:
-    """Memory of the fullest stage by category, and of every stage."""
-
-    parameters: float
-    gradients: float
-    optimizer: float
-    activations: float
-    logits: float
-    transient: float
-    framework: float
-    stages: tuple[StageMemory, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,18 +111,18 @@ class _Prices:
     layouts: Sequence[Layout]
     peak_flops: float
     stages: Stages
-    counts: _Counts
+    counts: Counts
     block: BlockTimes
     boundary: Array
     m: Array
     step: Array
     lower: Array
     upper: Array
-    memory: MemoryParts
+    memory: Sequence[MemoryPrediction]
 
     @staticmethod
     def of(job: Job, layouts: Sequence[Layout]) -> _Prices:
-        candidates, counts = Candidates.of(layouts), _Counts.of(layouts)
+        candidates, counts = Candidates.of(layouts), _counts_of(layouts)
         machine = machine_of(job)
         stages = price_stages(job, candidates, machine)
         step = _step(stages, counts, job, candidates)
@@ -191,20 +143,19 @@ class _Prices:
             # Blends and tables may leave a float's breadth between the curves; a bound is a bound.
             lower=np.minimum(bounds[0], step),
             upper=np.maximum(bounds[1], step),
-            memory=stage_memory_parts(stages, counts.layers, counts.selective, counts.full),
+            memory=memory_predictions(scope_of(job, candidates), counts),
         )
 
     def prediction(self, row: int) -> Prediction:
         """Return the prediction of one layout."""
         job, layout, seconds = self.job, self.layouts[row], float(self.step[row])
-        memory = self._stage_memories(row)
-        fullest = max(memory, key=lambda stage: stage.total)
+        memory = self.memory[row]
+        fullest = memory.fullest
         time = self._time(row)
         doubt = job.stack.uncertainty
         measured = job.cluster.device.name in job.kernels.devices
         spread = (doubt.time if measured else doubt.time_elsewhere).value
         tokens = job.workload.global_batch_size * job.workload.sequence_length
-        limit = memory_limit_bytes(job)
         return Prediction(
             step_seconds=seconds,
             step_seconds_low=max(float(self.lower[row]), seconds * (1.0 - spread)),
@@ -217,13 +168,13 @@ class _Prices:
             bubble_share=time.bubble / seconds,
             microbatches=int(self.m[row]),
             peak_memory_bytes_per_device=fullest.total,
-            peak_memory_bytes_low=fullest.total * (1.0 - doubt.memory.value),
-            peak_memory_bytes_high=fullest.total * (1.0 + doubt.memory.value),
-            peak_allocated_bytes=max(stage.allocated for stage in memory),
-            peak_reserved_bytes=max(stage.reserved for stage in memory),
-            memory_limit_bytes=limit,
-            fits=fullest.total <= limit,
-            memory=_memory_prediction(fullest, memory),
+            peak_memory_bytes_low=fullest.total_low,
+            peak_memory_bytes_high=max(stage.total_high for stage in memory.stages),
+            peak_allocated_bytes=max(stage.allocated for stage in memory.stages),
+            peak_reserved_bytes=max(stage.reserved for stage in memory.stages),
+            memory_limit_bytes=memory.limit,
+            fits=memory.fits,
+            memory=memory,
             time=time,
         )
 
@@ -259,47 +210,17 @@ class _Prices:
             overhead=0.0,
         )
 
-    def _stage_memories(self, row: int) -> tuple[StageMemory, ...]:
-        parts, reserved = self.memory, self.stages.reserved_share[row]
-        return tuple(
-            StageMemory(
-                stage=i,
-                layers=layers,
-                moment=MOMENTS[int(parts.moment[row, i])],
-                allocated=float(parts.allocated[row, i]),
-                reserved=float(parts.allocated[row, i] * reserved[i]),
-                total=float(parts.allocated[row, i] + parts.framework[row, i]),
-                **{name: float(getattr(parts, name)[row, i]) for name in _CATEGORIES},
-            )
-            for i, layers in enumerate(self.layouts[row].layers)
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """Layers and recompute of each stage, arrays of shape [C, p]."""
-
-    layers: Array
-    selective: Array
-    full: Array
-
-    @staticmethod
-    def of(layouts: Sequence[Layout]) -> _Counts:
-        columns = zip(*((x.layers, x.selective, x.full) for x in layouts), strict=True)
-        return _Counts(*(np.asarray(rows, dtype=np.float64) for rows in columns))
-
-
-def memory_limit_bytes(job: Job) -> float:
-    """Return what a device may use: what frameworks see, less the headroom, or the job's own limit."""
-    usable = job.cluster.device.memory.usable.value * (1.0 - job.limits.memory_headroom)
-    own = job.limits.peak_memory
-    return usable if own is None else min(usable, own)
+def _counts_of(layouts: Sequence[Layout]) -> Counts:
+    columns = zip(*((x.layers, x.selective, x.full) for x in layouts), strict=True)
+    return Counts(*(np.asarray(rows, dtype=np.float64) for rows in columns))
 
 
 def model_flops_per_step(job: Job) -> float:
     """Return the FLOPs of a step that the model needs, recompute not counted.
 
-    6 N_matmul + 12 L q s_mean for each token: two FLOPs for each multiply, three products for each weight,
+    6 N_matmul + 12 L q s_mean for each token: two FLOPs for each multiply, three products for each weight
+    (two where it is frozen),
     and attention over the keys that are really attended to, (s+1)/2 when causal. The embedding's rows are
     read, not multiplied; the head is.
 
@@ -311,11 +232,13 @@ def model_flops_per_step(job: Job) -> float:
     if model.positions == "learned":
         weights -= (model.max_positions or 0) * model.hidden_size
     width = model.heads * model.head_dim
-    a_token = 6.0 * weights + 12.0 * model.layers * width * mean_keys(model, s)
+    # A frozen weight has no gradient of its own.
+    each = 6.0 if job.adapters is None else 4.0
+    a_token = each * weights + 12.0 * model.layers * width * mean_keys(model, s)
     return a_token * job.workload.global_batch_size * s
 
 
-def _step(stages: Stages, counts: _Counts, job: Job, candidates: Candidates) -> Array:
+def _step(stages: Stages, counts: Counts, job: Job, candidates: Candidates) -> Array:
     """Return T = pipeline + the longest tail of each layout, shape [C] [s]."""
     forward = stage_forward(stages, counts.layers)
     backward = stage_backward(stages, counts.layers, counts.selective, counts.full)
@@ -324,8 +247,3 @@ def _step(stages: Stages, counts: _Counts, job: Job, candidates: Candidates) -> 
     busy = pipeline_seconds(forward, backward, m, v, candidates.schedule)
     seconds: Array = busy + tail.max(axis=-1)
     return seconds
-
-
-def _memory_prediction(fullest: StageMemory, stages: tuple[StageMemory, ...]) -> MemoryPrediction:
-    categories = {name: getattr(fullest, name) for name in _CATEGORIES}
-    return MemoryPrediction(stages=stages, **categories)

@@ -1,38 +1,28 @@
-"""One pipeline stage as a function of its layers and their recompute: time, tail and memory.
+"""One pipeline stage as a function of its layers and their recompute: time and tail.
 
 Notation (this file only)::
 
     l, s, f  layers of a stage; of these, recomputed selectively and whole      [1]
-    n        parameters of a layer on one rank                                  [1]
-    x        parameters of a stage outside layers (embedding, head) on one rank [1]
-    T        tokens of a microbatch                                             [1]
-    k        microbatches in flight                                             [1]
 
 ``Stages`` holds, for each candidate and stage, the numbers that do not depend on (l, s, f); the functions
-below it are linear in (l, s, f) but for maxima. The solver's coefficients, ``evaluate`` and the reports
-all come from these functions.
+below it are linear in (l, s, f) but for maxima; ``memory`` has those of ``footprint``. The solver's
+coefficients, ``evaluate`` and the reports all come from these functions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from functools import reduce
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from autoplan.costs.arrays import Array
+from autoplan.costs.arrays import Array, taken
+from autoplan.costs.footprint import Footprint
 
 __all__ = [
-    "MemoryParts",
     "Stages",
-    "bytes_to_save",
-    "recompute_room",
     "stage_backward",
     "stage_forward",
-    "stage_memory",
-    "stage_memory_parts",
     "stage_tail",
     "tail_floor",
 ]
@@ -66,34 +56,11 @@ class Stages:
     chunks: Array  # virtual stages; all but the last reduce while others still compute
     optimizer_fixed: Array
     optimizer_layer: Array
-    # Memory, bytes of one rank.
-    parameters_fixed: Array
-    parameters_layer: Array
-    gradients_fixed: Array
-    gradients_layer: Array
-    optimizer_state_fixed: Array
-    optimizer_state_layer: Array
-    gradients_early: Array  # 1 where gradients exist before the first backward ends
-    gathered_fixed: Array
-    gathered_layer: Array
-    update_fixed: Array  # temporaries of the optimizer step
-    update_layer: Array
-    in_flight: Array
-    saved_none: Array  # kept by one layer for one microbatch
-    saved_selective: Array
-    saved_full: Array
-    working: Array
-    head_saved: Array
-    head_peak: Array
-    reserved_share: Array
-    framework: Array
+    memory: Footprint
 
     def take(self, index: Any) -> Stages:  # noqa: ANN401 - whatever numpy takes as an index
         """Return the coefficients at ``index`` into [C, p]."""
-        return Stages(*[getattr(self, name)[index] for name in _COEFFICIENTS])
-
-
-_COEFFICIENTS = tuple(f.name for f in fields(Stages))
+        return taken(self, index)
 
 
 def stage_forward(stages: Stages, layers: Array) -> Array:
@@ -161,143 +128,3 @@ def _exposed(stages: Stages, traffic: Array, window: Array, hides: Array, bucket
     felt = left + stages.interference * (traffic - left)
     exposed: Array = np.where(hides > 0, felt, traffic)
     return exposed
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryParts:
-    """Bytes of one rank at the stage's worst moment, by category; ``moment`` indexes MOMENTS."""
-
-    parameters: Array
-    gradients: Array
-    optimizer: Array
-    activations: Array
-    logits: Array
-    transient: Array
-    framework: Array
-    moment: NDArray[np.int64]
-
-    @property
-    def allocated(self) -> Array:
-        """What the framework's own allocator counts as allocated."""
-        return (
-            self.parameters
-            + self.gradients
-            + self.optimizer
-            + self.activations
-            + self.logits
-            + self.transient
-        )
-
-
-MOMENTS = ("loss", "backward", "end of backward", "optimizer step")
-
-
-def stage_memory_parts(stages: Stages, layers: Array, selective: Array, full: Array) -> MemoryParts:
-    """Return a stage's memory at the moment of its peak.
-
-    Moments: the loss (all activations kept, logits at their worst); the backward of the last layer (all
-    kept, what is recomputed and what backward works on); the end of backward (all gradients, one layer's
-    activations); the optimizer step (state and its temporaries). Gradients stand in the first two only
-    where they outlive a microbatch: accumulated, or in buffers that persist.
-
-    Leaves out: gradients that appear between the second and the third moment.
-    """
-    table = _moment_table(stages, layers, selective, full)
-    shape = np.broadcast_shapes(*(np.shape(x) for column in table.values() for x in column))
-    stacked = {name: np.stack([np.broadcast_to(x, shape) for x in column]) for name, column in table.items()}
-    moment = np.asarray(sum(stacked.values())).argmax(axis=0)
-    worst = {n: np.take_along_axis(x, moment[None], axis=0)[0] for n, x in stacked.items()}
-    parameters = stages.parameters_fixed + layers * stages.parameters_layer
-    state = stages.optimizer_state_fixed + layers * stages.optimizer_state_layer
-    allocated = parameters + state + sum(worst.values())
-    return MemoryParts(
-        parameters=np.broadcast_to(parameters, shape),
-        optimizer=np.broadcast_to(state, shape),
-        framework=_used(stages, allocated) - allocated,
-        moment=moment,
-        **worst,
-    )
-
-
-def _moment_table(
-    stages: Stages, layers: Array, selective: Array, full: Array
-) -> dict[str, tuple[Array, Array, Array, Array]]:
-    """Return what is alive at each of MOMENTS beside parameters and optimizer state, by category."""
-    gradients = stages.gradients_fixed + layers * stages.gradients_layer
-    early = gradients * stages.gradients_early
-    kept = _kept(stages, layers, selective, full)
-    gathered = stages.gathered_fixed + layers * stages.gathered_layer
-    working = gathered + stages.working
-    update = stages.update_fixed + layers * stages.update_layer
-    zero = np.zeros(())
-    return {
-        "gradients": (early, early, gradients, gradients),
-        "activations": (kept, kept, stages.saved_none, zero),
-        "logits": (stages.head_peak, stages.head_saved, zero, zero),
-        "transient": (gathered, working + _recomputed(stages, selective, full), working, update),
-    }
-
-
-def _used(stages: Stages, allocated: Array) -> Array:
-    """Return bytes of the device behind ``allocated`` ones: what is reserved, and the framework."""
-    used: Array = allocated * stages.reserved_share + stages.framework
-    return used
-
-
-def stage_memory(stages: Stages, layers: Array, selective: Array, full: Array) -> Array:
-    """Return all bytes of the device that a rank of the stage uses at its peak."""
-    table = _moment_table(stages, layers, selective, full)
-    peak = reduce(np.maximum, (sum(column) for column in zip(*table.values(), strict=True)))
-    state = (
-        stages.parameters_fixed
-        + stages.optimizer_state_fixed
-        + layers * (stages.parameters_layer + stages.optimizer_state_layer)
-    )
-    return _used(stages, state + peak)
-
-
-def bytes_to_save(stages: Stages, layers: Array, limit: Array | float, again: Array) -> Array:
-    """Return how many bytes recompute must save for a stage of ``layers`` to stay within ``limit``.
-
-    The inverse of ``stage_memory``: with s + f recomputed layers that save this much or more, the loss and
-    the backward of a layer fit. ``again`` is the room of the layer being recomputed (``recompute_room``).
-    Infinite where no recompute can help.
-    """
-    room = (limit - stages.framework) / stages.reserved_share
-    gradients = stages.gradients_fixed + layers * stages.gradients_layer
-    state = (
-        stages.parameters_fixed
-        + stages.optimizer_state_fixed
-        + layers * (stages.parameters_layer + stages.optimizer_state_layer)
-    )
-    gathered = stages.gathered_fixed + layers * stages.gathered_layer
-    beside = np.maximum(stages.head_peak, stages.head_saved + stages.working + again)
-    kept = stages.in_flight * layers * stages.saved_none
-    need = state + gradients * stages.gradients_early + gathered + beside + kept - room
-    end = gathered + stages.working + stages.saved_none
-    update = stages.update_fixed + layers * stages.update_layer
-    short: Array = np.where(state + gradients + np.maximum(end, update) > room, np.inf, need)
-    return short
-
-
-def recompute_room(stages: Stages, *, selective: bool, full: bool) -> Array:
-    """Return what one layer's recompute brings back, of the kinds that a stage has [byte]."""
-    return _recomputed(stages, np.asarray(float(selective)), np.asarray(float(full)))
-
-
-def _kept(stages: Stages, layers: Array, selective: Array, full: Array) -> Array:
-    """Return activations of all microbatches in flight [byte]."""
-    one: Array = (
-        layers * stages.saved_none
-        - selective * (stages.saved_none - stages.saved_selective)
-        - full * (stages.saved_none - stages.saved_full)
-    )
-    return stages.in_flight * one
-
-
-def _recomputed(stages: Stages, selective: Array, full: Array) -> Array:
-    """Return what one layer's recompute brings back, [byte]: the largest that the stage has."""
-    whole = np.where(full > 0, stages.saved_none - stages.saved_full, 0.0)
-    part = np.where(selective > 0, stages.saved_none - stages.saved_selective, 0.0)
-    again: Array = np.maximum(whole, part)
-    return again

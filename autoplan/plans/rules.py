@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Candidates, Ints
+from autoplan.costs.residency import host_bytes
+from autoplan.costs.scope import scope_of
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, Layout
+from autoplan.units import format_bytes
 
 __all__ = ["Rule", "broken_rules", "rules_for"]
 
@@ -45,7 +48,13 @@ def _divides(number: int, degree: Ints) -> Mask:
 
 def rules_for(job: Job) -> list[Rule]:
     """Return the rules of ``job``'s model, devices, workload, stack and search, in this order."""
-    return [*_model_rules(job), *_job_rules(job), *_stack_rules(job), *_search_rules(job)]
+    return [
+        *_model_rules(job),
+        *_job_rules(job),
+        *_stack_rules(job),
+        *_memory_rules(job),
+        *_search_rules(job),
+    ]
 
 
 def _model_rules(job: Job) -> Iterator[Rule]:
@@ -109,6 +118,31 @@ def _stack_rules(job: Job) -> Iterator[Rule]:
     )
 
 
+def _memory_rules(job: Job) -> Iterator[Rule]:
+    stack = job.stack
+    if not stack.rules.checkpoint_blocks:
+        yield Rule(f"{stack.title} checkpoints one layer at a time", lambda c: c.checkpoint == 1)
+    if stack.offload is None:
+        yield Rule(f"{stack.title} keeps the optimizer's state on the device", lambda c: c.offload == 0)
+        return
+    host = job.cluster.node.host.memory.value
+    yield Rule(
+        f"the optimizer's state of a node's devices fits into its host memory of {format_bytes(host)}",
+        lambda c: (c.offload == 0) | (_host_bytes_of_node(job, c) <= host),
+    )
+
+
+def _host_bytes_of_node(job: Job, candidates: Candidates) -> NDArray[np.floating[Any]]:
+    """Return what all devices of a node keep in host memory, with the layers spread evenly."""
+    scope = scope_of(job, candidates)
+    parts = scope.weights
+    outside = host_bytes(scope, parts.embedding) + host_bytes(scope, parts.head)
+    layers = job.model.layers * host_bytes(scope, parts.layer)
+    here = min(job.cluster.node.devices, job.cluster.devices)
+    held: NDArray[np.floating[Any]] = (outside + layers)[:, 0] / candidates.pp * here
+    return held
+
+
 def _listed(value: T | tuple[T, ...]) -> tuple[T, ...]:
     return value if isinstance(value, tuple) else (value,)
 
@@ -161,5 +195,7 @@ def _stage_rules(job: Job, layout: Layout) -> Iterator[str]:
         yield f"every stage holds a multiple of vpp={layout.vpp} layers"
     if not layout.even and not job.stack.rules.uneven_stages:
         yield f"{job.stack.title} splits layers evenly"
+    if any(f % layout.checkpoint for f in layout.full):
+        yield f"checkpoint={layout.checkpoint} divides the layers that each stage recomputes whole"
     if layout.cp > 1 or layout.ep > 1:
         yield "context and expert parallelism are not planned yet (cp=1, ep=1)"

@@ -13,15 +13,18 @@ from typing import Any, Final
 
 import numpy as np
 
+from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.parameters import total_parameters
-from autoplan.costs.predict import memory_limit_bytes
-from autoplan.plans import Front, Plan
+from autoplan.costs.predict import StageMemory
+from autoplan.plans import Explanation, Front, Plan, Remedy
+from autoplan.plans.explanation import judged_bytes, judged_stage
+from autoplan.report.memory_bars import MomentBar, moment_bars
 from autoplan.report.provenance import provenance
 from autoplan.report.words import count_words
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["SCHEMA", "Document", "front_document", "plain", "plan_document"]
+__all__ = ["SCHEMA", "Document", "explanation_document", "front_document", "plain", "plan_document"]
 
 Document = dict[str, Any]
 
@@ -37,7 +40,7 @@ def front_document(front: Front) -> Document:
     return {
         "schema": SCHEMA,
         "job": _job(front.job),
-        "front": [_plan(plan) for plan in front.plans],
+        "front": [_brief(plan) for plan in front.plans],
         "certificate": plain(front.certificate),
         "rejected": plain(front.rejected),
         "reasons": plain(front.reasons),
@@ -52,6 +55,65 @@ def plan_document(job: Job, plan: Plan) -> Document:
         "job": _job(job),
         **_plan(plan),
         "provenance": plain(provenance(job)),
+    }
+
+
+def explanation_document(job: Job, explanation: Explanation) -> Document:
+    """Return everything that is known about why a layout does or does not fit, and what would help."""
+    plan = explanation.plan
+    return {
+        "schema": SCHEMA,
+        "job": _job(job),
+        "explanation": {
+            **_plan(plan),
+            "fullest": _fullest(job, plan),
+            "stages": [_stage(stage) for stage in plan.predicted.memory.stages],
+            "remedies": [_remedy(remedy) for remedy in explanation.remedies],
+        },
+        "provenance": plain(provenance(job)),
+    }
+
+
+def _fullest(job: Job, plan: Plan) -> Document:
+    """Return the stage that decides whether the layout fits, and by how much it is over the limit."""
+    stage, limit = judged_stage(job, plan.predicted), plan.predicted.memory_limit_bytes
+    return {
+        "stage": stage.stage,
+        "moment": stage.moment,
+        "total_bytes": stage.total,
+        "total_bytes_high": stage.total_high,
+        "over_limit_bytes": stage.total - limit,
+        "over_limit_bytes_high": stage.total_high - limit,
+        "judged_bytes": judged_bytes(job, stage),
+        "memory_confidence": job.limits.memory_confidence,
+    }
+
+
+def _stage(stage: StageMemory) -> Document:
+    return {
+        "stage": stage.stage,
+        "layers": stage.layers,
+        "worst": stage.moment,
+        "total_bytes": stage.total,
+        "total_bytes_high": stage.total_high,
+        "host_bytes": stage.host,
+        "moments": [_moment(bar) for bar in moment_bars(stage)],
+    }
+
+
+def _moment(bar: MomentBar) -> Document:
+    sizes = {f"{name}_bytes": size for name, size in bar.parts}
+    return {"moment": bar.moment, **sizes, "total_bytes": bar.total}
+
+
+def _remedy(remedy: Remedy) -> Document:
+    return {
+        "name": remedy.name,
+        "change": remedy.change,
+        "saved_bytes": remedy.saved_bytes,
+        "slowdown": remedy.slowdown,
+        "fits": remedy.fits,
+        **_plan(remedy.plan),
     }
 
 
@@ -83,6 +145,14 @@ def _plan(plan: Plan) -> Document:
     }
 
 
+def _brief(plan: Plan) -> Document:
+    """Return a plan without what every moment of every stage holds, which `evaluate` and `explain` tell."""
+    document = _plan(plan)
+    for stage in document["predicted"]["memory"]["stages"]:
+        del stage["moments"]
+    return document
+
+
 def _layout(layout: Layout) -> Document:
     return {
         "tp": layout.tp,
@@ -99,6 +169,8 @@ def _layout(layout: Layout) -> Document:
         "recompute": layout.recompute,
         "selective": list(layout.selective),
         "full": list(layout.full),
+        "checkpoint": layout.checkpoint,
+        "offload": "optimizer" if layout.optimizer_offload else "none",
     }
 
 
@@ -116,6 +188,7 @@ def _job(job: Job) -> Document:
         "workload": job.workload.model_dump(mode="json"),
         "precision": job.precision,
         "optimizer": job.optimizer,
+        "adapters": job.adapters.model_dump(mode="json") if job.adapters else None,
         "search": job.search.model_dump(mode="json"),
         "limits": _limits(job),
         "objectives": list(job.objectives),
@@ -128,5 +201,6 @@ def _limits(job: Job) -> Document:
         "memory_headroom": limits.memory_headroom,
         "peak_memory_bytes": limits.peak_memory,
         "step_time_seconds": limits.step_time,
+        "memory_confidence": limits.memory_confidence,
         "memory_limit_bytes_per_device": memory_limit_bytes(job),
     }

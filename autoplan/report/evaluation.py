@@ -16,7 +16,7 @@ from autoplan.report.columns import plain_table
 from autoplan.report.pictures import spread
 from autoplan.report.table import heading, listed
 from autoplan.report.terminal import Terminal, render
-from autoplan.report.words import fits_sentence, job_lines, number_words, surety_sentences
+from autoplan.report.words import fits_sentence, job_lines, number_words, peaks_sentence, surety_sentences
 from autoplan.schema.job import Job
 from autoplan.units import format_count, format_seconds
 
@@ -75,6 +75,7 @@ def _facts(predicted: Prediction) -> Iterator[tuple[str, str]]:
     here = f"{predicted.tokens_per_second_per_device:,.0f} tokens/s a device"
     total = f"{format_count(predicted.tokens_per_second)} tokens/s in all"
     yield "speed", f"{here}, {total}, MFU {predicted.model_flops_utilization * 100:.1f} %"
+    yield "peak", peaks_sentence(predicted)
     bubble = f"{predicted.bubble_share * 100:.1f} %"
     yield (
         "pipeline",

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from autoplan.catalog import EntryKind, load_entry
 from autoplan.costs.parameters import active_parameters, total_parameters
-from autoplan.schema.costmodel import KernelSpec, StackSpec
+from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, NodeSpec
 from autoplan.schema.job import JobSpec
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.stack import StackSpec
 from autoplan.units import format_bytes, format_count, format_rate
 
 __all__ = ["COLUMNS", "Fact", "entry_facts"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -16,10 +17,12 @@ from autoplan.report.columns import GAP, Column, columns_table, total_width
 from autoplan.report.pictures import bar, spread
 from autoplan.report.terminal import Terminal, render
 from autoplan.report.words import (
+    CENTRE_ONLY,
     certificate_sentence,
     front_sentences,
     job_lines,
     layout_parts,
+    only_at_centre,
     rejected_sentence,
     wrap_parts,
 )
@@ -132,9 +135,14 @@ def _memory_columns(predictions: Sequence[Prediction], terminal: Terminal) -> li
     bars = tuple(bar(share, _BAR, unicode=terminal.unicode) for share in shares)
     return [
         Column("memory\n(GiB)", sizes),
-        Column("of limit\n(%)", tuple(f"{share * 100:.0f}" for share in shares)),
+        Column("of limit\n(%)", tuple(starmap(_share, zip(shares, predictions, strict=True)))),
         Column("", bars, "left", "magenta"),
     ]
+
+
+def _share(share: float, predicted: Prediction) -> str:
+    mark = CENTRE_ONLY if only_at_centre(predicted) else ""
+    return f"{share * 100:.0f}{mark}"
 
 
 def _percent(share: float) -> str:

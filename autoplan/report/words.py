@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
+from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.parameters import total_parameters
-from autoplan.costs.predict import Prediction, memory_limit_bytes
+from autoplan.costs.predict import Prediction
 from autoplan.plans import Certificate, Front, Rejection
 from autoplan.report.provenance import kernels_measured, number_kinds
 from autoplan.report.terminal import Terminal
@@ -17,6 +18,7 @@ from autoplan.schema.layout import Layout
 from autoplan.units import format_bytes, format_count, format_seconds
 
 __all__ = [
+    "CENTRE_ONLY",
     "certificate_sentence",
     "count_words",
     "fits_sentence",
@@ -24,10 +26,15 @@ __all__ = [
     "job_lines",
     "layout_parts",
     "number_words",
+    "only_at_centre",
+    "peaks_sentence",
     "rejected_sentence",
     "surety_sentences",
     "wrap_parts",
 ]
+
+#: Behind the memory of a plan that fits only at the centre of its interval.
+CENTRE_ONLY: Final = "?"
 
 _EXACT: Final = 10**12
 
@@ -69,7 +76,12 @@ def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
         parts.append(layout.schedule)
     if not layout.even:
         parts.append(f"stages {_runs(layout.layers, terminal)}")
-    return [*parts, *_recompute(layout)]
+    parts += _recompute(layout)
+    if layout.checkpoint > 1:
+        parts.append(f"{layout.checkpoint} layers a checkpoint")
+    if layout.optimizer_offload:
+        parts.append("optimizer on the host")
+    return parts
 
 
 def _runs(layers: Sequence[int], terminal: Terminal) -> str:
@@ -165,13 +177,18 @@ def _gap(share: float) -> str:
 
 def risk_sentence(front: Front) -> str:
     """Return how many plans may need more memory than there is; empty when none may."""
-    risky = sum(1 for p in front.plans if p.predicted.peak_memory_bytes_high > p.predicted.memory_limit_bytes)
+    risky = sum(only_at_centre(plan.predicted) for plan in front.plans)
     if not risky:
         return ""
     return (
-        f"memory: the interval of {number_words(risky, 'plan')} reaches beyond the limit;"
-        " limits.memory_headroom keeps room"
+        f"memory: {number_words(risky, 'plan')} marked {CENTRE_ONLY} fit only at the centre of the interval;"
+        " limits.memory_confidence: upper leaves them out"
     )
+
+
+def only_at_centre(predicted: Prediction) -> bool:
+    """Return whether a layout fits at the centre of its memory's interval but not at its upper end."""
+    return predicted.memory.fits_at_centre and predicted.peak_memory_bytes_high > predicted.memory_limit_bytes
 
 
 def _percent(share: float) -> str:
@@ -206,11 +223,25 @@ def surety_sentences(job: Job) -> tuple[str, str]:
 
 
 def fits_sentence(predicted: Prediction) -> str:
-    """Return whether a layout fits its devices, and by how much."""
+    """Return whether a layout fits its devices, by how much, and how sure that is."""
     peak, limit = predicted.peak_memory_bytes_per_device, predicted.memory_limit_bytes
-    room = format_bytes(abs(limit - peak))
+    high = predicted.peak_memory_bytes_high
     of = f"{format_bytes(peak)} of {format_bytes(limit)} a device"
-    return f"fits: {of}, {room} to spare" if predicted.fits else f"does not fit: {of}, {room} over"
+    if high <= limit:
+        return f"fits: {of}, up to {format_bytes(high)}, {format_bytes(limit - high)} to spare"
+    over = f"{format_bytes(high - limit)} over at the upper end of the interval"
+    if predicted.memory.fits_at_centre:
+        judged = "fits" if predicted.fits else "does not fit"
+        return f"{judged}: only the centre of the interval does: {of}, {over}"
+    return f"does not fit: {of}, {format_bytes(peak - limit)} over, {over}"
+
+
+def peaks_sentence(predicted: Prediction) -> str:
+    """Return the peak as the allocator and as nvidia-smi count it."""
+    allocated = format_bytes(predicted.peak_allocated_bytes)
+    reserved = format_bytes(predicted.peak_reserved_bytes)
+    device = format_bytes(predicted.peak_memory_bytes_per_device)
+    return f"{allocated} allocated, {reserved} reserved by the allocator, {device} of the device"
 
 
 def front_sentences(front: Front) -> list[str]:

@@ -1,8 +1,8 @@
-"""Cost model files: what kernels of a device reach, and what a software stack keeps and overlaps.
+"""Cost model files of devices: what their kernels reach.
 
 Facts of a device are in ``hardware/``; how far reality falls short of them is here. ``kernels`` files
-hold one device family's measured curves, ``stack`` files one framework's memory policy, overlap and
-rules. The formulas that read them are in ``autoplan/costs``.
+hold one device family's measured curves; the formulas that read them are in ``autoplan/costs``. The
+other kind of cost model file, a software stack, is in ``autoplan/schema/stack.py``.
 """
 
 from __future__ import annotations
@@ -11,21 +11,18 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from autoplan.schema.base import Frozen, Sourced, SourcedBytes, SourcedSeconds, SourcedShare
+from autoplan.schema.base import Frozen, Sourced, SourcedSeconds, SourcedShare
 from autoplan.schema.hardware import sourced_numbers
 
 __all__ = [
     "AttentionCurve",
-    "BlockPolicy",
     "CollectiveTable",
+    "CostModel",
     "GemmCurve",
     "KernelSpec",
-    "MemoryPolicy",
-    "OverlapPolicy",
-    "StackRules",
-    "StackSpec",
+    "Name",
+    "SourcedFactor",
     "StreamCurve",
-    "UncertaintySpec",
 ]
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
@@ -111,7 +108,7 @@ class Collectives(Frozen):
     tables: tuple[CollectiveTable, ...] = Field(default=(), description="measured times inside a node")
 
 
-class _CostModel(Frozen):
+class CostModel(Frozen):
     """What both kinds of cost model file have: sourced numbers, and the sources in full."""
 
     sources: dict[str, str] = Field(description="source of each number, by key")
@@ -125,7 +122,7 @@ class _CostModel(Frozen):
         return self
 
 
-class KernelSpec(_CostModel):
+class KernelSpec(CostModel):
     """What kernels reach on one family of devices."""
 
     schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
@@ -137,117 +134,3 @@ class KernelSpec(_CostModel):
     attention: AttentionCurve = Field(description="fused attention")
     stream: StreamCurve = Field(description="memory-bound operations")
     collectives: Collectives = Field(description="collective operations")
-
-
-class MemoryPolicy(Frozen):
-    """What a rank keeps and for how long; bytes are a parameter's."""
-
-    parameter_bytes: int = Field(ge=0, le=8, description="working copy that stays between steps")
-    gathered_bytes: int = Field(ge=1, le=8, description="copy gathered for use where parameters are sharded")
-    parameters_sharded_from: Literal[2, 3] = Field(
-        description="ZeRO stage from which parameters are sharded; 2: gathered in forward, kept to backward"
-    )
-    gradient_bytes: int = Field(ge=1, le=8, description="gradient that stays until the optimizer step")
-    accumulation_traffic: int = Field(
-        ge=0,
-        le=64,
-        description="bytes moved to add one microbatch's gradient of a parameter to the one that is kept",
-    )
-    gradients_persist: bool = Field(
-        description="gradient buffers stay allocated between steps, also with one microbatch"
-    )
-    master_bytes: int = Field(ge=0, le=8, description="fp32 copy that the optimizer updates")
-    state_bytes: int = Field(ge=1, le=8, description="one moment of the optimizer")
-    prefetched_layers: int = Field(
-        ge=1, le=8, description="layers whose gathered parameters are alive at once under ZeRO-3"
-    )
-    optimizer_temporary_bytes: int = Field(
-        ge=0, le=16, description="temporary of the optimizer step, a parameter"
-    )
-    reserved_share: SourcedFactor = Field(description="allocator's reserved bytes over allocated bytes")
-    framework: SourcedBytes = Field(description="context, communicators and workspaces of one device")
-
-
-class BlockPolicy(Frozen):
-    """Which tensors of a block are kept for backward, and how it is computed."""
-
-    attention: Literal["flash", "flash2", "eager"] = Field(
-        description="the device's best fused attention, FlashAttention-2, or scores in memory"
-    )
-    attention_share: SourcedShare = Field(
-        description="rate of the stack's attention kernels over those measured on the device"
-    )
-    kernels: int = Field(ge=1, le=500, description="kernels of a layer's forward, all counted")
-    fused_activation: bool = Field(description="one kernel for the gated activation (6f, not 8f bytes)")
-    packed_qkv_kept: bool = Field(description="the packed qkv output stays alive beside rotated q and k")
-    dropout: bool = Field(description="dropout masks are kept in GPT-style blocks")
-    gathered_inputs_kept: bool = Field(
-        description="inputs gathered under sequence parallelism are kept whole, not per shard"
-    )
-    selective: Literal["attention", "matmul-outputs"] = Field(
-        description="what selective recompute drops: core attention, or all but matmul outputs"
-    )
-    logits_bytes: int = Field(ge=2, le=8, description="kept for backward, a logit")
-    logits_peak_bytes: int = Field(ge=2, le=16, description="alive at once in the loss, a logit")
-    vocabulary_parallel_loss: bool = Field(description="the loss works on each rank's share of logits")
-    elementwise_traffic: SourcedFactor = Field(
-        description="memory traffic of norms and activations over that of fused kernels"
-    )
-
-
-class OverlapPolicy(Frozen):
-    """Which communication hides behind compute."""
-
-    gradient_reduce: bool = Field(description="gradient reduction runs during backward")
-    parameter_gather: bool = Field(description="parameters are gathered during forward")
-    interference: SourcedShare = Field(
-        description="share of communication hidden beside compute that slows the compute"
-    )
-    pipeline: bool = Field(description="stage boundaries are sent while the next microbatch computes")
-    gradient_bytes: int = Field(ge=1, le=4, description="bytes of a gradient on the wire")
-    bucket: SourcedBytes = Field(description="size of a gradient bucket; the last one is exposed")
-
-
-class StackRules(Frozen):
-    """What the stack can run."""
-
-    zero_stages: tuple[int, ...] = Field(min_length=1, description="ZeRO stages that it has")
-    zero_stages_with_pipeline: tuple[int, ...] = Field(description="those that it runs with pp > 1")
-    default_zero: int = Field(ge=0, le=3, description="the stage taken when a layout names none")
-    tensor_parallel: bool = Field(description="whether it splits tensors")
-    pipeline_parallel: bool = Field(description="whether it has pipelines")
-    sequence_parallel: bool = Field(description="whether it splits sequences beside tensors")
-    schedules: tuple[Literal["1f1b", "gpipe", "interleaved"], ...] = Field(
-        description="pipeline schedules that it has"
-    )
-    uneven_stages: bool = Field(description="whether stages may hold unequal numbers of layers")
-    vocabulary_multiple: int = Field(
-        ge=1, description="the vocabulary is padded to a multiple of this times tp"
-    )
-    accumulates_locally: bool = Field(
-        description="ZeRO-2 reduces gradients once a step, not once a microbatch"
-    )
-
-
-class UncertaintySpec(Frozen):
-    """Half-widths of the 90 % interval of a prediction, as shares of it."""
-
-    time: SourcedShare = Field(description="of step time on a device whose kernels were measured")
-    time_elsewhere: SourcedShare = Field(description="of step time on any other device")
-    memory: SourcedShare = Field(description="of peak memory")
-
-
-class StackSpec(_CostModel):
-    """One software stack: memory policy, block policy, overlap, rules and how sure they are."""
-
-    schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
-    kind: Literal["stack"] = Field(description="this file holds a software stack")
-    name: Name = Field(description="name of the entry, the same as its file's")
-    title: str = Field(description="name in words")
-    description: str = Field(description="which releases it stands for, and what is special about it")
-    memory: MemoryPolicy = Field(description="what a rank keeps")
-    block: BlockPolicy = Field(description="what a block keeps and how it is computed")
-    overlap: OverlapPolicy = Field(description="what communication hides behind compute")
-    rules: StackRules = Field(description="what it can run")
-    host_launch: SourcedSeconds = Field(description="host time to launch one kernel")
-    uncertainty: UncertaintySpec = Field(description="how sure its predictions are")

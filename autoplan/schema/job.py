@@ -8,17 +8,20 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from autoplan.schema.base import Bytes, Frozen, Seconds, Share
-from autoplan.schema.costmodel import KernelSpec, StackSpec
+from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.layout import Schedule
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.stack import StackSpec
 
 __all__ = [
+    "AdapterSpec",
     "Cluster",
     "Job",
     "JobSpec",
     "Limits",
     "Objective",
+    "Offload",
     "Optimizer",
     "Precision",
     "RecomputeMode",
@@ -26,8 +29,9 @@ __all__ = [
     "Workload",
 ]
 
-Precision = Literal["bf16", "fp16", "fp32"]
-Optimizer = Literal["adamw", "adam", "sgd"]
+Precision = Literal["bf16", "fp16", "fp32", "fp8"]
+Optimizer = Literal["adamw", "adam", "sgd", "adamw-8bit", "adamw-bf16", "lion", "muon"]
+Offload = Literal["none", "optimizer"]
 RecomputeMode = Literal["none", "selective", "full"]
 Objective = Literal["step_time", "peak_memory"]
 
@@ -77,6 +81,18 @@ class SearchSpec(Frozen):
     stages: Literal["any", "even"] = Field(
         default="any", description="whether pipeline stages may hold unequal numbers of layers"
     )
+    offload: Offload | Annotated[tuple[Offload, ...], Field(min_length=1)] = Field(
+        default="none", description="what may live in host memory: none, or the optimizer's state too"
+    )
+
+
+class AdapterSpec(Frozen):
+    """Low-rank adapters: the model is frozen, and two narrow matrices beside each target are trained."""
+
+    rank: int = Field(ge=1, le=65_536, description="inner width of an adapter")
+    targets: Literal["attention", "all"] = Field(
+        default="all", description="which products have one: those of attention, or the MLP's too"
+    )
 
 
 class Limits(Frozen):
@@ -84,6 +100,10 @@ class Limits(Frozen):
 
     memory_headroom: Share = Field(default=0.0, description="share of a device's memory to leave free")
     peak_memory: Bytes | None = Field(default=None, description="most memory of a device to use")
+    memory_confidence: Literal["upper", "central"] = Field(
+        default="upper",
+        description="whether a layout fits by the upper end of its memory's interval, or by its centre",
+    )
     step_time: Seconds | None = Field(default=None, description="longest optimizer step allowed")
 
 
@@ -106,6 +126,9 @@ class JobSpec(Frozen):
     workload: Workload = Field(description="what one optimizer step trains on")
     precision: Precision = Field(default="bf16", description="number format of the matrix products")
     optimizer: Optimizer = Field(default="adamw", description="optimizer, which sets the state to keep")
+    adapters: AdapterSpec | None = Field(
+        default=None, description="train low-rank adapters and freeze the model; left out: train all of it"
+    )
     search: SearchSpec = Field(default_factory=SearchSpec, description="what may be chosen")
     limits: Limits = Field(default_factory=Limits, description="hard limits")
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1), AfterValidator(_distinct)] = Field(
@@ -139,6 +162,7 @@ class Job:
     workload: Workload
     precision: Precision = "bf16"
     optimizer: Optimizer = "adamw"
+    adapters: AdapterSpec | None = None
     search: SearchSpec = field(default_factory=SearchSpec)
     limits: Limits = field(default_factory=Limits)
     objectives: tuple[Objective, ...] = ("step_time", "peak_memory")

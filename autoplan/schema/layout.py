@@ -4,7 +4,8 @@
 layout on the command line, in JSON and in reports. Uneven pipelines add ``stages=10/11/11`` (layers a
 stage); recompute that differs writes one entry a stage, such as
 ``recompute=full:4+selective:2/full/none``: four layers recomputed whole and two selectively on the
-first stage, all on the second, none on the third.
+first stage, all on the second, none on the third. ``checkpoint=4`` keeps one input for every four layers
+recomputed whole, and ``offload=optimizer`` keeps the optimizer's state in host memory.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ Schedule = Literal["1f1b", "gpipe", "interleaved"]
 
 SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
 
-_DEGREES: Final = ("tp", "pp", "dp", "cp", "ep", "mbs", "zero", "vpp")
-_KEYS: Final = (*_DEGREES, "sp", "schedule", "stages", "recompute")
+_DEGREES: Final = ("tp", "pp", "dp", "cp", "ep", "mbs", "zero", "vpp", "checkpoint")
+_KEYS: Final = (*_DEGREES, "sp", "schedule", "stages", "recompute", "offload")
+_OFFLOADS: Final = ("none", "optimizer")
 _LIMIT: Final = 10_000_000
 
 
@@ -32,7 +34,8 @@ class Layout:
     """One complete layout.
 
     ``layers``, ``selective`` and ``full`` hold one entry a pipeline stage: its layers, and how many of
-    them are recomputed selectively and whole. The microbatch is counted in sequences.
+    them are recomputed selectively and whole. The microbatch is counted in sequences. ``checkpoint`` is how
+    many wholly recomputed layers share one kept input.
     """
 
     tp: int
@@ -48,6 +51,8 @@ class Layout:
     schedule: Schedule = "1f1b"
     cp: int = 1
     ep: int = 1
+    checkpoint: int = 1
+    optimizer_offload: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a layout whose stages do not add up."""
@@ -78,7 +83,12 @@ class Layout:
             f"zero={self.zero},vpp={self.vpp},sp={sp},schedule={self.schedule},"
             f"recompute={self.recompute}"
         )
-        return text if self.even else f"{text},stages={'/'.join(map(str, self.layers))}"
+        more = (
+            ("checkpoint", self.checkpoint, self.checkpoint > 1),
+            ("offload", "optimizer", self.optimizer_offload),
+            ("stages", "/".join(map(str, self.layers)), not self.even),
+        )
+        return text + "".join(f",{key}={value}" for key, value, shown in more if shown)
 
     @property
     def recompute(self) -> str:
@@ -132,11 +142,15 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
     vpp = numbers.get("vpp", 1)
     schedule = _schedule(fields.get("schedule"), vpp, problems)
     sp = _switch(fields.get("sp"), tp > 1, problems)
+    if fields.get("offload", "none") not in _OFFLOADS:
+        problems.append(f"offload={fields['offload']}: {' or '.join(_OFFLOADS)} is needed")
     if problems:
         raise LayoutError(problems)
     stages = _stages(fields.get("stages"), layers, pp, vpp)
     selective, full = _recompute(fields.get("recompute", "none"), stages)
     return Layout(
+        checkpoint=numbers.get("checkpoint", 1),
+        optimizer_offload=fields.get("offload") == "optimizer",
         tp=tp,
         pp=pp,
         dp=numbers.get("dp", max(1, devices // (tp * pp * cp))),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.machine import machine_of
-from autoplan.costs.predict import memory_limit_bytes, predict_all
+from autoplan.costs.predict import predict_all
 from autoplan.errors import UnsupportedError
 from autoplan.plans import Certificate, Front, Plan
 from autoplan.schema.job import Job

@@ -14,14 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.arrays import Array
-from autoplan.costs.stage import (
-    Stages,
-    bytes_to_save,
-    stage_backward,
-    stage_forward,
-    stage_memory,
-    tail_floor,
-)
+from autoplan.costs.footprint import bytes_to_save, stage_needed
+from autoplan.costs.stage import Stages, stage_backward, stage_forward, tail_floor
 from autoplan.search.group import Group
 
 __all__ = ["Bound", "bound", "least_memory", "least_stage_memory"]
@@ -70,9 +64,10 @@ def _relaxed_recompute(stages: Stages, layers: Array, limit: Array, modes: froze
     Of two ways to save bytes the cheaper one a byte comes first; whole recompute then takes the place of
     selective on layer after layer.
     """
-    need = bytes_to_save(stages, layers, limit, np.zeros(())) / stages.in_flight
-    save_s = stages.saved_none - stages.saved_selective
-    save_f = stages.saved_none - stages.saved_full
+    memory = stages.memory
+    need = bytes_to_save(memory, layers, limit)
+    save_s = memory.none - memory.selective
+    save_f = memory.none - memory.full
     inf = np.array(np.inf)
     cost_s = stages.backward_selective if "selective" in modes else inf
     cost_f = stages.backward_full if "full" in modes else inf
@@ -138,7 +133,7 @@ def _tail(group: Group) -> Array:
 
 
 def least_memory(group: Group) -> Array:
-    """Return the least peak memory of each candidate [byte], shape [C]."""
+    """Return the least bytes by which each candidate is judged to fit, shape [C]."""
     peaks = [_bottleneck(least_stage_memory(part), part.layers / part.v) for part in _parts(group)]
     return np.concatenate(peaks)
 
@@ -148,7 +143,7 @@ def _parts(group: Group) -> Iterator[Group]:
 
 
 def least_stage_memory(group: Group) -> Array:
-    """Return the least memory of each stage for each number of layers [byte], shape [C, p, L].
+    """Return the least bytes by which each stage is judged to fit, for each number of layers, [C, p, L].
 
     More recompute of one kind never needs more, so the extremes suffice.
     """
@@ -161,7 +156,7 @@ def least_stage_memory(group: Group) -> Array:
         "full": (none, layers),
     }
     options = [
-        stage_memory(stages, layers, selective, full)
+        stage_needed(stages.memory, layers, selective, full)
         for mode, (selective, full) in mixes.items()
         if mode in group.modes
     ]

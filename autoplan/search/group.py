@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.machine import Machine
+from autoplan.costs.scope import microbatches
 from autoplan.costs.stage import Stages
-from autoplan.costs.step import microbatches, price_stages
+from autoplan.costs.step import price_stages
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
 
@@ -72,6 +73,8 @@ class Group:
             vpp=int(c.vpp[i]),
             sequence_parallel=bool(c.sequence_parallel[i]),
             schedule=SCHEDULES[int(c.schedule[i])],
+            checkpoint=int(c.checkpoint[i]),
+            optimizer_offload=bool(c.offload[i]),
         )
 
     def rounding(self, position: int) -> float:

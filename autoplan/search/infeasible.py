@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoplan.costs.predict import memory_limit_bytes, predict
-from autoplan.costs.stage import stage_memory
+from autoplan.costs.footprint import memory_limit_bytes, stage_needed
+from autoplan.costs.predict import predict
 from autoplan.plans import Rejection
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -66,7 +66,7 @@ def _with_least_recompute(group: Group, i: int, layers: tuple[int, ...]) -> Layo
     none = np.zeros_like(held)
     options = {"none": (none, none), "selective": (held, none), "full": (none, held)}
     mixes = [mix for mode, mix in options.items() if mode in group.modes]
-    needs = np.stack([stage_memory(stages, held, s, f) for s, f in mixes])
+    needs = np.stack([stage_needed(stages.memory, held, s, f) for s, f in mixes])
     best = needs.argmin(axis=0)
     selective, full = (tuple(int(mixes[b][k][j]) for j, b in enumerate(best)) for k in (0, 1))
     return group.layout(i, layers, selective, full)
@@ -85,9 +85,11 @@ def reasons_of(job: Job, groups: Sequence[Group], fastest: float | None) -> tupl
     predicted = predict(job, layout)
     fullest = max(predicted.memory.stages, key=lambda stage: stage.total)
     if fastest is None:
-        missing = fullest.total - limit
+        needed = fullest.total if job.limits.memory_confidence == "central" else fullest.total_high
+        upper = "" if needed == fullest.total else "at the upper end of its interval "
+        missing = needed - limit
         missed = (
-            f"memory: the layout that needs least, {layout}, needs {format_bytes(fullest.total)} on "
+            f"memory: the layout that needs least, {layout}, needs {upper}{format_bytes(needed)} on "
             f"each device of stage {fullest.stage} (fullest at: {fullest.moment}), "
             f"{format_bytes(missing)} more than the {format_bytes(limit)} of "
             f"{job.cluster.device.title} that may be used"

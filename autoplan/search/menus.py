@@ -15,15 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Array
-from autoplan.costs.stage import (
-    Stages,
-    bytes_to_save,
-    recompute_room,
-    stage_backward,
-    stage_forward,
-    stage_memory,
-    stage_tail,
-)
+from autoplan.costs.footprint import bytes_to_save, stage_fits
+from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail
 from autoplan.search.group import Group
 from autoplan.search.scaling import Scale
 
@@ -121,8 +114,16 @@ def _fastest_mix(
     most = layers.max() if "full" in modes else 0.0
     full = np.arange(0.0, most + 1)
     selective = _fewest_selective(stages, layers, full, limit, modes)
-    memory = stage_memory(stages, layers, selective, full)
-    valid = (selective + full <= layers) & (memory <= limit)
+    memory, fits = stage_fits(stages.memory, layers, selective, full, limit)
+    if "selective" in modes:
+        # What recompute of the last layers brings back, or the first one saves, may ask for one or two more.
+        for _ in range(2):
+            more = (fits == 0) & (selective + full < layers) & (selective < 2 + layers - full)
+            if not more.any():
+                break
+            selective = selective + more
+            memory, fits = stage_fits(stages.memory, layers, selective, full, limit)
+    valid = (selective + full <= layers) & (fits > 0)
     if "none" not in modes:
         valid &= selective + full == layers
     cost = selective * stages.backward_selective + full * stages.backward_full
@@ -142,27 +143,18 @@ def _fewest_selective(
 ) -> Array:
     """Return for each number of full layers how many selective ones are needed beside them."""
     left = np.maximum(layers - full, 0.0)
-    shape = np.broadcast_shapes(stages.in_flight.shape, left.shape)
+    shape = np.broadcast_shapes(stages.forward_layer.shape, left.shape)
     if "selective" not in modes:
         return np.zeros(shape)
     if "none" not in modes:
         return np.broadcast_to(left, shape)
-    per_layer = stages.saved_none - stages.saved_selective
-    saved = full * (stages.saved_none - stages.saved_full)
-    rooms = [
-        recompute_room(stages, selective=some, full=whole)
-        for some in (False, True)
-        for whole in (False, True)
-    ]
-    need = bytes_to_save(stages, layers, limit, np.stack(rooms)) / stages.in_flight
-    counts = []
-    for without, beside in ((need[0], need[1]), (need[2], need[3])):
-        short = np.where(full > 0, beside, without) - saved
-        with np.errstate(divide="ignore", invalid="ignore"):
-            whole = np.ceil(short / per_layer - 1e-9)
-        # Where selective recompute saves nothing, no number of layers helps.
-        counts.append(np.where(short <= 0, 0.0, np.where(per_layer > 0, whole, np.inf)))
-    needed = np.where(counts[0] <= 0, 0.0, np.maximum(counts[1], 1.0))
+    memory = stages.memory
+    per_layer = memory.none - memory.selective
+    short = bytes_to_save(memory, layers, limit) - full * (memory.none - memory.full)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        whole = np.ceil(short / per_layer - 1e-9)
+    # Where selective recompute saves nothing, no number of layers helps.
+    needed = np.where(short <= 0, 0.0, np.where(per_layer > 0, whole, np.inf))
     # Free where communication hides it: take all of it.
     needed = np.where((stages.backward_selective <= 0) & (per_layer > 0), left, needed)
     return np.minimum(needed, layers + 1)

@@ -20,7 +20,7 @@ __all__ = ["Space", "clashing_rules", "divisors", "layouts_of", "recompute_modes
 
 _INTERLEAVED = SCHEDULES.index("interleaved")
 _MOST_VIRTUAL_STAGES = 16
-Choice = tuple[int, int, int, int, int, int, int]
+Choice = tuple[int, int, int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,13 @@ def clashing_rules(job: Job) -> list[str]:
 
 
 def _choices(job: Job, pp: int) -> list[Choice]:
-    """Return (tp, dp, mbs, zero, sp, vpp, schedule) of every candidate at depth ``pp``.
+    """Return (tp, dp, mbs, zero, sp, vpp, schedule, offload) of every candidate at depth ``pp``.
 
     Choices without a difference are made once: sequence parallelism needs tp > 1, a schedule needs a
     pipeline.
     """
     devices, batch = job.cluster.devices, job.workload.global_batch_size
+    offloads = _offloads(job)
     found: list[Choice] = []
     for tp in divisors(devices // pp):
         dp = devices // pp // tp
@@ -108,10 +109,17 @@ def _choices(job: Job, pp: int) -> list[Choice]:
             for zero in range(4):
                 for sp in (0, 1) if tp > 1 else (0,):
                     found.extend(
-                        (tp, dp, mbs, zero, sp, vpp, schedule)
+                        (tp, dp, mbs, zero, sp, vpp, schedule, offload)
                         for schedule, vpp in _schedules(job.model.layers, pp)
+                        for offload in offloads
                     )
     return found
+
+
+def _offloads(job: Job) -> list[int]:
+    """Return whether the optimizer's state may be on the device (0) and in host memory (1)."""
+    wish = job.search.offload
+    return sorted({int(x != "none") for x in (wish if isinstance(wish, tuple) else (wish,))})
 
 
 def _schedules(layers: int, pp: int) -> list[tuple[int, int]]:
@@ -124,8 +132,8 @@ def _schedules(layers: int, pp: int) -> list[tuple[int, int]]:
 
 def _candidates(pp: int, choices: list[Choice]) -> Candidates:
     columns = np.array(choices, dtype=np.int64).T
-    tp, dp, mbs, zero, sp, vpp, schedule = columns
-    return Candidates(pp, tp, dp, mbs, zero, sp, vpp, schedule)
+    tp, dp, mbs, zero, sp, vpp, schedule, offload = columns
+    return Candidates(pp, tp, dp, mbs, zero, sp, vpp, schedule, np.ones_like(tp), offload)
 
 
 def _representative(candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -134,7 +142,9 @@ def _representative(candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray
     keep = np.ones(len(candidates), dtype=bool)
     c = candidates
     for i in np.flatnonzero(alive & (c.dp == 1)):
-        key = tuple(int(x[i]) for x in (c.tp, c.microbatch, c.sequence_parallel, c.vpp, c.schedule))
+        key = tuple(
+            int(x[i]) for x in (c.tp, c.microbatch, c.sequence_parallel, c.vpp, c.schedule, c.offload)
+        )
         keep[i] = key not in seen
         seen.add(key)
     return keep

@@ -12,10 +12,10 @@ from typing import Any, Final, cast
 
 from autoplan.catalog import entry_names, kernels_for, load_entry, stack
 from autoplan.errors import CatalogError
-from autoplan.schema.costmodel import StackSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import Cluster, Job, Precision, Workload
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.stack import StackSpec
 from benchmarks.accuracy.runs import Hardware, Run, RunLayout
 from benchmarks.policies import PURE_BF16, with_block, with_memory, with_overlap, with_rules
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
@@ -224,6 +224,8 @@ def _adapted(found: StackSpec, layout: RunLayout) -> StackSpec:
     # A row says whether attention is fused; which generation of kernels that is, the stack knows.
     if attention is not None and (attention == "eager") != (found.block.attention == "eager"):
         found = with_block(found, attention=attention)
+    if "RMS kernel" in (layout.kernel or ""):
+        found = with_block(found, norm_copy_bytes=0)
     if layout.precision == "bf16-pure":
         found = with_overlap(with_memory(found, **PURE_BF16), gradient_bytes=2)
     if layout.precision == "bf16-fp32-gather":

@@ -88,13 +88,6 @@ class Case(BaseModel):
 def refuse_inexpressible(config: Config) -> None:
     """Raise Skipped for what no layout and no policy of autoplan stands for."""
     refused = (
-        (config.dims.experts > 0 or config.dims.family == "moe", "experts are not planned yet"),
-        (
-            config.impl == "hf" and config.ac != "full",
-            "HF's decomposed norms keep fp32 copies that no block policy describes",
-        ),
-        (not config.bucket_view, "DDP's second copy of gradients is no memory policy"),
-        (config.adam == "forloop", "the for-loop optimizer's temporaries are no memory policy"),
         (
             config.ac == "sac_mm" and config.impl == "megatron",
             "this stack has no recompute that keeps matmul outputs",

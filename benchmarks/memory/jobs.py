@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from autoplan.catalog import kernels_for, load_entry, stack
-from autoplan.schema.costmodel import StackSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import Cluster, Job, Workload
 from autoplan.schema.layout import Layout, even_stages
-from autoplan.schema.model import Biases, ModelSpec
+from autoplan.schema.model import Biases, MixtureOfExperts, ModelSpec
+from autoplan.schema.stack import StackSpec
 from benchmarks.memory.cases import Config, Dims
 from benchmarks.policies import (
     PURE_BF16,
@@ -30,9 +30,12 @@ _STACKS: Final = {"compact": "fsdp2", "hf": "fsdp2", "megatron": "megatron-core"
 
 _ZERO: Final = {"none": 0, "ddp": 0, "fsdp_zero2": 2, "fsdp_zero3": 3}
 
-#: Bytes of a logit that are kept, and that are alive at the loss's worst moment: in fp32 the
-#: log-softmax, its gradient and that of its input (4 + 4 + 4); half of it in bf16.
-_LOSS: Final = {"fp32": (4, 12), "bf16": (2, 6)}
+#: Bytes of a logit that are kept; alive in the loss's forward: in 16 bits, cast, and the log-softmax
+#: (2 + 4 + 4); in its backward: the log-softmax, its gradient and that of its input (4 + 4 + 4).
+_LOSS: Final = {"fp32": (4, 10, 12), "bf16": (2, 4, 6)}
+
+#: The same where each rank works on its share of the logits: one more fp32 copy in either direction.
+_SPLIT_LOSS: Final = (4, 14, 16)
 
 #: Bytes of a logit in bf16 that the caller holds beside them.
 _HELD_LOGITS: Final = 2
@@ -82,6 +85,7 @@ def layout_of(config: Config) -> Layout:
 def _model(dims: Dims) -> ModelSpec:
     gpt = dims.family == "gpt"
     return ModelSpec(
+        moe=_experts(dims),
         name="case",
         source="memory oracle",
         layers=dims.L,
@@ -100,6 +104,12 @@ def _model(dims: Dims) -> ModelSpec:
     )
 
 
+def _experts(dims: Dims) -> MixtureOfExperts | None:
+    if not dims.experts:
+        return None
+    return MixtureOfExperts(experts=dims.experts, top_k=dims.topk, expert_ffn_size=dims.f)
+
+
 def _stack(config: Config) -> StackSpec:
     found = stack("ddp" if config.dp_mode == "ddp" else _STACKS[config.impl])
     return _with_rules(_with_block(_with_formats(found, config), config))
@@ -115,10 +125,31 @@ def _with_formats(found: StackSpec, config: Config) -> StackSpec:
     if not mixed and config.optim != "megatron":
         pure = PURE_FP32 if config.param_dtype == "fp32" else PURE_BF16
         found = with_memory(found, **pure)
-        found = with_overlap(found, gradient_bytes=pure["gradient_bytes"])
+        # The oracle's loop reduces DDP's gradients after every microbatch.
+        found = with_overlap(found, gradient_bytes=pure["gradient_bytes"], every_microbatch=True)
     # torch's foreach Adam has one more copy of the parameters alive while it steps.
     temporary = found.memory.parameter_bytes if config.adam == "foreach" else 0
-    return with_memory(found, optimizer_temporary_bytes=temporary)
+    return with_memory(
+        found,
+        optimizer_temporary_bytes=temporary,
+        # Its loop over tensors has about two copies of the largest.
+        optimizer_temporary_tensors=2 if config.adam == "forloop" else 0,
+        head_gather_held=config.impl == "hf",
+        cast_bytes=0,
+        # Without a dimension of its own a tensor is cut along its first: between experts.
+        experts_sharded_whole=config.expert_shard_dim is None,
+        **_buckets(config),
+    )
+
+
+def _buckets(config: Config) -> dict[str, Any]:
+    """DDP's flat buckets are the gradients, which persist, or a second copy of them."""
+    if config.dp_mode != "ddp":
+        return {}
+    if config.bucket_view:
+        return {"gradients_persist": True, "gradient_copy_bytes": 0}
+    size = 2 if config.param_dtype == "bf16" else 4
+    return {"gradients_persist": False, "gradient_copy_bytes": size}
 
 
 def _with_block(found: StackSpec, config: Config) -> StackSpec:
@@ -131,15 +162,20 @@ def _with_block(found: StackSpec, config: Config) -> StackSpec:
         packed_qkv_kept=dims.qkv_fused,
         dropout=dims.dropout > 0,
         selective="matmul-outputs" if config.ac == "sac_mm" else "attention",
+        # The oracle's Megatron modules leave them where they are.
+        norm_gradients_reduced=config.impl != "megatron",
     )
     if config.impl == "megatron":
         return changed
-    kept, peak = _LOSS[config.loss]
+    kept, forward, backward = _SPLIT_LOSS if config.loss_parallel else _LOSS[config.loss]
     held = _HELD_LOGITS if config.hold_logits else 0
     return with_block(
         changed,
         logits_bytes=kept + held,
-        logits_peak_bytes=peak + held,
+        logits_forward_bytes=forward,
+        logits_backward_bytes=backward + held,
+        # HF's norms are unfused: each keeps an fp32 copy of its input.
+        norm_copy_bytes=4 if config.impl == "hf" else 0,
         vocabulary_parallel_loss=config.loss_parallel,
     )
 

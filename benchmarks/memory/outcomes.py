@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from autoplan.costs.arrays import Array, Candidates
-from autoplan.costs.machine import machine_of
-from autoplan.costs.stage import Stages, stage_memory_parts
-from autoplan.costs.step import price_stages
+from autoplan.costs.arrays import Candidates
+from autoplan.costs.memory import Counts, memory_predictions
+from autoplan.costs.moments import Kept, moments_of
+from autoplan.costs.scope import scope_of
+from autoplan.costs.traffic import OPERATIONS, stage_traffic
 from autoplan.errors import AutoplanError
 from autoplan.schema.layout import Layout
 from benchmarks.memory.cases import Case, refuse_inexpressible
@@ -26,8 +27,6 @@ from benchmarks.reading import Unreadable, read_entries
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
 __all__ = ["QUANTITIES", "Bytes", "Outcome", "measured_bytes", "outcome_of", "outcomes_of_file"]
-
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,9 @@ class Bytes:
     optimizer: float | None = None
     activations: float | None = None
     saved_per_layer: float | None = None
+    all_gather: float | None = None
+    reduce_scatter: float | None = None
+    all_reduce: float | None = None
 
 
 QUANTITIES = tuple(field.name for field in fields(Bytes))
@@ -57,11 +59,11 @@ class Outcome:
     @property
     def row(self) -> dict[str, Any]:
         """The case as an entry of ``rows``."""
-        # autoplan prices collectives in seconds and does not tell their bytes yet.
+        said = asdict(self.predicted or Bytes())
         return {
             "id": self.id,
-            **asdict(self.predicted or Bytes()),
-            "comm": dict.fromkeys(COLLECTIVES),
+            **{name: value for name, value in said.items() if name not in OPERATIONS},
+            "comm": {name: said[name] for name in OPERATIONS},
             "skipped": str(self.skipped) if self.skipped else None,
         }
 
@@ -88,11 +90,12 @@ def outcome_of(entry: object, index: int) -> Outcome:
         return Outcome(name, skipped=skipped)
     except (AutoplanError, *EXPECTED) as error:
         return Outcome(name, skipped=skipped_by("autoplan refuses the case", error))
-    return Outcome(name, predicted, measured_bytes(case.measured))
+    return Outcome(name, predicted, measured_bytes(case))
 
 
-def measured_bytes(measured: dict[str, Any]) -> Bytes:
+def measured_bytes(case: Case) -> Bytes:
     """Return what the oracle counted, by the names of the contract."""
+    measured = case.measured
     resident = _section(measured, "resident_between_steps")
     after = _section(measured, "after_backward")
     return Bytes(
@@ -102,7 +105,14 @@ def measured_bytes(measured: dict[str, Any]) -> Bytes:
         optimizer=_number(resident.get("optimizer")),
         activations=_number(measured.get("saved_after_first_forward")),
         saved_per_layer=_number(measured.get("saved_per_layer")),
+        **{name: _number(_moved(case, name)) for name in OPERATIONS},
     )
+
+
+def _moved(case: Case, operation: str) -> float:
+    """Return full-tensor bytes of an operation over a step, all phases and groups together."""
+    told = [entry for entry in case.comm_per_step if entry.get("op") == operation]
+    return float(sum(_number(entry.get("full_tensor_bytes")) or 0.0 for entry in told))
 
 
 def _section(measured: dict[str, Any], key: str) -> dict[str, Any]:
@@ -117,37 +127,40 @@ def _number(value: object) -> float | None:
 
 def _predicted(case: Case) -> Bytes:
     """Return autoplan's bytes of the case's stage."""
-    job, layout = job_of(case.config), layout_of(case.config)
-    candidates = Candidates.of([layout])
-    stages = price_stages(job, candidates, machine_of(job)).take(0)
-    counts = [np.asarray(x, dtype=np.float64) for x in (layout.layers, layout.selective, layout.full)]
-    parts = stage_memory_parts(stages, *counts)
-    index = case.config.stage
-    here = stages.take(index)
+    job, layout, index = job_of(case.config), layout_of(case.config), case.config.stage
+    scope = scope_of(job, Candidates.of([layout]))
+    columns = ([x] for x in (layout.layers, layout.selective, layout.full))
+    counts = Counts(*(np.asarray(x, dtype=np.float64) for x in columns))
+    stage = memory_predictions(scope, counts)[0].stages[index]
+    _, kept = moments_of(scope)
+    moved = stage_traffic(scope, counts.layers, counts.selective, counts.full)
     result = Bytes(
-        peak_bytes=float(parts.allocated[index]),
-        parameters=float(parts.parameters[index]),
+        peak_bytes=stage.allocated,
+        parameters=stage.parameters,
         # All of them, as they stand after backward: at the peak they may not exist yet.
-        gradients=float(here.gradients_fixed + layout.layers[index] * here.gradients_layer),
-        optimizer=float(parts.optimizer[index]),
-        activations=_saved_by_stage(here, layout, index),
-        saved_per_layer=float(_saved_by_layer(here, layout, index)),
+        gradients=stage.moments[-1].gradients,
+        optimizer=stage.optimizer,
+        activations=_saved_by_stage(kept, layout, index),
+        saved_per_layer=_saved_by_layer(kept, layout, index),
+        **{name: float(moved[name][0, index]) for name in OPERATIONS},
     )
     if not all(isfinite(value) for value in asdict(result).values()):
         raise Skipped("the prediction is not finite")
     return result
 
 
-def _saved_by_stage(here: Stages, layout: Layout, index: int) -> float:
+def _saved_by_stage(kept: Kept, layout: Layout, index: int) -> float:
     """Return what one forward of one microbatch leaves alive: the stage's layers and its head."""
     selective, full = layout.selective[index], layout.full[index]
     plain = layout.layers[index] - selective - full
-    kept = plain * here.saved_none + selective * here.saved_selective + full * here.saved_full
-    return float(kept + here.head_saved)
+    layers = plain * kept.none + selective * kept.selective + full * kept.full
+    # A received input is the pipeline's, not born in this stage's forward.
+    entry = 0.0 if index else kept.entry
+    return float((layers + entry + kept.inputs + kept.logits)[0, index])
 
 
-def _saved_by_layer(here: Stages, layout: Layout, index: int) -> Array:
+def _saved_by_layer(kept: Kept, layout: Layout, index: int) -> float:
     """Return what a layer keeps; where only some are recomputed, a layer that is not."""
     if layout.full[index] == layout.layers[index]:
-        return here.saved_full
-    return here.saved_selective if layout.selective[index] else here.saved_none
+        return float(kept.full[0, index])
+    return float((kept.selective if layout.selective[index] else kept.none)[0, index])

@@ -59,25 +59,30 @@ def test_every_case_is_scored_or_skipped(cases, capsys):
         assert set(row["comm"]) == COLLECTIVES
         assert {row[key] is not None for key in QUANTITIES} == {row["skipped"] is None}
     assert summary["cases"] == len(cases) == summary["scored"] + summary["skipped"]
-    assert sum(summary["skip_reasons"].values()) == summary["skipped"] < len(cases) // 4
+    assert sum(summary["skip_reasons"].values()) == summary["skipped"] == 0
 
 
-def test_state_is_exact_on_one_device(cases):
-    """Parameters, gradients and optimizer states are bookkeeping: equal but for step counters."""
+#: The largest error of each part: state and traffic are bookkeeping, equal but for step counters and
+#: padded rows; peaks leave out a few small tensors.
+ALLOWED = {
+    "parameters": 0.001,
+    "gradients": 0.001,
+    "optimizer": 0.001,
+    "activations": 0.002,
+    "saved_per_layer": 0.001,
+    "peak_bytes": 0.02,
+    **dict.fromkeys(COLLECTIVES, 0.001),
+}
+
+
+def test_every_part_agrees_with_what_was_counted(cases):
+    """One formula a mechanism: no case is left out, and none is far off in any part."""
     for case in cases:
         outcome = outcome_of(case, 0)
-        if outcome.skipped or case["config"]["tp"] > 1:
-            continue
-        for name in ("parameters", "gradients", "optimizer"):
+        for name, allowed in ALLOWED.items():
             said, counted = getattr(outcome.predicted, name), getattr(outcome.measured, name)
-            assert said == pytest.approx(counted, rel=0.01), (case["id"], name)
-
-
-def test_peaks_are_of_the_right_magnitude(cases):
-    """No peak is off by more than a factor of two."""
-    for outcome in (outcome_of(case, 0) for case in cases):
-        if outcome.predicted:
-            assert 0.5 < outcome.predicted.peak_bytes / outcome.measured.peak_bytes < 2
+            if counted:
+                assert said == pytest.approx(counted, rel=allowed), (case["id"], name)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +93,6 @@ def test_peaks_are_of_the_right_magnitude(cases):
         {"mbs": "one"},
         {"dims": None},
         {"dp_mode": "zero++"},
-        {"bucket_view": False},
-        {"impl": "hf"},
-        {"adam": "forloop"},
         {"stage": 3},
         {"pp": 1000},
     ],

@@ -10,9 +10,8 @@ import pytest
 
 import autoplan
 from autoplan.costs.arrays import Candidates
+from autoplan.costs.footprint import memory_limit_bytes, stage_memory
 from autoplan.costs.machine import machine_of
-from autoplan.costs.predict import memory_limit_bytes
-from autoplan.costs.stage import stage_memory
 from autoplan.costs.step import price_stages
 from autoplan.plans import broken_rules
 from autoplan.schema.layout import parse_layout
@@ -173,7 +172,7 @@ def test_the_solvers_memory_is_that_of_the_report(fronts):
         counts = (np.array(x, dtype=float) for x in (layout.layers, layout.selective, layout.full))
         totals = [s.total for s in plan.predicted.memory.stages]
 
-        assert stage_memory(stages, *counts) == pytest.approx(totals, rel=1e-12)
+        assert stage_memory(stages.memory, *counts) == pytest.approx(totals, rel=1e-12)
 
 
 def test_bounds_and_error_bars_hold_the_prediction(fronts):
@@ -212,7 +211,7 @@ def test_an_infeasible_job_says_what_is_missing(fronts, name):
     assert " more than the " in front.reasons[0]
     layout = front.reasons[0].removeprefix("memory: the layout that needs least, ").split(", needs ")[0]
     smallest = autoplan.evaluate(front.job, layout)
-    missing = smallest.predicted.peak_memory_bytes_per_device - limit
+    missing = smallest.predicted.peak_memory_bytes_high - limit
     assert not smallest.predicted.fits
     assert f"{missing / 2**30:.1f} GiB more than" in front.reasons[0]
 

@@ -14,6 +14,7 @@ from autoplan.costs.arrays import Candidates
 from autoplan.costs.block import block_times, tensor_group
 from autoplan.costs.cache import kv_cache_bytes
 from autoplan.costs.collectives import Group, collective_seconds, wire_factor
+from autoplan.costs.footprint import stage_memory
 from autoplan.costs.machine import machine_of, serial
 from autoplan.costs.pipeline import (
     bubble_overhead,
@@ -21,8 +22,10 @@ from autoplan.costs.pipeline import (
     microbatches_in_flight,
     pipeline_seconds,
 )
-from autoplan.costs.stage import stage_memory
-from autoplan.costs.step import microbatches, price_stages
+from autoplan.costs.residency import residency_of
+from autoplan.costs.scope import microbatches, scope_of
+from autoplan.costs.sharding import gathered_of
+from autoplan.costs.step import price_stages
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import SCHEDULES, parse_layout
 from autoplan.schema.model import ModelSpec
@@ -129,19 +132,20 @@ def test_zero_divides_state_over_8_ranks(zero, per_parameter, gigabytes):
 def test_zero3_holds_an_eighth_and_gathers_layers():
     """A 32-layer 7B at 8 ranks holds 14/8 = 1.75 GB of bf16 and gathers 14/32 = 0.4375 GB a layer."""
     job = job_of()
-    stages = price_stages(job, candidate(job, "dp=8,zero=3"), machine_of(job)).take((0, 0))
+    scope = scope_of(job, candidate(job, "dp=8,zero=3"))
+    layer, gathered = residency_of(scope, scope.weights.layer), gathered_of(scope)
     a_layer = 202_383_360  # 4 x 4096^2 + 3 x 4096 x 11008 + 2 x 4096
     scale = B7 / 32 / a_layer  # to a model of 7e9 parameters in 32 layers
 
-    held = 32 * float(stages.parameters_layer) * scale
-    whole = 8 * float(stages.parameters_layer) * scale
+    held = 32 * float(layer.parameters[0, 0]) * scale
+    whole = 8 * float(layer.parameters[0, 0]) * scale
 
     assert held == pytest.approx(1.75 * GB, rel=1e-12)
     assert whole == pytest.approx(0.4375 * GB, rel=1e-12)
-    # Alive at once: the layer at work, the one prefetched, and one unreduced bf16 gradient.
+    # Alive at once: the layer at work and the one prefetched.
     assert job.stack.memory.prefetched_layers == 2
-    assert float(stages.gathered_fixed) * scale == pytest.approx((2 + 1) * 0.4375 * GB, rel=1e-12)
-    assert float(stages.gathered_layer) == 0
+    assert float(gathered.pair[0, 0]) * scale == pytest.approx(2 * 0.4375 * GB, rel=1e-12)
+    assert float(gathered.whole_layer[0, 0]) == 0
 
 
 def test_70b_on_256_devices():
@@ -494,10 +498,10 @@ def test_activations_of_a_step_are_what_the_closed_form_says():
     """Llama-3-8B, 8,192 tokens, one microbatch on one stage of 32 layers: 32 x 8192 x 168,072 = 44.06 GB."""
     job = job_of("llama3-8b", software="fsdp2", sequence=8192, batch=8)
     c = candidate(job, "dp=8,zero=3")
-    s = price_stages(job, c, machine_of(job)).take((0, 0))
+    s = price_stages(job, c, machine_of(job)).memory.take((0, 0))
     by_hand = 32 * 8192 * 168_072
 
-    assert 32 * float(s.saved_none * s.in_flight) == by_hand
+    assert 32 * float(s.none * s.in_flight) == by_hand
     # Recomputing one layer more frees what it keeps beyond its input, where that is what peaks.
     freed = stage_memory(s, 32.0, 0.0, 10.0) - stage_memory(s, 32.0, 0.0, 11.0)
-    assert float(freed) == pytest.approx(8192 * (168_072 - 2 * H) * float(s.reserved_share))
+    assert float(freed) == pytest.approx(8192 * (168_072 - 2 * H) * float(s.share))

@@ -53,7 +53,7 @@ def test_json_has_the_keys_of_the_contract(run):
         "fits",
     } <= set(predicted)
     categories = {"parameters", "gradients", "optimizer", "activations", "logits", "transient"}
-    assert categories | {"framework", "stages"} == set(predicted["memory"])
+    assert categories | {"framework", "stages"} <= set(predicted["memory"])
     assert set(predicted["time"]) == {
         *("compute", "recompute", "tp_exposed", "cp_exposed", "ep_exposed", "pp_exposed"),
         *("bubble", "dp_exposed", "optimizer", "overhead"),

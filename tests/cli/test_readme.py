@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
     ROOT / "README.md",
     *sorted((ROOT / "docs" / "formulas").glob("*.md")),
+    ROOT / "docs" / "memory-by-hand.md",
     ROOT / "docs" / "search.md",
     ROOT / "costmodels" / "README.md",
     ROOT / "specs" / "README.md",

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from autoplan.schema.costmodel import KernelSpec, StackSpec
+from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.job import JobSpec, Limits, SearchSpec, Workload
+from autoplan.schema.stack import StackSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = {"build", "dist", "node_modules"}

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autoplan.catalog import kernels_for, load_entry, stack
 from autoplan.costs.arrays import Candidates
+from autoplan.costs.footprint import memory_limit_bytes, stage_memory, stage_needed
 from autoplan.costs.machine import machine_of
 from autoplan.costs.pipeline import pipeline_seconds
-from autoplan.costs.predict import memory_limit_bytes
-from autoplan.costs.stage import stage_backward, stage_forward, stage_memory, stage_tail
-from autoplan.costs.step import microbatches, price_stages
+from autoplan.costs.scope import microbatches
+from autoplan.costs.stage import stage_backward, stage_forward, stage_tail
+from autoplan.costs.step import price_stages
 from autoplan.plans import broken_rules
 from autoplan.schema.job import Cluster, Job, Limits, SearchSpec, Workload
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
@@ -67,6 +69,7 @@ def random_job(rng: random.Random) -> Job:
             tensor_parallel=rng.choice(["any", (1, 2)]),
             schedule=rng.choice(["any", "any", "1f1b", "gpipe", ("1f1b", "interleaved")]),
         ),
+        limits=Limits(memory_confidence=rng.choice(["upper", "central"])),
     )
 
 
@@ -116,8 +119,8 @@ def mixes(job: Job, layers: int) -> list[tuple[int, int]]:
     ]
 
 
-def all_points(job: Job) -> list[tuple[float, float, str]]:
-    """Return (step, memory, name) of every layout of the job, or None when there are too many."""
+def all_points(job: Job) -> list[tuple[float, float, str, float]]:
+    """Return (step, memory, name, bytes judged) of every layout of the job, or none when too many."""
     machine, points = machine_of(job), []
     for tp, pp, dp, mbs, zero, sp, vpp, schedule in candidates_by_hand(job):
         first = even_stages(job.model.layers, pp, vpp)
@@ -144,16 +147,19 @@ def all_points(job: Job) -> list[tuple[float, float, str]]:
                 SCHEDULES.index(schedule),
             )
             time = time + stage_tail(stages, held, s, f).total.max(axis=-1)
-            memory = stage_memory(stages, held, s, f).max(axis=-1)
-            points.extend(zip(time.tolist(), memory.tolist(), itertools.repeat(str(layout))))
+            memory = stage_memory(stages.memory, held, s, f).max(axis=-1)
+            needed = stage_needed(stages.memory, held, s, f).max(axis=-1)
+            columns = (time.tolist(), memory.tolist(), itertools.repeat(str(layout)), needed.tolist())
+            points.extend(zip(*columns, strict=False))
     return points
 
 
 def pareto(points, limit):
     """Return the non-dominated points within the limit, fastest first."""
-    front, least = [], limit * (1 + 1e-12)
-    for time, memory, name in sorted(points):
-        if memory <= least and (not front or memory < front[-1][1]):
+    front, least = [], np.inf
+    for time, memory, name, needed in sorted(points):
+        fits = needed <= limit * (1 + 1e-12)
+        if fits and memory <= least and (not front or memory < front[-1][1]):
             front.append((time, memory, name))
             least = memory
     return front
@@ -166,11 +172,10 @@ def instance(seed: int):
         job = random_job(rng)
         points = all_points(job)
         if len(points) > 1:
-            memories = sorted(m for _, m, _ in points)
+            memories = sorted(needed for *_, needed in points)
             limit = memories[int(rng.random() ** 2 * (len(memories) - 1))] * 1.0000001
-            limits = Limits(peak_memory=limit)
-            fields = {f: getattr(job, f) for f in Job.__slots__}
-            return Job(**{**fields, "limits": limits}), points
+            limits = Limits(peak_memory=limit, memory_confidence=job.limits.memory_confidence)
+            return replace(job, limits=limits), points
     raise AssertionError("no small instance found")
 
 
@@ -192,7 +197,11 @@ def test_the_front_is_that_of_brute_force(seed):
         assert covered, f"{name} ({time}, {memory}) beats the front {front}"
     for time, memory, name in front:
         assert memory <= limit
-        better = [e for e in points if e[0] < time * (1 - 1e-6) and e[1] < memory - 2 * tick]
+        better = [
+            e
+            for e in points
+            if e[0] < time * (1 - 1e-6) and e[1] < memory - 2 * tick and e[3] <= limit - 2 * tick
+        ]
         assert not better, f"{name} ({time}, {memory}) is beaten by {better[0]}"
 
 
@@ -205,8 +214,8 @@ def test_a_thinned_front_matches_every_layout(seed):
 
     front = [(p.predicted.step_seconds, p.predicted.peak_memory_bytes_per_device) for p in search(job).plans]
 
-    for time, memory, name in points:
-        if memory <= limit - 2 * tick:
+    for time, memory, name, needed in points:
+        if needed <= limit - 2 * tick:
             matched = [f for f in front if f[0] <= time * 1.0101 and f[1] <= memory * 1.0102]
             assert matched, f"{name} ({time}, {memory}) is matched by none of {front}"
     for (fast, large), (slow, small) in itertools.pairwise(front):

@@ -1,9 +1,10 @@
-"""The use cases: what the command line calls and a launcher embeds."""
+"""Planning a job, and the prediction of one of its layouts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from autoplan.catalog import load_job
 from autoplan.costs.machine import peak_flops
@@ -13,10 +14,10 @@ from autoplan.plans import Front, Plan, broken_rules
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, parse_layout
 
-__all__ = ["MOST_LAYERS", "evaluate", "plan"]
+__all__ = ["MOST_LAYERS", "evaluate", "plan", "plannable"]
 
 #: Deeper models than any in use would make the search long without a word of warning.
-MOST_LAYERS = 256
+MOST_LAYERS: Final = 256
 
 
 def plan(job: Job | str | Path, *, progress: Callable[[int, float], None] | None = None) -> Front:
@@ -26,7 +27,7 @@ def plan(job: Job | str | Path, *, progress: Callable[[int, float], None] | None
     The front is empty, with reasons, when no layout is feasible. Raises SpecError or CatalogError for a
     job that cannot be read, UnsupportedError for one that this version cannot plan.
     """
-    job = _plannable(job)
+    job = plannable(job)
     from autoplan.search import search
 
     return search(job, progress=progress)
@@ -37,7 +38,7 @@ def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:
 
     Raises LayoutError with every rule that the layout breaks.
     """
-    job = _plannable(job)
+    job = plannable(job)
     if isinstance(layout, str):
         layout = parse_layout(
             layout,
@@ -51,7 +52,7 @@ def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:
     return Plan(layout, predict(job, layout))
 
 
-def _plannable(job: Job | str | Path) -> Job:
+def plannable(job: Job | str | Path) -> Job:
     """Return the loaded job; raises UnsupportedError for what this version cannot price."""
     job = job if isinstance(job, Job) else load_job(job)
     model = job.model

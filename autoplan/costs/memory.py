@@ -1,0 +1,235 @@
+"""The memory of complete layouts: what is alive at every moment of every stage, by category.
+
+Notation (this file only)::
+
+    l  layers of a stage     k  microbatches in flight     K  bytes that one microbatch keeps
+    S  bytes that stand all through a step     D  bytes that come and go, at their most
+
+``allocated`` is what ``torch.cuda.max_memory_allocated`` prints at the end of a step, ``reserved`` what
+``max_memory_reserved`` does, ``total`` what nvidia-smi shows for the device: context and communicators too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoplan.costs.arrays import Array
+from autoplan.costs.footprint import (
+    Footprint,
+    first_layer_bytes,
+    footprint_of,
+    kept_bytes,
+    last_layer_bytes,
+    memory_limit_bytes,
+    next_layer_room,
+    recompute_room,
+)
+from autoplan.costs.moments import Moment, moments_of
+from autoplan.costs.residency import gradients_stand, host_bytes, residency_of
+from autoplan.costs.scope import Scope
+from autoplan.schema.job import Job
+
+__all__ = [
+    "CATEGORIES",
+    "Counts",
+    "MemoryPrediction",
+    "MomentMemory",
+    "StageMemory",
+    "memory_predictions",
+]
+
+#: What is allocated, by category; ``framework`` comes on top.
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "transient")
+
+
+@dataclass(frozen=True, slots=True)
+class MomentMemory:
+    """Bytes alive at one moment of a step, by category."""
+
+    moment: str
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    transient: float
+
+    @property
+    def allocated(self) -> float:
+        """All of them."""
+        return float(sum(getattr(self, name) for name in CATEGORIES))
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """Bytes of a device of one stage at its worst moment, by category, and at all its moments."""
+
+    stage: int
+    layers: int
+    moment: str
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    transient: float
+    framework: float
+    allocated: float
+    reserved: float
+    total: float
+    total_low: float
+    total_high: float
+    host: float
+    moments: tuple[MomentMemory, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPrediction:
+    """Memory of the fullest stage by category, and of every stage.
+
+    ``fits`` is decided at the upper end of the interval, or at its centre where the job says so;
+    ``fits_at_centre`` is true where the centre is within the limit.
+    """
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    transient: float
+    framework: float
+    limit: float
+    fits: bool
+    fits_at_centre: bool
+    stages: tuple[StageMemory, ...]
+
+    @property
+    def fullest(self) -> StageMemory:
+        """The stage whose devices are fullest."""
+        return max(self.stages, key=lambda stage: stage.total)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Layers and recompute of each stage, arrays of shape [C, p]."""
+
+    layers: Array
+    selective: Array
+    full: Array
+
+
+def memory_predictions(scope: Scope, counts: Counts) -> list[MemoryPrediction]:
+    """Return the memory of each complete layout of ``scope``.
+
+    Leaves out: what ``footprint`` and ``moments`` do.
+    """
+    footprint = footprint_of(scope)
+    moments, _ = moments_of(scope)
+    tables = [_categories(scope, footprint, moment, counts) for moment in moments]
+    host = _host(scope, counts)
+    rows = range(len(scope.candidates))
+    return [_prediction(scope.job, footprint, moments, tables, counts, host, row) for row in rows]
+
+
+def _categories(scope: Scope, footprint: Footprint, moment: Moment, counts: Counts) -> dict[str, Array]:
+    """Return the bytes of a moment by category, shape [C, p]; none where there is no such layer."""
+    layers, selective, full = counts.layers, counts.selective, counts.full
+    kept = kept_bytes(footprint, layers, selective, full)
+    transient = moment.transient_fixed + layers * moment.transient_layer
+    activations = moment.microbatches * kept + moment.activations
+    if moment.phase == "last":
+        transient = transient + recompute_room(footprint, layers, selective, full)
+    if moment.phase == "next":
+        transient = transient + next_layer_room(footprint, layers, selective, full)
+        activations = activations - last_layer_bytes(footprint, layers, selective, full)
+    if moment.phase == "second":
+        activations = activations + first_layer_bytes(footprint, selective, full)
+    parts = scope.weights
+    stand = gradients_stand(scope)
+    held = [(counts.layers, residency_of(scope, parts.layer))]
+    held += [
+        (scope.first, residency_of(scope, parts.embedding)),
+        (scope.last, residency_of(scope, parts.head)),
+    ]
+    standing = sum(n * stand * part.gradients for n, part in held)
+    transient = transient + sum(n * part.copies for n, part in held)
+    return {
+        "parameters": sum(n * part.parameters for n, part in held) + 0.0 * kept,
+        "gradients": standing + moment.gradients_fixed + layers * moment.gradients_layer,
+        "optimizer": sum(n * part.optimizer for n, part in held) + 0.0 * kept,
+        "activations": activations,
+        "logits": moment.logits,
+        "transient": transient,
+    }
+
+
+def _host(scope: Scope, counts: Counts) -> Array:
+    parts = scope.weights
+    outside = scope.first * host_bytes(scope, parts.embedding) + scope.last * host_bytes(scope, parts.head)
+    held: Array = outside + counts.layers * host_bytes(scope, parts.layer)
+    return held
+
+
+def _prediction(
+    job: Job,
+    footprint: Footprint,
+    moments: Sequence[Moment],
+    tables: Sequence[dict[str, Array]],
+    counts: Counts,
+    host: Array,
+    row: int,
+) -> MemoryPrediction:
+    stages = tuple(
+        _stage(job, footprint.take((row, i)), moments, tables, (row, i), int(layers), float(host[row, i]))
+        for i, layers in enumerate(counts.layers[row])
+    )
+    fullest = max(stages, key=lambda stage: stage.total)
+    limit = memory_limit_bytes(job)
+    centre = fullest.total <= limit
+    upper = max(stage.total_high for stage in stages) <= limit
+    return MemoryPrediction(
+        **{name: getattr(fullest, name) for name in (*CATEGORIES, "framework")},
+        limit=limit,
+        fits=centre if job.limits.memory_confidence == "central" else centre and upper,
+        fits_at_centre=centre,
+        stages=stages,
+    )
+
+
+def _stage(
+    job: Job,
+    here: Footprint,
+    moments: Sequence[Moment],
+    tables: Sequence[dict[str, Array]],
+    at: tuple[int, int],
+    layers: int,
+    host: float,
+) -> StageMemory:
+    found = tuple(
+        MomentMemory(moment.name, **{name: float(table[name][at]) for name in CATEGORIES})
+        for moment, table in zip(moments, tables, strict=True)
+        if layers > 1 or moment.phase not in {"next", "second"}
+    )
+    worst = max(found, key=lambda moment: moment.allocated)
+    standing = float(here.standing_fixed + layers * here.standing_layer)
+    moving = worst.allocated - standing
+    reserved = standing + moving * float(here.share)
+    total = reserved + float(here.framework)
+    policy = job.stack.memory
+    share_low = max(1.0, policy.reserved_share.low * (1.0 - job.stack.uncertainty.memory.value))
+    framework_low = float(here.framework) - policy.context.value + policy.context.low
+    return StageMemory(
+        stage=at[1],
+        layers=layers,
+        moment=worst.moment,
+        **{name: getattr(worst, name) for name in CATEGORIES},
+        framework=total - worst.allocated,
+        allocated=worst.allocated,
+        reserved=reserved,
+        total=total,
+        total_low=standing + moving * share_low + framework_low,
+        total_high=standing + moving * float(here.high_share) + float(here.high_framework),
+        host=host,
+        moments=found,
+    )

@@ -1,0 +1,347 @@
+"""The moments of a step at which a stage may hold most, and what is alive at each.
+
+Notation (this file only)::
+
+    l  layers of the stage        k  microbatches in flight      T  tokens of a microbatch
+    K  bytes that one microbatch keeps: its layers' tensors and the stage's input
+    g, n     kept gradient bytes of a layer, its parameters
+    c, e, r  bytes of a parameter's gathered copy, fresh gradient, gradient being reduced
+
+Bytes of one rank. What is alive beside parameters and optimizer state is linear in l and K, so a moment is
+the coefficients of its categories, arrays of shape [C, p]. Layers recomputed whole come first in a stage,
+then selective ones: in between the first and the last layer the sum is convex, so a middle one never has
+the peak, but for what is gathered ahead, which the second layer has and the first has not, and for the
+gradient on the wire, which is a layer's in the next-to-last and the output layer's in the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final, Literal
+
+import numpy as np
+
+from autoplan.costs.activations import Saved, element_bytes, logit_columns, saved_bytes_per_token
+from autoplan.costs.arrays import Array, column, flag
+from autoplan.costs.pipeline import microbatches_in_flight
+from autoplan.costs.residency import gradients_stand, residency_of, update_bytes
+from autoplan.costs.scope import Scope
+from autoplan.costs.sharding import Gathered, gathered_of
+from autoplan.costs.working import fresh_bytes, fresh_kept, layer_working_bytes
+from autoplan.schema.layout import SCHEDULES
+
+__all__ = ["MOMENTS", "Kept", "Moment", "kept_of", "moments_of"]
+
+#: In order of time.
+MOMENTS: Final = (
+    "end of forward",
+    "loss",
+    "output layer",
+    "gradient reduction",
+    "last layer",
+    "next-to-last layer",
+    "second layer",
+    "first layer",
+    "embedding",
+    "optimizer step",
+)
+
+_GPIPE = SCHEDULES.index("gpipe")
+
+#: When a moment is: before backward of the layers, in that of the last, of the one next to it, of the
+#: second, of the first and later, after it.
+Phase = Literal["before", "last", "next", "second", "late", "update"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is alive at one moment: ``*_fixed`` whatever the layers, ``*_layer`` for each of them.
+
+    ``microbatches`` counts those that keep K.
+    """
+
+    name: str
+    phase: Phase
+    microbatches: Array
+    gradients_fixed: Array
+    gradients_layer: Array
+    activations: Array
+    logits: Array
+    transient_fixed: Array
+    transient_layer: Array
+
+    @property
+    def fixed(self) -> Array:
+        """All that does not depend on layers."""
+        total: Array = self.gradients_fixed + self.activations + self.logits + self.transient_fixed
+        return total
+
+    @property
+    def layer(self) -> Array:
+        """All that each layer adds, but for its part of K."""
+        return self.gradients_layer + self.transient_layer
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes of one microbatch on one rank, and how many are in flight, shape [C, p].
+
+    ``none``, ``selective`` and ``full`` of one layer by its recompute, ``entry`` of the stage's input,
+    ``inputs`` and ``logits`` of the output layer; ``block`` is what recompute of one checkpoint brings back.
+    """
+
+    in_flight: Array
+    none: Array
+    selective: Array
+    full: Array
+    entry: Array
+    inputs: Array
+    logits: Array
+    block: Array
+
+
+def kept_of(scope: Scope, saved: Saved) -> Kept:
+    """Return what forward of one microbatch keeps on each stage.
+
+    Beside its layers a stage keeps its input (2h a token) and, on the first, the embedding's mask; the last
+    the output layer's input and the loss's copy of the logits.
+
+    Leaves out: rotary tables, tokens and labels.
+    """
+    job, tokens = scope.job, scope.tokens
+    shape = np.zeros((len(scope.candidates), scope.candidates.pp))
+    schedule = scope.candidates.schedule[:, None]
+    columns = column(logit_columns(job, scope.candidates))
+    m, v = scope.microbatches, column(scope.candidates.vpp)
+    return Kept(
+        in_flight=shape + microbatches_in_flight(scope.candidates.pp, m, v, schedule),
+        none=shape + tokens * column(saved.none),
+        selective=shape + tokens * column(saved.selective),
+        full=shape + tokens * column(saved.full),
+        entry=tokens * (column(saved.entry) + scope.first * column(saved.embedding_mask)),
+        inputs=scope.last * tokens * column(saved.head_inputs),
+        logits=scope.last * tokens * columns * job.stack.block.logits_bytes,
+        block=shape + column(scope.candidates.checkpoint) * tokens * column(saved.none - saved.full),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """What the moments share."""
+
+    scope: Scope
+    saved: Saved
+    kept: Kept
+    gathered: Gathered
+    stand: Array
+    zero: Array
+
+    def moment(self, name: str, phase: Phase, **parts: Array) -> Moment:
+        """Return a moment; categories left out are empty."""
+        names = (f.name for f in fields(Moment) if f.name not in {"name", "phase"})
+        return Moment(name, phase, **{key: self.zero + parts.get(key, self.zero) for key in names})
+
+    @property
+    def earlier_logits(self) -> Array:
+        """Logits and head inputs of microbatches whose backward waits: GPipe computes every loss first."""
+        waits = column(self.scope.candidates.schedule == _GPIPE) * (self.scope.microbatches - 1)
+        return waits * (self.kept.logits + self.kept.inputs)
+
+
+def moments_of(scope: Scope) -> tuple[tuple[Moment, ...], Kept]:
+    """Return the moments of each candidate and stage, and what a microbatch keeps.
+
+    Leaves out: the order of layers other than recomputed ones first; frees that wait for another stream.
+    """
+    saved = saved_bytes_per_token(scope.job, scope.candidates)
+    stage = _Stage(
+        scope=scope,
+        saved=saved,
+        kept=kept_of(scope, saved),
+        gathered=gathered_of(scope),
+        stand=gradients_stand(scope),
+        zero=np.zeros((len(scope.candidates), scope.candidates.pp)),
+    )
+    moments = (*_before(stage), *_layers(stage), _embedding(stage), _update(stage))
+    return moments, stage.kept
+
+
+def _before(stage: _Stage) -> tuple[Moment, ...]:
+    """All microbatches in flight keep K; the loss has logits in several forms, the output layer one."""
+    scope, kept, gathered = stage.scope, stage.kept, stage.gathered
+    job, e = scope.job, element_bytes(scope.job)
+    block, tokens = job.stack.block, scope.tokens
+    width = scope.last * tokens * column(logit_columns(job, scope.candidates))
+    # Logits that the loss works on whole are cut again for the split product.
+    split = 0.0 if block.vocabulary_parallel_loss else np.where(column(scope.candidates.tp) > 1, 1.0, 0.0)
+    again = split * e * scope.last * tokens * scope.weights.table / job.model.hidden_size
+    common = {
+        "microbatches": kept.in_flight,
+        "activations": kept.inputs,
+        "transient_layer": gathered.whole_layer,
+    }
+    gradient = scope.last * e * job.model.hidden_size * tokens
+    work = scope.last * gathered.ahead + gradient + _head_fresh(stage)
+    held = gathered.head * job.stack.memory.head_gather_held
+    return (
+        stage.moment(
+            "end of forward",
+            "before",
+            **common,
+            logits=stage.earlier_logits + width * block.logits_forward_bytes,
+            transient_fixed=gathered.whole_fixed + gathered.head + held,
+        ),
+        stage.moment(
+            "loss",
+            "before",
+            **common,
+            logits=stage.earlier_logits + width * block.logits_backward_bytes,
+            transient_fixed=gathered.whole_fixed + gathered.head,
+        ),
+        stage.moment(
+            "output layer",
+            "before",
+            **common,
+            logits=stage.earlier_logits + e * width + again,
+            transient_fixed=gathered.whole_fixed + gathered.head + work,
+        ),
+        stage.moment(
+            "gradient reduction",
+            "before",
+            microbatches=kept.in_flight,
+            transient_layer=gathered.whole_layer,
+            logits=stage.earlier_logits,
+            transient_fixed=gathered.whole_first_fixed + work + gathered.head_reduced,
+        ),
+    )
+
+
+def _head_fresh(stage: _Stage) -> Array:
+    """Weight gradient of the output layer."""
+    scope, parts = stage.scope, stage.scope.weights
+    table = parts.table * (parts.embedding.trained > 0) if parts.tied else 0.0
+    fresh: Array = scope.last * fresh_bytes(scope, parts.head.trained + table)
+    return fresh
+
+
+def _layers(stage: _Stage) -> tuple[Moment, ...]:
+    """Backward of the last, the second and the first layer."""
+    scope, kept, gathered = stage.scope, stage.kept, stage.gathered
+    layer = residency_of(scope, scope.weights.layer).gradients
+    head = scope.last * residency_of(scope, scope.weights.head).gradients
+    comes = 1.0 - stage.stand
+    work = layer_working_bytes(scope, stage.saved)
+    tied = gathered.root + _tied_fresh(stage)
+    late = {"microbatches": kept.in_flight - 1.0, "gradients_layer": comes * layer}
+    first = column(scope.candidates.checkpoint) * kept.none
+    return (
+        stage.moment(
+            "last layer",
+            "last",
+            microbatches=kept.in_flight,
+            gradients_fixed=comes * head,
+            logits=stage.earlier_logits,
+            transient_fixed=work + gathered.whole_first_fixed + gathered.pair + gathered.head_reducing + tied,
+            transient_layer=gathered.whole_layer,
+        ),
+        stage.moment(
+            "next-to-last layer",
+            "next",
+            microbatches=kept.in_flight,
+            gradients_fixed=comes * (head + layer),
+            logits=stage.earlier_logits,
+            transient_fixed=work
+            + gathered.whole_first_fixed
+            - gathered.whole_layer
+            + gathered.pair
+            + gathered.reducing
+            + tied,
+            transient_layer=gathered.whole_layer,
+        ),
+        stage.moment(
+            "second layer",
+            "second",
+            **late,
+            gradients_fixed=comes * (head - 2 * layer),
+            activations=kept.entry + first,
+            logits=stage.earlier_logits,
+            transient_fixed=work
+            + gathered.whole_first
+            + gathered.whole_layer
+            + gathered.pair
+            + gathered.reducing
+            + tied,
+        ),
+        stage.moment(
+            "first layer",
+            "late",
+            **late,
+            gradients_fixed=comes * (head - layer),
+            activations=kept.entry + first,
+            logits=stage.earlier_logits,
+            transient_fixed=work + gathered.whole_first + gathered.single + gathered.reducing + tied,
+        ),
+    )
+
+
+def _tied_fresh(stage: _Stage) -> Array:
+    """The output layer's fresh gradient of a tied table, which waits for that of the embedding."""
+    scope = stage.scope
+    if not scope.weights.tied:
+        return stage.zero
+    waits = fresh_kept(scope) * fresh_bytes(scope, scope.weights.table)
+    return stage.zero + waits * (scope.weights.embedding.trained > 0)
+
+
+def _embedding(stage: _Stage) -> Moment:
+    """Backward of the embedding: the gradient of its table, all other gradients there."""
+    scope, gathered = stage.scope, stage.gathered
+    job, e = scope.job, element_bytes(scope.job)
+    parts = scope.weights
+    layer = residency_of(scope, parts.layer).gradients
+    head = scope.last * residency_of(scope, parts.head).gradients
+    comes = 1.0 - stage.stand
+    trained = parts.embedding.trained > 0
+    table = fresh_bytes(scope, parts.embedding.trained)
+    if job.stack.memory.embedding_gradient_whole:
+        table = table * column(scope.candidates.tp)
+    if parts.tied:
+        # Its sum with that of the output layer is a third tensor; a view is first made contiguous.
+        copies = 2 if job.stack.memory.embedding_gradient_whole else 1
+        several = np.where(column(scope.candidates.tp) > 1, copies, 1)
+        table = table + several * fresh_bytes(scope, parts.table)
+    gradient = e * job.model.hidden_size * scope.tokens
+    work = table + np.maximum(gradient + gathered.embedding + gathered.reducing, gathered.embedding_reduced)
+    return stage.moment(
+        "embedding",
+        "late",
+        microbatches=stage.kept.in_flight - 1.0,
+        gradients_fixed=comes * head,
+        gradients_layer=comes * layer,
+        logits=stage.earlier_logits,
+        transient_fixed=scope.first * trained * (work + _tied_fresh(stage)),
+    )
+
+
+def _update(stage: _Stage) -> Moment:
+    """The optimizer step: all gradients, and what the optimizer copies."""
+    scope, parts, policy = stage.scope, stage.scope.weights, stage.scope.job.stack.memory
+    outside = [(scope.first, parts.embedding), (scope.last, parts.head)]
+    comes = 1.0 - stage.stand
+    gradients = sum((on * residency_of(scope, part).gradients for on, part in outside), stage.zero)
+    temporary = sum((on * update_bytes(scope, part) for on, part in outside), stage.zero)
+    largest = np.maximum(parts.layer.largest, np.maximum(scope.first, scope.last) * parts.table)
+    loops = policy.optimizer_temporary_tensors * policy.parameter_bytes
+    temporary = temporary + loops * scope.split(flag(scope.zero >= 1), largest * (parts.layer.trained > 0))
+    if policy.embedding_gradient_whole:
+        # A view of the whole table's gradient is made contiguous.
+        cut = (column(scope.candidates.tp) > 1) & (scope.gradients_sharded == 0)
+        temporary = temporary + scope.first * cut * fresh_bytes(scope, parts.embedding.trained)
+    return stage.moment(
+        "optimizer step",
+        "update",
+        gradients_fixed=comes * gradients,
+        gradients_layer=comes * residency_of(scope, parts.layer).gradients,
+        transient_fixed=temporary,
+        transient_layer=update_bytes(scope, parts.layer),
+    )

@@ -1,0 +1,186 @@
+"""Which collectives a step has, on which axis and of how many bytes.
+
+Notation (this file only)::
+
+    A  bytes of one activation, e T h      T  tokens of a microbatch     h  hidden size
+    V  vocabulary, padded                  n  parameters on one rank     m  microbatches of a step
+
+Bytes are of the full tensor: what is gathered, reduced, or not yet scattered. A ring of g ranks sends
+(g-1)/g of that for all-gather and reduce-scatter, twice as much for all-reduce. Prices are in ``block`` and
+``step``, which count calls with the functions of this module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from autoplan.costs.activations import element_bytes
+from autoplan.costs.arrays import Array, Candidates, column
+from autoplan.costs.collectives import Operation
+from autoplan.costs.scope import Scope
+from autoplan.schema.job import Job
+
+__all__ = ["OPERATIONS", "Calls", "TensorCalls", "loss_bytes", "stage_traffic", "tensor_calls"]
+
+OPERATIONS: Final[tuple[Operation, ...]] = ("all_gather", "reduce_scatter", "all_reduce")
+
+#: Numbers that a loss on split logits reduces for each token: maximum, label's logit, sum; in fp32.
+_LOSS_BYTES = 3 * 4
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Collectives over [T, h], arrays of shape [C]; ``regathers`` run beside the product they are for."""
+
+    all_gather: Array
+    reduce_scatter: Array
+    all_reduce: Array
+    regathers: Array
+
+    @staticmethod
+    def of(
+        candidates: Candidates, gathers: float, scatters: float, reduces: float, again: float = 0.0
+    ) -> Calls:
+        """Return gathers and scatters where sequences are split, reduces where tensors only are."""
+        tensor = candidates.tp > 1
+        split = np.where(tensor & (candidates.sequence_parallel == 1), 1.0, 0.0)
+        plain = np.where(tensor & (candidates.sequence_parallel == 0), 1.0, 0.0)
+        return Calls(gathers * split, scatters * split, reduces * plain, again * split)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCalls:
+    """Tensor-parallel collectives of a layer (``again``: of its recompute), and outside layers."""
+
+    forward: Calls
+    backward: Calls
+    again: Calls
+    embedding_forward: Calls
+    embedding_backward: Calls
+    head_forward: Calls
+    head_backward: Calls
+
+
+def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
+    """Return the tensor-parallel collectives of one microbatch.
+
+    Each half of a layer reduces its output forward and the gradient of its input backward: an all-reduce,
+    or with sequence parallelism a reduce-scatter and an all-gather (Korthikanti et al. 2022, arXiv
+    2205.05198). A stack that does not keep gathered inputs gathers them again for the weight gradients. The
+    embedding reduces its rows forward, the output layer its input's gradient backward.
+
+    Leaves out: dropout's random state.
+    """
+    block, halves = job.stack.block, 1 if job.model.parallel_block else 2
+    regathered = 0 if block.gathered_inputs_kept else 1
+    apart = _column_products(job) if block.products_reduced_apart else halves
+    last = 1 if block.checkpoint_stops_early else 0
+
+    def calls(*counts: float) -> Calls:
+        return Calls.of(candidates, *counts)
+
+    return TensorCalls(
+        forward=calls(halves, halves, halves),
+        backward=calls(halves, halves, apart, regathered * halves),
+        again=calls(halves, halves - last, halves - last),
+        embedding_forward=calls(0, 1, 1),
+        embedding_backward=calls(1, 0, 0),
+        head_forward=calls(1, 0, 0),
+        head_backward=calls(0, 1, 1, regathered),
+    )
+
+
+def _column_products(job: Job) -> int:
+    """Return the products of a layer that are split along their outputs: qkv as one or three, up, gate."""
+    packed = job.stack.block.packed_qkv_kept
+    return (1 if packed else 3) + (2 if job.model.gated else 1)
+
+
+def loss_bytes(scope: Scope) -> tuple[Array, Array]:
+    """Return bytes that the loss reduces and gathers over the tensor axis, each of shape [C, 1].
+
+    A loss on split logits reduces 12 bytes a token; one on whole logits gathers V of them.
+
+    Leaves out: label smoothing.
+    """
+    tensor = column(scope.candidates.tp > 1)
+    if scope.job.stack.block.vocabulary_parallel_loss:
+        return _LOSS_BYTES * scope.tokens * tensor, np.zeros_like(tensor)
+    width = scope.weights.table * column(scope.candidates.tp) / scope.job.model.hidden_size
+    return np.zeros_like(tensor), element_bytes(scope.job) * scope.tokens * width * tensor
+
+
+def stage_traffic(scope: Scope, layers: Array, selective: Array, full: Array) -> dict[str, Array]:
+    """Return full-tensor bytes of a step by operation, on one rank of each stage, shape [C, p].
+
+    Leaves out: transfers between stages; scalars such as the gradient norm; rows that padding adds.
+    """
+    tensor, data = _tensor_bytes(scope, layers, selective, full), _data_bytes(scope, layers)
+    return {name: tensor[name] + data[name] for name in OPERATIONS}
+
+
+def _tensor_bytes(scope: Scope, layers: Array, selective: Array, full: Array) -> dict[str, Array]:
+    job = scope.job
+    calls = tensor_calls(job, scope.candidates)
+    size = element_bytes(job) * scope.tokens * job.model.hidden_size * scope.microbatches
+    rerun = full + (selective if job.stack.block.selective == "matmul-outputs" else 0.0)
+    weighted = (
+        (layers, calls.forward),
+        (layers, calls.backward),
+        (rerun, calls.again),
+        (scope.first, calls.embedding_forward),
+        (scope.first, calls.embedding_backward),
+        (scope.last, calls.head_forward),
+        (scope.last, calls.head_backward),
+    )
+    reduced, gathered = (scope.microbatches * x for x in loss_bytes(scope))
+    found: dict[str, Array] = {
+        name: size * sum(n * column(getattr(c, name)) for n, c in weighted) for name in OPERATIONS
+    }
+    found["all_gather"] = found["all_gather"] + size * sum(n * column(c.regathers) for n, c in weighted)
+    found["all_gather"] = found["all_gather"] + scope.last * gathered
+    found["all_reduce"] = found["all_reduce"] + scope.last * reduced + _norm_bytes(scope, layers)
+    return found
+
+
+def _norm_bytes(scope: Scope, layers: Array) -> Array:
+    """Gradients of norms, which each rank of a split sequence has a part of."""
+    job, parts = scope.job, scope.weights
+    if not job.stack.block.norm_gradients_reduced:
+        return 0.0 * layers
+    split = column((scope.candidates.tp > 1) & (scope.candidates.sequence_parallel == 1))
+    vectors = layers * parts.layer.trained_vectors + scope.last * parts.head.trained_vectors
+    vectors = vectors * np.where(scope.parameters_sharded > 0, scope.microbatches, 1.0)
+    return split * element_bytes(job) * vectors
+
+
+def _data_bytes(scope: Scope, layers: Array) -> dict[str, Array]:
+    """Gathers of parameters and reductions of gradients over the data axis.
+
+    Sharded parameters are gathered every microbatch, under ZeRO-3 again in backward but for the output
+    layer's, which is still there; their gradients are reduced every microbatch. Otherwise gradients are
+    reduced once a step (ZeRO-2 without local accumulation: every microbatch), and under ZeRO-1 and 2 the
+    updated parameters gathered once.
+    """
+    job, parts, m = scope.job, scope.weights, scope.microbatches
+    c, r = job.stack.memory.gathered_bytes, job.stack.overlap.gradient_bytes
+    head = scope.last * parts.head.total
+    total = layers * scope.padded(parts.layer) + scope.first * parts.embedding.total + head
+    trained = layers * parts.layer.trained * scope.padded(parts.layer) / parts.layer.total
+    trained = trained + scope.first * parts.embedding.trained + scope.last * parts.head.trained
+    several, sharded = column(scope.candidates.dp > 1), scope.parameters_sharded
+    twice = sharded * column(scope.candidates.zero == 3)
+    still_there = np.zeros_like(total) if parts.tied else head
+    gathers = m * c * (sharded * total + twice * (total - still_there))
+    each = np.where((sharded > 0) | ((scope.zero == 2) & (scope.gradients_sharded > 0)), m, 1.0)
+    whole = m if job.stack.overlap.every_microbatch else np.ones_like(m)
+    updated = several * (1 - sharded) * column(scope.candidates.zero >= 1)
+    scattered = several * column(scope.candidates.zero >= 1)
+    return {
+        "all_gather": gathers + updated * c * trained,
+        "reduce_scatter": scattered * each * r * trained,
+        "all_reduce": several * (1 - scattered) * r * trained * whole,
+    }

@@ -1,0 +1,212 @@
+"""The changes that make room, each kind as a ladder: its mildest change first, its strongest last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import isqrt
+from typing import Final, Literal
+
+from autoplan.plans import broken_rules
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout, Schedule, even_stages
+from autoplan.schema.stack import BlockPolicy, StackSpec
+
+__all__ = ["KINDS", "Change", "Kind"]
+
+#: Bytes of a logit of a loss that is one kernel: 16-bit logits, and beside them what it works on.
+_FUSED_LOSS: Final = {"logits_bytes": 2, "logits_forward_bytes": 4, "logits_backward_bytes": 4}
+
+_TENSOR_FACTORS: Final = (2, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A job and a layout in place of the explained ones, and the steps that led there, in words."""
+
+    steps: tuple[str, ...]
+    job: Job
+    layout: Layout
+
+    def to(self, layout: Layout, step: str) -> Change:
+        """Return this change and one more ``step``, which leads to ``layout``."""
+        return Change((*self.steps, step), self.job, layout)
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the layout keeps every rule."""
+        return not broken_rules(self.job, self.layout)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of change; where it is ``by_stage``, each stage may stand on a rung of its own."""
+
+    ladder: Callable[[Change], Iterator[Change]]
+    by_stage: Callable[[Change, Layout], Change] | None = None
+
+    def rungs(self, start: Change, most: int | None = None) -> list[Change]:
+        """Return the changes of this kind that keep every rule, the mildest first: all, or about ``most``."""
+        ladder = list(self.ladder(start))
+        # The last one is the strongest: it stays.
+        thinned = ladder if most is None else ladder[::-1][:: max(1, -(-len(ladder) // most))][::-1]
+        if self.by_stage is not None:
+            # No rule is about recompute: what holds for one of them holds for all.
+            return thinned if thinned and thinned[0].allowed else []
+        return [change for change in thinned if change.allowed]
+
+
+def _more_tensor(start: Change) -> Iterator[Change]:
+    layout = start.layout
+    for factor in _TENSOR_FACTORS:
+        if layout.dp % factor == 0:
+            split = replace(layout, tp=layout.tp * factor, dp=layout.dp // factor)
+            yield _with_sequence(start, split)
+
+
+def _with_sequence(start: Change, split: Layout) -> Change:
+    """Return the step to ``split``; as in a layout string, tp > 1 brings sequence parallelism."""
+    step = f"tensor parallelism of {split.tp} instead of {start.layout.tp}, dp={split.dp}"
+    if start.layout.tp == 1:
+        both = start.to(replace(split, sequence_parallel=True), f"{step}, sp=on")
+        if both.allowed:
+            return both
+    return start.to(split, step)
+
+
+def _more_pipeline(start: Change) -> Iterator[Change]:
+    layout, rules = start.layout, start.job.stack.rules
+    if layout.dp % 2:
+        return
+    # A stack may run pipelines at lower ZeRO stages only, and a deeper one without virtual stages only.
+    zeros = sorted({layout.zero, *rules.zero_stages_with_pipeline}, key=lambda zero: -zero)
+    plain = [(schedule, 1) for schedule in rules.schedules if schedule != "interleaved"]
+    for zero in (zero for zero in zeros if zero <= layout.zero):
+        for schedule, vpp in dict.fromkeys([(layout.schedule, layout.vpp), *plain]):
+            if 2 * layout.pp * vpp <= sum(layout.layers):
+                deeper = start.to(*_deeper(layout, zero, schedule, vpp))
+                if deeper.allowed:
+                    yield deeper
+                    return
+
+
+def _deeper(layout: Layout, zero: int, schedule: Schedule, vpp: int) -> tuple[Layout, str]:
+    """Return ``layout`` with twice the stages, split evenly with the same share recomputed, and the step."""
+    total, pp = sum(layout.layers), 2 * layout.pp
+    layers = even_stages(total, pp, vpp)
+    full = tuple(-(-n * sum(layout.full) // total) for n in layers)
+    selective = tuple(
+        min(n - f, -(-n * sum(layout.selective) // total)) for n, f in zip(layers, full, strict=True)
+    )
+    deeper = replace(
+        layout,
+        pp=pp,
+        dp=layout.dp // 2,
+        zero=zero,
+        vpp=vpp,
+        schedule=schedule,
+        layers=layers,
+        selective=selective,
+        full=full,
+    )
+    step = f"pipeline of {pp} stages instead of {layout.pp}, dp={deeper.dp}"
+    more = (("zero", zero, layout.zero), ("schedule", schedule, layout.schedule), ("vpp", vpp, layout.vpp))
+    return deeper, step + "".join(f", {key}={new}" for key, new, old in more if new != old)
+
+
+def _smaller_microbatch(start: Change) -> Iterator[Change]:
+    layout = start.layout
+    share = start.job.workload.global_batch_size // layout.dp
+    small = [size for size in range(1, isqrt(share) + 1) if share % size == 0]
+    for size in sorted({*small, *(share // size for size in small)}, reverse=True):
+        if size < layout.microbatch:
+            step = f"microbatch of {size} instead of {layout.microbatch}"
+            yield start.to(replace(layout, microbatch=size), step)
+
+
+def _higher_zero(start: Change) -> Iterator[Change]:
+    layout = start.layout
+    if layout.dp > 1:
+        for zero in range(layout.zero + 1, 4):
+            yield start.to(replace(layout, zero=zero), f"ZeRO stage {zero} instead of {layout.zero}")
+
+
+def _sequence_parallel(start: Change) -> Iterator[Change]:
+    if start.layout.tp > 1 and not start.layout.sequence_parallel:
+        yield start.to(replace(start.layout, sequence_parallel=True), "sequence parallelism")
+
+
+def _with_block(start: Change, step: str, **policy: int) -> Change:
+    stack = start.job.stack
+    block: BlockPolicy = stack.block.model_copy(update=policy)
+    changed: StackSpec = stack.model_copy(update={"block": block})
+    return Change((*start.steps, step), replace(start.job, stack=changed), start.layout)
+
+
+def _fused_loss(start: Change) -> Iterator[Change]:
+    block = start.job.stack.block
+    less = {name: size for name, size in _FUSED_LOSS.items() if getattr(block, name) > size}
+    if less:
+        yield _with_block(start, "fused loss", **less)
+
+
+def _split_loss(start: Change) -> Iterator[Change]:
+    if start.layout.tp > 1 and not start.job.stack.block.vocabulary_parallel_loss:
+        yield _with_block(start, "vocabulary-parallel loss", vocabulary_parallel_loss=True)
+
+
+def _offload(start: Change) -> Iterator[Change]:
+    job, layout = start.job, start.layout
+    wish = job.search.offload
+    asked = "optimizer" in (wish if isinstance(wish, tuple) else (wish,))
+    if asked and job.stack.offload is not None and not layout.optimizer_offload:
+        yield start.to(replace(layout, optimizer_offload=True), "optimizer state in host memory")
+
+
+def _recompute(mode: Literal["selective", "full"]) -> Kind:
+    """Return the kind that recomputes one layer after the other on every stage."""
+
+    def ladder(start: Change) -> Iterator[Change]:
+        wish = start.job.search.recompute
+        if wish != "any" and mode not in (wish if isinstance(wish, tuple) else (wish,)):
+            return
+        # Layers that share a checkpoint are recomputed together.
+        each, most = start.layout.checkpoint if mode == "full" else 1, max(start.layout.layers)
+        seen = start.layout
+        for count in [*range(each, most, each), most]:
+            layout = _recomputing(start.layout, mode, count)
+            if layout != seen:
+                yield named(start, layout)
+            seen = layout
+
+    def named(start: Change, layout: Layout) -> Change:
+        count, total = sum(getattr(layout, mode)), sum(layout.layers)
+        how = {"selective": "selectively", "full": "in full"}[mode]
+        return start.to(layout, f"recompute {count} of {total} layers {how}")
+
+    return Kind(ladder, named)
+
+
+def _recomputing(layout: Layout, mode: Literal["selective", "full"], count: int) -> Layout:
+    """Return ``layout`` with at least ``count`` layers of every stage recomputed, where it has as many."""
+    if mode == "full":
+        full = tuple(max(f, min(count, n)) for n, f in zip(layout.layers, layout.full, strict=True))
+        rest = zip(layout.layers, layout.selective, full, strict=True)
+        return replace(layout, full=full, selective=tuple(min(s, n - f) for n, s, f in rest))
+    stages = zip(layout.layers, layout.selective, layout.full, strict=True)
+    return replace(layout, selective=tuple(max(s, min(count, n - f)) for n, s, f in stages))
+
+
+#: In the order in which two of them are made: recompute last, so that it is no more than is still needed.
+KINDS: Final = (
+    Kind(_more_tensor),
+    Kind(_more_pipeline),
+    Kind(_smaller_microbatch),
+    Kind(_higher_zero),
+    Kind(_sequence_parallel),
+    Kind(_fused_loss),
+    Kind(_split_loss),
+    Kind(_offload),
+    _recompute("selective"),
+    _recompute("full"),
+)

@@ -1,0 +1,256 @@
+"""Cost model files of software: what a framework keeps in memory, overlaps and can run.
+
+One ``stack`` file holds one framework's policies. They are data: the formulas in ``autoplan/costs`` read
+them and never ask for a framework's name. Bytes of a parameter, switches and counts restate what the
+framework's source does; numbers about the world carry their source and, where it is known, their range.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from autoplan.schema.base import Bytes, Frozen, SourcedBandwidth, SourcedBytes, SourcedSeconds, SourcedShare
+from autoplan.schema.costmodel import CostModel, Name, SourcedFactor
+
+__all__ = [
+    "BlockPolicy",
+    "MemoryPolicy",
+    "OffloadPolicy",
+    "OverlapPolicy",
+    "PrecisionPolicy",
+    "StackRules",
+    "StackSpec",
+    "UncertaintySpec",
+]
+
+
+class RangedBytes(SourcedBytes):
+    """A sourced size with the range in which it was seen."""
+
+    low: Bytes = Field(description="least that was seen")
+    high: Bytes = Field(description="most that was seen")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        _refuse_outside(self.low, self.value, self.high)
+        return self
+
+
+class RangedFactor(SourcedFactor):
+    """A sourced ratio with the range in which it was seen."""
+
+    low: float = Field(ge=0, strict=False, description="least that was seen")
+    high: float = Field(ge=0, strict=False, description="most that was seen")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        _refuse_outside(self.low, self.value, self.high)
+        return self
+
+
+def _refuse_outside(low: float, value: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValueError("the value is outside of its own range: low <= value <= high is needed")
+
+
+class MemoryPolicy(Frozen):
+    """What a rank keeps and for how long; bytes are a parameter's."""
+
+    parameter_bytes: int = Field(ge=0, le=8, description="working copy that stays between steps")
+    gathered_bytes: int = Field(ge=1, le=8, description="copy gathered for use where parameters are sharded")
+    experts_sharded_whole: bool = Field(
+        default=False,
+        description="tensors of all experts are cut between experts: more ranks than experts share nothing",
+    )
+    parameters_sharded_from: Literal[2, 3] = Field(
+        description="ZeRO stage from which parameters are sharded; 2: gathered in forward, kept to backward"
+    )
+    cast_bytes: int = Field(
+        default=0, ge=0, le=4, description="16-bit copy that autocast makes and backward still needs"
+    )
+    fp8_copy_bytes: int = Field(
+        default=2, ge=0, le=4, description="8-bit copies of a parameter beside the 16-bit one under fp8"
+    )
+    gradient_bytes: int = Field(ge=1, le=8, description="gradient that stays until the optimizer step")
+    gradient_copy_bytes: int = Field(
+        default=0, ge=0, le=8, description="second copy that always stands beside it, such as flat buckets"
+    )
+    accumulation_traffic: int = Field(
+        ge=0,
+        le=64,
+        description="bytes moved to add one microbatch's gradient of a parameter to the one that is kept",
+    )
+    gradients_persist: bool = Field(
+        description="gradient buffers stay allocated between steps, also with one microbatch"
+    )
+    embedding_gradient_whole: bool = Field(
+        default=False,
+        description="the gradient of an embedding split by tp is a view of one of the whole vocabulary",
+    )
+    master_bytes: int = Field(ge=0, le=8, description="fp32 copy that the optimizer updates")
+    state_bytes: int = Field(ge=1, le=8, description="one moment of the optimizer")
+    prefetched_layers: int = Field(
+        ge=1, le=8, description="layers whose gathered parameters are alive at once under ZeRO-3"
+    )
+    gather_limit: int | None = Field(
+        default=None, ge=1, description="most parameters gathered at once; left out: whole layers"
+    )
+    reduction: Literal["layer", "bucket"] = Field(
+        default="bucket",
+        description="sharded gradients are reduced a layer at a time, or in buckets of overlap.bucket",
+    )
+    head_gather_held: bool = Field(
+        default=False, description="the gathered output layer exists twice while the loss is computed"
+    )
+    optimizer_temporary_bytes: int = Field(
+        ge=0, le=16, description="temporary of the optimizer step, a parameter"
+    )
+    optimizer_temporary_tensors: int = Field(
+        default=0, ge=0, le=8, description="temporaries of the optimizer step, of the largest tensor's size"
+    )
+    reserved_share: RangedFactor = Field(
+        description="allocator's reserved over allocated bytes, of what is allocated during a step"
+    )
+    context: RangedBytes = Field(description="CUDA context with loaded kernels and workspaces of one device")
+    communicator: RangedBytes = Field(description="buffers of one communicator of one device")
+
+
+class BlockPolicy(Frozen):
+    """Which tensors of a block are kept for backward, and how it is computed."""
+
+    attention: Literal["flash", "flash2", "eager"] = Field(
+        description="the device's best fused attention, FlashAttention-2, or scores in memory"
+    )
+    attention_share: SourcedShare = Field(
+        description="rate of the stack's attention kernels over those measured on the device"
+    )
+    kernels: int = Field(ge=1, le=500, description="kernels of a layer's forward, all counted")
+    fused_activation: bool = Field(description="one kernel for the gated activation (6f, not 8f bytes)")
+    packed_qkv_kept: bool = Field(description="the packed qkv output stays alive beside rotated q and k")
+    norm_copy_bytes: int = Field(
+        default=0, ge=0, le=8, description="copy that a norm keeps beside its input, an element"
+    )
+    dropout: bool = Field(description="dropout masks are kept in GPT-style blocks")
+    gathered_inputs_kept: bool = Field(
+        description="inputs gathered under sequence parallelism are kept, not gathered again in backward"
+    )
+    products_reduced_apart: bool = Field(
+        default=False,
+        description="without sequence parallelism each product reduces the gradient of its own input",
+    )
+    norm_gradients_reduced: bool = Field(
+        default=False,
+        description="with sequence parallelism gradients of norms are reduced over the tensor axis",
+    )
+    checkpoint_stops_early: bool = Field(
+        default=False, description="a recomputed layer stops before its last collective"
+    )
+    selective: Literal["attention", "matmul-outputs"] = Field(
+        description="what selective recompute drops: core attention, or all but matmul outputs"
+    )
+    logits_bytes: int = Field(ge=2, le=8, description="kept for backward, a logit")
+    logits_forward_bytes: int = Field(ge=2, le=24, description="alive at once in the loss's forward, a logit")
+    logits_backward_bytes: int = Field(
+        ge=2, le=24, description="alive at once in the loss's backward, a logit"
+    )
+    vocabulary_parallel_loss: bool = Field(description="the loss works on each rank's share of logits")
+    elementwise_traffic: SourcedFactor = Field(
+        description="memory traffic of norms and activations over that of fused kernels"
+    )
+
+
+class OverlapPolicy(Frozen):
+    """Which communication hides behind compute."""
+
+    gradient_reduce: bool = Field(description="gradient reduction runs during backward")
+    parameter_gather: bool = Field(description="parameters are gathered during forward")
+    interference: SourcedShare = Field(
+        description="share of communication hidden beside compute that slows the compute"
+    )
+    pipeline: bool = Field(description="stage boundaries are sent while the next microbatch computes")
+    gradient_bytes: int = Field(ge=1, le=4, description="bytes of a gradient on the wire")
+    every_microbatch: bool = Field(
+        default=False, description="whole gradients are reduced after every microbatch, not once a step"
+    )
+    bucket: SourcedBytes = Field(description="size of a gradient bucket; the last one is exposed")
+
+
+class StackRules(Frozen):
+    """What the stack can run."""
+
+    zero_stages: tuple[int, ...] = Field(min_length=1, description="ZeRO stages that it has")
+    zero_stages_with_pipeline: tuple[int, ...] = Field(description="those that it runs with pp > 1")
+    default_zero: int = Field(ge=0, le=3, description="the stage taken when a layout names none")
+    tensor_parallel: bool = Field(description="whether it splits tensors")
+    pipeline_parallel: bool = Field(description="whether it has pipelines")
+    sequence_parallel: bool = Field(description="whether it splits sequences beside tensors")
+    schedules: tuple[Literal["1f1b", "gpipe", "interleaved"], ...] = Field(
+        description="pipeline schedules that it has"
+    )
+    uneven_stages: bool = Field(description="whether stages may hold unequal numbers of layers")
+    vocabulary_multiple: int = Field(
+        ge=1, description="the vocabulary is padded to a multiple of this times tp"
+    )
+    accumulates_locally: bool = Field(
+        description="ZeRO-2 reduces gradients once a step, not once a microbatch"
+    )
+    checkpoint_blocks: bool = Field(
+        default=False, description="whether one checkpoint may span several layers"
+    )
+
+
+class OffloadPolicy(Frozen):
+    """How a stack updates parameters whose optimizer state is in host memory."""
+
+    host_update: SourcedBandwidth = Field(
+        description="memory traffic of the host's optimizer step, a device's share of it"
+    )
+
+
+class PrecisionPolicy(Frozen):
+    """What is different at one precision; what is left out stays as `memory` says."""
+
+    parameter_bytes: int | None = Field(default=None, ge=0, le=8, description="see memory.parameter_bytes")
+    gradient_bytes: int | None = Field(default=None, ge=1, le=8, description="see memory.gradient_bytes")
+    gradient_copy_bytes: int | None = Field(
+        default=None, ge=0, le=8, description="see memory.gradient_copy_bytes"
+    )
+    master_bytes: int | None = Field(default=None, ge=0, le=8, description="see memory.master_bytes")
+
+    def changes(self) -> dict[str, int]:
+        """Return the fields of the memory policy that differ."""
+        return self.model_dump(exclude_none=True)
+
+
+class UncertaintySpec(Frozen):
+    """Half-widths of the 90 % interval of a prediction, as shares of it."""
+
+    time: SourcedShare = Field(description="of step time on a device whose kernels were measured")
+    time_elsewhere: SourcedShare = Field(description="of step time on any other device")
+    memory: SourcedShare = Field(
+        description="of allocated memory; what the allocator and the framework add has ranges of its own"
+    )
+
+
+class StackSpec(CostModel):
+    """One software stack: memory policy, block policy, overlap, rules and how sure they are."""
+
+    schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
+    kind: Literal["stack"] = Field(description="this file holds a software stack")
+    name: Name = Field(description="name of the entry, the same as its file's")
+    title: str = Field(description="name in words")
+    description: str = Field(description="which releases it stands for, and what is special about it")
+    memory: MemoryPolicy = Field(description="what a rank keeps")
+    by_precision: dict[Literal["bf16", "fp16", "fp32", "fp8"], PrecisionPolicy] = Field(
+        default_factory=dict, description="what a rank keeps otherwise at a precision"
+    )
+    block: BlockPolicy = Field(description="what a block keeps and how it is computed")
+    overlap: OverlapPolicy = Field(description="what communication hides behind compute")
+    rules: StackRules = Field(description="what it can run")
+    offload: OffloadPolicy | None = Field(
+        default=None, description="how optimizer state lives in host memory; left out: it cannot"
+    )
+    host_launch: SourcedSeconds = Field(description="host time to launch one kernel")
+    uncertainty: UncertaintySpec = Field(description="how sure its predictions are")
