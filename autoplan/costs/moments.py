@@ -2,10 +2,11 @@
 
 Notation (this file only)::
 
-    l  layers of the stage        k  microbatches in flight      T  tokens of a microbatch
-    K  bytes that one microbatch keeps: its layers' tensors and the stage's input
-    g, n     kept gradient bytes of a layer, its parameters
-    c, e, r  bytes of a parameter's gathered copy, fresh gradient, gradient being reduced
+    l  layers of the stage        k  microbatches in flight      T  tokens of a microbatch         [1]
+    K  bytes that one microbatch keeps: its layers' tensors and the stage's input               [byte]
+    g  kept gradient bytes of a layer                                                           [byte]
+    n  parameters of a layer                                                                       [1]
+    c, e, r  bytes of a parameter's gathered copy, fresh gradient, gradient being reduced       [byte]
 
 Bytes of one rank. What is alive beside parameters and optimizer state is linear in l and K, so a moment is
 the coefficients of its categories, arrays of shape [C, p]. Layers recomputed whole come first in a stage,
@@ -72,13 +73,13 @@ class Moment:
 
     @property
     def fixed(self) -> Array:
-        """All that does not depend on layers."""
+        """All that does not depend on layers [byte]."""
         total: Array = self.gradients_fixed + self.activations + self.logits + self.transient_fixed
         return total
 
     @property
     def layer(self) -> Array:
-        """All that each layer adds, but for its part of K."""
+        """All that each layer adds [byte], but for its part of K."""
         return self.gradients_layer + self.transient_layer
 
 
@@ -101,12 +102,24 @@ class Kept:
 
 
 def kept_of(scope: Scope, saved: Saved) -> Kept:
-    """Return what forward of one microbatch keeps on each stage.
+    """Return what forward of one microbatch keeps on each stage [byte], shape [C, p].
 
     Beside its layers a stage keeps its input (2h a token) and, on the first, the embedding's mask; the last
     the output layer's input and the loss's copy of the logits.
 
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.arrays import Candidates
+    >>> from autoplan.costs.scope import scope_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> four = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
+    >>> scope = scope_of(load_job("llama3-8b-8x-a100"), four)
+    >>> kept = kept_of(scope, saved_bytes_per_token(scope.job, four))
+    >>> kept.in_flight.tolist(), float(kept.full[0, 0])  # min(m, p - i); 2h / 2 of each of 8,192 tokens
+    ([[4.0, 3.0, 2.0, 1.0]], 33554432.0)
+
     Leaves out: rotary tables, tokens and labels.
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.3; counted on real PyTorch modules,
+    benchmarks/memory.
     """
     job, tokens = scope.job, scope.tokens
     shape = np.zeros((len(scope.candidates), scope.candidates.pp))
@@ -149,9 +162,21 @@ class _Stage:
 
 
 def moments_of(scope: Scope) -> tuple[tuple[Moment, ...], Kept]:
-    """Return the moments of each candidate and stage, and what a microbatch keeps.
+    """Return the moments of each candidate and stage [byte], arrays of shape [C, p], and what is kept.
+
+    Alive beside S at a moment: k K or (k - 1) K, its fixed bytes and l times those of a layer.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.arrays import Candidates
+    >>> from autoplan.costs.scope import scope_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> two = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
+    >>> moments, _ = moments_of(scope_of(load_job("llama3-8b-8x-a100"), two))
+    >>> moments[1].name, float(moments[1].logits[0, 0])  # 6 bytes x 8,192 tokens x 128,256 / 2
+    ('loss', 3152019456.0)
 
     Leaves out: the order of layers other than recomputed ones first; frees that wait for another stream.
+    Source: counted on real PyTorch modules, benchmarks/memory.
     """
     saved = saved_bytes_per_token(scope.job, scope.candidates)
     stage = _Stage(

@@ -108,7 +108,7 @@ def gradients_stand(scope: Scope) -> Array:
     >>> gradients_stand(scope_of(job, Candidates.of(two))).tolist()  # 16 microbatches a rank, and one
     [[1.0], [0.0]]
 
-    Leaves out: gradients of parameters that a microbatch does not use, which may appear later.
+    Leaves out: the first of several microbatches, during which they are still to come.
     Source: counted on real PyTorch modules, benchmarks/memory; Megatron-LM,
     megatron/core/distributed/param_and_grad_buffer.py, for buffers that persist.
     """

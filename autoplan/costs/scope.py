@@ -1,4 +1,14 @@
-"""What every formula of a stage starts from: the job at its precision, candidates and their parameters."""
+"""What every formula of a stage starts from: the job at its precision, candidates and their parameters.
+
+Notation (this file only)::
+
+    B  sequences of a step, on all devices                  [1]
+    b  sequences of a microbatch                            [1]
+    m  microbatches of a step on each data-parallel rank    [1]
+    d  ranks of the data axis                               [1]
+    E  routed experts of a layer                            [1]
+    n  parameters of a part on one rank                     [1]
+"""
 
 from __future__ import annotations
 
@@ -31,25 +41,47 @@ class Scope:
 
     @property
     def dp(self) -> Array:
-        """Ranks of the data axis, shape [C, 1]."""
+        """d, the ranks of the data axis [1], shape [C, 1]."""
         return column(self.candidates.dp)
 
     @property
     def zero(self) -> Array:
-        """ZeRO stage, shape [C, 1]."""
+        """ZeRO stage [1], shape [C, 1]."""
         return column(self.candidates.zero)
 
     @property
     def parameters_sharded(self) -> Array:
-        """1 where parameters are split over the data axis and gathered for use, shape [C, 1]."""
+        """1 where parameters are split over the data axis and gathered for use [1], shape [C, 1].
+
+        >>> from autoplan.catalog import load_job, stack
+        >>> from autoplan.schema.layout import parse_layout
+        >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("deepspeed"))
+        >>> both = [parse_layout(f"zero={stage}", layers=32, devices=8) for stage in (2, 3)]
+        >>> scope_of(job, Candidates.of(both)).parameters_sharded.tolist()
+        [[0.0], [1.0]]
+
+        Leaves out: parameters too small to split, which DeepSpeed keeps whole.
+        Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.3; the stage from which it holds is the
+        stack's.
+        """
         since = self.job.stack.memory.parameters_sharded_from
         return flag((self.zero >= since) & (self.dp > 1))
 
     @property
     def gradients_sharded(self) -> Array:
-        """1 where gradients that are kept are split over the data axis, shape [C, 1].
+        """1 where gradients that are kept are split over the data axis [1], shape [C, 1].
 
         ZeRO-2 in a stack that accumulates locally keeps whole ones until the last microbatch.
+
+        >>> from autoplan.catalog import load_job, stack
+        >>> from autoplan.schema.layout import parse_layout
+        >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("deepspeed"))
+        >>> both = [parse_layout(f"zero={stage}", layers=32, devices=8) for stage in (1, 2)]
+        >>> scope_of(job, Candidates.of(both)).gradients_sharded.tolist()
+        [[0.0], [1.0]]
+
+        Leaves out: nothing; gradients on their way are in ``sharding``.
+        Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.2.
         """
         local = self.job.stack.rules.accumulates_locally
         whole = (self.zero == 2) & (self.microbatches > 1) if local else np.zeros_like(self.dp, dtype=bool)
@@ -57,9 +89,18 @@ class Scope:
 
     @property
     def padding(self) -> Array:
-        """How many times as large experts' tensors are gathered and reduced as they are, shape [C, 1].
+        """How many times as large experts' tensors are gathered and reduced as they are [1], shape [C, 1].
 
-        More ranks than experts that share whole experts: each rank's share is padded to one.
+        More ranks than experts that share whole experts: each rank's share is padded to one, max(1, d / E).
+
+        >>> from autoplan.catalog import load_job
+        >>> from autoplan.schema.layout import parse_layout
+        >>> one = Candidates.of([parse_layout("tp=1", layers=32, devices=8)])
+        >>> scope_of(load_job("llama3-8b-8x-a100"), one).padding.tolist()  # no experts
+        [[1.0]]
+
+        Leaves out: ranks above E that are no multiple of it.
+        Source: counted on real PyTorch modules, benchmarks/memory (its group of 64 ranks and 8 experts).
         """
         moe = self.job.model.moe
         if moe is None or not self.job.stack.memory.experts_sharded_whole:
@@ -67,20 +108,50 @@ class Scope:
         return np.where(self.parameters_sharded > 0, np.maximum(1.0, self.dp / moe.experts), 1.0)
 
     def padded(self, part: Part) -> Array:
-        """Return parameters of ``part`` as they are gathered and reduced."""
+        """Return parameters of ``part`` as they are gathered and reduced [1]: n, experts' times ``padding``.
+
+        >>> from autoplan.catalog import load_job
+        >>> from autoplan.schema.layout import parse_layout
+        >>> one = Candidates.of([parse_layout("tp=1", layers=32, devices=8)])
+        >>> scope = scope_of(load_job("llama3-8b-8x-a100"), one)
+        >>> float(scope.padded(scope.weights.layer)[0, 0])  # no experts: all parameters of a layer
+        218112000.0
+
+        Leaves out: rows of other tensors that d does not divide.
+        Source: counted on real PyTorch modules, benchmarks/memory.
+        """
         total: Array = part.total + (self.padding - 1.0) * part.experts
         return total
 
     def split(self, sharded: Array, value: Array | float) -> Array:
-        """Return ``value`` divided by the data axis where ``sharded`` is 1."""
+        """Return ``value`` divided by the data axis where ``sharded`` is 1, in its unit: value / d.
+
+        >>> from autoplan.catalog import load_job
+        >>> from autoplan.schema.layout import parse_layout
+        >>> one = Candidates.of([parse_layout("dp=8", layers=32, devices=8)])
+        >>> scope = scope_of(load_job("llama3-8b-8x-a100"), one)
+        >>> [float(scope.split(flag(on), 24.0)[0, 0]) for on in (True, False)]
+        [3.0, 24.0]
+
+        Leaves out: the rank that holds the rest where d does not divide it.
+        Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.
+        """
         part: Array = np.where(sharded > 0, value / self.dp, value)
         return part
 
 
 def scope_of(job: Job, candidates: Candidates) -> Scope:
-    """Return the scope of ``candidates``.
+    """Return the scope of ``candidates``: tokens of a microbatch are b times those of a sequence [1].
 
-    Leaves out: nothing.
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.layout import parse_layout
+    >>> one = Candidates.of([parse_layout("pp=2,mbs=2", layers=32, devices=8)])
+    >>> scope = scope_of(load_job("llama3-8b-8x-a100"), one)
+    >>> float(scope.tokens[0, 0]), scope.first.tolist(), scope.last.tolist()  # 2 x 8,192
+    (16384.0, [[1.0, 0.0]], [[0.0, 1.0]])
+
+    Leaves out: context and expert parallelism, which this version does not plan.
+    Source: definitions.
     """
     job = at_precision(job)
     stage = np.arange(candidates.pp)[None, :]
@@ -96,9 +167,16 @@ def scope_of(job: Job, candidates: Candidates) -> Scope:
 
 
 def microbatches(job: Job, candidates: Candidates) -> Array:
-    """Return microbatches of a step on each data-parallel rank, shape [C].
+    """Return m, the microbatches of a step on each data-parallel rank [1], shape [C]: B / (d b).
 
-    Leaves out: nothing.
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.layout import parse_layout
+    >>> one = Candidates.of([parse_layout("tp=2,mbs=2", layers=32, devices=8)])
+    >>> microbatches(load_job("llama3-8b-8x-a100"), one).tolist()  # 128 / (4 x 2)
+    [16.0]
+
+    Leaves out: a batch that d b does not divide, which the rules of a layout refuse.
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 3.1.
     """
     whole: Array = job.workload.global_batch_size / (candidates.dp * candidates.microbatch)
     return whole
@@ -109,9 +187,16 @@ def at_precision(job: Job) -> Job:
 
     Policies are written for 16-bit training; in fp32 the parameters are their own masters, and everything
     that is gathered or reduced has 4 bytes. Under fp8 the 16-bit parameters stay, with 8-bit copies. A
-    stack's ``by_precision`` comes last.
+    stack's ``by_precision`` comes last. All are bytes of a parameter [byte].
+
+    >>> from autoplan.catalog import load_job
+    >>> memory = at_precision(replace(load_job("llama3-8b-8x-a100"), precision="fp32")).stack.memory
+    >>> memory.parameter_bytes, memory.master_bytes, memory.gradient_bytes
+    (4, 0, 4)
 
     Leaves out: scales of fp8 tensors.
+    Source: Megatron-LM, megatron/core/optimizer/__init__.py: masters only where parameters have 16 bits; the
+    stack's file for the rest.
     """
     stack = job.stack
     memory, overlap = stack.memory, stack.overlap

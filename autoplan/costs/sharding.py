@@ -2,7 +2,8 @@
 
 Notation (this file only)::
 
-    n  parameters of a layer on one rank     c, r  bytes of a gathered copy, of a gradient being reduced
+    n     parameters of a layer on one rank                                           [1]
+    c, r  bytes of a parameter's gathered copy, of its gradient being reduced      [byte]
 
 Bytes of one rank, shape [C, 1] or [C, p].
 """
@@ -48,13 +49,26 @@ class Gathered:
 
 
 def gathered_of(scope: Scope) -> Gathered:
-    """Return the copies of each candidate.
+    """Return the copies of each candidate [byte], each of shape [C, p].
 
     ZeRO-3 gathers a layer and those ahead of it, c n each, at most the stack's limit; a stack that shards
     parameters from ZeRO-2 on keeps all of a stage gathered under ZeRO-2, as autocast keeps its casts.
     Sharded gradients are reduced a layer at a time (r n, until the next layer is done) or in buckets.
 
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job, stack
+    >>> from autoplan.costs.arrays import Candidates
+    >>> from autoplan.costs.scope import scope_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("fsdp2"))
+    >>> found = gathered_of(scope_of(job, Candidates.of([parse_layout("zero=3", layers=32, devices=8)])))
+    >>> float(found.pair[0, 0]), float(found.reducing[0, 0])  # 218,112,000 x 2 in two layers, and x 4 in one
+    (872448000.0, 872448000.0)
+
     Leaves out: padding of flat buffers.
+    Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.3; PyTorch,
+    torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, for what stays until the next layer is done;
+    DeepSpeed, stage3_max_live_parameters, for the limit; counted on real PyTorch modules, benchmarks/memory.
     """
     policy, parts = scope.job.stack.memory, scope.weights
     c, zero = float(policy.gathered_bytes), np.zeros((len(scope.candidates), scope.candidates.pp))

@@ -61,7 +61,8 @@ def padded_vocabulary(job: Job, tp: Array) -> Array:
     """Return V [1]: the vocabulary, padded to a multiple of the stack's block times t, ceil(v / bt) bt.
 
     >>> from autoplan.catalog import load_job
-    >>> padded_vocabulary(load_job("llama3-8b-8x-a100"), np.array([1.0, 8.0])).tolist()  # 1,002 x 128, 126 x 1,024
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> padded_vocabulary(job, np.array([1.0, 8.0])).tolist()  # 1,002 x 128 as it is, and 126 x 1,024
     [128256.0, 129024.0]
 
     Leaves out: a multiple that a user sets by hand.

@@ -34,7 +34,7 @@ def fresh_bytes(scope: Scope, parameters: Array) -> Array:
     2000000.0
 
     Leaves out: kernels that add to the kept gradient as they multiply, and write none.
-    Source: autograd gives a gradient the type of its parameter; counted on real PyTorch modules,
+    Source: a gradient has the type of the copy that was multiplied; counted on real PyTorch modules,
     benchmarks/memory.
     """
     fresh: Array = element_bytes(scope.job) * parameters
@@ -52,12 +52,12 @@ def fresh_kept(scope: Scope) -> Array:
     >>> from autoplan.costs.arrays import Candidates
     >>> from autoplan.costs.scope import scope_of
     >>> from autoplan.schema.layout import parse_layout
-    >>> one, job = Candidates.of([parse_layout("zero=3", layers=32, devices=8)]), load_job("llama3-8b-8x-a100")
+    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
     >>> scopes = [scope_of(replace(job, stack=stack(name)), one) for name in ("fsdp2", "deepspeed")]
-    >>> [float(fresh_kept(scope)[0, 0]) for scope in scopes]  # a layer at a time, and in buckets
+    >>> [float(fresh_kept(scope)[0, 0]) for scope in scopes]  # reduced a layer at a time, and in buckets
     [1.0, 0.0]
 
-    Leaves out: the last bucket of a layer, which waits until it is full.
+    Leaves out: buckets, which are in ``gathered_of``.
     Source: PyTorch, torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, post_backward; counted on
     real PyTorch modules, benchmarks/memory.
     """
@@ -80,13 +80,16 @@ def layer_working_bytes(scope: Scope, saved: Saved) -> Array:
     >>> from autoplan.costs.arrays import Candidates
     >>> from autoplan.costs.scope import scope_of
     >>> from autoplan.schema.layout import parse_layout
-    >>> scope = scope_of(load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=2", layers=32, devices=8)]))
+    >>> two = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
+    >>> scope = scope_of(load_job("llama3-8b-8x-a100"), two)
     >>> saved = saved_bytes_per_token(scope.job, scope.candidates)
-    >>> float(layer_working_bytes(scope, saved)[0, 0]) / 2**20  # MiB: e h T / 2 = 32, e h T, e f T / 2, e w
+    >>> float(layer_working_bytes(scope, saved)[0, 0]) / 2**20  # MiB: e h T / 2, e h T, e f T / 2 and e w:
     264.0
+    >>> 32 + 64 + 112 + 56
+    264
 
     Leaves out: workspaces of kernels; what flash attention accumulates in fp32; gradients of queries, keys
-    and values, which are smaller than those of the MLP.
+    and values.
     Source: counted on real PyTorch modules, benchmarks/memory.
     """
     job, e, tokens = scope.job, element_bytes(scope.job), scope.tokens
