@@ -6,16 +6,16 @@ thousands of candidates with the code that prices the single layout of ``evaluat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from autoplan.schema.layout import Layout
 
 __all__ = ["Array", "Candidates", "Ints", "column", "flag", "taken"]
@@ -29,8 +29,13 @@ _Arrays = TypeVar("_Arrays")
 
 def taken(record: _Arrays, index: Any) -> _Arrays:  # noqa: ANN401 - whatever numpy takes as an index
     """Return a dataclass of arrays, or of such dataclasses, with each array at ``index``."""
-    values = (getattr(record, field.name) for field in fields(cast("DataclassInstance", record)))
-    return type(record)(*(x[index] if isinstance(x, np.ndarray) else taken(x, index) for x in values))
+    values = _values_of(cast("Hashable", type(record)))(record)
+    return type(record)(*[x[index] if isinstance(x, np.ndarray) else taken(x, index) for x in values])
+
+
+@cache
+def _values_of(kind: Any) -> Callable[[object], tuple[Any, ...]]:  # noqa: ANN401 - any dataclass
+    return attrgetter(*(field.name for field in fields(kind)))
 
 
 def flag(condition: Any) -> Array:  # noqa: ANN401 - whatever numpy compares

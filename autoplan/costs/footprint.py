@@ -2,16 +2,16 @@
 
 Notation (this file only)::
 
-    l, s, f  layers of a stage; of these, recomputed selectively and whole      [1]
-    K        bytes that one microbatch keeps: its layers' tensors, and the stage's input
-    k        microbatches in flight                                             [1]
-    D        bytes that come and go within a step, at their most
-    S        bytes that stand all through it
+    l, s, f  layers of a stage; of these, recomputed selectively and whole                   [1]
+    K        bytes that one microbatch keeps: its layers' tensors, and the stage's input  [byte]
+    k        microbatches in flight                                                          [1]
+    D        bytes that come and go within a step, at their most                          [byte]
+    S        bytes that stand all through it                                              [byte]
 
 ``Footprint`` holds, for each candidate and stage, the numbers that do not depend on (l, s, f). A device
 uses S + D x share + framework: the caching allocator reserves more than it gives out of what comes and
 goes, and the framework has memory of its own. The solver's coefficients, ``evaluate`` and the reports all
-come from these functions.
+come from these functions. Examples with a made-up footprint name what is not 1 in it.
 """
 
 from __future__ import annotations
@@ -89,9 +89,15 @@ class Footprint:
 
 
 def footprint_of(scope: Scope) -> Footprint:
-    """Return the memory coefficients of each candidate.
+    """Return the memory coefficients of each candidate, bytes and ([1]) k and shares, shape [C, p] [byte].
 
     Leaves out: fragmentation that grows over hours; what other processes hold on a device.
+    Source: counted on real PyTorch modules, benchmarks/memory; of share and framework, the stack's file.
+    >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
+    >>> from autoplan.costs.arrays import Candidates; from autoplan.costs.scope import scope_of
+    >>> four = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
+    >>> footprint_of(scope_of(load_job("llama3-8b-8x-a100"), four)).in_flight.tolist()  # min(m, p - i)
+    [[4.0, 3.0, 2.0, 1.0]]
     """
     moments, kept = moments_of(scope)
     shape = kept.none.shape
@@ -114,7 +120,13 @@ def footprint_of(scope: Scope) -> Footprint:
 def standing_bytes(scope: Scope) -> tuple[Array, Array]:
     """Return S outside layers and of a layer [byte]: P + O, copies of gradients, and G where it stands.
 
-    Leaves out: buffers that are not trained.
+    Leaves out: buffers that are not trained. Source: as of ``residency_of``.
+    >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
+    >>> from autoplan.costs.arrays import Candidates; from autoplan.costs.scope import scope_of
+    >>> two = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
+    >>> _, layer = standing_bytes(scope_of(load_job("llama3-8b-8x-a100"), two))
+    >>> float(layer[0, 0])  # (2 + 4 + 12 / 4) x 109,060,096
+    981540864.0
     """
     parts = scope.weights
     stand = gradients_stand(scope)
@@ -145,6 +157,12 @@ def communicator_bytes(scope: Scope) -> Array:
     channels and take the low end of what was seen.
 
     Leaves out: groups that a framework makes and never uses; communicators that share buffers.
+    Source: NVIDIA/nccl issues 864 and 964, as the stack's file says.
+    >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
+    >>> from autoplan.costs.arrays import Candidates; from autoplan.costs.scope import scope_of
+    >>> two = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
+    >>> communicator_bytes(scope_of(load_job("llama3-8b-8x-a100"), two)).tolist()  # MB: 544 + 688 + 688
+    [[1920000000.0]]
     """
     c, each = scope.candidates, scope.job.stack.memory.communicator
     axes = (column(c.tp), column(c.dp), np.full((len(c), 1), float(c.pp)), column(c.tp * c.dp * c.pp))
@@ -170,9 +188,11 @@ def _device_numbers(scope: Scope) -> dict[str, Array]:
 
 
 def memory_limit_bytes(job: Job) -> float:
-    """Return what a device may use: what frameworks see, less the headroom, or the job's own limit.
+    """Return what a device may use [byte]: what frameworks see, less the headroom, or the job's own limit.
 
-    Leaves out: what a display or another process holds.
+    Leaves out: what a display or another process holds. Source: a definition.
+    >>> from autoplan.catalog import load_job; memory_limit_bytes(load_job("llama3-8b-8x-a100")) / 2**30  # GiB
+    79.15
     """
     usable = usable_bytes(job) * (1.0 - job.limits.memory_headroom)
     own = job.limits.peak_memory
@@ -182,7 +202,9 @@ def memory_limit_bytes(job: Job) -> float:
 def usable_bytes(job: Job) -> float:
     """Return a device's memory as frameworks see it [byte].
 
-    Leaves out: nothing; the context is part of the framework's bytes.
+    Leaves out: nothing; the context is part of the framework's bytes. Source: the device's file.
+    >>> from autoplan.catalog import load_job; usable_bytes(load_job("llama3-8b-8x-a100")) / 2**30  # GiB
+    79.15
     """
     return job.cluster.device.memory.usable.value
 
@@ -190,7 +212,10 @@ def usable_bytes(job: Job) -> float:
 def kept_bytes(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return K [byte]: l S_none - s (S_none - S_selective) - f (S_none - S_full) + the stage's input.
 
-    Leaves out: nothing.
+    Leaves out: nothing. Source: as of ``kept_of``.
+    >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "selective": 8.0})
+    >>> kept_bytes(some, 4, 1, 2)  # 4 x 10 - 1 x (10 - 8) - 2 x (10 - 1) + 1
+    21.0
     """
     kept: Array = (
         layers * footprint.none
@@ -206,7 +231,9 @@ def recompute_room(footprint: Footprint, layers: Array, selective: Array, full: 
 
     Recomputed layers come first, so the last one is recomputed only where all are.
 
-    Leaves out: nothing.
+    Leaves out: nothing. Source: counted on real PyTorch modules, benchmarks/memory.
+    >>> float(recompute_room(Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"block": 9.0}), 3, 0, 3))
+    9.0
     """
     every = selective + full >= layers
     part = np.where(selective > 0, footprint.none - footprint.selective, footprint.block)
@@ -217,7 +244,9 @@ def recompute_room(footprint: Footprint, layers: Array, selective: Array, full: 
 def next_layer_room(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return what recompute brings back in backward of the next-to-last layer [byte].
 
-    Leaves out: nothing.
+    Leaves out: nothing. Source: counted on real PyTorch modules, benchmarks/memory.
+    >>> float(next_layer_room(Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"block": 9.0}), 3, 0, 2))
+    9.0
     """
     again = selective + full
     partly = selective > np.where(again < layers, 0, 1)
@@ -229,7 +258,9 @@ def next_layer_room(footprint: Footprint, layers: Array, selective: Array, full:
 def last_layer_bytes(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return what a stage's last layer keeps of one microbatch [byte]: recomputed layers come first.
 
-    Leaves out: nothing.
+    Leaves out: nothing. Source: as of ``kept_of``.
+    >>> float(last_layer_bytes(Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"full": 2.0}), 3, 0, 3))
+    2.0
     """
     of_all = np.where(selective > 0, footprint.selective, footprint.full)
     kept: Array = np.where(selective + full < layers, footprint.none, of_all)
@@ -239,7 +270,9 @@ def last_layer_bytes(footprint: Footprint, layers: Array, selective: Array, full
 def first_layer_bytes(footprint: Footprint, selective: Array, full: Array) -> Array:
     """Return what a stage's first layer keeps of one microbatch [byte]: recomputed layers come first.
 
-    Leaves out: nothing.
+    Leaves out: nothing. Source: as of ``kept_of``.
+    >>> float(first_layer_bytes(Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"full": 2.0}), 0, 1))
+    2.0
     """
     partly = np.where(selective > 0, footprint.selective, footprint.none)
     kept: Array = np.where(full > 0, footprint.full, partly)
@@ -249,7 +282,10 @@ def first_layer_bytes(footprint: Footprint, selective: Array, full: Array) -> Ar
 def stage_dynamic(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return D [byte]: the most that is alive beside S at any moment of a step.
 
-    Leaves out: nothing of the moments.
+    Leaves out: nothing of the moments. Source: as of ``moments_of``.
+    >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0})
+    >>> float(stage_dynamic(some, 3, 0, 0))  # before backward: K = 3 x 10 + 1, and 1 + 3 x 1
+    35.0
     """
     kept = kept_bytes(footprint, layers, selective, full)
     room = recompute_room(footprint, layers, selective, full)
@@ -273,9 +309,12 @@ def stage_dynamic(footprint: Footprint, layers: Array, selective: Array, full: A
 
 
 def stage_memory(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
-    """Return all bytes of the device that a rank of the stage uses at its peak: S + D share + framework.
+    """Return what a rank of the stage uses of its device at its peak [byte]: S + D share + framework.
 
-    Leaves out: what ``stage_dynamic`` does.
+    Leaves out: what ``stage_dynamic`` does. Source: share and framework are the stack's.
+    >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "share": 2.0})
+    >>> float(stage_memory(some, 3, 0, 0))  # (1 + 3 x 1) + 35 x 2 + 1
+    75.0
     """
     dynamic = stage_dynamic(footprint, layers, selective, full)
     used: Array = _standing(footprint, layers) + dynamic * footprint.share + footprint.framework
@@ -283,9 +322,12 @@ def stage_memory(footprint: Footprint, layers: Array, selective: Array, full: Ar
 
 
 def stage_needed(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
-    """Return the bytes by which a stage is judged to fit: the upper end of its interval, or its centre.
+    """Return what a stage is judged to fit by [byte]: the upper end of its interval, or its centre.
 
-    Leaves out: what ``stage_dynamic`` does.
+    Leaves out: what ``stage_dynamic`` does. Source: as of ``stage_memory``.
+    >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "high_share": 3.0})
+    >>> float(stage_needed(some, 3, 0, 0))  # (1 + 3 x 1) + 35 x 3 + 1
+    110.0
     """
     dynamic = stage_dynamic(footprint, layers, selective, full)
     upper = np.isfinite(footprint.high_limit)
@@ -300,7 +342,10 @@ def stage_fits(
 ) -> tuple[Array, Array]:
     """Return the memory of a stage [byte], and 1 where it is within ``limit`` and its upper end in its own.
 
-    Leaves out: what ``stage_dynamic`` does.
+    Leaves out: what ``stage_dynamic`` does. Source: as of ``stage_memory``.
+    >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "high_limit": 40.0})
+    >>> [[float(x) for x in stage_fits(some, 3, 0, 0, limit)] for limit in (40.0, 39.0)]  # 4 + 35 + 1
+    [[40.0, 1.0], [40.0, 0.0]]
     """
     dynamic = stage_dynamic(footprint, layers, selective, full)
     used = _standing(footprint, layers) + dynamic * footprint.share + footprint.framework
@@ -320,12 +365,15 @@ def _room_of_high(footprint: Footprint, layers: Array) -> Array:
 
 
 def bytes_to_save(footprint: Footprint, layers: Array, limit: Array | float) -> Array:
-    """Return bytes of K that recompute must save for a stage of ``layers`` to stay within ``limit``.
+    """Return bytes of K that recompute must save for a stage of ``layers`` to be within ``limit`` [byte].
 
     A lower bound, exact while the last two layers are not recomputed: s + f layers that save as much fit,
     but for what recompute of those brings back. Infinite where no recompute can help.
 
-    Leaves out: ``recompute_room``, ``next_layer_room``, and the second layer's moment.
+    Leaves out: ``recompute_room``, ``next_layer_room``, and the second layer's moment. Source: algebra.
+    >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "high_limit": 40.0})
+    >>> float(bytes_to_save(some, 3, 30.0))  # 40 as it is, see ``stage_fits``
+    10.0
     """
     room = (limit - footprint.framework - _standing(footprint, layers)) / footprint.share
     room = np.minimum(room, _room_of_high(footprint, layers))

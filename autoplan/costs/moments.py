@@ -207,7 +207,7 @@ def _before(stage: _Stage) -> tuple[Moment, ...]:
     }
     gradient = scope.last * e * job.model.hidden_size * tokens
     work = scope.last * gathered.ahead + gradient + _head_fresh(stage)
-    held = gathered.head * job.stack.memory.head_gather_held
+    held = gathered.held * job.stack.memory.head_gather_held
     return (
         stage.moment(
             "end of forward",
@@ -327,16 +327,11 @@ def _embedding(stage: _Stage) -> Moment:
     head = scope.last * residency_of(scope, parts.head).gradients
     comes = 1.0 - stage.stand
     trained = parts.embedding.trained > 0
-    table = fresh_bytes(scope, parts.embedding.trained)
-    if job.stack.memory.embedding_gradient_whole:
-        table = table * column(scope.candidates.tp)
-    if parts.tied:
-        # Its sum with that of the output layer is a third tensor; a view is first made contiguous.
-        copies = 2 if job.stack.memory.embedding_gradient_whole else 1
-        several = np.where(column(scope.candidates.tp) > 1, copies, 1)
-        table = table + several * fresh_bytes(scope, parts.table)
     gradient = e * job.model.hidden_size * scope.tokens
-    work = table + np.maximum(gradient + gathered.embedding + gathered.reducing, gathered.embedding_reduced)
+    adding = _table_gradients(stage) + gathered.embedding + gathered.reducing
+    if not parts.tied:
+        adding = adding + gradient
+    reducing = fresh_bytes(scope, parts.embedding.trained) + gathered.embedding_reduced
     return stage.moment(
         "embedding",
         "late",
@@ -344,8 +339,25 @@ def _embedding(stage: _Stage) -> Moment:
         gradients_fixed=comes * head,
         gradients_layer=comes * layer,
         logits=stage.earlier_logits,
-        transient_fixed=scope.first * trained * (work + _tied_fresh(stage)),
+        transient_fixed=scope.first * trained * np.maximum(adding, reducing),
     )
+
+
+def _table_gradients(stage: _Stage) -> Array:
+    """The embedding's gradient; tied, also the output layer's and their sum, a third tensor.
+
+    Where the embedding's is a view of one of the whole vocabulary, it is made contiguous before it is added.
+    """
+    scope, parts = stage.scope, stage.scope.weights
+    table = fresh_bytes(scope, parts.embedding.trained)
+    tp = column(scope.candidates.tp)
+    viewed = stage.scope.job.stack.memory.embedding_gradient_whole
+    new = table * tp if viewed else table
+    if not parts.tied:
+        return new
+    copies = np.where(tp > 1, 2.0, 1.0) if viewed else 1.0
+    total: Array = new + copies * fresh_bytes(scope, parts.table) + _tied_fresh(stage)
+    return total
 
 
 def _update(stage: _Stage) -> Moment:

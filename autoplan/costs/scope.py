@@ -93,14 +93,14 @@ class Scope:
 
         More ranks than experts that share whole experts: each rank's share is padded to one, max(1, d / E).
 
-        >>> from autoplan.catalog import load_job
-        >>> from autoplan.schema.layout import parse_layout
-        >>> one = Candidates.of([parse_layout("tp=1", layers=32, devices=8)])
-        >>> scope_of(load_job("llama3-8b-8x-a100"), one).padding.tolist()  # no experts
-        [[1.0]]
+        >>> from types import SimpleNamespace as Some
+        >>> job = Some(model=Some(moe=Some(experts=8)), stack=Some(memory=Some(experts_sharded_whole=True)))
+        >>> ranks = Some(job=job, dp=np.array([[64.0]]), parameters_sharded=flag([[True]]))
+        >>> Scope.padding.fget(ranks).tolist()  # 64 ranks for 8 experts
+        [[8.0]]
 
-        Leaves out: ranks above E that are no multiple of it.
-        Source: counted on real PyTorch modules, benchmarks/memory (its group of 64 ranks and 8 experts).
+        Leaves out: fewer ranks than experts that do not divide them.
+        Source: counted on real PyTorch modules, benchmarks/memory (Mixtral on 64 ranks).
         """
         moe = self.job.model.moe
         if moe is None or not self.job.stack.memory.experts_sharded_whole:
@@ -151,7 +151,7 @@ def scope_of(job: Job, candidates: Candidates) -> Scope:
     (16384.0, [[1.0, 0.0]], [[0.0, 1.0]])
 
     Leaves out: context and expert parallelism, which this version does not plan.
-    Source: definitions.
+    Source: definitions, the same for every stack.
     """
     job = at_precision(job)
     stage = np.arange(candidates.pp)[None, :]
@@ -195,8 +195,8 @@ def at_precision(job: Job) -> Job:
     (4, 0, 4)
 
     Leaves out: scales of fp8 tensors.
-    Source: Megatron-LM, megatron/core/optimizer/__init__.py: masters only where parameters have 16 bits; the
-    stack's file for the rest.
+    Source: Megatron-LM, megatron/core/optimizer/optimizer.py, where parameters of 16 bits alone have
+    masters; the stack's file for the rest.
     """
     stack = job.stack
     memory, overlap = stack.memory, stack.overlap

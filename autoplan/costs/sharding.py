@@ -28,8 +28,9 @@ class Gathered:
     ``whole_first_fixed`` without the output layer's, ``whole_first`` what is left at the first layer. Under
     ZeRO-3: ``ahead`` is the next layer's copy, ``pair`` a layer's with those gathered ahead, ``single`` the
     first layer's with the embedding's, ``head``, ``embedding`` and ``root`` those outside layers (``root``
-    where a tied table is one group for all of backward). ``reducing`` is the previous layer's gradient on
-    the wire, ``head_reducing`` the output layer's, the ``*_reduced`` the same at the moment when they start.
+    where a tied table is one group for all of backward), ``held`` the flat buffer that was gathered last.
+    ``reducing`` is the previous layer's gradient on the wire, ``head_reducing`` the output layer's, the
+    ``*_reduced`` the same at the moment when they start.
     """
 
     whole_layer: Array
@@ -40,6 +41,7 @@ class Gathered:
     pair: Array
     single: Array
     head: Array
+    held: Array
     embedding: Array
     root: Array
     reducing: Array
@@ -90,6 +92,7 @@ def gathered_of(scope: Scope) -> Gathered:
         pair=some * c * pair,
         single=some * c * (single + apart * embedding),
         head=apart * some * c * head,
+        held=sharded * c * scope.last * (head if apart else layer),
         embedding=some * c * (apart * embedding) + root,
         root=root,
         **_reductions(scope, apart),

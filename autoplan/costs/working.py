@@ -52,7 +52,8 @@ def fresh_kept(scope: Scope) -> Array:
     >>> from autoplan.costs.arrays import Candidates
     >>> from autoplan.costs.scope import scope_of
     >>> from autoplan.schema.layout import parse_layout
-    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
+    >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
+    >>> job = load_job("llama3-8b-8x-a100")
     >>> scopes = [scope_of(replace(job, stack=stack(name)), one) for name in ("fsdp2", "deepspeed")]
     >>> [float(fresh_kept(scope)[0, 0]) for scope in scopes]  # reduced a layer at a time, and in buckets
     [1.0, 0.0]
