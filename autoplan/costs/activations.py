@@ -9,7 +9,8 @@ Notation (this file only)::
 
 All results are bytes for one token of a microbatch on one rank, except where said. The forms are those of
 Korthikanti et al. 2022 (arXiv 2205.05198) for GPT blocks, extended to gated blocks, grouped-query
-attention, experts and fused kernels, and agree with counts on real PyTorch modules to under half a byte.
+attention, experts and fused kernels, and agree with counts on real PyTorch modules to under half a byte (with
+experts, to under five).
 """
 
 from __future__ import annotations

@@ -63,9 +63,22 @@ class BlockTimes:
 
 
 def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTimes:
-    """Return the times of one layer for each candidate.
+    """Return the times of one layer and one microbatch for each candidate [s], arrays of shape [C].
+
+    The sum of its products, attention and what moves bytes, or its launches where those take longer.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.machine import ideal, machine_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> fastest = ideal(machine_of(job), job)
+    >>> float(round(block_times(job, one, fastest).forward[0] * fastest.peak_flops / 1e9, 1))  # GFLOP
+    515.4
+    >>> round((2 * 8192 * 218_103_808 + 4 * 8192 * 4096.5 * 4096) / 8 / 1e9, 1)  # products and attention
+    515.4
 
     Leaves out: contention between collectives and compute; local windows are averaged over layers.
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.3, for the split; the rates are of ``machine``.
     """
     tokens = candidates.microbatch * float(job.workload.sequence_length)
     products = _products(job.model, tokens, candidates)
@@ -145,7 +158,14 @@ def _accumulation_seconds(job: Job, candidates: Candidates, machine: Machine) ->
 def mean_keys(model: ModelSpec, sequence_length: int) -> float:
     """Return the keys that a token attends to, averaged over tokens and layers.
 
-    (s + 1)/2 for causal attention; with a window w < s, w - w(w-1)/(2s).
+    (s + 1)/2 for causal attention; with a window w < s, w - w(w-1)/(2s) [1].
+
+    >>> from autoplan.catalog import load_job
+    >>> mean_keys(load_job("llama3-8b-8x-a100").model, 8192)  # 8,193 / 2
+    4096.5
+
+    Leaves out: documents packed into one sequence, which do not see each other.
+    Source: the sum of min(i, w) over i = 1..s, over s.
     """
     s = sequence_length
     total = 0.0
@@ -209,16 +229,37 @@ def _streams(job: Job, tokens: Array, candidates: Candidates, machine: Machine) 
 
 
 def tensor_group(candidates: Candidates) -> Group:
-    """Return the tensor-parallel group: neighbours."""
+    """Return the tensor-parallel group, t neighbours: ranks and stride [1], shape [C].
+
+    >>> from autoplan.schema.layout import parse_layout
+    >>> group = tensor_group(Candidates.of([parse_layout("tp=4", layers=32, devices=8)]))
+    >>> group.ranks.tolist(), group.stride.tolist()
+    ([4.0], [1.0])
+
+    Leaves out: other orders of the axes.
+    Source: Megatron-LM, megatron/core/parallel_state.py, whose order is tp-cp-ep-dp-pp.
+    """
     return Group(candidates.tp.astype(np.float64), np.ones(len(candidates)))
 
 
 def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:
     """Return the exposed time of tensor-parallel collectives over [T, h], shape [C] [s].
 
-    What is gathered again for a weight gradient runs beside the product before it.
+    The sum over operations of calls times the time of one on e T h bytes; what is gathered again for a
+    weight gradient runs beside the product before it.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.machine import Links, machine_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> links = Links(8, 7 * 2.0**23, 7 * 2.0**23, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 8 MiB/s
+    >>> forward = tensor_calls(job, one).forward  # two gathers and two scatters of 7/8 x 64 MiB
+    >>> tensor_seconds(job, one, replace(machine_of(job), links=links), forward).tolist()
+    [4.0]
 
     Leaves out: the slowdown of that product.
+    Source: Megatron-LM, megatron/core/tensor_parallel/layers.py, for what runs beside a product.
     """
     if machine.overlap.everything:
         return np.zeros(len(candidates))

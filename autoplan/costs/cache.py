@@ -2,7 +2,8 @@
 
 Notation (this file only)::
 
-    L  layers    k  key-value heads    d  head_dim    n  tokens    e  bytes of an element
+    L  layers    k  key-value heads    d  head_dim    n  tokens         [1]
+    e  bytes of an element                                           [byte]
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ __all__ = ["kv_cache_bytes"]
 
 
 def kv_cache_bytes(model: ModelSpec, tokens: int, bytes_per_element: float) -> float:
-    """Return the bytes that keys and values of one sequence of ``tokens`` tokens take.
+    """Return what keys and values of one sequence of ``tokens`` tokens take [byte].
 
     2 L k d n e; a layer with a sliding window keeps no more than its window. With latent attention a
     token keeps its compressed latent and the rotated part of its key, which all heads share.
@@ -25,6 +26,8 @@ def kv_cache_bytes(model: ModelSpec, tokens: int, bytes_per_element: float) -> f
     1073741824
 
     Leaves out: pages that are only partly filled; scales of quantised caches.
+    Source: Shazeer 2019, arXiv:1911.02150, for heads that share keys; DeepSeek-AI 2024, arXiv:2405.04434,
+    section 2.1, for latent attention.
     """
     width = 2 * model.kv_heads * model.head_dim
     if model.mla is not None:

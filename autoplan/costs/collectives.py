@@ -36,19 +36,30 @@ class Group:
     stride: Array
 
     def ranks_in_node(self, links: Links) -> Array:
-        """Return how many ranks of the group share a node."""
+        """Return r, how many ranks of the group share a node [1]: devices of a node / stride, at most n.
+
+        >>> links = Links(8, 1.0, 1.0, False, 0.0, 1.0, 0.0, 0.0, ())  # 8 devices a node
+        >>> float(Group(np.array(8.0), np.array(2.0)).ranks_in_node(links))  # every other rank
+        4.0
+
+        Leaves out: nodes whose number of devices the stride does not divide.
+        Source: Megatron-LM, megatron/core/parallel_state.py, for the order of ranks.
+        """
         room = np.maximum(1, links.devices_per_node // np.maximum(1, self.stride))
         within: Array = np.minimum(self.ranks, room)
         return within
 
 
 def wire_factor(operation: Operation, ranks: Array) -> Array:
-    """Return bytes that one rank sends over bytes of the full tensor.
+    """Return bytes that one rank sends over bytes of the full tensor [1].
 
     2(n-1)/n for an all-reduce, (n-1)/n for the others.
 
     >>> float(wire_factor("all_reduce", np.array(8.0)))
     1.75
+
+    Leaves out: trees, and switches that reduce.
+    Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md, bus bandwidth.
     """
     share = (ranks - 1.0) / ranks
     factor: Array = 2.0 * share if operation == "all_reduce" else share
@@ -62,8 +73,14 @@ def collective_seconds(operation: Operation, size: Array, group: Group, links: L
     t0 + hops + f(n) V / B. Across nodes the ring is as fast as its slowest link: r devices of a node
     bring r shares of the network, so B = min(B_fabric, r B_network).
 
+    >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, ())  # 7 GB/s, nothing has a latency
+    >>> group = Group(np.array(8.0), np.array(1.0))
+    >>> float(collective_seconds("all_gather", np.array(8e9), group, links))  # 7/8 x 8e9 / 7e9
+    1.0
+
     Leaves out: what trees change at middle sizes; switch reduction (in the tables where measured);
     congestion of the network.
+    Source: NCCL, src/graph/tuning.cc; measured tables are in costmodels/kernels.
     """
     ranks, stride, size = np.broadcast_arrays(group.ranks, group.stride, size)
     group = Group(ranks, stride)
@@ -133,7 +150,12 @@ def point_to_point_seconds(size: Array, distance: Array, links: Links) -> Array:
 
     T = t0 + a + V / B, over the fabric when the neighbour shares the node, else over the network.
 
+    >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, ())
+    >>> point_to_point_seconds(np.array(7e9), np.array([4, 8]), links).tolist()  # 7e9 / 7e9 and / 1e9
+    [1.0, 7.0]
+
     Leaves out: stages whose ranks are partly inside and partly across (counted as across).
+    Source: the latency-bandwidth model of NCCL, src/graph/tuning.cc.
     """
     across = distance >= links.devices_per_node
     bandwidth = np.where(across, links.network_bandwidth, links.pair_bandwidth)

@@ -1,5 +1,10 @@
 """What a job's devices and software reach, as plain numbers in base units.
 
+Notation (this file only)::
+
+    x, half  extent of an operation, and that at which its rate is half of the peak      [1]
+    peak     rate that a large operation reaches                                    [FLOP/s]
+
 ``machine_of`` reads facts (``hardware/``) and coefficients (``costmodels/``) once; the formulas of this
 floor take a ``Machine``. ``ideal`` gives the same machine at the speed of light: every curve at its
 ceiling of one, no latency, everything overlapped. It prices the lower bound with the same formulas.
@@ -80,7 +85,17 @@ class Machine:
 def machine_of(job: Job) -> Machine:
     """Return what ``job``'s devices and stack reach at its precision.
 
+    Rates are [FLOP/s] and [byte/s], launches and latencies [s]: a fact times the shares of it that the
+    kernels' file and the stack's say are reached.
+
+    >>> from autoplan.catalog import load_job
+    >>> machine_of(load_job("llama3-8b-8x-a100")).peak_flops / 1e12  # TFLOP/s of an A100 in bf16
+    312.0
+
     Raises UnsupportedError where the device has no matrix rate for the precision.
+
+    Leaves out: clocks that differ between devices of a job.
+    Source: ``hardware`` and ``costmodels``, each number with its own.
     """
     peak = peak_flops(job.cluster, job.precision)
     kernels = job.kernels
@@ -116,6 +131,13 @@ def peak_flops(cluster: Cluster, precision: Precision) -> float:
     """Return a device's dense peak [FLOP/s] for matrix products in ``precision``.
 
     fp32 counts the tf32 rate where a device has one, as frameworks use it for fp32 training.
+
+    >>> from autoplan.catalog import load_job
+    >>> peak_flops(load_job("llama3-8b-8x-a100").cluster, "fp32") / 1e12  # tf32 of an A100
+    156.0
+
+    Leaves out: rates with sparsity.
+    Source: the device's data sheet, see its file.
     """
     device = cluster.device
     names = ("tf32", "fp32") if precision == "fp32" else (precision,)
@@ -161,8 +183,17 @@ def _overlap(stack: StackSpec) -> Overlap:
 def ideal(machine: Machine, job: Job) -> Machine:
     """Return ``machine`` at the speed of light, for lower bounds.
 
-    Every matrix product runs at peak, every byte at the data-sheet bandwidth, links at their nominal
-    rate, nothing has a latency and all communication hides behind compute.
+    Every matrix product runs at peak, what only moves bytes takes no time, links run at their nominal rate
+    [byte/s], nothing has a latency and all communication hides behind compute.
+
+    >>> from autoplan.catalog import load_job
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> fastest = ideal(machine_of(job), job)
+    >>> fastest.gemm.peak / 1e12, fastest.links.fabric_bandwidth / 1e9  # TFLOP/s and GB/s, data sheets
+    (312.0, 300.0)
+
+    Leaves out: the time of memory traffic, which can only add to it.
+    Source: a definition.
     """
     peak = Rate(machine.peak_flops, (), 0.0)
     fabric, network = job.cluster.node.fabric, job.cluster.node.network
@@ -197,7 +228,15 @@ def ideal(machine: Machine, job: Job) -> Machine:
 
 
 def serial(machine: Machine) -> Machine:
-    """Return ``machine`` with nothing overlapped, for upper bounds."""
+    """Return ``machine`` with nothing overlapped, for upper bounds: the same rates [FLOP/s, byte/s].
+
+    >>> from autoplan.catalog import load_job
+    >>> serial(machine_of(load_job("llama3-8b-8x-a100"))).overlap.interference
+    1.0
+
+    Leaves out: what collectives take from kernels they run beside, as none do.
+    Source: a definition.
+    """
     alone = Overlap(
         gradient_reduce=False,
         parameter_gather=False,

@@ -47,8 +47,15 @@ def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine) -> Array:
     T = (C^4 + M^4)^(1/4) + t0 with C = 2mnk/P (1 + m_half/m)(1 + n_half/n)(1 + k_half/k) and
     M = bytes/W: the rate saturates with each extent, and compute and memory overlap.
 
+    >>> from types import SimpleNamespace
+    >>> halves = Rate(1e12, (1000.0, 1000.0, 1000.0), 0.0)
+    >>> some = SimpleNamespace(element_bytes=2, stream_bandwidth=np.inf, gemm=halves)
+    >>> round(float(gemm_seconds(1000, 1000, 1000, some)), 6)  # 2e9 / 1e12 x 2 x 2 x 2
+    0.016
+
     Leaves out: tile and wave quantisation (up to 20 % on single shapes), fp32 accumulation into an
     existing gradient, transposed layouts.
+    Source: fitted to the sweeps that costmodels/kernels name.
     """
     m, n, k = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (m, n, k)))
     touched = machine.element_bytes * (m * n + m * k + n * k)
@@ -63,9 +70,15 @@ def attention_seconds(
 
     T = 4 b s k_mean a d / P (1 + s_half/s)(1 + r_half/(a b s)) + t0 forward, where ``keys`` is the mean
     number of keys that a token attends to: (s + 1)/2 when causal. Backward passes its own rate and 2.5
-    times the FLOPs (five products instead of two, FlashAttention-2, Dao 2023).
+    times the FLOPs (five products instead of two).
+
+    >>> rate = Rate(1e12, (), 0.0)
+    >>> float(attention_seconds(np.array(1.0), 1000, 500.0, np.array(2.0), 125, rate))  # 4 x 1.25e8 / 1e12
+    0.0005
 
     Leaves out: grouped-query savings in reading keys and values (small above 1,000 tokens).
+    Source: Dao 2023 (FlashAttention-2), arXiv:2307.08691, section 4.1, for the FLOPs; the curve is fitted to
+    the sweeps that costmodels/kernels name.
     """
     rows = heads * sequences * tokens
     flops = 4.0 * rows * keys * head_dim
@@ -78,6 +91,12 @@ def stream_seconds(moved_bytes: Array, machine: Machine, calls: float = 1.0) -> 
 
     T = bytes/W + calls t0.
 
+    >>> from types import SimpleNamespace
+    >>> some = SimpleNamespace(stream_bandwidth=2e12, stream_launch=1e-6)
+    >>> round(float(stream_seconds(np.array(4e9), some, calls=3)), 9)  # 4e9 / 2e12 + 3e-6
+    0.002003
+
     Leaves out: what stays in the last-level cache.
+    Source: fitted to the sweeps that costmodels/kernels name.
     """
     return moved_bytes / machine.stream_bandwidth + calls * machine.stream_launch

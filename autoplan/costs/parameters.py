@@ -2,11 +2,11 @@
 
 Notation (all counts; every result is a number of parameters, multiply by bytes elsewhere)::
 
-    L  layers                      h  hidden_size              V  vocabulary
-    a  query heads                 k  key-value heads          d  head_dim
-    f  inner width of an MLP       g  gates: 1 if the MLP is gated, else 0
-    E  routed experts              K  experts that a token visits
-    b  1 where that part carries a bias, else 0
+    L  layers                      h  hidden_size              V  vocabulary      [1]
+    a  query heads                 k  key-value heads          d  head_dim        [1]
+    f  inner width of an MLP       g  gates: 1 if the MLP is gated, else 0        [1]
+    E  routed experts              K  experts that a token visits                 [1]
+    b  1 where that part carries a bias, else 0                                   [1]
 
 Each layer is split by what tensor parallelism does to a part. *Column* matrices (query, key, value,
 up and gate) are cut along their outputs, so their biases are cut too. *Row* matrices (attention
@@ -14,6 +14,8 @@ output, MLP down) are cut along their inputs, so their biases are whole on every
 router and the latent down-projections of MLA are whole on every rank.
 
 A whole GPT-3 style model, for comparison, is L(12h^2 + 13h) + (V + s)h + 2h with s positions.
+Source: the modules of transformers (``models/*/modeling_*.py``); a test holds every shipped model against
+the count that its publisher gives.
 """
 
 from __future__ import annotations

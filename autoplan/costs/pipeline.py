@@ -2,11 +2,12 @@
 
 Notation (this file only)::
 
-    p   stages                              m   microbatches of a step
-    v   virtual stages on a device          i   stage, from 0
-    t_i time of stage i for one microbatch, forward and backward      [s]
+    p   stages                              m   microbatches of a step      [1]
+    v   virtual stages on a device          i   stage, from 0               [1]
+    t_i time of stage i for one microbatch, forward and backward            [s]
 
-GPipe: Huang et al. 2019. 1F1B and its interleaved form: Narayanan et al. 2021 (arXiv 2104.04473).
+GPipe: Huang et al. 2019 (arXiv 1811.06965). 1F1B and its interleaved form: Narayanan et al. 2021
+(arXiv 2104.04473).
 """
 
 from __future__ import annotations
@@ -22,25 +23,31 @@ _GPIPE = SCHEDULES.index("gpipe")
 
 
 def bubble_share(p: int, m: int, v: int = 1) -> float:
-    """Return the share of a step that stages of equal length idle: (p-1)/(mv + p-1).
+    """Return the share of a step that stages of equal length idle [1]: (p-1)/(mv + p-1).
 
     >>> [round(bubble_share(4, m), 3) for m in (1, 16, 32)]
     [0.75, 0.158, 0.086]
+
+    Leaves out: transfers between stages; stages of unequal length.
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
     """
     return (p - 1) / (m * v + p - 1)
 
 
 def bubble_overhead(p: int, m: int, v: int = 1) -> float:
-    """Return idle over busy time of stages of equal length: (p-1)/(mv).
+    """Return idle over busy time of stages of equal length [1]: (p-1)/(mv).
 
     >>> bubble_overhead(4, 16)
     0.1875
+
+    Leaves out: transfers between stages; stages of unequal length.
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
     """
     return (p - 1) / (m * v)
 
 
 def microbatches_in_flight(p: int, m: Array, v: Array, schedule: Ints) -> Array:
-    """Return microbatches whose activations a stage holds at most, shape [C, p].
+    """Return microbatches whose activations a stage holds at most [1], shape [C, p].
 
     GPipe holds all m; 1F1B min(m, p - i); interleaved, in chunks of 1/v of a stage,
     min(mv, 2(p-i-1) + (v-1)p + 1)/v. Arguments have shape [C, 1].
@@ -50,6 +57,10 @@ def microbatches_in_flight(p: int, m: Array, v: Array, schedule: Ints) -> Array:
     [[4.0, 3.0, 2.0, 1.0]]
     >>> microbatches_in_flight(4, m, one, np.array([[SCHEDULES.index("gpipe")]])).tolist()
     [[32.0, 32.0, 32.0, 32.0]]
+
+    Leaves out: microbatches whose input has arrived before its turn.
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Megatron-LM,
+    megatron/core/pipeline_parallel/schedules.py. ``schedule`` plays them out, and a test compares.
     """
     stage = np.arange(p)[None, :]
     plain = np.minimum(m, p - stage)
@@ -72,6 +83,10 @@ def pipeline_seconds(
     >>> F = np.full((1, 4), 1.0); B = np.full((1, 4), 2.0); one = np.ones(1)
     >>> float(pipeline_seconds(F, B, 16 * one, one, np.array([SCHEDULES.index("1f1b")]))[0])
     57.0
+
+    Leaves out: transfers, which callers add to ``forward`` and ``backward`` where they are exposed; that
+    1F1B takes less where the ratio of F to B differs between stages (``schedule`` plays it out).
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Huang et al. 2019, arXiv:1811.06965.
     """
     both = forward + backward
     longest = both.max(axis=axis)

@@ -2,7 +2,11 @@
 
 Notation (this file only)::
 
-    t_i  seconds of stage i for one microbatch       m  microbatches       T  step seconds
+    t_i  seconds of stage i for one microbatch                               [s]
+    m    microbatches of a step                                              [1]
+    T    step seconds                                                        [s]
+    N    parameters that a token is multiplied with      L  layers           [1]
+    q    width of all queries      s  tokens of a sequence, s_mean of keys   [1]
 """
 
 from __future__ import annotations
@@ -86,12 +90,32 @@ class Prediction:
 
 
 def predict(job: Job, layout: Layout) -> Prediction:
-    """Return the prediction of ``layout`` for ``job``; the layout is taken to be valid."""
+    """Return the prediction of ``layout`` for ``job`` [s, byte]; the layout is taken to be valid.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.layout import parse_layout
+    >>> found = predict(load_job("llama3-8b-8x-a100"), parse_layout("tp=2", layers=32, devices=8, zero=1))
+    >>> found.microbatches, round(found.tokens_per_second * found.step_seconds)  # 128 / 4, 128 x 8,192
+    (32, 1048576)
+
+    Leaves out: what the formulas of its parts do; reading data, checkpoints and evaluation.
+    Source: of its parts, their modules; the interval is the stack's ``uncertainty``.
+    """
     return predict_all(job, [layout])[0]
 
 
 def predict_all(job: Job, layouts: Sequence[Layout]) -> list[Prediction]:
-    """Return the prediction of each layout; those of one pipeline depth are priced together."""
+    """Return the prediction of each layout [s, byte]; those of one pipeline depth are priced together.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.layout import parse_layout
+    >>> layouts = [parse_layout(text, layers=32, devices=8, zero=1) for text in ("tp=8", "tp=2,pp=4")]
+    >>> [found.microbatches for found in predict_all(load_job("llama3-8b-8x-a100"), layouts)]  # 128 / dp
+    [128, 128]
+
+    Leaves out: what ``predict`` does.
+    Source: as of ``predict``.
+    """
     found: dict[int, Prediction] = {}
     for depth in sorted({layout.pp for layout in layouts}):
         index = [i for i, layout in enumerate(layouts) if layout.pp == depth]
@@ -217,14 +241,22 @@ def _counts_of(layouts: Sequence[Layout]) -> Counts:
 
 
 def model_flops_per_step(job: Job) -> float:
-    """Return the FLOPs of a step that the model needs, recompute not counted.
+    """Return the FLOPs of a step that the model needs, recompute not counted [1].
 
-    6 N_matmul + 12 L q s_mean for each token: two FLOPs for each multiply, three products for each weight
+    6 N + 12 L q s_mean for each token: two FLOPs for each multiply, three products for each weight
     (two where it is frozen),
     and attention over the keys that are really attended to, (s+1)/2 when causal. The embedding's rows are
     read, not multiplied; the head is.
 
+    >>> from autoplan.catalog import load_job
+    >>> model_flops_per_step(load_job("llama3-8b-8x-a100")) / (128 * 8192)  # of a token
+    51472785408.0
+    >>> 6 * (8_030_261_248 - 128_256 * 4096) + 12 * 32 * 4096 * 4096.5
+    51472785408.0
+
     Leaves out: norms, rotation, softmax (under 1 %).
+    Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1; Chowdhery et al. 2022 (PaLM),
+    arXiv:2204.02311, appendix B, for attention, here over the keys that are attended to.
     """
     model, s = job.model, job.workload.sequence_length
     table = model.vocabulary * model.hidden_size

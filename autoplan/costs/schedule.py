@@ -2,8 +2,8 @@
 
 Notation (this file only)::
 
-    p   stages                              m   microbatches of a step
-    v   virtual stages (chunks) of a stage  i   stage, from 0
+    p   stages                              m   microbatches of a step   [1]
+    v   virtual stages (chunks) of a stage  i   stage, from 0            [1]
     F   forward of one chunk                                          [s]
     B   its backward; under zero-bubble, the input gradient alone     [s]
     W   its weight gradient, under zero-bubble                        [s]
@@ -54,12 +54,12 @@ class Trace:
 
     @property
     def busy(self) -> tuple[float, ...]:
-        """Seconds that each stage works."""
+        """Seconds that each stage works [s]."""
         return tuple(sum(slot.end - slot.start for slot in row) for row in self.stages)
 
     @property
     def idle(self) -> tuple[float, ...]:
-        """Seconds of the step that each stage waits."""
+        """Seconds of the step that each stage waits [s]."""
         return tuple(self.seconds - busy for busy in self.busy)
 
     @property

@@ -2,7 +2,11 @@
 
 Notation (this file only)::
 
-    l, s, f  layers of a stage; of these, recomputed selectively and whole      [1]
+    l, s, f  layers of a stage; of these, recomputed selectively and whole              [1]
+    F, B     forward and backward of one microbatch: F_x, B_x outside layers, F_l, B_l
+             of a layer, R_s, R_f what recompute of a layer adds                        [s]
+    R, G     reduction of a step's gradients, gathering of its parameters               [s]
+    v        virtual stages of a device                                                 [1]
 
 ``Stages`` holds, for each candidate and stage, the numbers that do not depend on (l, s, f); the functions
 below it are linear in (l, s, f) but for maxima; ``memory`` has those of ``footprint``. The solver's
@@ -64,13 +68,29 @@ class Stages:
 
 
 def stage_forward(stages: Stages, layers: Array) -> Array:
-    """Return forward seconds of one microbatch: F = F_x + l F_l."""
+    """Return forward of one microbatch [s]: F = F_x + l F_l.
+
+    >>> some = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | {"forward_layer": 2.0})
+    >>> stage_forward(some, 3)  # 1 + 3 x 2
+    7.0
+
+    Leaves out: differences between layers.
+    Source: a sum; its parts are in ``step``.
+    """
     seconds: Array = stages.forward_fixed + layers * stages.forward_layer
     return seconds
 
 
 def stage_backward(stages: Stages, layers: Array, selective: Array, full: Array) -> Array:
-    """Return backward seconds of one microbatch: B = B_x + l B_l + s R_s + f R_f."""
+    """Return backward of one microbatch [s]: B = B_x + l B_l + s R_s + f R_f.
+
+    >>> some = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | {"backward_layer": 2.0})
+    >>> stage_backward(some, 4, 1, 3)  # 1 + 4 x 2 + 1 x 1 + 3 x 1
+    13.0
+
+    Leaves out: differences between layers.
+    Source: a sum; its parts are in ``step``.
+    """
     seconds: Array = (
         stages.backward_fixed
         + layers * stages.backward_layer
@@ -89,16 +109,27 @@ class TailParts:
 
     @property
     def total(self) -> Array:
-        """All of it."""
+        """All of it [s]."""
         return self.exposed + self.optimizer
 
 
 def stage_tail(stages: Stages, layers: Array, selective: Array, full: Array) -> TailParts:
-    """Return the exposed part of the data axis and the optimizer step.
+    """Return the exposed part of the data axis and the optimizer step [s].
 
     Exposed reduction is max((R - B)/v, R_bucket) where it runs beside the backward B of the last
     microbatch (of v chunks, all but the last are reduced while the others still compute), R where it does
-    not; gathering likewise beside the forward of the first microbatch.
+    not; gathering likewise beside the forward of the first microbatch. Of what is hidden, the share
+    ``interference`` is felt.
+
+    >>> ones = dict.fromkeys(Stages.__slots__, 1.0)
+    >>> some = Stages(**ones | {"reduce_layer": 3.0, "interference": 0.0})
+    >>> tail = stage_tail(some, 3, 0, 0)  # R = 10 beside B = 4; G = 4 beside F = 4, of which a bucket shows
+    >>> float(tail.exposed), tail.optimizer
+    (7.0, 4.0)
+
+    Leaves out: the order in which buckets become ready.
+    Source: Li et al. 2020, arXiv:2006.15704, section 3.2.3, for buckets beside backward; Megatron-LM,
+    --overlap-grad-reduce and --overlap-param-gather.
     """
     reduce = stages.reduce_fixed + layers * stages.reduce_layer
     gather = stages.gather_fixed + layers * stages.gather_layer
@@ -110,7 +141,15 @@ def stage_tail(stages: Stages, layers: Array, selective: Array, full: Array) -> 
 
 
 def tail_floor(stages: Stages, layers: Array) -> Array:
-    """Return the least tail of a stage [s]: as if its backward and forward could hide any traffic."""
+    """Return the least tail of a stage [s]: as if its backward and forward could hide any traffic.
+
+    >>> some = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | {"interference": 0.0})
+    >>> float(tail_floor(some, 3))  # a bucket of each, and 1 + 3 x 1 of the optimizer
+    6.0
+
+    Leaves out: what ``stage_tail`` does.
+    Source: a bound of ``stage_tail``.
+    """
     endless = np.array(np.inf)
     reduce = stages.reduce_fixed + layers * stages.reduce_layer
     gather = stages.gather_fixed + layers * stages.gather_layer

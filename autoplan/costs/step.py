@@ -1,4 +1,11 @@
-"""From a job and candidates to stage coefficients, and from a complete layout to its prediction."""
+"""From a job and candidates to stage coefficients.
+
+Notation (this file only)::
+
+    T     tokens of a microbatch      h  hidden size      v  virtual stages of a device      [1]
+    e     bytes of an element                                                             [byte]
+    C, N  seconds of compute, of communication that runs beside it                           [s]
+"""
 
 from __future__ import annotations
 
@@ -89,9 +96,19 @@ class _Context:
 
 
 def price_stages(job: Job, candidates: Candidates, machine: Machine) -> Stages:
-    """Return the stage coefficients of each candidate, arrays of shape [C, p].
+    """Return the stage coefficients of each candidate [s] (of memory [byte]), arrays of shape [C, p].
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.machine import ideal, machine_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> fastest = ideal(machine_of(job), job)
+    >>> stages = price_stages(job, one, fastest)
+    >>> float(round(stages.forward_layer[0, 0] * fastest.peak_flops / 1e9, 1))  # GFLOP: see ``block_times``
+    515.4
 
     Leaves out: nothing; the parts say what they do.
+    Source: of its parts, ``block``, ``collectives``, ``operations`` and ``footprint``.
     """
     scope = scope_of(job, candidates)
     context = _Context(scope, machine)
@@ -186,10 +203,24 @@ def _microbatch_traffic(context: _Context, parameters: Array, trained: Array) ->
 
 
 def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
-    """Return the exposed transfer at a stage boundary, one direction, one microbatch, shape [C, 1].
+    """Return the exposed transfer at a stage boundary, one direction, one microbatch, shape [C, 1] [s].
 
-    Each of v virtual stages sends its activations on: T h elements, over tp ranks where sequence
+    Each of v virtual stages sends its activations on: e T h bytes, over tp ranks where sequence
     parallelism has split them.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.machine import Links, machine_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> one = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
+    >>> links = Links(8, 2.0**25, 2.0**25, False, 0.0, 1.0, 0.0, 0.0, ())  # 32 MiB/s
+    >>> boundary_seconds(job, one, replace(machine_of(job), links=links)).tolist()  # 2 x 8,192 x 4,096 / 2
+    [[1.0]]
+
+    Leaves out: the wait for a neighbour, which is the bubble's; links that several stages share.
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 4.1; Korthikanti et al. 2022, arXiv:2205.05198,
+    section 4.3.
     """
     c = candidates
     if c.pp == 1 or machine.overlap.pipeline or machine.overlap.everything:

@@ -1,0 +1,132 @@
+"""Every formula of ``autoplan.costs`` explains itself: notation, an example, a source, what it leaves out."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+
+import pytest
+
+import autoplan.costs
+
+#: Not formulas: the package itself; ``arrays``, which is the array type and the columns of candidates;
+#: ``tables``, which interpolates what was measured: its numbers have their source in the tables' files.
+EXEMPT = frozenset({"autoplan.costs", "autoplan.costs.arrays", "autoplan.costs.tables"})
+
+#: Methods that only read, select or add up what their class holds; the sentence they have is enough.
+READINGS = frozenset(
+    {
+        "Footprint.take",
+        "LayerParameters.attention",
+        "LayerParameters.expert_parallel",
+        "LayerParameters.mlp",
+        "LayerParameters.replicated",
+        "LayerParameters.tensor_parallel",
+        "LayerParameters.total",
+        "MemoryPrediction.fullest",
+        "Moment.fixed",
+        "Moment.layer",
+        "MomentMemory.allocated",
+        "Scope.dp",
+        "Scope.zero",
+        "Stages.take",
+        "TailParts.total",
+        "Trace.busy",
+        "Trace.idle",
+        "Trace.in_flight",
+        "Trace.seconds",
+    }
+)
+
+PACKAGE = autoplan.costs
+FOUND = pkgutil.walk_packages(PACKAGE.__path__, prefix=f"{PACKAGE.__name__}.")
+MODULES = [importlib.import_module(name) for name in sorted({m.name for m in FOUND} - EXEMPT)]
+UNIT = re.compile(r"\[(1|s|byte|FLOP|byte/s|FLOP/s)\]$")
+SOURCE = re.compile(r"\bSource: \S|\barXiv[: ]\d{4}\.\d{5}\b")
+
+
+def is_own(module, value):
+    """Return whether ``value`` is defined in ``module``."""
+    return getattr(value, "__module__", None) == module.__name__
+
+
+def callables_of(module):
+    """Return the public functions of a module, and the public methods and properties of its classes."""
+    for name, value in vars(module).items():
+        if name.startswith("_") or not is_own(module, value):
+            continue
+        if inspect.isfunction(value):
+            yield name, value
+        elif inspect.isclass(value):
+            for key, member in vars(value).items():
+                plain = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+                if not key.startswith("_") and (inspect.isfunction(plain) or isinstance(plain, property)):
+                    yield f"{name}.{key}", plain
+
+
+ALL = [(module, *found) for module in MODULES for found in callables_of(module)]
+FORMULAS = [
+    pytest.param(module, inspect.getdoc(value) or "", id=f"{module.__name__.rpartition('.')[2]}.{name}")
+    for module, name, value in ALL
+    if name not in READINGS
+]
+
+
+def notation_of(module):
+    """Return the indented lines of a module's notation; none where it has no such block."""
+    lines = (inspect.getdoc(module) or "").splitlines()
+    heads = [i for i, line in enumerate(lines) if line.startswith("Notation")]
+    if not heads:
+        return []
+    after = lines[heads[0] :]
+    end = next((i for i, line in enumerate(after) if i > 1 and line and not line.startswith(" ")), len(after))
+    return [line for line in after[:end] if line.startswith("    ")]
+
+
+def without_unit(lines):
+    """Return the lines whose entry ends without a unit; an entry goes on in lines that are indented more."""
+    entries = []
+    for line in lines:
+        if line.startswith("     ") and entries:
+            entries[-1] += line
+        else:
+            entries.append(line)
+    return [entry.strip() for entry in entries if not UNIT.search(entry.rstrip())]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_every_module_has_a_notation_with_units(module):
+    """The letters of a file are explained at its top, each line with its unit."""
+    lines = notation_of(module)
+
+    assert lines, f"{module.__name__}: no 'Notation (this file only)::' in the module's docstring"
+    assert without_unit(lines) == [], f"{module.__name__}: lines of the notation without a unit at their end"
+
+
+@pytest.mark.parametrize(("module", "text"), FORMULAS)
+def test_every_formula_says_what_it_leaves_out(module, text):
+    """A reader learns what a number does not count."""
+    assert re.search(r"^Leaves out: \S", text, re.MULTILINE), "no 'Leaves out: ...' in the docstring"
+
+
+@pytest.mark.parametrize(("module", "text"), FORMULAS)
+def test_every_formula_has_an_example(module, text):
+    """A reader can check a number by hand; pytest runs the examples of all modules."""
+    assert re.search(r"^>>> ", text, re.MULTILINE), "no example ('>>> ') in the docstring"
+
+
+@pytest.mark.parametrize(("module", "text"), FORMULAS)
+def test_every_formula_has_a_source(module, text):
+    """A number can be traced: to its docstring's source, or to the one of its module."""
+    assert SOURCE.search(text) or SOURCE.search(inspect.getdoc(module) or ""), "no 'Source: ...', no arXiv"
+
+
+def test_nothing_is_excused_that_does_not_exist():
+    """The lists of exceptions of this file name what there is."""
+    names = {name for _, name, _ in ALL}
+    known = {PACKAGE.__name__} | {
+        m.name for m in pkgutil.iter_modules(PACKAGE.__path__, f"{PACKAGE.__name__}.")
+    }
+
+    assert sorted(READINGS - names) == []
+    assert sorted(EXEMPT - known) == []
