@@ -209,23 +209,53 @@ def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> tupl
 def _streams(job: Job, tokens: Array, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
     """Return the memory-bound time of a layer, forward and backward.
 
-    Elements moved for each token, forward: two norms 4h, two residual additions 6h, rotation 2(q+k),
-    activation 3f gated or 2f; backward: norms 6h, additions 6h, rotation 2(q+k), activation 5f or 3f.
+    Elements moved for each token by norms, two residual additions (3h each, and as much when their
+    gradients are added), rotation and activation; see ``_Trips``.
     """
     model, e = job.model, machine.element_bytes
+    trips = _Trips.of(job)
     t = candidates.tp.astype(np.float64)
     whole = np.where(candidates.sequence_parallel == 1, t, 1.0)
     h = model.hidden_size / whole
-    turned = model.heads + model.kv_heads if model.positions == "rope" else 0
-    rotated = 2 * turned * model.head_dim / t
+    turned = model.heads / t + np.maximum(model.kv_heads / t, 1.0) if model.positions == "rope" else 0.0 * t
+    rotated = turned * model.head_dim
     f = model.ffn_size / t
-    forward = 10 * h + rotated + (3 if model.gated else 2) * f
-    backward = 12 * h + rotated + (5 if model.gated else 3) * f
+    norms = 4 if model.post_norms else 2
+    forward = (norms * trips.norm + 6) * h + trips.rotation * rotated + trips.activation * f
+    backward = (norms * trips.norm_back + 6) * h + trips.rotation_back * rotated + trips.activation_back * f
     traffic = e * tokens * job.stack.block.elementwise_traffic.value
     return (
         stream_seconds(traffic * forward, machine, calls=_SMALL_KERNELS),
         stream_seconds(traffic * backward, machine, calls=_SMALL_KERNELS),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Trips:
+    """Elements of 16 bits moved for each element that an operation works on, read and written.
+
+    Fused: a norm reads and writes its element, backward reads two and writes one; a rotation reads and
+    writes; a gated activation reads two and writes one, backward reads three and writes two. Unfused, each
+    step of the formula is a kernel: an RMSNorm casts to fp32, squares, averages, scales, casts and weighs
+    (36 bytes, backward 64); a rotation casts, multiplies and casts (20 bytes); SiLU and product are two.
+    """
+
+    norm: float
+    norm_back: float
+    rotation: float
+    rotation_back: float
+    activation: float
+    activation_back: float
+
+    @staticmethod
+    def of(job: Job) -> _Trips:
+        """Return the trips of the job's block."""
+        block, model = job.stack.block, job.model
+        # A LayerNorm or a GELU is one kernel in every stack.
+        norm = (2.0, 3.0) if block.fused_norms or model.norm == "layernorm" else (18.0, 32.0)
+        rotation = (2.0, 2.0) if block.fused_rotation else (10.0, 10.0)
+        gated = (3.0, 5.0) if block.fused_activation else (5.0, 9.0)
+        return _Trips(*norm, *rotation, *(gated if model.gated else (2.0, 3.0)))
 
 
 def tensor_group(candidates: Candidates) -> Group:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from autoplan.costs.tables import AttentionGrid, GemmGrid, attention_grid, gemm_grid
 from autoplan.errors import UnsupportedError
 from autoplan.schema.costmodel import CollectiveTable, KernelSpec
 from autoplan.schema.job import Cluster, Job, Precision
@@ -26,11 +27,15 @@ _EFFECTIVELY_FREE = 1e18
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A saturating rate: ``peak`` [FLOP/s] times x/(x+half) for each extent, after ``launch`` [s]."""
+    """A rate by shape after ``launch`` [s]: ``peak`` [FLOP/s] times a measured table's share of it.
+
+    Without a table a saturating one: ``peak`` times x/(x+half) for each extent.
+    """
 
     peak: float
     halves: tuple[float, ...]
     launch: float
+    table: GemmGrid | AttentionGrid | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +104,17 @@ def machine_of(job: Job) -> Machine:
     """
     peak = peak_flops(job.cluster, job.precision)
     kernels = job.kernels
-    gemm, attention, stream = kernels.gemm, kernels.attention, kernels.stream
-    halves = (gemm.half_m.value, gemm.half_n.value, gemm.half_k.value)
+    attention, stream = kernels.attention, kernels.stream
     block = job.stack.block
     older = attention.flash2_share.value if block.attention == "flash2" else 1.0
     # Only products of weights run in 8 bits.
     wide = peak_flops(job.cluster, "bf16") if job.precision == "fp8" else peak
     share = block.attention_share.value * older
-    attention_halves = (attention.half_sequence.value, attention.half_rows.value)
     return Machine(
         peak_flops=peak,
-        gemm=Rate(peak * gemm.ceiling.value * gemm.sustained_share.value, halves, gemm.launch.value),
-        attention_forward=Rate(
-            wide * share * attention.forward_ceiling.value, attention_halves, attention.launch.value
-        ),
-        attention_backward=Rate(
-            wide * share * attention.backward_ceiling.value, attention_halves, attention.launch.value
-        ),
+        gemm=_gemm_rate(kernels, peak),
+        attention_forward=_attention_rate(kernels, wide * share, backward=False),
+        attention_backward=_attention_rate(kernels, wide * share, backward=True),
         stream_bandwidth=job.cluster.device.memory.bandwidth.value * stream.bandwidth_share.value,
         stream_launch=stream.launch.value,
         host_launch=job.stack.host_launch.value,
@@ -125,6 +124,25 @@ def machine_of(job: Job) -> Machine:
         overlap=_overlap(job.stack),
         element_bytes=4 if job.precision == "fp32" else 2,
     )
+
+
+def _gemm_rate(kernels: KernelSpec, peak: float) -> Rate:
+    """Return the rate of matrix products: from the measured table where there is one."""
+    curve, table = kernels.gemm, kernels.gemm_table
+    sustained = peak * curve.sustained_share.value
+    if table is not None:
+        return Rate(sustained, (), table.launch, gemm_grid(table))
+    halves = (curve.half_m.value, curve.half_n.value, curve.half_k.value)
+    return Rate(sustained * curve.ceiling.value, halves, curve.launch.value)
+
+
+def _attention_rate(kernels: KernelSpec, peak: float, *, backward: bool) -> Rate:
+    """Return the rate of attention in one direction: from the measured table where there is one."""
+    curve, table = kernels.attention, kernels.attention_table
+    if table is not None:
+        return Rate(peak, (), table.launch, attention_grid(table, backward=backward))
+    ceiling = curve.backward_ceiling if backward else curve.forward_ceiling
+    return Rate(peak * ceiling.value, (curve.half_sequence.value, curve.half_rows.value), curve.launch.value)
 
 
 def peak_flops(cluster: Cluster, precision: Precision) -> float:

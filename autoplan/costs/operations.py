@@ -18,6 +18,7 @@ import numpy as np
 
 from autoplan.costs.arrays import Array
 from autoplan.costs.machine import Machine, Rate
+from autoplan.costs.tables import AttentionGrid, GemmGrid, attention_efficiency, gemm_efficiency
 
 __all__ = ["attention_seconds", "gemm_seconds", "stream_seconds"]
 
@@ -59,6 +60,11 @@ def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine) -> Array:
     """
     m, n, k = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (m, n, k)))
     touched = machine.element_bytes * (m * n + m * k + n * k)
+    table = machine.gemm.table
+    if isinstance(table, GemmGrid):
+        # The table's launch is where memory-bound products start, not an addition to large ones.
+        compute = 2.0 * m * n * k / (machine.gemm.peak * gemm_efficiency(m, n, k, table))
+        return _blend(compute, touched / machine.stream_bandwidth + machine.gemm.launch)
     compute = _compute_seconds(2.0 * m * n * k, (m, n, k), machine.gemm)
     return _blend(compute, touched / machine.stream_bandwidth) + machine.gemm.launch
 
@@ -82,6 +88,9 @@ def attention_seconds(
     """
     rows = heads * sequences * tokens
     flops = 4.0 * rows * keys * head_dim
+    if isinstance(rate.table, AttentionGrid):
+        share = attention_efficiency(float(tokens), heads * sequences, head_dim, rate.table)
+        return np.asarray(flops / (rate.peak * share) + rate.launch)
     extents = (np.asarray(float(tokens)), rows)
     return _compute_seconds(flops, extents, rate) + rate.launch
 

@@ -196,9 +196,12 @@ def _microbatch_traffic(context: _Context, parameters: Array, trained: Array) ->
     each = zero3 if policy.rules.accumulates_locally else column(c.zero >= 2)
     group = Group(column(c.dp), column(c.tp))
     links = context.machine.links
-    gather = collective_seconds("all_gather", policy.memory.gathered_bytes * parameters, group, links)
-    wire = policy.overlap.gradient_bytes * trained
-    reduce = collective_seconds("reduce_scatter", wire, group, links)
+    # Each message pays the latency of its ring again.
+    messages = policy.overlap.messages
+    copy = policy.memory.gathered_bytes * parameters / messages
+    gather = messages * collective_seconds("all_gather", copy, group, links)
+    wire = policy.overlap.gradient_bytes * trained / messages
+    reduce = messages * collective_seconds("reduce_scatter", wire, group, links)
     return zero3 * gather, each * reduce
 
 
@@ -206,7 +209,7 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     """Return the exposed transfer at a stage boundary, one direction, one microbatch, shape [C, 1] [s].
 
     Each of v virtual stages sends its activations on: e T h bytes, over tp ranks where sequence
-    parallelism has split them.
+    parallelism has split them or the stack does so for the way.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
@@ -225,7 +228,8 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     c = candidates
     if c.pp == 1 or machine.overlap.pipeline or machine.overlap.everything:
         return np.zeros((len(c), 1))
-    split = np.where(c.sequence_parallel == 1, c.tp, 1)
+    cut = (c.sequence_parallel == 1) | job.stack.overlap.boundary_split
+    split = np.where(cut, c.tp, 1)
     elements = c.microbatch * float(job.workload.sequence_length) * job.model.hidden_size / split
     size = machine.element_bytes * elements
     once = point_to_point_seconds(size, (c.tp * c.dp).astype(np.float64), machine.links)

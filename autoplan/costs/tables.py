@@ -64,10 +64,9 @@ class GemmGrid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionGrid:
-    """Share of peak of fused attention over s and r, forward and backward, and rates over d."""
+    """Share of peak of fused attention in one direction over s and r, and rates over d."""
 
-    forward: Grid
-    backward: Grid
+    shares: Grid
     head_dim: Grid
 
 
@@ -145,20 +144,18 @@ def gemm_inside(m: ArrayLike, n: ArrayLike, k: ArrayLike, table: GemmGrid) -> Ma
     return within(table.shares, outputs, k)
 
 
-def attention_grid(table: AttentionTable) -> AttentionGrid:
-    """Return ``table`` made ready for ``attention_efficiency``."""
+def attention_grid(table: AttentionTable, *, backward: bool = False) -> AttentionGrid:
+    """Return ``table`` in one direction, made ready for ``attention_efficiency``."""
     shares = np.asarray(table.forward.shares)
+    if backward:
+        ratios = grid([table.backward.at], table.backward.values)
+        shares = np.minimum(1.0, shares * interpolated(ratios, table.forward.sequences)[:, None])
     axes = [table.forward.sequences, table.forward.rows]
-    ratio = interpolated(grid([table.backward.at], table.backward.values), table.forward.sequences)
-    return AttentionGrid(
-        forward=grid(axes, shares),
-        backward=grid(axes, np.minimum(1.0, shares * ratio[:, None])),
-        head_dim=grid([table.head_dim.at], table.head_dim.values),
-    )
+    return AttentionGrid(grid(axes, shares), grid([table.head_dim.at], table.head_dim.values))
 
 
 def attention_efficiency(
-    tokens: ArrayLike, rows: ArrayLike, head_dim: ArrayLike, table: AttentionGrid, *, backward: bool = False
+    tokens: ArrayLike, rows: ArrayLike, head_dim: ArrayLike, table: AttentionGrid
 ) -> Array:
     """Return the share of peak of fused attention over ``rows`` (heads x sequences) of ``tokens`` tokens.
 
@@ -167,14 +164,14 @@ def attention_efficiency(
 
     Leaves out: how many heads share keys and values; masks other than the causal one.
     """
-    shares = interpolated(table.backward if backward else table.forward, tokens, rows)
+    shares = interpolated(table.shares, tokens, rows)
     efficiency: Array = np.minimum(1.0, shares * interpolated(table.head_dim, head_dim))
     return efficiency
 
 
 def attention_inside(tokens: ArrayLike, rows: ArrayLike, head_dim: ArrayLike, table: AttentionGrid) -> Mask:
     """Return which shapes lie inside the range that was measured."""
-    inside: Mask = within(table.forward, tokens, rows) & within(table.head_dim, head_dim)
+    inside: Mask = within(table.shares, tokens, rows) & within(table.head_dim, head_dim)
     return inside
 
 

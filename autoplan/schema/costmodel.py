@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from autoplan.schema.base import Frozen, Sourced, SourcedSeconds, SourcedShare
 from autoplan.schema.hardware import sourced_numbers
+from autoplan.schema.tables import AttentionTable, GemmTable
 
 __all__ = [
     "AttentionCurve",
@@ -132,5 +133,11 @@ class KernelSpec(CostModel):
     valid_for: str = Field(description="range of shapes and formats inside which the curves were measured")
     gemm: GemmCurve = Field(description="matrix products")
     attention: AttentionCurve = Field(description="fused attention")
+    gemm_table: GemmTable | None = Field(
+        default=None, description="measured matrix products by shape; left out: the curve of `gemm`"
+    )
+    attention_table: AttentionTable | None = Field(
+        default=None, description="measured attention by shape; left out: the curve of `attention`"
+    )
     stream: StreamCurve = Field(description="memory-bound operations")
     collectives: Collectives = Field(description="collective operations")

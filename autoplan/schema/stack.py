@@ -128,6 +128,8 @@ class BlockPolicy(Frozen):
     )
     kernels: int = Field(ge=1, le=500, description="kernels of a layer's forward, all counted")
     fused_activation: bool = Field(description="one kernel for the gated activation (6f, not 8f bytes)")
+    fused_norms: bool = Field(default=True, description="one kernel for an RMSNorm, forward and backward")
+    fused_rotation: bool = Field(default=True, description="one kernel for the rotation of queries and keys")
     packed_qkv_kept: bool = Field(description="the packed qkv output stays alive beside rotated q and k")
     norm_copy_bytes: int = Field(
         default=0, ge=0, le=8, description="copy that a norm keeps beside its input, an element"
@@ -170,6 +172,12 @@ class OverlapPolicy(Frozen):
         description="share of communication hidden beside compute that slows the compute"
     )
     pipeline: bool = Field(description="stage boundaries are sent while the next microbatch computes")
+    boundary_split: bool = Field(
+        default=False, description="each tensor-parallel rank sends its share over a stage boundary"
+    )
+    messages: int = Field(
+        default=1, ge=1, le=64, description="collectives in which a layer is gathered or reduced"
+    )
     gradient_bytes: int = Field(ge=1, le=4, description="bytes of a gradient on the wire")
     every_microbatch: bool = Field(
         default=False, description="whole gradients are reduced after every microbatch, not once a step"

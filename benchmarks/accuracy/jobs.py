@@ -225,7 +225,9 @@ def _adapted(found: StackSpec, layout: RunLayout) -> StackSpec:
     if attention is not None and (attention == "eager") != (found.block.attention == "eager"):
         found = with_block(found, attention=attention)
     if "RMS kernel" in (layout.kernel or ""):
-        found = with_block(found, norm_copy_bytes=0)
+        found = with_block(found, norm_copy_bytes=0, fused_norms=True)
+    if layout.compile:
+        found = with_block(found, fused_norms=True, fused_rotation=True, fused_activation=True)
     if layout.precision == "bf16-pure":
         found = with_overlap(with_memory(found, **PURE_BF16), gradient_bytes=2)
     if layout.precision == "bf16-fp32-gather":

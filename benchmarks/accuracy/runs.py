@@ -70,6 +70,7 @@ class RunLayout(_Part):
     precision: str
     kernel: str | None = None
     overlap: str | None = None
+    compile: bool | None = None
 
 
 class Measured(_Part):
