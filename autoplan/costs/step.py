@@ -200,6 +200,8 @@ def _microbatch_traffic(context: _Context, parameters: Array, trained: Array) ->
     messages = policy.overlap.messages
     copy = policy.memory.gathered_bytes * parameters / messages
     gather = messages * collective_seconds("all_gather", copy, group, links)
+    if policy.overlap.gathers_into_lists:
+        gather = gather + messages * context.machine.host_launch * column(c.dp)
     wire = policy.overlap.gradient_bytes * trained / messages
     reduce = messages * collective_seconds("reduce_scatter", wire, group, links)
     return zero3 * gather, each * reduce
@@ -233,7 +235,7 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     elements = c.microbatch * float(job.workload.sequence_length) * job.model.hidden_size / split
     size = machine.element_bytes * elements
     once = point_to_point_seconds(size, (c.tp * c.dp).astype(np.float64), machine.links)
-    return column(once * c.vpp)
+    return column(once * c.vpp * job.stack.overlap.boundary_waits)
 
 
 @dataclass(frozen=True, slots=True)

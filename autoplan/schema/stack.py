@@ -175,6 +175,12 @@ class OverlapPolicy(Frozen):
     boundary_split: bool = Field(
         default=False, description="each tensor-parallel rank sends its share over a stage boundary"
     )
+    boundary_waits: int = Field(
+        default=1, ge=1, le=2, description="who waits for a transfer: the receiver (1), the sender too (2)"
+    )
+    gathers_into_lists: bool = Field(
+        default=False, description="a gather ends with one copy for each rank, launched by the host"
+    )
     messages: int = Field(
         default=1, ge=1, le=64, description="collectives in which a layer is gathered or reduced"
     )

@@ -73,6 +73,7 @@ _PRECISIONS: Final[dict[str, Precision]] = {
     "bf16-fp32-gather": "bf16",
     "fp16": "fp16",
     "fp32": "fp32",
+    "fp8": "fp8",
 }
 
 _TASKS: Final = frozenset({"pretrain", "sft"})
