@@ -208,6 +208,8 @@ def at_precision(job: Job) -> Job:
     elif job.precision == "fp8":
         changes = {"cast_bytes": memory.cast_bytes + memory.fp8_copy_bytes}
     own = stack.by_precision.get(job.precision)
-    changes |= own.changes() if own else {}
+    if own is not None:
+        changes |= own.memory_changes()
+        overlap = overlap.model_copy(update=own.overlap_changes())
     memory = memory.model_copy(update=changes)
     return replace(job, stack=stack.model_copy(update={"memory": memory, "overlap": overlap}))

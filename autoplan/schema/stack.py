@@ -232,10 +232,15 @@ class PrecisionPolicy(Frozen):
         default=None, ge=0, le=8, description="see memory.gradient_copy_bytes"
     )
     master_bytes: int | None = Field(default=None, ge=0, le=8, description="see memory.master_bytes")
+    reduced_bytes: int | None = Field(default=None, ge=1, le=4, description="see overlap.gradient_bytes")
 
-    def changes(self) -> dict[str, int]:
+    def memory_changes(self) -> dict[str, int]:
         """Return the fields of the memory policy that differ."""
-        return self.model_dump(exclude_none=True)
+        return self.model_dump(exclude_none=True, exclude={"reduced_bytes"})
+
+    def overlap_changes(self) -> dict[str, int]:
+        """Return the fields of the overlap policy that differ."""
+        return {} if self.reduced_bytes is None else {"gradient_bytes": self.reduced_bytes}
 
 
 class UncertaintySpec(Frozen):
