@@ -223,11 +223,26 @@ def _streams(job: Job, tokens: Array, candidates: Candidates, machine: Machine) 
     norms = 4 if model.post_norms else 2
     forward = (norms * trips.norm + 6) * h + trips.rotation * rotated + trips.activation * f
     backward = (norms * trips.norm_back + 6) * h + trips.rotation_back * rotated + trips.activation_back * f
+    if job.precision == "fp8":
+        casts = _cast_elements(job, candidates)
+        forward, backward = forward + casts[0], backward + casts[1]
     traffic = e * tokens * job.stack.block.elementwise_traffic.value
     return (
         stream_seconds(traffic * forward, machine, calls=_SMALL_KERNELS),
         stream_seconds(traffic * backward, machine, calls=_SMALL_KERNELS),
     )
+
+
+def _cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
+    """Elements moved for a token to cast what 8-bit products read: forward their inputs, backward gradients.
+
+    Each is read in 16 bits and written in 8, as it is and transposed: two elements of 16 bits.
+    """
+    model, t = job.model, candidates.tp.astype(np.float64)
+    h, q, f = float(model.hidden_size), model.heads * model.head_dim / t, model.ffn_size / t
+    k = model.kv_heads * model.head_dim / np.minimum(t, model.kv_heads)
+    up = 2 if model.gated else 1
+    return 2 * (2 * h + q + f), 2 * (2 * h + q + 2 * k + up * f)
 
 
 @dataclass(frozen=True, slots=True)
