@@ -223,7 +223,7 @@ def _streams(job: Job, tokens: Array, candidates: Candidates, machine: Machine) 
     norms = 4 if model.post_norms else 2
     forward = (norms * trips.norm + 6) * h + trips.rotation * rotated + trips.activation * f
     backward = (norms * trips.norm_back + 6) * h + trips.rotation_back * rotated + trips.activation_back * f
-    if job.precision == "fp8":
+    if job.precision == "fp8" and not job.stack.block.fused_casts:
         casts = _cast_elements(job, candidates)
         forward, backward = forward + casts[0], backward + casts[1]
     traffic = e * tokens * job.stack.block.elementwise_traffic.value

@@ -130,6 +130,9 @@ class BlockPolicy(Frozen):
     fused_activation: bool = Field(description="one kernel for the gated activation (6f, not 8f bytes)")
     fused_norms: bool = Field(default=True, description="one kernel for an RMSNorm, forward and backward")
     fused_rotation: bool = Field(default=True, description="one kernel for the rotation of queries and keys")
+    fused_casts: bool = Field(
+        default=False, description="under fp8 the kernel before a product writes its 8-bit input"
+    )
     packed_qkv_kept: bool = Field(description="the packed qkv output stays alive beside rotated q and k")
     norm_copy_bytes: int = Field(
         default=0, ge=0, le=8, description="copy that a norm keeps beside its input, an element"

@@ -228,7 +228,8 @@ def _adapted(found: StackSpec, layout: RunLayout) -> StackSpec:
     if "RMS kernel" in (layout.kernel or ""):
         found = with_block(found, norm_copy_bytes=0, fused_norms=True)
     if layout.compile:
-        found = with_block(found, fused_norms=True, fused_rotation=True, fused_activation=True)
+        fused = ("fused_norms", "fused_rotation", "fused_activation", "fused_casts")
+        found = with_block(found, **dict.fromkeys(fused, True))
     if layout.precision == "bf16-pure":
         found = with_overlap(with_memory(found, **PURE_BF16), gradient_bytes=2)
     if layout.precision == "bf16-fp32-gather":
