@@ -1,4 +1,4 @@
-"""``python -m benchmarks.accuracy [--runs FILE] [--check | --record] [--plot FILE]``."""
+"""``python -m benchmarks.accuracy [--runs FILE] [--check | --record] [--plot FILE] [--leave-out KEY]``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.accuracy.leaving import KEYS, calibration_fitter, left_out_of_file
+from benchmarks.accuracy.leaving_report import left_out_row, left_out_summary, render_left_out
 from benchmarks.accuracy.outcomes import Outcome, outcomes_of_file
 from benchmarks.accuracy.plot import accuracy_svg
 from benchmarks.accuracy.recorded import (
@@ -33,6 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
     Return 1 where a recorded figure is worse under ``--check``, 2 where a file cannot be read.
     """
     options = _parser().parse_args(arguments)
+    if options.leave_out:
+        return _leave_out(options)
     return run(
         options.runs,
         options.format,
@@ -52,7 +56,29 @@ def _parser() -> argparse.ArgumentParser:
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--check", action="store_true", help="fail where a recorded figure is worse")
     either.add_argument("--record", action="store_true", help="write the recorded figures anew")
+    either.add_argument(
+        "--leave-out",
+        choices=sorted(KEYS),
+        help="predict runs of each with coefficients fitted on the others",
+    )
     return parser
+
+
+def _leave_out(options: argparse.Namespace) -> int:
+    """Print the errors of predictions by fits that have not seen the group or source they predict."""
+    try:
+        fitter = calibration_fitter()
+    except ModuleNotFoundError as error:
+        print(f"nothing fits coefficients here yet: {error}", file=sys.stderr)
+        return 2
+    return run(
+        options.runs,
+        options.format,
+        read=lambda path: left_out_of_file(path, options.leave_out, fitter),
+        row_of=left_out_row,
+        summary_of=left_out_summary,
+        render=render_left_out,
+    )
 
 
 def _afterwards(options: argparse.Namespace, outcomes: Sequence[Outcome], summary: dict[str, Any]) -> int:
