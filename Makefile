@@ -34,10 +34,10 @@ floors: $(READY) ## who may import whom
 docs: $(READY) ## write docs/cli.md anew from the command line itself
 	@$(BIN)/python -m autoplan.cli.reference docs/cli.md
 
-bench: $(READY) ## speed, then the error on measured runs and on the memory oracle
-	@$(BIN)/python -m benchmarks.speed
-	@$(BIN)/python -m benchmarks.accuracy
+bench: $(READY) ## speed, error of memory and of step time; fails where a recorded error is worse
+	-@$(BIN)/python -m benchmarks.speed
 	@$(BIN)/python -m benchmarks.memory
+	@$(BIN)/python -m benchmarks.accuracy --check --plot docs/accuracy.svg
 
 clean: ## remove the environment and every cache
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -29,8 +29,12 @@ def run(
     row_of: Callable[[T], Mapping[str, Any]],
     summary_of: Callable[[Sequence[T]], dict[str, Any]],
     render: Callable[[dict[str, Any]], str],
+    then: Callable[[Sequence[T], dict[str, Any]], int] | None = None,
 ) -> int:
-    """Print the outcomes of ``file`` as a table or as one JSON object; 2 where it cannot be read."""
+    """Print the outcomes of ``file`` as a table or as one JSON object; 2 where it cannot be read.
+
+    ``then`` is what to do after printing, and returns the exit code.
+    """
     try:
         outcomes = read(file)
     except (OSError, ValueError) as error:
@@ -42,4 +46,4 @@ def run(
         print(json.dumps({"rows": rows, "summary": summary}, allow_nan=False))
     else:
         print(render(summary))
-    return 0
+    return then(outcomes, summary) if then else 0

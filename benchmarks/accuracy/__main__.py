@@ -1,25 +1,42 @@
-"""``python -m benchmarks.accuracy [--runs FILE] [--format table|json]``."""
+"""``python -m benchmarks.accuracy [--runs FILE] [--check | --record] [--plot FILE] [--leave-out KEY]``."""
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.accuracy.outcomes import outcomes_of_file
+from benchmarks.accuracy.leaving import KEYS, calibration_fitter, left_out_of_file
+from benchmarks.accuracy.leaving_report import left_out_row, left_out_summary, render_left_out
+from benchmarks.accuracy.outcomes import Outcome, outcomes_of_file
+from benchmarks.accuracy.plot import accuracy_svg
+from benchmarks.accuracy.recorded import (
+    RECORDED,
+    changes,
+    figures_of,
+    load_figures,
+    render_changes,
+    save_figures,
+)
 from benchmarks.accuracy.report import render
 from benchmarks.accuracy.summary import row_of, summary_of
 from benchmarks.command import parser_of, run
 
-__all__ = ["main"]
+__all__ = ["DEFAULT_RUNS", "main"]
 
-_DEFAULT = Path(__file__).parent / "data" / "training.yaml"
+DEFAULT_RUNS = Path(__file__).parent / "data" / "training.yaml"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the error of autoplan on a file of measured runs; 2 where the file cannot be read."""
-    parser = parser_of("accuracy", "Compare predictions with measured training runs, each row's own layout.")
-    parser.add_argument("--runs", type=Path, default=_DEFAULT, help="file of measured runs")
-    options = parser.parse_args(arguments)
+    """Print the error of autoplan on a file of measured runs.
+
+    Return 1 where a recorded figure is worse under ``--check``, 2 where a file cannot be read.
+    """
+    options = _parser().parse_args(arguments)
+    if options.leave_out:
+        return _leave_out(options)
     return run(
         options.runs,
         options.format,
@@ -27,7 +44,68 @@ def main(arguments: list[str] | None = None) -> int:
         row_of=row_of,
         summary_of=summary_of,
         render=render,
+        then=lambda outcomes, summary: _afterwards(options, outcomes, summary),
     )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("accuracy", "Compare predictions with measured training runs, each row's own layout.")
+    parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS, help="file of measured runs")
+    parser.add_argument("--recorded", type=Path, default=RECORDED, help="file of recorded figures")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw predicted against measured (SVG)")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--check", action="store_true", help="fail where a recorded figure is worse")
+    either.add_argument("--record", action="store_true", help="write the recorded figures anew")
+    either.add_argument(
+        "--leave-out",
+        choices=sorted(KEYS),
+        help="predict runs of each with coefficients fitted on the others",
+    )
+    return parser
+
+
+def _leave_out(options: argparse.Namespace) -> int:
+    """Print the errors of predictions by fits that have not seen the group or source they predict."""
+    try:
+        fitter = calibration_fitter()
+    except ModuleNotFoundError as error:
+        print(f"nothing fits coefficients here yet: {error}", file=sys.stderr)
+        return 2
+    return run(
+        options.runs,
+        options.format,
+        read=lambda path: left_out_of_file(path, options.leave_out, fitter),
+        row_of=left_out_row,
+        summary_of=left_out_summary,
+        render=render_left_out,
+    )
+
+
+def _afterwards(options: argparse.Namespace, outcomes: Sequence[Outcome], summary: dict[str, Any]) -> int:
+    """Draw, check and record as the options say; what is said goes beside JSON, not into it."""
+    notes = sys.stderr if options.format == "json" else sys.stdout
+    if options.plot:
+        options.plot.write_text(accuracy_svg(outcomes), encoding="utf-8")
+    if not (options.check or options.record):
+        return 0
+    now = figures_of(summary)
+    try:
+        found = changes({} if _is_new(options) else load_figures(options.recorded), now)
+    except (OSError, ValueError) as error:
+        print(f"cannot read {options.recorded}: {error}", file=sys.stderr)
+        return 2
+    print(f"\n{render_changes(found, options.recorded)}", file=notes)
+    if options.record:
+        save_figures(options.recorded, now)
+        print(f"{options.recorded} written anew", file=notes)
+        return 0
+    if found:
+        print("`python -m benchmarks.accuracy --record` records what is said now", file=notes)
+    return int(any(change.worse for change in found))
+
+
+def _is_new(options: argparse.Namespace) -> bool:
+    return bool(options.record) and not options.recorded.exists()
 
 
 if __name__ == "__main__":

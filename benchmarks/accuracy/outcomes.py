@@ -21,7 +21,7 @@ from benchmarks.accuracy.runs import Run
 from benchmarks.reading import Unreadable, read_entries
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
-__all__ = ["Outcome", "outcome_of", "outcomes_of_file"]
+__all__ = ["Outcome", "outcome_of", "outcomes_of_file", "publication"]
 
 #: Microbatches tried where a run's is not told.
 _MICROBATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -39,8 +39,8 @@ class Outcome:
     id: str
     group: str | None
     run: Run | None
+    job: Job | None = None
     plans: tuple[Plan, ...] = ()
-    measured_kernels: bool = False
     skipped: Skipped | None = None
 
     @property
@@ -69,6 +69,26 @@ class Outcome:
         return self.run.hardware.gpu if self.run else "?"
 
     @property
+    def source(self) -> str:
+        """Where the row was published, to the table."""
+        return self.run.source if self.run else "?"
+
+    @property
+    def publication(self) -> str:
+        """What published the row: tables of one repository or paper are one publication."""
+        return publication(self.source)
+
+    @property
+    def measured_kernels(self) -> bool:
+        """Whether the kernels of the row's device were measured."""
+        return self.job is not None and self.job.cluster.device.name in self.job.kernels.devices
+
+    @property
+    def known_stack(self) -> bool:
+        """Whether the row's stack has a cost model of its own; another stands in for it where not."""
+        return self.job is not None and self.job.stack.name == self.stack
+
+    @property
     def ran(self) -> bool:
         """Whether the run did not run out of memory."""
         return self.run is not None and not self.run.measured.oom
@@ -79,6 +99,26 @@ class Outcome:
         measured = self.run.step_seconds if self.run and self.ran else None
         predicted = self.predicted
         return None if predicted is None or measured is None else predicted.step_seconds / measured - 1.0
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether the measured step time lies in the predicted interval; None where either is missing."""
+        if self.error is None or self.run is None or self.predicted is None:
+            return None
+        measured = self.run.step_seconds or 0.0
+        return self.predicted.step_seconds_low <= measured <= self.predicted.step_seconds_high
+
+
+def publication(source: str) -> str:
+    """Return the repository or the authors that ``source`` begins with.
+
+    >>> publication("mosaicml/llm-foundry scripts/train/benchmarking/README.md H100 80GB BF16")
+    'mosaicml/llm-foundry'
+    >>> publication("Korthikanti et al., Reducing Activation Recomputation (MLSys 2023) Table 5")
+    'Korthikanti et al.'
+    """
+    first = source.split(" ", 1)[0]
+    return first if "/" in first else source.split(",", 1)[0]
 
 
 def _fits_then_fast(plan: Plan) -> tuple[bool, float]:
@@ -106,8 +146,7 @@ def outcome_of(entry: object, index: int) -> Outcome:
         return Outcome(name, group, run, skipped=skipped)
     except (AutoplanError, *EXPECTED) as error:
         return Outcome(name, group, run, skipped=skipped_by("autoplan refuses the job", error))
-    measured = job.cluster.device.name in job.kernels.devices
-    return Outcome(name, group, run, plans=plans, measured_kernels=measured)
+    return Outcome(name, group, run, job=job, plans=plans)
 
 
 def _text(entry: object, key: str) -> str | None:

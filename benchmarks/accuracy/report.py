@@ -20,6 +20,7 @@ def render(summary: Mapping[str, Any]) -> str:
         *_section("Complete rows", summary["complete"]),
         *_section("Incomplete rows, unknown fields at their fastest fitting choice", summary["incomplete"]),
         _ranges(summary["incomplete"]["ranges"]),
+        _coefficients(summary["coefficients"]),
     ]
     return "\n\n".join(parts)
 
@@ -39,6 +40,7 @@ def _section(title: str, section: Mapping[str, Any]) -> list[str]:
             [[*_errors(x), x["source"][:80]] for x in section["by_source"]],
         ),
         _quantiles(section["error_quantile_90"]),
+        _coverage(section["coverage"]),
         _memory(section["memory"]),
         _fitting(section["fitting"]),
         table("Skipped", ["rows", "reason"], [[n, x] for x, n in section["skip_reasons"].items()]),
@@ -58,12 +60,14 @@ def _order(row: Mapping[str, Any]) -> list[Cell]:
 
 def _stacks(section: Mapping[str, Any]) -> str:
     rows = [
-        [x["stack"], x["device"], *_errors(x), *_order(x["order"])] for x in section["by_stack_and_device"]
+        [x["stack"], x["device"], *_errors(x), percent(x["covered"]), *_order(x["order"])]
+        for x in section["by_stack_and_device"]
     ]
-    rows.append(["all", "", *_errors(section["step_time"]), *_order(section["order"])])
+    covered = percent(section["coverage"]["all"]["share"])
+    rows.append(["all", "", *_errors(section["step_time"]), covered, *_order(section["order"])])
     return table(
         "Error of step time, and order inside groups",
-        ["stack", "device", *_ERROR_HEAD, *_ORDER_HEAD],
+        ["stack", "device", *_ERROR_HEAD, "covered", *_ORDER_HEAD],
         rows,
     )
 
@@ -71,6 +75,27 @@ def _stacks(section: Mapping[str, Any]) -> str:
 def _quantiles(quantiles: Mapping[str, Any]) -> str:
     rows = [[name.replace("_", " "), percent(value)] for name, value in quantiles.items()]
     return table("90 % of step times are off by less than", ["devices", "error"], rows)
+
+
+def _coverage(coverage: Mapping[str, Any]) -> str:
+    rows = [[name.replace("_", " "), x["n"], percent(x["share"])] for name, x in coverage.items()]
+    return table("Measured step times inside the 90 % interval", ["runs", "n", "covered"], rows)
+
+
+def _coefficients(rows: list[Mapping[str, Any]]) -> str:
+    """Return every fitted coefficient with the runs behind it, and how many have too few."""
+    body = [
+        [x["rows"], x["groups"], x["sources"], x["thin"], f"{x['file']}: {x['name']} = {x['text']}"]
+        for x in rows
+    ]
+    head = ["rows", "groups", "sources", "flag", "coefficient"]
+    return f"{table('Fitted coefficients', head, body)}\n\n{_thin(rows)}"
+
+
+def _thin(rows: list[Mapping[str, Any]]) -> str:
+    on_runs = [x for x in rows if x["fitted_on_runs"]]
+    thin = sum(bool(x["thin"]) for x in on_runs)
+    return f"{thin} of {len(on_runs)} coefficients fitted on runs serve fewer than two sources or groups"
 
 
 def _memory(memory: Mapping[str, Any]) -> str:

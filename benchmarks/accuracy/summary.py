@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.accuracy.coefficients import coefficients_of
+from benchmarks.accuracy.coverage import coverage, coverage_by_mechanism
 from benchmarks.accuracy.outcomes import Outcome
 from benchmarks.accuracy.scores import (
     fitting,
@@ -48,6 +50,7 @@ def summary_of(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "skipped": sum(x.skipped is not None for x in outcomes),
         "complete": _section(complete),
         "incomplete": {**_section(incomplete), "ranges": _ranges(incomplete)},
+        "coefficients": [asdict(x) for x in coefficients_of(complete)],
     }
 
 
@@ -70,6 +73,7 @@ def _section(outcomes: Sequence[Outcome]) -> dict[str, Any]:
             "measured_kernels": _quantile(x for x in scored if x.measured_kernels),
             "other_devices": _quantile(x for x in scored if not x.measured_kernels),
         },
+        "coverage": {name: asdict(x) for name, x in coverage_by_mechanism(outcomes).items()},
         "memory": {kind: asdict(spread(e)) for kind, e in memory_errors(outcomes).items()},
         "fitting": asdict(fitting(outcomes)),
         "worst": [_worst(x) for x in _by_error(scored)[:WORST]],
@@ -88,7 +92,13 @@ def _errors(outcomes: Iterable[Outcome]) -> dict[str, Any]:
 
 def _by_stack_and_device(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     return [
-        {"stack": stack, "device": device, **_errors(members), "order": asdict(order(members))}
+        {
+            "stack": stack,
+            "device": device,
+            **_errors(members),
+            "covered": coverage(members).share,
+            "order": asdict(order(members)),
+        }
         for (stack, device), members in grouped(outcomes, lambda x: (x.stack, x.device)).items()
     ]
 

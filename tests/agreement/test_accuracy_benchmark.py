@@ -4,17 +4,15 @@ import copy
 import doctest
 import json
 import math
-from pathlib import Path
 
 import pytest
 
 from benchmarks import policies, reading, skips, tables
-from benchmarks.accuracy import jobs, scores
+from benchmarks.accuracy import coefficients, jobs, outcomes, recorded, scores
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.outcomes import outcome_of
 from benchmarks.accuracy.scores import kendall, regret, spread
 
-DATA = Path(__file__).resolve().parents[2] / "benchmarks" / "accuracy" / "data" / "training.yaml"
 ROW_KEYS = {
     "id",
     "group",
@@ -25,20 +23,6 @@ ROW_KEYS = {
     "skipped",
 }
 PREDICTED = ROW_KEYS - {"id", "group", "skipped"}
-
-
-@pytest.fixture(scope="module")
-def lines():
-    """Every twelfth row of the file, as it is written."""
-    text = DATA.read_text(encoding="utf-8")
-    return [line for line in text.splitlines() if line.startswith("- {")][::12]
-
-
-@pytest.fixture(scope="module")
-def row(lines):
-    """A complete row that can be scored."""
-    rows = [json.loads(line[2:]) for line in lines]
-    return next(r for r in rows if r["complete"] and r["measured"]["step_time_s"] and r["stack"] == "fsdp1")
 
 
 def result(path, capsys):
@@ -207,7 +191,9 @@ def test_spread_tells_size_and_sign():
     assert spread([]).median is None
 
 
-@pytest.mark.parametrize("module", [jobs, policies, reading, scores, skips, tables])
+@pytest.mark.parametrize(
+    "module", [coefficients, jobs, outcomes, policies, reading, recorded, scores, skips, tables]
+)
 def test_examples_in_docstrings_hold(module):
     """The benchmark package is outside of pytest's own doctest paths."""
     assert doctest.testmod(module).failed == 0

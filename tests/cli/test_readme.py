@@ -2,8 +2,8 @@
 
 In a document, ```` ```console ```` blocks hold commands after ``$`` and their output, ```` ```python ````
 blocks hold a session after ``>>>``, and a block whose first line is ``# file: NAME`` is a file that the
-commands after it may read. Tables between ``<!-- benchmark: NAME -->`` and ``<!-- end -->`` are what the
-benchmark of that name computes.
+commands after it may read. Tables between ``<!-- benchmark: NAME -->`` and ``<!-- end -->`` are what a
+benchmark computes, and so is the picture ``docs/accuracy.svg``.
 
 After a change of what the program prints, write the documents anew::
 
@@ -28,12 +28,14 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
     ROOT / "README.md",
     *sorted((ROOT / "docs" / "formulas").glob("*.md")),
+    ROOT / "docs" / "accuracy.md",
     ROOT / "docs" / "memory-by-hand.md",
     ROOT / "docs" / "search.md",
     ROOT / "costmodels" / "README.md",
     ROOT / "specs" / "README.md",
     ROOT / "specs" / "jobs" / "README.md",
 ]
+PICTURE = ROOT / "docs" / "accuracy.svg"
 COLUMNS = 92
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FIGURES = re.compile(r"^(<!-- benchmark: (\w+) -->\n)(.*?)^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
@@ -104,11 +106,33 @@ def renewed_session(body, names, folder):
     return "".join(f"{line}\n" for line in lines)
 
 
+@functools.cache
+def accuracy_outcomes():
+    """Return the benchmark's predictions of measured runs, which take seconds."""
+    from benchmarks.accuracy.__main__ import DEFAULT_RUNS
+    from benchmarks.accuracy.outcomes import outcomes_of_file
+
+    return outcomes_of_file(DEFAULT_RUNS)
+
+
+@functools.cache
+def accuracy_summary():
+    """Return what the accuracy benchmark makes of them."""
+    from benchmarks.accuracy.summary import summary_of
+
+    return summary_of(accuracy_outcomes())
+
+
+def accuracy_picture():
+    """Return the picture of predicted against measured step times, as the benchmark draws it."""
+    from benchmarks.accuracy.plot import accuracy_svg
+
+    return accuracy_svg(accuracy_outcomes())
+
+
 def accuracy_figures():
     """Return the errors against measured runs, as the benchmark computes them."""
-    from benchmarks.accuracy.__main__ import main
-
-    summary = printed_in_process(main)["summary"]
+    summary = accuracy_summary()
     complete = summary["complete"]
     order, fitting, bars = (complete[key] for key in ("order", "fitting", "error_quantile_90"))
     spreads = {"step time": complete["step_time"]}
@@ -133,6 +157,55 @@ def accuracy_figures():
     )
 
 
+def stack_figures():
+    """Return the errors of step time for each stack on each device."""
+    complete = accuracy_summary()["complete"]
+    whole = {"stack": "all", "device": "", "covered": complete["coverage"]["all"]["share"]}
+    whole |= {**complete["step_time"], "order": complete["order"]}
+    shares = ("median", "mean", "p90", "worst")
+    rows = [
+        [
+            *(x[key] for key in ("stack", "device", "n", "skipped")),
+            *(percent(x[key]) for key in shares),
+            percent(x["bias"], "+"),
+            percent(x["covered"]),
+            percent(x["order"]["regret"]),
+            "-" if x["order"]["tau"] is None else f"{x['order']['tau']:.2f}",
+        ]
+        for x in [*complete["by_stack_and_device"], whole]
+    ]
+    return markdown(
+        ["stack", "device", "runs", "skipped", *shares, "bias", "covered", "regret", "tau"], rows, left=2
+    )
+
+
+def coverage_figures():
+    """Return how many measured step times lie in the predicted interval."""
+    names = {
+        "all": "all",
+        "measured_kernels": "on devices whose kernels were measured",
+        "other_devices": "on other devices",
+        "known_stack": "of stacks with a cost model of their own",
+        "stand_in_stack": "of stacks that another stands in for",
+    }
+    coverage = accuracy_summary()["complete"]["coverage"]
+    rows = [[name, coverage[key]["n"], percent(coverage[key]["share"])] for key, name in names.items()]
+    return markdown(["runs", "n", "inside the 90 % interval"], rows)
+
+
+def coefficient_figures():
+    """Return every fitted coefficient with the runs behind it."""
+    coefficients = accuracy_summary()["coefficients"]
+    keys = ("file", "name", "text", "fitted_on", "rows", "groups", "sources", "thin")
+    on_runs = [x for x in coefficients if x["fitted_on_runs"]]
+    thin = sum(bool(x["thin"]) for x in on_runs)
+    rows = [[x[key] for key in keys] for x in coefficients]
+    head = ["file", "coefficient", "value", "fitted on", "runs", "groups", "sources", "thin"]
+    counts = f"{len(coefficients)} coefficients are fitted, {len(on_runs)} of them on runs"
+    words = f"{counts}. Of these, {thin} serve fewer than two sources or groups."
+    return f"{words}\n\n{markdown(head, rows, left=4)}"
+
+
 def memory_figures():
     """Return the errors against bytes counted on real modules, as the benchmark computes them."""
     from benchmarks.memory.__main__ import main
@@ -154,18 +227,21 @@ def printed_in_process(main):
 
 
 def percent(share, sign=""):
-    """Return a share as the documents write it."""
-    return f"{100 * share:{sign}.1f} %"
+    """Return a share as the documents write it, a dash for none."""
+    return "-" if share is None else f"{100 * share:{sign}.1f} %"
 
 
-def markdown(head, rows):
-    """Return a table in Markdown, its first column to the left and the others to the right."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+def markdown(head, rows, left=1):
+    """Return a table in Markdown, its first columns to the left and the others to the right."""
+    lines = [head, [*["---"] * left, *["---:"] * (len(head) - left)], *rows]
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
 FIGURES_OF = {
-    "accuracy": functools.cache(accuracy_figures),
+    "accuracy": accuracy_figures,
+    "stacks": stack_figures,
+    "coverage": coverage_figures,
+    "coefficients": coefficient_figures,
     "memory": functools.cache(memory_figures),
 }
 
@@ -181,6 +257,30 @@ def test_examples_print_what_the_document_shows(document, tmp_path):
     text = document.read_text(encoding="utf-8")
 
     assert comparable(renewed(text, tmp_path)) == comparable(text)
+
+
+def alike(one, other, far=0.15):
+    """Return whether two pictures are the same but for what rounding moves: their numbers are close."""
+    number = re.compile(r"-?\d+(?:\.\d+)?")
+    if number.sub("#", one) != number.sub("#", other):
+        return False
+    pairs = zip(number.findall(one), number.findall(other), strict=True)
+    return all(abs(float(a) - float(b)) <= far for a, b in pairs)
+
+
+def test_the_picture_of_accuracy_is_current():
+    """The picture in the documents shows what the benchmark predicts now."""
+    assert alike(PICTURE.read_text(encoding="utf-8"), accuracy_picture())
+
+
+def test_a_stale_picture_is_noticed():
+    """Numbers may differ by what rounding does; a mark that moved, is gone or says more is told."""
+    mark = '<use x="10.2" y="3.0" /><text>median 3.4 %</text>'
+
+    assert alike(mark, mark.replace("10.2", "10.3").replace("3.4", "3.5"))
+    assert not alike(mark, mark.replace("10.2", "12.2"))
+    assert not alike(mark, mark * 2)
+    assert not alike(mark, mark.replace("median", "mean"))
 
 
 def test_the_readme_opens_with_a_spec_a_command_and_its_table():
@@ -209,7 +309,7 @@ def test_an_example_may_read_the_files_shown_before_it(tmp_path):
 
 
 def write_documents():
-    """Write every document anew, and say which of them changed."""
+    """Write every document and the picture anew, and say which of them changed."""
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
@@ -217,6 +317,9 @@ def write_documents():
         if new != text:
             document.write_text(new, encoding="utf-8")
             print(f"{document.relative_to(ROOT)} written anew")  # noqa: T201 - this is a program
+    if not (PICTURE.exists() and alike(PICTURE.read_text(encoding="utf-8"), accuracy_picture())):
+        PICTURE.write_text(accuracy_picture(), encoding="utf-8")
+        print(f"{PICTURE.relative_to(ROOT)} drawn anew")  # noqa: T201 - this is a program
 
 
 if __name__ == "__main__":

@@ -1,0 +1,139 @@
+"""Predictions of runs by coefficients that were fitted without them: all runs of a group or of a source.
+
+Whatever fits is handed in, so that this module knows nothing of how. A fit without a source may still
+profit from it: shipped values that a fit starts from may have been chosen with these runs in sight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from autoplan.costs.predict import Prediction
+from autoplan.planning import evaluate
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+from benchmarks.accuracy.outcomes import Outcome, outcomes_of_file
+
+__all__ = [
+    "KEYS",
+    "Fitted",
+    "Fitter",
+    "LeftOut",
+    "Observation",
+    "calibration_fitter",
+    "left_out",
+    "left_out_of_file",
+    "observations_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A measured step of a complete row: the job and layout that ran, and its seconds."""
+
+    id: str
+    stack: str
+    group: str
+    source: str
+    job: Job
+    layout: Layout
+    seconds: float
+
+
+class Fitted(Protocol):
+    """Coefficients that were fitted to observations."""
+
+    def job(self, job: Job, /) -> Job:
+        """Return ``job`` with the fitted coefficients."""
+        ...
+
+
+Fitter = Callable[[Sequence[Observation]], Fitted]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """An observation and its prediction by a fit that has not seen it.
+
+    ``seen`` counts the others of the fit that its stack's cost model prices, too: where there are none,
+    the stack's coefficients are still the shipped ones.
+    """
+
+    observation: Observation
+    predicted: Prediction
+    seen: int
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured step time, less one."""
+        return self.predicted.step_seconds / self.observation.seconds - 1.0
+
+    @property
+    def covered(self) -> bool:
+        """Whether the measured step time lies in the predicted interval."""
+        return self.predicted.step_seconds_low <= self.observation.seconds <= self.predicted.step_seconds_high
+
+
+#: What is left out together: tables of one repository or paper are one source.
+KEYS: Final[Mapping[str, Callable[[Observation], str]]] = {
+    "group": lambda observation: observation.group,
+    "source": lambda observation: observation.source,
+}
+
+
+def observations_of(outcomes: Sequence[Outcome]) -> list[Observation]:
+    """Return the complete rows whose step time was measured and can be predicted."""
+    found = (_observation(outcome) for outcome in outcomes if outcome.complete)
+    return [observation for observation in found if observation is not None]
+
+
+def _observation(outcome: Outcome) -> Observation | None:
+    run, job, plan = outcome.run, outcome.job, outcome.plan
+    seconds = run.step_seconds if run and outcome.ran else None
+    if job is None or plan is None or seconds is None:
+        return None
+    group = outcome.group or outcome.id
+    return Observation(outcome.id, outcome.stack, group, outcome.publication, job, plan.layout, seconds)
+
+
+def left_out(observations: Sequence[Observation], by: str, fitter: Fitter) -> list[LeftOut]:
+    """Return every observation as predicted by a fit to those of all other groups, or sources.
+
+    One that would leave nothing to fit is left out of the answer.
+    """
+    key = KEYS[by]
+    found: list[LeftOut] = []
+    for held in sorted({key(x) for x in observations}):
+        others = [x for x in observations if key(x) != held]
+        if others:
+            fitted = fitter(others)
+            found += [_predicted(x, fitted, others) for x in observations if key(x) == held]
+    return found
+
+
+def _predicted(observation: Observation, fitted: Fitted, others: Sequence[Observation]) -> LeftOut:
+    seen = sum(x.job.stack.name == observation.job.stack.name for x in others)
+    plan = evaluate(fitted.job(observation.job), observation.layout)
+    return LeftOut(observation, plan.predicted, seen)
+
+
+def left_out_of_file(path: Path, by: str, fitter: Fitter) -> list[LeftOut]:
+    """Return what ``left_out`` does for the rows of ``path``; raises as ``read_entries`` does."""
+    return left_out(observations_of(outcomes_of_file(path)), by, fitter)
+
+
+def calibration_fitter() -> Fitter:
+    """Return autoplan's own fit; raises ModuleNotFoundError where this autoplan has none."""
+    calibration: Any = import_module("autoplan.calibration")
+
+    def fitter(observations: Sequence[Observation]) -> Fitted:
+        fitted: Fitted = calibration.fit(
+            [calibration.Observation(x.job, x.layout, x.seconds, x.group) for x in observations]
+        )
+        return fitted
+
+    return fitter

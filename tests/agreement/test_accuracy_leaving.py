@@ -1,0 +1,116 @@
+"""A fit predicts runs of a group or source only without having seen any of it."""
+
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+
+from autoplan.schema.job import Job
+from benchmarks.accuracy import __main__ as program
+from benchmarks.accuracy.leaving import KEYS, left_out, observations_of
+from benchmarks.accuracy.leaving_report import left_out_row, left_out_summary, render_left_out
+from benchmarks.policies import with_block
+
+
+@dataclass
+class Unfused:
+    """A fit that makes every norm and activation move ten times the bytes."""
+
+    factor: float = 10.0
+
+    def job(self, job: Job) -> Job:
+        """Return ``job`` with another coefficient."""
+        traffic = job.stack.block.elementwise_traffic
+        changed = traffic.model_copy(update={"value": self.factor * traffic.value})
+        return replace(job, stack=with_block(job.stack, elementwise_traffic=changed))
+
+
+class Spy:
+    """A fitter that remembers what it was shown."""
+
+    def __init__(self, factor=1.0):
+        self.seen = []
+        self.factor = factor
+
+    def __call__(self, observations):
+        """Return a fit of ``observations``."""
+        self.seen.append(observations)
+        return Unfused(self.factor)
+
+
+@pytest.fixture(scope="module")
+def observations(predicted):
+    """The complete rows among the fixture's that have a measured step time."""
+    return observations_of(predicted)
+
+
+@pytest.mark.parametrize("by", ["group", "source"])
+def test_no_fit_sees_what_it_predicts(by, observations):
+    """Every row is predicted once, by a fit to all rows of all other keys."""
+    spy, key = Spy(), KEYS[by]
+    found = left_out(observations, by, spy)
+
+    assert sorted(x.observation.id for x in found) == sorted(x.id for x in observations)
+    assert len(spy.seen) == len({key(x) for x in observations}) > 2
+    held = [{key(x) for x in observations} - {key(x) for x in seen} for seen in spy.seen]
+    assert all(len(keys) == 1 for keys in held)
+
+
+def test_rows_whose_stack_no_other_run_shows_are_counted(observations):
+    """Where a whole stack is left out, its coefficients stay as shipped, and the summary says so."""
+    mosaic = [x for x in observations if x.job.stack.name == "fsdp1"]
+    found = left_out(observations, "source", Spy())
+
+    assert {x.seen for x in found if x.observation in mosaic} == {0}
+    assert left_out_summary(found)["all"]["not_refitted"] >= len(mosaic) > 0
+
+
+def test_predictions_are_those_of_the_fit(observations, predicted):
+    """A fit that changes nothing predicts what is shipped; one that slows the stack predicts no less.
+
+    Steps that wait for the host to launch kernels do not feel it.
+    """
+    shipped = {x.id: x.predicted for x in predicted}
+    same, slow = left_out(observations, "source", Spy()), left_out(observations, "source", Spy(10.0))
+
+    assert all(x.predicted == shipped[x.observation.id] for x in same)
+    ratios = [b.predicted.step_seconds / a.predicted.step_seconds for a, b in zip(same, slow, strict=True)]
+    assert min(ratios) >= 1.0
+    assert sorted(ratios)[len(ratios) // 2] > 1.1
+
+
+def test_nothing_is_predicted_where_nothing_is_left_to_fit(observations):
+    """One group alone cannot be left out."""
+    one = [replace(x, group="same") for x in observations[:3]]
+
+    assert left_out(one, "group", Spy()) == []
+    assert left_out_summary([])["all"]["n"] == 0
+
+
+def test_the_summary_has_errors_and_coverage_of_each_stack(observations):
+    """Stacks add up to all; the table shows what programs get."""
+    found = left_out(observations, "source", Spy())
+    summary = left_out_summary(found)
+
+    assert sum(x["n"] for x in summary["by_stack"]) == summary["all"]["n"] == len(found)
+    assert summary["all"]["covered"] == sum(x.covered for x in found) / len(found)
+    assert "fsdp1" in render_left_out(summary)
+    assert json.dumps([left_out_row(x) for x in found], allow_nan=False)
+
+
+def test_the_command_fits_with_what_autoplan_has(lines, tmp_path, capsys, monkeypatch):
+    """Where autoplan fits nothing, the command says so with exit code 2."""
+    path = tmp_path / "runs.yaml"
+    path.write_text("runs:\n" + "\n".join(lines[:12]) + "\n", encoding="utf-8")
+    command = ["--runs", str(path), "--leave-out", "source", "--format", "json"]
+
+    monkeypatch.setattr(program, "calibration_fitter", Spy)
+    assert program.main(command) == 0
+    assert json.loads(capsys.readouterr().out)["summary"]["all"]["n"] > 0
+
+    def missing():
+        raise ModuleNotFoundError("No module named 'autoplan.calibration'")
+
+    monkeypatch.setattr(program, "calibration_fitter", missing)
+    assert program.main(command) == 2
+    assert "autoplan.calibration" in capsys.readouterr().err
