@@ -76,7 +76,8 @@ def gathered_of(scope: Scope) -> Gathered:
     c, zero = float(policy.gathered_bytes), np.zeros((len(scope.candidates), scope.candidates.pp))
     sharded = scope.parameters_sharded
     some = sharded * (scope.zero == 3)
-    kept = c * sharded * (scope.zero == 2) + policy.cast_bytes
+    # Casts of sharded parameters are gathered and freed with them.
+    kept = c * sharded * (scope.zero == 2) + policy.cast_bytes * (1.0 - sharded)
     embedding, head = scope.first * parts.embedding.total, scope.last * parts.head.total
     layer = scope.padded(parts.layer)
     root = some * c * (embedding + head) if parts.tied else zero

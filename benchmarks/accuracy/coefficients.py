@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from autoplan.catalog import entry_names, load_entry
 from autoplan.schema.base import Sourced, SourcedSeconds, SourcedShare
@@ -26,6 +26,8 @@ LEAST: Final = 2
 _RUNS: Final = "benchmarks/accuracy"
 
 _Kind = Literal["stack", "kernels"]
+#: A fitted number: its kind of file, its entry, its field, itself.
+_Found: TypeAlias = tuple[_Kind, str, str, Sourced]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,17 @@ class Coefficient:
 
 
 def coefficients_of(outcomes: Sequence[Outcome]) -> list[Coefficient]:
-    """Return every fitted coefficient of the shipped cost models, by file."""
-    return [
-        _coefficient(outcomes, kind, entry, where, number) for kind, entry, where, number in _fitted_numbers()
-    ]
+    """Return every fitted coefficient of the shipped cost models; one value for several files is one."""
+    shared: dict[tuple[str, ...], list[_Found]] = {}
+    for found in _fitted_numbers():
+        kind, entry, where, number = found
+        key = (kind, where, _value(number)[1], _source_text(kind, entry, number))
+        shared.setdefault(key, []).append(found)
+    return [_coefficient(outcomes, several) for several in shared.values()]
 
 
 @cache
-def _fitted_numbers() -> tuple[tuple[_Kind, str, str, Sourced], ...]:
+def _fitted_numbers() -> tuple[_Found, ...]:
     return tuple(
         (kind, entry, where, number)
         for kind, entry in _entries()
@@ -72,22 +77,23 @@ def _entries() -> Iterator[tuple[_Kind, str]]:
             yield kind, name
 
 
-def _coefficient(
-    outcomes: Sequence[Outcome], kind: _Kind, entry: str, where: str, number: Sourced
-) -> Coefficient:
-    behind = [x for x in outcomes if _serves(kind, entry, where, x)]
-    groups, sources = len({x.group for x in behind}), len({x.publication for x in behind})
+def _source_text(kind: _Kind, entry: str, number: Sourced) -> str:
     told = load_entry(kind, entry)
-    source = told.sources.get(number.source, "") if isinstance(told, CostModel) else ""
-    folder = "stacks" if kind == "stack" else "kernels"
+    return told.sources.get(number.source, "") if isinstance(told, CostModel) else ""
+
+
+def _coefficient(outcomes: Sequence[Outcome], several: Sequence[_Found]) -> Coefficient:
+    kind, entry, where, number = several[0]
+    behind = [x for x in outcomes if any(_serves(k, name, w, x) for k, name, w, _ in several)]
+    groups, sources = len({x.group for x in behind}), len({x.publication for x in behind})
     value, text = _value(number)
     return Coefficient(
-        file=f"{folder}/{entry}.yaml",
+        file=f"{'stacks' if kind == 'stack' else 'kernels'}: {', '.join(name for _, name, _, _ in several)}",
         name=where,
         value=value,
         text=text,
         fitted_on=number.source,
-        fitted_on_runs=_RUNS in source,
+        fitted_on_runs=_RUNS in _source_text(kind, entry, number),
         rows=len(behind),
         groups=groups,
         sources=sources,

@@ -50,7 +50,7 @@ def summary_of(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "skipped": sum(x.skipped is not None for x in outcomes),
         "complete": _section(complete),
         "incomplete": {**_section(incomplete), "ranges": _ranges(incomplete)},
-        "coefficients": [asdict(x) for x in coefficients_of(complete)],
+        "coefficients": [asdict(x) for x in coefficients_of(outcomes)],
     }
 
 

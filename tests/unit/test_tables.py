@@ -247,11 +247,11 @@ def test_a_larger_product_never_takes_less_time(table, m, n, k, axis, more):
 def test_longer_wider_and_more_attention_never_takes_less_time(cells, ratios, shape, axis, more, backward):
     """The same for attention at a given number of keys, forward and backward."""
     text = ATTENTION.replace("[[0.1, 0.2], [0.3, 0.5]]", str([cells[:2], cells[2:]]))
-    table = attention_grid(attention(text.replace("[0.7, 1]", str(ratios))))
+    table = attention_grid(attention(text.replace("[0.7, 1]", str(ratios))), backward=backward)
     grown = list(shape)
     grown[axis] += more
     points = [np.array(pair, dtype=np.float64) for pair in zip(shape, grown, strict=True)]
-    shares = attention_efficiency(*points, table, backward=backward)
+    shares = attention_efficiency(*points, table)
     before, after = np.prod(points, axis=0) / shares
 
     assert np.all((shares > 0) & (shares <= 1))
@@ -263,5 +263,6 @@ def test_backward_and_head_size_scale_the_forward_share():
     table = attention_grid(attention())
 
     assert attention_efficiency(4096, 32, 128, table) == pytest.approx(0.5)
-    assert attention_efficiency(4096, 32, 128, table, backward=True) == pytest.approx(0.4)
+    back = attention_grid(attention(), backward=True)
+    assert attention_efficiency(4096, 32, 128, back) == pytest.approx(0.4)
     assert attention_efficiency(4096, 32, 64, table) == pytest.approx(0.35)
