@@ -19,7 +19,7 @@ import numpy as np
 from autoplan.costs.arrays import Array
 from autoplan.costs.machine import Machine, Rate
 
-__all__ = ["attention_seconds", "gemm_seconds", "stream_seconds"]
+__all__ = ["attention_seconds", "gemm_seconds", "product_seconds", "stream_seconds"]
 
 #: How sharply compute and memory limits blend where they are close; 4 fits the sweeps best.
 _BLEND = 4.0
@@ -50,10 +50,17 @@ def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine) -> Array:
     Leaves out: tile and wave quantisation (up to 20 % on single shapes), fp32 accumulation into an
     existing gradient, transposed layouts.
     """
-    m, n, k = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (m, n, k)))
-    touched = machine.element_bytes * (m * n + m * k + n * k)
-    compute = _compute_seconds(2.0 * m * n * k, (m, n, k), machine.gemm)
-    return _blend(compute, touched / machine.stream_bandwidth) + machine.gemm.launch
+    return product_seconds((m, n, k), machine.gemm, machine.stream_bandwidth, machine.element_bytes)
+
+
+def product_seconds(
+    extents: tuple[Array, Array, Array], rate: Rate, bandwidth: float, element_bytes: int
+) -> Array:
+    """Return the time of products of ``extents`` (m, n, k) at any rate, as ``gemm_seconds`` does."""
+    m, n, k = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in extents))
+    touched = element_bytes * (m * n + m * k + n * k)
+    compute = _compute_seconds(2.0 * m * n * k, (m, n, k), rate)
+    return _blend(compute, touched / bandwidth) + rate.launch
 
 
 def attention_seconds(

@@ -9,7 +9,7 @@ import numpy as np
 from autoplan.costs.arrays import Array, Candidates, column, flag
 from autoplan.costs.block import block_times, tensor_group, tensor_seconds
 from autoplan.costs.collectives import Group, collective_seconds, point_to_point_seconds
-from autoplan.costs.footprint import footprint_of
+from autoplan.costs.footprint import Footprint, footprint_of
 from autoplan.costs.machine import Machine
 from autoplan.costs.operations import gemm_seconds, stream_seconds
 from autoplan.costs.optimizers import state_bytes
@@ -88,8 +88,12 @@ class _Context:
         return outside
 
 
-def price_stages(job: Job, candidates: Candidates, machine: Machine) -> Stages:
+def price_stages(
+    job: Job, candidates: Candidates, machine: Machine, *, memory: Footprint | None = None
+) -> Stages:
     """Return the stage coefficients of each candidate, arrays of shape [C, p].
+
+    ``memory`` is their footprint where it is known already.
 
     Leaves out: nothing; the parts say what they do.
     """
@@ -98,7 +102,7 @@ def price_stages(job: Job, candidates: Candidates, machine: Machine) -> Stages:
     coefficients = {**_times(context), **_tails(context)}
     shape = (len(candidates), candidates.pp)
     times = {name: np.broadcast_to(x, shape) for name, x in coefficients.items()}
-    return Stages(**times, memory=footprint_of(scope))
+    return Stages(**times, memory=memory or footprint_of(scope))
 
 
 def _times(context: _Context) -> dict[str, Array]:
