@@ -21,6 +21,7 @@ __all__ = [
     "format_seconds",
     "format_share",
     "parse_quantity",
+    "quantity_text",
 ]
 
 Dimension = Literal["bytes", "bytes/s", "FLOP/s", "seconds", "share", "watts"]
@@ -107,6 +108,46 @@ def parse_quantity(text: object, dimension: Dimension) -> float:
     if not math.isfinite(value):
         raise UnitError(f"{_quoted(text)} is too large")
     return value
+
+
+#: Units that a file is written in; of two texts of one length, the earlier unit's is taken.
+_WRITTEN: Final[dict[Dimension, tuple[str, ...]]] = {
+    "bytes": ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "kB", "B"),
+    "bytes/s": ("TB/s", "GB/s", "MB/s", "B/s"),
+    "FLOP/s": ("PFLOP/s", "TFLOP/s", "GFLOP/s", "FLOP/s"),
+    "seconds": ("h", "min", "s", "ms", "us", "ns"),
+    "share": ("%",),
+    "watts": ("kW", "W"),
+}
+
+
+_ROUNDING: Final = 1e-14
+
+
+def quantity_text(value: float, dimension: Dimension) -> str:
+    """Return the shortest text that ``parse_quantity`` reads as ``value``, to the rounding of a float.
+
+    >>> quantity_text(3.35e12, "bytes/s"), quantity_text(0.87, "share"), quantity_text(5e-6, "seconds")
+    ('3.35 TB/s', '87 %', '5 us')
+    """
+    units = DIMENSIONS[dimension]
+    texts = [
+        f"{_digits(value / units[unit], digits)} {unit}"
+        for digits in range(1, 18)
+        for unit in _WRITTEN[dimension]
+    ]
+    errors = {text: abs(parse_quantity(text, dimension) - value) for text in texts}
+    close = [text for text, error in errors.items() if error <= _ROUNDING * value]
+    if not close:
+        return min(texts, key=lambda text: errors[text])
+    # A digit or two more are worth being exact; fifteen more are not.
+    most = len(min(close, key=len)) + 2
+    return min(close, key=lambda text: (len(text) > most, errors[text] > 0, len(text)))
+
+
+def _digits(value: float, digits: int) -> str:
+    text = f"{value:.{digits}g}"
+    return f"{float(text):.0f}" if "e+" in text else text
 
 
 def _quoted(value: object) -> str:

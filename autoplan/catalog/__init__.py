@@ -1,9 +1,9 @@
 """The catalogues: finding entries, and turning a job's names into what they stand for."""
 
 from autoplan.catalog.checks import Found, catalog_problems, check_entry, find_entries
-from autoplan.catalog.entries import CLASSES, kernels_for, load_entry, stack
+from autoplan.catalog.entries import CLASSES, find_hardware, kernels_for, load_entry, stack
 from autoplan.catalog.jobs import load_job, resolve_job
-from autoplan.catalog.roots import FOLDERS, EntryKind, entry_names, entry_text
+from autoplan.catalog.roots import FOLDERS, EntryKind, entry_names, entry_text, is_path, read_file
 
 __all__ = [
     "CLASSES",
@@ -15,9 +15,12 @@ __all__ = [
     "entry_names",
     "entry_text",
     "find_entries",
+    "find_hardware",
+    "is_path",
     "kernels_for",
     "load_entry",
     "load_job",
+    "read_file",
     "resolve_job",
     "stack",
 ]

@@ -17,7 +17,19 @@ from autoplan.schema.loader import load_model, parse_yaml, validate
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.stack import StackSpec
 
-__all__ = ["CLASSES", "device", "hardware", "kernels_for", "load_entry", "model", "node", "stack"]
+__all__ = [
+    "CLASSES",
+    "device",
+    "find_hardware",
+    "hardware",
+    "kernels_at",
+    "kernels_for",
+    "load_entry",
+    "model",
+    "node",
+    "stack",
+    "stack_at",
+]
 
 #: What the file of each kind of entry is read as.
 CLASSES: dict[EntryKind, type[Frozen]] = {
@@ -59,6 +71,23 @@ def _loaded(kind: EntryKind, name: str, cls: type[T]) -> T:
 def stack(name: str) -> StackSpec:
     """Return the software stack ``name``."""
     return _loaded("stack", name, StackSpec)
+
+
+def stack_at(reference: str, base: Path) -> StackSpec:
+    """Return the stack that ``reference`` names: an entry, or a file relative to ``base``."""
+    return _at("stack", reference, base, StackSpec)
+
+
+def kernels_at(reference: str, base: Path) -> KernelSpec:
+    """Return the kernel curves that ``reference`` names: an entry, or a file relative to ``base``."""
+    return _at("kernels", reference, base, KernelSpec)
+
+
+def _at(kind: EntryKind, reference: str, base: Path, cls: type[T]) -> T:
+    if not is_path(reference):
+        return _loaded(kind, reference, cls)
+    path = base / reference
+    return load_model(read_file(path), cls, name=str(path))
 
 
 def device(name: str) -> DeviceSpec:
@@ -133,6 +162,14 @@ def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:
     holders = [n for n in entry_names("node") if _holds(n, entry.name)]
     hint = f": {', '.join(holders)}" if holders else ""
     raise UnsupportedError(f"{reference!r} is a device; name a node or a cluster that holds it{hint}")
+
+
+def find_hardware(name: str) -> tuple[DeviceSpec, NodeSpec | None]:
+    """Return the device that ``name`` is, or the device of the node that it is, and that node."""
+    if not is_path(name) and name in entry_names("device"):
+        return device(name), None
+    held, _ = hardware(name, Path())
+    return device(held.device), held
 
 
 def _holds(node_name: str, device_name: str) -> bool:

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from autoplan.catalog.entries import device, hardware, kernels_for, model, stack
+from autoplan.catalog.entries import device, hardware, kernels_at, kernels_for, model, stack, stack_at
 from autoplan.catalog.roots import entry_text, is_path, read_file
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
+from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.document import Document
 from autoplan.schema.job import Cluster, Job, JobSpec
 from autoplan.schema.loader import parse_yaml, validate
+from autoplan.schema.stack import StackSpec
 
 __all__ = ["load_job", "resolve_job"]
 
@@ -64,15 +66,16 @@ def _resolved(spec: JobSpec, name: str, base: Path, document: Document | None) -
     the_model = attempts.find("model", lambda: model(spec.model, base))
     cluster = attempts.find("hardware", lambda: _cluster(spec, base))
     usual = cluster.node.default_stack if cluster else None
-    the_stack = attempts.find("stack", lambda: stack(spec.stack or usual or "analytic"))
-    if the_model is None or cluster is None or the_stack is None:
+    the_stack = attempts.find("stack", lambda: _stack(spec, usual, base))
+    kernels = attempts.find("kernels", lambda: _kernels(spec, cluster, base))
+    if the_model is None or cluster is None or the_stack is None or kernels is None:
         raise SpecError(attempts.problems)
     return Job(
         name=name,
         model=the_model,
         cluster=cluster,
         stack=the_stack,
-        kernels=kernels_for(cluster.device.name),
+        kernels=kernels,
         workload=spec.workload,
         precision=spec.precision,
         optimizer=spec.optimizer,
@@ -81,6 +84,18 @@ def _resolved(spec: JobSpec, name: str, base: Path, document: Document | None) -
         limits=spec.limits,
         objectives=spec.objectives,
     )
+
+
+def _stack(spec: JobSpec, usual: str | None, base: Path) -> StackSpec:
+    """Return the job's stack, or the node's: only a job may name a file."""
+    return stack_at(spec.stack, base) if spec.stack else stack(usual or "analytic")
+
+
+def _kernels(spec: JobSpec, cluster: Cluster | None, base: Path) -> KernelSpec | None:
+    """Return the job's kernel curves, or the device's; None where neither is known."""
+    if spec.kernels:
+        return kernels_at(spec.kernels, base)
+    return kernels_for(cluster.device.name) if cluster else None
 
 
 def _cluster(spec: JobSpec, base: Path) -> Cluster:

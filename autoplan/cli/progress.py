@@ -1,11 +1,12 @@
-"""A line on the terminal while a search runs long."""
+"""What moves on the terminal while something runs long."""
 
 from __future__ import annotations
 
 import sys
 import time
+from typing import Any, Self
 
-__all__ = ["Progress"]
+__all__ = ["Bar", "Progress"]
 
 _QUIET_SECONDS = 1.0
 
@@ -32,3 +33,35 @@ class Progress:
         if self.shown:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
+
+
+class Bar:
+    """A bar on standard error, on a terminal only, which vanishes when the work is done or stopped."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.shown: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, done: int, total: int, name: str) -> None:
+        """Show that ``done`` of ``total`` are done and ``name`` is next."""
+        if self.shown is None:
+            self.shown = self._started()
+            self.task = self.shown.add_task(self.what, total=total)
+        self.shown.update(self.task, completed=done, total=total, description=f"{self.what} {name}")
+
+    def _started(self) -> Any:  # noqa: ANN401 - rich's, imported when it is used
+        from rich.console import Console
+        from rich.progress import Progress as Shown
+
+        console = Console(stderr=True)
+        shown = Shown(*Shown.get_default_columns(), console=console, transient=True)
+        shown.disable = not console.is_terminal
+        shown.start()
+        return shown
+
+    def __exit__(self, *_: object) -> None:
+        if self.shown is not None:
+            self.shown.stop()

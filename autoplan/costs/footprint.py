@@ -191,7 +191,8 @@ def memory_limit_bytes(job: Job) -> float:
     """Return what a device may use [byte]: what frameworks see, less the headroom, or the job's own limit.
 
     Leaves out: what a display or another process holds. Source: a definition.
-    >>> from autoplan.catalog import load_job; memory_limit_bytes(load_job("llama3-8b-8x-a100")) / 2**30
+    >>> from autoplan.catalog import load_job
+    >>> memory_limit_bytes(load_job("llama3-8b-8x-a100")) / 2**30
     79.15
     """
     usable = usable_bytes(job) * (1.0 - job.limits.memory_headroom)

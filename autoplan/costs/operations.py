@@ -20,7 +20,7 @@ from autoplan.costs.arrays import Array
 from autoplan.costs.machine import Machine, Rate
 from autoplan.costs.tables import AttentionGrid, GemmGrid, attention_efficiency, gemm_efficiency
 
-__all__ = ["attention_seconds", "gemm_seconds", "stream_seconds"]
+__all__ = ["attention_seconds", "gemm_seconds", "product_seconds", "stream_seconds"]
 
 #: How sharply compute and memory limits blend where they are close; 4 fits the sweeps best.
 _BLEND = 4.0
@@ -58,15 +58,30 @@ def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine) -> Array:
     existing gradient, transposed layouts.
     Source: fitted to the sweeps that costmodels/kernels name.
     """
-    m, n, k = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (m, n, k)))
-    touched = machine.element_bytes * (m * n + m * k + n * k)
-    table = machine.gemm.table
-    if isinstance(table, GemmGrid):
+    return product_seconds((m, n, k), machine.gemm, machine.stream_bandwidth, machine.element_bytes)
+
+
+def product_seconds(
+    extents: tuple[Array, Array, Array], rate: Rate, bandwidth: float, element_bytes: int
+) -> Array:
+    """Return the time [s] of products of ``extents`` (m, n, k) at any rate, as ``gemm_seconds`` does.
+
+    ``bandwidth`` [byte/s] is memory's.
+
+    >>> extents = (np.asarray(1000), np.asarray(1000), np.asarray(1000))
+    >>> round(float(product_seconds(extents, Rate(1e12, (1000.0, 1000.0, 1000.0), 0.0), np.inf, 2)), 6)
+    0.016
+
+    Leaves out: what ``gemm_seconds`` does. Source: of ``gemm_seconds``.
+    """
+    m, n, k = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in extents))
+    touched = element_bytes * (m * n + m * k + n * k)
+    if isinstance(rate.table, GemmGrid):
         # The table's launch is where memory-bound products start, not an addition to large ones.
-        compute = 2.0 * m * n * k / (machine.gemm.peak * gemm_efficiency(m, n, k, table))
-        return _blend(compute, touched / machine.stream_bandwidth + machine.gemm.launch)
-    compute = _compute_seconds(2.0 * m * n * k, (m, n, k), machine.gemm)
-    return _blend(compute, touched / machine.stream_bandwidth) + machine.gemm.launch
+        compute = 2.0 * m * n * k / (rate.peak * gemm_efficiency(m, n, k, rate.table))
+        return _blend(compute, touched / bandwidth + rate.launch)
+    compute = _compute_seconds(2.0 * m * n * k, (m, n, k), rate)
+    return _blend(compute, touched / bandwidth) + rate.launch
 
 
 def attention_seconds(

@@ -18,7 +18,7 @@ import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.block import BlockTimes, block_times, mean_keys
-from autoplan.costs.footprint import memory_limit_bytes
+from autoplan.costs.footprint import Footprint, footprint_of, memory_limit_bytes
 from autoplan.costs.machine import ideal, machine_of, serial
 from autoplan.costs.memory import Counts, MemoryPrediction, StageMemory, memory_predictions
 from autoplan.costs.parameters import total_parameters
@@ -33,6 +33,7 @@ __all__ = [
     "MemoryPrediction",
     "Prediction",
     "StageMemory",
+    "Steps",
     "TimePrediction",
     "memory_limit_bytes",
     "model_flops_per_step",
@@ -233,6 +234,29 @@ class _Prices:
             optimizer=float(tail.optimizer[worst]),
             overhead=0.0,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Layouts of one depth whose steps are priced again and again, with other coefficients of time.
+
+    Their bytes are counted once: no coefficient of time changes them.
+    """
+
+    candidates: Candidates
+    counts: Counts
+    memory: Footprint
+
+    @staticmethod
+    def of(job: Job, layouts: Sequence[Layout]) -> Steps:
+        """Return the steps of ``layouts``, which share one pipeline depth."""
+        candidates = Candidates.of(layouts)
+        return Steps(candidates, _counts_of(layouts), footprint_of(scope_of(job, candidates)))
+
+    def seconds(self, job: Job) -> Array:
+        """Return the seconds of each layout's step for ``job``: the same as ``predict_all`` gives."""
+        stages = price_stages(job, self.candidates, machine_of(job), memory=self.memory)
+        return _step(stages, self.counts, job, self.candidates)
 
 
 def _counts_of(layouts: Sequence[Layout]) -> Counts:

@@ -16,7 +16,7 @@ import numpy as np
 from autoplan.costs.arrays import Array, Candidates, column, flag
 from autoplan.costs.block import block_times, tensor_group, tensor_seconds
 from autoplan.costs.collectives import Group, collective_seconds, point_to_point_seconds
-from autoplan.costs.footprint import footprint_of
+from autoplan.costs.footprint import Footprint, footprint_of
 from autoplan.costs.machine import Machine
 from autoplan.costs.operations import gemm_seconds, stream_seconds
 from autoplan.costs.optimizers import state_bytes
@@ -95,8 +95,12 @@ class _Context:
         return outside
 
 
-def price_stages(job: Job, candidates: Candidates, machine: Machine) -> Stages:
+def price_stages(
+    job: Job, candidates: Candidates, machine: Machine, *, memory: Footprint | None = None
+) -> Stages:
     """Return the stage coefficients of each candidate [s] (of memory [byte]), arrays of shape [C, p].
+
+    ``memory`` is their footprint where it is known already.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.machine import ideal, machine_of
@@ -115,7 +119,7 @@ def price_stages(job: Job, candidates: Candidates, machine: Machine) -> Stages:
     coefficients = {**_times(context), **_tails(context)}
     shape = (len(candidates), candidates.pp)
     times = {name: np.broadcast_to(x, shape) for name, x in coefficients.items()}
-    return Stages(**times, memory=footprint_of(scope))
+    return Stages(**times, memory=memory or footprint_of(scope))
 
 
 def _times(context: _Context) -> dict[str, Array]:

@@ -1,6 +1,17 @@
 """The use cases: what the command line calls and a launcher embeds."""
 
 from autoplan.planning.answers import MOST_LAYERS, evaluate, plan
+from autoplan.planning.calibrating import calibrate, calibrated_files, measured_file
 from autoplan.planning.explaining import explain
+from autoplan.planning.measuring import measure
 
-__all__ = ["MOST_LAYERS", "evaluate", "explain", "plan"]
+__all__ = [
+    "MOST_LAYERS",
+    "calibrate",
+    "calibrated_files",
+    "evaluate",
+    "explain",
+    "measure",
+    "measured_file",
+    "plan",
+]

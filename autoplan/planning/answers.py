@@ -14,7 +14,7 @@ from autoplan.plans import Front, Plan, broken_rules
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, parse_layout
 
-__all__ = ["MOST_LAYERS", "evaluate", "plan", "plannable"]
+__all__ = ["MOST_LAYERS", "evaluate", "plan", "plannable", "valid_layout"]
 
 #: Deeper models than any in use would make the search long without a word of warning.
 MOST_LAYERS: Final = 256
@@ -39,6 +39,12 @@ def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:
     Raises LayoutError with every rule that the layout breaks.
     """
     job = plannable(job)
+    layout = valid_layout(job, layout)
+    return Plan(layout, predict(job, layout))
+
+
+def valid_layout(job: Job, layout: Layout | str) -> Layout:
+    """Return ``layout``, read where it is text; raises LayoutError with every rule of ``job`` it breaks."""
     if isinstance(layout, str):
         layout = parse_layout(
             layout,
@@ -49,7 +55,7 @@ def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:
     broken = broken_rules(job, layout)
     if broken:
         raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
-    return Plan(layout, predict(job, layout))
+    return layout
 
 
 def plannable(job: Job | str | Path) -> Job:

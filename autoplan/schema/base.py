@@ -9,14 +9,17 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
+    SerializationInfo,
     ValidationInfo,
     WithJsonSchema,
 )
 
-from autoplan.units import Dimension, parse_quantity
+from autoplan.units import Dimension, parse_quantity, quantity_text
 
 __all__ = [
     "FROM_FILE",
+    "TO_FILE",
     "Bandwidth",
     "Bytes",
     "FlopRate",
@@ -38,6 +41,9 @@ __all__ = [
 #: The key of pydantic's validation context that says: this comes from a file, so units are needed.
 FROM_FILE = "from_file"
 
+#: The key of pydantic's serialization context that says: this goes to a file, so units are written.
+TO_FILE = "to_file"
+
 NumberKind = Literal["data sheet", "measured", "derived", "fitted", "guess"]
 
 
@@ -56,8 +62,11 @@ def _quantity(dimension: Dimension, example: str) -> tuple[object, ...]:
             return value
         return parse_quantity(value, dimension)
 
+    def write(value: float, info: SerializationInfo) -> float | str:
+        return quantity_text(value, dimension) if (info.context or {}).get(TO_FILE) else value
+
     schema = {"type": "string", "examples": [example], "description": f"with its unit: {example}"}
-    return (BeforeValidator(read), Field(ge=0), WithJsonSchema(schema))
+    return (BeforeValidator(read), PlainSerializer(write), Field(ge=0), WithJsonSchema(schema))
 
 
 Bytes = Annotated[float, *_quantity("bytes", "80 GiB")]

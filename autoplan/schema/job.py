@@ -121,7 +121,16 @@ class JobSpec(Frozen):
         description="devices to use; all of the hardware when left out; a list is read but not planned yet",
     )
     stack: str | None = Field(
-        default=None, description="whose cost model prices the job; the hardware's default if left out"
+        default=None,
+        min_length=1,
+        description="whose cost model prices the job: a name in costmodels/stacks or a path to such a file;"
+        " the hardware's default if left out",
+    )
+    kernels: str | None = Field(
+        default=None,
+        min_length=1,
+        description="whose curves price the device: a name in costmodels/kernels or a path to such a file;"
+        " the device's own if left out",
     )
     workload: Workload = Field(description="what one optimizer step trains on")
     precision: Precision = Field(default="bf16", description="number format of the matrix products")

@@ -1,0 +1,15 @@
+"""Fitting what mechanisms leave open: coefficients to measured steps, kernel curves to measured kernels."""
+
+from autoplan.calibration.coefficients import COEFFICIENTS, PRIOR_WIDTHS, Coefficient
+from autoplan.calibration.fitting import Estimate, Fit, Observation, fit, leave_out
+
+__all__ = [
+    "COEFFICIENTS",
+    "PRIOR_WIDTHS",
+    "Coefficient",
+    "Estimate",
+    "Fit",
+    "Observation",
+    "fit",
+    "leave_out",
+]

@@ -1,0 +1,234 @@
+"""Fitting coefficients to measured steps: independent of files, and of how many stacks took part.
+
+Each file that prices some of the observations, a stack's or a device's, has coefficients of its own; a
+coefficient moves by the same distance in every job that the file prices. What no observation feels stays
+where its prior is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from autoplan.calibration.coefficients import (
+    COEFFICIENTS,
+    PRIOR_WIDTHS,
+    Coefficient,
+    number_of,
+    owner_of,
+    with_values,
+)
+from autoplan.calibration.solver import STEP, Problem, Scatter, Solution, minimise
+from autoplan.costs.arrays import Array
+from autoplan.costs.predict import Steps
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+
+__all__ = ["Estimate", "Fit", "Observation", "fit", "leave_out"]
+
+#: Furthest that a coefficient may move, in standard deviations of its prior.
+FURTHEST: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A measured step: the job and layout that ran, and its seconds.
+
+    Observations of one ``group`` are left out together; one without a group is left out alone.
+    """
+
+    job: Job
+    layout: Layout
+    seconds: float
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One coefficient of one file: its shift, and what the observations say of it.
+
+    ``shift`` and ``prior`` (a standard deviation) are along the coefficient's coordinate; ``narrowed`` is the
+    standard deviation afterwards over that before, 1 where the observations say nothing.
+    """
+
+    coefficient: Coefficient
+    owner: str
+    shift: float
+    prior: float
+    narrowed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Coefficients that explain some observations; ``scatter`` is what they leave unexplained, a share."""
+
+    estimates: tuple[Estimate, ...]
+    scatter: float
+
+    def job(self, job: Job) -> Job:
+        """Return ``job`` with the coefficients that were fitted; those of other files stay."""
+        shifts = {(e.coefficient, e.owner): e.shift for e in self.estimates}
+        return _moved(job, {c: shifts.get((c, owner_of(job, c)), 0.0) for c in COEFFICIENTS})
+
+    def predict(self, observations: Sequence[Observation]) -> tuple[float, ...]:
+        """Return the seconds of each observation as the fitted coefficients predict them."""
+        seconds = np.empty(len(observations))
+        for batch in _batches(observations):
+            seconds[batch.rows] = batch.steps.seconds(self.job(batch.job))
+        return tuple(seconds.tolist())
+
+
+def fit(
+    observations: Sequence[Observation],
+    *,
+    coefficients: Sequence[Coefficient] = COEFFICIENTS,
+    scatter: Scatter | None = None,
+) -> Fit:
+    """Return the most likely coefficients given ``observations`` and the priors of what is shipped."""
+    model = _Model(observations, coefficients)
+    return model.fit_of(minimise(model.problem(scatter or Scatter())))
+
+
+def leave_out(
+    observations: Sequence[Observation],
+    *,
+    coefficients: Sequence[Coefficient] = COEFFICIENTS,
+    scatter: Scatter | None = None,
+) -> tuple[float, ...]:
+    """Return the seconds of each observation as a fit without its group predicts them."""
+    model = _Model(observations, coefficients)
+    problem = model.problem(scatter or Scatter())
+    whole = minimise(problem)
+    seconds = np.empty(len(observations))
+    for rows in _groups(observations):
+        kept = np.ones(len(observations))
+        kept[rows] = 0.0
+        without = minimise(model.problem(problem.scatter, kept), start=whole)
+        seconds[rows] = model.measured[rows] * np.exp(without.residuals[rows])
+    return tuple(seconds.tolist())
+
+
+def _groups(observations: Sequence[Observation]) -> list[list[int]]:
+    groups: dict[tuple[str, int], list[int]] = {}
+    for row, observation in enumerate(observations):
+        key = (observation.group, 0) if observation.group else ("", row)
+        groups.setdefault(key, []).append(row)
+    return list(groups.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Rows of one job and pipeline depth, which are priced together."""
+
+    job: Job
+    steps: Steps
+    rows: list[int]
+
+
+def _batches(observations: Sequence[Observation]) -> list[_Batch]:
+    """Return the observations by job and depth."""
+    found: list[tuple[Job, int, list[int]]] = []
+    for row, x in enumerate(observations):
+        known = next((rows for job, depth, rows in found if depth == x.layout.pp and job == x.job), None)
+        if known is None:
+            found.append((x.job, x.layout.pp, [row]))
+        else:
+            known.append(row)
+    return [
+        _Batch(job, Steps.of(job, [observations[row].layout for row in rows]), rows) for job, _, rows in found
+    ]
+
+
+def _moved(job: Job, shifts: dict[Coefficient, float]) -> Job:
+    """Return ``job`` with its coefficients shifted; a shift of nothing leaves the very number."""
+    values = {
+        coefficient: coefficient.value(coefficient.coordinate(number_of(job, coefficient).value) + shift)
+        for coefficient, shift in shifts.items()
+        if shift
+    }
+    return with_values(job, values)
+
+
+class _Model:
+    """The observations as a function of shifts z, in standard deviations of the priors."""
+
+    def __init__(self, observations: Sequence[Observation], coefficients: Sequence[Coefficient]) -> None:
+        self.batches = _batches(observations)
+        self.measured: Array = np.array([x.seconds for x in observations], dtype=np.float64)
+        #: The first job of each coefficient of each file: where its shipped number is read.
+        self.homes: dict[tuple[Coefficient, str], Job] = {}
+        for batch in self.batches:
+            for coefficient in coefficients:
+                self.homes.setdefault((coefficient, owner_of(batch.job, coefficient)), batch.job)
+        self.keys = sorted(self.homes, key=lambda key: (coefficients.index(key[0]), key[1]))
+        self.columns = {key: column for column, key in enumerate(self.keys)}
+        self.coefficients = tuple(coefficients)
+        self.priors = [PRIOR_WIDTHS[number_of(self.homes[key], key[0]).kind] for key in self.keys]
+        self.bounds = np.array([self._bounds(k) for k in range(len(self.keys))]).reshape(-1, 2)
+
+    def problem(self, scatter: Scatter, rows: Array | None = None) -> Problem:
+        """Return the problem for the solver, with the ``rows`` that count."""
+        return Problem(
+            residuals=self.residuals,
+            derivatives=self.derivatives,
+            lower=self.bounds[:, 0],
+            upper=self.bounds[:, 1],
+            rows=np.ones_like(self.measured) if rows is None else rows,
+            scatter=scatter,
+        )
+
+    def _bounds(self, column: int) -> tuple[float, float]:
+        """Return the range of z that keeps a coefficient in its own range; 0 is always in it."""
+        key, prior = self.keys[column], self.priors[column]
+        coefficient = key[0]
+        start = coefficient.coordinate(number_of(self.homes[key], coefficient).value)
+        low, high = ((coefficient.coordinate(x) - start) / prior for x in (coefficient.low, coefficient.high))
+        return min(0.0, max(low, -FURTHEST)), max(0.0, min(high, FURTHEST))
+
+    def residuals(self, z: Array) -> Array:
+        """Return log(predicted / measured) of every observation."""
+        r = np.empty_like(self.measured)
+        for batch in self.batches:
+            r[batch.rows] = self._logs(batch, z)
+        return r
+
+    def derivatives(self, z: Array, r: Array) -> Array:
+        """Return how the residuals change with each shift; only jobs of a file feel its coefficients."""
+        jacobian = np.zeros((len(r), len(z)))
+        for batch in self.batches:
+            for coefficient in self.coefficients:
+                k = self.columns[coefficient, owner_of(batch.job, coefficient)]
+                step = STEP if z[k] + STEP <= self.bounds[k, 1] else -STEP
+                moved = z.copy()
+                moved[k] += step
+                jacobian[batch.rows, k] = (self._logs(batch, moved) - r[batch.rows]) / step
+        return jacobian
+
+    def _logs(self, batch: _Batch, z: Array) -> Array:
+        seconds = batch.steps.seconds(self._job(batch.job, z))
+        logs: Array = np.log(seconds / self.measured[batch.rows])
+        return logs
+
+    def _job(self, job: Job, z: Array) -> Job:
+        shifts = {}
+        for coefficient in self.coefficients:
+            k = self.columns[coefficient, owner_of(job, coefficient)]
+            shifts[coefficient] = float(z[k]) * self.priors[k]
+        return _moved(job, shifts)
+
+    def fit_of(self, found: Solution) -> Fit:
+        """Return the fit that a solution of the problem is."""
+        estimates = tuple(
+            Estimate(
+                coefficient=coefficient,
+                owner=owner,
+                shift=float(found.z[k]) * self.priors[k],
+                prior=self.priors[k],
+                narrowed=float(found.deviations[k]),
+            )
+            for k, (coefficient, owner) in enumerate(self.keys)
+        )
+        return Fit(estimates, found.scatter)

@@ -1,0 +1,149 @@
+"""A kernels file from measured points: what was measured replaces what the device's file says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from autoplan.calibration.coefficients import with_number
+from autoplan.calibration.curves import Curve, Timings, attention_curve, gemm_curve, stream_curve
+from autoplan.calibration.record import Environment, Record
+from autoplan.errors import UnsupportedError
+from autoplan.plans.calibration import Measured, MeasuredCurve
+from autoplan.schema.costmodel import Collectives, CollectiveTable, KernelSpec
+from autoplan.schema.hardware import DeviceSpec, NodeSpec
+
+__all__ = ["measured_kernels"]
+
+_SUFFIX: Final = "-measured"
+#: Fewer points than a curve has numbers say too little about it.
+_LEAST_POINTS: Final = {"gemm": 8, "attention": 8, "stream": 4}
+_DIGITS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What the measured device is in the catalogue."""
+
+    device: DeviceSpec
+    node: NodeSpec | None
+    environment: Environment
+    timings: Timings
+
+
+def measured_kernels(record: Record, base: KernelSpec, device: DeviceSpec, node: NodeSpec | None) -> Measured:
+    """Return ``base`` with all that ``record`` measured in the place of what it says.
+
+    A kind of operation with too few points keeps the numbers of ``base``. Collectives take a ``node``, on
+    whose fabric they then hold. Raises UnsupportedError for a device without a 16-bit matrix rate.
+    """
+    timings = {point: seconds for point, seconds in record.seconds.items() if seconds is not None}
+    place = _Place(device, node, record.environment, timings)
+    curves = _curves(place, base)
+    kernels = base
+    for name, curve in curves.items():
+        kernels = _with_curve(kernels, name, curve, place)
+    kernels, tables = _with_tables(kernels, place)
+    update: dict[str, Any] = {"name": f"{device.name}{_SUFFIX}", "devices": (device.name,)}
+    if curves:
+        update["valid_for"] = f"the shapes that autoplan calibrate --measure timed on {record.environment}"
+    told = [MeasuredCurve(name, curve.points, curve.median_error) for name, curve in curves.items()]
+    failed = sum(seconds is None for seconds in record.seconds.values())
+    return Measured(kernels.model_copy(update=update), str(record.environment), tuple(told), tables, failed)
+
+
+def _curves(place: _Place, base: KernelSpec) -> dict[str, Curve]:
+    """Return the curve of each kind of operation with enough points."""
+    device, timings = place.device, place.timings
+    peak = device.peak_flops("bf16") or device.peak_flops("fp16")
+    if peak is None:
+        raise UnsupportedError(f"{device.title} has no bf16 or fp16 matrix rate to measure products against")
+    wire = device.memory.bandwidth.value
+    curves: dict[str, Curve] = {}
+    if _enough(timings, "stream"):
+        curves["stream"] = stream_curve(timings, peak=wire)
+    if _enough(timings, "gemm"):
+        share = curves["stream"].values if "stream" in curves else _numbers(base.stream)
+        bandwidth = wire * share["bandwidth_share"]
+        start = _numbers(base.gemm)
+        curves["gemm"] = gemm_curve(timings, peak=peak, bandwidth=bandwidth, start=start)
+    if _enough(timings, "attention"):
+        curves["attention"] = attention_curve(timings, peak=peak, start=_numbers(base.attention))
+    return curves
+
+
+def _enough(timings: Timings, operation: str) -> bool:
+    return sum(point.operation == operation for point in timings) >= _LEAST_POINTS[operation]
+
+
+def _numbers(section: Any) -> dict[str, float]:  # noqa: ANN401 - each section has its own numbers
+    """Return the numbers of a section of a kernels file by name."""
+    return {name: float(getattr(section, name).value) for name in type(section).model_fields}
+
+
+def _with_curve(kernels: KernelSpec, name: str, curve: Curve, place: _Place) -> KernelSpec:
+    key = f"measured-{name}"
+    words = (
+        f"autoplan calibrate --measure on {place.environment}: {curve.points} points; median error of the fit"
+        f" {100 * curve.median_error:.1f} %"
+    )
+    for field, value in curve.values.items():
+        rounded = float(f"{value:.{_DIGITS}g}")
+        update = {"value": rounded, "kind": "fitted", "source": key, "note": None}
+        kernels = with_number(kernels, (name, field), **update)
+    # A table of someone else's device would go before the curve of this one.
+    older = {f"{name}_table": None} if f"{name}_table" in type(kernels).model_fields else {}
+    return kernels.model_copy(update={"sources": {**kernels.sources, key: words}, **older})
+
+
+def _with_tables(kernels: KernelSpec, place: _Place) -> tuple[KernelSpec, int]:
+    """Return ``kernels`` with the collectives measured on the node's fabric, and how many tables."""
+    tables = _tables(place.timings)
+    if not tables or place.node is None:
+        return kernels, 0
+    key = "measured-collectives"
+    words = f"autoplan calibrate --measure under torchrun on {place.environment}, {place.node.name}"
+    share = _fabric_share(tables, place.node)
+    number = {"value": share, "kind": "measured", "source": key, "note": "largest message, all devices"}
+    update = {
+        "fabric_share": kernels.collectives.fabric_share.model_copy(update=number),
+        "source": key,
+        "fabrics": (place.node.name,),
+        "tables": tables,
+    }
+    collectives: Collectives = kernels.collectives.model_copy(update=update)
+    sources = {**kernels.sources, key: words}
+    return kernels.model_copy(update={"collectives": collectives, "sources": sources}), len(tables)
+
+
+def _tables(timings: Timings) -> tuple[CollectiveTable, ...]:
+    """Return a table for each collective and number of ranks with two sizes or more."""
+    rows: dict[tuple[str, int], dict[int, float]] = {}
+    for point, seconds in sorted(timings.items(), key=lambda item: item[0].sizes):
+        if point.operation == "collective":
+            ranks, size = point.sizes
+            rows.setdefault((point.variant, ranks), {})[size] = float(f"{seconds * 1e6:.{_DIGITS}g}")
+    return tuple(_table(*key, row) for key, row in sorted(rows.items()) if len(row) > 1)
+
+
+def _table(operation: str, ranks: int, row: Mapping[int, float]) -> CollectiveTable:
+    content = {
+        "operation": operation,
+        "ranks": ranks,
+        "bytes": tuple(row),
+        "microseconds": tuple(row.values()),
+    }
+    return CollectiveTable.model_validate(content)
+
+
+def _fabric_share(tables: tuple[CollectiveTable, ...], node: NodeSpec) -> float:
+    """Return what the largest message of the largest group reaches of the fabric: (n-1)/n of it on the wire.
+
+    An all-reduce moves it twice.
+    """
+    table = max(tables, key=lambda table: (table.ranks, table.operation == "all_gather"))
+    times = 2.0 if table.operation == "all_reduce" else 1.0
+    wire = times * (table.ranks - 1) / table.ranks * table.bytes[-1]
+    reached = wire / (table.microseconds[-1] * 1e-6) / node.fabric.bandwidth.value
+    return float(f"{min(max(reached, 1e-4), 1.0):.{_DIGITS}g}")

@@ -1,0 +1,131 @@
+"""From measured runs of one stack on one family of devices to calibrated files and what changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from autoplan.calibration.coefficients import COEFFICIENTS, Coefficient, number_of, with_number, with_values
+from autoplan.calibration.fitting import Estimate, Fit, Observation, fit, leave_out
+from autoplan.costs.predict import predict
+from autoplan.plans.calibration import Calibration, Change, RunErrors
+from autoplan.schema.costmodel import KernelSpec
+from autoplan.schema.job import Job
+from autoplan.schema.stack import StackSpec
+
+__all__ = ["SUFFIX", "calibrate"]
+
+#: What the name of a calibrated file ends in.
+SUFFIX: Final = "-calibrated"
+#: Digits of a fitted value; more would not be known.
+_DIGITS: Final = 4
+#: A shift shorter than this, in standard deviations of the prior, is no shift.
+_STILL: Final = 0.1
+
+
+def calibrate(observations: Sequence[Observation], *, names: Sequence[str], source: str) -> Calibration:
+    """Return the calibration of the one stack and the one kernels file that price all ``observations``.
+
+    ``names`` are what the runs' jobs are called, ``source`` says where they are from. What hardly moved
+    keeps its value; where runs are predicted worse by a fit to all others than by the shipped
+    values, everything does.
+    """
+    before = [predict(x.job, x.layout).step_seconds for x in observations]
+    found, without = fit(observations), leave_out(observations)
+    kept = _mean_distance(observations, without) > _mean_distance(observations, before)
+    job = observations[0].job
+    changes = tuple(_change(job, estimate, kept=kept) for estimate in found.estimates)
+    after = before if kept else _after(observations, found, changes)
+    runs = tuple(
+        RunErrors(name, str(x.layout), x.seconds, *seconds)
+        for name, x, *seconds in zip(names, observations, before, after, without, strict=True)
+    )
+    stack, kernels = _calibrated_stack(job.stack, changes, source), job.kernels
+    return Calibration(stack, _calibrated_kernels(kernels, changes, source), changes, runs, kept)
+
+
+def _mean_distance(observations: Sequence[Observation], predicted: Sequence[float]) -> float:
+    """Return the mean size of log(predicted/measured): twice as long is as wrong as half as long."""
+    pairs = zip(observations, predicted, strict=True)
+    return float(np.mean([abs(math.log(seconds / x.seconds)) for x, seconds in pairs]))
+
+
+def _change(job: Job, estimate: Estimate, *, kept: bool) -> Change:
+    coefficient = estimate.coefficient
+    number = number_of(job, coefficient)
+    change = Change(
+        file=estimate.owner,
+        coefficient=coefficient.name,
+        meaning=coefficient.meaning,
+        kind=number.kind,
+        before=number.value,
+        after=number.value,
+        narrowed=estimate.narrowed,
+    )
+    if kept or abs(estimate.shift) < _STILL * estimate.prior:
+        return change
+    moved = coefficient.value(coefficient.coordinate(number.value) + estimate.shift)
+    return replace(change, after=float(f"{moved:.{_DIGITS}g}"))
+
+
+def _after(observations: Sequence[Observation], found: Fit, changes: Sequence[Change]) -> list[float]:
+    """Return the seconds that the values predict which are written, rounded as they are."""
+    values = {e.coefficient: change.after for e, change in zip(found.estimates, changes, strict=True)}
+    return [predict(with_values(x.job, values), x.layout).step_seconds for x in observations]
+
+
+def _calibrated_stack(stack: StackSpec, changes: Sequence[Change], source: str) -> StackSpec:
+    mine = _by_coefficient(changes, "stack")
+    key = _free_key(stack.sources)
+    changed = stack
+    for coefficient, change in mine.items():
+        changed = with_number(changed, coefficient.path, **_fields(change, key))
+    title = stack.title if stack.name.endswith(SUFFIX) else f"{stack.title}, calibrated"
+    sources = _sources(stack.sources, mine, key, source)
+    update = {"name": _name(stack.name), "title": title, "sources": sources}
+    return changed.model_copy(update=update)
+
+
+def _calibrated_kernels(kernels: KernelSpec, changes: Sequence[Change], source: str) -> KernelSpec:
+    mine = _by_coefficient(changes, "kernels")
+    key = _free_key(kernels.sources)
+    changed = kernels
+    for coefficient, change in mine.items():
+        changed = with_number(changed, coefficient.path, **_fields(change, key))
+    update = {"name": _name(kernels.name), "sources": _sources(kernels.sources, mine, key, source)}
+    return changed.model_copy(update=update)
+
+
+def _by_coefficient(changes: Sequence[Change], part: str) -> dict[Coefficient, Change]:
+    """Return the changes of one file that moved something."""
+    moved = {change.coefficient: change for change in changes if change.moved}
+    return {c: moved[c.name] for c in COEFFICIENTS if c.part == part and c.name in moved}
+
+
+def _fields(change: Change, key: str) -> dict[str, object]:
+    was = f"{change.before:.4g} ({change.kind}) in {change.file} before"
+    return {"value": change.after, "kind": "fitted", "source": key, "note": was}
+
+
+def _free_key(sources: Mapping[str, str]) -> str:
+    """Return a key for the runs that none of the file's own sources has.
+
+    >>> _free_key({"guess": "none"}), _free_key({"runs": "published", "runs-2": "mine"})
+    ('runs', 'runs-3')
+    """
+    keys = ("runs", *(f"runs-{number}" for number in range(2, len(sources) + 3)))
+    return next(key for key in keys if key not in sources)
+
+
+def _sources(
+    sources: Mapping[str, str], moved: Mapping[Coefficient, Change], key: str, source: str
+) -> dict[str, str]:
+    return {**sources, key: source} if moved else dict(sources)
+
+
+def _name(name: str) -> str:
+    return name if name.endswith(SUFFIX) else f"{name}{SUFFIX}"

@@ -1,0 +1,138 @@
+"""What is measured: single operations of one shape each, and the grids of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Final, Literal, TypeAlias, cast, get_args
+
+__all__ = ["Grid", "Operation", "Point", "collective_points", "device_points", "point_of"]
+
+Operation: TypeAlias = Literal["gemm", "attention", "stream", "collective"]
+Grid: TypeAlias = Literal["full", "quick", "tiny"]
+
+_MEBI: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One operation of one shape.
+
+    ============  =====================================================  ==========================
+    operation     variants                                               sizes
+    ============  =====================================================  ==========================
+    gemm          forward, input, weight: the three products of a layer  rows, columns, inner width
+    attention     forward, backward: causal                              sequence, heads, head size
+    stream        copy, norm, add                                        bytes read and written
+    collective    all_reduce, all_gather, reduce_scatter                 ranks, bytes of the tensor
+    ============  =====================================================  ==========================
+    """
+
+    operation: Operation
+    variant: str
+    sizes: tuple[int, ...]
+
+    @property
+    def key(self) -> str:
+        """The point's name in a file of measurements.
+
+        >>> Point("gemm", "forward", (4096, 1024, 512)).key
+        'gemm/forward/4096x1024x512'
+        """
+        return f"{self.operation}/{self.variant}/{'x'.join(map(str, self.sizes))}"
+
+
+def point_of(key: str) -> Point:
+    """Return the point whose key is ``key``; raises ValueError where it is none.
+
+    >>> point_of("stream/copy/1048576").sizes
+    (1048576,)
+    """
+    parts = key.split("/")
+    if len(parts) != 3 or parts[0] not in get_args(Operation):
+        raise ValueError(f"{key!r} names no operation")
+    sizes = tuple(int(size) for size in parts[2].split("x"))
+    return Point(cast("Operation", parts[0]), parts[1], sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Extents:
+    """The extents of one grid."""
+
+    rows: Sequence[int]
+    widths: Sequence[int]
+    sequences: Sequence[int]
+    heads: Sequence[int]
+    head_sizes: Sequence[int]
+    streams: Sequence[int]
+    messages: Sequence[int]
+
+
+_GRIDS: Final[dict[Grid, _Extents]] = {
+    "full": _Extents(
+        rows=(256, 512, 1024, 2048, 4096, 8192, 16384),
+        widths=(512, 1024, 2048, 4096, 8192, 14336),
+        sequences=(512, 1024, 2048, 4096, 8192, 16384),
+        heads=(4, 8, 16, 32),
+        head_sizes=(64, 128),
+        streams=tuple(_MEBI * 4**i for i in range(3, 7)),
+        messages=tuple(2**i for i in range(12, 30)),
+    ),
+    "quick": _Extents(
+        rows=(512, 2048, 8192),
+        widths=(1024, 4096, 8192),
+        sequences=(1024, 4096, 8192),
+        heads=(8, 32),
+        head_sizes=(128,),
+        streams=(64 * _MEBI, 1024 * _MEBI),
+        messages=tuple(2**i for i in range(14, 29, 2)),
+    ),
+    # For a processor, where it only shows that everything works.
+    "tiny": _Extents(
+        rows=(64, 256),
+        widths=(128, 256),
+        sequences=(64, 128),
+        heads=(2, 4),
+        head_sizes=(64,),
+        streams=(_MEBI, 4 * _MEBI),
+        messages=(2**14, 2**18),
+    ),
+}
+
+
+def device_points(grid: Grid) -> tuple[Point, ...]:
+    """Return the points of one device: products, attention and streams, each once."""
+    extents = _GRIDS[grid]
+    return tuple(dict.fromkeys((*_products(extents), *_attention(extents), *_streams(extents))))
+
+
+def collective_points(grid: Grid, ranks: int) -> tuple[Point, ...]:
+    """Return the collectives among 2, 4, ... and all of ``ranks`` devices.
+
+    >>> sorted({point.sizes[0] for point in collective_points("quick", 6)})
+    [2, 4, 6]
+    """
+    groups = sorted({2**i for i in range(1, ranks.bit_length()) if 2**i <= ranks} | {ranks})
+    operations = ("all_reduce", "all_gather", "reduce_scatter")
+    each = product(operations, groups, _GRIDS[grid].messages)
+    return tuple(Point("collective", operation, (n, size)) for operation, n, size in each)
+
+
+def _products(extents: _Extents) -> Iterator[Point]:
+    """Yield the three products of a layer [m, k] -> [m, n]: each with its own extents."""
+    for m, n, k in product(extents.rows, extents.widths, extents.widths):
+        yield Point("gemm", "forward", (m, n, k))
+        yield Point("gemm", "input", (m, k, n))
+        yield Point("gemm", "weight", (n, k, m))
+
+
+def _attention(extents: _Extents) -> Iterator[Point]:
+    for sizes in product(extents.sequences, extents.heads, extents.head_sizes):
+        yield Point("attention", "forward", sizes)
+        yield Point("attention", "backward", sizes)
+
+
+def _streams(extents: _Extents) -> Iterator[Point]:
+    for variant, moved in product(("copy", "norm", "add"), extents.streams):
+        yield Point("stream", variant, (moved,))

@@ -1,0 +1,188 @@
+"""Timing points through PyTorch, which autoplan does not depend on: it is imported when it is used."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from autoplan.calibration.measuring import CannotRunError
+from autoplan.calibration.points import Point
+from autoplan.calibration.record import Environment
+from autoplan.errors import UnsupportedError
+
+__all__ = ["TorchBench", "open_bench"]
+
+#: Repeats of which the median is taken, and how long each should last at least.
+_REPEATS: Final = 7
+_REPEAT_SECONDS: Final = 5e-3
+_WARM_UP: Final = 3
+_MOST_CALLS: Final = 200
+_BYTES: Final = 2
+
+
+def open_bench(device: str) -> TorchBench:
+    """Return the bench of this process's ``device``: cuda (also ROCm's), or cpu to try it out.
+
+    Raises UnsupportedError without PyTorch, and without such a device.
+    """
+    try:
+        torch: Any = importlib.import_module("torch")
+    except ImportError as error:
+        raise UnsupportedError(
+            "measuring needs PyTorch, which is not installed here: install the build for your accelerator as"
+            " https://pytorch.org/get-started says, such as `pip install torch`, and run this again"
+        ) from error
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UnsupportedError(
+            f"PyTorch {torch.__version__} sees no accelerator on this machine: run this on the machine that"
+            " trains, or try it out on the processor with --device cpu"
+        )
+    return TorchBench(torch, device)
+
+
+class TorchBench:
+    """One accelerator, or several of a torchrun, timed with its own events."""
+
+    def __init__(self, torch: Any, device: str) -> None:  # noqa: ANN401 - a module that may be absent
+        self.torch = torch
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        self.cuda = device == "cuda"
+        self.device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if self.cuda else "cpu")
+        self.dtype = torch.bfloat16
+        if self.cuda:
+            torch.cuda.set_device(self.device)
+            self.dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        self.groups: dict[int, Any] = {}
+        if self.ranks > 1:
+            self._join()
+        self.environment = self._environment()
+
+    def _join(self) -> None:
+        """Join the other ranks, and make the groups that collectives run in."""
+        dist = self.torch.distributed
+        dist.init_process_group("nccl" if self.cuda else "gloo")
+        sizes = sorted({2**i for i in range(1, self.ranks.bit_length())} | {self.ranks})
+        self.groups = {n: dist.new_group(list(range(n))) for n in sizes if n <= self.ranks}
+
+    def _environment(self) -> Environment:
+        torch = self.torch
+        if not self.cuda:
+            return Environment("cpu", torch.__version__, "none")
+        runtime = torch.version.cuda or torch.version.hip or "unknown"
+        return Environment(torch.cuda.get_device_name(self.device), torch.__version__, f"runtime {runtime}")
+
+    def agreed(self, keys: list[str]) -> list[str]:
+        """Return the first rank's keys."""
+        if self.ranks == 1:
+            return keys
+        box = [keys]
+        self.torch.distributed.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def seconds(self, point: Point) -> float:
+        """Return the median time of one call of ``point``."""
+        try:
+            call = getattr(self, f"_{point.operation}")(point)
+            return 0.0 if call is None else self._timed(call)
+        except (self.torch.OutOfMemoryError, RuntimeError) as error:
+            if self.ranks > 1:
+                raise  # the other ranks would wait for this one
+            raise CannotRunError(str(error).splitlines()[0][:200]) from error
+        finally:
+            if self.cuda:
+                self.torch.cuda.empty_cache()
+
+    def _timed(self, call: Callable[[], object]) -> float:
+        for _ in range(_WARM_UP):
+            call()
+        first = self._elapsed(call, 1)
+        wanted = int(_REPEAT_SECONDS / max(first, 1e-6))
+        calls = self._same(max(1, min(_MOST_CALLS, wanted)))
+        return statistics.median(self._elapsed(call, calls) for _ in range(_REPEATS))
+
+    def _same(self, calls: int) -> int:
+        """Return the first rank's number: ranks that call a collective unequally often would wait forever."""
+        if self.ranks == 1 or self.group is None:
+            return calls
+        box = [calls]
+        self.torch.distributed.broadcast_object_list(box, src=0, group=self.group)
+        return int(box[0])
+
+    def _elapsed(self, call: Callable[[], object], calls: int) -> float:
+        """Return the seconds of one of ``calls`` calls in a row."""
+        if not self.cuda:
+            began = time.perf_counter()
+            for _ in range(calls):
+                call()
+            return (time.perf_counter() - began) / calls
+        start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.torch.cuda.synchronize()
+        start.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        self.torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) / 1e3 / calls
+
+    def _random(self, *shape: int) -> Any:  # noqa: ANN401 - a tensor
+        return self.torch.randn(*shape, device=self.device, dtype=self.dtype)
+
+    def _gemm(self, point: Point) -> Callable[[], object]:
+        """The operands lie in memory as a layer's do: weights [n, k], activations [m, k]."""
+        rows, columns, inner = point.sizes
+        if point.variant == "forward":
+            left, right = self._random(rows, inner), self._random(columns, inner).t()
+        elif point.variant == "input":
+            left, right = self._random(rows, inner), self._random(inner, columns)
+        else:
+            left, right = self._random(inner, rows).t(), self._random(inner, columns)
+        return lambda: self.torch.mm(left, right)
+
+    def _attention(self, point: Point) -> Callable[[], object]:
+        sequence, heads, size = point.sizes
+        attend = self.torch.nn.functional.scaled_dot_product_attention
+        q, k, v = (self._random(1, heads, sequence, size) for _ in range(3))
+        if point.variant == "forward":
+            return lambda: attend(q, k, v, is_causal=True)
+        for x in (q, k, v):
+            x.requires_grad_()
+        out = attend(q, k, v, is_causal=True)
+        gradient = self.torch.randn_like(out)
+        return lambda: self.torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
+
+    def _stream(self, point: Point) -> Callable[[], object]:
+        """The bytes of a point are those read and written together."""
+        elements = point.sizes[0] // _BYTES // (3 if point.variant == "add" else 2)
+        width = 4096
+        source = self._random(elements // width, width)
+        target = self.torch.empty_like(source)
+        if point.variant == "copy":
+            return lambda: target.copy_(source)
+        if point.variant == "add":
+            other = self._random(elements // width, width)
+            return lambda: self.torch.add(source, other, out=target)
+        norm = self.torch.nn.functional.layer_norm
+        return lambda: norm(source, (width,))
+
+    group: Any = None
+
+    def _collective(self, point: Point) -> Callable[[], object] | None:
+        """None on ranks that the collective leaves out; bytes are those of the whole tensor."""
+        ranks, size = point.sizes
+        self.group = self.groups[ranks] if self.rank < ranks else None
+        self.torch.distributed.barrier()
+        if self.group is None:
+            return None
+        dist, group = self.torch.distributed, self.group
+        share = max(1, size // _BYTES // ranks)
+        whole, part = self._random(share * ranks), self._random(share)
+        if point.variant == "all_reduce":
+            return lambda: dist.all_reduce(whole, group=group)
+        if point.variant == "all_gather":
+            return lambda: dist.all_gather_into_tensor(whole, part, group=group)
+        return lambda: dist.reduce_scatter_tensor(part, whole, group=group)

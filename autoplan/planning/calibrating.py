@@ -1,0 +1,49 @@
+"""Calibrating a cost model with a user's own measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autoplan.planning.runs import load_runs
+from autoplan.plans.calibration import Calibration, Measured
+from autoplan.schema.base import Frozen
+from autoplan.schema.costmodel import KernelSpec
+from autoplan.schema.loader import load_model
+from autoplan.schema.stack import StackSpec
+from autoplan.schema.writing import file_text
+
+__all__ = ["calibrate", "calibrated_files", "measured_file"]
+
+
+def calibrate(runs: str | Path) -> Calibration:
+    """Return the cost model calibrated with the measured runs of the file ``runs``.
+
+    Raises SpecError with everything that is wrong with the file, as ``load_runs`` does.
+    """
+    spec, observations = load_runs(runs)
+    from autoplan.calibration.outcome import calibrate as calibrated
+
+    names = [run.job for run in spec.runs]
+    source = f"autoplan calibrate: {len(names)} measured runs of {Path(runs).name}"
+    return calibrated(observations, names=names, source=source)
+
+
+def calibrated_files(calibration: Calibration) -> dict[str, str]:
+    """Return the texts of the calibrated files by name, each read back and found to say the same."""
+    specs: tuple[StackSpec | KernelSpec, ...] = (calibration.stack, calibration.kernels)
+    return dict(_checked_file(spec, spec.name) for spec in specs)
+
+
+def measured_file(measured: Measured) -> dict[str, str]:
+    """Return the text of the measured kernels file by its name, read back and found to say the same."""
+    return dict([_checked_file(measured.kernels, measured.kernels.name)])
+
+
+def _checked_file(spec: Frozen, name: str) -> tuple[str, str]:
+    """Return the name and text of the file of ``spec``."""
+    file, text = f"{name}.yaml", file_text(spec)
+    back = load_model(text, type(spec), name=file)
+    # The text decides: a value without a short one is read back as its neighbour.
+    if file_text(back) != text:
+        raise AssertionError(f"{file} does not say what was calibrated")
+    return file, text
