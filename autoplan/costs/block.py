@@ -191,8 +191,8 @@ def _attention(job: Job, candidates: Candidates, machine: Machine) -> tuple[Arra
 def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
     """Two batched products over all s^2 scores, and the scores' trips through memory.
 
-    A score is written by the product, then read and written by mask with softmax, then by dropout, and
-    read by the second product: 7 trips of 2 bytes forward and as many backward.
+    A score is written by the product, read and written by mask with softmax, then by dropout, which writes
+    its mask, too, and is read by the second product: 7 trips of 2 bytes forward and as many backward.
     """
     model, s = job.model, job.workload.sequence_length
     matrices = candidates.microbatch * np.maximum(1.0, model.heads / candidates.tp)

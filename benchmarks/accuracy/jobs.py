@@ -207,8 +207,10 @@ def _usual_node(gpu: str, devices: int) -> NodeSpec:
 
 def _stack(run: Run) -> StackSpec:
     layout = run.layout
-    found = _rename(run.stack)
-    return _permitted(_adapted(found, layout), layout)
+    compiled = f"{run.stack}-compile"
+    if layout.compile and compiled in entry_names("stack"):
+        return _permitted(_adapted(stack(compiled), layout), layout)
+    return _permitted(_adapted(_rename(run.stack), layout), layout)
 
 
 def _rename(name: str) -> StackSpec:

@@ -61,7 +61,7 @@ def values_of(found):
     return {coefficient.name: number_of(job, coefficient).value for coefficient in COEFFICIENTS}
 
 
-PLANTED = {BY_NAME["block.elementwise_traffic"]: 2.2, BY_NAME["gemm.sustained_share"]: 0.88}
+PLANTED = {BY_NAME["block.elementwise_traffic"]: 2.5, BY_NAME["gemm.sustained_share"]: 0.75}
 
 
 def test_planted_coefficients_are_found_from_twenty_noisy_steps():
@@ -69,8 +69,8 @@ def test_planted_coefficients_are_found_from_twenty_noisy_steps():
     found = fit(observed(PLANTED))
     values = values_of(found)
 
-    assert values["block.elementwise_traffic"] == pytest.approx(2.2, rel=0.25)
-    assert values["gemm.sustained_share"] == pytest.approx(0.88, abs=0.05)
+    assert values["block.elementwise_traffic"] == pytest.approx(2.5, rel=0.25)
+    assert values["gemm.sustained_share"] == pytest.approx(0.75, abs=0.05)
     assert found.scatter < 0.08
 
 
