@@ -249,12 +249,30 @@ class Steps:
 
     @staticmethod
     def of(job: Job, layouts: Sequence[Layout]) -> Steps:
-        """Return the steps of ``layouts``, which share one pipeline depth."""
+        """Return the steps of ``layouts``, which share one pipeline depth; memory in bytes.
+
+        >>> from autoplan.catalog import load_job
+        >>> from autoplan.schema.layout import parse_layout
+        >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("tp=8", layers=32, devices=8)
+        >>> len(Steps.of(job, [one, one]).candidates)
+        2
+
+        Leaves out: nothing; the parts say what they do. Source: of ``footprint``.
+        """
         candidates = Candidates.of(layouts)
         return Steps(candidates, _counts_of(layouts), footprint_of(scope_of(job, candidates)))
 
     def seconds(self, job: Job) -> Array:
-        """Return the seconds of each layout's step for ``job``: the same as ``predict_all`` gives."""
+        """Return the seconds [s] of each layout's step for ``job``: the same as ``predict_all`` gives.
+
+        >>> from autoplan.catalog import load_job
+        >>> from autoplan.schema.layout import parse_layout
+        >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("tp=8", layers=32, devices=8)
+        >>> Steps.of(job, [one]).seconds(job).tolist() == [predict(job, one).step_seconds]
+        True
+
+        Leaves out: what ``predict`` does. Source: of ``step``.
+        """
         stages = price_stages(job, self.candidates, machine_of(job), memory=self.memory)
         return _step(stages, self.counts, job, self.candidates)
 
