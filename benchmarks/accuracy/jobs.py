@@ -37,6 +37,9 @@ _NODES: Final = {
     "v100-sxm2-32gb": "8x-v100-32gb",
 }
 
+#: Nodes that a row's note tells by where they stand.
+_PLACES: Final = {"JZ cluster": "jean-zay-a100"}
+
 #: Devices whose fast fabric joins a rack: runs count the devices of a tray as their node.
 _RACKS: Final = {"gb200-186gb": "gb200-nvl72", "gb300-288gb": "gb300-nvl72"}
 
@@ -177,15 +180,32 @@ def _family(name: str) -> dict[str, Any]:
 
 def _cluster(hardware: Hardware) -> Cluster:
     """Return the devices of a run, its network at the told bandwidth."""
-    rack = _RACKS.get(hardware.gpu)
-    node = _entry_node(rack) if rack else _usual_node(hardware.gpu, hardware.gpus_per_node)
-    if hardware.internode_gbit_per_gpu is not None:
-        told = {"value": hardware.internode_gbit_per_gpu * 1e9 / 8, "kind": "measured"}
+    place = next((name for words, name in _PLACES.items() if words in (hardware.note or "")), None)
+    named = place or _RACKS.get(hardware.gpu)
+    node = _entry_node(named) if named else _usual_node(hardware.gpu, hardware.gpus_per_node)
+    gbit = hardware.internode_gbit_per_gpu or _noted_gbit(hardware.note or "", hardware.gpus_per_node)
+    if gbit is not None:
+        told = {"value": gbit * 1e9 / 8, "kind": "measured"}
         bandwidth = node.network.bandwidth_per_device.model_copy(update=told)
         network = node.network.model_copy(update={"bandwidth_per_device": bandwidth})
         node = node.model_copy(update={"network": network})
     device = cast("DeviceSpec", load_entry("device", node.device))
     return Cluster(device=device, node=node, devices=hardware.gpus)
+
+
+def _noted_gbit(note: str, devices: int) -> float | None:
+    """Return what a row's note tells of the network of a node, for each of its devices.
+
+    >>> _noted_gbit("NVLink; inter-node 4 x 100 Gb/s RoCE per node", 8), _noted_gbit("NVLink in node", 8)
+    (50.0, None)
+    >>> _noted_gbit("inter-node RDMA 400 Gb/s per GPU", 8)
+    400.0
+    """
+    found = re.search(r"(?:(\d+) x )?(\d+) Gb/s( per GPU)?", note)
+    if found is None:
+        return None
+    links, gbit, each = found.groups()
+    return int(links or 1) * float(gbit) / (1 if each else devices)
 
 
 def _entry_node(name: str) -> NodeSpec:

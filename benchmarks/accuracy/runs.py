@@ -27,6 +27,7 @@ class Hardware(_Part):
     gpus: Count
     gpus_per_node: Count
     internode_gbit_per_gpu: Positive | None = None
+    note: str | None = None
 
 
 class Experts(_Part):
