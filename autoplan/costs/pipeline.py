@@ -4,16 +4,19 @@ Notation (this file only)::
 
     p   stages                              m   microbatches of a step
     v   virtual stages on a device          i   stage, from 0
-    t_i time of stage i for one microbatch, forward and backward      [s]
+    t   time of a stage for one microbatch, forward and backward      [s]
 
 GPipe: Huang et al. 2019. 1F1B and its interleaved form: Narayanan et al. 2021 (arXiv 2104.04473).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from autoplan.costs.arrays import Array, Ints
+from autoplan.costs.turns import pipeline_time
 from autoplan.schema.layout import SCHEDULES
 
 __all__ = ["bubble_overhead", "bubble_share", "microbatches_in_flight", "pipeline_seconds"]
@@ -59,23 +62,31 @@ def microbatches_in_flight(p: int, m: Array, v: Array, schedule: Ints) -> Array:
     return in_flight
 
 
-def pipeline_seconds(
-    forward: Array, backward: Array, m: Array, v: Array, schedule: Ints, axis: int = -1
-) -> Array:
+def pipeline_seconds(forward: Array, backward: Array, m: Array, v: Array, schedule: Ints) -> Array:
     """Return the time from the first forward to the last backward of a step [s].
 
-    ``forward`` and ``backward`` are seconds of each stage for one microbatch, stages along ``axis``.
-    GPipe: sum F + sum B + (m-1)(max F + max B). 1F1B: the first microbatch crosses all stages, then the
-    slowest stage sets the pace, sum t + (m-1) max t; interleaved crosses in chunks of 1/v,
-    sum t/v + (m - 1/v) max t. With equal stages these are (m + p - 1) t and (m + (p-1)/v) t.
+    ``forward`` and ``backward`` are seconds of each stage for one microbatch, stages on the last axis;
+    ``m``, ``v`` and ``schedule`` are one for all, or one for each candidate, shape [C].
+    The forms are those of ``turns``. With equal stages they are (m + p - 1) t and, interleaved,
+    (m + (p-1)/v) t.
 
     >>> F = np.full((1, 4), 1.0); B = np.full((1, 4), 2.0); one = np.ones(1)
     >>> float(pipeline_seconds(F, B, 16 * one, one, np.array([SCHEDULES.index("1f1b")]))[0])
     57.0
+
+    Leaves out: time on the wire, chunks of a stage that differ.
+    Source: Huang et al. 2019, arXiv:1811.06965; Narayanan et al. 2021, arXiv:2104.04473.
     """
-    both = forward + backward
-    longest = both.max(axis=axis)
-    paced = both.sum(axis=axis) / v + (m - 1.0 / v) * longest
-    flushed = both.sum(axis=axis) + (m - 1) * (forward.max(axis=axis) + backward.max(axis=axis))
-    seconds: Array = np.where(schedule == _GPIPE, flushed, paced)
+    shape = np.broadcast_shapes(forward.shape, backward.shape)
+    kinds = np.stack([np.broadcast_to(x, shape[:-1]) for x in (m, v, schedule == _GPIPE)]).astype(int)
+    seconds = np.empty(shape[:-1])
+    for m_alike, v_alike, gpipe in np.unique(kinds.reshape(3, -1), axis=1).T.tolist():
+        alike = (kinds == np.reshape([m_alike, v_alike, gpipe], (3, *[1] * (len(shape) - 1)))).all(axis=0)
+        there, back = (list(np.broadcast_to(x, shape)[alike].T / v_alike) for x in (forward, backward))
+        seconds[alike] = pipeline_time(there, back, m_alike, v_alike, _largest, gpipe=bool(gpipe))
     return seconds
+
+
+def _largest(times: Sequence[Array]) -> Array:
+    largest: Array = np.maximum.reduce(times)
+    return largest

@@ -2,8 +2,8 @@
 
 Recompute is relaxed to shares of layers; the split of layers over stages stays whole. Two numbers follow:
 the least bottleneck (the k-th smallest stage time, k counting virtual stages) and the least sum of stage
-times (the k smallest marginal times, since stage time is convex in its layers). A step is at least
-sum/v + (m - 1/v) bottleneck + the least tail, whatever the schedule.
+times (the k smallest marginal times, since stage time is convex in its layers). What a schedule makes of
+the two at least (``least_busy``), and the least tail, bound the step.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from autoplan.costs.arrays import Array
 from autoplan.costs.footprint import bytes_to_save, stage_needed
 from autoplan.costs.stage import Stages, stage_backward, stage_forward, tail_floor
-from autoplan.search.group import Group
+from autoplan.search.group import Group, Schedule
 
-__all__ = ["Bound", "bound", "least_memory", "least_stage_memory"]
+__all__ = ["Bound", "bound", "least_busy", "least_memory", "least_stage_memory", "longest_stage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,41 @@ def bound(group: Group, limit: Array | float) -> Bound:
     total = _least_sum(seconds, k, group.pp)
     tail = _tail(group)
     possible = np.isfinite(bottleneck)
-    paced = (group.m - 1.0 / group.v) * np.where(possible, bottleneck, 0.0)
-    step = np.where(possible, total / group.v + paced + tail, np.inf)
+    busy = least_busy(group, total, np.where(possible, bottleneck, 0.0))
+    step = np.where(possible, busy + tail, np.inf)
     return Bound(step_seconds=step, stage_seconds=seconds, stage_sum=total, tail=tail)
+
+
+def least_busy(group: Group, total: Array, bottleneck: Array) -> Array:
+    """Return a bound on the pipeline's time by the sum and the largest of its stage times, shape [C].
+
+    With P_s the sum of t over stages before s, the paths of ``turns`` hold P_s + m t_s v/v; for the slowest
+    stage, P_s + 2 (t_s + ...) + (m - 2 - w_s) t_s with P_s <= s t_s. From these:
+
+    GPipe: sum + (m-1) max. All others: m max. 1F1B: 2 sum + (m-1-p) max where m > p, 2 p sum / (2p-m+1)
+    elsewhere (P_L is at most (p-m+1)/p of T, for the last stage L that fills up). Interleaved: P_s + M t_s
+    <= T stage by stage, so sum <= v T (1 - (1 - 1/M)^p).
+    """
+    m, v, p = group.m, group.v, group.pp
+    flushed = total + (m - 1) * bottleneck
+    many = 2 * total + (m - 1 - p) * bottleneck
+    plain = np.where(m > p, many, 2 * p * total / np.maximum(2 * p - m + 1, 1))
+    chunked = total / v / (1 - (1 - 1 / (m * v)) ** p)
+    in_turn = np.maximum(m * bottleneck, np.where(v > 1, chunked, plain))
+    least: Array = np.where(group.gpipe, flushed, in_turn)
+    return least
+
+
+def longest_stage(menu: Schedule, total: float, busy: float) -> float:
+    """Return the seconds that a stage takes at most in a pipeline of ``busy``, by the same bounds.
+
+    ``total`` is the least sum of stage times.
+    """
+    m, p = menu.m, menu.p
+    if menu.gpipe:
+        return (busy - total) / (m - 1) if m > 1 else busy
+    alone = busy / m
+    return min(alone, (busy - 2 * total) / (m - 1 - p)) if menu.v == 1 and m > p + 1 else alone
 
 
 def _stage_seconds(group: Group, limit: Array | float) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +14,29 @@ from autoplan.costs.machine import Machine
 from autoplan.costs.scope import microbatches
 from autoplan.costs.stage import Stages
 from autoplan.costs.step import price_stages
+from autoplan.costs.turns import Amount, Largest, pipeline_time
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
 
-__all__ = ["Group", "priced"]
+__all__ = ["Group", "Schedule", "priced"]
 
 #: Entries of one array [C, p, L] that are worked on at once: 16 MB of floats.
 _BLOCK = 2_000_000
+
+X = TypeVar("X", bound=Amount)
+
+
+class Schedule(NamedTuple):
+    """Stages, microbatches and virtual stages of one candidate, and whether it runs GPipe."""
+
+    p: int
+    m: int
+    v: int
+    gpipe: bool
+
+    def time(self, forward: Sequence[X], backward: Sequence[X], largest: Largest[X]) -> X:
+        """Return the time of the schedule; times are of one chunk."""
+        return pipeline_time(forward, backward, self.m, self.v, largest, gpipe=self.gpipe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +59,11 @@ class Group:
     def pp(self) -> int:
         """Pipeline depth."""
         return self.candidates.pp
+
+    def schedule(self, position: int) -> Schedule:
+        """Return the schedule of the candidate at ``position``."""
+        m, v, gpipe = self.m[position], self.v[position], self.gpipe[position]
+        return Schedule(self.pp, int(m), int(v), bool(gpipe))
 
     def take(self, index: NDArray[np.int64]) -> Group:
         """Return the candidates at ``index``."""
@@ -78,8 +100,11 @@ class Group:
         )
 
     def rounding(self, position: int) -> float:
-        """Return by how many ticks at most a step of the candidate is rounded up."""
-        return float(self.m[position] * self.v[position]) * 2 + self.pp + 1
+        """Return by how many ticks at most a step of the candidate is rounded up.
+
+        A path has at most mv + p forwards, as many backwards, and a tail, each rounded up by less than one.
+        """
+        return 2.0 * float(self.m[position] * self.v[position] + self.pp) + 1.0
 
     @property
     def block_size(self) -> int:

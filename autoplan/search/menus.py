@@ -1,9 +1,9 @@
 """Menus of one candidate: for each stage and number of layers, the fastest recompute that fits.
 
-For given layers a stage's time is least when its recompute time is. More recompute may hide more of the
-gradient reduction, but it adds at least as much to the sum of stage times as it takes from the tail. So under
-a memory limit one mix of recompute dominates all others of the same stage and layers: the rest is left out,
-safely. Which stage holds how many layers is left to the solver.
+The pipeline's time never falls when a stage's backward grows (``costs.turns``), so for given layers of a
+stage the mix with the least recompute time that fits is the fastest: the rest is left out, safely, but for
+what a longer backward hides of the tail (``tails`` adds mixes for that). Which stage holds how many layers is
+left to the solver.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from autoplan.costs.arrays import Array
 from autoplan.costs.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail
-from autoplan.search.group import Group
+from autoplan.search.group import Group, Schedule
 from autoplan.search.scaling import Scale
 
 __all__ = ["Menu", "Option", "menu_of"]
@@ -40,18 +40,25 @@ class Option(NamedTuple):
 class Menu:
     """What the solver chooses from for one candidate: one tuple of options a stage.
 
-    A step takes sum(both) + pace x max(both) + max(tail) ticks with ``pace`` = m v - 1; under GPipe
-    sum(both) + pace x (max(forward) + max(backward)) + max(tail) with v = 1.
+    A step takes the ``pipeline_time`` of the schedule, and the longest tail.
     """
 
     stages: tuple[tuple[Option, ...], ...]
-    pace: int
-    gpipe: bool
+    schedule: Schedule
 
     @property
     def empty(self) -> bool:
         """Whether some stage has no option."""
         return not all(self.stages)
+
+    def least_tail(self, stages: int) -> int:
+        """Return the ticks of tail that the first ``stages`` stages have at least."""
+        return max(min(o.tail_ticks for o in row) for row in self.stages[:stages])
+
+    @property
+    def fixed(self) -> bool:
+        """Whether no stage has a choice."""
+        return all(len(row) == 1 for row in self.stages)
 
 
 def menu_of(group: Group, position: int, limit: float, offered: Array, scale: Scale) -> Menu:
@@ -60,7 +67,6 @@ def menu_of(group: Group, position: int, limit: float, offered: Array, scale: Sc
     ``offered`` [p, L] marks layer counts worth offering to a stage: those of finite value.
     """
     v = int(group.v[position])
-    pace = int(group.m[position]) * v - 1
     wanted = np.isfinite(offered)
     counts = np.flatnonzero(wanted.any(axis=0)) + 1
     stages: tuple[tuple[Option, ...], ...] = ((),) * group.pp
@@ -72,7 +78,7 @@ def menu_of(group: Group, position: int, limit: float, offered: Array, scale: Sc
             tuple(o for o, fit in zip(row, keep, strict=True) if fit)
             for row, keep in zip(options, fits.tolist(), strict=True)
         )
-    return Menu(stages=stages, pace=pace, gpipe=bool(group.gpipe[position]))
+    return Menu(stages=stages, schedule=group.schedule(position))
 
 
 def _options(
@@ -92,9 +98,9 @@ def _options(
         np.broadcast_to(counts, fits.shape),
         selective.astype(np.int64),
         full.astype(np.int64),
-        scale.step_ticks(forward),
-        scale.step_ticks(backward),
-        scale.step_ticks(forward + backward),
+        (there := scale.step_ticks(forward)),
+        (back := scale.step_ticks(backward)),
+        there + back,
         scale.step_ticks(stage_tail(stages, layers, selective, full).total),
         scale.memory_ticks(memory),
     )

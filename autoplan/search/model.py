@@ -3,19 +3,22 @@
     pick[c]        candidate c is the layout's degrees, microbatch, ZeRO stage and schedule
     hold[c, i, l]  stage i of candidate c holds l layers (with the recompute of its menu)
 
-Minimise the step time, and among equal times the peak memory.
+Minimise the step time, and among equal times the peak memory. The time of a schedule is that of its longest
+path. Rows hold the paths that usually are; where the answer's own longest path is another, a row for it is
+added, and the question asked again, until the answer takes as long as the rows say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import TypeAlias
 
 from ortools.sat.python import cp_model
 
 from autoplan.search.menus import Menu, Option
+from autoplan.search.paths import Passes, longest_path, usual_paths
 
 __all__ = ["Solution", "SolverStoppedError", "solve", "solver_version", "step_ticks"]
 
@@ -51,17 +54,32 @@ class Solution:
 class _Chosen:
     """Literals of one candidate and the sums they make."""
 
+    menu: Menu
     pick: cp_model.IntVar
     hold: tuple[tuple[cp_model.IntVar, ...], ...]
+    busy: cp_model.IntVar | None
+
+    def by_stage(self, field: str) -> list[Expression]:
+        """Return a field of the option that each stage takes, one expression a stage."""
+        return [
+            cp_model.LinearExpr.weighted_sum(literals, [getattr(o, field) for o in options])
+            for options, literals in zip(self.menu.stages, self.hold, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The solver's model, what it chooses between, and its time."""
+
+    cp: cp_model.CpModel
+    chosen: Sequence[_Chosen]
+    step: Expression
 
 
 def step_ticks(menu: Menu, options: Sequence[Option]) -> int:
     """Return the step time of one option a stage, in ticks: what the model minimises."""
-    both = [o.both_ticks for o in options]
-    slowest = max(both)
-    if menu.gpipe:
-        slowest = max(o.forward_ticks for o in options) + max(o.backward_ticks for o in options)
-    return sum(both) + menu.pace * slowest + max(o.tail_ticks for o in options)
+    forward, backward = [o.forward_ticks for o in options], [o.backward_ticks for o in options]
+    return menu.schedule.time(forward, backward, max) + max(o.tail_ticks for o in options)
 
 
 def solve(menus: Sequence[Menu], layers: int, ceiling: int, limit_ticks: int) -> Solution | None:
@@ -70,30 +88,49 @@ def solve(menus: Sequence[Menu], layers: int, ceiling: int, limit_ticks: int) ->
     None when there is none. The result is proven optimal where its bound equals its step; it is not where
     the solver's allowance of work ran out. Raises SolverStoppedError when that left no layout at all.
     """
+    model = _model(menus, layers, ceiling, limit_ticks)
+    work, best = _MOST_WORK, None
+    while True:
+        answer = _answer(model, work)
+        if answer is None:
+            return best
+        best = min(answer.solution, best or answer.solution, key=_objective)
+        if answer.stopped or answer.objective >= _objective(best):
+            return replace(best, bound_ticks=min(best.step_ticks, answer.objective // _TIME_WEIGHT))
+        _add_longest_path(model, answer.solution)
+        work -= answer.work
+
+
+def _objective(solution: Solution) -> int:
+    return _TIME_WEIGHT * solution.step_ticks + solution.memory_ticks
+
+
+def _model(menus: Sequence[Menu], layers: int, ceiling: int, limit_ticks: int) -> _Model:
     cp = cp_model.CpModel()
     # Variables.
-    chosen = [_literals(cp, menu, i) for i, menu in enumerate(menus)]
+    chosen = [_literals(cp, menu, i, ceiling) for i, menu in enumerate(menus)]
     memory = cp.new_int_var(0, limit_ticks, "peak_memory_ticks")
     # Constraints.
     cp.add_exactly_one(c.pick for c in chosen)
-    for menu, c in zip(menus, chosen, strict=True):
+    for c in chosen:
         _one_option_a_stage(cp, c)
-        _all_layers_are_held(cp, menu, c, layers)
-        _memory_covers_every_stage(cp, menu, c, memory)
-    # Objective: one term each for sum, pace and tail; they are zero for a candidate not picked.
-    terms = [_step_terms(cp, menu, c, ceiling) for menu, c in zip(menus, chosen, strict=True)]
-    step = cp_model.LinearExpr.sum(terms)
+        _all_layers_are_held(cp, c, layers)
+        _memory_covers_every_stage(cp, c, memory)
+    # Objective: the time of each candidate, which is zero for one not picked.
+    step = cp_model.LinearExpr.sum([_step(cp, c, ceiling) for c in chosen])
     cp.add(step <= ceiling)
     cp.minimize(_TIME_WEIGHT * step + memory)
-    return _solved(cp, menus, chosen)
+    return _Model(cp, chosen, step)
 
 
-def _literals(cp: cp_model.CpModel, menu: Menu, index: int) -> _Chosen:
+def _literals(cp: cp_model.CpModel, menu: Menu, index: int, ceiling: int) -> _Chosen:
     hold = tuple(
         tuple(cp.new_bool_var(f"hold[{index},{i},{o.layers}]") for o in options)
         for i, options in enumerate(menu.stages)
     )
-    return _Chosen(cp.new_bool_var(f"pick[{index}]"), hold)
+    in_rows = not menu.fixed and not menu.schedule.gpipe
+    busy = cp.new_int_var(0, ceiling, f"busy_ticks[{index}]") if in_rows else None
+    return _Chosen(menu, cp.new_bool_var(f"pick[{index}]"), hold, busy)
 
 
 def _one_option_a_stage(cp: cp_model.CpModel, chosen: _Chosen) -> None:
@@ -102,66 +139,106 @@ def _one_option_a_stage(cp: cp_model.CpModel, chosen: _Chosen) -> None:
         cp.add(cp_model.LinearExpr.sum(literals) == chosen.pick)
 
 
-def _all_layers_are_held(cp: cp_model.CpModel, menu: Menu, chosen: _Chosen, layers: int) -> None:
+def _all_layers_are_held(cp: cp_model.CpModel, chosen: _Chosen, layers: int) -> None:
     """The stages hold all layers of the model between them."""
-    cp.add(_total(menu, chosen, "layers") == layers * chosen.pick)
+    held = cp_model.LinearExpr.sum(chosen.by_stage("layers"))
+    cp.add(held == layers * chosen.pick)
 
 
-def _memory_covers_every_stage(
-    cp: cp_model.CpModel, menu: Menu, chosen: _Chosen, memory: cp_model.IntVar
-) -> None:
+def _memory_covers_every_stage(cp: cp_model.CpModel, chosen: _Chosen, memory: cp_model.IntVar) -> None:
     """The peak memory is that of the fullest stage."""
-    for used in _by_stage(menu, chosen, "memory_ticks"):
+    for used in chosen.by_stage("memory_ticks"):
         cp.add(memory >= used)
 
 
-def _by_stage(menu: Menu, chosen: _Chosen, field: str) -> list[Expression]:
-    """Return a field of the option that each stage takes, one expression a stage."""
-    return [
-        cp_model.LinearExpr.weighted_sum(literals, [getattr(o, field) for o in options])
-        for options, literals in zip(menu.stages, chosen.hold, strict=True)
-    ]
+def _step(cp: cp_model.CpModel, chosen: _Chosen, ceiling: int) -> Expression:
+    """Return the schedule's time and the longest tail: a constant, where there is no choice."""
+    menu = chosen.menu
+    if menu.fixed:
+        return step_ticks(menu, [row[0] for row in menu.stages]) * chosen.pick
+
+    def largest(times: Sequence[Expression]) -> Expression:
+        longest = cp.new_int_var(0, ceiling, "longest")
+        for time in times:
+            cp.add(longest >= time)
+        return longest
+
+    tail = largest(chosen.by_stage("tail_ticks"))
+    if chosen.busy is None:
+        forward, backward = chosen.by_stage("forward_ticks"), chosen.by_stage("backward_ticks")
+        return cp_model.LinearExpr.sum([menu.schedule.time(forward, backward, largest), tail])
+    _paced_by_the_slowest(cp, chosen, chosen.busy, largest)
+    for passes in usual_paths(menu.schedule):
+        _takes_at_least(cp, chosen, chosen.busy, passes)
+    return cp_model.LinearExpr.sum([chosen.busy, tail])
 
 
-def _total(menu: Menu, chosen: _Chosen, field: str) -> Expression:
-    return cp_model.LinearExpr.sum(_by_stage(menu, chosen, field))
+def _paced_by_the_slowest(
+    cp: cp_model.CpModel,
+    chosen: _Chosen,
+    busy: cp_model.IntVar,
+    largest: Callable[[Sequence[Expression]], Expression],
+) -> None:
+    """The bounds by the slowest stage: no path, but what makes the rows strong."""
+    s, both = chosen.menu.schedule, chosen.by_stage("both_ticks")
+    slowest = largest(both)
+    cp.add(busy >= s.m * s.v * slowest)
+    if s.v == 1 and s.m > s.p:
+        parts = [*both, slowest]
+        cp.add(busy >= cp_model.LinearExpr.weighted_sum(parts, [2] * s.p + [s.m - 1 - s.p]))
 
 
-def _step_terms(cp: cp_model.CpModel, menu: Menu, chosen: _Chosen, ceiling: int) -> Expression:
-    """Every stage's time once, the slowest stage's for the other microbatches, the longest tail."""
-    paced = ["forward_ticks", "backward_ticks"] if menu.gpipe else ["both_ticks"]
-    slowest = cp_model.LinearExpr.sum([_longest(cp, menu, chosen, f, ceiling) for f in paced])
-    tail = _longest(cp, menu, chosen, "tail_ticks", ceiling)
-    total = _total(menu, chosen, "both_ticks")
-    return cp_model.LinearExpr.weighted_sum([total, slowest, tail], [1, menu.pace, 1])
+def _takes_at_least(cp: cp_model.CpModel, chosen: _Chosen, busy: cp_model.IntVar, passes: Passes) -> None:
+    """The schedule takes no less than a path."""
+    literals: list[cp_model.IntVar] = []
+    ticks: list[int] = []
+    forwards, backwards = passes.tolist()
+    for row, taken, f, b in zip(chosen.menu.stages, chosen.hold, forwards, backwards, strict=True):
+        literals += taken
+        ticks += [f * o.forward_ticks + b * o.backward_ticks for o in row]
+    cp.add(busy >= cp_model.LinearExpr.weighted_sum(literals, ticks))
 
 
-def _longest(cp: cp_model.CpModel, menu: Menu, chosen: _Chosen, field: str, ceiling: int) -> Expression:
-    """Return the largest of a field over the stages: a variable, or the stage's own for one stage."""
-    times = _by_stage(menu, chosen, field)
-    if len(times) == 1:
-        return times[0]
-    largest = max(getattr(o, field) for options in menu.stages for o in options)
-    longest = cp.new_int_var(0, min(largest, ceiling), field)
-    for time in times:
-        cp.add(longest >= time)
-    return longest
+def _add_longest_path(model: _Model, solution: Solution) -> None:
+    """Add the path that takes as long as ``solution`` does, to all candidates of its schedule."""
+    schedule = model.chosen[solution.candidate].menu.schedule
+    forward = [o.forward_ticks for o in solution.options]
+    passes = longest_path(schedule, forward, [o.backward_ticks for o in solution.options])
+    for c in model.chosen:
+        if c.busy is not None and c.menu.schedule == schedule:
+            _takes_at_least(model.cp, c, c.busy, passes)
 
 
-def _solved(cp: cp_model.CpModel, menus: Sequence[Menu], chosen: Sequence[_Chosen]) -> Solution | None:
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the solver found by the rows so far: its layout, its bound on the objective, its work."""
+
+    solution: Solution
+    objective: int
+    work: float
+    stopped: bool
+
+
+def _answer(model: _Model, work: float) -> _Answer | None:
     solver = cp_model.CpSolver()
     # One worker and no clock: the same input gives the same answer on any machine.
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
-    solver.parameters.max_deterministic_time = _MOST_WORK
-    solver.parameters.cp_model_presolve = len(cp.proto.variables) <= _PRESOLVED
-    status = solver.solve(cp)
+    solver.parameters.max_deterministic_time = max(work, 0.0)
+    solver.parameters.cp_model_presolve = len(model.cp.proto.variables) <= _PRESOLVED
+    status = solver.solve(model.cp)
     if status == cp_model.UNKNOWN:
         raise SolverStoppedError
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
         return None
-    index = next(i for i, c in enumerate(chosen) if solver.boolean_value(c.pick))
-    menu, literals = menus[index], chosen[index].hold
+    solution, objective = _read(model, solver), int(solver.best_objective_bound)
+    spent = solver.response_proto.deterministic_time
+    return _Answer(solution, objective, spent, stopped=status == cp_model.FEASIBLE)
+
+
+def _read(model: _Model, solver: cp_model.CpSolver) -> Solution:
+    index = next(i for i, c in enumerate(model.chosen) if solver.boolean_value(c.pick))
+    menu, literals = model.chosen[index].menu, model.chosen[index].hold
     options = tuple(
         next(o for o, x in zip(row, xs, strict=True) if solver.boolean_value(x))
         for row, xs in zip(menu.stages, literals, strict=True)
@@ -171,12 +248,8 @@ def _solved(cp: cp_model.CpModel, menus: Sequence[Menu], chosen: Sequence[_Chose
         options=options,
         step_ticks=step_ticks(menu, options),
         memory_ticks=max(o.memory_ticks for o in options),
-        bound_ticks=_bound_ticks(solver, step_ticks(menu, options), proven=status == cp_model.OPTIMAL),
+        bound_ticks=0,
     )
-
-
-def _bound_ticks(solver: cp_model.CpSolver, step: int, *, proven: bool) -> int:
-    return step if proven else min(step, int(solver.best_objective_bound) // _TIME_WEIGHT)
 
 
 def solver_version() -> str:

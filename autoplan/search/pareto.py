@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Array
-from autoplan.search.bounds import Bound, bound
+from autoplan.search.bounds import Bound, bound, longest_stage
 from autoplan.search.group import Group
 from autoplan.search.menus import Menu, Option, menu_of
 from autoplan.search.model import Solution, SolverStoppedError, solve, step_ticks
 from autoplan.search.scaling import Scale
+from autoplan.search.splits import quick_step, without_slow
+from autoplan.search.tails import with_shorter_tails
 
 __all__ = ["Found", "Walk"]
 
@@ -46,15 +48,16 @@ class Found:
 class _Live:
     """A candidate that may hold the fastest layout: its menu under the limit in force.
 
-    ``incumbent_seconds`` is the step of some layout that the menu allows; ``rest_seconds`` the least that
-    a step takes beside its slowest stage: every stage once, and the tail.
+    ``incumbent_seconds`` is the step of some layout that the menu allows; ``sum_seconds`` and
+    ``tail_seconds`` are the least sum of stage times and the least tail.
     """
 
     group: int
     position: int
     bound_seconds: float
     incumbent_seconds: float
-    rest_seconds: float
+    sum_seconds: float
+    tail_seconds: float
     menu: Menu
 
 
@@ -112,23 +115,51 @@ class Walk:
         limit = limit_ticks * self.scale.tick_bytes
         live, best = self._survivors(limit)
         menus = [tight for c in live if (tight := self._tightened(c, best)) is not None]
+        ceiling = min(self.ceiling, int(best / self.scale.tick_seconds) + 1)
+        menus, ceiling = self._narrowed(menus, ceiling, limit)
         if not menus:
             return None
-        ceiling = min(self.ceiling, int(best / self.scale.tick_seconds) + 1)
         self.solved.update((c.group, c.position) for c in menus)
         self.solves += 1
         layers = self.groups[0].layers
         solution = solve([c.menu for c in menus], layers, ceiling, limit_ticks)
         return None if solution is None else _found(menus[solution.candidate], solution)
 
+    def _narrowed(self, live: list[_Live], ceiling: int, limit: float) -> tuple[list[_Live], int]:
+        """Return ``live`` with the options that a step may have, and a ceiling on the step.
+
+        The ceiling is the step of a layout as fast as can be found at once. Options that are slower go, and
+        those that take longer to have a shorter tail come.
+        """
+        layers = self.groups[0].layers
+        for c in live:
+            ceiling = quick_step(c.menu, layers, ceiling)
+        menus = [self._offering_shorter_tails(c, ceiling, limit) for c in live]
+        pairs = zip(live, menus, strict=True)
+        return [replace(c, menu=menu) for c, menu in pairs if menu is not None], ceiling
+
+    def _offering_shorter_tails(self, live: _Live, ceiling: int, limit: float) -> Menu | None:
+        """Return the menu with all options that a step within ``ceiling`` may have; None if there are none.
+
+        The tail of the first stage is part of every step; once all tails are offered, so is the longest of
+        the stages' shortest.
+        """
+        layers, group = self.groups[0].layers, self.groups[live.group]
+        busy = ceiling - live.menu.least_tail(1)
+        menu = without_slow(live.menu, layers, busy)
+        if menu is None:
+            return None
+        menu = with_shorter_tails(menu, group, live.position, limit, busy, self.scale)
+        return without_slow(menu, layers, ceiling - menu.least_tail(len(menu.stages)))
+
     def _tightened(self, live: _Live, best: float) -> _Live | None:
         """Return ``live`` without options that cannot be part of a step of ``best``; None if none can."""
         if live.bound_seconds > best * (1 + _MARGIN):
             return None
-        if not live.menu.pace:
-            return live
-        slowest = (best - live.rest_seconds) * (1 + _MARGIN) / live.menu.pace
-        ticks = int(slowest / self.scale.tick_seconds) + 1
+        longest = longest_stage(
+            live.menu.schedule, live.sum_seconds, best * (1 + _MARGIN) - live.tail_seconds
+        )
+        ticks = int(longest / self.scale.tick_seconds / live.menu.schedule.v) + 3
         stages = [[o for o in row if o.both_ticks <= ticks] for row in live.menu.stages]
         layers = self.groups[0].layers
         most = [max((o.layers for o in row), default=0) for row in stages]
@@ -179,8 +210,8 @@ class Walk:
             menu = self._menu(part, int(i), limit, best, fresh)
             if not menu.empty:
                 incumbent = self._incumbent(menu)
-                rest = float(fresh.stage_sum[i] / part.v[i] + fresh.tail[i])
-                live.append(_Live(group, int(index[i]), lower, incumbent, rest, menu))
+                rest = float(fresh.stage_sum[i]), float(fresh.tail[i])
+                live.append(_Live(group, int(index[i]), lower, incumbent, *rest, menu))
                 best = min(best, incumbent)
         return live
 
@@ -195,9 +226,8 @@ class Walk:
 def _offered(part: Group, i: int, best: float, lower: Bound) -> Array:
     """Return stage times [p, L] with what is too slow, or would leave too much to others, infinite."""
     seconds = lower.stage_seconds[i]
-    v, pace = float(part.v[i]), float(part.m[i] - 1.0 / part.v[i])
-    slack = best - float(lower.tail[i]) - float(lower.stage_sum[i]) / v
-    longest = slack / pace * (1 + _MARGIN) if pace > 0 else np.inf
+    busy = best * (1 + _MARGIN) - float(lower.tail[i])
+    longest = longest_stage(part.schedule(i), float(lower.stage_sum[i]), busy)
     offered = np.where(seconds <= longest, seconds, np.inf)
     counts = np.arange(1, part.layers + 1)
     most = np.where(np.isfinite(offered), counts, 0).max(axis=1)

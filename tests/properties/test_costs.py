@@ -516,8 +516,6 @@ def machine_on(node):
 
 # Schedules
 
-stage_times = st.floats(1e-6, 10.0)
-
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 12), st.integers(1, 64), st.integers(1, 6))
@@ -540,91 +538,6 @@ def test_microbatches_in_flight_stay_within_the_step(p, m, v):
     # Interleaving holds up to (p-1)/v microbatches more than 1F1B on the first stage, never fewer.
     assert (interleaved >= np.minimum(m * p, p - np.arange(p)) - 1e-12).all()
     assert interleaved[0] <= p + (p - 1) / v + 1e-12
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(stage_times, stage_times), min_size=1, max_size=8), st.integers(1, 32))
-def test_a_pipeline_takes_at_least_its_work(pairs, m):
-    """No schedule beats its slowest stage or one microbatch's way; 1F1B is never slower than GPipe."""
-    forward, backward = np.array(pairs).T[:, None, :]
-    p, both = len(pairs), np.array(pairs).sum(axis=1)
-
-    def seconds(name, count, v=1.0):
-        index = np.array([SCHEDULES.index(name)])
-        return float(pipeline_seconds(forward, backward, np.array([count]), np.array([v]), index)[0])
-
-    plain, flushed = seconds("1f1b", float(m)), seconds("gpipe", float(m))
-    assert plain >= max(m * both.max(), both.sum()) * (1 - 1e-12)
-    assert plain <= flushed * (1 + 1e-12)
-    assert flushed <= m * both.sum() * (1 + 1e-12)
-    # Interleaving needs microbatches in multiples of p.
-    whole = [seconds("interleaved", float(m * p), v) for v in (2.0, 4.0)]
-    assert max(m * p * both.max(), both.sum()) * (1 - 1e-12) <= whole[1]
-    assert whole[1] <= whole[0] * (1 + 1e-12)
-    assert whole[0] <= seconds("1f1b", float(m * p)) * (1 + 1e-12)
-
-
-def simulated(forward, backward, m, *, gpipe):
-    """Return the last end of a schedule run event by event, without time on the wire."""
-    p = len(forward)
-    done: dict[tuple[str, int, int], float] = {}
-    queues = []
-    for i in range(p):
-        warm = m if gpipe else min(m, p - i - 1)
-        order = [("F", k) for k in range(warm)]
-        for k in range(m - warm):
-            order += [("F", warm + k), ("B", k)]
-        order += [("B", k) for k in range(m - warm, m)]
-        queues.append(order)
-    clock, at = [0.0] * p, [0] * p
-    while any(at[i] < 2 * m for i in range(p)):
-        for i in range(p):
-            while at[i] < 2 * m:
-                kind, k = queues[i][at[i]]
-                end = i == (0 if kind == "F" else p - 1)
-                before = ("F", i, k) if kind == "B" and end else (kind, i + (1 if kind == "B" else -1), k)
-                ready = 0.0 if kind == "F" and end else done.get(before)
-                if ready is None:
-                    break
-                clock[i] = max(clock[i], ready) + (forward if kind == "F" else backward)[i]
-                done[kind, i, k] = clock[i]
-                at[i] += 1
-    return max(clock)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(stage_times, stage_times), min_size=1, max_size=6), st.integers(1, 12))
-def test_gpipe_takes_what_the_schedule_takes(pairs, m):
-    """Run event by event, GPipe takes what the formula says, however uneven its stages."""
-    forward, backward = np.array(pairs).T
-    index = np.array([SCHEDULES.index("gpipe")])
-    seconds = pipeline_seconds(forward[None], backward[None], np.array([float(m)]), np.ones(1), index)
-
-    assert simulated(forward, backward, m, gpipe=True) == pytest.approx(float(seconds[0]), rel=1e-9)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(stage_times, min_size=1, max_size=6), st.floats(0.5, 4.0), st.integers(1, 12))
-def test_1f1b_takes_no_longer_than_said(forward, ratio, m):
-    """Run event by event, uneven stages whose backward is as many forwards take at most the formula."""
-    backward = [ratio * x for x in forward]
-    index = np.array([SCHEDULES.index("1f1b")])
-    seconds = pipeline_seconds(
-        np.array([forward]), np.array([backward]), np.array([float(m)]), np.ones(1), index
-    )
-
-    assert simulated(forward, backward, m, gpipe=False) <= float(seconds[0]) * (1 + 1e-9)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.integers(1, 6), st.integers(1, 12), stage_times, stage_times, st.booleans())
-def test_pipelines_of_equal_stages_take_what_the_schedule_takes(p, m, forward, backward, gpipe):
-    """With equal stages the formula is the schedule's own time, run event by event."""
-    f, b = [forward] * p, [backward] * p
-    index = np.array([SCHEDULES.index("gpipe" if gpipe else "1f1b")])
-    seconds = pipeline_seconds(np.array([f]), np.array([b]), np.array([float(m)]), np.ones(1), index)
-
-    assert simulated(f, b, m, gpipe=gpipe) == pytest.approx(float(seconds[0]), rel=1e-9)
 
 
 # Layouts, rules and the space

@@ -1,9 +1,18 @@
-"""The constraint model on menus small enough to solve by eye."""
+"""The constraint model on menus small enough to solve by eye, or by trying everything."""
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoplan.search.group import Schedule
 from autoplan.search.menus import Menu, Option
 from autoplan.search.model import solve, step_ticks
+from autoplan.search.paths import longest_path, usual_paths
+from autoplan.search.splits import quick_step, without_slow
 
 CEILING, LIMIT = 10**9, 2**16
 
@@ -14,11 +23,11 @@ def option(layers, ticks, memory, tail=0):
 
 
 def test_among_equal_times_the_smaller_layout_is_chosen():
-    """Stages of 2 and 3 layers take as long either way round; the fuller first stage needs more."""
+    """Under GPipe 2 and 3 layers take as long either way round; the fuller first stage needs more."""
     first = (option(2, 60, 500), option(3, 90, 900))
     last = (option(2, 60, 400), option(3, 90, 600))
     for stages in ((first, last), (first[::-1], last[::-1])):
-        solution = solve([Menu(stages=stages, pace=7, gpipe=False)], 5, CEILING, LIMIT)
+        solution = solve([Menu(stages, Schedule(2, 8, 1, gpipe=True))], 5, CEILING, LIMIT)
 
         assert solution is not None
         assert [o.layers for o in solution.options] == [2, 3]
@@ -27,8 +36,8 @@ def test_among_equal_times_the_smaller_layout_is_chosen():
 
 def test_among_equal_candidates_the_smaller_is_chosen_in_any_order():
     """Two candidates of one time: the one that needs less memory, wherever it stands."""
-    large = Menu(stages=((option(4, 80, 900),),), pace=3, gpipe=False)
-    small = Menu(stages=((option(4, 80, 300),),), pace=3, gpipe=False)
+    large = Menu(stages=((option(4, 80, 900),),), schedule=Schedule(1, 4, 1, gpipe=False))
+    small = Menu(stages=((option(4, 80, 300),),), schedule=Schedule(1, 4, 1, gpipe=False))
 
     for menus in ([large, small], [small, large]):
         solution = solve(menus, 4, CEILING, LIMIT)
@@ -39,7 +48,7 @@ def test_among_equal_candidates_the_smaller_is_chosen_in_any_order():
 def test_exactly_the_layers_of_the_model_are_held():
     """Five layers are held where five are asked for, though six would be quicker here."""
     stages = ((option(2, 60, 1), option(3, 10, 1)), (option(2, 60, 1), option(3, 10, 1)))
-    solution = solve([Menu(stages=stages, pace=1, gpipe=False)], 5, CEILING, LIMIT)
+    solution = solve([Menu(stages, Schedule(2, 2, 1, gpipe=False))], 5, CEILING, LIMIT)
 
     assert solution is not None
     assert sum(o.layers for o in solution.options) == 5
@@ -48,7 +57,7 @@ def test_exactly_the_layers_of_the_model_are_held():
 def test_gpipe_waits_for_the_slowest_forward_and_the_slowest_backward():
     """60 + 90 once, then (m - 1) times the slowest forward of 30 and the slowest backward of 60."""
     stages = ((option(2, 60, 1),), (option(3, 90, 1),))
-    menu = Menu(stages=stages, pace=7, gpipe=True)
+    menu = Menu(stages, Schedule(2, 8, 1, gpipe=True))
     solution = solve([menu], 5, CEILING, LIMIT)
 
     assert solution is not None
@@ -57,7 +66,93 @@ def test_gpipe_waits_for_the_slowest_forward_and_the_slowest_backward():
 
 def test_a_ceiling_below_every_layout_leaves_none():
     """Nothing is returned rather than something too slow."""
-    menu = Menu(stages=((option(4, 80, 1),),), pace=3, gpipe=False)
+    menu = Menu(stages=((option(4, 80, 1),),), schedule=Schedule(1, 4, 1, gpipe=False))
 
     assert solve([menu], 4, 80 + 3 * 80, LIMIT) is not None
     assert solve([menu], 4, 80 + 3 * 80 - 1, LIMIT) is None
+
+
+def test_the_heavier_stage_comes_first():
+    """Under 1F1B 3 and 2 layers drain faster than 2 and 3: 8 x 90 + 20 seconds against 30 more."""
+    stages = ((option(2, 60, 1), option(3, 90, 1)),) * 2
+    menu = Menu(stages, Schedule(2, 8, 1, gpipe=False))
+    solution = solve([menu], 5, CEILING, LIMIT)
+
+    assert solution is not None
+    assert [o.layers for o in solution.options] == [3, 2]
+    assert solution.step_ticks == solution.bound_ticks == 8 * 90 + 30
+    assert step_ticks(menu, solution.options[::-1]) == 8 * 90 + 60
+
+
+ticks = st.integers(1, 60)
+schedules = st.sampled_from(["1f1b", "1f1b", "gpipe", "interleaved"])
+
+
+@st.composite
+def menus(draw, p):
+    """Return a menu of ``p`` stages with up to three options each, in any schedule."""
+    name = draw(schedules) if p > 1 else "1f1b"
+    interleaved = name == "interleaved"
+    m = p * draw(st.integers(1, 4)) if interleaved else draw(st.integers(1, 12))
+    schedule = Schedule(p, m, draw(st.sampled_from([2, 3])) if interleaved else 1, gpipe=name == "gpipe")
+    rows = []
+    for _ in range(p):
+        row = []
+        for layers in sorted(draw(st.sets(st.integers(1, 4), min_size=1, max_size=3))):
+            f, b, tail, memory = (draw(ticks) for _ in range(4))
+            row.append(Option(layers, 0, 0, f, b, f + b, tail, memory))
+        rows.append(tuple(row))
+    return Menu(tuple(rows), schedule)
+
+
+def tried(choices, layers):
+    """Return time and memory of every layout of ``choices`` with this many layers, best first."""
+    return sorted(
+        (step_ticks(menu, options), max(o.memory_ticks for o in options))
+        for menu in choices
+        for options in itertools.product(*menu.stages)
+        if sum(o.layers for o in options) == layers
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_the_answer_is_that_of_trying_everything(data):
+    """Rows for paths, added as answers ask for them, find and prove what enumeration finds."""
+    choices = data.draw(st.lists(st.integers(1, 4).flatmap(menus), min_size=1, max_size=3))
+    layers = data.draw(st.integers(1, 10))
+    best = next(iter(tried(choices, layers)), None)
+    solution = solve(choices, layers, CEILING, LIMIT)
+
+    assert (solution and (solution.step_ticks, solution.memory_ticks)) == best
+    assert solution is None or solution.bound_ticks == solution.step_ticks
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_no_layout_as_fast_as_one_known_is_left_out(data):
+    """A quick layout exists, and options that go are part of no layout within the time."""
+    menu = data.draw(st.integers(2, 4).flatmap(menus))
+    layers = data.draw(st.integers(2, 10))
+    everything = tried([menu], layers)
+    quick = quick_step(menu, layers, CEILING)
+    busy = data.draw(st.integers(1, 400))
+    least = without_slow(menu, layers, busy)
+    tails = max(min(o.tail_ticks for o in row) for row in menu.stages)
+
+    assert quick == CEILING or quick in {step for step, _ in everything}
+    kept = [] if least is None else tried([least], layers)
+    assert [x for x in everything if x[0] <= busy + tails] == [x for x in kept if x[0] <= busy + tails]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_path_takes_as_long_as_it_says(data):
+    """The longest path's counts make the schedule's time, and no usual path takes longer."""
+    menu = data.draw(st.integers(2, 5).flatmap(menus))
+    options = [data.draw(st.sampled_from(row)) for row in menu.stages]
+    each = np.array([[o.forward_ticks for o in options], [o.backward_ticks for o in options]])
+    busy = menu.schedule.time(*each.tolist(), max)
+
+    assert (longest_path(menu.schedule, *each.tolist()) * each).sum() == busy
+    assert menu.schedule.gpipe or all((x * each).sum() <= busy for x in usual_paths(menu.schedule))

@@ -1,0 +1,72 @@
+"""Paths of a schedule as counts: how often each stage's forward and backward are on them.
+
+A row of the model says that a step takes at least the time of one path. A few paths are known to matter
+(``usual_paths``); another is looked for where a layout takes longer than its rows say (``longest_path``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.search.group import Schedule
+
+__all__ = ["Passes", "longest_path", "usual_paths"]
+
+#: Forwards [0] and backwards [1] of each stage on a path, shape [2, p].
+Passes: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """Ticks of a path for the layout in question, and what it passes."""
+
+    ticks: int
+    passes: Passes
+
+    def __add__(self, other: _Path) -> _Path:
+        """Return one path after the other."""
+        return _Path(self.ticks + other.ticks, self.passes + other.passes)
+
+    def __rmul__(self, times: int) -> _Path:
+        """Return the path ``times`` over."""
+        return _Path(times * self.ticks, times * self.passes)
+
+
+def longest_path(schedule: Schedule, forward: Sequence[int], backward: Sequence[int]) -> Passes:
+    """Return the path that takes as long as the schedule does, for these ticks of each stage."""
+    legs = np.eye(2 * schedule.p, dtype=np.int64).reshape(2, schedule.p, 2, schedule.p)
+    here, back = (
+        [_Path(ticks, leg) for ticks, leg in zip(row, legs[kind], strict=True)]
+        for kind, row in enumerate((forward, backward))
+    )
+    return schedule.time(here, back, _longest).passes
+
+
+def _longest(paths: Sequence[_Path]) -> _Path:
+    return max(paths, key=lambda path: path.ticks)
+
+
+def usual_paths(schedule: Schedule) -> list[Passes]:
+    """Return the paths that take the time of most layouts, of schedules that go in turn.
+
+    For each stage s: once through the stages before it and all chunks on s; and, where the schedule gets
+    as far, twice through s and the stages behind it, and the other chunks on s.
+    """
+    p, chunks = schedule.p, schedule.m * schedule.v
+    paths = []
+    for s in range(p):
+        alone = np.zeros((2, p), dtype=np.int64)
+        alone[:, :s], alone[:, s] = 1, chunks
+        paths.append(alone)
+        steady = chunks - 2 - (p - 1 - s if schedule.v == 1 else 2 * (p - 1 - s))
+        if steady >= (schedule.v - 1) * p:
+            around = np.ones((2, p), dtype=np.int64)
+            around[:, s:] = 2
+            around[:, s] += steady
+            paths.append(around)
+    return paths

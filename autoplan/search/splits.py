@@ -1,0 +1,152 @@
+"""Splits of the layers by dynamic programming: a fast layout, and options that no layout as fast has.
+
+Notation (this file only)::
+
+    t_s  ticks of stage s for one microbatch       p  stages       m  microbatches
+    U_s  sum of t from stage s on, so that U_0 is the sum of all
+
+Under 1F1B with m > p, a step takes at least U_0 + max over s of (U_s + (m-1-p+s) t_s) and the least tail,
+and most layouts take no longer (``paths.usual_paths``). For a limit on the maximum, the least U_0 follows
+stage by stage from the last. What is left out here is left out by a bound in whole ticks: the solver's menu
+stays complete for every layout as fast as the one known.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import replace
+
+from autoplan.search.menus import Menu, Option
+from autoplan.search.model import step_ticks
+
+__all__ = ["least_behind", "quick_step", "without_slow"]
+
+#: Layouts that are looked at for a quick one, and by what share of a step each has to be more even.
+_TRIES = 12
+_CLOSER = 1e-6
+
+#: Least sum of t from a stage on and the option it takes there, by the layers held from that stage on.
+_Sums = dict[int, tuple[int, Option]]
+
+
+def quick_step(menu: Menu, layers: int, ceiling: int) -> int:
+    """Return the ticks of a layout of ``menu`` as fast as could be found, or ``ceiling`` if that is less."""
+    if not _applies(menu):
+        return ceiling
+    most = ceiling
+    for _ in range(_TRIES):
+        options = _least_sum(menu, layers, most)
+        if options is None:
+            break
+        ceiling = min(ceiling, step_ticks(menu, options))
+        most = _paced(menu, options) - max(1, int(ceiling * _CLOSER))
+    return ceiling
+
+
+def without_slow(menu: Menu, layers: int, busy: int) -> Menu | None:
+    """Return ``menu`` without options that no pipeline of up to ``busy`` ticks has; None if none is left."""
+    if not _applies(menu):
+        return menu
+    sums = _sums(menu, layers, busy)
+    if layers not in sums[0]:
+        return None
+    # The sum of all is at least this much of the step, and leaves the rest to the maximum.
+    most = busy - sums[0][layers][0]
+    stages = _kept(menu, layers, _sums(menu, layers, most), busy, _pace(menu, layers))
+    return replace(menu, stages=stages) if all(stages) else None
+
+
+def least_behind(menu: Menu, layers: int, busy: int) -> list[int]:
+    """Return the least U_s of each stage, over all splits that a pipeline of ``busy`` ticks may have."""
+    return [min((total for total, _ in here.values()), default=0) for here in _sums(menu, layers, busy)]
+
+
+def _applies(menu: Menu) -> bool:
+    s = menu.schedule
+    return s.v == 1 and not s.gpipe and s.m > s.p > 1 and not menu.fixed
+
+
+def _rounds(menu: Menu, s: int) -> int:
+    """Return how often a stage's own time counts in the maximum, beside U_s."""
+    return menu.schedule.m - 1 - menu.schedule.p + s
+
+
+def _sums(menu: Menu, layers: int, most: int) -> list[_Sums]:
+    """Return the least U_s for each number of layers held from s on, with U_s + (m-1-p+s) t_s <= ``most``."""
+    fewest, largest = 0, 0
+    ranges = []
+    for row in menu.stages:
+        ranges.append((layers - largest, layers - fewest))
+        fewest += min(o.layers for o in row)
+        largest += max(o.layers for o in row)
+    behind: dict[int, int] = {0: 0}
+    sums: list[_Sums] = []
+    for s in reversed(range(menu.schedule.p)):
+        here: _Sums = {}
+        least, greatest = ranges[s]
+        for held, ticks in behind.items():
+            for o in menu.stages[s]:
+                now, total = held + o.layers, ticks + o.both_ticks
+                allowed = least <= now <= greatest and total + _rounds(menu, s) * o.both_ticks <= most
+                if allowed and (now not in here or total < here[now][0]):
+                    here[now] = (total, o)
+        behind = {held: total for held, (total, _) in here.items()}
+        sums.append(here)
+    return sums[::-1]
+
+
+def _pace(menu: Menu, layers: int) -> int:
+    """Return the ticks that the slowest stage takes at least, since the stages hold all layers."""
+    ticks = sorted({o.both_ticks for row in menu.stages for o in row})
+
+    def enough(most: int) -> bool:
+        held = [max((o.layers for o in row if o.both_ticks <= most), default=-layers) for row in menu.stages]
+        return sum(held) >= layers
+
+    return ticks[bisect_left(ticks[:-1], x=True, key=enough)]
+
+
+def _least_sum(menu: Menu, layers: int, most: int) -> list[Option] | None:
+    """Return the options of least sum whose maximum is at most ``most``."""
+    sums = _sums(menu, layers, most)
+    if layers not in sums[0]:
+        return None
+    options = []
+    for here in sums:
+        options.append(here[layers][1])
+        layers -= options[-1].layers
+    return options
+
+
+def _paced(menu: Menu, options: list[Option]) -> int:
+    """Return max over s of U_s + (m-1-p+s) t_s."""
+    total, most = 0, 0
+    for s in reversed(range(len(options))):
+        total += options[s].both_ticks
+        most = max(most, total + _rounds(menu, s) * options[s].both_ticks)
+    return most
+
+
+def _kept(menu: Menu, layers: int, sums: list[_Sums], busy: int, pace: int) -> tuple[tuple[Option, ...], ...]:
+    """Return options on some split whose sum and whose maximum, here, leave it within ``busy``."""
+    schedule = menu.schedule
+    paced = (schedule.m - 1 - schedule.p) * pace
+    before: dict[int, int] = {0: 0}
+    stages = []
+    for s, row in enumerate(menu.stages):
+        after = {held: total for held, (total, _) in sums[s + 1].items()} if s + 1 < len(sums) else {0: 0}
+        kept: dict[Option, None] = {}
+        reached: dict[int, int] = {}
+        for held, ticks in before.items():
+            for o in row:
+                now, behind = held + o.layers, after.get(layers - held - o.layers)
+                if behind is None:
+                    continue
+                here = behind + o.both_ticks
+                rest = max(here + _rounds(menu, s) * o.both_ticks, ticks + here + paced)
+                if ticks + here + rest <= busy:
+                    kept[o] = None
+                    reached[now] = min(ticks + o.both_ticks, reached.get(now, busy))
+        before = reached
+        stages.append(tuple(o for o in row if o in kept))
+    return tuple(stages)

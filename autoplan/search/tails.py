@@ -1,0 +1,127 @@
+"""Mixes with more recompute than needed, which hide more of the gradient reduction behind their backward.
+
+A longer backward takes from a stage's tail at most what it adds to the stage's time. Where every longest
+path passes the stage, the step gets no shorter, and the menu's mix, the one with the least recompute, is as
+good as any. Every path passes the first stage, whose last backward ends the pipeline, and under GPipe all
+stages. Under 1F1B with m > p, a path that passes stage j by neither forward nor backward fills up at a stage
+s < j, where w_s F^_s > S_{s+1} >= U_{s+1}, the sum of t behind s (``costs.turns``). Where no split of the
+layers leaves the stages behind s so little work, there is nothing to gain, which is nearly everywhere.
+
+What is left is offered: mixes of a stage that may be hidden, with ever shorter tails, down to the tail of the
+first stage with its least recompute, since a step has no shorter one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoplan.costs.arrays import Array
+from autoplan.costs.footprint import stage_fits
+from autoplan.costs.stage import Stages, stage_backward, stage_tail
+from autoplan.search.group import Group
+from autoplan.search.menus import Menu, Option
+from autoplan.search.scaling import Scale
+from autoplan.search.splits import least_behind
+
+__all__ = ["with_shorter_tails"]
+
+
+def with_shorter_tails(
+    menu: Menu, group: Group, position: int, limit: float, busy: int, scale: Scale
+) -> Menu:
+    """Return ``menu`` with options that recompute more to hide more, in pipelines of up to ``busy`` ticks."""
+    if menu.schedule.gpipe or menu.schedule.p == 1:
+        return menu
+    enough = min(o.tail_ticks for o in menu.stages[0])
+    stages: list[tuple[Option, ...]] = []
+    below = _hidden_below(menu, group.layers, busy)
+    for i, (row, longest) in enumerate(zip(menu.stages, below, strict=True)):
+        stage = group.stages.take((position, i))
+        tails = _Tails(stage, limit, group.modes, menu.schedule.v, enough, longest, scale)
+        stages.append(tuple(o for first in row for o in (first, *tails.shorter(first))))
+    return menu if tuple(stages) == menu.stages else replace(menu, stages=tuple(stages))
+
+
+def _hidden_below(menu: Menu, layers: int, busy: int) -> list[int]:
+    """Return for each stage the ticks from which on every longest path passes it."""
+    s = menu.schedule
+    slowest = busy // (s.m * s.v) + 1
+    if s.v > 1 or s.m <= s.p:
+        return [0] + [slowest] * (s.p - 1)
+    fewest = [min(o.both_ticks for o in row) for row in menu.stages]
+    behind, forward, below = least_behind(menu, layers, busy), 0, [0] * s.p
+    for i in range(s.p - 1):
+        forward = max(forward, *(o.forward_ticks for o in menu.stages[i]))
+        alone = (s.p - 1 - i) * forward
+        if behind[i + 1] < alone:
+            others = sum(fewest[i + 1 :])
+            for j in range(i + 1, s.p):
+                below[j] = max(below[j], min(slowest, alone - (others - fewest[j])))
+    return below
+
+
+@dataclass(frozen=True, slots=True)
+class _Tails:
+    """What bounds the options of a stage with more recompute than needed.
+
+    Tails of at most ``enough`` ticks are short enough; stages of ``longest`` ticks or more are not hidden.
+    """
+
+    stage: Stages
+    limit: float
+    modes: frozenset[str]
+    v: int
+    enough: int
+    longest: int
+    scale: Scale
+
+    def shorter(self, first: Option) -> list[Option]:
+        """Return options of as many layers as ``first`` with ever more recompute and ever shorter tails."""
+        hides = float(self.stage.hides_reduce) and first.both_ticks < self.longest
+        if first.tail_ticks <= self.enough or not hides:
+            return []
+        found = [first]
+        for option in sorted(
+            self._slower(first), key=lambda o: (o.backward_ticks, o.tail_ticks, o.memory_ticks)
+        ):
+            if option.tail_ticks < found[-1].tail_ticks:
+                found.append(option)
+            if found[-1].tail_ticks <= self.enough:
+                break
+        return found[1:]
+
+    def _slower(self, first: Option) -> list[Option]:
+        """Return options that fit and take longer than ``first``, but not too long."""
+        layers, scale = np.array(float(first.layers)), self.scale
+        selective, full = _mixes(first.layers, self.modes)
+        memory, fits = stage_fits(self.stage.memory, layers, selective, full, self.limit)
+        seconds = stage_backward(self.stage, layers, selective, full)
+        backward = scale.step_ticks(seconds / self.v)
+        both = first.forward_ticks + backward
+        worth = (fits > 0) & (backward > first.backward_ticks) & (both < self.longest)
+        columns = (
+            selective.astype(np.int64),
+            full.astype(np.int64),
+            np.full_like(backward, first.forward_ticks),
+            backward,
+            both,
+            scale.step_ticks(stage_tail(self.stage, layers, selective, full).total),
+            scale.memory_ticks(memory),
+        )
+        table = np.stack(columns, axis=-1)[worth].tolist()
+        return [Option(first.layers, *entry) for entry in table]
+
+
+def _mixes(layers: int, modes: frozenset[str]) -> tuple[Array, Array]:
+    """Return all numbers of selectively and of wholly recomputed layers that the modes allow."""
+    counts = np.arange(layers + 1.0)
+    selective, full = (x.ravel() for x in np.meshgrid(counts, counts))
+    again = selective + full
+    allowed = (
+        (again <= layers) & ((selective == 0) | ("selective" in modes)) & ((full == 0) | ("full" in modes))
+    )
+    if "none" not in modes:
+        allowed &= again == layers
+    return selective[allowed], full[allowed]
