@@ -2,7 +2,7 @@
 
 Notation (this file only)::
 
-    p    stages                        m    microbatches of a step
+    p    stages                        m    microbatches of a step                 [1]
     v    virtual stages of a stage     M    chunks that a stage passes, m v        [1]
     F_s  forward of one chunk on stage s, B_s its backward, t_s = F_s + B_s        [s]
     w_s  forwards that stage s does before its first backward, less one            [1]
@@ -47,6 +47,9 @@ def pipeline_time(
 
     >>> pipeline_time([1, 2], [2, 4], 8, 1, max, gpipe=False)
     51
+
+    Leaves out: what ``flushed`` and ``in_turn`` do.
+    Source: Huang et al. 2019, arXiv:1811.06965; Narayanan et al. 2021, arXiv:2104.04473.
     """
     return flushed(forward, backward, m, largest) if gpipe else in_turn(forward, backward, m, v, largest)
 

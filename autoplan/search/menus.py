@@ -51,6 +51,10 @@ class Menu:
         """Whether some stage has no option."""
         return not all(self.stages)
 
+    def least_tail(self, stages: int) -> int:
+        """Return the ticks of tail that the first ``stages`` stages have at least."""
+        return max(min(o.tail_ticks for o in row) for row in self.stages[:stages])
+
     @property
     def fixed(self) -> bool:
         """Whether no stage has a choice."""

@@ -134,17 +134,23 @@ class Walk:
         layers = self.groups[0].layers
         for c in live:
             ceiling = quick_step(c.menu, layers, ceiling)
-        kept = []
-        for c in live:
-            busy = ceiling - int(c.tail_seconds * (1 - _MARGIN) / self.scale.tick_seconds)
-            menu = without_slow(c.menu, layers, busy)
-            if menu is not None:
-                group = self.groups[c.group]
-                longer = with_shorter_tails(menu, group, c.position, limit, busy, self.scale)
-                menu = menu if longer is menu else without_slow(longer, layers, busy)
-            if menu is not None:
-                kept.append(replace(c, menu=menu))
-        return kept, ceiling
+        menus = [self._offering_shorter_tails(c, ceiling, limit) for c in live]
+        pairs = zip(live, menus, strict=True)
+        return [replace(c, menu=menu) for c, menu in pairs if menu is not None], ceiling
+
+    def _offering_shorter_tails(self, live: _Live, ceiling: int, limit: float) -> Menu | None:
+        """Return the menu with all options that a step within ``ceiling`` may have; None if there are none.
+
+        The tail of the first stage is part of every step; once all tails are offered, so is the longest of
+        the stages' shortest.
+        """
+        layers, group = self.groups[0].layers, self.groups[live.group]
+        busy = ceiling - live.menu.least_tail(1)
+        menu = without_slow(live.menu, layers, busy)
+        if menu is None:
+            return None
+        menu = with_shorter_tails(menu, group, live.position, limit, busy, self.scale)
+        return without_slow(menu, layers, ceiling - menu.least_tail(len(menu.stages)))
 
     def _tightened(self, live: _Live, best: float) -> _Live | None:
         """Return ``live`` without options that cannot be part of a step of ``best``; None if none can."""
