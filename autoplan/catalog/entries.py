@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from autoplan.catalog.roots import EntryKind, entry_names, entry_text, is_path, read_file
+from autoplan.catalog.roots import EntryKind, entry_names, entry_text, file_named, is_path, read_file
 from autoplan.errors import CatalogError, Problem, SpecError, UnsupportedError
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel import KernelSpec
@@ -86,7 +86,7 @@ def kernels_at(reference: str, base: Path) -> KernelSpec:
 def _at(kind: EntryKind, reference: str, base: Path, cls: type[T]) -> T:
     if not is_path(reference):
         return _loaded(kind, reference, cls)
-    path = base / reference
+    path = file_named(reference, base)
     return load_model(read_file(path), cls, name=str(path))
 
 
@@ -123,7 +123,7 @@ def model(reference: str, base: Path) -> ModelSpec:
         return _loaded("model", reference, ModelSpec)
     from autoplan.schema.huggingface import detect_huggingface, model_from_huggingface
 
-    path = base / reference
+    path = file_named(reference, base)
     text = read_file(path)
     if path.suffix == ".json":
         return _from_json(text, path)
@@ -178,7 +178,7 @@ def _holds(node_name: str, device_name: str) -> bool:
 
 def _hardware_entry(reference: str, base: Path) -> NodeSpec | ClusterSpec | DeviceSpec:
     if is_path(reference):
-        path = base / reference
+        path = file_named(reference, base)
         entry: NodeSpec | ClusterSpec | DeviceSpec = load_model(read_file(path), HardwareSpec, name=str(path))
         return entry
     if reference in entry_names("node"):

@@ -20,7 +20,7 @@ from typing import Final, Literal
 
 from autoplan.errors import CatalogError
 
-__all__ = ["FOLDERS", "EntryKind", "entry_names", "entry_text", "is_path", "read_file"]
+__all__ = ["FOLDERS", "EntryKind", "entry_names", "entry_text", "file_named", "is_path", "read_file"]
 
 EntryKind = Literal["device", "node", "cluster", "model", "job", "kernels", "stack"]
 
@@ -40,9 +40,25 @@ _SUFFIX: Final = ".yaml"
 _LARGEST_FILE: Final = 4 * 2**20
 
 
+#: What the names of files end in that a spec may name.
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+
+
 def is_path(text: str) -> bool:
     """Return whether ``text`` names a file rather than a catalogue entry."""
-    return "/" in text or os.sep in text or text.endswith((".yaml", ".yml", ".json"))
+    return "/" in text or os.sep in text or text.endswith(_SUFFIXES)
+
+
+def file_named(reference: str, base: Path) -> Path:
+    """Return the file that a spec names, relative to ``base``; raises CatalogError for other kinds of files.
+
+    Errors quote what they refuse, and a spec may be someone else's: it must not show any file of the machine.
+    """
+    if not reference.endswith(_SUFFIXES):
+        raise CatalogError(
+            f"{reference} is not a YAML or JSON file: its name ends in none of {', '.join(_SUFFIXES)}"
+        )
+    return base / reference
 
 
 @cache

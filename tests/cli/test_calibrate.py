@@ -283,3 +283,16 @@ def test_real_timing_works_on_a_processor(run, tmp_path):
 
     assert done.exit_code == 0
     assert points.read_text().count("\n") > 20
+
+
+@pytest.mark.parametrize("key", ["model", "hardware", "stack", "kernels"])
+def test_a_spec_cannot_show_other_files(run, tmp_path, key):
+    """A file that is neither YAML nor JSON by name is not opened, so no error quotes it."""
+    (tmp_path / "secret").write_text("hunter2")
+    lines = [line for line in JOB.splitlines() if not line.startswith(f"{key}:")]
+    (tmp_path / "job.yaml").write_text("\n".join([*lines, f"{key}: ./secret", ""]))
+    done = run("plan", tmp_path / "job.yaml")
+
+    assert done.exit_code == 2
+    assert "is not a YAML or JSON file" in done.stderr
+    assert "hunter2" not in done.stderr
