@@ -60,6 +60,8 @@ class Candidates:
     pp: int
     tp: Ints
     dp: Ints
+    cp: Ints
+    ep: Ints
     microbatch: Ints
     zero: Ints
     sequence_parallel: Ints
@@ -88,6 +90,8 @@ class Candidates:
             pp=layouts[0].pp,
             tp=ints([x.tp for x in layouts]),
             dp=ints([x.dp for x in layouts]),
+            cp=ints([x.cp for x in layouts]),
+            ep=ints([x.ep for x in layouts]),
             microbatch=ints([x.microbatch for x in layouts]),
             zero=ints([x.zero for x in layouts]),
             sequence_parallel=ints([x.sequence_parallel for x in layouts]),

@@ -79,8 +79,8 @@ def _job_rules(job: Job) -> Iterator[Rule]:
     devices, batch = job.cluster.devices, job.workload.global_batch_size
     sequence = job.workload.sequence_length
     yield Rule(
-        f"tp x pp x dp is the {devices} devices",
-        lambda c: np.asarray(c.tp * c.pp * c.dp == devices),
+        f"tp x pp x dp x cp is the {devices} devices",
+        lambda c: np.asarray(c.tp * c.pp * c.dp * c.cp == devices),
     )
     yield Rule(
         f"dp x mbs divides the global batch of {batch} sequences",

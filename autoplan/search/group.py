@@ -87,6 +87,8 @@ class Group:
             tp=int(c.tp[i]),
             pp=c.pp,
             dp=int(c.dp[i]),
+            cp=int(c.cp[i]),
+            ep=int(c.ep[i]),
             microbatch=int(c.microbatch[i]),
             layers=tuple(layers),
             selective=tuple(selective),

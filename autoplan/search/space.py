@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
+from itertools import product
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,22 @@ __all__ = ["Space", "clashing_rules", "divisors", "layouts_of", "recompute_modes
 
 _INTERLEAVED = SCHEDULES.index("interleaved")
 _MOST_VIRTUAL_STAGES = 16
-Choice = tuple[int, int, int, int, int, int, int, int]
+
+
+class _Choice(NamedTuple):
+    """One candidate of a pipeline depth, its columns in the order of ``Candidates``."""
+
+    tp: int
+    dp: int
+    cp: int
+    ep: int
+    microbatch: int
+    zero: int
+    sequence_parallel: int
+    vpp: int
+    schedule: int
+    checkpoint: int
+    offload: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +110,23 @@ def clashing_rules(job: Job) -> list[str]:
     return [rules[i].sentence for i in needed]
 
 
-def _choices(job: Job, pp: int) -> list[Choice]:
-    """Return (tp, dp, mbs, zero, sp, vpp, schedule, offload) of every candidate at depth ``pp``.
+def _choices(job: Job, pp: int) -> list[_Choice]:
+    """Return every candidate at depth ``pp``.
 
     Choices without a difference are made once: sequence parallelism needs tp > 1, a schedule needs a
     pipeline.
     """
     devices, batch = job.cluster.devices, job.workload.global_batch_size
-    offloads = _offloads(job)
-    found: list[Choice] = []
+    rest = list(product(_schedules(job.model.layers, pp), _offloads(job)))
+    found: list[_Choice] = []
     for tp in divisors(devices // pp):
         dp = devices // pp // tp
         sizes = divisors(batch // dp) if batch % dp == 0 else [1]
-        for mbs in sizes:
-            for zero in range(4):
-                for sp in (0, 1) if tp > 1 else (0,):
-                    found.extend(
-                        (tp, dp, mbs, zero, sp, vpp, schedule, offload)
-                        for schedule, vpp in _schedules(job.model.layers, pp)
-                        for offload in offloads
-                    )
+        for mbs, zero, sp in product(sizes, range(4), (0, 1) if tp > 1 else (0,)):
+            found.extend(
+                _Choice(tp, dp, 1, 1, mbs, zero, sp, vpp, schedule, 1, offload)
+                for (schedule, vpp), offload in rest
+            )
     return found
 
 
@@ -130,10 +144,8 @@ def _schedules(layers: int, pp: int) -> list[tuple[int, int]]:
     return plain + [(_INTERLEAVED, v) for v in virtual]
 
 
-def _candidates(pp: int, choices: list[Choice]) -> Candidates:
-    columns = np.array(choices, dtype=np.int64).T
-    tp, dp, mbs, zero, sp, vpp, schedule, offload = columns
-    return Candidates(pp, tp, dp, mbs, zero, sp, vpp, schedule, np.ones_like(tp), offload)
+def _candidates(pp: int, choices: list[_Choice]) -> Candidates:
+    return Candidates(pp, *np.array(choices, dtype=np.int64).T)
 
 
 def _representative(candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -141,10 +153,9 @@ def _representative(candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray
     seen: set[tuple[int, ...]] = set()
     keep = np.ones(len(candidates), dtype=bool)
     c = candidates
+    others = [getattr(c, f.name) for f in fields(c) if f.name not in {"pp", "zero"}]
     for i in np.flatnonzero(alive & (c.dp == 1)):
-        key = tuple(
-            int(x[i]) for x in (c.tp, c.microbatch, c.sequence_parallel, c.vpp, c.schedule, c.offload)
-        )
+        key = tuple(int(x[i]) for x in others)
         keep[i] = key not in seen
         seen.add(key)
     return keep

@@ -583,7 +583,7 @@ def test_a_layout_is_what_its_text_says(layout):
     [
         ("tp=3", "tp divides the 32 attention heads"),
         ("tp=64,dp=1", "tp divides the 32 attention heads"),
-        ("tp=2,dp=2", "tp x pp x dp is the 8 devices"),
+        ("tp=2,dp=2", "tp x pp x dp x cp is the 8 devices"),
         ("dp=8,mbs=3", "dp x mbs divides the global batch of 128 sequences"),
         ("dp=8,sp=on", "sequence parallelism splits the 8192 tokens evenly over tp > 1 ranks"),
         (
