@@ -1,7 +1,7 @@
 """Fitting what mechanisms leave open: coefficients to measured steps, kernel curves to measured kernels."""
 
 from autoplan.calibration.coefficients import COEFFICIENTS, PRIOR_WIDTHS, Coefficient
-from autoplan.calibration.fitting import Estimate, Fit, Observation, fit, leave_out
+from autoplan.calibration.fitting import Estimate, Fit, Observation, Refits, fit, leave_out
 
 __all__ = [
     "COEFFICIENTS",
@@ -10,6 +10,7 @@ __all__ = [
     "Estimate",
     "Fit",
     "Observation",
+    "Refits",
     "fit",
     "leave_out",
 ]

@@ -1,15 +1,15 @@
 """Fitting coefficients to measured steps: independent of files, and of how many stacks took part.
 
 Each file that prices some of the observations, a stack's or a device's, has coefficients of its own; a
-coefficient moves by the same distance in every job that the file prices. What no observation feels stays
-where its prior is.
+coefficient moves by the same distance in every job that the file prices. An ``owner`` of another kind makes
+several files share one. What no observation feels stays where its prior is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -27,7 +27,10 @@ from autoplan.costs.predict import Steps
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["Estimate", "Fit", "Observation", "fit", "leave_out"]
+__all__ = ["Estimate", "Fit", "Observation", "Owner", "Refits", "fit", "leave_out"]
+
+#: Whose a coefficient of a job is: all jobs of one owner have one value; None leaves it as it is.
+Owner: TypeAlias = Callable[[Job, Coefficient], str | None]
 
 #: Furthest that a coefficient may move, in standard deviations of its prior.
 FURTHEST: Final = 3.0
@@ -67,11 +70,13 @@ class Fit:
 
     estimates: tuple[Estimate, ...]
     scatter: float
+    owner: Owner = owner_of
 
     def job(self, job: Job) -> Job:
-        """Return ``job`` with the coefficients that were fitted; those of other files stay."""
+        """Return ``job`` with the coefficients that were fitted; those of other owners stay."""
         shifts = {(e.coefficient, e.owner): e.shift for e in self.estimates}
-        return _moved(job, {c: shifts.get((c, owner_of(job, c)), 0.0) for c in COEFFICIENTS})
+        mine = {c: self.owner(job, c) for c in COEFFICIENTS}
+        return _moved(job, {c: shifts.get((c, owner), 0.0) for c, owner in mine.items() if owner is not None})
 
     def predict(self, observations: Sequence[Observation]) -> tuple[float, ...]:
         """Return the seconds of each observation as the fitted coefficients predict them."""
@@ -88,8 +93,36 @@ def fit(
     scatter: Scatter | None = None,
 ) -> Fit:
     """Return the most likely coefficients given ``observations`` and the priors of what is shipped."""
-    model = _Model(observations, coefficients)
-    return model.fit_of(minimise(model.problem(scatter or Scatter())))
+    return Refits(observations, coefficients=coefficients, scatter=scatter).whole
+
+
+class Refits:
+    """Fits of one set of observations, to all of them and to all but some."""
+
+    def __init__(
+        self,
+        observations: Sequence[Observation],
+        *,
+        coefficients: Sequence[Coefficient] = COEFFICIENTS,
+        scatter: Scatter | None = None,
+        owner: Owner = owner_of,
+    ) -> None:
+        self._model = _Model(observations, coefficients, owner)
+        self._scatter = scatter or Scatter()
+        self._whole = minimise(self._model.problem(self._scatter))
+
+    @property
+    def whole(self) -> Fit:
+        """The fit to all observations."""
+        return self._model.fit_of(self._whole)
+
+    def without(self, rows: Sequence[int]) -> tuple[Fit, tuple[float, ...]]:
+        """Return a fit to all observations but ``rows``, and the seconds that it predicts for those."""
+        kept = np.ones_like(self._model.measured)
+        kept[list(rows)] = 0.0
+        found = minimise(self._model.problem(self._scatter, kept), start=self._whole)
+        seconds = self._model.measured[list(rows)] * np.exp(found.residuals[list(rows)])
+        return self._model.fit_of(found), tuple(seconds.tolist())
 
 
 def leave_out(
@@ -99,15 +132,10 @@ def leave_out(
     scatter: Scatter | None = None,
 ) -> tuple[float, ...]:
     """Return the seconds of each observation as a fit without its group predicts them."""
-    model = _Model(observations, coefficients)
-    problem = model.problem(scatter or Scatter())
-    whole = minimise(problem)
+    refits = Refits(observations, coefficients=coefficients, scatter=scatter)
     seconds = np.empty(len(observations))
     for rows in _groups(observations):
-        kept = np.ones(len(observations))
-        kept[rows] = 0.0
-        without = minimise(model.problem(problem.scatter, kept), start=whole)
-        seconds[rows] = model.measured[rows] * np.exp(without.residuals[rows])
+        seconds[rows] = refits.without(rows)[1]
     return tuple(seconds.tolist())
 
 
@@ -155,19 +183,27 @@ def _moved(job: Job, shifts: dict[Coefficient, float]) -> Job:
 class _Model:
     """The observations as a function of shifts z, in standard deviations of the priors."""
 
-    def __init__(self, observations: Sequence[Observation], coefficients: Sequence[Coefficient]) -> None:
+    def __init__(
+        self, observations: Sequence[Observation], coefficients: Sequence[Coefficient], owner: Owner
+    ) -> None:
+        self.owner = owner
         self.batches = _batches(observations)
         self.measured: Array = np.array([x.seconds for x in observations], dtype=np.float64)
-        #: The first job of each coefficient of each file: where its shipped number is read.
+        #: The first job of each coefficient of each owner: where its shipped number is read.
         self.homes: dict[tuple[Coefficient, str], Job] = {}
         for batch in self.batches:
-            for coefficient in coefficients:
-                self.homes.setdefault((coefficient, owner_of(batch.job, coefficient)), batch.job)
+            for coefficient, name in self._owned(batch.job, coefficients):
+                self.homes.setdefault((coefficient, name), batch.job)
         self.keys = sorted(self.homes, key=lambda key: (coefficients.index(key[0]), key[1]))
         self.columns = {key: column for column, key in enumerate(self.keys)}
         self.coefficients = tuple(coefficients)
         self.priors = [PRIOR_WIDTHS[number_of(self.homes[key], key[0]).kind] for key in self.keys]
         self.bounds = np.array([self._bounds(k) for k in range(len(self.keys))]).reshape(-1, 2)
+
+    def _owned(self, job: Job, coefficients: Sequence[Coefficient]) -> list[tuple[Coefficient, str]]:
+        """Return the coefficients that ``job`` feels, each with its owner."""
+        owners = ((coefficient, self.owner(job, coefficient)) for coefficient in coefficients)
+        return [(coefficient, name) for coefficient, name in owners if name is not None]
 
     def problem(self, scatter: Scatter, rows: Array | None = None) -> Problem:
         """Return the problem for the solver, with the ``rows`` that count."""
@@ -196,11 +232,11 @@ class _Model:
         return r
 
     def derivatives(self, z: Array, r: Array) -> Array:
-        """Return how the residuals change with each shift; only jobs of a file feel its coefficients."""
+        """Return how the residuals change with each shift; only jobs of an owner feel its coefficients."""
         jacobian = np.zeros((len(r), len(z)))
         for batch in self.batches:
-            for coefficient in self.coefficients:
-                k = self.columns[coefficient, owner_of(batch.job, coefficient)]
+            for key in self._owned(batch.job, self.coefficients):
+                k = self.columns[key]
                 step = STEP if z[k] + STEP <= self.bounds[k, 1] else -STEP
                 moved = z.copy()
                 moved[k] += step
@@ -213,11 +249,8 @@ class _Model:
         return logs
 
     def _job(self, job: Job, z: Array) -> Job:
-        shifts = {}
-        for coefficient in self.coefficients:
-            k = self.columns[coefficient, owner_of(job, coefficient)]
-            shifts[coefficient] = float(z[k]) * self.priors[k]
-        return _moved(job, shifts)
+        owned = {key: self.columns[key] for key in self._owned(job, self.coefficients)}
+        return _moved(job, {key[0]: float(z[k]) * self.priors[k] for key, k in owned.items()})
 
     def fit_of(self, found: Solution) -> Fit:
         """Return the fit that a solution of the problem is."""
@@ -231,4 +264,4 @@ class _Model:
             )
             for k, (coefficient, owner) in enumerate(self.keys)
         )
-        return Fit(estimates, found.scatter)
+        return Fit(estimates, found.scatter, self.owner)

@@ -1,15 +1,21 @@
-"""``python -m benchmarks.accuracy [--runs FILE] [--check | --record] [--plot FILE] [--leave-out KEY]``."""
+"""``python -m benchmarks.accuracy [--runs FILE] [--check | --record | --refit | --leave-out KEY]``."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.leaving import KEYS, calibration_fitter, left_out_of_file
-from benchmarks.accuracy.leaving_report import left_out_row, left_out_summary, render_left_out
+from benchmarks.accuracy.leaving import KEYS, left_out_of_file, observations_of, shared_fitter
+from benchmarks.accuracy.leaving_report import (
+    left_out_row,
+    left_out_summary,
+    render_left_out,
+    render_refitted,
+)
 from benchmarks.accuracy.outcomes import Outcome, outcomes_of_file
 from benchmarks.accuracy.plot import accuracy_svg
 from benchmarks.accuracy.recorded import (
@@ -37,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.leave_out:
         return _leave_out(options)
+    if options.refit:
+        return _refit(options)
     return run(
         options.runs,
         options.format,
@@ -57,6 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     either.add_argument("--check", action="store_true", help="fail where a recorded figure is worse")
     either.add_argument("--record", action="store_true", help="write the recorded figures anew")
     either.add_argument(
+        "--refit", action="store_true", help="fit the shared coefficients anew, from their priors"
+    )
+    either.add_argument(
         "--leave-out",
         choices=sorted(KEYS),
         help="predict runs of each with coefficients fitted on the others",
@@ -66,18 +77,25 @@ def _parser() -> argparse.ArgumentParser:
 
 def _leave_out(options: argparse.Namespace) -> int:
     """Print the errors of predictions by fits that have not seen the group or source they predict."""
-    try:
-        fitter = calibration_fitter()
-    except ModuleNotFoundError as error:
-        print(f"nothing fits coefficients here yet: {error}", file=sys.stderr)
-        return 2
     return run(
         options.runs,
         options.format,
-        read=lambda path: left_out_of_file(path, options.leave_out, fitter),
+        read=lambda path: left_out_of_file(path, options.leave_out),
         row_of=left_out_row,
         summary_of=left_out_summary,
         render=render_left_out,
+    )
+
+
+def _refit(options: argparse.Namespace) -> int:
+    """Print what a fit to all rows makes of the shared coefficients."""
+    return run(
+        options.runs,
+        options.format,
+        read=lambda path: shared_fitter(observations_of(outcomes_of_file(path))).whole(),
+        row_of=asdict,
+        summary_of=lambda found: {"coefficients": [asdict(x) for x in found]},
+        render=render_refitted,
     )
 
 

@@ -17,7 +17,7 @@ from autoplan.schema.costmodel import CostModel
 from autoplan.schema.hardware import sourced_numbers
 from benchmarks.accuracy.outcomes import Outcome
 
-__all__ = ["Coefficient", "coefficients_of", "flag_of"]
+__all__ = ["Coefficient", "coefficients_of", "flag_of", "of_memory"]
 
 #: Fewer sources or groups than this, and a coefficient may be a fit of what is peculiar to one of them.
 LEAST: Final = 2
@@ -106,10 +106,11 @@ def _serves(kind: _Kind, entry: str, where: str, outcome: Outcome) -> bool:
     if job is None or outcome.predicted is None:
         return False
     name = job.stack.name if kind == "stack" else job.kernels.name
-    return name == entry and (_of_memory(where) or outcome.error is not None)
+    return name == entry and (of_memory(where) or outcome.error is not None)
 
 
-def _of_memory(where: str) -> bool:
+def of_memory(where: str) -> bool:
+    """Return whether the number at ``where`` is one of memory, not of time."""
     return where.startswith("memory.") or where == "uncertainty.memory"
 
 

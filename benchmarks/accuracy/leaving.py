@@ -1,33 +1,34 @@
 """Predictions of runs by coefficients that were fitted without them: all runs of a group or of a source.
 
-Whatever fits is handed in, so that this module knows nothing of how. A fit without a source may still
-profit from it: shipped values that a fit starts from may have been chosen with these runs in sight.
+Whatever fits is handed in, so that this module knows nothing of how.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
+from autoplan.calibration import Observation as Measured
 from autoplan.costs.predict import Prediction
 from autoplan.planning import evaluate
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from benchmarks.accuracy.outcomes import Outcome, outcomes_of_file
+from benchmarks.accuracy.shared import SharedFitter
 
 __all__ = [
     "KEYS",
     "Fitted",
     "Fitter",
     "LeftOut",
+    "MakeFitter",
     "Observation",
-    "calibration_fitter",
     "left_out",
     "left_out_of_file",
     "observations_of",
+    "shared_fitter",
 ]
 
 
@@ -52,7 +53,16 @@ class Fitted(Protocol):
         ...
 
 
-Fitter = Callable[[Sequence[Observation]], Fitted]
+class Fitter(Protocol):
+    """Fits to a set of observations, but for some of them."""
+
+    def without(self, rows: Sequence[int], /) -> Fitted:
+        """Return a fit to all observations but those at ``rows``."""
+        ...
+
+
+#: From observations to a fitter of them.
+MakeFitter = Callable[[Sequence[Observation]], Fitter]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +110,19 @@ def _observation(outcome: Outcome) -> Observation | None:
     return Observation(outcome.id, outcome.stack, group, outcome.publication, job, plan.layout, seconds)
 
 
-def left_out(observations: Sequence[Observation], by: str, fitter: Fitter) -> list[LeftOut]:
+def left_out(observations: Sequence[Observation], by: str, make: MakeFitter) -> list[LeftOut]:
     """Return every observation as predicted by a fit to those of all other groups, or sources.
 
     One that would leave nothing to fit is left out of the answer.
     """
-    key = KEYS[by]
+    key, fitter = KEYS[by], make(observations)
     found: list[LeftOut] = []
     for held in sorted({key(x) for x in observations}):
+        rows = [row for row, x in enumerate(observations) if key(x) == held]
         others = [x for x in observations if key(x) != held]
         if others:
-            fitted = fitter(others)
-            found += [_predicted(x, fitted, others) for x in observations if key(x) == held]
+            fitted = fitter.without(rows)
+            found += [_predicted(observations[row], fitted, others) for row in rows]
     return found
 
 
@@ -121,19 +132,11 @@ def _predicted(observation: Observation, fitted: Fitted, others: Sequence[Observ
     return LeftOut(observation, plan.predicted, seen)
 
 
-def left_out_of_file(path: Path, by: str, fitter: Fitter) -> list[LeftOut]:
+def left_out_of_file(path: Path, by: str) -> list[LeftOut]:
     """Return what ``left_out`` does for the rows of ``path``; raises as ``read_entries`` does."""
-    return left_out(observations_of(outcomes_of_file(path)), by, fitter)
+    return left_out(observations_of(outcomes_of_file(path)), by, shared_fitter)
 
 
-def calibration_fitter() -> Fitter:
-    """Return autoplan's own fit; raises ModuleNotFoundError where this autoplan has none."""
-    calibration: Any = import_module("autoplan.calibration")
-
-    def fitter(observations: Sequence[Observation]) -> Fitted:
-        fitted: Fitted = calibration.fit(
-            [calibration.Observation(x.job, x.layout, x.seconds, x.group) for x in observations]
-        )
-        return fitted
-
-    return fitter
+def shared_fitter(observations: Sequence[Observation]) -> SharedFitter:
+    """Return the fits by which the shipped coefficients came about, from their priors."""
+    return SharedFitter([Measured(x.job, x.layout, x.seconds, x.group) for x in observations])

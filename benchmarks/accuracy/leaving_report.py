@@ -10,7 +10,7 @@ from benchmarks.accuracy.leaving import LeftOut
 from benchmarks.accuracy.scores import spread
 from benchmarks.tables import percent, table
 
-__all__ = ["left_out_row", "left_out_summary", "render_left_out"]
+__all__ = ["left_out_row", "left_out_summary", "render_left_out", "render_refitted"]
 
 
 def left_out_row(found: LeftOut) -> dict[str, Any]:
@@ -56,3 +56,13 @@ def render_left_out(summary: Mapping[str, Any]) -> str:
     ]
     head = ["stack", "n", "not refitted", *shares]
     return table("Error of step time of runs that the fit has not seen", head, rows)
+
+
+def render_refitted(summary: Mapping[str, Any]) -> str:
+    """Return a table of coefficients: before any run, fitted to the runs, as shipped."""
+    rows = [
+        [x["name"], *(f"{x[key]:.4g}" for key in ("prior", "fitted", "shipped")), percent(x["narrowed"])]
+        for x in summary["coefficients"]
+    ]
+    head = ["coefficient", "prior", "fitted", "shipped", "spread left"]
+    return table("Coefficients that several files share, fitted to all rows", head, rows)

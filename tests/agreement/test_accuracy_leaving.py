@@ -5,10 +5,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from autoplan.calibration.coefficients import number_of, owner_of
 from autoplan.schema.job import Job
 from benchmarks.accuracy import __main__ as program
-from benchmarks.accuracy.leaving import KEYS, left_out, observations_of
+from benchmarks.accuracy.coefficients import coefficients_of, of_memory
+from benchmarks.accuracy.leaving import KEYS, left_out, observations_of, shared_fitter
 from benchmarks.accuracy.leaving_report import left_out_row, left_out_summary, render_left_out
+from benchmarks.accuracy.shared import shared_coefficients
 from benchmarks.policies import with_block
 
 
@@ -31,10 +34,16 @@ class Spy:
     def __init__(self, factor=1.0):
         self.seen = []
         self.factor = factor
+        self.observations = []
 
     def __call__(self, observations):
-        """Return a fit of ``observations``."""
-        self.seen.append(observations)
+        """Fit ``observations`` from now on."""
+        self.observations = observations
+        return self
+
+    def without(self, rows):
+        """Return a fit to all but ``rows``."""
+        self.seen.append([x for row, x in enumerate(self.observations) if row not in rows])
         return Unfused(self.factor)
 
 
@@ -98,19 +107,39 @@ def test_the_summary_has_errors_and_coverage_of_each_stack(observations):
     assert json.dumps([left_out_row(x) for x in found], allow_nan=False)
 
 
-def test_the_command_fits_with_what_autoplan_has(lines, tmp_path, capsys, monkeypatch):
-    """Where autoplan fits nothing, the command says so with exit code 2."""
+def test_the_command_predicts_rows_by_the_others(lines, tmp_path, capsys):
+    """Every complete row is predicted, and by other coefficients than the shipped ones."""
     path = tmp_path / "runs.yaml"
     path.write_text("runs:\n" + "\n".join(lines[:12]) + "\n", encoding="utf-8")
-    command = ["--runs", str(path), "--leave-out", "source", "--format", "json"]
 
-    monkeypatch.setattr(program, "calibration_fitter", Spy)
-    assert program.main(command) == 0
-    assert json.loads(capsys.readouterr().out)["summary"]["all"]["n"] > 0
+    assert program.main(["--runs", str(path), "--leave-out", "group", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["summary"]["all"]["n"] == len(told["rows"]) > 0
+    assert all(row["predicted_step_seconds"] > 0 for row in told["rows"])
 
-    def missing():
-        raise ModuleNotFoundError("No module named 'autoplan.calibration'")
 
-    monkeypatch.setattr(program, "calibration_fitter", missing)
-    assert program.main(command) == 2
-    assert "autoplan.calibration" in capsys.readouterr().err
+def test_every_coefficient_fitted_on_runs_has_a_prior(predicted):
+    """What the benchmark lists as fitted on runs is what the fits refit, file by file."""
+    told = {
+        (name, x.name)
+        for x in coefficients_of(predicted)
+        if x.fitted_on_runs and not of_memory(x.name)
+        for name in x.file.partition(": ")[2].split(", ")
+    }
+    assert told == {(file, x.coefficient.name) for x in shared_coefficients() for file in x.files}
+
+
+def test_a_refit_forgets_what_is_shipped(observations):
+    """A fit without any row is the prior, whatever the files say; one with all rows has moved from there."""
+    fitter = shared_fitter(observations)
+    blind = fitter.without(range(len(observations)))
+    by_name = {x.name: x for x in shared_coefficients()}
+    for job in (x.job for x in observations):
+        for x in by_name.values():
+            if owner_of(job, x.coefficient) in x.files:
+                assert number_of(blind.job(job), x.coefficient).value == pytest.approx(x.prior, rel=1e-3)
+
+    assert any(abs(x.fitted / x.prior - 1.0) > 0.02 for x in fitter.whole())
+    assert {x.shipped for x in fitter.whole()} <= {
+        number_of(job, x.coefficient).value for job in (o.job for o in observations) for x in by_name.values()
+    }
