@@ -34,6 +34,8 @@ Owner: TypeAlias = Callable[[Job, Coefficient], str | None]
 
 #: Furthest that a coefficient may move, in standard deviations of its prior.
 FURTHEST: Final = 3.0
+#: Share of the rows up to which a fit without them stays close to that with them.
+_FEW: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,8 @@ class Refits:
         """Return a fit to all observations but ``rows``, and the seconds that it predicts for those."""
         kept = np.ones_like(self._model.measured)
         kept[list(rows)] = 0.0
-        found = minimise(self._model.problem(self._scatter, kept), start=self._whole)
+        few = len(rows) < _FEW * len(kept)
+        found = minimise(self._model.problem(self._scatter, kept), start=self._whole, renew=not few)
         seconds = self._model.measured[list(rows)] * np.exp(found.residuals[list(rows)])
         return self._model.fit_of(found), tuple(seconds.tolist())
 

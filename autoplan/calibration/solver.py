@@ -84,11 +84,12 @@ def differences(residuals: Residuals, z: Array, r: Array, upper: Array) -> Array
     return np.stack(columns, axis=1) if columns else np.zeros((len(r), 0))
 
 
-def minimise(problem: Problem, *, start: Solution | None = None) -> Solution:
+def minimise(problem: Problem, *, start: Solution | None = None, renew: bool = True) -> Solution:
     """Return the z that makes F small, by damped Gauss-Newton steps inside of the bounds.
 
     ``start`` is the solution of a problem that differs in few rows: its derivatives are good enough to begin
-    with. J follows the steps by Broyden's rule and is worked out again where a step does not help.
+    with. J follows the steps by Broyden's rule and is worked out again where a step does not help; without
+    ``renew`` it is not, which is enough where a few rows of hundreds differ.
     """
     here = _begin(problem, start)
     fresh, damping = start is None, _FIRST_DAMPING
@@ -100,7 +101,7 @@ def minimise(problem: Problem, *, start: Solution | None = None) -> Solution:
         here = _broyden(here, there) if gain > 0 else here
         if gain > _LITTLE:
             fresh, damping = False, damping / 4
-        elif not fresh:
+        elif not fresh and renew:
             here, fresh = replace(here, jacobian=problem.derivatives(here.z, here.residuals)), True
         elif gain > 0 or length < _CLOSE or damping > _MOST_DAMPING:
             break

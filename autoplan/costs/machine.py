@@ -29,13 +29,15 @@ _EFFECTIVELY_FREE = 1e18
 class Rate:
     """A rate by shape after ``launch`` [s]: ``peak`` [FLOP/s] times a measured table's share of it.
 
-    Without a table a saturating one: ``peak`` times x/(x+half) for each extent.
+    Without a table a saturating one: ``peak`` times x/(x+half) for each extent. ``beyond`` leaves only what
+    lies outside of the table's range, as if all that was measured took no time.
     """
 
     peak: float
     halves: tuple[float, ...]
     launch: float
     table: GemmGrid | AttentionGrid | None = None
+    beyond: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,14 @@ import numpy as np
 
 from autoplan.costs.arrays import Array
 from autoplan.costs.machine import Machine, Rate
-from autoplan.costs.tables import AttentionGrid, GemmGrid, attention_efficiency, gemm_efficiency
+from autoplan.costs.tables import (
+    AttentionGrid,
+    GemmGrid,
+    attention_efficiency,
+    attention_inside,
+    gemm_efficiency,
+    gemm_inside,
+)
 
 __all__ = ["attention_seconds", "gemm_seconds", "product_seconds", "stream_seconds"]
 
@@ -79,7 +86,8 @@ def product_seconds(
     if isinstance(rate.table, GemmGrid):
         # The table's launch is where memory-bound products start, not an addition to large ones.
         compute = 2.0 * m * n * k / (rate.peak * gemm_efficiency(m, n, k, rate.table))
-        return _blend(compute, touched / bandwidth + rate.launch)
+        seconds = _blend(compute, touched / bandwidth + rate.launch)
+        return np.where(gemm_inside(m, n, k, rate.table), 0.0, seconds) if rate.beyond else seconds
     compute = _compute_seconds(2.0 * m * n * k, (m, n, k), rate)
     return _blend(compute, touched / bandwidth) + rate.launch
 
@@ -104,8 +112,9 @@ def attention_seconds(
     rows = heads * sequences * tokens
     flops = 4.0 * rows * keys * head_dim
     if isinstance(rate.table, AttentionGrid):
-        share = attention_efficiency(float(tokens), heads * sequences, head_dim, rate.table)
-        return np.asarray(flops / (rate.peak * share) + rate.launch)
+        shape = (float(tokens), heads * sequences, head_dim)
+        seconds = np.asarray(flops / (rate.peak * attention_efficiency(*shape, rate.table)) + rate.launch)
+        return np.where(attention_inside(*shape, rate.table), 0.0, seconds) if rate.beyond else seconds
     extents = (np.asarray(float(tokens)), rows)
     return _compute_seconds(flops, extents, rate) + rate.launch
 

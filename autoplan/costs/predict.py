@@ -18,8 +18,9 @@ import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.block import BlockTimes, block_times, mean_keys
+from autoplan.costs.doubt import half_width, modelled_compute, within_tables
 from autoplan.costs.footprint import Footprint, footprint_of, memory_limit_bytes
-from autoplan.costs.machine import ideal, machine_of, serial
+from autoplan.costs.machine import Machine, ideal, machine_of, serial
 from autoplan.costs.memory import Counts, MemoryPrediction, StageMemory, memory_predictions
 from autoplan.costs.parameters import total_parameters
 from autoplan.costs.pipeline import pipeline_seconds
@@ -67,6 +68,7 @@ class Prediction:
 
     Seconds and bytes are central values; ``*_low`` and ``*_high`` bound the 90 % interval,
     ``*_lower_bound`` is the speed of light and ``*_upper_bound`` the same work with nothing overlapped.
+    ``modelled_share`` is the share of the step's seconds that no measured table prices.
     """
 
     step_seconds: float
@@ -74,6 +76,7 @@ class Prediction:
     step_seconds_high: float
     step_seconds_lower_bound: float
     step_seconds_upper_bound: float
+    modelled_share: float
     tokens_per_second: float
     tokens_per_second_per_device: float
     model_flops_utilization: float
@@ -134,7 +137,6 @@ class _Prices:
 
     job: Job
     layouts: Sequence[Layout]
-    peak_flops: float
     stages: Stages
     counts: Counts
     block: BlockTimes
@@ -143,6 +145,8 @@ class _Prices:
     step: Array
     lower: Array
     upper: Array
+    modelled: Array
+    machine: Machine
     memory: Sequence[MemoryPrediction]
 
     @staticmethod
@@ -158,7 +162,7 @@ class _Prices:
         return _Prices(
             job=job,
             layouts=layouts,
-            peak_flops=machine.peak_flops,
+            machine=machine,
             stages=stages,
             counts=counts,
             block=block_times(job, candidates, machine),
@@ -168,6 +172,7 @@ class _Prices:
             # Blends and tables may leave a float's breadth between the curves; a bound is a bound.
             lower=np.minimum(bounds[0], step),
             upper=np.maximum(bounds[1], step),
+            modelled=modelled_compute(job, candidates, machine),
             memory=memory_predictions(scope_of(job, candidates), counts),
         )
 
@@ -177,9 +182,8 @@ class _Prices:
         memory = self.memory[row]
         fullest = memory.fullest
         time = self._time(row)
-        doubt = job.stack.uncertainty
-        measured = job.cluster.device.name in job.kernels.devices
-        spread = (doubt.time if measured else doubt.time_elsewhere).value
+        modelled = self._modelled_share(row, time)
+        spread = half_width(modelled, job.stack.uncertainty)
         tokens = job.workload.global_batch_size * job.workload.sequence_length
         return Prediction(
             step_seconds=seconds,
@@ -187,9 +191,11 @@ class _Prices:
             step_seconds_high=seconds * (1.0 + spread),
             step_seconds_lower_bound=float(self.lower[row]),
             step_seconds_upper_bound=float(self.upper[row]),
+            modelled_share=modelled,
             tokens_per_second=tokens / seconds,
             tokens_per_second_per_device=tokens / seconds / layout.devices,
-            model_flops_utilization=model_flops_per_step(job) / (seconds * layout.devices * self.peak_flops),
+            model_flops_utilization=model_flops_per_step(job)
+            / (seconds * layout.devices * self.machine.peak_flops),
             bubble_share=time.bubble / seconds,
             microbatches=int(self.m[row]),
             peak_memory_bytes_per_device=fullest.total,
@@ -202,6 +208,15 @@ class _Prices:
             memory=memory,
             time=time,
         )
+
+    def _modelled_share(self, row: int, time: TimePrediction) -> float:
+        """Return the share of the step that no measured table prices; what idles counts as what computes."""
+        tensor = within_tables(self.layouts[row].tp, self.machine)
+        every = within_tables(self.job.cluster.devices, self.machine)
+        inside = time.tp_exposed * tensor + (time.cp_exposed + time.ep_exposed + time.dp_exposed) * every
+        computed = time.compute + time.recompute + time.bubble
+        priced = computed * (1.0 - float(self.modelled[row])) + inside
+        return min(1.0, max(0.0, 1.0 - priced / float(self.step[row])))
 
     def _time(self, row: int) -> TimePrediction:
         """Split the step along its slowest stage; what that stage idles is the bubble."""

@@ -52,7 +52,7 @@ def plan_table(job: Job, plan: Plan, terminal: Terminal) -> str:
     ]
     if len(predicted.memory.stages) > 1:
         parts += [*_stages(predicted, terminal), Text("")]
-    parts += listed(surety_sentences(job))
+    parts += listed(surety_sentences(job, [predicted]))
     return render(Group(*parts), terminal)
 
 

@@ -46,7 +46,7 @@ def explanation_table(job: Job, explanation: Explanation, terminal: Terminal) ->
         Text(""),
         *_remedies(explanation, terminal),
         Text(""),
-        *listed([remedy_note(job), *surety_sentences(job)]),
+        *listed([remedy_note(job), *surety_sentences(job, [predicted])]),
     ]
     return render(Group(*parts), terminal)
 

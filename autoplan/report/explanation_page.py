@@ -66,7 +66,7 @@ def explanation_page(job: Job, explanation: Explanation) -> str:
     plan = explanation.plan
     what, conditions = job_lines(job, Terminal())
     verdict, *more = verdict_sentences(job, plan.predicted)
-    notes = [remedy_note(job), *surety_sentences(job)]
+    notes = [remedy_note(job), *surety_sentences(job, [plan.predicted])]
     body = [
         _element("h1", what),
         _element("p", conditions, "quiet"),

@@ -76,11 +76,12 @@ def _hardware(entry: DeviceSpec | NodeSpec) -> dict[str, Any]:
 
 def _uncertainty(job: Job) -> dict[str, Any]:
     doubt = job.stack.uncertainty
-    time = doubt.time if kernels_measured(job) else doubt.time_elsewhere
-    return {
-        "step_time": {"half_width": time.value, **_knowledge(job, time)},
-        "peak_memory": {"half_width": doubt.memory.value, **_knowledge(job, doubt.memory)},
+    parts = {
+        "step_time": doubt.time,
+        "step_time_modelled": doubt.time_modelled,
+        "peak_memory": doubt.memory,
     }
+    return {name: {"half_width": x.value, **_knowledge(job, x)} for name, x in parts.items()}
 
 
 def _knowledge(job: Job, number: Sourced) -> dict[str, str]:

@@ -208,18 +208,32 @@ def rejected_sentence(rejected: Sequence[Rejection], most: int = 3) -> str:
     return f"rejected: {number_words(total, 'layout')}: {'; '.join(shown)}"
 
 
-def surety_sentences(job: Job) -> tuple[str, str]:
-    """Return what the intervals mean and how they are known, and what the prices rest on."""
-    doubt, measured = job.stack.uncertainty, kernels_measured(job)
-    time = doubt.time if measured else doubt.time_elsewhere
-    intervals = (
-        f"90 % intervals: step time within {_percent(time.value)} ({time.kind}),"
-        f" memory within {_percent(doubt.memory.value)} ({doubt.memory.kind})"
-    )
-    where = "measured on this device" if measured else "not measured on this device"
+def surety_sentences(job: Job, predicted: Sequence[Prediction]) -> list[str]:
+    """Return what the intervals of predictions mean and how they are known, and what the prices rest on."""
+    where = "measured on this device" if kernels_measured(job) else "not measured on this device"
     kinds = ", ".join(f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(job.kernels).items() if n)
     prices = f"kernel curves {job.kernels.name}: {where}; numbers: {kinds}"
-    return intervals, prices
+    return [*([_intervals(job, predicted)] if predicted else []), prices]
+
+
+def _intervals(job: Job, predicted: Sequence[Prediction]) -> str:
+    doubt = job.stack.uncertainty
+    time = _percents([x.step_seconds_high / x.step_seconds - 1.0 for x in predicted])
+    priced = _percents([1.0 - x.modelled_share for x in predicted])
+    return (
+        f"90 % intervals: step time within {time} ({doubt.time.kind}; measured tables price {priced} of it),"
+        f" memory within {_percent(doubt.memory.value)} ({doubt.memory.kind})"
+    )
+
+
+def _percents(shares: Sequence[float]) -> str:
+    """Return the range of ``shares`` in whole per cent.
+
+    >>> _percents([0.123, 0.179]), _percents([0.123])
+    ('12 to 18 %', '12 %')
+    """
+    ends = dict.fromkeys(f"{100 * end:.0f}" for end in (min(shares), max(shares)))
+    return f"{' to '.join(ends)} %"
 
 
 def fits_sentence(predicted: Prediction) -> str:
@@ -247,4 +261,5 @@ def peaks_sentence(predicted: Prediction) -> str:
 def front_sentences(front: Front) -> list[str]:
     """Return everything that is said below a front."""
     said = [certificate_sentence(front.certificate), rejected_sentence(front.rejected)]
-    return [sentence for sentence in (*said, *surety_sentences(front.job), risk_sentence(front)) if sentence]
+    sure = surety_sentences(front.job, [plan.predicted for plan in front.plans])
+    return [sentence for sentence in (*said, *sure, risk_sentence(front)) if sentence]

@@ -249,8 +249,10 @@ class PrecisionPolicy(Frozen):
 class UncertaintySpec(Frozen):
     """Half-widths of the 90 % interval of a prediction, as shares of it."""
 
-    time: SourcedShare = Field(description="of step time on a device whose kernels were measured")
-    time_elsewhere: SourcedShare = Field(description="of step time on any other device")
+    time: SourcedShare = Field(description="of a step time that measured tables price altogether")
+    time_modelled: SourcedShare = Field(
+        description="what is added, as independent errors add, to one that they price none of"
+    )
     memory: SourcedShare = Field(
         description="of allocated memory; what the allocator and the framework add has ranges of its own"
     )

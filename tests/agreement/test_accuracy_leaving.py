@@ -53,10 +53,10 @@ def observations(predicted):
     return observations_of(predicted)
 
 
-@pytest.mark.parametrize("by", ["group", "source"])
+@pytest.mark.parametrize("by", list(KEYS))
 def test_no_fit_sees_what_it_predicts(by, observations):
     """Every row is predicted once, by a fit to all rows of all other keys."""
-    spy, key = Spy(), KEYS[by]
+    spy, key = Spy(), KEYS[by].of
     found = left_out(observations, by, spy)
 
     assert sorted(x.observation.id for x in found) == sorted(x.id for x in observations)
