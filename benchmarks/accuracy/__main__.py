@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.leaving import KEYS, left_out_of_file, observations_of, shared_fitter
+from benchmarks.accuracy.kept import save_left_out
+from benchmarks.accuracy.leaving import KEYS, LeftOut, left_out_of_file, observations_of, shared_fitter
 from benchmarks.accuracy.leaving_report import (
-    left_out_row,
     left_out_summary,
     render_left_out,
     render_refitted,
@@ -72,6 +72,9 @@ def _parser() -> argparse.ArgumentParser:
         choices=sorted(KEYS),
         help="predict runs of each with coefficients fitted on the others",
     )
+    parser.add_argument(
+        "--keep", type=Path, metavar="FILE", help="with --leave-out: write its rows (CSV); the docs read them"
+    )
     return parser
 
 
@@ -81,10 +84,18 @@ def _leave_out(options: argparse.Namespace) -> int:
         options.runs,
         options.format,
         read=lambda path: left_out_of_file(path, options.leave_out),
-        row_of=left_out_row,
+        row_of=asdict,
         summary_of=left_out_summary,
         render=render_left_out,
+        then=lambda found, _: _keep(options, found),
     )
+
+
+def _keep(options: argparse.Namespace, found: Sequence[LeftOut]) -> int:
+    """Write the rows where ``--keep`` says so."""
+    if options.keep:
+        save_left_out(found, options.keep)
+    return 0
 
 
 def _refit(options: argparse.Namespace) -> int:

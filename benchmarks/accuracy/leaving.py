@@ -15,7 +15,8 @@ from typing import Final, Protocol
 from autoplan.calibration import Observation as Measured
 from autoplan.catalog import stack
 from autoplan.catalog.entries import kernels_at
-from autoplan.costs.predict import Prediction, predict
+from autoplan.costs.doubt import half_width
+from autoplan.costs.predict import predict
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from benchmarks.accuracy.outcomes import Outcome, outcomes_of_file
@@ -71,25 +72,32 @@ MakeFitter = Callable[[Sequence[Observation]], Fitter]
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """An observation and its prediction by a fit that has not seen it.
+    """An observed step and its prediction by a fit that has not seen it [s].
 
-    ``seen`` counts the others of the fit that its stack's cost model prices, too: where there are none,
-    the stack's coefficients are still the shipped ones.
+    ``stack`` is the row's own, ``priced_by`` the file that priced it. ``seen`` counts the others of the fit
+    that the own stack's file prices, too: where there are none, its coefficients are still the priors.
     """
 
-    observation: Observation
-    predicted: Prediction
+    id: str
+    group: str
+    source: str
+    stack: str
+    priced_by: str
     seen: int
+    measured: float
+    predicted: float
+    modelled_share: float
 
     @property
     def error(self) -> float:
         """Predicted over measured step time, less one."""
-        return self.predicted.step_seconds / self.observation.seconds - 1.0
+        return self.predicted / self.measured - 1.0
 
     @property
     def covered(self) -> bool:
-        """Whether the measured step time lies in the predicted interval."""
-        return self.predicted.step_seconds_low <= self.observation.seconds <= self.predicted.step_seconds_high
+        """Whether the measured step time lies in the interval that the pricing stack gives."""
+        width = half_width(self.modelled_share, stack(self.priced_by).uncertainty)
+        return abs(self.measured / self.predicted - 1.0) <= width
 
 
 def _same(job: Job) -> Job:
@@ -157,10 +165,20 @@ def left_out(observations: Sequence[Observation], by: str, make: MakeFitter) -> 
 def _predicted(
     observation: Observation, unknown: Callable[[Job], Job], fitted: Fitted, others: Sequence[Observation]
 ) -> LeftOut:
-    seen = sum(x.job.stack.name == observation.job.stack.name for x in others)
+    job = fitted.job(unknown(observation.job))
     # It ran: a rule of a stack that stands in for its own does not count.
-    found = predict(fitted.job(unknown(observation.job)), observation.layout)
-    return LeftOut(observation, found, seen)
+    found = predict(job, observation.layout)
+    return LeftOut(
+        id=observation.id,
+        group=observation.group,
+        source=observation.source,
+        stack=observation.stack,
+        priced_by=job.stack.name,
+        seen=sum(x.job.stack.name == observation.job.stack.name for x in others),
+        measured=observation.seconds,
+        predicted=found.step_seconds,
+        modelled_share=found.modelled_share,
+    )
 
 
 def left_out_of_file(path: Path, by: str) -> list[LeftOut]:

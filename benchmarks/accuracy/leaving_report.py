@@ -12,38 +12,19 @@ from benchmarks.accuracy.scores import spread
 from benchmarks.accuracy.widths import widths_of
 from benchmarks.tables import percent, table
 
-__all__ = ["left_out_row", "left_out_summary", "render_left_out", "render_refitted"]
+__all__ = ["left_out_summary", "render_left_out", "render_refitted"]
 
 _SHARES: Final = (0.0, 0.15, 0.3, 0.5, 0.8, 1.01)
 
 
-def left_out_row(found: LeftOut) -> dict[str, Any]:
-    """Return one entry of ``rows``."""
-    observation, predicted = found.observation, found.predicted
-    return {
-        "id": observation.id,
-        "group": observation.group,
-        "source": observation.source,
-        "stack": observation.stack,
-        "seen_of_its_stack": found.seen,
-        "measured_step_seconds": observation.seconds,
-        "predicted_step_seconds": predicted.step_seconds,
-        "predicted_step_seconds_low": predicted.step_seconds_low,
-        "predicted_step_seconds_high": predicted.step_seconds_high,
-        "modelled_share": predicted.modelled_share,
-    }
-
-
 def left_out_summary(found: Sequence[LeftOut]) -> dict[str, Any]:
     """Return errors and coverage of all rows, by stack and by what tables price; and the widths to have."""
-    stacks = sorted({x.observation.stack for x in found})
-    by_stack = [
-        {"stack": stack, **_errors([x for x in found if x.observation.stack == stack])} for stack in stacks
-    ]
+    stacks = sorted({x.stack for x in found})
+    by_stack = [{"stack": stack, **_errors([x for x in found if x.stack == stack])} for stack in stacks]
     by_share = [
         {"modelled": f"{100 * low:.0f} to {100 * high:.0f} %", **_errors(part)}
         for low, high in pairwise(_SHARES)
-        if (part := [x for x in found if low <= x.predicted.modelled_share < high])
+        if (part := [x for x in found if low <= x.modelled_share < high])
     ]
     widths = asdict(widths_of(found)) if found else None
     return {"all": _errors(found), "by_stack": by_stack, "by_modelled_share": by_share, "widths": widths}

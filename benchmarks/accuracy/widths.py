@@ -54,8 +54,8 @@ def widths_of(found: Sequence[LeftOut], time_modelled: float | None = None) -> W
 
     ``time_modelled`` is b where it is known from other runs.
     """
-    y = np.array([x.observation.seconds / x.predicted.step_seconds for x in found])
-    share = np.array([x.predicted.modelled_share for x in found])
+    y = np.array([x.measured / x.predicted for x in found])
+    share = np.array([x.modelled_share for x in found])
     others = _GRID if time_modelled is None else (time_modelled,)
     scored = [(score(y, np.hypot(a, b * share)), a, b) for a, b in product(_GRID, others)]
     least, a, b = min(scored)

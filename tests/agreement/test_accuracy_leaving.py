@@ -1,7 +1,7 @@
 """A fit predicts runs of a group or source only without having seen any of it."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import pytest
 
@@ -9,8 +9,9 @@ from autoplan.calibration.coefficients import number_of, owner_of
 from autoplan.schema.job import Job
 from benchmarks.accuracy import __main__ as program
 from benchmarks.accuracy.coefficients import coefficients_of, of_memory
+from benchmarks.accuracy.kept import load_left_out
 from benchmarks.accuracy.leaving import KEYS, left_out, observations_of, shared_fitter
-from benchmarks.accuracy.leaving_report import left_out_row, left_out_summary, render_left_out
+from benchmarks.accuracy.leaving_report import left_out_summary, render_left_out
 from benchmarks.accuracy.shared import shared_coefficients
 from benchmarks.policies import with_block
 
@@ -59,7 +60,7 @@ def test_no_fit_sees_what_it_predicts(by, observations):
     spy, key = Spy(), KEYS[by].of
     found = left_out(observations, by, spy)
 
-    assert sorted(x.observation.id for x in found) == sorted(x.id for x in observations)
+    assert sorted(x.id for x in found) == sorted(x.id for x in observations)
     assert len(spy.seen) == len({key(x) for x in observations}) > 2
     held = [{key(x) for x in observations} - {key(x) for x in seen} for seen in spy.seen]
     assert all(len(keys) == 1 for keys in held)
@@ -70,7 +71,7 @@ def test_rows_whose_stack_no_other_run_shows_are_counted(observations):
     mosaic = [x for x in observations if x.job.stack.name == "fsdp1"]
     found = left_out(observations, "source", Spy())
 
-    assert {x.seen for x in found if x.observation in mosaic} == {0}
+    assert {x.seen for x in found if x.id in {y.id for y in mosaic}} == {0}
     assert left_out_summary(found)["all"]["not_refitted"] >= len(mosaic) > 0
 
 
@@ -82,8 +83,8 @@ def test_predictions_are_those_of_the_fit(observations, predicted):
     shipped = {x.id: x.predicted for x in predicted}
     same, slow = left_out(observations, "source", Spy()), left_out(observations, "source", Spy(10.0))
 
-    assert all(x.predicted == shipped[x.observation.id] for x in same)
-    ratios = [b.predicted.step_seconds / a.predicted.step_seconds for a, b in zip(same, slow, strict=True)]
+    assert all(x.predicted == shipped[x.id].step_seconds for x in same)
+    ratios = [b.predicted / a.predicted for a, b in zip(same, slow, strict=True)]
     assert min(ratios) >= 1.0
     assert sorted(ratios)[len(ratios) // 2] > 1.1
 
@@ -104,7 +105,7 @@ def test_the_summary_has_errors_and_coverage_of_each_stack(observations):
     assert sum(x["n"] for x in summary["by_stack"]) == summary["all"]["n"] == len(found)
     assert summary["all"]["covered"] == sum(x.covered for x in found) / len(found)
     assert "fsdp1" in render_left_out(summary)
-    assert json.dumps([left_out_row(x) for x in found], allow_nan=False)
+    assert json.dumps([asdict(x) for x in found], allow_nan=False)
 
 
 def test_the_command_predicts_rows_by_the_others(lines, tmp_path, capsys):
@@ -112,10 +113,14 @@ def test_the_command_predicts_rows_by_the_others(lines, tmp_path, capsys):
     path = tmp_path / "runs.yaml"
     path.write_text("runs:\n" + "\n".join(lines[:12]) + "\n", encoding="utf-8")
 
-    assert program.main(["--runs", str(path), "--leave-out", "group", "--format", "json"]) == 0
+    kept = tmp_path / "rows.csv"
+    command = ["--runs", str(path), "--leave-out", "group", "--format", "json", "--keep", str(kept)]
+    assert program.main(command) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["summary"]["all"]["n"] == len(told["rows"]) > 0
-    assert all(row["predicted_step_seconds"] > 0 for row in told["rows"])
+    assert all(row["predicted"] > 0 for row in told["rows"])
+    again = [asdict(x) for x in load_left_out(kept)]
+    assert again == [pytest.approx(row, rel=1e-4) for row in told["rows"]]
 
 
 def test_every_coefficient_fitted_on_runs_has_a_prior(predicted):
