@@ -2,6 +2,7 @@
 
 from autoplan.catalog.checks import Found, catalog_problems, check_entry, find_entries
 from autoplan.catalog.entries import CLASSES, find_hardware, kernels_for, load_entry, stack
+from autoplan.catalog.grids import cell_job, load_grid
 from autoplan.catalog.jobs import load_job, resolve_job
 from autoplan.catalog.roots import FOLDERS, EntryKind, entry_names, entry_text, is_path, read_file
 
@@ -11,6 +12,7 @@ __all__ = [
     "EntryKind",
     "Found",
     "catalog_problems",
+    "cell_job",
     "check_entry",
     "entry_names",
     "entry_text",
@@ -19,6 +21,7 @@ __all__ = [
     "is_path",
     "kernels_for",
     "load_entry",
+    "load_grid",
     "load_job",
     "read_file",
     "resolve_job",

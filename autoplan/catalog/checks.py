@@ -6,11 +6,13 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 from autoplan.catalog.entries import device, load_entry, node, stack
+from autoplan.catalog.grids import load_grid
 from autoplan.catalog.jobs import load_job
 from autoplan.catalog.roots import FOLDERS, EntryKind, entry_names
 from autoplan.errors import CatalogError, SpecError
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel import KernelSpec
+from autoplan.schema.grid import GridSpec
 from autoplan.schema.hardware import ClusterSpec, NodeSpec
 from autoplan.schema.job import JobSpec
 
@@ -58,6 +60,8 @@ def _check_references(entry: Frozen, name: str) -> None:
             node(measured)
     elif isinstance(entry, JobSpec):
         load_job(name)
+    elif isinstance(entry, GridSpec):
+        load_grid(name)
 
 
 def catalog_problems() -> tuple[list[str], int]:

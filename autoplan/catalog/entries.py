@@ -11,6 +11,7 @@ from autoplan.catalog.roots import EntryKind, entry_names, entry_text, file_name
 from autoplan.errors import CatalogError, Problem, SpecError, UnsupportedError
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel import KernelSpec
+from autoplan.schema.grid import GridSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, HardwareSpec, NodeSpec
 from autoplan.schema.job import JobSpec
 from autoplan.schema.loader import load_model, parse_yaml, validate
@@ -38,6 +39,7 @@ CLASSES: dict[EntryKind, type[Frozen]] = {
     "cluster": ClusterSpec,
     "model": ModelSpec,
     "job": JobSpec,
+    "grid": GridSpec,
     "kernels": KernelSpec,
     "stack": StackSpec,
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from autoplan.catalog.entries import device, hardware, kernels_at, kernels_for, model, stack, stack_at
-from autoplan.catalog.roots import entry_text, is_path, read_file
+from autoplan.catalog.roots import EntryKind, entry_text, is_path, read_file
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.document import Document
@@ -15,7 +15,7 @@ from autoplan.schema.job import Cluster, Job, JobSpec
 from autoplan.schema.loader import parse_yaml, validate
 from autoplan.schema.stack import StackSpec
 
-__all__ = ["load_job", "resolve_job"]
+__all__ = ["load_job", "opened", "resolve_job"]
 
 R = TypeVar("R")
 
@@ -25,14 +25,19 @@ def load_job(reference: str | Path) -> Job:
 
     Raises SpecError with every problem of the file, CatalogError for what cannot be found.
     """
+    content, file, name, base = opened("job", reference)
+    document = parse_yaml(content, name=file)
+    return _resolved(validate(document, JobSpec), name, base, document)
+
+
+def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]:
+    """Return the text of a path or an entry, its file, its name and the folder that its paths start from."""
     text = str(reference)
     if isinstance(reference, Path) or is_path(text):
         path = Path(reference)
-        content, file, name, base = read_file(path), text, path.stem, path.parent
-    else:
-        (content, file), name, base = entry_text("job", text), text, Path()
-    document = parse_yaml(content, name=file)
-    return _resolved(validate(document, JobSpec), name, base, document)
+        return read_file(path), text, path.stem, path.parent
+    content, file = entry_text(kind, text)
+    return content, file, text, Path()
 
 
 def resolve_job(spec: JobSpec, *, name: str = "job", base: Path | None = None) -> Job:

@@ -22,7 +22,7 @@ from autoplan.errors import CatalogError
 
 __all__ = ["FOLDERS", "EntryKind", "entry_names", "entry_text", "file_named", "is_path", "read_file"]
 
-EntryKind = Literal["device", "node", "cluster", "model", "job", "kernels", "stack"]
+EntryKind = Literal["device", "node", "cluster", "model", "job", "grid", "kernels", "stack"]
 
 #: The folder of each kind of entry, below a catalogue's root.
 FOLDERS: Final[dict[EntryKind, tuple[str, str]]] = {
@@ -31,6 +31,7 @@ FOLDERS: Final[dict[EntryKind, tuple[str, str]]] = {
     "cluster": ("hardware", "clusters"),
     "model": ("specs", "models"),
     "job": ("specs", "jobs"),
+    "grid": ("specs", "grids"),
     "kernels": ("costmodels", "kernels"),
     "stack": ("costmodels", "stacks"),
 }

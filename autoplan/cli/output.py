@@ -70,6 +70,7 @@ class Kind(StrEnum):
     cluster = "cluster"
     model = "model"
     job = "job"
+    grid = "grid"
     kernels = "kernels"
     stack = "stack"
 

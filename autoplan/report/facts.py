@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 from autoplan.catalog import EntryKind, load_entry
 from autoplan.costs.parameters import active_parameters, total_parameters
 from autoplan.schema.costmodel import KernelSpec
+from autoplan.schema.grid import GridSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, NodeSpec
 from autoplan.schema.job import JobSpec
 from autoplan.schema.model import ModelSpec
@@ -86,6 +88,11 @@ COLUMNS: Final[dict[EntryKind, tuple[Fact, ...]]] = {
         Fact("global_batch_size", "sequences", _comma, number=True),
         Fact("sequence_length", "tokens each", _comma, number=True),
     ),
+    "grid": (
+        Fact("base", "base"),
+        Fact("keys", "takes in turn", ", ".join),
+        Fact("combinations", "combinations", _comma, number=True),
+    ),
     "kernels": (
         Fact("devices", "devices", lambda names: ", ".join(names) or "any"),
         Fact("collective_tables", "tables", _comma, number=True),
@@ -157,6 +164,14 @@ def _job(entry: JobSpec) -> Facts:
     }
 
 
+def _grid(entry: GridSpec) -> Facts:
+    return {
+        "base": entry.base if isinstance(entry.base, str) else None,
+        "keys": list(entry.grid),
+        "combinations": math.prod(len(values) for values in entry.grid.values()),
+    }
+
+
 def _kernels(entry: KernelSpec) -> Facts:
     return {"devices": list(entry.devices), "collective_tables": len(entry.collectives.tables)}
 
@@ -183,6 +198,7 @@ _READERS: Final[dict[EntryKind, Callable[[Any], Facts]]] = {
     "cluster": _cluster,
     "model": _model,
     "job": _job,
+    "grid": _grid,
     "kernels": _kernels,
     "stack": _stack,
 }
