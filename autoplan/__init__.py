@@ -21,9 +21,9 @@ from autoplan.errors import (
 )
 
 if TYPE_CHECKING:
-    from autoplan.catalog import load_job
-    from autoplan.planning import evaluate, explain, plan
-    from autoplan.plans import Explanation, Front, Plan, Remedy
+    from autoplan.catalog import load_grid, load_job
+    from autoplan.planning import evaluate, explain, plan, sweep
+    from autoplan.plans import Explanation, Front, Plan, Remedy, Sweep
     from autoplan.schema.job import Job
     from autoplan.schema.layout import Layout
 
@@ -41,12 +41,15 @@ __all__ = [
     "Plan",
     "Remedy",
     "SpecError",
+    "Sweep",
     "UnsupportedError",
     "__version__",
     "evaluate",
     "explain",
+    "load_grid",
     "load_job",
     "plan",
+    "sweep",
 ]
 
 _HOMES = {
@@ -57,9 +60,12 @@ _HOMES = {
     "Job": "autoplan.schema.job",
     "Layout": "autoplan.schema.layout",
     "Plan": "autoplan.plans",
+    "Sweep": "autoplan.plans",
     "evaluate": "autoplan.planning",
+    "load_grid": "autoplan.catalog",
     "load_job": "autoplan.catalog",
     "plan": "autoplan.planning",
+    "sweep": "autoplan.planning",
 }
 
 

@@ -43,7 +43,9 @@ def load_grid(reference: str | Path) -> Grid:
         problems += _unknown_names(document, base, folder, base_folder)
     cells = () if problems else _cells(document)
     if not problems and not cells:
-        problems.append(Problem("no cell of the grid is left", "$.exclude", file, document.line(("exclude",))))
+        problems.append(
+            Problem("no cell of the grid is left", "$.exclude", file, document.line(("exclude",)))
+        )
     if problems or base is None or not isinstance(base.document.value, dict):
         raise SpecError(_in_order(problems, file))
     values = swept_values(document)

@@ -5,9 +5,7 @@ Nothing here imports more than typer needs, so that ``autoplan --help`` is insta
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -139,31 +137,10 @@ def write(text: str, output: Path | None = None) -> None:
 
 
 def _replace(output: Path, text: str) -> None:
-    """Put ``text`` in the place of ``output`` at once, so that no reader ever sees a half."""
+    from autoplan.catalog.writing import write_whole
+
     try:
-        if output.exists() and not output.is_file():
-            # A device or a pipe cannot be replaced, only written to; a folder says so itself.
-            output.write_text(text, encoding="utf-8")
-            return
-        target = output.resolve()
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(name).chmod(_mode(target))
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_whole(output, text.encode("utf-8"))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise typer.BadParameter(f"cannot write {str(output)!r}: {reason}", param_hint="--output") from error
-
-
-def _mode(target: Path) -> int:
-    """Return the permissions that ``target`` has, or that a new file gets."""
-    if target.exists():
-        return target.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

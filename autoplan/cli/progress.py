@@ -40,13 +40,15 @@ class Bar:
 
     def __init__(self, what: str) -> None:
         self.what = what
+        self.done = 0
         self.shown: Any = None
 
     def __enter__(self) -> Self:
         return self
 
     def __call__(self, done: int, total: int, name: str) -> None:
-        """Show that ``done`` of ``total`` are done and ``name`` is next."""
+        """Show that ``done`` of ``total`` are done; ``name`` is at work or was the last."""
+        self.done = done
         if self.shown is None:
             self.shown = self._started()
             self.task = self.shown.add_task(self.what, total=total)

@@ -2,16 +2,20 @@
 
 from autoplan.planning.answers import MOST_LAYERS, evaluate, plan
 from autoplan.planning.calibrating import calibrate, calibrated_files, measured_file
+from autoplan.planning.crews import dask_executor
 from autoplan.planning.explaining import explain
 from autoplan.planning.measuring import measure
+from autoplan.planning.sweeping import sweep
 
 __all__ = [
     "MOST_LAYERS",
     "calibrate",
     "calibrated_files",
+    "dask_executor",
     "evaluate",
     "explain",
     "measure",
     "measured_file",
     "plan",
+    "sweep",
 ]

@@ -5,8 +5,10 @@ from autoplan.plans.explanation import Explanation, Remedy
 from autoplan.plans.front import Certificate, Front, Rejection
 from autoplan.plans.plan import Plan
 from autoplan.plans.rules import broken_rules
+from autoplan.plans.sweep import Answer, Sweep, SweepRow
 
 __all__ = [
+    "Answer",
     "Calibration",
     "Certificate",
     "Change",
@@ -19,5 +21,7 @@ __all__ = [
     "Rejection",
     "Remedy",
     "RunErrors",
+    "Sweep",
+    "SweepRow",
     "broken_rules",
 ]

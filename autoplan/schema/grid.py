@@ -17,7 +17,17 @@ from autoplan.schema.document import Plain
 from autoplan.schema.job import JobSpec
 from autoplan.schema.places import Place, below, fields, unfold
 
-__all__ = ["MOST_CELLS", "Cell", "Grid", "GridSpec", "Settings", "canonical", "job_keys", "products", "text_of"]
+__all__ = [
+    "MOST_CELLS",
+    "Cell",
+    "Grid",
+    "GridSpec",
+    "Settings",
+    "canonical",
+    "job_keys",
+    "products",
+    "text_of",
+]
 
 #: What one cell sets: values by dotted keys of a job, as the grid file writes them.
 Settings = Mapping[str, Plain]
@@ -35,7 +45,7 @@ class GridSpec(Frozen):
     schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
     kind: Literal["sweep"] = Field(description="this file holds a grid of jobs")
     base: Annotated[str, Field(min_length=1)] | dict[str, Any] = Field(
-        description="the job that all cells share: a name in specs/jobs, a path to a job file, or the job itself"
+        description="the job that all cells share: a name in specs/jobs, a path to a job file, or a job"
     )
     grid: Annotated[dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]], Field(min_length=1)] = Field(
         description="lists of values by dotted key of a job, such as limits.memory_headroom;"
@@ -43,7 +53,7 @@ class GridSpec(Frozen):
     )
     exclude: tuple[Annotated[dict[str, Any], Field(min_length=1)], ...] = Field(
         default=(),
-        description="cells to leave out: each entry names keys of the grid, and one or several of their values",
+        description="cells to leave out: each entry names keys of the grid, and one or more of their values",
     )
 
 

@@ -201,6 +201,4 @@ def _in_grid(problem: Problem, document: Document, key: str, index: int) -> Prob
 def _in_base(problem: Problem, document: Document, base: Base) -> Problem:
     if base.path is None:
         return problem
-    return Problem(
-        problem.message, format_path(base.path) + problem.path[1:], document.name, problem.line
-    )
+    return Problem(problem.message, format_path(base.path) + problem.path[1:], document.name, problem.line)
