@@ -11,7 +11,7 @@ from autoplan.catalog.entries import hardware, kernels_at, model, stack_at
 from autoplan.catalog.jobs import opened, resolve_job
 from autoplan.catalog.roots import file_named, is_path
 from autoplan.errors import AutoplanError, Problem, SpecError
-from autoplan.schema.document import Document, Plain, format_path
+from autoplan.schema.document import Document, Lines, Plain, format_path
 from autoplan.schema.grid import Cell, Grid, GridSpec, Settings, canonical, products
 from autoplan.schema.gridchecks import Base, exclusions, grid_problems, swept_values, with_settings
 from autoplan.schema.job import Job, JobSpec
@@ -82,8 +82,7 @@ def _base(document: Document, folder: Path, problems: list[Problem]) -> tuple[Ba
     """Return the base job and the folder of its paths; what is wrong with it goes to ``problems``."""
     said = document.at(("base",))
     if isinstance(said, dict):
-        lines = document.lines if isinstance(document.lines, int) else document.lines.below["base"]
-        return Base(Document(document.name, said, lines), ("base",)), folder
+        return Base(Document(document.name, said, _lines_of_base(document)), ("base",)), folder
     if not isinstance(said, str) or not said:
         return None, folder
     try:
@@ -95,6 +94,13 @@ def _base(document: Document, folder: Path, problems: list[Problem]) -> tuple[Ba
     except AutoplanError as error:
         problems.append(_problem(document, ("base",), str(error)))
     return None, folder
+
+
+def _lines_of_base(document: Document) -> Lines | int:
+    """Return the lines of a base job inside a grid; what it lacks is told at its key."""
+    inner = document.lines if isinstance(document.lines, int) else document.lines.below["base"]
+    own = document.line(("base",), key=True)
+    return own if isinstance(inner, int) else Lines(own, inner.keys, inner.below)
 
 
 def _problem(document: Document, path: tuple[str | int, ...], message: str) -> Problem:

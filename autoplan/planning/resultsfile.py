@@ -21,9 +21,11 @@ _SUFFIXES: Final = (".csv", ".parquet")
 
 
 def check_results_path(path: Path) -> None:
-    """Raise UnsupportedError where ``path`` is of no format that can be written here."""
+    """Raise UnsupportedError where ``path`` is of no format that can be written here, CatalogError for a folder."""
     if path.suffix not in _SUFFIXES:
         raise UnsupportedError(f"{path}: results are written as {' or '.join(_SUFFIXES)}")
+    if path.is_dir():
+        raise CatalogError(f"cannot write {path}: {path} is a folder")
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
         raise UnsupportedError(
             f"{path}: Parquet needs pyarrow: pip install 'autoplan[parquet]', or write .csv"

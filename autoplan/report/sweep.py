@@ -30,13 +30,6 @@ _ROOMY: Final = 120
 #: A layout is folded, but not into a column narrower than this.
 _LEAST_LAYOUT: Final = 18
 
-_WORDS: Final = {
-    "planned": "planned",
-    "infeasible": "infeasible",
-    "invalid": "not a job that can be planned",
-    "failed": "lost",
-}
-
 
 def sweep_document(sweep: Sweep) -> Document:
     """Return everything that is known about ``sweep``, in base units."""
@@ -70,7 +63,7 @@ def sweep_table(sweep: Sweep, terminal: Terminal, *, all_cells: bool = False) ->
 
 def _head(sweep: Sweep) -> Iterator[str]:
     counts = sweep.counts()
-    said = ", ".join(f"{count} {_WORDS[status]}" for status, count in counts.items())
+    said = ", ".join(f"{count} {status}" for status, count in counts.items())
     yield f"{sweep.name}: {len(sweep.rows)} cells, {said}"
     if sweep.output:
         again = f", {sweep.reused} of them from its journal" if sweep.reused else ""
