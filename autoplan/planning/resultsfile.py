@@ -21,7 +21,7 @@ _SUFFIXES: Final = (".csv", ".parquet")
 
 
 def check_results_path(path: Path) -> None:
-    """Raise UnsupportedError where ``path`` is of no format that can be written here, CatalogError for a folder."""
+    """Raise UnsupportedError for a format that cannot be written here, CatalogError for a folder."""
     if path.suffix not in _SUFFIXES:
         raise UnsupportedError(f"{path}: results are written as {' or '.join(_SUFFIXES)}")
     if path.is_dir():

@@ -34,6 +34,7 @@ DOCUMENTS = [
     ROOT / "costmodels" / "README.md",
     ROOT / "specs" / "README.md",
     ROOT / "specs" / "jobs" / "README.md",
+    ROOT / "specs" / "grids" / "README.md",
 ]
 PICTURE = ROOT / "docs" / "accuracy.svg"
 COLUMNS = 92

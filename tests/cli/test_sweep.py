@@ -15,6 +15,7 @@ import yaml
 
 from autoplan import planning
 from autoplan.planning.journal import Journal
+from autoplan.schema.job import JobSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,7 +69,7 @@ def written(folder, text=SMALL, name="grid.yaml"):
 
 @pytest.fixture
 def started():
-    """Return a function that starts the program and leaves it running; what still runs at the end is killed."""
+    """Return a function that starts the program and leaves it running, until it is killed at the end."""
     with contextlib.ExitStack() as stack:
 
         def start(*arguments):
@@ -236,13 +237,13 @@ def test_no_plan_in_any_cell_exits_1(run, tmp_path):
 def test_a_broken_grid_exits_2_with_all_its_errors(run, tmp_path):
     """Mistakes in the base job, the keys and the values are told together, each at its line."""
     grid = written(tmp_path, SMALL.replace("model: gpt2", "modle: gpt2").replace("  devices:", "  devcies:"))
+    missing = JobSpec.model_fields["model"].description
     done = run("sweep", grid)
 
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         "error: 3 problems",
-        f"  {grid}:2: $.base.model: 'model' is missing: a name in specs/models, a path to such a file, or a"
-        " config.json",
+        f"  {grid}:2: $.base.model: 'model' is missing: {missing}",
         f"  {grid}:4: $.base.modle: unknown key 'modle': did you mean 'model'?",
         f"  {grid}:10: $.grid.devcies: unknown key 'devcies': did you mean 'devices'?",
     ]

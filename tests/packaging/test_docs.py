@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from autoplan.plans import Answer
 from autoplan.schema.costmodel import KernelSpec
+from autoplan.schema.grid import GridSpec
 from autoplan.schema.job import JobSpec, Limits, SearchSpec, Workload
 from autoplan.schema.stack import StackSpec
 
@@ -46,6 +48,14 @@ def test_every_key_of_a_job_is_explained(model):
     missing = [name for name in names_of(model) if not re.search(rf"`(?:\w+\.)?{name}`", text)]
 
     assert missing == []
+
+
+def test_every_key_and_column_of_a_sweep_is_explained():
+    """Whoever writes a grid, or reads its results, finds each key and column in the README of the grids."""
+    text = (ROOT / "specs" / "grids" / "README.md").read_text(encoding="utf-8")
+    names = [*names_of(GridSpec), *Answer.__dataclass_fields__]
+
+    assert [name for name in names if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize("stack", STACKS)

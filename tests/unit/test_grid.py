@@ -80,7 +80,7 @@ def test_a_list_that_is_a_value_of_the_grid_excludes_itself_alone(tmp_path):
     ],
 )
 def test_any_key_of_a_job_can_be_swept(tmp_path, key, values, found):
-    """A setting reaches the job, whether its section stands in the base job or not, and nothing else changes."""
+    """A setting reaches the job, whether the base job has its section or not, and nothing else changes."""
     grid = load(tmp_path, HEAD + f"grid:\n  {key}: {values}\n")
     job = cell_job(grid, grid.cells[0])
 
@@ -144,8 +144,10 @@ def test_values_that_do_not_go_together_are_no_mistake_of_the_grid(tmp_path):
         ),
         (
             "grid: {global_batch_size: [8]}",
-            "grid.yaml:3: $.grid.global_batch_size: unknown key 'global_batch_size':"
-            " did you mean 'workload.global_batch_size'?",
+            (
+                "grid.yaml:3: $.grid.global_batch_size: unknown key 'global_batch_size':"
+                " did you mean 'workload.global_batch_size'?"
+            ),
         ),
         ("grid: {devices: 8}", "grid.yaml:3: $.grid.devices: 8 is not a list"),
         ("grid: {devices: []}", "grid.yaml:3: $.grid.devices: an empty list must have at least 1 entry"),
@@ -164,8 +166,10 @@ def test_values_that_do_not_go_together_are_no_mistake_of_the_grid(tmp_path):
         ),
         (
             "grid: {limits: [{memory_hedroom: 6 %}]}",
-            "grid.yaml:3: $.grid.limits[0].memory_hedroom: unknown key 'memory_hedroom':"
-            " did you mean 'memory_headroom'?",
+            (
+                "grid.yaml:3: $.grid.limits[0].memory_hedroom: unknown key 'memory_hedroom':"
+                " did you mean 'memory_headroom'?"
+            ),
         ),
         (
             "grid: {limits: [{}], limits.step_time: [1 s]}",

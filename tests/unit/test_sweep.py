@@ -119,7 +119,10 @@ def test_a_file_that_no_sweep_wrote_is_refused_and_left_alone(tmp_path, text):
 
 def test_an_answer_that_is_not_one_is_refused(tmp_path):
     """A line that was edited is told with its number, when its cell is asked for."""
-    lines = '{"fingerprint": "x", "answer": {"status": "invalid"}}\n{"fingerprint": "y", "answer": {"status": 3}}\n'
+    lines = "".join(
+        f'{{"fingerprint": "{key}", "answer": {{"status": {status}}}}}\n'
+        for key, status in (("x", '"invalid"'), ("y", 3))
+    )
     (tmp_path / "j").write_text(lines, encoding="utf-8")
     with Journal(tmp_path / "j") as journal:
         assert journal.answer("x") == Answer("invalid")
@@ -454,5 +457,5 @@ def test_a_line_is_one_json_value_for_people_too(grid, out, threads):
     planning.sweep(grid, output=out, executor=threads)
     lines = [json.loads(line) for line in (out.parent / "out.csv.journal").read_bytes().splitlines()]
 
-    assert sorted(line["cell"] for line in lines)[0] == "devices=1,workload.global_batch_size=16"
+    assert min(line["cell"] for line in lines) == "devices=1,workload.global_batch_size=16"
     assert set(lines[0]) == {"fingerprint", "cell", "answer"}
