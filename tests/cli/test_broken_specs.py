@@ -168,7 +168,7 @@ def wrapped(here, key, _found, rng):
 
 
 def rewritten(text, rng):
-    """Return a text with a few stretches replaced, lines doubled or exchanged, digits changed, or its end cut."""
+    """Return a text with stretches replaced, lines doubled or exchanged, digits changed, or its end cut."""
     for _ in range(rng.choice((1, 1, 2, 4))):
         kind = rng.randrange(5)
         lines = text.splitlines(keepends=True) or [""]
@@ -220,7 +220,7 @@ def test_the_specs_that_are_broken_below_are_sound(run, tmp_path, monkeypatch, c
 @pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize("batch", range(SPECS // BATCH))
 def test_a_broken_spec_is_answered_or_refused(run, tmp_path, monkeypatch, batch):
-    """Each exits with 0, 1 or 2, says why on standard error where there is no answer, and shows no traceback."""
+    """Each exits with 0, 1 or 2, and shows no traceback; without an answer, standard error says why."""
     monkeypatch.chdir(tmp_path)
     files = sound()
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
