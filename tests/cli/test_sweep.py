@@ -71,10 +71,13 @@ def written(folder, text=SMALL, name="grid.yaml"):
 def started():
     """Return a function that starts the program and leaves it running, until it is killed at the end."""
     with contextlib.ExitStack() as stack:
+        # Tests that run in the background may have Ctrl-C switched off, which a process inherits.
+        stack.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
 
         def start(*arguments):
             process = subprocess.Popen(
                 [sys.executable, "-m", "autoplan", *map(str, arguments)],
+                start_new_session=True,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -88,11 +91,17 @@ def started():
 
 
 def stopped_at(process, journal, lines, how):
-    """Send a signal once the journal has so many lines; return what the process wrote to standard error."""
+    """Send a signal once the journal has so many lines; return what the process wrote to standard error.
+
+    A kill goes to the process alone; Ctrl-C goes to its workers too, as on a terminal.
+    """
     while lines_of(journal) < lines:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
-    process.send_signal(how)
+    if how == signal.SIGINT:
+        os.killpg(process.pid, how)
+    else:
+        process.send_signal(how)
     said = process.stderr.read().decode()
     process.wait()
     return said
