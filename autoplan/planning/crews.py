@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import Final, Protocol, Self
 
 from autoplan.errors import AutoplanError, UnsupportedError
@@ -21,7 +22,7 @@ from autoplan.planning.planner import plan_cell
 from autoplan.plans.sweep import Answer
 from autoplan.schema.job import Job
 
-__all__ = ["Crew", "ForeignCrew", "LocalCrew", "dask_executor", "usable_cores"]
+__all__ = ["Crew", "ForeignCrew", "LocalCrew", "dask_executor", "interrupts_held", "usable_cores"]
 
 #: Cells given to an executor of unknown size at once: enough to keep any cluster busy.
 _IN_FLIGHT: Final = 1_000
@@ -69,7 +70,7 @@ class LocalCrew:
 
     def submit(self, job: Job) -> Future[Answer]:
         """Return the future answer to ``job``."""
-        with _interrupts_held():  # a process that is started here is born deaf to Ctrl-C
+        with _deaf_children():
             return self._pool.submit(plan_cell, job)
 
     def renew(self) -> None:
@@ -94,8 +95,8 @@ class LocalCrew:
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Keep SIGINT back, for this thread and for processes that it starts, where the system can."""
+def _deaf_children() -> Iterator[None]:
+    """Keep SIGINT from processes that are started here, from their first moment, where the system can."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -104,6 +105,26 @@ def _interrupts_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Put Ctrl-C off until the end of the block; a block that fails is interrupted no more.
+
+    A thread's mask is not enough: the system may give the signal to any thread, and Python to the main one.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        before(*came[-1])
 
 
 def _begin_work(lifeline: Connection) -> None:

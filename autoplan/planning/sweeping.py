@@ -13,7 +13,7 @@ from typing import Final
 
 from autoplan.catalog import cell_job, load_grid
 from autoplan.errors import AutoplanError, UnsupportedError
-from autoplan.planning.crews import Crew, ForeignCrew, LocalCrew, usable_cores
+from autoplan.planning.crews import Crew, ForeignCrew, LocalCrew, interrupts_held, usable_cores
 from autoplan.planning.journal import Journal, journal_path
 from autoplan.planning.planner import fingerprint, planner_name, refusal
 from autoplan.planning.resultsfile import check_results_path, write_results
@@ -144,10 +144,11 @@ class _Run:
             raise UnsupportedError(
                 f"a worker runs {answer.planner}, and this is {planner_name()}: install the same on both"
             )
-        if self.journal is not None:
-            self.journal.add(task.fingerprint, task.cells[0].label, answer)
-        self.answers.update((cell.number, answer) for cell in task.cells)
-        self.progress(len(self.answers), len(self.grid.cells), task.cells[-1].label)
+        with interrupts_held():  # so that what is told is what is kept
+            if self.journal is not None:
+                self.journal.add(task.fingerprint, task.cells[0].label, answer)
+            self.answers.update((cell.number, answer) for cell in task.cells)
+            self.progress(len(self.answers), len(self.grid.cells), task.cells[-1].label)
         if time.monotonic() >= self.next_snapshot:
             self.save()
 

@@ -235,6 +235,26 @@ def test_an_interrupted_sweep_leaves_its_rows_in_the_file(grid, out, threads):
     assert planning.sweep(grid, output=out, executor=threads).reused >= 3
 
 
+@pytest.fixture
+def _interruptible():
+    """Have Ctrl-C raise, though whoever runs the tests may have switched it off."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
+def test_an_interrupt_waits_for_what_belongs_together():
+    """Ctrl-C between an answer's line and its count would make the two differ."""
+    done = []
+    with pytest.raises(KeyboardInterrupt), crews.interrupts_held():  # noqa: PT012 - what is tested
+        signal.raise_signal(signal.SIGINT)
+        done.append("all")
+
+    assert done == ["all"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_a_worker_that_runs_another_program_is_refused(grid, threads, monkeypatch):
     """Rows of two programs are never mixed, on a cluster either."""
     monkeypatch.setattr(sweeping, "planner_name", lambda: "autoplan 0.0.0")
