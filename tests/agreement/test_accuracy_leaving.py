@@ -6,13 +6,16 @@ from dataclasses import asdict, dataclass, replace
 import pytest
 
 from autoplan.calibration.coefficients import number_of, owner_of
+from autoplan.catalog import entry_names, stack
 from autoplan.schema.job import Job
 from benchmarks.accuracy import __main__ as program
 from benchmarks.accuracy.coefficients import coefficients_of, of_memory
-from benchmarks.accuracy.kept import load_left_out
+from benchmarks.accuracy.kept import KEPT, load_left_out
 from benchmarks.accuracy.leaving import KEYS, left_out, observations_of, shared_fitter
 from benchmarks.accuracy.leaving_report import left_out_summary, render_left_out
+from benchmarks.accuracy.outcomes import outcomes_of_file
 from benchmarks.accuracy.shared import shared_coefficients
+from benchmarks.accuracy.widths import widths_of
 from benchmarks.policies import with_block
 
 
@@ -148,3 +151,32 @@ def test_a_refit_forgets_what_is_shipped(observations):
     assert {x.shipped for x in fitter.whole()} <= {
         number_of(job, x.coefficient).value for job in (o.job for o in observations) for x in by_name.values()
     }
+
+
+@pytest.mark.parametrize("name", entry_names("stack"))
+def test_shipped_intervals_are_those_that_left_out_runs_ask_for(name):
+    """A stack's widths are computed, not chosen; those of an unknown stack are wider."""
+    seen = [*load_left_out(KEPT / "group.csv"), *load_left_out(KEPT / "device.csv")]
+    widths = widths_of(seen)
+    unknown = widths_of(load_left_out(KEPT / "stack.csv"), widths.time_modelled)
+    doubt = stack(name).uncertainty
+
+    assert doubt.time_modelled.value == widths.time_modelled
+    assert doubt.time.value == (unknown.time if name == "analytic" else widths.time)
+
+
+@pytest.mark.parametrize("by", ["group", "device", "stack"])
+def test_nine_of_ten_left_out_runs_lie_in_their_interval(by):
+    """Between 85 and 95 %, as an interval of 90 % should have it."""
+    found = load_left_out(KEPT / f"{by}.csv")
+
+    assert 0.85 <= left_out_summary(found)["all"]["covered"] <= 0.95
+
+
+def test_the_kept_rows_are_of_the_runs_of_today():
+    """Every kept row is a complete run with the step time that it had; few runs are newer than the rows."""
+    today = {x.id: x for x in observations_of(outcomes_of_file(program.DEFAULT_RUNS))}
+    for by in KEYS:
+        kept = {x.id: x.measured for x in load_left_out(KEPT / f"{by}.csv")}
+        assert kept == {key: pytest.approx(today[key].seconds, rel=1e-4) for key in kept}
+        assert len(kept) > 0.9 * len(today)

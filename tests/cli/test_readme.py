@@ -207,6 +207,26 @@ def coefficient_figures():
     return f"{words}\n\n{markdown(head, rows, left=4)}"
 
 
+def left_out_figures():
+    """Return the errors of runs that a fit has not seen, and how many lie in their interval."""
+    from benchmarks.accuracy.kept import KEPT, load_left_out
+    from benchmarks.accuracy.leaving_report import left_out_summary
+
+    found = {key: left_out_summary(load_left_out(KEPT / f"{key}.csv")) for key in LEFT_OUT}
+    stacks = [(f"group, {x['stack']}", x) for x in found["group"]["by_stack"]]
+    shares = [(f"group, {x['modelled']} modelled", x) for x in found["group"]["by_modelled_share"]]
+    rows = [
+        [
+            name,
+            x["n"],
+            *(percent(x[key]) for key in ("median", "mean", "p90", "worst")),
+            percent(x["covered"]),
+        ]
+        for name, x in [*((LEFT_OUT[key], found[key]["all"]) for key in LEFT_OUT), *stacks, *shares]
+    ]
+    return markdown(["left out together", "n", "median", "mean", "p90", "worst", "covered"], rows)
+
+
 def memory_figures():
     """Return the errors against bytes counted on real modules, as the benchmark computes them."""
     from benchmarks.memory.__main__ import main
@@ -238,11 +258,19 @@ def markdown(head, rows, left=1):
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
+LEFT_OUT = {
+    "group": "group",
+    "source": "source (publication)",
+    "device": "device, as if nobody had measured it",
+    "stack": "stack, as if nobody knew it",
+}
+
 FIGURES_OF = {
     "accuracy": accuracy_figures,
     "stacks": stack_figures,
     "coverage": coverage_figures,
     "coefficients": coefficient_figures,
+    "left_out": left_out_figures,
     "memory": functools.cache(memory_figures),
 }
 
