@@ -17,6 +17,7 @@ from autoplan.search.bounds import Bound, bound, longest_stage
 from autoplan.search.group import Group
 from autoplan.search.menus import Menu, Option, menu_of
 from autoplan.search.model import Solution, SolverStoppedError, solve, step_ticks
+from autoplan.search.paths import Paths
 from autoplan.search.scaling import Scale
 from autoplan.search.splits import quick_step, without_slow
 from autoplan.search.tails import with_shorter_tails
@@ -71,6 +72,7 @@ class Walk:
         self.bounds = [np.zeros(len(g.candidates)) for g in groups]
         self.solves = 0
         self.stopped = False
+        self.paths = Paths()
         self.solved: set[tuple[int, int]] = set()
 
     def front(self, limit_ticks: int, thinning: float) -> Iterator[Found]:
@@ -122,7 +124,7 @@ class Walk:
         self.solved.update((c.group, c.position) for c in menus)
         self.solves += 1
         layers = self.groups[0].layers
-        solution = solve([c.menu for c in menus], layers, ceiling, limit_ticks)
+        solution = solve([c.menu for c in menus], layers, ceiling, limit_ticks, self.paths)
         return None if solution is None else _found(menus[solution.candidate], solution)
 
     def _narrowed(self, live: list[_Live], ceiling: int, limit: float) -> tuple[list[_Live], int]:

@@ -15,10 +15,29 @@ from numpy.typing import NDArray
 
 from autoplan.search.group import Schedule
 
-__all__ = ["Passes", "longest_path", "usual_paths"]
+__all__ = ["Passes", "Paths", "longest_path", "usual_paths"]
 
 #: Forwards [0] and backwards [1] of each stage on a path, shape [2, p].
 Passes: TypeAlias = NDArray[np.int64]
+
+
+class Paths:
+    """The paths that rows are made of, by schedule; those that were looked for serve later questions, too."""
+
+    def __init__(self) -> None:
+        self._found: dict[Schedule, list[Passes]] = {}
+
+    def of(self, schedule: Schedule) -> list[Passes]:
+        """Return the usual paths of ``schedule``, and those found so far."""
+        return self._found.setdefault(schedule, usual_paths(schedule))
+
+    def add(self, schedule: Schedule, forward: Sequence[int], backward: Sequence[int]) -> Passes | None:
+        """Return the longest path for these ticks of each stage; None where it is known already."""
+        path, known = longest_path(schedule, forward, backward), self.of(schedule)
+        if any(np.array_equal(path, other) for other in known):
+            return None
+        known.append(path)
+        return path
 
 
 @dataclass(frozen=True, slots=True)
