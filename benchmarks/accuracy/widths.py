@@ -25,7 +25,7 @@ from benchmarks.accuracy.leaving import LeftOut
 __all__ = ["Widths", "score", "widths_of"]
 
 _COVERED: Final = 0.9
-#: Widths are whole per cent: runs do not tell them apart any finer.
+#: Widths are whole per cent: runs do not tell them apart any finer. More than 100 % would say nothing.
 _GRID: Final = tuple(percent / 100.0 for percent in range(1, 101))
 
 
@@ -49,15 +49,11 @@ def score(y: Array, w: Array) -> float:
     return round(float(np.mean(2.0 * w + 2.0 / (1.0 - _COVERED) * beyond)), 12)
 
 
-def widths_of(found: Sequence[LeftOut], time_modelled: float | None = None) -> Widths:
-    """Return the widths with the least score; of equal ones the narrowest.
-
-    ``time_modelled`` is b where it is known from other runs.
-    """
+def widths_of(found: Sequence[LeftOut]) -> Widths:
+    """Return the widths with the least score; of equal ones the narrowest."""
     y = np.array([x.measured / x.predicted for x in found])
     share = np.array([x.modelled_share for x in found])
-    others = _GRID if time_modelled is None else (time_modelled,)
-    scored = [(score(y, np.hypot(a, b * share)), a, b) for a, b in product(_GRID, others)]
+    scored = [(score(y, np.hypot(a, b * share)), a, b) for a, b in product(_GRID, _GRID)]
     least, a, b = min(scored)
     inside = np.abs(y - 1.0) <= np.hypot(a, b * share)
     return Widths(a, b, least, float(inside.mean()))
