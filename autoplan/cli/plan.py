@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from autoplan.cli.interrupts import stopped_by_interrupt
 from autoplan.cli.output import (
+    INTERRUPTED,
     NOTHING_FEASIBLE,
     Format,
     FormatOption,
@@ -26,16 +28,29 @@ def plan(
     all_plans: Annotated[
         bool, typer.Option("--all", help="Print every plan of the front, however many.")
     ] = False,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            "--time-limit",
+            metavar="SECONDS",
+            min=0.0,
+            help="Stop searching then, and answer with the best so far and how far it is proven.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Find the layouts of JOB that nothing beats in step time and memory, with the proof.
 
-    Exit code 1 says that no layout is feasible; the reasons are in the answer.
+    Exit code 1 says that no layout is feasible; the reasons are in the answer. Ctrl-C answers with the best
+    so far, as a time limit does, and exit code 130; pressed again, it leaves at once.
     """
     from autoplan import planning
+    from autoplan.plans.patience import Patience
 
-    progress = Progress()
+    progress, patience = Progress(), Patience(time_limit)
     try:
-        front = planning.plan(job, progress=progress)
+        with stopped_by_interrupt(patience):
+            front = planning.plan(job, progress=progress, patience=patience)
     finally:
         progress.close()
 
@@ -48,5 +63,7 @@ def plan(
         document=lambda: front_document(front),
         table=lambda terminal: front_table(front, terminal, all_plans=all_plans),
     )
+    if patience.stopped and front.certificate.stopped:
+        raise typer.Exit(INTERRUPTED)
     if not front.feasible:
         raise typer.Exit(NOTHING_FEASIBLE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from autoplan.catalog import load_job
 from autoplan.costs.machine import peak_flops
@@ -14,23 +14,33 @@ from autoplan.plans import Front, Plan, broken_rules
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, parse_layout
 
+if TYPE_CHECKING:
+    from autoplan.plans.patience import Patience
+
 __all__ = ["MOST_LAYERS", "evaluate", "plan", "plannable", "valid_layout"]
 
 #: Deeper models than any in use would make the search long without a word of warning.
 MOST_LAYERS: Final = 256
 
 
-def plan(job: Job | str | Path, *, progress: Callable[[int, float], None] | None = None) -> Front:
+def plan(
+    job: Job | str | Path,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    patience: Patience | None = None,
+) -> Front:
     """Return the proven Pareto front of ``job``: a loaded job, a path to its file or a shipped name.
 
     ``progress`` is called after each plan found with their number and the plan's share of the memory limit.
     The front is empty, with reasons, when no layout is feasible. Raises SpecError or CatalogError for a
-    job that cannot be read, UnsupportedError for one that this version cannot plan.
+    job that cannot be read, UnsupportedError for one that this version cannot plan. When ``patience`` ends,
+    the front is the best so far, and its certificate says so.
     """
     job = plannable(job)
+    from autoplan.plans.patience import ENDLESS
     from autoplan.search import search
 
-    return search(job, progress=progress)
+    return search(job, progress=progress, patience=patience or ENDLESS)
 
 
 def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:

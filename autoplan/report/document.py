@@ -23,6 +23,7 @@ from autoplan.report.provenance import provenance
 from autoplan.report.words import count_words
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.resolved import resolved
 
 __all__ = ["SCHEMA", "Document", "explanation_document", "front_document", "plain", "plan_document"]
 
@@ -41,10 +42,14 @@ def front_document(front: Front) -> Document:
         "schema": SCHEMA,
         "job": _job(front.job),
         "front": [_brief(plan) for plan in front.plans],
-        "certificate": plain(front.certificate),
+        "certificate": {
+            **plain(front.certificate),
+            "solver_parameters": dict(front.certificate.solver_parameters),
+        },
         "rejected": plain(front.rejected),
         "reasons": plain(front.reasons),
         "provenance": plain(provenance(front.job)),
+        "resolved": resolved(front.job),
     }
 
 

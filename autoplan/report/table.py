@@ -24,6 +24,7 @@ from autoplan.report.words import (
     layout_parts,
     only_at_centre,
     rejected_sentence,
+    space_sentence,
     wrap_parts,
 )
 
@@ -65,7 +66,11 @@ def _infeasible(front: Front) -> Iterator[RenderableType]:
     yield Text("nothing is feasible", style="bold red")
     yield from listed(front.reasons, style="")
     yield Text("")
-    rest = (certificate_sentence(front.certificate), rejected_sentence(front.rejected))
+    rest = (
+        certificate_sentence(front.certificate),
+        space_sentence(front),
+        rejected_sentence(front.rejected),
+    )
     yield from listed([sentence for sentence in rest if sentence])
 
 

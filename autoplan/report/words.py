@@ -11,6 +11,7 @@ from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.parameters import total_parameters
 from autoplan.costs.predict import Prediction
 from autoplan.plans import Certificate, Front, Rejection
+from autoplan.plans.front import RejectionKind
 from autoplan.report.provenance import kernels_measured, number_kinds
 from autoplan.report.terminal import Terminal
 from autoplan.schema.job import Job
@@ -29,6 +30,7 @@ __all__ = [
     "only_at_centre",
     "peaks_sentence",
     "rejected_sentence",
+    "space_sentence",
     "surety_sentences",
     "wrap_parts",
 ]
@@ -129,7 +131,7 @@ def count_words(count: int) -> str:
 
 _PROVEN: Final = {
     "optimal": "proven optimal",
-    "feasible": "best so far, the solver's allowance of work ran out",
+    "feasible": "best so far, not proven",
     "infeasible": "proven infeasible",
 }
 
@@ -137,6 +139,8 @@ _PROVEN: Final = {
 def certificate_sentence(certificate: Certificate) -> str:
     """Return what is proven about a front, in one sentence."""
     proven = _PROVEN[certificate.status]
+    if certificate.stopped:
+        proven += f" ({certificate.stopped})"
     choices = number_words(certificate.candidates, "choice")
     text = (
         f"{proven}: {number_words(certificate.layouts_covered, 'layout')} covered in {choices}"
@@ -197,6 +201,7 @@ def _percent(share: float) -> str:
 
 def rejected_sentence(rejected: Sequence[Rejection], most: int = 3) -> str:
     """Return how many layouts fell to which rules, the most frequent first; empty when none did."""
+    rejected = [rejection for rejection in rejected if rejection.kind != "not on the front"]
     total = sum(rejection.layouts for rejection in rejected)
     if not total:
         return ""
@@ -206,6 +211,27 @@ def rejected_sentence(rejected: Sequence[Rejection], most: int = 3) -> str:
     if others:
         shown.append(f"{number_words(others, 'other reason')}")
     return f"rejected: {number_words(total, 'layout')}: {'; '.join(shown)}"
+
+
+#: What becomes of layouts, in the order in which it is decided.
+_FATES: Final[dict[RejectionKind, str]] = {
+    "rule": "break a rule",
+    "alike": "are alike another",
+    "memory": "belong to choices that no recompute fits into memory",
+    "not on the front": "are covered and not on the front",
+}
+
+
+def space_sentence(front: Front) -> str:
+    """Return how many layouts there are and what became of them: the counts add up to the space."""
+    parts = []
+    for kind, fate in _FATES.items():
+        count = sum(r.layouts for r in front.rejected if r.kind == kind)
+        if count:
+            parts.append(f"{count_words(count)} {fate}")
+    if front.plans:
+        parts.append(f"{count_words(len(front.plans))} on the front")
+    return f"the space: {number_words(front.certificate.layouts_total, 'layout')}: {', '.join(parts)}"
 
 
 def surety_sentences(job: Job, predicted: Sequence[Prediction]) -> list[str]:
@@ -260,6 +286,10 @@ def peaks_sentence(predicted: Prediction) -> str:
 
 def front_sentences(front: Front) -> list[str]:
     """Return everything that is said below a front."""
-    said = [certificate_sentence(front.certificate), rejected_sentence(front.rejected)]
+    said = [
+        certificate_sentence(front.certificate),
+        space_sentence(front),
+        rejected_sentence(front.rejected),
+    ]
     sure = surety_sentences(front.job, [plan.predicted for plan in front.plans])
     return [sentence for sentence in (*said, *sure, risk_sentence(front)) if sentence]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.machine import machine_of
 from autoplan.costs.predict import predict_all
 from autoplan.errors import UnsupportedError
-from autoplan.plans import Certificate, Front, Plan
+from autoplan.plans import Certificate, Front, Plan, Rejection
+from autoplan.plans.patience import ENDLESS, Patience
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.resolved import hashes
 from autoplan.search.group import Group, priced
 from autoplan.search.infeasible import reasons_of, short_of_memory
-from autoplan.search.model import solver_version
+from autoplan.search.model import solver_parameters, solver_version
 from autoplan.search.pareto import Found, Walk
 from autoplan.search.scaling import Scale
 from autoplan.search.space import Space, recompute_modes, space_of
@@ -27,11 +30,20 @@ Progress: TypeAlias = Callable[[int, float], None]
 THINNING = 0.01
 
 
-def search(job: Job, *, thinning: float = THINNING, progress: Progress | None = None) -> Front:
+def search(
+    job: Job,
+    *,
+    thinning: float = THINNING,
+    progress: Progress | None = None,
+    patience: Patience = ENDLESS,
+    fastest_only: bool = False,
+) -> Front:
     """Return the Pareto front of ``job`` over step time and peak memory, thinned to ``thinning``.
 
     ``progress`` is told after each plan how many there are, and its share of the memory limit. With
-    ``thinning`` 0 every Pareto-optimal layout is returned, down to the solver's ticks.
+    ``thinning`` 0 every Pareto-optimal layout is returned, down to the solver's ticks; with ``fastest_only``
+    the first alone. When ``patience`` ends, the best so far is. Raises UnsupportedError where there
+    is none.
     """
     space = space_of(job)
     machine, modes = machine_of(job), recompute_modes(job)
@@ -40,26 +52,44 @@ def search(job: Job, *, thinning: float = THINNING, progress: Progress | None = 
     fitting, lost = short_of_memory(job, groups)
     rejected = (*space.rejected, *lost)
     if not fitting:
-        return Front(job, (), _infeasible(space), rejected, reasons_of(job, groups, None))
+        return _nothing(job, space, rejected, reasons_of(job, groups, None))
     limit = memory_limit_bytes(job)
     ceiling = job.limits.step_time or _longest_seconds(fitting)
     scale = Scale.of(ceiling, limit)
-    walk = Walk(fitting, scale, ceiling)
+    walk = Walk(fitting, scale, ceiling, patience)
     found = []
     for plan in walk.front(scale.memory_limit_ticks(limit), thinning):
         found.append(plan)
         if progress is not None:
             progress(len(found), plan.memory_ticks * scale.tick_bytes / limit)
+        if fastest_only or job.objectives == ("step_time",):
+            break
     if walk.stopped and not found:
-        raise UnsupportedError("the solver's allowance of work ran out: narrow the job's `search`")
+        raise UnsupportedError(f"{_stopped(walk)} before any layout was found: narrow the job's `search`")
     if not found:
         fastest = _fastest_seconds(fitting, limit)
-        return Front(job, (), _infeasible(space), rejected, reasons_of(job, groups, fastest))
+        return _nothing(job, space, rejected, reasons_of(job, groups, fastest))
     found = _wanted(job, walk, found)
     layouts = [_layout(fitting, f) for f in found]
     plans = [Plan(*pair) for pair in zip(layouts, predict_all(job, layouts), strict=True)]
-    certificate = _certificate(space, walk, found, thinning, plans[0].predicted.step_seconds)
-    return Front(job, _undominated(plans), certificate, rejected)
+    certificate = _certificate(job, space, walk, found, thinning, plans[0].predicted.step_seconds)
+    return _accounted(Front(job, _undominated(plans), certificate, rejected))
+
+
+def _accounted(front: Front) -> Front:
+    """Return ``front`` with what is covered but not on it among the rejected: all add up to the space."""
+    fell = sum(rejection.layouts for rejection in front.rejected)
+    left = front.certificate.layouts_total - fell - len(front.plans)
+    if not left:
+        return front
+    reason = "covered, but above a limit as they stand, or no better than a plan of the front"
+    if not front.plans:
+        reason = "covered, and fit with some recompute, but none of them within limits.step_time"
+    return replace(front, rejected=(*front.rejected, Rejection(reason, left, "not on the front")))
+
+
+def _nothing(job: Job, space: Space, rejected: tuple[Rejection, ...], reasons: tuple[str, ...]) -> Front:
+    return _accounted(Front(job, (), _infeasible(job, space), rejected, reasons))
 
 
 def _undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
@@ -75,11 +105,9 @@ def _undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
 
 def _wanted(job: Job, walk: Walk, found: list[Found]) -> list[Found]:
     """Return what the job's objectives ask for: one end of the front, or all of it."""
-    if job.objectives == ("step_time",):
-        return found[:1]
-    if job.objectives == ("peak_memory",):
+    if job.objectives == ("peak_memory",) and not walk.stopped:
         return [found[-1], *walk.front(found[-1].memory_ticks - 1, 0.0)][-1:]
-    return found
+    return found[-1:] if job.objectives == ("peak_memory",) else found
 
 
 def _fastest_seconds(groups: Sequence[Group], limit: float) -> float | None:
@@ -112,38 +140,57 @@ def _layout(groups: Sequence[Group], found: Found) -> Layout:
     return groups[found.group].layout(found.position, layers, selective, full)
 
 
+def _stopped(walk: Walk) -> str:
+    return walk.patience.reason or "the solver's allowance of work ran out"
+
+
+def _common(job: Job, space: Space) -> dict[str, Any]:
+    """Return what every certificate says."""
+    from autoplan import __version__
+
+    job_hash, cost_model_hash = hashes(job)
+    return {
+        "layouts_total": space.total,
+        "layouts_covered": space.covered,
+        "candidates": space.size,
+        "solver": solver_version(),
+        "solver_parameters": tuple(solver_parameters().items()),
+        "job_hash": job_hash,
+        "cost_model_hash": cost_model_hash,
+        "autoplan_version": __version__,
+    }
+
+
 def _certificate(
-    space: Space, walk: Walk, found: list[Found], thinning: float, fastest: float
+    job: Job, space: Space, walk: Walk, found: list[Found], thinning: float, fastest: float
 ) -> Certificate:
     """Return what is proven; ``fastest`` is the step of the first plan as priced in floating point [s].
 
     Ticks are rounded up stage by stage, so a bound in ticks is as much below in seconds.
     """
     rounding = walk.groups[found[0].group].rounding(found[0].position) * walk.scale.tick_seconds
-    bound = min(fastest, found[0].bound_ticks * walk.scale.tick_seconds - rounding)
+    bound = max(0.0, min(fastest, found[0].bound_ticks * walk.scale.tick_seconds - rounding))
     proven = not walk.stopped and all(f.bound_ticks == f.step_ticks for f in found)
     return Certificate(
         status="optimal" if proven else "feasible",
         best_bound_step_seconds=bound,
         gap=max(1.0 - bound / fastest, *(1.0 - f.bound_ticks / f.step_ticks for f in found)),
         thinning=thinning,
-        layouts_covered=space.covered,
-        candidates=space.size,
         candidates_solved=len(walk.solved),
-        solver=solver_version(),
         solves=walk.solves,
+        stopped=_stopped(walk) if walk.stopped else None,
+        **_common(job, space),
     )
 
 
-def _infeasible(space: Space) -> Certificate:
+def _infeasible(job: Job, space: Space) -> Certificate:
     return Certificate(
         status="infeasible",
         best_bound_step_seconds=None,
         gap=None,
         thinning=0.0,
-        layouts_covered=space.covered,
-        candidates=space.size,
         candidates_solved=0,
-        solver=solver_version(),
         solves=0,
+        stopped=None,
+        **_common(job, space),
     )

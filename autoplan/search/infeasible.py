@@ -32,7 +32,7 @@ def short_of_memory(job: Job, groups: Sequence[Group]) -> tuple[list[Group], tup
         if fits.any():
             fitting.append(group.take(np.flatnonzero(fits)))
     reason = f"covered, but no recompute makes them fit into {format_bytes(limit)} a device"
-    return fitting, (Rejection(reason, lost),) if lost else ()
+    return fitting, (Rejection(reason, lost, "memory"),) if lost else ()
 
 
 def smallest_layout(groups: Sequence[Group]) -> Layout:

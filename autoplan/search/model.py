@@ -13,15 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import TypeAlias
+from threading import Thread
+from typing import Final, TypeAlias
 
 from ortools.sat.python import cp_model
 
+from autoplan.plans.patience import ENDLESS, Patience
 from autoplan.search.group import Schedule
 from autoplan.search.menus import Menu, Option
 from autoplan.search.paths import Passes, Paths
 
-__all__ = ["Solution", "SolverStoppedError", "solve", "solver_version", "step_ticks"]
+__all__ = ["Solution", "SolverStoppedError", "solve", "solver_parameters", "solver_version", "step_ticks"]
 
 Expression: TypeAlias = cp_model.LinearExprT
 
@@ -31,6 +33,13 @@ _MOST_WORK = 30.0
 #: Variables up to which presolve pays; above, it takes as long as the solve (405B on 1,024 devices: 1.9 s
 #: of solving with it, 0.9 s without).
 _PRESOLVED = 60
+
+#: One worker, a seed and no clock: the same input gives the same answer on any machine. The signal of
+#: Ctrl-C is left to Python, whose handler the solver would take away.
+_PARAMETERS: Final = {"num_workers": 1, "random_seed": 0, "catch_sigint_signal": False}
+
+#: Seconds between looks at whether the user has stopped a solve.
+_LOOK_SECONDS = 0.05
 
 #: Memory stands below time in the objective: memory ticks are at most 2**16.
 _TIME_WEIGHT = 2**17
@@ -85,18 +94,28 @@ def step_ticks(menu: Menu, options: Sequence[Option]) -> int:
 
 
 def solve(
-    menus: Sequence[Menu], layers: int, ceiling: int, limit_ticks: int, paths: Paths | None = None
+    menus: Sequence[Menu],
+    layers: int,
+    ceiling: int,
+    limit_ticks: int,
+    paths: Paths | None = None,
+    patience: Patience = ENDLESS,
 ) -> Solution | None:
     """Return the fastest layout among ``menus`` with a step of at most ``ceiling`` ticks.
 
     None when there is none. ``paths`` are those that earlier questions needed, and gets what this one needs.
-    The result is proven optimal where its bound equals its step; it is not where the allowance of work
-    ran out. Raises SolverStoppedError when that left no layout at all.
+    The result is proven optimal where its bound equals its step; it is not where the allowance of work or
+    ``patience`` ran out. Raises SolverStoppedError when that left no layout at all.
     """
     model = _model(menus, layers, ceiling, limit_ticks, paths or Paths())
     work, best = _MOST_WORK, None
     while True:
-        answer = _answer(model, work)
+        try:
+            answer = _answer(model, work, patience)
+        except SolverStoppedError:
+            if best is None:
+                raise
+            return best
         if answer is None:
             return best
         best = min(answer.solution, best or answer.solution, key=_objective)
@@ -248,17 +267,16 @@ class _Answer:
     stopped: bool
 
 
-def _answer(model: _Model, work: float) -> _Answer | None:
+def _answer(model: _Model, work: float, patience: Patience) -> _Answer | None:
     solver = cp_model.CpSolver()
-    # One worker and no clock: the same input gives the same answer on any machine.
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 0
+    for name, value in _PARAMETERS.items():
+        setattr(solver.parameters, name, value)
     solver.parameters.max_deterministic_time = max(work, 0.0)
     # Rows of paths bound the time only all together, as a linear program sees them: with it, 405B on 4,096
     # devices takes 1.3 s a question and not 16 s.
     solver.parameters.linearization_level = 2
     solver.parameters.cp_model_presolve = len(model.cp.proto.variables) <= _PRESOLVED
-    status = solver.solve(model.cp)
+    status = _status(solver, model.cp, patience)
     if status == cp_model.UNKNOWN:
         raise SolverStoppedError
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
@@ -266,6 +284,22 @@ def _answer(model: _Model, work: float) -> _Answer | None:
     solution, objective = _read(model, solver), int(solver.best_objective_bound)
     spent = solver.response_proto.deterministic_time
     return _Answer(solution, objective, spent, stopped=status == cp_model.FEASIBLE)
+
+
+def _status(
+    solver: cp_model.CpSolver, model: cp_model.CpModel, patience: Patience
+) -> cp_model.CpSolverStatus:
+    """Solve, in a thread where somebody may stop it: no signal reaches Python inside the solver."""
+    if patience is ENDLESS:
+        return solver.solve(model)
+    found: list[cp_model.CpSolverStatus] = []
+    thread = Thread(target=lambda: found.append(solver.solve(model)), daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_LOOK_SECONDS)
+        if patience.over:
+            solver.stop_search()
+    return found[0] if found else cp_model.UNKNOWN
 
 
 def _read(model: _Model, solver: cp_model.CpSolver) -> Solution:
@@ -282,6 +316,11 @@ def _read(model: _Model, solver: cp_model.CpSolver) -> Solution:
         memory_ticks=max(o.memory_ticks for o in options),
         bound_ticks=0,
     )
+
+
+def solver_parameters() -> dict[str, float]:
+    """Return the parameters that every solve is given; ``max_deterministic_time`` is for one question."""
+    return {**_PARAMETERS, "max_deterministic_time": _MOST_WORK}
 
 
 def solver_version() -> str:

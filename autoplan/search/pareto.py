@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Array
+from autoplan.plans.patience import ENDLESS, Patience
 from autoplan.search.bounds import Bound, bound, longest_stage
 from autoplan.search.group import Group
 from autoplan.search.menus import Menu, Option, menu_of
@@ -65,7 +66,10 @@ class _Live:
 class Walk:
     """The search for one job: lower bounds so far, and counters for the certificate."""
 
-    def __init__(self, groups: Sequence[Group], scale: Scale, ceiling_seconds: float) -> None:
+    def __init__(
+        self, groups: Sequence[Group], scale: Scale, ceiling_seconds: float, patience: Patience = ENDLESS
+    ) -> None:
+        self.patience = patience
         self.groups = groups
         self.scale = scale
         self.ceiling = int(ceiling_seconds / scale.tick_seconds)
@@ -89,6 +93,9 @@ class Walk:
             if found is None:
                 return
             yield found
+            self.stopped = self.stopped or self.patience.over
+            if self.stopped:
+                return
             limit_ticks = self._next_limit(found, thinning)
 
     def _next_limit(self, found: Found, thinning: float) -> int:
@@ -113,19 +120,51 @@ class Walk:
         return menu_of(group, i, limit, _offered(group, i, best, lower), self.scale)
 
     def fastest(self, limit_ticks: int) -> Found | None:
-        """Return the fastest layout within the limit, of all layouts; None when there is none."""
+        """Return the fastest layout within the limit, of all layouts; None when there is none.
+
+        When patience ends, it is the best layout known. Raises SolverStoppedError when none is.
+        """
         limit = limit_ticks * self.scale.tick_bytes
-        live, best = self._survivors(limit)
+        live, best, unseen = self._survivors(limit)
         menus = [tight for c in live if (tight := self._tightened(c, best)) is not None]
         ceiling = min(self.ceiling, int(best / self.scale.tick_seconds) + 1)
         menus, ceiling = self._narrowed(menus, ceiling, limit)
         if not menus:
-            return None
+            return self._best_known(live, unseen) if self.stopped else None
         self.solved.update((c.group, c.position) for c in menus)
         self.solves += 1
         layers = self.groups[0].layers
-        solution = solve([c.menu for c in menus], layers, ceiling, limit_ticks, self.paths)
-        return None if solution is None else _found(menus[solution.candidate], solution)
+        try:
+            solution = solve([c.menu for c in menus], layers, ceiling, limit_ticks, self.paths, self.patience)
+        except SolverStoppedError:
+            self.stopped = True
+            return self._best_known(live, unseen)
+        if solution is None:
+            return None
+        bound = min(solution.bound_ticks, self._floor_ticks(unseen))
+        return _found(menus[solution.candidate], replace(solution, bound_ticks=bound))
+
+    def _floor_ticks(self, seconds: float) -> int:
+        return int(min(seconds, self.ceiling * self.scale.tick_seconds) / self.scale.tick_seconds)
+
+    def _best_known(self, live: Sequence[_Live], unseen: float) -> Found:
+        """Return the fastest layout that filling the menus finds; no other is below ``unseen`` seconds."""
+        layers = self.groups[0].layers
+        filled = [(c, options) for c in live if (options := _filled(c.menu, layers)) is not None]
+        steps = [step_ticks(c.menu, options) for c, options in filled]
+        step = min(steps, default=self.ceiling + 1)
+        if step > self.ceiling:
+            raise SolverStoppedError
+        best, options = filled[steps.index(step)]
+        bound = self._floor_ticks(min([unseen, *(c.bound_seconds for c in live)]))
+        return Found(
+            group=best.group,
+            position=best.position,
+            options=options,
+            step_ticks=step,
+            memory_ticks=max(o.memory_ticks for o in options),
+            bound_ticks=min(step, bound),
+        )
 
     def _narrowed(self, live: list[_Live], ceiling: int, limit: float) -> tuple[list[_Live], int]:
         """Return ``live`` with the options that a step may have, and a ceiling on the step.
@@ -172,15 +211,22 @@ class Walk:
         menu = replace(live.menu, stages=kept)
         return None if menu.empty else replace(live, menu=menu)
 
-    def _survivors(self, limit: float) -> tuple[list[_Live], float]:
-        """Return candidates with menus, in order of bounds, until no other bound is below the best."""
+    def _survivors(self, limit: float) -> tuple[list[_Live], float, float]:
+        """Return candidates with menus, in order of bounds, until no other bound is below the best.
+
+        The best step known follows, and what no other candidate is below; both in seconds.
+        """
         live: list[_Live] = []
         best = self.ceiling * self.scale.tick_seconds
         fresh = [np.zeros(len(b), dtype=bool) for b in self.bounds]
         while True:
             batch = self._next_batch(fresh, best)
             if batch is None:
-                return live, best
+                return live, best, np.inf
+            if live and self.patience.over:
+                self.stopped = True
+                left = (np.where(f, np.inf, b).min() for f, b in zip(fresh, self.bounds, strict=True))
+                return live, best, float(min(left))
             group, index = batch
             fresh[group][index] = True
             live.extend(self._refreshed(group, index, limit, best))

@@ -42,9 +42,14 @@ class _Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Candidates that keep every rule, one group for each pipeline depth, and what fell to the rules."""
+    """Candidates that keep every rule, one group for each pipeline depth, and what fell to the rules.
+
+    ``total`` counts all layouts, of which ``covered`` are left; a candidate with more virtual stages than
+    layers, or layers that they do not divide, counts as one.
+    """
 
     groups: tuple[Candidates, ...]
+    total: int
     covered: int
     rejected: tuple[Rejection, ...]
 
@@ -70,7 +75,7 @@ def recompute_modes(job: Job) -> frozenset[str]:
 
 def space_of(job: Job) -> Space:
     """Return the candidates of ``job``; what breaks a rule is counted at the first rule it breaks."""
-    groups, rejected, covered = [], Counter[str](), 0
+    groups, rejected, covered, alike, total = [], Counter[str](), 0, 0, 0
     rules = rules_for(job)
     for pp in divisors(job.cluster.devices):
         choices = _choices(job, pp)
@@ -78,6 +83,7 @@ def space_of(job: Job) -> Space:
             continue
         candidates = _candidates(pp, choices)
         counts = np.array([_layouts(job, pp, int(v)) for v in candidates.vpp], dtype=object)
+        total += sum(counts.tolist())
         alive = np.ones(len(candidates), dtype=bool)
         for rule in rules:
             keeps = np.broadcast_to(rule.keeps(candidates), alive.shape)
@@ -85,12 +91,16 @@ def space_of(job: Job) -> Space:
             if lost.any():
                 rejected[rule.sentence] += int(counts[lost].sum())
             alive &= keeps
-        alive &= _representative(candidates, alive)
+        first = _representative(candidates, alive)
+        alike += int(counts[alive & ~first].sum())
+        alive &= first
         covered += int(counts[alive].sum())
         if alive.any():
             groups.append(candidates.take(alive))
-    reasons = tuple(Rejection(f"rule broken: {sentence}", n) for sentence, n in rejected.most_common() if n)
-    return Space(tuple(groups), covered, reasons)
+    reasons = [Rejection(f"rule broken: {sentence}", n) for sentence, n in rejected.most_common() if n]
+    if alike:
+        reasons.append(Rejection("alike: ZeRO stages do not differ without a data axis", alike, "alike"))
+    return Space(tuple(groups), total, covered, tuple(reasons))
 
 
 def clashing_rules(job: Job) -> list[str]:

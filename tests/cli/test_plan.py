@@ -17,7 +17,23 @@ LAYOUTS = (
     "tp=4,pp=2,recompute=full:10/none",
     "tp=8,recompute=full",
 )
-CERTIFICATE = Certificate("optimal", 32.9, 0.001, 0.005, 12_345_678, 412, 37, "CP-SAT", 120)
+CERTIFICATE = Certificate(
+    status="optimal",
+    best_bound_step_seconds=32.9,
+    gap=0.001,
+    thinning=0.005,
+    layouts_covered=12_345_678,
+    candidates=412,
+    candidates_solved=37,
+    solver="CP-SAT",
+    solves=120,
+    layouts_total=23_456_789,
+    solver_parameters=(("num_workers", 1),),
+    stopped=None,
+    job_hash="sha256:0",
+    cost_model_hash="sha256:1",
+    autoplan_version="0",
+)
 
 
 @pytest.fixture
@@ -84,7 +100,7 @@ def test_json_has_the_keys_of_the_contract(planned, front):
     assert set(document) >= {"job", "front", "certificate", "rejected", "reasons", "provenance"}
     assert set(first) == {"layout", "layout_string", "predicted"}
     assert set(first["layout"]) >= {"tp", "pp", "dp", "cp", "ep", "mbs", "zero", "vpp", "sp"}
-    assert document["rejected"] == [{"reason": "more memory than a device has", "layouts": 7}]
+    assert document["rejected"] == [{"reason": "more memory than a device has", "layouts": 7, "kind": "rule"}]
 
 
 def test_no_plan_exits_1_with_the_reasons(planned, infeasible):

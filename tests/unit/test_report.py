@@ -25,7 +25,23 @@ LAYOUTS = (
     "pp=4,stages=7/8/8/9,recompute=full:3+selective:4/full/none/none",
     "tp=4,pp=2,vpp=2",
 )
-CERTIFICATE = Certificate("optimal", 32.9, 0.001, 0.005, 12_345_678, 412, 37, "CP-SAT", 120)
+CERTIFICATE = Certificate(
+    status="optimal",
+    best_bound_step_seconds=32.9,
+    gap=0.001,
+    thinning=0.005,
+    layouts_covered=12_345_678,
+    candidates=412,
+    candidates_solved=37,
+    solver="CP-SAT",
+    solves=120,
+    layouts_total=23_456_789,
+    solver_parameters=(("num_workers", 1),),
+    stopped=None,
+    job_hash="sha256:0",
+    cost_model_hash="sha256:1",
+    autoplan_version="0",
+)
 
 
 @pytest.fixture(scope="module")

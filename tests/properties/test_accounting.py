@@ -1,0 +1,57 @@
+"""The counts of an answer, against layouts listed one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from autoplan.costs.predict import predict_all
+from autoplan.plans.rules import broken_rules
+from autoplan.schema.layout import Layout
+from autoplan.search.answer import search
+from tests.small_jobs import choices, layouts, small_job, with_limit
+
+
+def fate(job, first: Layout, seen: set[Layout]) -> str:
+    """Return the first reason for which a choice falls, and "" for one that is covered."""
+    broken = broken_rules(job, first)
+    if broken:
+        return f"rule broken: {broken[0]}"
+    key = replace(first, zero=0) if first.dp == 1 else first
+    if key in seen:
+        return "alike"
+    seen.add(key)
+    return ""
+
+
+@pytest.mark.parametrize("seed", range(36))
+def test_every_layout_falls_to_one_reason_or_is_on_the_front(seed):
+    """Rules, likeness, memory, beaten, front: each count is that of a list, and they add up to the space."""
+    job = small_job(seed)
+    listed = [(first, list(layouts(job, first))) for first in choices(job)]
+    seen: set[Layout] = set()
+    fates = [fate(job, first, seen) for first, _ in listed]
+    needed = {}
+    for (first, members), fallen in zip(listed, fates, strict=True):
+        if not fallen:
+            needed[first] = min(p.peak_memory_bytes_high for p in predict_all(job, members))
+    if not needed:
+        pytest.skip("no layout keeps the rules")
+    job = with_limit(job, list(needed.values()), (seed % 5) / 4 * 0.9)
+    limit = job.limits.peak_memory
+
+    expected = Counter()
+    for (first, members), fallen in zip(listed, fates, strict=True):
+        expected[fallen or ("memory" if needed[first] > limit else "left")] += len(members)
+    front = search(job)
+    found = Counter()
+    for rejection in front.rejected:
+        name = rejection.reason if rejection.kind == "rule" else rejection.kind
+        found["left" if name == "not on the front" else name] += rejection.layouts
+    found["left"] += len(front.plans)
+
+    assert found == expected
+    assert sum(found.values()) == front.certificate.layouts_total
+    assert front.certificate.layouts_covered == expected["left"] + expected["memory"]
