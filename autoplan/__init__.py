@@ -22,8 +22,8 @@ from autoplan.errors import (
 
 if TYPE_CHECKING:
     from autoplan.catalog import load_grid, load_job
-    from autoplan.planning import evaluate, explain, plan, sweep
-    from autoplan.plans import Explanation, Front, Plan, Remedy, Sweep
+    from autoplan.planning import evaluate, explain, plan, sweep, verify
+    from autoplan.plans import Explanation, Front, Plan, Remedy, Sweep, Verdict
     from autoplan.schema.job import Job
     from autoplan.schema.layout import Layout
 
@@ -43,6 +43,7 @@ __all__ = [
     "SpecError",
     "Sweep",
     "UnsupportedError",
+    "Verdict",
     "__version__",
     "evaluate",
     "explain",
@@ -50,6 +51,7 @@ __all__ = [
     "load_job",
     "plan",
     "sweep",
+    "verify",
 ]
 
 _HOMES = {
@@ -66,6 +68,8 @@ _HOMES = {
     "load_job": "autoplan.catalog",
     "plan": "autoplan.planning",
     "sweep": "autoplan.planning",
+    "Verdict": "autoplan.plans",
+    "verify": "autoplan.planning",
 }
 
 

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import autoplan
-from autoplan.cli import calibrate, catalog, evaluate, explain, plan, schema, sweep
+from autoplan.cli import calibrate, catalog, evaluate, explain, plan, schema, sweep, verify
 from autoplan.cli.output import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, NOTHING_FEASIBLE
 from autoplan.errors import AutoplanError, InfeasibleError
 
@@ -60,6 +60,7 @@ app.command("plan", short_help="Find the best layouts of a job.")(plan.plan)
 app.command("evaluate", short_help="Predict one layout of a job.")(evaluate.evaluate)
 app.command("explain", short_help="Show what fills the memory, and what would help.")(explain.explain)
 app.command("sweep", short_help="Plan a grid of jobs.")(sweep.sweep)
+app.command("verify", short_help="Check a saved plan without the solver.")(verify.verify)
 app.command("calibrate", short_help="Fit a cost model to what was measured.")(calibrate.calibrate)
 app.add_typer(catalog.app, name="catalog", short_help="Hardware, models and software.")
 app.command("schema", short_help="Print the JSON Schema of a file.")(schema.schema)

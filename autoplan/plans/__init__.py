@@ -6,12 +6,14 @@ from autoplan.plans.front import Certificate, Front, Rejection
 from autoplan.plans.plan import Plan
 from autoplan.plans.rules import broken_rules
 from autoplan.plans.sweep import Answer, Sweep, SweepRow
+from autoplan.plans.verdict import Check, Verdict
 
 __all__ = [
     "Answer",
     "Calibration",
     "Certificate",
     "Change",
+    "Check",
     "Errors",
     "Explanation",
     "Front",
@@ -23,5 +25,6 @@ __all__ = [
     "RunErrors",
     "Sweep",
     "SweepRow",
+    "Verdict",
     "broken_rules",
 ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from autoplan.costs.predict import Prediction
 from autoplan.schema.layout import Layout
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "layout_fields"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +22,25 @@ class Plan:
     def layout_string(self) -> str:
         """The text that names the layout on a command line."""
         return str(self.layout)
+
+
+def layout_fields(layout: Layout) -> dict[str, Any]:
+    """Return ``layout`` as the plain values that documents hold."""
+    return {
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "dp": layout.dp,
+        "cp": layout.cp,
+        "ep": layout.ep,
+        "mbs": layout.microbatch,
+        "zero": layout.zero,
+        "vpp": layout.vpp,
+        "sp": layout.sequence_parallel,
+        "schedule": layout.schedule,
+        "stages": list(layout.layers),
+        "recompute": layout.recompute,
+        "selective": list(layout.selective),
+        "full": list(layout.full),
+        "checkpoint": layout.checkpoint,
+        "offload": "optimizer" if layout.optimizer_offload else "none",
+    }

@@ -18,11 +18,11 @@ from autoplan.costs.parameters import total_parameters
 from autoplan.costs.predict import StageMemory
 from autoplan.plans import Explanation, Front, Plan, Remedy
 from autoplan.plans.explanation import judged_bytes, judged_stage
+from autoplan.plans.plan import layout_fields
 from autoplan.report.memory_bars import MomentBar, moment_bars
 from autoplan.report.provenance import provenance
 from autoplan.report.words import count_words
 from autoplan.schema.job import Job
-from autoplan.schema.layout import Layout
 from autoplan.schema.resolved import resolved
 
 __all__ = ["SCHEMA", "Document", "explanation_document", "front_document", "plain", "plan_document"]
@@ -144,7 +144,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any value in, any JSON value out
 
 def _plan(plan: Plan) -> Document:
     return {
-        "layout": _layout(plan.layout),
+        "layout": layout_fields(plan.layout),
         "layout_string": plan.layout_string,
         "predicted": plain(plan.predicted),
     }
@@ -156,27 +156,6 @@ def _brief(plan: Plan) -> Document:
     for stage in document["predicted"]["memory"]["stages"]:
         del stage["moments"]
     return document
-
-
-def _layout(layout: Layout) -> Document:
-    return {
-        "tp": layout.tp,
-        "pp": layout.pp,
-        "dp": layout.dp,
-        "cp": layout.cp,
-        "ep": layout.ep,
-        "mbs": layout.microbatch,
-        "zero": layout.zero,
-        "vpp": layout.vpp,
-        "sp": layout.sequence_parallel,
-        "schedule": layout.schedule,
-        "stages": list(layout.layers),
-        "recompute": layout.recompute,
-        "selective": list(layout.selective),
-        "full": list(layout.full),
-        "checkpoint": layout.checkpoint,
-        "offload": "optimizer" if layout.optimizer_offload else "none",
-    }
 
 
 def _job(job: Job) -> Document:

@@ -69,10 +69,10 @@ def search(
     if not found:
         fastest = _fastest_seconds(fitting, limit)
         return _nothing(job, space, rejected, reasons_of(job, groups, fastest))
-    found = _wanted(job, walk, found)
+    first, found = found[0], _wanted(job, walk, found)
     layouts = [_layout(fitting, f) for f in found]
     plans = [Plan(*pair) for pair in zip(layouts, predict_all(job, layouts), strict=True)]
-    certificate = _certificate(job, space, walk, found, thinning, plans[0].predicted.step_seconds)
+    certificate = _certificate(job, space, walk, [first, *found], thinning, plans[0].predicted.step_seconds)
     return _accounted(Front(job, _undominated(plans), certificate, rejected))
 
 
@@ -106,6 +106,8 @@ def _undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
 def _wanted(job: Job, walk: Walk, found: list[Found]) -> list[Found]:
     """Return what the job's objectives ask for: one end of the front, or all of it."""
     if job.objectives == ("peak_memory",) and not walk.stopped:
+        # The walk has asked for less memory than this, and found nothing.
+        walk.forget()
         return [found[-1], *walk.front(found[-1].memory_ticks - 1, 0.0)][-1:]
     return found[-1:] if job.objectives == ("peak_memory",) else found
 
@@ -164,21 +166,23 @@ def _common(job: Job, space: Space) -> dict[str, Any]:
 def _certificate(
     job: Job, space: Space, walk: Walk, found: list[Found], thinning: float, fastest: float
 ) -> Certificate:
-    """Return what is proven; ``fastest`` is the step of the first plan as priced in floating point [s].
+    """Return what is proven of ``found``: the fastest layout, and then the plans that are wanted.
 
-    Ticks are rounded up stage by stage, so a bound in ticks is as much below in seconds.
+    ``fastest`` is the step of the first plan as priced in floating point [s]. Ticks are rounded up stage by
+    stage, so a bound in ticks is as much below in seconds.
     """
+    off = [1.0 - f.bound_ticks / f.step_ticks for f in found]
     rounding = walk.groups[found[0].group].rounding(found[0].position) * walk.scale.tick_seconds
     bound = max(0.0, min(fastest, found[0].bound_ticks * walk.scale.tick_seconds - rounding))
     proven = not walk.stopped and all(f.bound_ticks == f.step_ticks for f in found)
     return Certificate(
         status="optimal" if proven else "feasible",
         best_bound_step_seconds=bound,
-        gap=max(1.0 - bound / fastest, *(1.0 - f.bound_ticks / f.step_ticks for f in found)),
+        gap=max(*off, 1.0 - bound / fastest if found[0] is found[1] else 0.0),
         thinning=thinning,
         candidates_solved=len(walk.solved),
         solves=walk.solves,
-        stopped=_stopped(walk) if walk.stopped else None,
+        stopped=None if proven else _stopped(walk),
         **_common(job, space),
     )
 

@@ -73,11 +73,15 @@ class Walk:
         self.groups = groups
         self.scale = scale
         self.ceiling = int(ceiling_seconds / scale.tick_seconds)
-        self.bounds = [np.zeros(len(g.candidates)) for g in groups]
+        self.forget()
         self.solves = 0
         self.stopped = False
         self.paths = Paths()
         self.solved: set[tuple[int, int]] = set()
+
+    def forget(self) -> None:
+        """Forget all bounds, which hold for the tightest limit asked for and below it only."""
+        self.bounds = [np.zeros(len(g.candidates)) for g in self.groups]
 
     def front(self, limit_ticks: int, thinning: float) -> Iterator[Found]:
         """Yield Pareto-optimal layouts, fastest first, each at most 1 - thinning as large as the last.

@@ -1,0 +1,10 @@
+"""Checking answers without the solver: layouts listed and priced one by one, by ways of its own.
+
+Shared with the search are the rules and the prices, which define the question; nothing of how it answers.
+"""
+
+from __future__ import annotations
+
+from autoplan.proof.checks import MOST_DEVICES, checks_of
+
+__all__ = ["MOST_DEVICES", "checks_of"]

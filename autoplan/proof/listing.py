@@ -1,0 +1,345 @@
+"""All layouts of one choice below a corner, listed stage by stage.
+
+Notation (this file only)::
+
+    t_s  seconds of stage s for one microbatch, forward and backward    p  stages    m  microbatches
+    v    virtual stages of a device                                     U  sum of t of all stages
+
+A stage's mixes of recompute that need no less memory than another of as many layers, have as long a backward
+and as long a tail are left out: no step is shorter for them. A list of first stages is cut where no way to
+go on is below the corner. A step takes at least
+
+- the sum of t of the stages before s, over v, and m t_s: the first microbatch comes to s, s does its work,
+  and the last one goes back;
+- under 1F1B with m > p - s, U + (sum of t from s on) + (m - 1 - p + s) t_s: before its first backward stage s
+  waits for the first microbatch to come back, after its last forward for the last one, and in between does
+  the others;
+- under GPipe U + (m - 1)(max F + max B), which is the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.costs.arrays import Array, Candidates
+from autoplan.costs.footprint import memory_limit_bytes, stage_fits
+from autoplan.costs.machine import Machine
+from autoplan.costs.pipeline import pipeline_seconds
+from autoplan.costs.scope import microbatches
+from autoplan.costs.stage import stage_backward, stage_forward, stage_tail
+from autoplan.costs.step import price_stages
+from autoplan.proof.claims import Corner
+from autoplan.proof.space import even_only, modes_of
+from autoplan.schema.job import Job
+from autoplan.schema.layout import SCHEDULES, Layout, even_stages
+
+__all__ = ["Listing", "Outcome", "below", "possible"]
+
+#: Partial layouts that are worked on at once, and of one choice and corner in all before it is left open.
+_CHUNK: Final = 200_000
+_MOST: Final = 40_000_000
+
+Ints = NDArray[np.int64]
+
+
+class _TooManyError(Exception):
+    """A choice has too many layouts below a corner to list them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a choice has below a corner: a layout with its step [s], or none.
+
+    ``listed`` ways to begin or complete one were priced; ``open`` says that there were too many.
+    """
+
+    layout: Layout | None
+    step_seconds: float
+    listed: int
+    open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One choice with the prices of every number of layers and mix of recompute, shape [p, X].
+
+    ``starts`` are where another number of layers begins; ``counts`` the number of layers there.
+    """
+
+    candidates: Candidates
+    schedule: int
+    m: int
+    v: int
+    total: int
+    layers: Ints
+    selective: Ints
+    full: Ints
+    starts: Ints
+    counts: Ints
+    forward: Array
+    backward: Array
+    tail: Array
+    memory: Array
+    fits: NDArray[np.bool_]
+
+    @property
+    def pp(self) -> int:
+        """Pipeline depth."""
+        return self.candidates.pp
+
+    @property
+    def gpipe(self) -> bool:
+        """Whether the schedule is GPipe."""
+        return SCHEDULES[self.schedule] == "gpipe"
+
+    @staticmethod
+    def of(job: Job, candidates: Candidates, position: int, machine: Machine) -> Listing:
+        """Return the choice at ``position`` with all prices [s, byte]."""
+        one = candidates.take(np.array([position]))
+        stages, pp, v = price_stages(job, one, machine).take((0, slice(None), None)), one.pp, int(one.vpp[0])
+        layers, selective, full = _mixes(job, pp, v)
+        held = (layers.astype(float), selective.astype(float), full.astype(float))
+        memory, fits = stage_fits(stages.memory, *held, memory_limit_bytes(job))
+        shape = (pp, len(layers))
+        forward = np.broadcast_to(stage_forward(stages, held[0]), shape)
+        starts = np.flatnonzero(np.diff(layers, prepend=-1))
+        return Listing(
+            candidates=one,
+            schedule=int(one.schedule[0]),
+            m=int(microbatches(job, one)[0]),
+            v=v,
+            total=job.model.layers,
+            layers=layers,
+            selective=selective,
+            full=full,
+            starts=starts,
+            counts=layers[starts],
+            forward=forward,
+            backward=np.broadcast_to(stage_backward(stages, *held), shape),
+            tail=np.broadcast_to(stage_tail(stages, *held).total, shape),
+            memory=np.broadcast_to(memory, shape),
+            fits=np.broadcast_to(fits > 0, shape) & _allowed(job, layers, pp, v),
+        )
+
+    def layout(self, mixes: Sequence[int]) -> Layout:
+        """Return the layout whose stages take ``mixes``."""
+        c, at = self.candidates, list(mixes)
+        return Layout(
+            tp=int(c.tp[0]),
+            pp=c.pp,
+            dp=int(c.dp[0]),
+            cp=int(c.cp[0]),
+            ep=int(c.ep[0]),
+            microbatch=int(c.microbatch[0]),
+            layers=tuple(self.layers[at].tolist()),
+            selective=tuple(self.selective[at].tolist()),
+            full=tuple(self.full[at].tolist()),
+            zero=int(c.zero[0]),
+            vpp=self.v,
+            sequence_parallel=bool(c.sequence_parallel[0]),
+            schedule=SCHEDULES[self.schedule],
+            checkpoint=int(c.checkpoint[0]),
+            optimizer_offload=bool(c.offload[0]),
+        )
+
+
+def _mixes(job: Job, pp: int, v: int) -> tuple[Ints, Ints, Ints]:
+    """Return layers, and of these recomputed selectively and whole, of every mix a stage may have."""
+    modes = set(modes_of(job))
+    rows = [
+        (held, selective, full)
+        for held in range(v, job.model.layers - (pp - 1) * v + 1, v)
+        for selective in range(held + 1 if "selective" in modes else 1)
+        for full in range(held - selective + 1 if "full" in modes else 1)
+        if "none" in modes or selective + full == held
+    ]
+    layers, partly, whole = np.array(rows, dtype=np.int64).T
+    return layers, partly, whole
+
+
+def _allowed(job: Job, layers: Ints, pp: int, v: int) -> NDArray[np.bool_]:
+    """Return which stages may hold how many layers, shape [p, X]."""
+    if pp == 1:
+        only: NDArray[np.bool_] = (layers == job.model.layers)[None]
+        return only
+    if not even_only(job):
+        return np.ones((pp, len(layers)), dtype=bool)
+    wanted = np.array(even_stages(job.model.layers, pp, v))
+    even: NDArray[np.bool_] = layers[None] == wanted[:, None]
+    return even
+
+
+def below(listing: Listing, corner: Corner) -> Outcome:
+    """Return a layout of ``listing`` below ``corner``, if there is one: no way to one is passed over."""
+    fits = listing.fits & (listing.memory <= corner.memory_bytes)
+    rest = _Rest.of(listing, _shortest(listing, fits))
+    if not rest.sums[0][listing.total] < np.inf:
+        return Outcome(None, np.inf, 0)
+    ways = _Ways(listing, corner.step_seconds, [_menu(listing, fits[s], s) for s in range(listing.pp)], rest)
+    try:
+        return ways.first()
+    except _TooManyError:
+        return Outcome(None, np.inf, ways.listed, open=True)
+
+
+def possible(listing: Listing) -> bool:
+    """Return whether any layout of ``listing`` fits into memory."""
+    return bool(_Rest.of(listing, _shortest(listing, listing.fits)).sums[0][listing.total] < np.inf)
+
+
+def _shortest(listing: Listing, fits: NDArray[np.bool_]) -> Array:
+    """Return the least t of each stage by number of layers, of mixes that fit [s]."""
+    backward = np.minimum.reduceat(np.where(fits, listing.backward, np.inf), listing.starts, axis=1)
+    shortest: Array = listing.forward[:, listing.starts] + backward
+    return shortest
+
+
+def _menu(listing: Listing, fits: NDArray[np.bool_], stage: int) -> Ints:
+    """Return the mixes of a stage that fit and that no other of as many layers makes needless."""
+    index = np.flatnonzero(fits)
+    backward, tail = listing.backward[stage], listing.tail[stage]
+    order = index[np.lexsort((tail[index], backward[index], listing.layers[index]))]
+    bounds = np.flatnonzero(np.diff(listing.layers[order], prepend=-1, append=-1))
+    kept = []
+    for start, end in pairwise(bounds):
+        here = order[start:end]
+        least = np.minimum.accumulate(tail[here])
+        kept.append(here[np.r_[True, tail[here][1:] < least[:-1]]])
+    return np.concatenate(kept) if kept else order
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """The least sum of t and the least slowest t of the stages from s on with n layers, [p + 1, L + 1]."""
+
+    sums: Array
+    slowest: Array
+
+    @staticmethod
+    def of(listing: Listing, both: Array) -> _Rest:
+        """Return the least of all ways to hold the layers; ``both`` is t by stage and number of layers."""
+        p, size = listing.pp, listing.total + 1
+        sums, slowest = np.full((p + 1, size), np.inf), np.full((p + 1, size), np.inf)
+        sums[p, 0] = slowest[p, 0] = 0.0
+        for s in reversed(range(p)):
+            for time, held in zip(both[s].tolist(), listing.counts.tolist(), strict=True):
+                if time < np.inf and held < size:
+                    after = slice(0, size - held)
+                    sums[s, held:] = np.minimum(sums[s, held:], time + sums[s + 1, after])
+                    least = np.maximum(time, slowest[s + 1, after])
+                    slowest[s, held:] = np.minimum(slowest[s, held:], least)
+        return _Rest(sums, slowest)
+
+
+@dataclass(slots=True)
+class _First:
+    """Partial layouts of the first stages: one row each."""
+
+    mixes: Ints  # [S, k]
+    held: Ints
+    total: Array  # sum of t so far
+    plain: Array  # the longest of the first kind of path, by the stages so far
+    turning: Array  # likewise of the second: (m - 1 - p + s) t_s - sum of t before s
+    forward: Array  # the longest forward and backward so far
+    backward: Array
+    tail: Array
+
+    def take(self, index: Any) -> _First:  # noqa: ANN401 - whatever numpy takes as an index
+        """Return the rows at ``index``."""
+        return _First(*(getattr(self, name)[index] for name in self.__slots__))
+
+
+@dataclass(slots=True)
+class _Ways:
+    """The ways to build a layout below ``most`` seconds."""
+
+    listing: Listing
+    most: float
+    menus: list[Ints]
+    rest: _Rest
+    listed: int = 0
+
+    def first(self) -> Outcome:
+        """Return the first layout found that takes less than ``most``, or none."""
+        one = np.zeros(1)
+        nothing = one - np.inf
+        start = _First(
+            np.zeros((1, 0), np.int64), np.zeros(1, np.int64), one, one, nothing, one, one, nothing
+        )
+        if not bool((self._least(start, 0) < self.most)[0]):
+            return Outcome(None, np.inf, 0)
+        for found in self._complete(start, 0):
+            seconds = self._price(found)
+            best = int(seconds.argmin())
+            if seconds[best] < self.most:
+                return Outcome(self.listing.layout(found.mixes[best]), float(seconds[best]), self.listed)
+        return Outcome(None, np.inf, self.listed)
+
+    def _complete(self, first: _First, stage: int) -> Iterator[_First]:
+        """Yield all complete layouts that begin as ``first`` and may be below the corner, in chunks."""
+        if stage == self.listing.pp:
+            yield first
+            return
+        size = max(1, _CHUNK // max(1, len(self.menus[stage])))
+        for start in range(0, len(first.held), size):
+            longer = self._longer(first.take(slice(start, start + size)), stage)
+            self.listed += len(longer.held)
+            if self.listed > _MOST:
+                raise _TooManyError
+            if len(longer.held):
+                yield from self._complete(longer, stage + 1)
+
+    def _longer(self, first: _First, s: int) -> _First:
+        """Return ``first`` with every mix of the next stage, where that may still be below the corner."""
+        x, menu = self.listing, self.menus[s]
+        rows, columns = np.divmod(np.arange(len(first.held) * len(menu)), len(menu))
+        mix = menu[columns]
+        held = first.held[rows] + x.layers[mix]
+        possible = np.flatnonzero(held <= x.total)
+        possible = possible[self.rest.sums[s + 1, x.total - held[possible]] < np.inf]
+        rows, mix, held = rows[possible], mix[possible], held[possible]
+        before, f, b = first.total[rows], x.forward[s, mix], x.backward[s, mix]
+        both = f + b
+        turning = (x.m - 1 - x.pp + s) * both - before if x.m > x.pp - s else np.full_like(both, -np.inf)
+        longer = _First(
+            mixes=np.concatenate([first.mixes[rows], mix[:, None]], axis=1),
+            held=held,
+            total=before + both,
+            plain=np.maximum(first.plain[rows], before / x.v + x.m * both),
+            turning=np.maximum(first.turning[rows], turning),
+            forward=np.maximum(first.forward[rows], f),
+            backward=np.maximum(first.backward[rows], b),
+            tail=np.maximum(first.tail[rows], x.tail[s, mix]),
+        )
+        return longer.take(self._least(longer, s + 1) < self.most)
+
+    def _least(self, first: _First, s: int) -> Array:
+        """Return what no way to go on from stage ``s`` is below [s]."""
+        x, left = self.listing, self.listing.total - first.held
+        total = first.total + self.rest.sums[s, left]
+        slowest = self.rest.slowest[s, left]
+        least = np.maximum(first.plain, first.total / x.v + x.m * slowest)
+        if x.gpipe:
+            both = np.maximum(first.forward + first.backward, slowest)
+            least = np.maximum(least, total + (x.m - 1) * both)
+        elif x.v == 1:
+            least = np.maximum(least, 2 * total + first.turning)
+            if s < x.pp and x.m > x.pp - s:
+                least = np.maximum(least, total + (x.m - x.pp + s) * slowest)
+        seconds: Array = least + np.maximum(first.tail, 0.0)
+        return seconds
+
+    def _price(self, found: _First) -> Array:
+        """Return the steps of complete layouts [s]."""
+        x = self.listing
+        stage = np.arange(x.pp)
+        forward, backward = x.forward[stage, found.mixes], x.backward[stage, found.mixes]
+        m, v, schedule = (np.array(number) for number in (float(x.m), float(x.v), x.schedule))
+        seconds: Array = pipeline_seconds(forward, backward, m, v, schedule) + found.tail
+        return seconds

@@ -1,0 +1,173 @@
+"""Every choice of degrees, microbatch, ZeRO stage and schedule, made anew, and how many layouts each has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.costs.arrays import Candidates
+from autoplan.plans.rules import rules_for
+from autoplan.schema.job import Job
+from autoplan.schema.layout import SCHEDULES, even_stages
+
+__all__ = ["Counts", "counted", "even_only", "layouts_behind", "modes_of", "valid_choices"]
+
+#: Virtual stages of a device that are listed at most: more are in no use, and the search has the same limit.
+_MOST_VIRTUAL: Final = 16
+
+_Row = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many layouts there are, how many are covered, how many fell to each rule, and choices left."""
+
+    total: int
+    covered: int
+    by_rule: dict[str, int]
+    alike: int
+    candidates: int
+
+
+def modes_of(job: Job) -> tuple[str, ...]:
+    """Return the recompute modes that layers may use."""
+    wish = job.search.recompute
+    if wish == "any":
+        return ("none", "selective", "full")
+    return wish if isinstance(wish, tuple) else (wish,)
+
+
+def even_only(job: Job) -> bool:
+    """Return whether stages hold what an even split gives."""
+    return job.search.stages == "even" or not job.stack.rules.uneven_stages
+
+
+def valid_choices(job: Job) -> Iterator[Candidates]:
+    """Yield, for each pipeline depth, the choices that keep every rule, one of those that are alike."""
+    for candidates in _choices(job):
+        kept, _ = _first_broken(job, candidates)
+        alive = np.array([fallen is None for fallen in kept])
+        alive &= ~_alike(candidates, alive)
+        if alive.any():
+            yield candidates.take(alive)
+
+
+def counted(job: Job) -> Counts:
+    """Return how many layouts ``job`` has and what becomes of them, counted anew."""
+    total = covered = alike = size = 0
+    by_rule: Counter[str] = Counter()
+    for candidates in _choices(job):
+        fallen, sentences = _first_broken(job, candidates)
+        alive = np.array([rule is None for rule in fallen])
+        same = _alike(candidates, alive)
+        for i, rule in enumerate(fallen):
+            count = layouts_behind(job, candidates.pp, int(candidates.vpp[i]))
+            total += count
+            if rule is not None:
+                by_rule[sentences[rule]] += count
+            elif same[i]:
+                alike += count
+            else:
+                covered, size = covered + count, size + 1
+    return Counts(total, covered, dict(by_rule), alike, size)
+
+
+def _choices(job: Job) -> Iterator[Candidates]:
+    n = job.cluster.devices
+    for pp in (d for d in range(1, n + 1) if n % d == 0):
+        rows = sorted(_rows(job, pp))
+        yield Candidates(pp, *np.array(rows, dtype=np.int64).T)
+
+
+def _rows(job: Job, pp: int) -> Iterator[_Row]:
+    """Yield the columns of ``Candidates`` at one depth."""
+    here, batch = job.cluster.devices // pp, job.workload.global_batch_size
+    wish = job.search.offload
+    offloads = sorted({int(x != "none") for x in (wish if isinstance(wish, tuple) else (wish,))})
+    for tp in (d for d in range(1, here + 1) if here % d == 0):
+        dp = here // tp
+        share = batch // dp
+        sizes = [b for b in range(1, share + 1) if share % b == 0] if batch % dp == 0 else [1]
+        for mbs, zero, sp, (schedule, vpp), offload in product(
+            sizes, range(4), (0, 1) if tp > 1 else (0,), _orders(job.model.layers, pp), offloads
+        ):
+            yield (tp, dp, 1, 1, mbs, zero, sp, vpp, schedule, 1, offload)
+
+
+def _orders(layers: int, pp: int) -> list[tuple[int, int]]:
+    """Return schedules with their virtual stages."""
+    if pp == 1:
+        return [(SCHEDULES.index("1f1b"), 1)]
+    virtual = [v for v in range(2, _MOST_VIRTUAL + 1) if layers % v == 0 and v * pp <= layers]
+    return [(i, v) for i, name in enumerate(SCHEDULES) for v in (virtual if name == "interleaved" else [1])]
+
+
+def _first_broken(job: Job, candidates: Candidates) -> tuple[list[int | None], list[str]]:
+    """Return the number of the first rule that each choice breaks, and the rules' sentences."""
+    rules = rules_for(job)
+    keeps = np.stack([np.broadcast_to(rule.keeps(candidates), len(candidates)) for rule in rules])
+    broken = ~keeps
+    first = broken.argmax(axis=0)
+    fallen = [int(first[i]) if broken[:, i].any() else None for i in range(len(candidates))]
+    return fallen, [rule.sentence for rule in rules]
+
+
+def _alike(candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which choices differ from an earlier valid one in a ZeRO stage that shards over nothing."""
+    seen: set[_Row] = set()
+    same = np.zeros(len(candidates), dtype=bool)
+    c = candidates
+    columns = (
+        c.tp,
+        c.cp,
+        c.ep,
+        c.microbatch,
+        c.sequence_parallel,
+        c.vpp,
+        c.schedule,
+        c.checkpoint,
+        c.offload,
+    )
+    for i in np.flatnonzero(alive & (c.dp == 1)):
+        key = tuple(int(column[i]) for column in columns)
+        same[i] = key in seen
+        seen.add(key)
+    return same
+
+
+def layouts_behind(job: Job, pp: int, vpp: int) -> int:
+    """Return how many layouts a choice stands for: ways to split the layers, and to recompute them."""
+    layers, modes = job.model.layers, len(modes_of(job))
+    if pp * vpp > layers or layers % vpp:
+        return 1
+    if even_only(job):
+        count = 1
+        for held in even_stages(layers, pp, vpp):
+            count *= _mixes(held, modes)
+        return count
+    return _fillings(pp, layers, vpp, modes)
+
+
+@cache
+def _mixes(layers: int, modes: int) -> int:
+    """Return the ways to give each of ``layers`` alike layers one of ``modes``."""
+    return 1 if modes == 1 else sum(_mixes(layers - n, modes - 1) for n in range(layers + 1))
+
+
+@cache
+def _fillings(stages: int, layers: int, each: int, modes: int) -> int:
+    """Return the ways to fill ``stages`` with multiples of ``each`` layers, and to choose their modes."""
+    if stages == 1:
+        return _mixes(layers, modes) if layers >= each else 0
+    most = layers - (stages - 1) * each
+    return sum(
+        _mixes(held, modes) * _fillings(stages - 1, layers - held, each, modes)
+        for held in range(each, most + 1, each)
+    )

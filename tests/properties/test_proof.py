@@ -1,0 +1,111 @@
+"""The enumerator behind ``autoplan verify``, against layouts priced one by one."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from autoplan.costs.footprint import memory_limit_bytes
+from autoplan.costs.machine import machine_of
+from autoplan.costs.predict import predict_all
+from autoplan.proof.claims import Corner, corners_of, tick_bytes
+from autoplan.proof.listing import Listing, below, possible
+from autoplan.proof.space import valid_choices
+from autoplan.schema.layout import Layout, even_stages
+from tests.small_jobs import layouts, small_job, with_limit
+
+
+def prepared(seed):
+    """Return a small job with a memory limit that binds, and each choice with its layouts' predictions."""
+    job = small_job(seed)
+    groups = [(group, i) for group in valid_choices(job) for i in range(len(group))]
+    found = []
+    for group, i in groups:
+        members = list(layouts(job, first_of(job, group, i)))
+        found.append((group, i, members, predict_all(job, members)))
+    needed = [p.peak_memory_bytes_high for *_, predictions in found for p in predictions]
+    if not needed:
+        pytest.skip("no layout keeps the rules")
+    job = with_limit(job, needed, 0.2 + 0.6 * (seed % 7) / 7)
+    return job, found
+
+
+def first_of(job, group, i) -> Layout:
+    """Return any layout of a choice."""
+    listing = Listing.of(job, group, i, machine_of(job))
+    sizes = {int(n): int(x) for x, n in zip(listing.starts, listing.counts, strict=True)}
+    even = even_stages(job.model.layers, group.pp, int(group.vpp[i]))
+    return listing.layout([sizes[n] for n in even])
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_what_is_below_a_corner_is_found_and_nothing_else(seed):
+    """For corners at, above and below every kind of layout, the enumerator agrees with a plain list."""
+    job, found = prepared(seed)
+    rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
+    limit, machine = memory_limit_bytes(job), machine_of(job)
+    for group, i, members, predictions in found:
+        listing = Listing.of(job, group, i, machine)
+        fitting = [p for p in predictions if p.peak_memory_bytes_high <= limit]
+        assert possible(listing) == bool(fitting)
+        for _ in range(4):
+            pick = rng.choice(predictions)
+            corner = Corner(
+                pick.peak_memory_bytes_per_device * rng.choice([0.9, 1 + 1e-9, 1.3]),
+                pick.step_seconds * rng.choice([0.8, 1 - 1e-9, 1 + 1e-9, 1.1]),
+            )
+            inside = [
+                p
+                for p in fitting
+                if p.peak_memory_bytes_per_device <= corner.memory_bytes
+                and p.step_seconds < corner.step_seconds
+            ]
+            outcome = below(listing, corner)
+            assert (outcome.layout is not None) == bool(inside)
+            if outcome.layout is not None:
+                (again,) = predict_all(job, [outcome.layout])
+                assert outcome.layout in members
+                assert again.step_seconds == pytest.approx(outcome.step_seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_corners_hold_exactly_what_no_plan_matches(seed):
+    """A point is below a corner where it beats a plan, or no plan matches it; nowhere else."""
+    rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
+    limit, thinning = 1000.0, rng.choice([0.0, 0.01, 0.1])
+    count = rng.randint(1, 6)
+    steps = sorted(rng.uniform(1, 4) for _ in range(count))
+    sizes = sorted((rng.uniform(100, 990) for _ in range(count)), reverse=True)
+    corners = corners_of(list(zip(steps, sizes, strict=True)), thinning=thinning, limit=limit)
+    ticks = tick_bytes(limit)
+
+    for _ in range(300):
+        near = rng.randrange(count)
+        t = steps[near] * rng.choice([rng.uniform(0.8, 1.2), 1 - 1e-3, 1 + 1e-3])
+        m = min(limit, sizes[near] * rng.choice([rng.uniform(0.8, 1.2), 0.985, 0.995, 1.003]))
+        plans = list(zip(steps, sizes, strict=True))
+        beats = any(t < step and m <= size - ticks for step, size in plans)
+        matched = any(
+            (t >= step and m > size * (1 - thinning) - ticks)
+            or (m > size - ticks and t >= step / (1 + thinning))
+            for step, size in plans
+        )
+        inside = any(m <= c.memory_bytes and t < c.step_seconds for c in corners)
+        edge = [step * f for step in steps for f in (1, 1 / (1 + thinning))]
+        if min(abs(t - x) for x in edge) > 1e-5 * t:
+            assert inside == (beats or not matched)
+
+
+def test_the_counts_of_choices_are_those_of_a_list():
+    """Every choice of degrees is there once."""
+    job = small_job(3)
+    names = ("tp", "dp", "microbatch", "zero", "sequence_parallel", "vpp", "schedule")
+    rows = [
+        (g.pp, *(int(getattr(g, name)[i]) for name in names))
+        for g in valid_choices(job)
+        for i in range(len(g))
+    ]
+
+    assert len(rows) == len(set(rows)) == len(np.unique(rows, axis=0))
