@@ -16,7 +16,7 @@ from autoplan.cli.output import (
     OutputOption,
     present,
 )
-from autoplan.cli.progress import Progress
+from autoplan.cli.progress import Bar, Progress
 
 __all__ = ["plan"]
 
@@ -41,7 +41,8 @@ def plan(
 ) -> None:
     """Find the layouts of JOB that nothing beats in step time and memory, with the proof.
 
-    Exit code 1 says that no layout is feasible; the reasons are in the answer. Ctrl-C answers with the best
+    Exit code 1 says that no layout is feasible; the answer holds the reasons, the wishes that clash, and the
+    smallest changes that make a plan possible, each solved again. Ctrl-C answers with the best
     so far, as a time limit does, and exit code 130; pressed again, it leaves at once.
     """
     from autoplan import planning
@@ -53,6 +54,9 @@ def plan(
             front = planning.plan(job, progress=progress, patience=patience)
     finally:
         progress.close()
+    if not front.feasible:
+        with Bar("looking for what would help:") as bar:
+            front = planning.suggested(front, progress=bar)
 
     from autoplan.report.document import front_document
     from autoplan.report.table import front_table

@@ -6,6 +6,7 @@ from autoplan.planning.crews import dask_executor
 from autoplan.planning.explaining import explain
 from autoplan.planning.measuring import measure
 from autoplan.planning.sweeping import sweep
+from autoplan.planning.suggesting import suggested
 from autoplan.planning.verifying import verify
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "measured_file",
     "plan",
     "sweep",
+    "suggested",
     "verify",
 ]

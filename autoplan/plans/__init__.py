@@ -6,6 +6,7 @@ from autoplan.plans.front import Certificate, Front, Rejection
 from autoplan.plans.plan import Plan
 from autoplan.plans.rules import broken_rules
 from autoplan.plans.sweep import Answer, Sweep, SweepRow
+from autoplan.plans.suggestion import Edit, Suggestion
 from autoplan.plans.verdict import Check, Verdict
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Certificate",
     "Change",
     "Check",
+    "Edit",
     "Errors",
     "Explanation",
     "Front",
@@ -25,6 +27,7 @@ __all__ = [
     "RunErrors",
     "Sweep",
     "SweepRow",
+    "Suggestion",
     "Verdict",
     "broken_rules",
 ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autoplan.plans.plan import Plan
+from autoplan.plans.suggestion import Suggestion
 from autoplan.schema.job import Job
 
 __all__ = ["Certificate", "Front", "Rejection", "RejectionKind", "Status"]
@@ -63,13 +64,19 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The Pareto-optimal plans of a job, fastest first; empty when nothing is feasible."""
+    """The Pareto-optimal plans of a job, fastest first; empty when nothing is feasible.
+
+    Then ``reasons`` say why, ``clash`` names the fewest wishes that leave no plan together, and
+    ``suggestions`` what would make one possible; the last two are filled where they were asked for.
+    """
 
     job: Job
     plans: tuple[Plan, ...]
     certificate: Certificate
     rejected: tuple[Rejection, ...]
     reasons: tuple[str, ...] = ()
+    clash: tuple[str, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
 
     @property
     def feasible(self) -> bool:

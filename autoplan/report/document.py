@@ -16,7 +16,7 @@ import numpy as np
 from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.parameters import total_parameters
 from autoplan.costs.predict import StageMemory
-from autoplan.plans import Explanation, Front, Plan, Remedy
+from autoplan.plans import Explanation, Front, Plan, Remedy, Suggestion
 from autoplan.plans.explanation import judged_bytes, judged_stage
 from autoplan.plans.plan import layout_fields
 from autoplan.report.memory_bars import MomentBar, moment_bars
@@ -48,6 +48,8 @@ def front_document(front: Front) -> Document:
         },
         "rejected": plain(front.rejected),
         "reasons": plain(front.reasons),
+        "clash": plain(front.clash),
+        "suggestions": [_suggestion(suggestion) for suggestion in front.suggestions],
         "provenance": plain(provenance(front.job)),
         "resolved": resolved(front.job),
     }
@@ -119,6 +121,15 @@ def _remedy(remedy: Remedy) -> Document:
         "slowdown": remedy.slowdown,
         "fits": remedy.fits,
         **_plan(remedy.plan),
+    }
+
+
+def _suggestion(suggestion: Suggestion) -> Document:
+    return {
+        "kind": suggestion.kind,
+        "edits": plain(suggestion.edits),
+        "devices": suggestion.devices,
+        **_brief(suggestion.plan),
     }
 
 

@@ -15,6 +15,7 @@ from autoplan.plans import Front, Plan
 from autoplan.report.breakdown import GIB, beside, memory_table, time_table
 from autoplan.report.columns import GAP, Column, columns_table, total_width
 from autoplan.report.pictures import bar, spread
+from autoplan.report.suggestions import suggestion_lines
 from autoplan.report.terminal import Terminal, render
 from autoplan.report.words import (
     CENTRE_ONLY,
@@ -66,6 +67,7 @@ def _infeasible(front: Front) -> Iterator[RenderableType]:
     yield Text("nothing is feasible", style="bold red")
     yield from listed(front.reasons, style="")
     yield Text("")
+    yield from suggestion_lines(front)
     rest = (
         certificate_sentence(front.certificate),
         space_sentence(front),

@@ -15,6 +15,7 @@ from autoplan.plans.patience import ENDLESS, Patience
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.resolved import hashes
+from autoplan.search.bounds import least_memory
 from autoplan.search.group import Group, priced
 from autoplan.search.infeasible import reasons_of, short_of_memory
 from autoplan.search.model import solver_parameters, solver_version
@@ -22,7 +23,7 @@ from autoplan.search.pareto import Found, Walk
 from autoplan.search.scaling import Scale
 from autoplan.search.space import Space, recompute_modes, space_of
 
-__all__ = ["THINNING", "Progress", "search"]
+__all__ = ["THINNING", "Progress", "least_needed", "search"]
 
 Progress: TypeAlias = Callable[[int, float], None]
 
@@ -42,8 +43,8 @@ def search(
 
     ``progress`` is told after each plan how many there are, and its share of the memory limit. With
     ``thinning`` 0 every Pareto-optimal layout is returned, down to the solver's ticks; with ``fastest_only``
-    the first alone. When ``patience`` ends, the best so far is. Raises UnsupportedError where there
-    is none.
+    the first alone, and no reasons where there is none. When ``patience`` ends, the best so far is. Raises
+    UnsupportedError where there is none yet.
     """
     space = space_of(job)
     machine, modes = machine_of(job), recompute_modes(job)
@@ -66,6 +67,8 @@ def search(
             break
     if walk.stopped and not found:
         raise UnsupportedError(f"{_stopped(walk)} before any layout was found: narrow the job's `search`")
+    if not found and fastest_only:
+        return _nothing(job, space, rejected, ())
     if not found:
         fastest = _fastest_seconds(fitting, limit)
         return _nothing(job, space, rejected, reasons_of(job, groups, fastest))
@@ -74,6 +77,17 @@ def search(
     plans = [Plan(*pair) for pair in zip(layouts, predict_all(job, layouts), strict=True)]
     certificate = _certificate(job, space, walk, [first, *found], thinning, plans[0].predicted.step_seconds)
     return _accounted(Front(job, _undominated(plans), certificate, rejected))
+
+
+def least_needed(job: Job) -> float | None:
+    """Return the least bytes by which a layout of ``job`` is judged to fit; None where none keeps the rules.
+
+    Nothing is solved: it takes as long as pricing does.
+    """
+    machine, modes = machine_of(job), recompute_modes(job)
+    even = job.search.stages == "even" or not job.stack.rules.uneven_stages
+    groups = [priced(job, c, machine, modes, even=even) for c in space_of(job).groups]
+    return min((float(least_memory(group).min()) for group in groups), default=None)
 
 
 def _accounted(front: Front) -> Front:

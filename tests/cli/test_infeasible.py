@@ -1,0 +1,183 @@
+"""Jobs without a plan: the wishes that clash, and changes that work when they are made."""
+
+import json
+import re
+
+import pytest
+import yaml
+
+from autoplan import planning
+from autoplan.catalog import resolve_job
+from autoplan.planning import plan, suggested
+from autoplan.schema.job import JobSpec
+from autoplan.schema.loader import load_model
+
+LLAMA_70B = """
+schema: 1
+kind: training
+model: llama3-70b
+hardware: dgx-h100
+devices: 8
+workload: {sequence_length: 8192, global_batch_size: 128}
+"""
+
+SMALL = """
+schema: 1
+kind: training
+model: llama2-7b
+hardware: dgx-a100-80gb
+devices: %s
+workload: {sequence_length: 4096, global_batch_size: %s}
+"""
+
+MEMORY = "memory: 2 devices of 79.2 GiB each (NVIDIA A100 SXM4 80GB)"
+
+#: Jobs that have no plan, what clashes in each, and kinds of change that must be among the suggestions.
+CASES = {
+    "a step too short": (
+        SMALL % (2, 8) + "limits: {step_time: 2 s}",
+        ["limits.step_time is 2.00 s"],
+        ["a longer step", "more devices", "shorter sequences", "a smaller batch"],
+    ),
+    "too little memory of one's own": (
+        SMALL % (2, 8) + "limits: {peak_memory: 40 GiB}",
+        ["limits.peak_memory is 40.0 GiB"],
+        ["room on the device", "more devices"],
+    ),
+    "too much headroom": (
+        SMALL % (2, 8) + "limits: {memory_headroom: 50 %}",
+        ["limits.memory_headroom is 0.5", MEMORY],
+        ["room on the device"],
+    ),
+    "recompute refused": (
+        (SMALL % (2, 8)).replace("4096", "16384") + "search: {recompute: none, schedule: 1f1b}",
+        ["search.recompute allows none", MEMORY],
+        ["recompute", "offload to host memory", "more devices", "larger devices", "shorter sequences"],
+    ),
+    "a degree that does not divide": (
+        SMALL % (4, 8) + "search: {tensor_parallel: 3, zero_stage: 1}",
+        ["search.tensor_parallel allows 3"],
+        ["wider search.tensor_parallel"],
+    ),
+    "a batch that does not divide": (
+        SMALL % (4, 7) + "search: {data_parallel: 4}",
+        ["search.data_parallel allows 4"],
+        ["a smaller batch", "a larger batch", "wider search.data_parallel"],
+    ),
+    "memory and time": (
+        SMALL % (2, 8) + "limits: {peak_memory: 40 GiB, step_time: 2 s}",
+        None,
+        ["room on the device, and a longer step"],
+    ),
+}
+
+
+def job_of(text):
+    """Return the job of a spec's text."""
+    return resolve_job(load_model(text, JobSpec, name="job.yaml"))
+
+
+def edited(text, edits):
+    """Return the spec with edits made as a user makes them: what stands after each key."""
+    plain = yaml.safe_load(text)
+    for edit in edits:
+        *parents, last = edit.key.split(".")
+        here = plain
+        for part in parents:
+            here = here.setdefault(part, {})
+        here[last] = yaml.safe_load(edit.after)
+    return yaml.safe_dump(plain)
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """Return the answer to each case."""
+    texts = {name: text for name, (text, *_) in CASES.items()} | {"70B": LLAMA_70B}
+    return {name: suggested(plan(job_of(text))) for name, text in texts.items()}
+
+
+def test_llama3_70b_on_one_node_lacks_memory_and_is_told_what_works(answers):
+    """The named case: full training with AdamW on 8 H100 needs twice the memory."""
+    front = answers["70B"]
+    edits = {str(edit) for suggestion in front.suggestions for edit in suggestion.edits}
+
+    assert not front.feasible
+    assert front.reasons[0].startswith("memory: the layout that needs least")
+    assert [wish.split(":")[0] for wish in front.clash] == ["memory"]
+    assert "devices: 16 instead of 8" in edits
+    assert "search.offload: [none, optimizer] instead of none" in edits
+    assert any(edit.startswith("hardware: ") for edit in edits)
+    assert "adapters: {rank: 16} instead of none" in edits
+    # Neither shorter sequences nor a smaller batch shrink the training state.
+    assert not any("sequence_length" in edit or "batch" in edit for edit in edits)
+
+
+@pytest.mark.parametrize("name", [*CASES, "70B"])
+def test_every_suggestion_works_when_it_is_made(answers, name):
+    """The spec with the edits made has the plan that was promised."""
+    text = LLAMA_70B if name == "70B" else CASES[name][0]
+    front = answers[name]
+
+    assert front.suggestions
+    for suggestion in front.suggestions:
+        again = plan(job_of(edited(text, suggestion.edits)))
+        assert again.feasible, suggestion.edits
+        fastest, promised = again.plans[0].predicted, suggestion.plan.predicted
+        assert fastest.step_seconds == pytest.approx(promised.step_seconds, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_clashes_and_what_helps_is_named(answers, name):
+    """The wishes are those that the case makes impossible, and no others; the obvious ways out are there."""
+    _, clash, kinds = CASES[name]
+    front = answers[name]
+
+    if clash is not None:
+        assert list(front.clash) == clash
+    assert set(kinds) <= {suggestion.kind for suggestion in front.suggestions}
+
+
+def test_no_smaller_change_is_enough():
+    """One node less, a sequence a 64th longer, a MiB less, a millisecond less: nothing fits."""
+    text = SMALL % (2, 8) + "limits: {step_time: 2 s}"
+    front = suggested(plan(job_of(text)))
+    found = {s.kind: s.edits[0].after for s in front.suggestions}
+    longer = int(found["shorter sequences"]) + 64
+
+    assert not plan(job_of(edited(text, [_edit("workload.sequence_length", longer)]))).feasible
+    fewer = range(3, int(found["more devices"]))
+    assert not any(plan(job_of(edited(text, [_edit("devices", n)]))).feasible for n in fewer)
+    text = SMALL % (2, 8) + "limits: {peak_memory: 40 GiB}"
+    (room,) = (s for s in suggested(plan(job_of(text))).suggestions if s.kind == "room on the device")
+    size = int(re.fullmatch(r"(\d+) MiB", room.edits[0].after)[1])
+    assert not plan(job_of(edited(text, [_edit("limits.peak_memory", f"{size - 2} MiB")]))).feasible
+
+
+def _edit(key, after):
+    from autoplan.plans import Edit
+
+    return Edit(key, "", str(after))
+
+
+def test_the_command_line_prints_clash_and_suggestions(run, tmp_path):
+    """Table and JSON hold the same, and the exit code is 1."""
+    job = tmp_path / "job.yaml"
+    job.write_text(CASES["a degree that does not divide"][0])
+    done = run("plan", job, "--format", "json")
+    document = json.loads(done.stdout)
+    table = run("plan", job).stdout
+
+    assert done.exit_code == 1
+    assert document["clash"] == ["search.tensor_parallel allows 3"]
+    assert document["suggestions"]
+    for suggestion in document["suggestions"]:
+        assert suggestion["layout_string"] in table
+        for edit in suggestion["edits"]:
+            assert f"{edit['key']}: {edit['after']} instead of {edit['before']}" in table
+
+
+def test_a_feasible_front_needs_no_suggestions():
+    """Nothing is asked where there is a plan."""
+    front = plan(job_of(SMALL % (2, 8)))
+
+    assert planning.suggested(front) is front
