@@ -1,4 +1,4 @@
-"""``autoplan explain``: what fills the memory of one layout, and what would make it fit."""
+"""``autoplan explain``: why a layout is not on the front, and why the fastest plan wins."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from autoplan.cli.output import NOTHING_FEASIBLE, Format, JobArgument, present, write
+from autoplan.cli.progress import Bar, Progress
 from autoplan.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from autoplan.plans import Explanation
+    from autoplan.plans import Explanation, Refusal
     from autoplan.schema.job import Job
 
 __all__ = ["explain"]
@@ -69,27 +70,77 @@ def explain(
     form: ChosenFormatOption = None,
     output: PictureOption = None,
 ) -> None:
-    """Show what fills the devices under one layout of JOB, and what would make room.
+    """Say why a layout of JOB is not on the front, or without one why the fastest plan wins.
 
-    Memory is shown for each stage at each moment of a step. The remedies are the smallest change of
-    each kind that is enough, the fastest first, with what each saves and costs.
+    With --layout: the rules that it breaks and the nearest layout that breaks none; or what fills its devices
+    at each moment, the remedies that make it fit, and the plan of the front that beats it, part by part.
 
-    Exit code 1 says that the layout does not fit. A layout that breaks a rule is bad input: exit code 2.
+    Without: what the fastest plan's step goes to, and the best layout of every other choice of degrees,
+    microbatch, ZeRO stage and recompute, each found by solving for it.
+
+    Exit code 1 says that the layout cannot run or does not fit, or that nothing is feasible.
     """
-    if layout is None:
-        raise UnsupportedError(
-            "explain needs --layout in this version: name the layout, such as --layout tp=2,pp=2,mbs=1"
-        )
     wanted = _form(form, output)
 
-    from autoplan import planning
     from autoplan.catalog import load_job
 
     loaded = load_job(job)
-    answer = planning.explain(loaded, layout)
-    _present(loaded, answer, wanted, output)
-    if not answer.plan.predicted.fits:
+    possible = _chosen(loaded, wanted, output) if layout is None else _held(loaded, layout, wanted, output)
+    if not possible:
         raise typer.Exit(NOTHING_FEASIBLE)
+
+
+def _chosen(job: Job, form: str, output: Path | None) -> bool:
+    """Write why the fastest plan wins."""
+    _no_picture(form, "of a choice", "--layout")
+    from autoplan import planning
+
+    with Bar("what if:") as bar:
+        answer = planning.explain_choice(job, progress=bar)
+
+    from autoplan.report.standing import choice_document, choice_table
+
+    present(
+        Format(form),
+        output,
+        document=lambda: choice_document(job, answer),
+        table=lambda terminal: choice_table(job, answer, terminal),
+    )
+    return True
+
+
+def _held(job: Job, layout: str, form: str, output: Path | None) -> bool:
+    """Write why a layout is not on the front, and return whether it can run and fits."""
+    from autoplan import planning
+    from autoplan.plans import Refusal
+
+    progress = Progress()
+    try:
+        answer = planning.explain(job, layout, progress=progress)
+    finally:
+        progress.close()
+    if isinstance(answer, Refusal):
+        _refused(job, answer, form, output)
+        return False
+    _present(job, answer, form, output)
+    return answer.plan.predicted.fits
+
+
+def _refused(job: Job, answer: Refusal, form: str, output: Path | None) -> None:
+    _no_picture(form, "of a layout that cannot run", "a layout that keeps every rule")
+    from autoplan.report.standing import refusal_document, refusal_table
+
+    present(
+        Format(form),
+        output,
+        document=lambda: refusal_document(job, answer),
+        table=lambda terminal: refusal_table(job, answer, terminal),
+    )
+
+
+def _no_picture(form: str, of: str, needed: str) -> None:
+    if form in {"svg", "html"}:
+        raise UnsupportedError(f"there is no picture {of}: {needed} is needed, or --format table")
 
 
 def _form(form: Format | None, output: Path | None) -> str:

@@ -3,6 +3,7 @@
 from autoplan.planning.answers import MOST_LAYERS, evaluate, plan
 from autoplan.planning.calibrating import calibrate, calibrated_files, measured_file
 from autoplan.planning.crews import dask_executor
+from autoplan.planning.choosing import explain_choice
 from autoplan.planning.explaining import explain
 from autoplan.planning.measuring import measure
 from autoplan.planning.sweeping import sweep
@@ -16,6 +17,7 @@ __all__ = [
     "dask_executor",
     "evaluate",
     "explain",
+    "explain_choice",
     "measure",
     "measured_file",
     "plan",

@@ -17,7 +17,7 @@ from autoplan.schema.layout import Layout, parse_layout
 if TYPE_CHECKING:
     from autoplan.plans.patience import Patience
 
-__all__ = ["MOST_LAYERS", "evaluate", "plan", "plannable", "valid_layout"]
+__all__ = ["MOST_LAYERS", "evaluate", "plan", "plannable", "read_layout", "valid_layout"]
 
 #: Deeper models than any in use would make the search long without a word of warning.
 MOST_LAYERS: Final = 256
@@ -55,17 +55,23 @@ def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:
 
 def valid_layout(job: Job, layout: Layout | str) -> Layout:
     """Return ``layout``, read where it is text; raises LayoutError with every rule of ``job`` it breaks."""
-    if isinstance(layout, str):
-        layout = parse_layout(
-            layout,
-            layers=job.model.layers,
-            devices=job.cluster.devices,
-            zero=job.stack.rules.default_zero,
-        )
+    layout = read_layout(job, layout)
     broken = broken_rules(job, layout)
     if broken:
         raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
     return layout
+
+
+def read_layout(job: Job, layout: Layout | str) -> Layout:
+    """Return ``layout``, read with ``job``'s defaults where it is text; raises LayoutError if it is none."""
+    if isinstance(layout, Layout):
+        return layout
+    return parse_layout(
+        layout,
+        layers=job.model.layers,
+        devices=job.cluster.devices,
+        zero=job.stack.rules.default_zero,
+    )
 
 
 def plannable(job: Job | str | Path) -> Job:

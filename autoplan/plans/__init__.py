@@ -6,15 +6,18 @@ from autoplan.plans.front import Certificate, Front, Rejection
 from autoplan.plans.plan import Plan
 from autoplan.plans.rules import broken_rules
 from autoplan.plans.sweep import Answer, Sweep, SweepRow
+from autoplan.plans.standing import Alternative, Choice, Refusal, Standing
 from autoplan.plans.suggestion import Edit, Suggestion
 from autoplan.plans.verdict import Check, Verdict
 
 __all__ = [
     "Answer",
+    "Alternative",
     "Calibration",
     "Certificate",
     "Change",
     "Check",
+    "Choice",
     "Edit",
     "Errors",
     "Explanation",
@@ -22,11 +25,13 @@ __all__ = [
     "Measured",
     "MeasuredCurve",
     "Plan",
+    "Refusal",
     "Rejection",
     "Remedy",
     "RunErrors",
     "Sweep",
     "SweepRow",
+    "Standing",
     "Suggestion",
     "Verdict",
     "broken_rules",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from autoplan.costs.predict import Prediction, StageMemory
 from autoplan.plans.plan import Plan
+from autoplan.plans.standing import Standing
 from autoplan.schema.job import Job
 
 __all__ = ["Explanation", "Remedy", "judged_bytes", "judged_stage"]
@@ -30,10 +31,14 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A layout with its prediction, and its remedies: first those that are enough, the fastest first."""
+    """A layout with its prediction, and its remedies: first those that are enough, the fastest first.
+
+    ``standing`` is its place beside the front.
+    """
 
     plan: Plan
     remedies: tuple[Remedy, ...]
+    standing: Standing
 
 
 def judged_bytes(job: Job, stage: StageMemory) -> float:

@@ -17,6 +17,7 @@ from autoplan.units import format_seconds
 __all__ = [
     "BESIDE_WIDTH",
     "GIB",
+    "TIME_NAMES",
     "beside",
     "fullest_stage",
     "memory_rows",
@@ -33,7 +34,7 @@ BESIDE_WIDTH: Final = 110
 #: Parts of time below this share of the step are not shown.
 _NEGLIGIBLE: Final = 5e-5
 
-_TIME_NAMES: Final = {
+TIME_NAMES: Final = {
     "compute": "compute",
     "recompute": "recompute",
     "tp_exposed": "tensor parallel",
@@ -65,7 +66,7 @@ Row = tuple[str, float]
 
 def time_rows(time: TimePrediction) -> list[Row]:
     """Return the parts of a step [s] by name, in order, without those that hardly count."""
-    rows = [(name, float(getattr(time, field))) for field, name in _TIME_NAMES.items()]
+    rows = [(name, float(getattr(time, field))) for field, name in TIME_NAMES.items()]
     step = sum(seconds for _, seconds in rows)
     return [(name, seconds) for name, seconds in rows if seconds > _NEGLIGIBLE * step]
 

@@ -16,16 +16,28 @@ import numpy as np
 from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.parameters import total_parameters
 from autoplan.costs.predict import StageMemory
-from autoplan.plans import Explanation, Front, Plan, Remedy, Suggestion
+from autoplan.plans import Explanation, Front, Plan, Remedy, Standing, Suggestion
 from autoplan.plans.explanation import judged_bytes, judged_stage
 from autoplan.plans.plan import layout_fields
+from autoplan.plans.standing import Difference
 from autoplan.report.memory_bars import MomentBar, moment_bars
 from autoplan.report.provenance import provenance
+from autoplan.report.standing_words import standing_sentence
 from autoplan.report.words import count_words
 from autoplan.schema.job import Job
 from autoplan.schema.resolved import resolved
 
-__all__ = ["SCHEMA", "Document", "explanation_document", "front_document", "plain", "plan_document"]
+__all__ = [
+    "SCHEMA",
+    "Document",
+    "brief",
+    "difference_document",
+    "explanation_document",
+    "front_document",
+    "job_document",
+    "plain",
+    "plan_document",
+]
 
 Document = dict[str, Any]
 
@@ -40,8 +52,8 @@ def front_document(front: Front) -> Document:
     """Return everything that is known about ``front``; ``reasons`` is empty when it is feasible."""
     return {
         "schema": SCHEMA,
-        "job": _job(front.job),
-        "front": [_brief(plan) for plan in front.plans],
+        "job": job_document(front.job),
+        "front": [brief(plan) for plan in front.plans],
         "certificate": {
             **plain(front.certificate),
             "solver_parameters": dict(front.certificate.solver_parameters),
@@ -59,7 +71,7 @@ def plan_document(job: Job, plan: Plan) -> Document:
     """Return everything that is known about one ``plan`` of ``job``."""
     return {
         "schema": SCHEMA,
-        "job": _job(job),
+        "job": job_document(job),
         **_plan(plan),
         "provenance": plain(provenance(job)),
     }
@@ -70,12 +82,13 @@ def explanation_document(job: Job, explanation: Explanation) -> Document:
     plan = explanation.plan
     return {
         "schema": SCHEMA,
-        "job": _job(job),
+        "job": job_document(job),
         "explanation": {
             **_plan(plan),
             "fullest": _fullest(job, plan),
             "stages": [_stage(stage) for stage in plan.predicted.memory.stages],
             "remedies": [_remedy(remedy) for remedy in explanation.remedies],
+            "standing": _standing(explanation.standing),
         },
         "provenance": plain(provenance(job)),
     }
@@ -124,12 +137,29 @@ def _remedy(remedy: Remedy) -> Document:
     }
 
 
+def _standing(standing: Standing) -> Document:
+    """Return the place of a layout beside the front as plain values."""
+    return {
+        "place": standing.place,
+        "sentence": standing_sentence(standing),
+        "plans": standing.plans,
+        "rank": standing.rank,
+        "against": brief(standing.against) if standing.against else None,
+        "differences": [difference_document(d) for d in standing.differences],
+    }
+
+
+def difference_document(difference: Difference) -> Document:
+    """Return one part of two steps, and what the first one loses in it."""
+    return {**plain(difference), "lost_seconds": difference.lost_seconds}
+
+
 def _suggestion(suggestion: Suggestion) -> Document:
     return {
         "kind": suggestion.kind,
         "edits": plain(suggestion.edits),
         "devices": suggestion.devices,
-        **_brief(suggestion.plan),
+        **brief(suggestion.plan),
     }
 
 
@@ -161,7 +191,7 @@ def _plan(plan: Plan) -> Document:
     }
 
 
-def _brief(plan: Plan) -> Document:
+def brief(plan: Plan) -> Document:
     """Return a plan without what every moment of every stage holds, which `evaluate` and `explain` tell."""
     document = _plan(plan)
     for stage in document["predicted"]["memory"]["stages"]:
@@ -169,7 +199,8 @@ def _brief(plan: Plan) -> Document:
     return document
 
 
-def _job(job: Job) -> Document:
+def job_document(job: Job) -> Document:
+    """Return what a job asks for, in short."""
     cluster = job.cluster
     return {
         "name": job.name,

@@ -20,6 +20,7 @@ from autoplan.report.remedies import (
     remedy_title,
     verdict_sentences,
 )
+from autoplan.report.standing import standing_lines
 from autoplan.report.table import heading, listed
 from autoplan.report.terminal import Terminal, render
 from autoplan.report.words import job_lines, surety_sentences
@@ -41,6 +42,7 @@ def explanation_table(job: Job, explanation: Explanation, terminal: Terminal) ->
         Text(""),
         Text(verdict, style="green" if predicted.fits else "bold red"),
         *map(Text, more),
+        *standing_lines(explanation.standing, terminal),
         Text(""),
         *memory_picture(predicted, judged_stage(job, predicted), terminal),
         Text(""),

@@ -14,6 +14,7 @@ from autoplan.report.remedies import (
     remedy_title,
     verdict_sentences,
 )
+from autoplan.report.standing_words import standing_sentence
 from autoplan.report.terminal import Terminal
 from autoplan.report.words import job_lines, surety_sentences
 from autoplan.schema.job import Job
@@ -73,6 +74,7 @@ def explanation_page(job: Job, explanation: Explanation) -> str:
         f"<p><code>{_safe(plan.layout_string)}</code></p>",
         _element("p", verdict, "yes" if plan.predicted.fits else "no"),
         *(_element("p", sentence) for sentence in more),
+        _element("p", standing_sentence(explanation.standing)),
         f'<div class="picture">\n{memory_svg(job, plan)}</div>',
         _element("h2", remedy_title(explanation)),
         *([_table(explanation)] if explanation.remedies else []),
