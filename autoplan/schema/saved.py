@@ -16,7 +16,7 @@ __all__ = ["SavedCertificate", "SavedFront", "SavedPlan", "SavedRejection", "rea
 class _Saved(BaseModel):
     """A part of a document: what is not checked here may be there too."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, defer_build=True, allow_inf_nan=False)
 
 
 class SavedPlan(_Saved):

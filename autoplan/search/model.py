@@ -41,6 +41,9 @@ _PARAMETERS: Final = {"num_workers": 1, "random_seed": 0, "catch_sigint_signal":
 #: Seconds between looks at whether the user has stopped a solve.
 _LOOK_SECONDS = 0.05
 
+#: Variables up to which a solve takes milliseconds, so that nobody needs to stop it.
+_QUICK = 400
+
 #: Memory stands below time in the objective: memory ticks are at most 2**16.
 _TIME_WEIGHT = 2**17
 
@@ -289,8 +292,8 @@ def _answer(model: _Model, work: float, patience: Patience) -> _Answer | None:
 def _status(
     solver: cp_model.CpSolver, model: cp_model.CpModel, patience: Patience
 ) -> cp_model.CpSolverStatus:
-    """Solve, in a thread where somebody may stop it: no signal reaches Python inside the solver."""
-    if patience is ENDLESS:
+    """Solve; what may take long in a thread, since no signal reaches Python inside the solver."""
+    if patience is ENDLESS or len(model.proto.variables) <= _QUICK:
         return solver.solve(model)
     found: list[cp_model.CpSolverStatus] = []
     thread = Thread(target=lambda: found.append(solver.solve(model)), daemon=True)
