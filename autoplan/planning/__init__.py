@@ -2,12 +2,12 @@
 
 from autoplan.planning.answers import MOST_LAYERS, evaluate, plan
 from autoplan.planning.calibrating import calibrate, calibrated_files, measured_file
-from autoplan.planning.crews import dask_executor
 from autoplan.planning.choosing import explain_choice
+from autoplan.planning.crews import dask_executor
 from autoplan.planning.explaining import explain
 from autoplan.planning.measuring import measure
-from autoplan.planning.sweeping import sweep
 from autoplan.planning.suggesting import suggested
+from autoplan.planning.sweeping import sweep
 from autoplan.planning.verifying import verify
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
     "measure",
     "measured_file",
     "plan",
-    "sweep",
     "suggested",
+    "sweep",
     "verify",
 ]

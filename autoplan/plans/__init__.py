@@ -5,14 +5,14 @@ from autoplan.plans.explanation import Explanation, Remedy
 from autoplan.plans.front import Certificate, Front, Rejection
 from autoplan.plans.plan import Plan
 from autoplan.plans.rules import broken_rules
-from autoplan.plans.sweep import Answer, Sweep, SweepRow
 from autoplan.plans.standing import Alternative, Choice, Refusal, Standing
 from autoplan.plans.suggestion import Edit, Suggestion
+from autoplan.plans.sweep import Answer, Sweep, SweepRow
 from autoplan.plans.verdict import Check, Verdict
 
 __all__ = [
-    "Answer",
     "Alternative",
+    "Answer",
     "Calibration",
     "Certificate",
     "Change",
@@ -29,10 +29,10 @@ __all__ = [
     "Rejection",
     "Remedy",
     "RunErrors",
-    "Sweep",
-    "SweepRow",
     "Standing",
     "Suggestion",
+    "Sweep",
+    "SweepRow",
     "Verdict",
     "broken_rules",
 ]

@@ -111,7 +111,7 @@ def choice_table(job: Job, choice: Choice, terminal: Terminal) -> str:
         Text("what if: the fastest layout with another choice, each solved for", style="bold"),
         columns_table(_choice_columns(choice), terminal),
         Text(""),
-        *listed(surety_sentences(job)),
+        *listed(surety_sentences(job, [predicted])),
     ]
     return render(Group(*parts), terminal)
 
