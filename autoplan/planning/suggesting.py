@@ -35,6 +35,8 @@ def suggested(front: Front, *, progress: Callable[[int, int, str], None] = lambd
         progress(done, len(KINDS), kind.name)
         found += [s for s in [question.answer(kind)] if s is not None]
     found += question.later()
+    if any(s.kind.startswith("wider search") or s.kind == "recompute" for s in found):
+        found = [s for s in found if s.kind != "an open search"]
     order = {kind.name: rank for rank, kind in enumerate(KINDS)}
     found.sort(key=lambda s: (len(s.edits), order.get(s.kind, -1)))
     return replace(front, suggestions=tuple(found), clash=question.clash())

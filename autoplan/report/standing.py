@@ -123,7 +123,9 @@ def _limited(choice: Choice) -> str:
         ((getattr(predicted.time, part), name) for part, name in TIME_NAMES.items()), reverse=True
     )
     shares = [
-        f"{x / predicted.step_seconds:.1%} {name}" for x, name in seconds if x > 0.01 * predicted.step_seconds
+        f"{x / predicted.step_seconds * 100:.1f} % {name}"
+        for x, name in seconds
+        if x > 0.01 * predicted.step_seconds
     ]
     return f"a step of {format_seconds(predicted.step_seconds)} is {', '.join(shares)}"
 
@@ -149,7 +151,7 @@ def _choice_row(alternative: Alternative, best: float) -> tuple[str, ...]:
     lost = [d for d in alternative.differences if d.lost_seconds > _NEGLIGIBLE * best]
     most = f"{TIME_NAMES[lost[0].part]} ({signed_seconds(lost[0].lost_seconds)})" if lost else "nothing much"
     size = f"{predicted.peak_memory_bytes_per_device / GIB:.1f}"
-    return name, format_seconds(predicted.step_seconds), f"{max(0.0, slower):.1%}", size, most
+    return name, format_seconds(predicted.step_seconds), f"{max(0.0, slower) * 100:.1f} %", size, most
 
 
 def choice_document(job: Job, choice: Choice) -> Document:

@@ -30,6 +30,7 @@ DOCUMENTS = [
     *sorted((ROOT / "docs" / "formulas").glob("*.md")),
     ROOT / "docs" / "accuracy.md",
     ROOT / "docs" / "memory-by-hand.md",
+    ROOT / "docs" / "explanations.md",
     ROOT / "docs" / "search.md",
     ROOT / "costmodels" / "README.md",
     ROOT / "specs" / "README.md",
