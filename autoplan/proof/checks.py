@@ -16,7 +16,7 @@ from autoplan.plans.plan import layout_fields
 from autoplan.plans.rules import broken_rules
 from autoplan.plans.verdict import Check, Finding
 from autoplan.proof.claims import Corner, corners_of
-from autoplan.proof.listing import Listing, below, possible
+from autoplan.proof.listing import Listing, below, reach
 from autoplan.proof.space import counted, layouts_behind, valid_choices
 from autoplan.proof.stated import differences
 from autoplan.schema.job import Job
@@ -241,10 +241,16 @@ def _nothing_better(answer: _Answer, progress: Progress, *, exhaustive: bool) ->
     for done, (candidates, position) in enumerate(choices):
         progress(done, len(choices), f"pp={candidates.pp}")
         listing = Listing.of(job, candidates, position, machine)
-        if not possible(listing):
+        least = reach(listing)
+        if least is None:
             lost += layouts_behind(job, candidates.pp, listing.v)
             continue
-        for corner in corners:
+        near = (
+            corner
+            for corner in corners
+            if corner.memory_bytes >= least.memory_bytes and corner.step_seconds > least.step_seconds
+        )
+        for corner in near:
             outcome = below(listing, corner)
             listed += outcome.listed
             left += outcome.open

@@ -39,7 +39,7 @@ from autoplan.proof.space import even_only, modes_of
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
 
-__all__ = ["Listing", "Outcome", "below", "possible"]
+__all__ = ["Listing", "Outcome", "below", "reach"]
 
 #: Partial layouts that are worked on at once, and of one choice and corner in all before it is left open.
 _CHUNK: Final = 200_000
@@ -188,9 +188,17 @@ def below(listing: Listing, corner: Corner) -> Outcome:
         return Outcome(None, np.inf, ways.listed, open=True)
 
 
-def possible(listing: Listing) -> bool:
-    """Return whether any layout of ``listing`` fits into memory."""
-    return bool(_Rest.of(listing, _shortest(listing, listing.fits)).sums[0][listing.total] < np.inf)
+def reach(listing: Listing) -> Corner | None:
+    """Return the least memory of a layout that fits, and what no step that fits is below; None if none fits.
+
+    No layout is below a corner that has less of either.
+    """
+    memory = np.where(listing.fits, listing.memory, np.inf)
+    least = _Rest.of(listing, np.minimum.reduceat(memory, listing.starts, axis=1)).slowest[0][listing.total]
+    if not least < np.inf:
+        return None
+    rest = _Rest.of(listing, _shortest(listing, listing.fits))
+    return Corner(float(least), float(_Ways(listing, np.inf, [], rest).least()))
 
 
 def _shortest(listing: Listing, fits: NDArray[np.bool_]) -> Array:
@@ -255,6 +263,12 @@ class _First:
         return _First(*(getattr(self, name)[index] for name in self.__slots__))
 
 
+def _nothing() -> _First:
+    """Return the beginning of every layout: no stage yet."""
+    zero, none = np.zeros(1), np.full(1, -np.inf)
+    return _First(np.zeros((1, 0), np.int64), np.zeros(1, np.int64), zero, zero, none, zero, zero, none)
+
+
 @dataclass(slots=True)
 class _Ways:
     """The ways to build a layout below ``most`` seconds."""
@@ -265,16 +279,15 @@ class _Ways:
     rest: _Rest
     listed: int = 0
 
+    def least(self) -> float:
+        """Return what no layout is below [s]."""
+        return float(self._least(_nothing(), 0)[0])
+
     def first(self) -> Outcome:
         """Return the first layout found that takes less than ``most``, or none."""
-        one = np.zeros(1)
-        nothing = one - np.inf
-        start = _First(
-            np.zeros((1, 0), np.int64), np.zeros(1, np.int64), one, one, nothing, one, one, nothing
-        )
-        if not bool((self._least(start, 0) < self.most)[0]):
+        if not self.least() < self.most:
             return Outcome(None, np.inf, 0)
-        for found in self._complete(start, 0):
+        for found in self._complete(_nothing(), 0):
             seconds = self._price(found)
             best = int(seconds.argmin())
             if seconds[best] < self.most:

@@ -11,7 +11,7 @@ from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.machine import machine_of
 from autoplan.costs.predict import predict_all
 from autoplan.proof.claims import Corner, corners_of, tick_bytes
-from autoplan.proof.listing import Listing, below, possible
+from autoplan.proof.listing import Listing, below, reach
 from autoplan.proof.space import valid_choices
 from autoplan.schema.layout import Layout, even_stages
 from tests.small_jobs import layouts, small_job, with_limit
@@ -49,7 +49,12 @@ def test_what_is_below_a_corner_is_found_and_nothing_else(seed):
     for group, i, members, predictions in found:
         listing = Listing.of(job, group, i, machine)
         fitting = [p for p in predictions if p.peak_memory_bytes_high <= limit]
-        assert possible(listing) == bool(fitting)
+        least = reach(listing)
+        assert (least is not None) == bool(fitting)
+        if least is not None:
+            smallest = min(p.peak_memory_bytes_per_device for p in fitting)
+            assert least.memory_bytes == pytest.approx(smallest, rel=1e-12)
+            assert least.step_seconds <= min(p.step_seconds for p in fitting)
         for _ in range(4):
             pick = rng.choice(predictions)
             corner = Corner(
