@@ -36,7 +36,7 @@ _PRESOLVED = 60
 
 #: One worker, a seed and no clock: the same input gives the same answer on any machine. The signal of
 #: Ctrl-C is left to Python, whose handler the solver would take away. Rows of paths bound the time only all
-#: together, as a linear program sees them: with it, 405B on 4,096 devices takes 1.3 s a question and not 16 s.
+#: together, as a linear program sees them: so 405B on 4,096 devices takes 1.3 s a question and not 16 s.
 _PARAMETERS: Final = {
     "num_workers": 1,
     "random_seed": 0,
