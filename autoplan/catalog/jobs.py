@@ -87,6 +87,7 @@ def _resolved(spec: JobSpec, name: str, base: Path, document: Document | None) -
         adapters=spec.adapters,
         search=spec.search,
         limits=spec.limits,
+        rules=spec.rules,
         objectives=spec.objectives,
     )
 

@@ -191,6 +191,7 @@ def _job(job: Job) -> Document:
         "adapters": job.adapters.model_dump(mode="json") if job.adapters else None,
         "search": job.search.model_dump(mode="json"),
         "limits": _limits(job),
+        "rules": [rule.model_dump(mode="json") for rule in job.rules],
         "objectives": list(job.objectives),
     }
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from autoplan.schema.base import Bytes, Frozen, Seconds, Share
 from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.layout import Schedule
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.relation import Node
+from autoplan.schema.relation_text import parse_relation
 from autoplan.schema.stack import StackSpec
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "Optimizer",
     "Precision",
     "RecomputeMode",
+    "RuleSpec",
     "SearchSpec",
     "Workload",
 ]
@@ -107,6 +110,40 @@ class Limits(Frozen):
     step_time: Seconds | None = Field(default=None, description="longest optimizer step allowed")
 
 
+def _readable(rule: str) -> str:
+    parse_relation(rule)
+    return rule
+
+
+class RuleSpec(Frozen):
+    """A rule of the user's own: a relation that every layout must keep, and why."""
+
+    rule: Annotated[str, AfterValidator(_readable)] = Field(
+        description="a relation such as tp * pp <= 8 or layers[0] <= layers[-1]",
+        examples=["tp * pp <= 8"],
+    )
+    because: str | None = Field(
+        default=None, min_length=1, max_length=200, description="the reason, which explanations repeat"
+    )
+
+    @property
+    def relation(self) -> Node:
+        """The relation, read."""
+        return parse_relation(self.rule)
+
+
+def _as_mapping(rule: object) -> object:
+    """Return a rule that is written as text alone as the mapping that it is short for."""
+    if isinstance(rule, str):
+        return {"rule": rule}
+    if not isinstance(rule, dict | RuleSpec):
+        raise ValueError("a rule is text, such as 'tp * pp <= 8', or a mapping {rule: ..., because: ...}")  # noqa: TRY004
+    return rule
+
+
+OwnRule = Annotated[RuleSpec, BeforeValidator(_as_mapping, json_schema_input_type=str | RuleSpec)]
+
+
 class JobSpec(Frozen):
     """A training job as its file says it."""
 
@@ -140,6 +177,9 @@ class JobSpec(Frozen):
     )
     search: SearchSpec = Field(default_factory=SearchSpec, description="what may be chosen")
     limits: Limits = Field(default_factory=Limits, description="hard limits")
+    rules: Annotated[tuple[OwnRule, ...], Field(max_length=50)] = Field(
+        default=(), description="relations that every layout must keep, beside the built-in rules"
+    )
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1), AfterValidator(_distinct)] = Field(
         default=("step_time", "peak_memory"), description="what to make small; the front trades them"
     )
@@ -174,4 +214,5 @@ class Job:
     adapters: AdapterSpec | None = None
     search: SearchSpec = field(default_factory=SearchSpec)
     limits: Limits = field(default_factory=Limits)
+    rules: tuple[RuleSpec, ...] = ()
     objectives: tuple[Objective, ...] = ("step_time", "peak_memory")

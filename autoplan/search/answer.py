@@ -12,6 +12,7 @@ from autoplan.errors import UnsupportedError
 from autoplan.plans import Certificate, Front, Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.search.clashes import own_clash
 from autoplan.search.group import Group, priced
 from autoplan.search.infeasible import reasons_of, short_of_memory
 from autoplan.search.model import solver_version
@@ -25,6 +26,8 @@ Progress: TypeAlias = Callable[[int, float], None]
 
 #: Plans on a front differ by at least this share in an objective.
 THINNING = 0.01
+
+_CLASH = "of the degrees that keep every other rule, none has a layout within the limits that keeps"
 
 
 def search(job: Job, *, thinning: float = THINNING, progress: Progress | None = None) -> Front:
@@ -46,7 +49,8 @@ def search(job: Job, *, thinning: float = THINNING, progress: Progress | None = 
     scale = Scale.of(ceiling, limit)
     walk = Walk(fitting, scale, ceiling)
     found = []
-    for plan in walk.front(scale.memory_limit_ticks(limit), thinning):
+    limit_ticks = scale.memory_limit_ticks(limit)
+    for plan in walk.front(limit_ticks, thinning):
         found.append(plan)
         if progress is not None:
             progress(len(found), plan.memory_ticks * scale.tick_bytes / limit)
@@ -54,6 +58,10 @@ def search(job: Job, *, thinning: float = THINNING, progress: Progress | None = 
         raise UnsupportedError("the solver's allowance of work ran out: narrow the job's `search`")
     if not found:
         fastest = _fastest_seconds(fitting, limit)
+        clash = own_clash(job, fitting, lambda g: Walk(g, scale, ceiling).fastest(limit_ticks) is not None)
+        if clash:
+            reason = f"{_CLASH}: {'; '.join(clash)}"
+            return Front(job, (), _infeasible(space), rejected, (reason,))
         return Front(job, (), _infeasible(space), rejected, reasons_of(job, groups, fastest))
     found = _wanted(job, walk, found)
     layouts = [_layout(fitting, f) for f in found]

@@ -1,7 +1,8 @@
 """The constraint model: which candidate, and how many layers on each of its stages.
 
     pick[c]        candidate c is the layout's degrees, microbatch, ZeRO stage and schedule
-    hold[c, i, l]  stage i of candidate c holds l layers (with the recompute of its menu)
+    hold[c, i, l]  stage i of candidate c holds l layers (with the recompute of its menu; where the user's own
+                   rules tell mixes apart, there is one literal for each)
 
 Minimise the step time, and among equal times the peak memory. The time of a schedule is that of its longest
 path. Rows hold the paths that usually are; where the answer's own longest path is another, a row for it is
@@ -20,6 +21,7 @@ from ortools.sat.python import cp_model
 from autoplan.search.group import Schedule
 from autoplan.search.menus import Menu, Option
 from autoplan.search.paths import Passes, Paths
+from autoplan.search.relations import impose
 
 __all__ = ["Solution", "SolverStoppedError", "solve", "solver_version", "step_ticks"]
 
@@ -121,6 +123,7 @@ def _model(menus: Sequence[Menu], layers: int, ceiling: int, limit_ticks: int, p
         _one_option_a_stage(cp, c)
         _all_layers_are_held(cp, c, layers)
         _memory_covers_every_stage(cp, c, memory)
+        impose(cp, c.menu, c.pick, c.hold)
     # Objective: the time of each candidate, which is zero for one not picked.
     step = cp_model.LinearExpr.sum([_step(cp, c, ceiling, paths) for c in chosen])
     cp.add(step <= ceiling)
