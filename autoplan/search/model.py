@@ -266,7 +266,8 @@ def _answer(model: _Model, work: float) -> _Answer | None:
         raise SolverStoppedError
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
         return None
-    solution, objective = _read(model, solver), int(solver.best_objective_bound)
+    # A float may fall short of the whole number that it stands for.
+    solution, objective = _read(model, solver), round(solver.best_objective_bound)
     spent = solver.response_proto.deterministic_time
     return _Answer(solution, objective, spent, stopped=status == cp_model.FEASIBLE)
 

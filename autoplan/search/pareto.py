@@ -253,9 +253,9 @@ class Walk:
         return live
 
     def _solved_alone(self, live: _Live, limit: float, best: float) -> tuple[_Live, int]:
-        """Return ``live`` with its fastest layout, if within ``best``, and the least ticks that any takes."""
-        ceiling = min(self.ceiling, int(best * (1 + _MARGIN) / self.scale.tick_seconds))
-        tight = None if live.menu.empty else self._tightened(live, best)
+        """Return ``live`` with its fastest layout, if within ``best``, and the least ticks of all."""
+        ceiling = min(self.ceiling, int(best / self.scale.tick_seconds) + 1)
+        tight = None if live.menu.empty else self._tightened(replace(live, bound_seconds=0.0), best)
         menus, ceiling = self._narrowed([tight] if tight else [], ceiling, limit)
         if not menus:
             return live, ceiling + 1
