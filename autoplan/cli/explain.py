@@ -85,7 +85,7 @@ def explain(
     from autoplan import planning
     from autoplan.catalog import load_job
 
-    loaded = load_job(job)
+    loaded = planning.chosen(load_job(job), layout)
     answer = planning.explain(loaded, layout)
     _present(loaded, answer, wanted, output)
     if not answer.plan.predicted.fits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoplan.planning.answers import evaluate, plannable
+from autoplan.planning.answers import chosen, evaluate, plannable
 from autoplan.planning.remedies import remedies_of
 from autoplan.plans.explanation import Explanation
 from autoplan.schema.job import Job
@@ -19,6 +19,6 @@ def explain(job: Job | str | Path, layout: Layout | str) -> Explanation:
     For a layout that fits the remedies are what would make more room. Raises LayoutError with every rule
     that the layout breaks.
     """
-    job = plannable(job)
+    job = chosen(plannable(job), layout)
     plan = evaluate(job, layout)
     return Explanation(plan, remedies_of(job, plan))

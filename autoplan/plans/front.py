@@ -54,6 +54,8 @@ class Front:
     certificate: Certificate
     rejected: tuple[Rejection, ...]
     reasons: tuple[str, ...] = ()
+    #: The fronts for each number of devices and each batch, where the job asks for several.
+    answers: tuple[Front, ...] = ()
 
     @property
     def feasible(self) -> bool:

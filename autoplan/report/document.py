@@ -16,10 +16,13 @@ import numpy as np
 from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.parameters import total_parameters
 from autoplan.costs.predict import StageMemory
+from autoplan.costs.price import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.plans import Explanation, Front, Plan, Remedy
 from autoplan.plans.explanation import judged_bytes, judged_stage
+from autoplan.plans.questions import batch_of
 from autoplan.report.memory_bars import MomentBar, moment_bars
 from autoplan.report.provenance import provenance
+from autoplan.report.questions import at_batch
 from autoplan.report.words import count_words
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -40,7 +43,8 @@ def front_document(front: Front) -> Document:
     return {
         "schema": SCHEMA,
         "job": _job(front.job),
-        "front": [_brief(plan) for plan in front.plans],
+        "front": [_asked(at_batch(front.job, plan), plan, _brief(plan)) for plan in front.plans],
+        "answers": [_answer(front, answer) for answer in front.answers],
         "certificate": plain(front.certificate),
         "rejected": plain(front.rejected),
         "reasons": plain(front.reasons),
@@ -53,7 +57,7 @@ def plan_document(job: Job, plan: Plan) -> Document:
     return {
         "schema": SCHEMA,
         "job": _job(job),
-        **_plan(plan),
+        **_asked(job, plan, _plan(plan)),
         "provenance": plain(provenance(job)),
     }
 
@@ -153,6 +157,58 @@ def _brief(plan: Plan) -> Document:
     return document
 
 
+def _asked(job: Job, plan: Plan, document: Document) -> Document:
+    """Return ``document`` of a plan with what it is predicted to cost, and for which devices and batch."""
+    return {**document, "predicted": {**document["predicted"], **_question(job, plan)}}
+
+
+def _question(job: Job, plan: Plan) -> Document:
+    seconds, steps = plan.predicted.step_seconds, steps_per_billion_tokens(job)
+    money, joules = cost_per_step(job, seconds), energy_per_step(job, seconds)
+    return {
+        "devices": plan.layout.devices,
+        "global_batch_size": job.workload.global_batch_size,
+        "cost": None
+        if money is None or job.price is None
+        else {
+            "per_step": money,
+            "per_billion_tokens": money * steps,
+            "currency": job.price.currency,
+            "date": job.price.date,
+        },
+        "energy": None
+        if joules is None
+        else {
+            "joules_per_step": joules,
+            "joules_per_billion_tokens": joules * steps,
+            "kind": "estimate",
+            "basis": "every device at its power limit for the whole step",
+        },
+    }
+
+
+def _answer(front: Front, answer: Front) -> Document:
+    """Return the answer for one number of devices and batch; its plans are marked if on the whole front."""
+    best = {(plan.layout, batch_of(plan)) for plan in front.plans}
+    return {
+        "devices": answer.job.cluster.devices,
+        "global_batch_size": answer.job.workload.global_batch_size,
+        "plans": [
+            {
+                "layout_string": plan.layout_string,
+                "step_seconds": plan.predicted.step_seconds,
+                "tokens_per_second": plan.predicted.tokens_per_second,
+                "peak_memory_bytes_per_device": plan.predicted.peak_memory_bytes_per_device,
+                "on_front": (plan.layout, batch_of(plan)) in best,
+            }
+            for plan in answer.plans
+        ],
+        "certificate": plain(answer.certificate),
+        "rejected": plain(answer.rejected),
+        "reasons": plain(answer.reasons),
+    }
+
+
 def _layout(layout: Layout) -> Document:
     return {
         "tp": layout.tp,
@@ -193,6 +249,11 @@ def _job(job: Job) -> Document:
         "limits": _limits(job),
         "rules": [rule.model_dump(mode="json") for rule in job.rules],
         "objectives": list(job.objectives),
+        "price": job.price.model_dump(mode="json") if job.price else None,
+        "choices": [
+            {"devices": choice.cluster.devices, "global_batch_size": choice.workload.global_batch_size}
+            for choice in job.choices
+        ],
     }
 
 
@@ -202,6 +263,10 @@ def _limits(job: Job) -> Document:
         "memory_headroom": limits.memory_headroom,
         "peak_memory_bytes": limits.peak_memory,
         "step_time_seconds": limits.step_time,
+        "tokens_per_second": limits.tokens_per_second,
+        "devices": limits.devices,
+        "cost_per_billion_tokens": limits.cost,
+        "energy_joules_per_billion_tokens": limits.energy,
         "memory_confidence": limits.memory_confidence,
         "memory_limit_bytes_per_device": memory_limit_bytes(job),
     }

@@ -10,6 +10,7 @@ from autoplan.costs.machine import machine_of
 from autoplan.costs.predict import predict_all
 from autoplan.errors import UnsupportedError
 from autoplan.plans import Certificate, Front, Plan
+from autoplan.plans.questions import inner_objectives, step_limit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.search.clashes import own_clash
@@ -36,6 +37,10 @@ def search(job: Job, *, thinning: float = THINNING, progress: Progress | None = 
     ``progress`` is told after each plan how many there are, and its share of the memory limit. With
     ``thinning`` 0 every Pareto-optimal layout is returned, down to the solver's ticks.
     """
+    most_devices = job.limits.devices
+    if most_devices is not None and job.cluster.devices > most_devices:
+        reason = f"limits.devices allows {most_devices}, and this asks for {job.cluster.devices}"
+        return Front(job, (), _infeasible(Space((), 0, ())), (), (reason,))
     space = space_of(job)
     machine, modes = machine_of(job), recompute_modes(job)
     even = job.search.stages == "even" or not job.stack.rules.uneven_stages
@@ -45,7 +50,8 @@ def search(job: Job, *, thinning: float = THINNING, progress: Progress | None = 
     if not fitting:
         return Front(job, (), _infeasible(space), rejected, reasons_of(job, groups, None))
     limit = memory_limit_bytes(job)
-    ceiling = job.limits.step_time or _longest_seconds(fitting)
+    most = step_limit(job)
+    ceiling = most[0] if most else _longest_seconds(fitting)
     scale = Scale.of(ceiling, limit)
     walk = Walk(fitting, scale, ceiling)
     found = []
@@ -83,9 +89,10 @@ def _undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
 
 def _wanted(job: Job, walk: Walk, found: list[Found]) -> list[Found]:
     """Return what the job's objectives ask for: one end of the front, or all of it."""
-    if job.objectives == ("step_time",):
+    wanted = inner_objectives(job.objectives)
+    if wanted == {"step_time"}:
         return found[:1]
-    if job.objectives == ("peak_memory",):
+    if wanted == {"peak_memory"}:
         return [found[-1], *walk.front(found[-1].memory_ticks - 1, 0.0)][-1:]
     return found
 

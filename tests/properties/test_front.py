@@ -19,9 +19,11 @@ from autoplan.costs.scope import microbatches
 from autoplan.costs.stage import stage_backward, stage_forward, stage_tail
 from autoplan.costs.step import price_stages
 from autoplan.plans import broken_rules
+from autoplan.plans.questions import batch_of, merged, values_of
 from autoplan.schema.job import Cluster, Job, Limits, RuleSpec, SearchSpec, Workload
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.question import PriceSpec
 from autoplan.search.answer import search
 
 INSTANCES = 240
@@ -305,6 +307,77 @@ def equals_brute_force(job, points):
         ]
         assert not better, f"{name} ({time}, {memory}) is beaten by {better[0]}"
     return answer
+
+
+OBJECTIVES = ("step_time", "tokens_per_second", "peak_memory", "devices", "cost", "energy")
+
+
+def values_by_hand(job, time, memory):
+    """Return what each objective makes small, for a step of ``time`` seconds."""
+    per_token = time * job.cluster.devices / tokens(job)
+    return {
+        "step_time": time,
+        "tokens_per_second": -tokens(job) / time,
+        "peak_memory": memory,
+        "devices": job.cluster.devices,
+        "cost": per_token / 3600 * 2.0 * 1e9,
+        "energy": per_token * job.cluster.device.power.value * 1e9,
+    }
+
+
+def tokens(job):
+    """Return the tokens of a step."""
+    return job.workload.global_batch_size * job.workload.sequence_length
+
+
+def question(seed: int):
+    """Return a random job for several devices and batches, and the points of each of its choices."""
+    rng = random.Random(seed)  # noqa: S311
+    while True:
+        job = random_job(rng)
+        price = PriceSpec(per_device_hour=2.0, date="2026-11-01")
+        asked = tuple(rng.sample(OBJECTIVES, rng.randint(1, 4)))
+        clusters = [replace(job.cluster, devices=n) for n in rng.sample([1, 2, 4], rng.randint(1, 3))]
+        works = [
+            job.workload.model_copy(update={"global_batch_size": b})
+            for b in rng.sample([4, 8, 16], rng.randint(1, 2))
+        ]
+        job = replace(job, objectives=asked, price=price)
+        choices = [replace(job, cluster=c, workload=w) for c in clusters for w in works]
+        points = [all_points(choice, most=10_000) for choice in choices]
+        if len(choices) > 1 and all(points):
+            return replace(job, choices=tuple(choices)), points
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_front_over_devices_and_batches_is_that_of_brute_force(seed):
+    """Step time and memory within each choice are enough for every set of objectives over all of them."""
+    job, points = question(seed)
+    everything = [
+        (choice, *(values_by_hand(choice, time, memory)[name] for name in job.objectives))
+        for choice, found in zip(job.choices, points, strict=True)
+        for time, memory, _, needed in found
+        if needed <= memory_limit_bytes(choice)
+    ]
+    answer = merged(job, [search(choice, thinning=0.0) for choice in job.choices])
+    by_size = {(c.cluster.devices, c.workload.global_batch_size): c for c in job.choices}
+    front = [values_of(by_size[p.layout.devices, batch_of(p)], p) for p in answer.plans]
+    tick = memory_limit_bytes(job) / 2**16
+    slack = [2 * tick if name == "peak_memory" else 0.0 for name in job.objectives]
+
+    assert bool(front) == bool(everything)
+    for choice, *values in everything:
+        assert any(
+            all(f <= v + 1e-6 * abs(v) + s for f, v, s in zip(plan, values, slack, strict=True))
+            for plan in front
+        ), f"{values} on {choice.cluster.devices} devices is matched by none of {front}"
+    for plan in front:
+        assert not any(
+            all(v < f - 1e-6 * abs(f) - s for f, v, s in zip(plan, values, slack, strict=True))
+            for _, *values in everything
+        )
+    for one, other in itertools.permutations(front, 2):
+        assert any(a < b for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("seed", range(40))

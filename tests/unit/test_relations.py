@@ -16,7 +16,8 @@ from autoplan.schema.job import JobSpec
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.loader import load_model
 from autoplan.schema.relation import FALSE, TRUE, Known, decided
-from autoplan.schema.relation_text import LISTS, NAMES, WORDS, RelationError, parse_relation
+from autoplan.schema.relation_names import LISTS, NAMES, WORDS
+from autoplan.schema.relation_text import RelationError, parse_relation
 from autoplan.search.group import Schedule
 from autoplan.search.menus import Menu, Option
 from autoplan.search.model import solve, step_ticks
