@@ -6,7 +6,7 @@ Notation (this file only)::
     T  step seconds                            [s]
     B  sequences of a step                     [1]
     s  tokens of a sequence                    [1]
-    c  price of a device-hour       [currency / h]
+    c  price of a device-hour, in its currency [1]
     P  power limit of a device                 [W]
 """
 
