@@ -9,7 +9,7 @@ the solver.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from autoplan.costs.arrays import Array
 from autoplan.costs.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail
-from autoplan.schema.relation import Node
+from autoplan.schema.relation import Known, Node, Uniform, left_of
 from autoplan.search.group import Group, Schedule
 from autoplan.search.own_mixes import StageRules, across, keeps
 from autoplan.search.scaling import Scale
@@ -130,7 +130,29 @@ def _kept_by_rules(
         else:
             none = np.zeros(1)
             rows.append(tuple(o for o in row if rules.allows(o.layers, none, none)[0]))
-    return tuple(rows)
+    uniform = left_of(Uniform("recompute"), Known({}, group.pp)) in group.parts(position)
+    return _on_every_stage(rows, group.layers) if uniform else tuple(rows)
+
+
+def _on_every_stage(rows: Sequence[tuple[Option, ...]], layers: int) -> tuple[tuple[Option, ...], ...]:
+    """Return the options of ways to recompute that every stage offers, for all ``layers`` between them."""
+    held: dict[object, list[int]] = {}
+    for i, row in enumerate(rows):
+        for option in row:
+            for way in _ways(option):
+                most = held.setdefault(way, [0] * len(rows))
+                most[i] = max(most[i], option.layers)
+    kept = {way for way, most in held.items() if min(most) > 0 and sum(most) >= layers}
+    return tuple(tuple(o for o in row if not kept.isdisjoint(_ways(o))) for row in rows)
+
+
+def _ways(option: Option) -> Iterator[object]:
+    """Yield how a stage recomputes: these counts, or all of its layers in one way."""
+    yield option.selective, option.full
+    if option.layers == option.full:
+        yield "full"
+    if option.layers == option.selective:
+        yield "selective"
 
 
 def _told_apart(

@@ -242,7 +242,8 @@ class Walk:
             live = self._greedy(place, part, i, lower, limit, guess)
             if live.incumbent_seconds <= guess:
                 return live
-            live, least = self._solved_alone(live, limit, guess)
+            # This menu is complete for steps of up to the guess only: a slower layout of it proves nothing.
+            live, least = self._solved_alone(replace(live, incumbent_seconds=np.inf), limit, guess)
             # As a bound it is exact in ticks: it excludes what is a tick above the best.
             proven = least * self.scale.tick_seconds * (1 + _MARGIN) * (1 - _HALF_A_TICK)
             if proven > self.bounds[place.group][place.position]:
