@@ -27,7 +27,7 @@ from autoplan.schema.question import PriceSpec
 from autoplan.search.answer import search
 
 INSTANCES = 240
-OWN_INSTANCES = 200
+OWN_INSTANCES = 120
 MOST_LAYOUTS = 60_000
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
 STACKS = ["analytic", "megatron-core", "megatron-lm", "fsdp2", "ddp", "megatron-deepspeed"]
