@@ -262,7 +262,7 @@ class Walk:
             return live, ceiling + 1
         self.solves += 1
         limit_ticks = round(limit / self.scale.tick_bytes)
-        solution = solve([c.menu for c in menus], self.groups[0].layers, ceiling, limit_ticks)
+        solution = solve([c.menu for c in menus], self.groups[0].layers, ceiling, limit_ticks, self.paths)
         if solution is None:
             return live, ceiling + 1
         fastest = solution.step_ticks * self.scale.tick_seconds
