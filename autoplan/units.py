@@ -1,6 +1,6 @@
 """Quantities with units: ``"3.35 TB/s"`` in a file, a float in base units inside.
 
-Base units: byte, byte/s, FLOP/s, second, watt, and 1 for shares. Decimal and binary prefixes
+Base units: byte, byte/s, FLOP/s, second, watt, joule, and 1 for shares. Decimal and binary prefixes
 differ (``GB`` is 1e9 bytes, ``GiB`` is 2**30), and so do bits and bytes (``Gb/s`` is an eighth of
 ``GB/s``). A number without its unit is an error wherever a unit is needed.
 """
@@ -24,7 +24,7 @@ __all__ = [
     "quantity_text",
 ]
 
-Dimension = Literal["bytes", "bytes/s", "FLOP/s", "seconds", "share", "watts"]
+Dimension = Literal["bytes", "bytes/s", "FLOP/s", "seconds", "share", "watts", "joules"]
 
 _DECIMAL: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY: Final = {f"{p}i": 2.0 ** (10 * (i + 1)) for i, p in enumerate("KMGTP")}
@@ -57,6 +57,7 @@ DIMENSIONS: Final[dict[Dimension, dict[str, float]]] = {
     },
     "share": {"%": 0.01},
     "watts": {"W": 1.0, "kW": 1e3},
+    "joules": {**_scaled("J", 1.0, _DECIMAL), **_scaled("Wh", 3600.0, _DECIMAL)},
 }
 
 _EXAMPLES: Final[dict[Dimension, str]] = {
@@ -66,6 +67,7 @@ _EXAMPLES: Final[dict[Dimension, str]] = {
     "seconds": "20 s or 5 us",
     "share": "6 %",
     "watts": "400 W",
+    "joules": "250 kWh",
 }
 
 # The pattern backtracks: a text without end must not reach it.

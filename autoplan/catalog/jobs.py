@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from autoplan.catalog.entries import device, hardware, kernels_at, kernels_for, model, stack, stack_at
 from autoplan.catalog.roots import EntryKind, entry_text, is_path, read_file
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.document import Document
-from autoplan.schema.job import Cluster, Job, JobSpec
+from autoplan.schema.job import Cluster, Job, JobSpec, Objective, Workload
 from autoplan.schema.loader import parse_yaml, validate
+from autoplan.schema.question import batches_of
 from autoplan.schema.stack import StackSpec
 
 __all__ = ["load_job", "opened", "resolve_job"]
 
 R = TypeVar("R")
+
+_MOST_CHOICES: Final = 64
 
 
 def load_job(reference: str | Path) -> Job:
@@ -61,7 +65,7 @@ class _Attempts:
         except AutoplanError as error:
             document = self.document
             file = document.name if document else None
-            line = document.line((key,)) if document else None
+            line = document.line(key.split(".")) if document else None
             self.problems.append(Problem(str(error), f"$.{key}", file, line))
         return None
 
@@ -69,26 +73,74 @@ class _Attempts:
 def _resolved(spec: JobSpec, name: str, base: Path, document: Document | None) -> Job:
     attempts = _Attempts(document)
     the_model = attempts.find("model", lambda: model(spec.model, base))
-    cluster = attempts.find("hardware", lambda: _cluster(spec, base))
+    clusters = attempts.find("hardware", lambda: _clusters(spec, base))
+    cluster = clusters[0] if clusters else None
     usual = cluster.node.default_stack if cluster else None
     the_stack = attempts.find("stack", lambda: _stack(spec, usual, base))
     kernels = attempts.find("kernels", lambda: _kernels(spec, cluster, base))
-    if the_model is None or cluster is None or the_stack is None or kernels is None:
+    batches = attempts.find("workload.global_batch_size", lambda: _batches(spec))
+    for key in ("objectives", "limits"):
+        attempts.find(key, lambda key=key: _priced(spec, key, cluster))  # type: ignore[misc]
+    if attempts.problems or not (the_model and cluster and clusters and the_stack and kernels and batches):
         raise SpecError(attempts.problems)
-    return Job(
+    job = Job(
         name=name,
         model=the_model,
         cluster=cluster,
         stack=the_stack,
         kernels=kernels,
-        workload=spec.workload,
+        workload=_workload(spec, batches[0]),
         precision=spec.precision,
         optimizer=spec.optimizer,
         adapters=spec.adapters,
         search=spec.search,
         limits=spec.limits,
-        objectives=spec.objectives,
+        rules=spec.rules,
+        objectives=spec.objectives or _usual_objectives(len(clusters), len(batches)),
+        price=spec.price,
     )
+    if len(clusters) * len(batches) == 1:
+        return job
+    choices = (replace(job, cluster=c, workload=_workload(spec, b)) for c in clusters for b in batches)
+    return replace(job, choices=tuple(choices))
+
+
+def _workload(spec: JobSpec, batch: int) -> Workload:
+    return Workload(sequence_length=spec.workload.sequence_length, global_batch_size=batch)
+
+
+def _batches(spec: JobSpec) -> tuple[int, ...]:
+    batches = batches_of(spec.workload.global_batch_size)
+    if not 1 <= len(batches) <= _MOST_CHOICES:
+        raise UnsupportedError(
+            f"this range holds {len(batches)} batches: from 1 to {_MOST_CHOICES} can be planned"
+        )
+    return batches
+
+
+def _usual_objectives(devices: int, batches: int) -> tuple[Objective, ...]:
+    """Return what a front trades where the job does not say."""
+    found: list[Objective] = ["step_time", "peak_memory"]
+    if batches > 1:
+        found.append("tokens_per_second")
+    if devices > 1:
+        found.append("devices")
+    return tuple(found)
+
+
+def _priced(spec: JobSpec, key: str, cluster: Cluster | None) -> None:
+    """Raise UnsupportedError where objectives or limits need a price or a power that is not known."""
+    asked = {"cost", "energy"}.intersection(spec.objectives or ())
+    if key == "limits":
+        asked = {name for name in ("cost", "energy") if getattr(spec.limits, name) is not None}
+    if "cost" in asked and spec.price is None:
+        raise UnsupportedError(
+            "cost needs a price: write for example price: {per_device_hour: 2.5, date: 2026-11-01}"
+        )
+    if "energy" in asked and cluster is not None and cluster.device.power is None:
+        raise UnsupportedError(
+            f"energy needs the power of {cluster.device.name}, which its file does not tell"
+        )
 
 
 def _stack(spec: JobSpec, usual: str | None, base: Path) -> StackSpec:
@@ -103,19 +155,16 @@ def _kernels(spec: JobSpec, cluster: Cluster | None, base: Path) -> KernelSpec |
     return kernels_for(cluster.device.name) if cluster else None
 
 
-def _cluster(spec: JobSpec, base: Path) -> Cluster:
-    """Return the devices of the job: all of the hardware, or whole nodes on its network."""
-    if isinstance(spec.devices, tuple):
-        numbers = ", ".join(map(str, spec.devices))
-        raise UnsupportedError(
-            f"one number of devices is planned at a time: set `devices` to one of {numbers}"
-        )
+def _clusters(spec: JobSpec, base: Path) -> tuple[Cluster, ...]:
+    """Return the devices of the job, one cluster for each number of them: by default all of the hardware."""
     node, held = hardware(spec.hardware, base)
-    devices = spec.devices or held
-    if devices > node.devices and devices % node.devices:
-        raise UnsupportedError(
-            f"{devices} devices are not whole nodes of {node.devices}: "
-            f"{devices // node.devices * node.devices} or "
-            f"{-(-devices // node.devices) * node.devices} would be"
-        )
-    return Cluster(device=device(node.device), node=node, devices=devices)
+    numbers = spec.devices if isinstance(spec.devices, tuple) else (spec.devices or held,)
+    for devices in numbers:
+        if devices > node.devices and devices % node.devices:
+            raise UnsupportedError(
+                f"{devices} devices are not whole nodes of {node.devices}: "
+                f"{devices // node.devices * node.devices} or "
+                f"{-(-devices // node.devices) * node.devices} would be"
+            )
+    kind = device(node.device)
+    return tuple(Cluster(device=kind, node=node, devices=devices) for devices in numbers)

@@ -34,7 +34,7 @@ def evaluate(
     from autoplan import planning
     from autoplan.catalog import load_job
 
-    loaded = load_job(job)
+    loaded = planning.chosen(load_job(job), layout)
     answer = planning.evaluate(loaded, layout)
 
     from autoplan.report.document import plan_document

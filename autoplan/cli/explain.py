@@ -114,6 +114,7 @@ def _held(job: Job, layout: str, form: str, output: Path | None) -> bool:
     from autoplan import planning
     from autoplan.plans import Refusal
 
+    job = planning.chosen(job, layout)
     progress = Progress()
     try:
         answer = planning.explain(job, layout, progress=progress)

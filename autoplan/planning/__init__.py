@@ -1,6 +1,6 @@
 """The use cases: what the command line calls and a launcher embeds."""
 
-from autoplan.planning.answers import MOST_LAYERS, evaluate, plan
+from autoplan.planning.answers import MOST_LAYERS, chosen, evaluate, plan
 from autoplan.planning.calibrating import calibrate, calibrated_files, measured_file
 from autoplan.planning.choosing import explain_choice
 from autoplan.planning.crews import dask_executor
@@ -14,6 +14,7 @@ __all__ = [
     "MOST_LAYERS",
     "calibrate",
     "calibrated_files",
+    "chosen",
     "dask_executor",
     "evaluate",
     "explain",

@@ -11,13 +11,14 @@ from autoplan.costs.machine import peak_flops
 from autoplan.costs.predict import predict
 from autoplan.errors import LayoutError, UnsupportedError
 from autoplan.plans import Front, Plan, broken_rules
+from autoplan.plans.questions import merged
 from autoplan.schema.job import Job
-from autoplan.schema.layout import Layout, parse_layout
+from autoplan.schema.layout import Layout, devices_of, parse_layout
 
 if TYPE_CHECKING:
     from autoplan.plans.patience import Patience
 
-__all__ = ["MOST_LAYERS", "evaluate", "plan", "plannable", "read_layout", "valid_layout"]
+__all__ = ["MOST_LAYERS", "chosen", "evaluate", "plan", "plannable", "read_layout", "valid_layout"]
 
 #: Deeper models than any in use would make the search long without a word of warning.
 MOST_LAYERS: Final = 256
@@ -40,7 +41,10 @@ def plan(
     from autoplan.plans.patience import ENDLESS
     from autoplan.search import search
 
-    return search(job, progress=progress, patience=patience or ENDLESS)
+    patience = patience or ENDLESS
+    if not job.choices:
+        return search(job, progress=progress, patience=patience)
+    return merged(job, [search(choice, progress=progress, patience=patience) for choice in job.choices])
 
 
 def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:
@@ -48,9 +52,31 @@ def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:
 
     Raises LayoutError with every rule that the layout breaks.
     """
-    job = plannable(job)
+    job = chosen(plannable(job), layout)
     layout = valid_layout(job, layout)
     return Plan(layout, predict(job, layout))
+
+
+def chosen(job: Job, layout: Layout | str) -> Job:
+    """Return the one of ``job``'s choices that ``layout`` is for: the one with as many devices.
+
+    Raises LayoutError where there is none, UnsupportedError where the job asks for several batches.
+    """
+    if not job.choices:
+        return job
+    batches = dict.fromkeys(choice.workload.global_batch_size for choice in job.choices)
+    if len(batches) > 1:
+        raise UnsupportedError(
+            "one layout is looked at for one batch: set workload.global_batch_size to one of "
+            + ", ".join(map(str, batches))
+        )
+    devices = layout.devices if isinstance(layout, Layout) else devices_of(layout)
+    numbers = [choice.cluster.devices for choice in job.choices]
+    if devices in numbers:
+        return job.choices[numbers.index(devices)]
+    raise LayoutError(
+        [f"the layout is for {devices} devices and the job for {', '.join(map(str, numbers))}: give dp too"]
+    )
 
 
 def valid_layout(job: Job, layout: Layout | str) -> Layout:

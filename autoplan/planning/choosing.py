@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from autoplan.errors import AutoplanError, InfeasibleError
+from autoplan.errors import AutoplanError, InfeasibleError, UnsupportedError
 from autoplan.planning.answers import plannable
 from autoplan.plans import Plan
 from autoplan.plans.standing import Alternative, Choice, differences
@@ -29,6 +29,11 @@ def explain_choice(
     reasons where no layout is feasible.
     """
     job = plannable(job)
+    if job.choices:
+        raise UnsupportedError(
+            "a choice is explained for one number of devices and one batch: set devices and"
+            " workload.global_batch_size to one each, or name a layout"
+        )
     from autoplan.search import search
 
     alone = replace(job, objectives=("step_time",))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autoplan.costs.predict import predict
-from autoplan.planning.answers import plannable, read_layout
+from autoplan.planning.answers import chosen, plannable, read_layout
 from autoplan.planning.remedies import remedies_of
 from autoplan.planning.standing import refusal_of, standing_of
 from autoplan.plans import Plan, broken_rules
@@ -31,7 +31,7 @@ def explain(
     that breaks rules has those, and the nearest one that breaks none. Raises LayoutError for a text that
     names no layout.
     """
-    job = plannable(job)
+    job = chosen(plannable(job), layout)
     layout = read_layout(job, layout)
     if broken_rules(job, layout):
         return refusal_of(job, layout)

@@ -29,6 +29,11 @@ def suggested(front: Front, *, progress: Callable[[int, int, str], None] = lambd
     """
     if front.feasible:
         return front
+    if front.answers:
+        # The more devices, the closer to a plan: what would help there is what is asked for first.
+        most = max(front.answers, key=lambda answer: answer.job.cluster.devices)
+        helped = suggested(most, progress=progress)
+        return replace(front, suggestions=helped.suggestions, clash=helped.clash)
     question = _Question(front.job)
     found = []
     for done, kind in enumerate(KINDS):

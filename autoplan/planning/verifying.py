@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autoplan.catalog import read_file
+from autoplan.errors import UnsupportedError
 from autoplan.planning.answers import plannable
 from autoplan.plans.verdict import Verdict
 from autoplan.schema.job import Job
@@ -31,6 +32,11 @@ def verify(
     """
     saved = read_front(read_file(Path(file)), name=str(file))
     planned = plannable(job_from(saved.resolved, name=str(file)))
+    if planned.choices or planned.rules:
+        raise UnsupportedError(
+            f"{file} is for several devices or batches, or under rules of its own: such answers cannot be"
+            " verified yet; plan one number of devices without `rules` to verify it"
+        )
     now = None if job is None else plannable(job)
     from autoplan.proof import checks_of
 

@@ -77,6 +77,8 @@ class Front:
     reasons: tuple[str, ...] = ()
     clash: tuple[str, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
+    #: The fronts for each number of devices and each batch, where the job asks for several.
+    answers: tuple[Front, ...] = ()
 
     @property
     def feasible(self) -> bool:

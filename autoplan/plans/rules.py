@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from autoplan.costs.arrays import Candidates, Ints
 from autoplan.costs.residency import host_bytes
 from autoplan.costs.scope import scope_of
+from autoplan.plans.own_rules import breaks, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, Layout
+from autoplan.schema.relation import FALSE, Node
 from autoplan.units import format_bytes
 
 __all__ = ["Rule", "broken_rules", "rules_for"]
@@ -47,14 +49,22 @@ def _divides(number: int, degree: Ints) -> Mask:
 
 
 def rules_for(job: Job) -> list[Rule]:
-    """Return the rules of ``job``'s model, devices, workload, stack and search, in this order."""
+    """Return the rules of ``job``'s model, devices, workload, stack, search and user, in this order.
+
+    A rule of the user that is about single stages is kept by every candidate that has some layout left by it.
+    """
     return [
         *_model_rules(job),
         *_job_rules(job),
         *_stack_rules(job),
         *_memory_rules(job),
         *_search_rules(job),
+        *(Rule(own.sentence, _not_broken(job, own.relation)) for own in own_rules(job)),
     ]
+
+
+def _not_broken(job: Job, relation: Node) -> Callable[[Candidates], Mask]:
+    return lambda c: np.array([left != FALSE for left in what_is_left(job, relation, c)], dtype=bool)
 
 
 def _model_rules(job: Job) -> Iterator[Rule]:
@@ -185,7 +195,8 @@ def broken_rules(job: Job, layout: Layout) -> list[str]:
     """
     candidates = Candidates.of([layout])
     broken = [r.sentence for r in rules_for(job) if not r.keeps(candidates)[0]]
-    return [*broken, *_stage_rules(job, layout)]
+    own = [rule.sentence for rule in own_rules(job) if breaks(job, rule.relation, layout)]
+    return [*dict.fromkeys([*broken, *own]), *_stage_rules(job, layout)]
 
 
 def _stage_rules(job: Job, layout: Layout) -> Iterator[str]:

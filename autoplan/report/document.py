@@ -16,12 +16,15 @@ import numpy as np
 from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.parameters import total_parameters
 from autoplan.costs.predict import StageMemory
-from autoplan.plans import Explanation, Front, Plan, Remedy, Standing, Suggestion
+from autoplan.costs.price import cost_per_step, energy_per_step, steps_per_billion_tokens
+from autoplan.plans import Certificate, Explanation, Front, Plan, Remedy, Standing, Suggestion
 from autoplan.plans.explanation import judged_bytes, judged_stage
 from autoplan.plans.plan import layout_fields
+from autoplan.plans.questions import batch_of
 from autoplan.plans.standing import Difference
 from autoplan.report.memory_bars import MomentBar, moment_bars
 from autoplan.report.provenance import provenance
+from autoplan.report.questions import at_batch
 from autoplan.report.standing_words import standing_sentence
 from autoplan.report.words import count_words
 from autoplan.schema.job import Job
@@ -53,11 +56,9 @@ def front_document(front: Front) -> Document:
     return {
         "schema": SCHEMA,
         "job": job_document(front.job),
-        "front": [brief(plan) for plan in front.plans],
-        "certificate": {
-            **plain(front.certificate),
-            "solver_parameters": dict(front.certificate.solver_parameters),
-        },
+        "front": [_asked(at_batch(front.job, plan), plan, brief(plan)) for plan in front.plans],
+        "answers": [_answer(front, answer) for answer in front.answers],
+        "certificate": _certificate(front.certificate),
         "rejected": plain(front.rejected),
         "reasons": plain(front.reasons),
         "clash": plain(front.clash),
@@ -72,7 +73,7 @@ def plan_document(job: Job, plan: Plan) -> Document:
     return {
         "schema": SCHEMA,
         "job": job_document(job),
-        **_plan(plan),
+        **_asked(job, plan, _plan(plan)),
         "provenance": plain(provenance(job)),
     }
 
@@ -199,6 +200,62 @@ def brief(plan: Plan) -> Document:
     return document
 
 
+def _certificate(certificate: Certificate) -> Document:
+    return {**plain(certificate), "solver_parameters": dict(certificate.solver_parameters)}
+
+
+def _asked(job: Job, plan: Plan, document: Document) -> Document:
+    """Return ``document`` of a plan with what it is predicted to cost, and for which devices and batch."""
+    return {**document, "predicted": {**document["predicted"], **_question(job, plan)}}
+
+
+def _question(job: Job, plan: Plan) -> Document:
+    seconds, steps = plan.predicted.step_seconds, steps_per_billion_tokens(job)
+    money, joules = cost_per_step(job, seconds), energy_per_step(job, seconds)
+    return {
+        "devices": plan.layout.devices,
+        "global_batch_size": job.workload.global_batch_size,
+        "cost": None
+        if money is None or job.price is None
+        else {
+            "per_step": money,
+            "per_billion_tokens": money * steps,
+            "currency": job.price.currency,
+            "date": job.price.date,
+        },
+        "energy": None
+        if joules is None
+        else {
+            "joules_per_step": joules,
+            "joules_per_billion_tokens": joules * steps,
+            "kind": "estimate",
+            "basis": "every device at its power limit for the whole step",
+        },
+    }
+
+
+def _answer(front: Front, answer: Front) -> Document:
+    """Return the answer for one number of devices and batch; its plans are marked if on the whole front."""
+    best = {(plan.layout, batch_of(plan)) for plan in front.plans}
+    return {
+        "devices": answer.job.cluster.devices,
+        "global_batch_size": answer.job.workload.global_batch_size,
+        "plans": [
+            {
+                "layout_string": plan.layout_string,
+                "step_seconds": plan.predicted.step_seconds,
+                "tokens_per_second": plan.predicted.tokens_per_second,
+                "peak_memory_bytes_per_device": plan.predicted.peak_memory_bytes_per_device,
+                "on_front": (plan.layout, batch_of(plan)) in best,
+            }
+            for plan in answer.plans
+        ],
+        "certificate": _certificate(answer.certificate),
+        "rejected": plain(answer.rejected),
+        "reasons": plain(answer.reasons),
+    }
+
+
 def job_document(job: Job) -> Document:
     """Return what a job asks for, in short."""
     cluster = job.cluster
@@ -217,7 +274,13 @@ def job_document(job: Job) -> Document:
         "adapters": job.adapters.model_dump(mode="json") if job.adapters else None,
         "search": job.search.model_dump(mode="json"),
         "limits": _limits(job),
+        "rules": [rule.model_dump(mode="json") for rule in job.rules],
         "objectives": list(job.objectives),
+        "price": job.price.model_dump(mode="json") if job.price else None,
+        "choices": [
+            {"devices": choice.cluster.devices, "global_batch_size": choice.workload.global_batch_size}
+            for choice in job.choices
+        ],
     }
 
 
@@ -227,6 +290,10 @@ def _limits(job: Job) -> Document:
         "memory_headroom": limits.memory_headroom,
         "peak_memory_bytes": limits.peak_memory,
         "step_time_seconds": limits.step_time,
+        "tokens_per_second": limits.tokens_per_second,
+        "devices": limits.devices,
+        "cost_per_billion_tokens": limits.cost,
+        "energy_joules_per_billion_tokens": limits.energy,
         "memory_confidence": limits.memory_confidence,
         "memory_limit_bytes_per_device": memory_limit_bytes(job),
     }

@@ -14,6 +14,7 @@ from autoplan.schema.grid import GridSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, NodeSpec
 from autoplan.schema.job import JobSpec
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.question import batches_of
 from autoplan.schema.stack import StackSpec
 from autoplan.units import format_bytes, format_count, format_rate
 
@@ -47,6 +48,15 @@ def _bytes_a_second(rate: float) -> str:
 
 def _comma(number: int) -> str:
     return f"{number:,}"
+
+
+def _commas(numbers: int | list[int]) -> str:
+    return ", ".join(map(_comma, numbers)) if isinstance(numbers, list) else _comma(numbers)
+
+
+def _numbers(values: tuple[int, ...]) -> int | list[int]:
+    """Return one number, or several as a list."""
+    return values[0] if len(values) == 1 else list(values)
 
 
 _TITLE: Final = Fact("title", "title")
@@ -83,9 +93,9 @@ COLUMNS: Final[dict[EntryKind, tuple[Fact, ...]]] = {
     ),
     "job": (
         Fact("model", "model"),
-        Fact("devices", "devices", _comma, number=True),
+        Fact("devices", "devices", _commas, number=True),
         Fact("hardware", "hardware"),
-        Fact("global_batch_size", "sequences", _comma, number=True),
+        Fact("global_batch_size", "sequences", _commas, number=True),
         Fact("sequence_length", "tokens each", _comma, number=True),
     ),
     "grid": (
@@ -157,9 +167,9 @@ def _model(entry: ModelSpec) -> Facts:
 def _job(entry: JobSpec) -> Facts:
     return {
         "model": entry.model,
-        "devices": entry.devices,
+        "devices": _numbers(entry.devices) if isinstance(entry.devices, tuple) else entry.devices,
         "hardware": entry.hardware,
-        "global_batch_size": entry.workload.global_batch_size,
+        "global_batch_size": _numbers(batches_of(entry.workload.global_batch_size)),
         "sequence_length": entry.workload.sequence_length,
     }
 

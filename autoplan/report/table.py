@@ -15,6 +15,7 @@ from autoplan.plans import Front, Plan
 from autoplan.report.breakdown import GIB, beside, memory_table, time_table
 from autoplan.report.columns import GAP, Column, columns_table, total_width
 from autoplan.report.pictures import bar, spread
+from autoplan.report.questions import answers_table, question_columns, question_sentences
 from autoplan.report.suggestions import suggestion_lines
 from autoplan.report.terminal import Terminal, render
 from autoplan.report.words import (
@@ -28,6 +29,7 @@ from autoplan.report.words import (
     space_sentence,
     wrap_parts,
 )
+from autoplan.schema.job import Job
 
 __all__ = ["MOST_ROWS", "front_table", "heading", "listed"]
 
@@ -79,15 +81,16 @@ def _infeasible(front: Front) -> Iterator[RenderableType]:
 def _feasible(front: Front, terminal: Terminal, *, all_plans: bool) -> Iterator[RenderableType]:
     plans, count = front.plans, len(front.plans)
     rows = spread(count, count if all_plans else MOST_ROWS)
-    yield _plans_table([(row + 1, plans[row]) for row in rows], terminal)
+    yield _plans_table(front.job, [(row + 1, plans[row]) for row in rows], terminal)
     if len(rows) < count:
         yield Text(f"({count - len(rows)} more: --all or --format json)", style="dim")
     yield Text("")
-    yield _fastest(plans[0], count)
-    fastest = plans[0].predicted
+    yield from answers_table(front, terminal)
+    yield _fastest(min(plans, key=lambda plan: plan.predicted.step_seconds), count)
+    fastest = min((plan.predicted for plan in plans), key=lambda predicted: predicted.step_seconds)
     yield from beside((time_table(fastest, terminal), memory_table(fastest, terminal)), terminal)
     yield Text("")
-    yield from listed(front_sentences(front))
+    yield from listed([*question_sentences(front), *front_sentences(front)])
 
 
 def _fastest(plan: Plan, count: int) -> Text:
@@ -96,8 +99,9 @@ def _fastest(plan: Plan, count: int) -> Text:
     return Text(label, no_wrap=True, overflow="ignore").append(plan.layout_string, style="green")
 
 
-def _plans_table(plans: Sequence[tuple[int, Plan]], terminal: Terminal) -> Table:
-    columns = _columns([plan for _, plan in plans], terminal)
+def _plans_table(job: Job, plans: Sequence[tuple[int, Plan]], terminal: Terminal) -> Table:
+    asked = question_columns(job, [plan for _, plan in plans])
+    columns = [*asked, *_columns([plan for _, plan in plans], terminal, brief=bool(asked))]
     numbers = Column("#", tuple(str(number) for number, _ in plans))
     taken = total_width((numbers, *columns)) + GAP
     layouts = tuple(
@@ -107,14 +111,14 @@ def _plans_table(plans: Sequence[tuple[int, Plan]], terminal: Terminal) -> Table
     return columns_table((numbers, Column("layout", layouts, "left"), *columns), terminal)
 
 
-def _columns(plans: Sequence[Plan], terminal: Terminal) -> list[Column]:
+def _columns(plans: Sequence[Plan], terminal: Terminal, *, brief: bool) -> list[Column]:
     predictions = [plan.predicted for plan in plans]
     step, within = _step_columns(predictions, terminal)
     tokens = Column("tokens/s\n/device", tuple(f"{p.tokens_per_second_per_device:,.0f}" for p in predictions))
     use = Column("MFU\n(%)", tuple(_percent(p.model_flops_utilization) for p in predictions))
     memory = _memory_columns(predictions, terminal)
     bubble = Column("bubble\n(%)", tuple(_percent(p.bubble_share) for p in predictions))
-    if terminal.width < _ROOMY:
+    if brief or terminal.width < _ROOMY:
         return [step, use, *memory[:2]]
     return [step, within, tokens, use, *memory, bubble]
 

@@ -49,17 +49,30 @@ def job_lines(job: Job, terminal: Terminal) -> tuple[str, str]:
     cluster, work, dot = job.cluster, job.workload, f" {terminal.dot} "
     model = job.model.title or job.model.name
     size = format_count(total_parameters(job.model))
-    what = f"{model} ({size} parameters) on {cluster.devices} {terminal.times} {cluster.device.title}"
-    nodes = f"{cluster.nodes} nodes" if cluster.nodes > 1 else "1 node"
+    numbers = _alternatives([choice.cluster.devices for choice in job.choices or (job,)])
+    what = f"{model} ({size} parameters) on {numbers} {terminal.times} {cluster.device.title}"
+    counts = dict.fromkeys(choice.cluster.nodes for choice in job.choices or (job,))
+    nodes = "1 node" if list(counts) == [1] else f"{_alternatives(list(counts))} nodes"
+    batches = _alternatives([choice.workload.global_batch_size for choice in job.choices or (job,)])
     conditions = (
         f"{nodes} {cluster.node.name}",
         job.stack.title,
-        f"{work.global_batch_size:,} sequences of {work.sequence_length:,} tokens a step",
+        f"{batches} sequences of {work.sequence_length:,} tokens a step",
         job.precision,
         job.optimizer,
         f"limit {format_bytes(memory_limit_bytes(job))} a device",
     )
     return what, dot.join(conditions)
+
+
+def _alternatives(numbers: Sequence[int]) -> str:
+    """Return each number once.
+
+    >>> _alternatives([2, 4, 4, 8]), _alternatives([1024])
+    ('2, 4 or 8', '1,024')
+    """
+    *most, last = (f"{number:,}" for number in dict.fromkeys(numbers))
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:

@@ -24,6 +24,7 @@ __all__ = [
     "Bytes",
     "FlopRate",
     "Frozen",
+    "Joules",
     "NumberKind",
     "Seconds",
     "Share",
@@ -75,6 +76,7 @@ FlopRate = Annotated[float, *_quantity("FLOP/s", "312 TFLOP/s")]
 Seconds = Annotated[float, *_quantity("seconds", "5 us")]
 Share = Annotated[float, *_quantity("share", "6 %"), Field(le=1)]
 Watts = Annotated[float, *_quantity("watts", "400 W")]
+Joules = Annotated[float, *_quantity("joules", "250 kWh")]
 
 
 class Sourced(Frozen):

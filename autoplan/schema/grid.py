@@ -111,8 +111,8 @@ def canonical(value: Plain) -> str:
 def job_keys() -> tuple[str, ...]:
     """Return the dotted keys of a job that a grid may set.
 
-    >>> [key for key in job_keys() if key.startswith("workload")]
-    ['workload', 'workload.sequence_length', 'workload.global_batch_size']
+    >>> [key for key in job_keys() if key.startswith("adapters")]
+    ['adapters', 'adapters.rank', 'adapters.targets']
     """
     return tuple(key for key in _keys_below(unfold(JobSpec), "") if key not in _NOT_SWEPT)
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from autoplan.schema.base import Bytes, Frozen, Seconds, Share
+from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
 from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.layout import Schedule
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.question import Batches, PriceSpec, distinct
+from autoplan.schema.relation import Node
+from autoplan.schema.relation_text import parse_relation
 from autoplan.schema.stack import StackSpec
 
 __all__ = [
@@ -25,21 +28,17 @@ __all__ = [
     "Optimizer",
     "Precision",
     "RecomputeMode",
+    "RuleSpec",
     "SearchSpec",
     "Workload",
+    "WorkloadSpec",
 ]
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 Optimizer = Literal["adamw", "adam", "sgd", "adamw-8bit", "adamw-bf16", "lion", "muon"]
 Offload = Literal["none", "optimizer"]
 RecomputeMode = Literal["none", "selective", "full"]
-Objective = Literal["step_time", "peak_memory"]
-
-
-def _distinct(values: tuple[int, ...]) -> tuple[int, ...]:
-    if len(set(values)) != len(values):
-        raise ValueError(f"{list(values)} holds a value twice")
-    return values
+Objective = Literal["step_time", "tokens_per_second", "peak_memory", "devices", "cost", "energy"]
 
 
 Degree = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -54,6 +53,20 @@ class Workload(Frozen):
     global_batch_size: int = Field(
         ge=1, le=10_000_000, description="sequences of one optimizer step, over all devices"
     )
+
+
+class WorkloadSpec(Frozen):
+    """What one optimizer step trains on, as a file says it: for one batch or several."""
+
+    sequence_length: int = Field(ge=1, le=100_000_000, description="tokens of one sequence")
+    global_batch_size: Batches = Field(
+        description="sequences of one optimizer step, over all devices; a list or a range {from, to} to plan"
+        " for each"
+    )
+
+
+def _in_general(workload: object) -> object:
+    return workload.model_dump() if isinstance(workload, Workload) else workload
 
 
 class SearchSpec(Frozen):
@@ -105,6 +118,50 @@ class Limits(Frozen):
         description="whether a layout fits by the upper end of its memory's interval, or by its centre",
     )
     step_time: Seconds | None = Field(default=None, description="longest optimizer step allowed")
+    tokens_per_second: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="least tokens a second of all devices together"
+    )
+    devices: Degree | None = Field(default=None, description="most devices to use")
+    cost: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="most that a billion tokens may cost, in the currency of the price"
+    )
+    energy: Joules | None = Field(
+        default=None, description="most energy of a billion tokens, by the devices' power limits"
+    )
+
+
+def _readable(rule: str) -> str:
+    parse_relation(rule)
+    return rule
+
+
+class RuleSpec(Frozen):
+    """A rule of the user's own: a relation that every layout must keep, and why."""
+
+    rule: Annotated[str, AfterValidator(_readable)] = Field(
+        description="a relation such as tp * pp <= 8 or layers[0] <= layers[-1]",
+        examples=["tp * pp <= 8"],
+    )
+    because: str | None = Field(
+        default=None, min_length=1, max_length=200, description="the reason, which explanations repeat"
+    )
+
+    @property
+    def relation(self) -> Node:
+        """The relation, read."""
+        return parse_relation(self.rule)
+
+
+def _as_mapping(rule: object) -> object:
+    """Return a rule that is written as text alone as the mapping that it is short for."""
+    if isinstance(rule, str):
+        return {"rule": rule}
+    if not isinstance(rule, dict | RuleSpec):
+        raise ValueError("a rule is text, such as 'tp * pp <= 8', or a mapping {rule: ..., because: ...}")  # noqa: TRY004
+    return rule
+
+
+OwnRule = Annotated[RuleSpec, BeforeValidator(_as_mapping, json_schema_input_type=str | RuleSpec)]
 
 
 class JobSpec(Frozen):
@@ -116,10 +173,11 @@ class JobSpec(Frozen):
         min_length=1, description="a name in specs/models, a path to such a file, or a config.json"
     )
     hardware: str = Field(min_length=1, description="a name in hardware/ or a path to such a file")
-    devices: Degree | Annotated[tuple[Degree, ...], Field(min_length=1)] | None = Field(
-        default=None,
-        description="devices to use; all of the hardware when left out; a list is read but not planned yet",
-    )
+    devices: (
+        Degree
+        | Annotated[tuple[Degree, ...], Field(min_length=1, max_length=64), AfterValidator(distinct)]
+        | None
+    ) = Field(default=None, description="devices to use, or a list to plan for each; all when left out")
     stack: str | None = Field(
         default=None,
         min_length=1,
@@ -132,7 +190,9 @@ class JobSpec(Frozen):
         description="whose curves price the device: a name in costmodels/kernels or a path to such a file;"
         " the device's own if left out",
     )
-    workload: Workload = Field(description="what one optimizer step trains on")
+    workload: Annotated[WorkloadSpec, BeforeValidator(_in_general)] = Field(
+        description="what one optimizer step trains on"
+    )
     precision: Precision = Field(default="bf16", description="number format of the matrix products")
     optimizer: Optimizer = Field(default="adamw", description="optimizer, which sets the state to keep")
     adapters: AdapterSpec | None = Field(
@@ -140,9 +200,17 @@ class JobSpec(Frozen):
     )
     search: SearchSpec = Field(default_factory=SearchSpec, description="what may be chosen")
     limits: Limits = Field(default_factory=Limits, description="hard limits")
-    objectives: Annotated[tuple[Objective, ...], Field(min_length=1), AfterValidator(_distinct)] = Field(
-        default=("step_time", "peak_memory"), description="what to make small; the front trades them"
+    rules: Annotated[tuple[OwnRule, ...], Field(max_length=50)] = Field(
+        default=(), description="relations that every layout must keep, beside the built-in rules"
     )
+    objectives: Annotated[tuple[Objective, ...], Field(min_length=1), AfterValidator(distinct)] | None = (
+        Field(
+            default=None,
+            description="what the front trades; left out: step_time and peak_memory, and devices and"
+            " tokens_per_second where there are several numbers of devices and batches",
+        )
+    )
+    price: PriceSpec | None = Field(default=None, description="what a device costs an hour, and when")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,4 +242,8 @@ class Job:
     adapters: AdapterSpec | None = None
     search: SearchSpec = field(default_factory=SearchSpec)
     limits: Limits = field(default_factory=Limits)
+    rules: tuple[RuleSpec, ...] = ()
     objectives: tuple[Objective, ...] = ("step_time", "peak_memory")
+    price: PriceSpec | None = None
+    #: The jobs to plan for, where there are several numbers of devices or batches; this is the first.
+    choices: tuple[Job, ...] = ()

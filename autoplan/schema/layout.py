@@ -11,13 +11,14 @@ recomputed whole, and ``offload=optimizer`` keeps the optimizer's state in host 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from autoplan.errors import LayoutError
 
-__all__ = ["SCHEDULES", "Layout", "Schedule", "even_stages", "parse_layout"]
+__all__ = ["SCHEDULES", "Layout", "Schedule", "devices_of", "even_stages", "parse_layout"]
 
 Schedule = Literal["1f1b", "gpipe", "interleaved"]
 
@@ -165,6 +166,19 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
         cp=cp,
         ep=numbers.get("ep", 1),
     )
+
+
+def devices_of(text: str) -> int:
+    """Return how many devices the degrees in a layout string ask for; one of what is left out.
+
+    >>> devices_of("tp=2,pp=2,dp=4,mbs=1")
+    16
+    """
+    fields, problems = _split(text)
+    numbers = [_number(key, fields[key], problems) for key in ("tp", "pp", "dp", "cp") if key in fields]
+    if problems:
+        raise LayoutError(problems)
+    return math.prod(numbers)
 
 
 def _split(text: str) -> tuple[dict[str, str], list[str]]:

@@ -12,10 +12,12 @@ from autoplan.costs.predict import predict_all
 from autoplan.errors import UnsupportedError
 from autoplan.plans import Certificate, Front, Plan, Rejection
 from autoplan.plans.patience import ENDLESS, Patience
+from autoplan.plans.questions import inner_objectives, step_limit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.resolved import hashes
 from autoplan.search.bounds import least_memory
+from autoplan.search.clashes import own_clash
 from autoplan.search.group import Group, priced
 from autoplan.search.infeasible import reasons_of, short_of_memory
 from autoplan.search.model import solver_parameters, solver_version
@@ -29,6 +31,8 @@ Progress: TypeAlias = Callable[[int, float], None]
 
 #: Plans on a front differ by at least this share in an objective.
 THINNING = 0.01
+
+_CLASH = "of the degrees that keep every other rule, none has a layout within the limits that keeps"
 
 
 def search(
@@ -46,6 +50,10 @@ def search(
     the first alone, and no reasons where there is none. When ``patience`` ends, the best so far is. Raises
     UnsupportedError where there is none yet.
     """
+    most_devices = job.limits.devices
+    if most_devices is not None and job.cluster.devices > most_devices:
+        reason = f"limits.devices allows {most_devices}, and this asks for {job.cluster.devices}"
+        return Front(job, (), _infeasible(job, Space((), 0, 0, ())), (), (reason,))
     space = space_of(job)
     machine, modes = machine_of(job), recompute_modes(job)
     even = job.search.stages == "even" or not job.stack.rules.uneven_stages
@@ -55,15 +63,17 @@ def search(
     if not fitting:
         return _nothing(job, space, rejected, reasons_of(job, groups, None))
     limit = memory_limit_bytes(job)
-    ceiling = job.limits.step_time or _longest_seconds(fitting)
+    most = step_limit(job)
+    ceiling = most[0] if most else _longest_seconds(fitting)
     scale = Scale.of(ceiling, limit)
     walk = Walk(fitting, scale, ceiling, patience)
     found = []
-    for plan in walk.front(scale.memory_limit_ticks(limit), thinning):
+    limit_ticks = scale.memory_limit_ticks(limit)
+    for plan in walk.front(limit_ticks, thinning):
         found.append(plan)
         if progress is not None:
             progress(len(found), plan.memory_ticks * scale.tick_bytes / limit)
-        if fastest_only or job.objectives == ("step_time",):
+        if fastest_only or inner_objectives(job.objectives) == {"step_time"}:
             break
     if walk.stopped and not found:
         raise UnsupportedError(f"{_stopped(walk)} before any layout was found: narrow the job's `search`")
@@ -71,7 +81,9 @@ def search(
         return _nothing(job, space, rejected, ())
     if not found:
         fastest = _fastest_seconds(fitting, limit)
-        return _nothing(job, space, rejected, reasons_of(job, groups, fastest))
+        clash = own_clash(job, fitting, lambda g: Walk(g, scale, ceiling).fastest(limit_ticks) is not None)
+        reasons = (f"{_CLASH}: {'; '.join(clash)}",) if clash else reasons_of(job, groups, fastest)
+        return _nothing(job, space, rejected, reasons)
     first, found = found[0], _wanted(job, walk, found)
     layouts = [_layout(fitting, f) for f in found]
     plans = [Plan(*pair) for pair in zip(layouts, predict_all(job, layouts), strict=True)]
@@ -119,11 +131,12 @@ def _undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
 
 def _wanted(job: Job, walk: Walk, found: list[Found]) -> list[Found]:
     """Return what the job's objectives ask for: one end of the front, or all of it."""
-    if job.objectives == ("peak_memory",) and not walk.stopped:
+    wanted = inner_objectives(job.objectives)
+    if wanted == {"peak_memory"} and not walk.stopped:
         # The walk has asked for less memory than this, and found nothing.
         walk.forget()
         return [found[-1], *walk.front(found[-1].memory_ticks - 1, 0.0)][-1:]
-    return found[-1:] if job.objectives == ("peak_memory",) else found
+    return found[-1:] if wanted == {"peak_memory"} else found
 
 
 def _fastest_seconds(groups: Sequence[Group], limit: float) -> float | None:

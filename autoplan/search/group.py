@@ -15,10 +15,13 @@ from autoplan.costs.scope import microbatches
 from autoplan.costs.stage import Stages
 from autoplan.costs.step import price_stages
 from autoplan.costs.turns import Amount, Largest, pipeline_time
+from autoplan.plans.own_rules import OwnRule, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
+from autoplan.schema.relation import Node
+from autoplan.search.own_mixes import StageRules, parts_of, stage_rules
 
-__all__ = ["Group", "Schedule", "priced"]
+__all__ = ["Group", "Schedule", "own_parts", "priced"]
 
 #: Entries of one array [C, p, L] that are worked on at once: 16 MB of floats.
 _BLOCK = 2_000_000
@@ -43,7 +46,8 @@ class Schedule(NamedTuple):
 class Group:
     """Candidates of one pipeline depth and their stage coefficients.
 
-    ``m`` microbatches and ``v`` virtual stages have shape [C].
+    ``m`` microbatches and ``v`` virtual stages have shape [C]. ``rules`` holds what the user's own rules
+    leave to decide for each candidate, as parts that all have to hold; empty where they leave nothing.
     """
 
     layers: int
@@ -54,6 +58,7 @@ class Group:
     m: Array
     v: Array
     gpipe: NDArray[np.bool_]
+    rules: tuple[tuple[Node, ...], ...] = ()
 
     @property
     def pp(self) -> int:
@@ -76,7 +81,16 @@ class Group:
             m=self.m[index],
             v=self.v[index],
             gpipe=self.gpipe[index],
+            rules=tuple(self.rules[i] for i in index.tolist()) if self.rules else (),
         )
+
+    def parts(self, position: int) -> tuple[Node, ...]:
+        """Return what the user's own rules leave to decide for the candidate at ``position``."""
+        return self.rules[position] if self.rules else ()
+
+    def stage_rules(self, position: int) -> tuple[StageRules, ...]:
+        """Return what they say about each stage."""
+        return stage_rules(self.parts(position), self.pp)
 
     def layout(
         self, position: int, layers: Sequence[int], selective: Sequence[int], full: Sequence[int]
@@ -150,4 +164,15 @@ def priced(job: Job, candidates: Candidates, machine: Machine, modes: frozenset[
         m=microbatches(job, candidates),
         v=candidates.vpp.astype(np.float64),
         gpipe=candidates.schedule == SCHEDULES.index("gpipe"),
+        rules=own_parts(job, candidates, own_rules(job)),
     )
+
+
+def own_parts(job: Job, candidates: Candidates, rules: Sequence[OwnRule]) -> tuple[tuple[Node, ...], ...]:
+    """Return what ``rules`` leave to decide for each candidate, as parts that all have to hold.
+
+    Empty where they leave nothing for any.
+    """
+    left = [what_is_left(job, rule.relation, candidates) for rule in rules]
+    parts = tuple(tuple(dict.fromkeys(parts_of(nodes))) for nodes in zip(*left, strict=True))
+    return parts if any(parts) else ()

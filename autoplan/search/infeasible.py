@@ -9,6 +9,7 @@ import numpy as np
 from autoplan.costs.footprint import memory_limit_bytes, stage_needed
 from autoplan.costs.predict import predict
 from autoplan.plans import Rejection
+from autoplan.plans.questions import step_limit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.search.bounds import least_memory, least_stage_memory
@@ -95,11 +96,9 @@ def reasons_of(job: Job, groups: Sequence[Group], fastest: float | None) -> tupl
             f"{job.cluster.device.title} that may be used"
         )
         return missed, _state_sentence(job, layout)
-    wanted = job.limits.step_time or 0.0
-    late = (
-        f"step time: the fastest layout that fits takes {format_seconds(fastest)} a step, and "
-        f"limits.step_time allows {format_seconds(wanted)}"
-    )
+    most = step_limit(job)
+    allowed = most[1] if most else "no limit is set"
+    late = f"step time: the fastest layout that fits takes {format_seconds(fastest)} a step, and {allowed}"
     return (late,)
 
 

@@ -2,13 +2,16 @@
 
 The pipeline's time never falls when a stage's backward grows (``costs.turns``), so for given layers of a
 stage the mix with the least recompute time that fits is the fastest: the rest is left out, safely, but for
-what a longer backward hides of the tail (``tails`` adds mixes for that). Which stage holds how many layers is
-left to the solver.
+what a longer backward hides of the tail (``tails`` adds mixes for that). Where the user's own rules tell
+mixes apart, that holds among those they do not (``own_mixes``). Which stage holds how many layers is left to
+the solver.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -17,10 +20,12 @@ from numpy.typing import NDArray
 from autoplan.costs.arrays import Array
 from autoplan.costs.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail
+from autoplan.schema.relation import Known, Node, Uniform, left_of
 from autoplan.search.group import Group, Schedule
+from autoplan.search.own_mixes import StageRules, across, keeps
 from autoplan.search.scaling import Scale
 
-__all__ = ["Menu", "Option", "menu_of"]
+__all__ = ["Menu", "Option", "menu_of", "mixes", "priced_mixes"]
 
 
 class Option(NamedTuple):
@@ -40,11 +45,13 @@ class Option(NamedTuple):
 class Menu:
     """What the solver chooses from for one candidate: one tuple of options a stage.
 
-    A step takes the ``pipeline_time`` of the schedule, and the longest tail.
+    A step takes the ``pipeline_time`` of the schedule, and the longest tail. ``rules`` are what the user's
+    own rules say across stages.
     """
 
     stages: tuple[tuple[Option, ...], ...]
     schedule: Schedule
+    rules: tuple[Node, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -60,11 +67,30 @@ class Menu:
         """Whether no stage has a choice."""
         return all(len(row) == 1 for row in self.stages)
 
+    @property
+    def quickest(self) -> Menu:
+        """The menu with one option for each number of layers of a stage, the quickest: the first of them."""
+        if not self.rules:
+            return self
+        rows = (tuple({o.layers: o for o in reversed(row)}.values())[::-1] for row in self.stages)
+        return replace(self, stages=tuple(rows))
 
-def menu_of(group: Group, position: int, limit: float, offered: Array, scale: Scale) -> Menu:
+    def keeps_rules(self, options: Sequence[Option]) -> bool:
+        """Return whether one option a stage keeps what the rules say across stages."""
+        if not self.rules:
+            return True
+        names = ("layers", "selective", "full")
+        entries = {(name, i): getattr(o, name) for name in names for i, o in enumerate(options)}
+        return keeps(self.rules, entries, len(options))
+
+
+def menu_of(
+    group: Group, position: int, limit: float, offered: Array, scale: Scale, *, longest: float = inf
+) -> Menu:
     """Return the menu of the candidate at ``position`` with every device within ``limit`` bytes.
 
-    ``offered`` [p, L] marks layer counts worth offering to a stage: those of finite value.
+    ``offered`` [p, L] marks layer counts worth offering to a stage: those of finite value. Options of more
+    than ``longest`` seconds may be left out.
     """
     v = int(group.v[position])
     wanted = np.isfinite(offered)
@@ -78,7 +104,119 @@ def menu_of(group: Group, position: int, limit: float, offered: Array, scale: Sc
             tuple(o for o, fit in zip(row, keep, strict=True) if fit)
             for row, keep in zip(options, fits.tolist(), strict=True)
         )
-    return Menu(stages=stages, schedule=group.schedule(position))
+        if group.parts(position):
+            stages = _kept_by_rules(group, position, stages, wanted, (limit, longest), scale)
+    return Menu(stages, group.schedule(position), across(group.parts(position)))
+
+
+def _kept_by_rules(
+    group: Group,
+    position: int,
+    stages: tuple[tuple[Option, ...], ...],
+    wanted: NDArray[np.bool_],
+    most: tuple[float, float],
+    scale: Scale,
+) -> tuple[tuple[Option, ...], ...]:
+    """Return ``stages`` with the options that keep the user's own rules, and each that rules tell apart.
+
+    ``most`` holds the bytes and the seconds that a stage may take.
+    """
+    rows = []
+    for row, rules in zip(stages, group.stage_rules(position), strict=True):
+        if rules.of_recompute:
+            counts = (np.flatnonzero(wanted[rules.stage]) + 1).tolist()
+            found = [_told_apart(group, position, rules, n, most, scale) for n in counts]
+            rows.append(tuple(option for options in found for option in options))
+        else:
+            none = np.zeros(1)
+            rows.append(tuple(o for o in row if rules.allows(o.layers, none, none)[0]))
+    uniform = left_of(Uniform("recompute"), Known({}, group.pp)) in group.parts(position)
+    return _on_every_stage(rows, group.layers) if uniform else tuple(rows)
+
+
+def _on_every_stage(rows: Sequence[tuple[Option, ...]], layers: int) -> tuple[tuple[Option, ...], ...]:
+    """Return the options of ways to recompute that every stage offers, for all ``layers`` between them."""
+    held: dict[object, list[int]] = {}
+    for i, row in enumerate(rows):
+        for option in row:
+            for way in _ways(option):
+                most = held.setdefault(way, [0] * len(rows))
+                most[i] = max(most[i], option.layers)
+    kept = {way for way, most in held.items() if min(most) > 0 and sum(most) >= layers}
+    return tuple(tuple(o for o in row if not kept.isdisjoint(_ways(o))) for row in rows)
+
+
+def _ways(option: Option) -> Iterator[object]:
+    """Yield how a stage recomputes: these counts, or all of its layers in one way."""
+    yield option.selective, option.full
+    if option.layers == option.full:
+        yield "full"
+    if option.layers == option.selective:
+        yield "selective"
+
+
+def _told_apart(
+    group: Group,
+    position: int,
+    rules: StageRules,
+    layers: int,
+    most: tuple[float, float],
+    scale: Scale,
+) -> list[Option]:
+    """Return the fastest of each kind of mixes that rules tell apart, for a stage of ``layers``.
+
+    The fastest of all comes first.
+    """
+    stage, held, v = (
+        group.stages.take((position, rules.stage)),
+        np.array(float(layers)),
+        int(group.v[position]),
+    )
+    limit, longest = most
+    selective, full = mixes(layers, group.modes)
+    memory, fits = stage_fits(stage.memory, held, selective, full, limit)
+    seconds = stage_forward(stage, held) + stage_backward(stage, held, selective, full)
+    left = np.flatnonzero((fits > 0) & (seconds <= longest))
+    left = left[rules.allows(layers, selective[left], full[left])]
+    order = left[np.lexsort((memory[left], seconds[left]))]
+    options = priced_mixes(stage, layers, selective[order], full[order], memory[order], v=v, scale=scale)
+    kinds: dict[tuple[int, ...], Option] = {}
+    for option in options:
+        kinds.setdefault(tuple(getattr(option, name) for name in sorted(rules.seen)), option)
+    return list(kinds.values())
+
+
+def mixes(layers: int, modes: frozenset[str]) -> tuple[Array, Array]:
+    """Return all numbers of selectively and of wholly recomputed layers that the modes allow."""
+    counts = np.arange(layers + 1.0)
+    selective, full = (x.ravel() for x in np.meshgrid(counts, counts))
+    again = selective + full
+    allowed = (
+        (again <= layers) & ((selective == 0) | ("selective" in modes)) & ((full == 0) | ("full" in modes))
+    )
+    if "none" not in modes:
+        allowed &= again == layers
+    return selective[allowed], full[allowed]
+
+
+def priced_mixes(
+    stage: Stages, layers: int, selective: Array, full: Array, memory: Array, *, v: int, scale: Scale
+) -> list[Option]:
+    """Return mixes of one stage (scalar coefficients) as options, with their ``memory`` [byte]."""
+    held = np.array(float(layers))
+    forward = np.broadcast_to(scale.step_ticks(stage_forward(stage, held) / v), selective.shape)
+    backward = scale.step_ticks(stage_backward(stage, held, selective, full) / v)
+    columns = (
+        np.full(selective.shape, layers),
+        selective.astype(np.int64),
+        full.astype(np.int64),
+        forward,
+        backward,
+        forward + backward,
+        scale.step_ticks(stage_tail(stage, held, selective, full).total),
+        scale.memory_ticks(memory),
+    )
+    return [Option(*entry) for entry in np.stack(columns, axis=-1).tolist()]
 
 
 def _options(

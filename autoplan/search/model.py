@@ -1,7 +1,8 @@
 """The constraint model: which candidate, and how many layers on each of its stages.
 
     pick[c]        candidate c is the layout's degrees, microbatch, ZeRO stage and schedule
-    hold[c, i, l]  stage i of candidate c holds l layers (with the recompute of its menu)
+    hold[c, i, l]  stage i of candidate c holds l layers (with the recompute of its menu; where the user's own
+                   rules tell mixes apart, there is one literal for each)
 
 Minimise the step time, and among equal times the peak memory. The time of a schedule is that of its longest
 path. Rows hold the paths that usually are; where the answer's own longest path is another, a row for it is
@@ -22,6 +23,7 @@ from autoplan.plans.patience import ENDLESS, Patience
 from autoplan.search.group import Schedule
 from autoplan.search.menus import Menu, Option
 from autoplan.search.paths import Passes, Paths
+from autoplan.search.relations import impose
 
 __all__ = ["Solution", "SolverStoppedError", "solve", "solver_parameters", "solver_version", "step_ticks"]
 
@@ -149,6 +151,7 @@ def _model(menus: Sequence[Menu], layers: int, ceiling: int, limit_ticks: int, p
         _one_option_a_stage(cp, c)
         _all_layers_are_held(cp, c, layers)
         _memory_covers_every_stage(cp, c, memory)
+        impose(cp, c.menu, c.pick, c.hold)
     # Objective: the time of each candidate, which is zero for one not picked.
     step = cp_model.LinearExpr.sum([_step(cp, c, ceiling, paths) for c in chosen])
     cp.add(step <= ceiling)
@@ -287,7 +290,8 @@ def _answer(model: _Model, work: float, patience: Patience) -> _Answer | None:
         raise SolverStoppedError
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
         return None
-    solution, objective = _read(model, solver), int(solver.best_objective_bound)
+    # A float may fall short of the whole number that it stands for.
+    solution, objective = _read(model, solver), round(solver.best_objective_bound)
     spent = solver.response_proto.deterministic_time
     return _Answer(solution, objective, spent, stopped=status == cp_model.FEASIBLE)
 

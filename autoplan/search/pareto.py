@@ -32,6 +32,10 @@ _TRIES = 2
 #: Candidates and options within this share of the best layout known are left to the solver: bounds
 #: exclude only what is clearly worse.
 _MARGIN = 0.005
+#: Steps, as shares of a candidate's bound, that are asked for in turn where the user's own rules matter.
+_GUESSES = (1.01, 1.04, 1.15, 1.5, 3.0)
+#: Share of a step that is less than any tick.
+_HALF_A_TICK = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,10 @@ class Walk:
         return step_down
 
     def _menu(self, group: Group, i: int, limit: float, best: float, lower: Bound) -> Menu:
-        return menu_of(group, i, limit, _offered(group, i, best, lower), self.scale)
+        busy = best * (1 + _MARGIN) - float(lower.tail[i])
+        longest = longest_stage(group.schedule(i), float(lower.stage_sum[i]), busy)
+        offered = _offered(group, lower.stage_seconds[i], longest)
+        return menu_of(group, i, limit, offered, self.scale, longest=longest)
 
     def fastest(self, limit_ticks: int) -> Found | None:
         """Return the fastest layout within the limit, of all layouts; None when there is none.
@@ -256,30 +263,71 @@ class Walk:
         self.bounds[group][index] = np.maximum(self.bounds[group][index], fresh.step_seconds)
         live: list[_Live] = []
         for i in np.argsort(fresh.step_seconds, kind="stable"):
-            lower = float(fresh.step_seconds[i])
-            if lower > best * (1 + _MARGIN):
+            lower = float(self.bounds[group][index[i]])
+            if fresh.step_seconds[i] > best * (1 + _MARGIN):
                 break
-            menu = self._menu(part, int(i), limit, best, fresh)
-            if not menu.empty:
-                incumbent = self._incumbent(menu)
-                rest = float(fresh.stage_sum[i]), float(fresh.tail[i])
-                live.append(_Live(group, int(index[i]), lower, incumbent, *rest, menu))
-                best = min(best, incumbent)
+            rest = float(fresh.stage_sum[i]), float(fresh.tail[i])
+            place = _Live(group, int(index[i]), lower, np.inf, *rest, Menu((), part.schedule(i)))
+            ask = self._asked if part.parts(i) else self._greedy
+            found = ask(place, part, int(i), fresh, limit, best)
+            if not found.menu.empty:
+                live.append(found)
+                best = min(best, found.incumbent_seconds)
         return live
+
+    def _greedy(self, place: _Live, part: Group, i: int, lower: Bound, limit: float, best: float) -> _Live:
+        """Return the candidate with its menu and the step of a layout found at once."""
+        menu = self._menu(part, i, limit, best, lower)
+        return replace(place, menu=menu, incumbent_seconds=self._incumbent(menu))
+
+    def _asked(self, place: _Live, part: Group, i: int, lower: Bound, limit: float, best: float) -> _Live:
+        """Return a candidate whose stages the user's own rules are about, with its fastest layout.
+
+        What is found at once may break the rules, and a bound does not know them: the solver is asked for
+        ever longer steps, so that menus are short. A proven answer bounds the candidate at this limit and all
+        tighter ones.
+        """
+        guesses = [guess for share in _GUESSES if (guess := place.bound_seconds * share) < best]
+        for guess in (*guesses, best):
+            live = self._greedy(place, part, i, lower, limit, guess)
+            if live.incumbent_seconds <= guess:
+                return live
+            # This menu is complete for steps of up to the guess only: a slower layout of it proves nothing.
+            live, least = self._solved_alone(replace(live, incumbent_seconds=np.inf), limit, guess)
+            # As a bound it is exact in ticks: it excludes what is a tick above the best.
+            proven = least * self.scale.tick_seconds * (1 + _MARGIN) * (1 - _HALF_A_TICK)
+            if proven > self.bounds[place.group][place.position]:
+                self.bounds[place.group][place.position] = proven
+                live = replace(live, bound_seconds=proven)
+            if live.incumbent_seconds < np.inf:
+                return live
+        return live
+
+    def _solved_alone(self, live: _Live, limit: float, best: float) -> tuple[_Live, int]:
+        """Return ``live`` with its fastest layout, if within ``best``, and the least ticks of all."""
+        ceiling = min(self.ceiling, int(best / self.scale.tick_seconds) + 1)
+        tight = None if live.menu.empty else self._tightened(replace(live, bound_seconds=0.0), best)
+        menus, ceiling = self._narrowed([tight] if tight else [], ceiling, limit)
+        if not menus:
+            return live, ceiling + 1
+        self.solves += 1
+        limit_ticks = round(limit / self.scale.tick_bytes)
+        solution = solve([c.menu for c in menus], self.groups[0].layers, ceiling, limit_ticks, self.paths)
+        if solution is None:
+            return live, ceiling + 1
+        fastest = solution.step_ticks * self.scale.tick_seconds
+        return replace(live, incumbent_seconds=fastest), solution.bound_ticks
 
     def _incumbent(self, menu: Menu) -> float:
         """Return the step of a layout that fits, found by filling the quickest stage next [s]."""
-        options = None if menu.empty else _filled(menu, self.groups[0].layers)
-        if options is None:
+        options = None if menu.empty else _filled(menu.quickest, self.groups[0].layers)
+        if options is None or not menu.keeps_rules(options):
             return np.inf
         return step_ticks(menu, options) * self.scale.tick_seconds
 
 
-def _offered(part: Group, i: int, best: float, lower: Bound) -> Array:
+def _offered(part: Group, seconds: Array, longest: float) -> Array:
     """Return stage times [p, L] with what is too slow, or would leave too much to others, infinite."""
-    seconds = lower.stage_seconds[i]
-    busy = best * (1 + _MARGIN) - float(lower.tail[i])
-    longest = longest_stage(part.schedule(i), float(lower.stage_sum[i]), busy)
     offered = np.where(seconds <= longest, seconds, np.inf)
     counts = np.arange(1, part.layers + 1)
     most = np.where(np.isfinite(offered), counts, 0).max(axis=1)

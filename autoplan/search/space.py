@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Candidates
 from autoplan.plans import Rejection
+from autoplan.plans.own_rules import even_only, own_rules, what_is_left
 from autoplan.plans.rules import rules_for
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
@@ -91,7 +92,7 @@ def space_of(job: Job) -> Space:
             if lost.any():
                 rejected[rule.sentence] += int(counts[lost].sum())
             alive &= keeps
-        first = _representative(candidates, alive)
+        first = _representative(job, candidates, alive)
         alike += int(counts[alive & ~first].sum())
         alive &= first
         covered += int(counts[alive].sum())
@@ -158,25 +159,23 @@ def _candidates(pp: int, choices: list[_Choice]) -> Candidates:
     return Candidates(pp, *np.array(choices, dtype=np.int64).T)
 
 
-def _representative(candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _representative(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Keep one of several ZeRO stages where there is no data axis to shard over: they are the same."""
-    seen: set[tuple[int, ...]] = set()
+    seen: set[tuple[object, ...]] = set()
     keep = np.ones(len(candidates), dtype=bool)
     c = candidates
     others = [getattr(c, f.name) for f in fields(c) if f.name not in {"pp", "zero"}]
+    # Alike in price; the user's own rules may still tell a ZeRO stage from another.
+    left = [what_is_left(job, rule.relation, candidates) for rule in own_rules(job)]
     for i in np.flatnonzero(alive & (c.dp == 1)):
-        key = tuple(int(x[i]) for x in others)
+        key = (*(int(x[i]) for x in others), *(nodes[i] for nodes in left))
         keep[i] = key not in seen
         seen.add(key)
     return keep
 
 
 def _layouts(job: Job, pp: int, vpp: int) -> int:
-    return layouts_of(job.model.layers, pp, vpp, len(recompute_modes(job)), even=_even_only(job))
-
-
-def _even_only(job: Job) -> bool:
-    return job.search.stages == "even" or not job.stack.rules.uneven_stages
+    return layouts_of(job.model.layers, pp, vpp, len(recompute_modes(job)), even=even_only(job))
 
 
 @cache

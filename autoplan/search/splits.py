@@ -38,7 +38,8 @@ def quick_step(menu: Menu, layers: int, ceiling: int) -> int:
         options = _least_sum(menu, layers, most)
         if options is None:
             break
-        ceiling = min(ceiling, step_ticks(menu, options))
+        if menu.keeps_rules(options):
+            ceiling = min(ceiling, step_ticks(menu, options))
         most = _paced(menu, options) - max(1, int(ceiling * _CLOSER))
     return ceiling
 

@@ -8,7 +8,8 @@ s < j, where w_s F^_s > S_{s+1} >= U_{s+1}, the sum of t behind s (``costs.turns
 layers leaves the stages behind s so little work, there is nothing to gain, which is nearly everywhere.
 
 What is left is offered: mixes of a stage that may be hidden, with ever shorter tails, down to the tail of the
-first stage with its least recompute, since a step has no shorter one.
+first stage with its least recompute, since a step has no shorter one. Where the user's own rules tell mixes
+apart, every mix stands for those that they do not tell from it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoplan.costs.arrays import Array
 from autoplan.costs.footprint import stage_fits
-from autoplan.costs.stage import Stages, stage_backward, stage_tail
+from autoplan.costs.stage import Stages, stage_backward
 from autoplan.search.group import Group
-from autoplan.search.menus import Menu, Option
+from autoplan.search.menus import Menu, Option, mixes, priced_mixes
+from autoplan.search.own_mixes import StageRules
 from autoplan.search.scaling import Scale
 from autoplan.search.splits import least_behind
 
@@ -37,9 +38,10 @@ def with_shorter_tails(
     enough = min(o.tail_ticks for o in menu.stages[0])
     stages: list[tuple[Option, ...]] = []
     below = _hidden_below(menu, group.layers, busy)
+    rules = group.stage_rules(position)
     for i, (row, longest) in enumerate(zip(menu.stages, below, strict=True)):
         stage = group.stages.take((position, i))
-        tails = _Tails(stage, limit, group.modes, menu.schedule.v, enough, longest, scale)
+        tails = _Tails(stage, limit, group.modes, rules[i], menu.schedule.v, enough, longest, scale)
         stages.append(tuple(o for first in row for o in (first, *tails.shorter(first))))
     return menu if tuple(stages) == menu.stages else replace(menu, stages=tuple(stages))
 
@@ -72,6 +74,7 @@ class _Tails:
     stage: Stages
     limit: float
     modes: frozenset[str]
+    rules: StageRules
     v: int
     enough: int
     longest: int
@@ -94,34 +97,15 @@ class _Tails:
 
     def _slower(self, first: Option) -> list[Option]:
         """Return options that fit and take longer than ``first``, but not too long."""
-        layers, scale = np.array(float(first.layers)), self.scale
-        selective, full = _mixes(first.layers, self.modes)
-        memory, fits = stage_fits(self.stage.memory, layers, selective, full, self.limit)
-        seconds = stage_backward(self.stage, layers, selective, full)
-        backward = scale.step_ticks(seconds / self.v)
+        held = np.array(float(first.layers))
+        selective, full = mixes(first.layers, self.modes)
+        memory, fits = stage_fits(self.stage.memory, held, selective, full, self.limit)
+        backward = self.scale.step_ticks(stage_backward(self.stage, held, selective, full) / self.v)
         both = first.forward_ticks + backward
         worth = (fits > 0) & (backward > first.backward_ticks) & (both < self.longest)
-        columns = (
-            selective.astype(np.int64),
-            full.astype(np.int64),
-            np.full_like(backward, first.forward_ticks),
-            backward,
-            both,
-            scale.step_ticks(stage_tail(self.stage, layers, selective, full).total),
-            scale.memory_ticks(memory),
+        worth &= self.rules.alike(selective, full, (first.selective, first.full))
+        left = np.flatnonzero(worth)
+        left = left[self.rules.allows(first.layers, selective[left], full[left])]
+        return priced_mixes(
+            self.stage, first.layers, selective[left], full[left], memory[left], v=self.v, scale=self.scale
         )
-        table = np.stack(columns, axis=-1)[worth].tolist()
-        return [Option(first.layers, *entry) for entry in table]
-
-
-def _mixes(layers: int, modes: frozenset[str]) -> tuple[Array, Array]:
-    """Return all numbers of selectively and of wholly recomputed layers that the modes allow."""
-    counts = np.arange(layers + 1.0)
-    selective, full = (x.ravel() for x in np.meshgrid(counts, counts))
-    again = selective + full
-    allowed = (
-        (again <= layers) & ((selective == 0) | ("selective" in modes)) & ((full == 0) | ("full" in modes))
-    )
-    if "none" not in modes:
-        allowed &= again == layers
-    return selective[allowed], full[allowed]

@@ -41,7 +41,7 @@ READINGS = frozenset(
 PACKAGE = autoplan.costs
 FOUND = pkgutil.walk_packages(PACKAGE.__path__, prefix=f"{PACKAGE.__name__}.")
 MODULES = [importlib.import_module(name) for name in sorted({m.name for m in FOUND} - EXEMPT)]
-UNIT = re.compile(r"\[(1|s|byte|FLOP|byte/s|FLOP/s)\]$")
+UNIT = re.compile(r"\[(1|s|byte|FLOP|byte/s|FLOP/s|W)\]$")
 SOURCE = re.compile(r"\bSource: \S|\barXiv[: ]\d{4}\.\d{5}\b")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from dataclasses import replace
 
@@ -18,12 +19,15 @@ from autoplan.costs.scope import microbatches
 from autoplan.costs.stage import stage_backward, stage_forward, stage_tail
 from autoplan.costs.step import price_stages
 from autoplan.plans import broken_rules
-from autoplan.schema.job import Cluster, Job, Limits, SearchSpec, Workload
+from autoplan.plans.questions import batch_of, merged, values_of
+from autoplan.schema.job import Cluster, Job, Limits, RuleSpec, SearchSpec, Workload
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.question import PriceSpec
 from autoplan.search.answer import search
 
 INSTANCES = 240
+OWN_INSTANCES = 120
 MOST_LAYOUTS = 60_000
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
 STACKS = ["analytic", "megatron-core", "megatron-lm", "fsdp2", "ddp", "megatron-deepspeed"]
@@ -119,9 +123,12 @@ def mixes(job: Job, layers: int) -> list[tuple[int, int]]:
     ]
 
 
-def all_points(job: Job) -> list[tuple[float, float, str, float]]:
-    """Return (step, memory, name, bytes judged) of every layout of the job, or none when too many."""
-    machine, points = machine_of(job), []
+def all_points(job: Job, own=(), most: int = MOST_LAYOUTS) -> list[tuple[float, float, str, float]]:
+    """Return (step, memory, name, bytes judged) of every layout of the job, or none when too many.
+
+    ``own`` are predicates that layouts have to keep beside the built-in rules.
+    """
+    machine, points, tried = machine_of(job), [], 0
     for tp, pp, dp, mbs, zero, sp, vpp, schedule in candidates_by_hand(job):
         first = even_stages(job.model.layers, pp, vpp)
         if sum(first) != job.model.layers:
@@ -133,9 +140,16 @@ def all_points(job: Job) -> list[tuple[float, float, str, float]]:
         c = Candidates.of([layout])
         stages, m = price_stages(job, c, machine).take(0), microbatches(job, c)[0]
         for layers in splits(job, pp, vpp):
-            choices = list(itertools.product(*(mixes(job, n) for n in layers)))
-            if len(points) + len(choices) > MOST_LAYOUTS:
+            options = [mixes(job, n) for n in layers]
+            tried += math.prod(map(len, options))
+            if tried > most:
                 return []
+            choices = list(itertools.product(*options))
+            if own:
+                filled = (with_stages(layout, layers, mix) for mix in choices)
+                choices = [m for m, x in zip(choices, filled, strict=True) if all(keeps(x) for keeps in own)]
+                if not choices:
+                    continue
             chosen = np.array(choices, dtype=float)
             held = np.array(layers, dtype=float)
             s, f = chosen[..., 0], chosen[..., 1]
@@ -152,6 +166,63 @@ def all_points(job: Job) -> list[tuple[float, float, str, float]]:
             columns = (time.tolist(), memory.tolist(), itertools.repeat(str(layout)), needed.tolist())
             points.extend(zip(*columns, strict=False))
     return points
+
+
+def with_stages(layout, layers, mix):
+    """Return ``layout`` with these layers, and (selective, full) counts, of its stages."""
+    return replace(layout, layers=layers, selective=tuple(s for s, _ in mix), full=tuple(f for _, f in mix))
+
+
+def alike(x):
+    """Return whether every stage recomputes the same numbers of layers, or all of them in one way."""
+    counts = set(zip(x.selective, x.full, strict=True))
+    return len(counts) == 1 or x.layers in (x.selective, x.full)
+
+
+#: Rules as a job says them, and what each means, in Python. A stage that there is not keeps any rule.
+OWN = [
+    ("tp * pp <= 4", lambda x, _: x.tp * x.pp <= 4),
+    ("mbs in {1, 2}", lambda x, _: x.microbatch in {1, 2}),
+    ("microbatches >= 2 * pp", lambda x, job: batches(job, x) >= 2 * x.pp),
+    ("schedule == 1f1b", lambda x, _: x.schedule == "1f1b"),
+    ("not (sp == on and dp > 1)", lambda x, _: not (x.sequence_parallel and x.dp > 1)),
+    ("pp >= 2", lambda x, _: x.pp >= 2),
+    ("layers[0] <= layers[-1]", lambda x, _: x.layers[0] <= x.layers[-1]),
+    ("layers[0] < layers[1]", lambda x, _: x.pp < 2 or x.layers[0] < x.layers[1]),
+    ("layers[0] % 2 == 0", lambda x, _: x.layers[0] % 2 == 0),
+    ("layers is uniform", lambda x, _: len(set(x.layers)) == 1),
+    ("max(layers) - min(layers) <= 1", lambda x, _: max(x.layers) - min(x.layers) <= 1),
+    ("recompute is uniform", lambda x, _: alike(x)),
+    ("full is uniform", lambda x, _: len(set(x.full)) == 1),
+    ("full[0] >= 1", lambda x, _: x.full[0] >= 1),
+    ("full[0] + selective[0] <= full[-1] + selective[-1]", lambda x, _: again(x, 0) <= again(x, -1)),
+    ("sum(full) <= sum(layers) / 3", lambda x, _: 3 * sum(x.full) <= sum(x.layers)),
+    ("sum(full) in {0, 2, 3}", lambda x, _: sum(x.full) in {0, 2, 3}),
+    ("sum(selective) // 2 == 1", lambda x, _: sum(x.selective) in {2, 3}),
+    ("sum(full) % 3 != 1", lambda x, _: sum(x.full) % 3 != 1),
+    ("layers[0] * layers[-1] <= 8", lambda x, _: x.layers[0] * x.layers[-1] <= 8),
+    ("mbs * max(layers) <= 6", lambda x, _: x.microbatch * max(x.layers) <= 6),
+    ("zero == 1 or full[0] == 0", lambda x, _: x.zero == 1 or x.full[0] == 0),
+    ("sum(selective) == 0 or sum(full) == 0", lambda x, _: not sum(x.selective) or not sum(x.full)),
+    ("not layers[0] == layers[-1] or pp == 1", lambda x, _: x.layers[0] != x.layers[-1] or x.pp == 1),
+    ("layers[0] divides 12", lambda x, _: 12 % x.layers[0] == 0),
+    ("layers[-1] // full[-1] <= 2 + full[0]", lambda x, _: x.full[-1] and divided(x) <= 2 + x.full[0]),
+]
+
+
+def batches(job, x):
+    """Return the microbatches of a step."""
+    return job.workload.global_batch_size // x.dp // x.microbatch
+
+
+def again(x, stage):
+    """Return the layers of a stage that are recomputed."""
+    return x.full[stage] + x.selective[stage]
+
+
+def divided(x):
+    """Return the layers of the last stage for each that is recomputed whole."""
+    return x.layers[-1] // x.full[-1]
 
 
 def pareto(points, limit):
@@ -179,17 +250,49 @@ def instance(seed: int):
     raise AssertionError("no small instance found")
 
 
+def own_instance(seed: int):
+    """Return a random job with up to three rules of its own, its limit, and the points that keep them."""
+    rng = random.Random(seed)  # noqa: S311
+    for _ in range(400):
+        job = random_job(rng)
+        chosen = rng.sample(OWN, rng.randint(1, 3))
+        own = [lambda x, means=means, job=job: means(x, job) for _, means in chosen]
+        points = all_points(job, own, most=8_000)
+        if len(points) > 1:
+            memories = sorted(needed for *_, needed in points)
+            limit = memories[int(rng.random() ** 2 * (len(memories) - 1))] * 1.0000001
+            limits = Limits(peak_memory=limit, memory_confidence=job.limits.memory_confidence)
+            rules = tuple(RuleSpec(rule=text) for text, _ in chosen)
+            return replace(job, limits=limits, rules=rules), points
+    raise AssertionError("no small instance found")
+
+
 @pytest.mark.parametrize("seed", range(INSTANCES))
 def test_the_front_is_that_of_brute_force(seed):
     """S2: without thinning, the solver's front is the enumerator's, to the solver's ticks."""
     job, points = instance(seed)
+    equals_brute_force(job, points)
+
+
+@pytest.mark.parametrize("seed", range(OWN_INSTANCES))
+def test_the_front_under_own_rules_is_that_of_brute_force(seed):
+    """S1: no removal before the solver is unsafe under random rules of the user's own."""
+    job, points = own_instance(seed)
+    front = equals_brute_force(job, points)
+
+    assert not any(broken_rules(job, plan.layout) for plan in front.plans)
+
+
+def equals_brute_force(job, points):
+    """Hold the front of ``job`` against ``points``, all of its layouts, and return it."""
     limit = memory_limit_bytes(job)
     tick = limit / 2**16
 
     expected = pareto(points, limit - 2 * tick)
+    answer = search(job, thinning=0.0)
     front = [
         (p.predicted.step_seconds, p.predicted.peak_memory_bytes_per_device, str(p.layout))
-        for p in search(job, thinning=0.0).plans
+        for p in answer.plans
     ]
 
     for time, memory, name in expected:
@@ -203,6 +306,78 @@ def test_the_front_is_that_of_brute_force(seed):
             if e[0] < time * (1 - 1e-6) and e[1] < memory - 2 * tick and e[3] <= limit - 2 * tick
         ]
         assert not better, f"{name} ({time}, {memory}) is beaten by {better[0]}"
+    return answer
+
+
+OBJECTIVES = ("step_time", "tokens_per_second", "peak_memory", "devices", "cost", "energy")
+
+
+def values_by_hand(job, time, memory):
+    """Return what each objective makes small, for a step of ``time`` seconds."""
+    per_token = time * job.cluster.devices / tokens(job)
+    return {
+        "step_time": time,
+        "tokens_per_second": -tokens(job) / time,
+        "peak_memory": memory,
+        "devices": job.cluster.devices,
+        "cost": per_token / 3600 * 2.0 * 1e9,
+        "energy": per_token * job.cluster.device.power.value * 1e9,
+    }
+
+
+def tokens(job):
+    """Return the tokens of a step."""
+    return job.workload.global_batch_size * job.workload.sequence_length
+
+
+def question(seed: int):
+    """Return a random job for several devices and batches, and the points of each of its choices."""
+    rng = random.Random(seed)  # noqa: S311
+    while True:
+        job = random_job(rng)
+        price = PriceSpec(per_device_hour=2.0, date="2026-11-01")
+        asked = tuple(rng.sample(OBJECTIVES, rng.randint(1, 4)))
+        clusters = [replace(job.cluster, devices=n) for n in rng.sample([1, 2, 4], rng.randint(1, 3))]
+        works = [
+            job.workload.model_copy(update={"global_batch_size": b})
+            for b in rng.sample([4, 8, 16], rng.randint(1, 2))
+        ]
+        job = replace(job, objectives=asked, price=price)
+        choices = [replace(job, cluster=c, workload=w) for c in clusters for w in works]
+        points = [all_points(choice, most=10_000) for choice in choices]
+        if len(choices) > 1 and all(points):
+            return replace(job, choices=tuple(choices)), points
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_front_over_devices_and_batches_is_that_of_brute_force(seed):
+    """Step time and memory within each choice are enough for every set of objectives over all of them."""
+    job, points = question(seed)
+    everything = [
+        (choice, *(values_by_hand(choice, time, memory)[name] for name in job.objectives))
+        for choice, found in zip(job.choices, points, strict=True)
+        for time, memory, _, needed in found
+        if needed <= memory_limit_bytes(choice)
+    ]
+    answer = merged(job, [search(choice, thinning=0.0) for choice in job.choices])
+    by_size = {(c.cluster.devices, c.workload.global_batch_size): c for c in job.choices}
+    front = [values_of(by_size[p.layout.devices, batch_of(p)], p) for p in answer.plans]
+    tick = memory_limit_bytes(job) / 2**16
+    slack = [2 * tick if name == "peak_memory" else 0.0 for name in job.objectives]
+
+    assert bool(front) == bool(everything)
+    for choice, *values in everything:
+        assert any(
+            all(f <= v + 1e-6 * abs(v) + s for f, v, s in zip(plan, values, slack, strict=True))
+            for plan in front
+        ), f"{values} on {choice.cluster.devices} devices is matched by none of {front}"
+    for plan in front:
+        assert not any(
+            all(v < f - 1e-6 * abs(f) - s for f, v, s in zip(plan, values, slack, strict=True))
+            for _, *values in everything
+        )
+    for one, other in itertools.permutations(front, 2):
+        assert any(a < b for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("seed", range(40))

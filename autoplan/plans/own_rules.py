@@ -1,0 +1,119 @@
+"""The user's own rules on a job: what each leaves of its candidates and layouts, and its sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autoplan.costs.arrays import Candidates
+from autoplan.schema.job import Job, RuleSpec
+from autoplan.schema.layout import SCHEDULES, Layout, even_stages
+from autoplan.schema.relation import Known, Name, Node, Place, Value, decided, left_of
+
+__all__ = ["OwnRule", "breaks", "even_only", "own_rules", "what_is_left"]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRule:
+    """One rule of the user: what explanations call it, and its relation."""
+
+    sentence: str
+    relation: Node
+
+
+def own_rules(job: Job) -> list[OwnRule]:
+    """Return the rules that ``job`` brings itself, each with the sentence that names it."""
+    return [OwnRule(_sentence(i, rule), rule.relation) for i, rule in enumerate(job.rules)]
+
+
+def _sentence(index: int, rule: RuleSpec) -> str:
+    place = f"rules[{index}]: {rule.rule}"
+    return f"{rule.because.rstrip('. ')} ({place})" if rule.because else place
+
+
+def even_only(job: Job) -> bool:
+    """Return whether stages hold the layers that an even split gives, and no others."""
+    return job.search.stages == "even" or not job.stack.rules.uneven_stages
+
+
+def what_is_left(job: Job, relation: Node, candidates: Candidates) -> list[Node]:
+    """Return what is left of ``relation`` for each candidate, once its degrees are known.
+
+    TRUE and FALSE where they decide it; else a relation between layers and recompute of the stages. The
+    layers of a stage are known where there is one stage, or where only the even split is wanted.
+    """
+    fixed, pp = _job_names(job) | {"pp": candidates.pp}, candidates.pp
+    columns = {name: values for name, values in _columns(job, candidates).items() if name in _names(relation)}
+    rows = zip(candidates.vpp.tolist(), *columns.values(), strict=True)
+    found: dict[tuple[Any, ...], Node] = {}
+    left = []
+    for row in rows:
+        if row not in found:
+            vpp, *values = row
+            names = fixed | dict(zip(columns, values, strict=True))
+            found[row] = left_of(relation, Known(names, pp, _fixed_layers(job, pp, vpp)))
+        left.append(found[row])
+    return left
+
+
+def breaks(job: Job, relation: Node, layout: Layout) -> bool:
+    """Return whether ``layout`` breaks ``relation``."""
+    columns = _columns(job, Candidates.of([layout]))
+    names = _job_names(job) | {"pp": layout.pp} | {name: values[0] for name, values in columns.items()}
+    counts = {"layers": layout.layers, "selective": layout.selective, "full": layout.full}
+    entries = {(name, i): n for name, stages in counts.items() for i, n in enumerate(stages)}
+    return not decided(relation, Known(names, layout.pp, entries))
+
+
+def _names(relation: Node) -> frozenset[str]:
+    if isinstance(relation, Name):
+        return frozenset({relation.name})
+    return frozenset(name for part in relation.below() for name in _names(part))
+
+
+def _columns(job: Job, c: Candidates) -> dict[str, Sequence[Value]]:
+    """Return the values of every name that candidates of one depth differ in, one a candidate."""
+    numbers = {
+        "tp": c.tp,
+        "dp": c.dp,
+        "cp": c.cp,
+        "ep": c.ep,
+        "mbs": c.microbatch,
+        "zero": c.zero,
+        "vpp": c.vpp,
+        "checkpoint": c.checkpoint,
+        "microbatches": job.workload.global_batch_size // (c.dp * c.microbatch),
+    }
+    return {
+        **{name: column.tolist() for name, column in numbers.items()},
+        "schedule": [SCHEDULES[i] for i in c.schedule.tolist()],
+        "sp": ["on" if on else "off" for on in c.sequence_parallel.tolist()],
+        "offload": ["optimizer" if on else "none" for on in c.offload.tolist()],
+    }
+
+
+def _job_names(job: Job) -> dict[str, Value]:
+    model, cluster, work = job.model, job.cluster, job.workload
+    return {
+        "devices": cluster.devices,
+        "devices_per_node": cluster.node.devices,
+        "nodes": cluster.nodes,
+        "sequence_length": work.sequence_length,
+        "global_batch_size": work.global_batch_size,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "hidden_size": model.hidden_size,
+        "ffn_size": model.ffn_size,
+        "vocabulary": model.vocabulary,
+    }
+
+
+def _fixed_layers(job: Job, pp: int, vpp: int) -> Mapping[Place, int]:
+    """Return the layers of each stage where there is no choice."""
+    layers = job.model.layers
+    if pp > 1 and not even_only(job):
+        return {}
+    if pp * vpp > layers or layers % vpp:
+        return {}
+    return {("layers", i): n for i, n in enumerate(even_stages(layers, pp, vpp))}
