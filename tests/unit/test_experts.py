@@ -15,6 +15,7 @@ from autoplan.costs.predict import model_flops_per_step, predict
 from autoplan.costs.residency import residency_of
 from autoplan.costs.scope import scope_of
 from autoplan.errors import LayoutError, UnsupportedError
+from autoplan.planning.explaining import explain
 from autoplan.plans import broken_rules
 from autoplan.schema.job import AdapterSpec, RoutingSpec
 from autoplan.schema.layout import parse_layout
@@ -200,6 +201,14 @@ def test_stacks_say_which_spreads_they_have(job):
     for (name, text), sentence in expected.items():
         other = replace(job, stack=stack(name))
         assert any(sentence in broken for broken in broken_rules(other, read(text, other))), name
+
+
+def test_explain_offers_to_spread_experts(job):
+    """Where experts do not fit, the fewest ranks on which they do are named, whole where they must be."""
+    found = {remedy.name for remedy in explain(job, "tp=2,pp=2").remedies}
+    assert any(name.startswith("expert parallelism of 2 instead of 1") for name in found)
+    whole = {remedy.name for remedy in explain(job, "tp=2,ep=4").remedies}
+    assert "expert parallelism of 8 instead of 4, etp=1" in whole
 
 
 def test_a_dense_model_has_no_experts_to_spread():
