@@ -11,7 +11,7 @@ from autoplan.costs.machine import peak_flops
 from autoplan.costs.predict import predict
 from autoplan.errors import LayoutError, UnsupportedError
 from autoplan.plans import Front, Plan, broken_rules
-from autoplan.schema.job import Job
+from autoplan.schema.job import Job, RoutingSpec
 from autoplan.schema.layout import Layout, parse_layout
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ def plannable(job: Job | str | Path) -> Job:
             f"{model.name} has experts, which {job.stack.title} does not run: "
             f"set `stack` to one of {', '.join(stacks)}"
         )
+    if model.moe is None and job.routing != RoutingSpec():
+        raise UnsupportedError(f"{model.name} has no experts to route tokens to: leave out `routing`")
     if job.adapters is not None and (model.moe is not None or model.mla is not None):
         what = "experts" if model.moe is not None else "latent attention"
         raise UnsupportedError(f"adapters beside {what} are not priced yet: leave out `adapters`")

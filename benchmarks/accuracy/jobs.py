@@ -100,16 +100,17 @@ def job_of(run: Run) -> Job:
     length = run.model.sequence_length
     if batch is None or length is None:
         raise Skipped("the batch is not known", "global batch or sequence length")
+    model = _model(run)
     return Job(
         name="run",
-        model=_model(run),
+        model=model,
         cluster=cluster,
         stack=_stack(run),
         kernels=kernels_for(cluster.device.name),
         workload=Workload(sequence_length=length, global_batch_size=batch),
         precision=_PRECISIONS[run.layout.precision],
         # Runs of benchmarks route tokens evenly.
-        routing=RoutingSpec(load_variation=0.0),
+        routing=RoutingSpec(load_variation=0.0 if model.moe else None),
     )
 
 

@@ -218,10 +218,12 @@ def test_a_dense_model_has_no_experts_to_spread():
     assert "etp is tp: the model has no experts" in broken_rules(job, read("tp=2,etp=1", job))
 
 
-def test_a_stack_without_experts_is_refused_with_those_that_have_some(job):
-    """The message names stacks to take instead."""
+def test_what_is_not_priced_is_refused_with_what_to_do(job):
+    """Each message names what to take instead, or to leave out."""
     with pytest.raises(UnsupportedError, match=r"set `stack` to one of .*megatron-core"):
         evaluate(replace(job, stack=stack("megatron-lm")), "ep=1")
+    with pytest.raises(UnsupportedError, match="no experts to route tokens to"):
+        evaluate(replace(load_job("llama3-8b-8x-h100"), routing=EVEN), "tp=2")
     with pytest.raises(UnsupportedError, match="adapters beside experts"):
         evaluate(replace(job, adapters=AdapterSpec(rank=8)), "ep=1")
 
