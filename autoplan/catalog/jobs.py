@@ -93,6 +93,7 @@ def _resolved(spec: JobSpec, name: str, base: Path, document: Document | None) -
         precision=spec.precision,
         optimizer=spec.optimizer,
         adapters=spec.adapters,
+        routing=spec.routing,
         search=spec.search,
         limits=spec.limits,
         rules=spec.rules,

@@ -14,6 +14,8 @@ GEMM tables the form below has a median error of 4 to 8 % over all shapes with m
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from autoplan.costs.arrays import Array
@@ -27,10 +29,23 @@ from autoplan.costs.tables import (
     gemm_inside,
 )
 
-__all__ = ["attention_seconds", "gemm_seconds", "product_seconds", "stream_seconds"]
+__all__ = ["Product", "attention_seconds", "gemm_seconds", "product_seconds", "stream_seconds"]
 
 #: How sharply compute and memory limits blend where they are close; 4 fits the sweeps best.
 _BLEND = 4.0
+
+
+class Product(NamedTuple):
+    """Rows, columns and inner width of a matrix product, and how many of it a layer has.
+
+    ``alike`` of them, each with a weight of its own, run as one kernel.
+    """
+
+    m: Array
+    n: Array
+    k: Array
+    number: Array | float = 1.0
+    alike: Array | float = 1.0
 
 
 def _blend(compute: Array, memory: Array) -> Array:
@@ -49,11 +64,12 @@ def _compute_seconds(flops: Array, extents: tuple[Array, ...], rate: Rate) -> Ar
     return seconds
 
 
-def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine) -> Array:
-    """Return the time of [m, k] times [k, n] [s].
+def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine, alike: Array | float = 1.0) -> Array:
+    """Return the time of [m, k] times [k, n] [s], of ``alike`` such products where one kernel does them.
 
     T = (C^4 + M^4)^(1/4) + t0 with C = 2mnk/P (1 + m_half/m)(1 + n_half/n)(1 + k_half/k) and
-    M = bytes/W: the rate saturates with each extent, and compute and memory overlap.
+    M = bytes/W: the rate saturates with each extent, and compute and memory overlap. Products of one kernel
+    fill the device together, so their rate is that of all their rows; each reads its own weight.
 
     >>> from types import SimpleNamespace
     >>> halves = Rate(1e12, (1000.0, 1000.0, 1000.0), 0.0)
@@ -65,11 +81,15 @@ def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine) -> Array:
     existing gradient, transposed layouts.
     Source: fitted to the sweeps that costmodels/kernels name.
     """
-    return product_seconds((m, n, k), machine.gemm, machine.stream_bandwidth, machine.element_bytes)
+    return product_seconds((m, n, k), machine.gemm, machine.stream_bandwidth, machine.element_bytes, alike)
 
 
 def product_seconds(
-    extents: tuple[Array, Array, Array], rate: Rate, bandwidth: float, element_bytes: int
+    extents: tuple[Array, Array, Array],
+    rate: Rate,
+    bandwidth: float,
+    element_bytes: int,
+    alike: Array | float = 1.0,
 ) -> Array:
     """Return the time [s] of products of ``extents`` (m, n, k) at any rate, as ``gemm_seconds`` does.
 
@@ -81,8 +101,9 @@ def product_seconds(
 
     Leaves out: what ``gemm_seconds`` does. Source: of ``gemm_seconds``.
     """
-    m, n, k = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in extents))
-    touched = element_bytes * (m * n + m * k + n * k)
+    m, n, k, g = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (*extents, alike)))
+    m = g * m
+    touched = element_bytes * (m * n + m * k + g * (n * k))
     if isinstance(rate.table, GemmGrid):
         # The table's launch is where memory-bound products start, not an addition to large ones.
         compute = 2.0 * m * n * k / (rate.peak * gemm_efficiency(m, n, k, rate.table))
@@ -93,7 +114,7 @@ def product_seconds(
 
 
 def attention_seconds(
-    sequences: Array, tokens: int, keys: float, heads: Array, head_dim: int, rate: Rate
+    sequences: Array, tokens: int, keys: float, heads: Array, head_dim: float, rate: Rate
 ) -> Array:
     """Return the time of fused causal attention over ``sequences`` of ``tokens`` tokens [s].
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from autoplan.catalog import load_job
+from autoplan.catalog import entry_names, load_job, stack
 from autoplan.costs.machine import peak_flops
 from autoplan.costs.predict import predict
 from autoplan.errors import LayoutError, UnsupportedError
 from autoplan.plans import Front, Plan, broken_rules
 from autoplan.plans.questions import merged
-from autoplan.schema.job import Job
+from autoplan.schema.job import Job, RoutingSpec
 from autoplan.schema.layout import Layout, devices_of, parse_layout
 
 if TYPE_CHECKING:
@@ -104,9 +104,17 @@ def plannable(job: Job | str | Path) -> Job:
     """Return the loaded job; raises UnsupportedError for what this version cannot price."""
     job = job if isinstance(job, Job) else load_job(job)
     model = job.model
-    if model.moe is not None or model.mla is not None:
+    if model.moe is not None and job.stack.experts is None:
+        stacks = [name for name in entry_names("stack") if stack(name).experts is not None]
+        raise UnsupportedError(
+            f"{model.name} has experts, which {job.stack.title} does not run: "
+            f"set `stack` to one of {', '.join(stacks)}"
+        )
+    if model.moe is None and job.routing != RoutingSpec():
+        raise UnsupportedError(f"{model.name} has no experts to route tokens to: leave out `routing`")
+    if job.adapters is not None and (model.moe is not None or model.mla is not None):
         what = "experts" if model.moe is not None else "latent attention"
-        raise UnsupportedError(f"{model.name} has {what}, which this version counts but does not plan yet")
+        raise UnsupportedError(f"adapters beside {what} are not priced yet: leave out `adapters`")
     if model.layers > MOST_LAYERS:
         raise UnsupportedError(f"{model.name} has {model.layers} layers: up to {MOST_LAYERS} are planned")
     peak_flops(job.cluster, job.precision)

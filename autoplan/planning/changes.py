@@ -74,6 +74,18 @@ def _with_sequence(start: Change, split: Layout) -> Change:
     return start.to(split, step)
 
 
+def _more_experts(start: Change) -> Iterator[Change]:
+    """Spread experts over more ranks, split as they are, else whole."""
+    layout, moe = start.layout, start.job.model.moe
+    ep = 2 * layout.ep
+    while moe is not None and ep <= moe.experts:
+        step = f"expert parallelism of {ep} instead of {layout.ep}"
+        wider = start.to(replace(layout, ep=ep), step)
+        whole = start.to(replace(layout, ep=ep, expert_tensor=1), f"{step}, etp=1")
+        yield wider if wider.allowed or layout.etp == 1 else whole
+        ep *= 2
+
+
 def _more_pipeline(start: Change) -> Iterator[Change]:
     layout, rules = start.layout, start.job.stack.rules
     if layout.dp % 2:
@@ -200,6 +212,7 @@ def _recomputing(layout: Layout, mode: Literal["selective", "full"], count: int)
 #: In the order in which two of them are made: recompute last, so that it is no more than is still needed.
 KINDS: Final = (
     Kind(_more_tensor),
+    Kind(_more_experts),
     Kind(_more_pipeline),
     Kind(_smaller_microbatch),
     Kind(_higher_zero),

@@ -85,6 +85,7 @@ def _near(job: Job, layout: Layout) -> Iterator[Layout]:
                 dp=int(group.dp[i]),
                 cp=int(group.cp[i]),
                 ep=int(group.ep[i]),
+                expert_tensor=int(group.etp[i]),
                 microbatch=int(group.microbatch[i]),
                 zero=int(group.zero[i]),
                 vpp=int(group.vpp[i]),

@@ -79,6 +79,7 @@ def _columns(job: Job, c: Candidates) -> dict[str, Sequence[Value]]:
         "dp": c.dp,
         "cp": c.cp,
         "ep": c.ep,
+        "etp": c.etp,
         "mbs": c.microbatch,
         "zero": c.zero,
         "vpp": c.vpp,

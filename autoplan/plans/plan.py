@@ -32,6 +32,7 @@ def layout_fields(layout: Layout) -> dict[str, Any]:
         "dp": layout.dp,
         "cp": layout.cp,
         "ep": layout.ep,
+        "etp": layout.etp,
         "mbs": layout.microbatch,
         "zero": layout.zero,
         "vpp": layout.vpp,

@@ -136,6 +136,7 @@ class Listing:
             dp=int(c.dp[0]),
             cp=int(c.cp[0]),
             ep=int(c.ep[0]),
+            expert_tensor=int(c.etp[0]),
             microbatch=int(c.microbatch[0]),
             layers=tuple(self.layers[at].tolist()),
             selective=tuple(self.selective[at].tolist()),

@@ -98,7 +98,22 @@ def _rows(job: Job, pp: int) -> Iterator[_Row]:
         for mbs, zero, sp, (schedule, vpp), offload in product(
             sizes, range(4), (0, 1) if tp > 1 else (0,), _orders(job.model.layers, pp), offloads
         ):
-            yield (tp, dp, 1, 1, mbs, zero, sp, vpp, schedule, 1, offload)
+            for ep, etp in _spreads(job, tp, here):
+                yield (tp, dp, 1, ep, etp, mbs, zero, sp, vpp, schedule, 1, offload)
+
+
+def _spreads(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
+    """Return over how many of a stage's ranks experts may be spread, and how many split each of them."""
+    moe, wish = job.model.moe, job.search.expert_tensor_parallel
+    if moe is None:
+        return [(1, tp)]
+    splits = {1, tp} if wish == "any" else set(wish if isinstance(wish, tuple) else (wish,))
+    return [
+        (ep, etp)
+        for etp in splits
+        for ep in range(1, ranks + 1)
+        if moe.experts % ep == 0 and ranks % ep == 0 and ranks % (ep * etp) == 0
+    ]
 
 
 def _orders(layers: int, pp: int) -> list[tuple[int, int]]:
@@ -128,6 +143,7 @@ def _alike(candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_
         c.tp,
         c.cp,
         c.ep,
+        c.etp,
         c.microbatch,
         c.sequence_parallel,
         c.vpp,
@@ -135,7 +151,7 @@ def _alike(candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_
         c.checkpoint,
         c.offload,
     )
-    for i in np.flatnonzero(alive & (c.dp == 1)):
+    for i in np.flatnonzero(alive & (c.dp == 1) & (c.edp == 1)):
         key = tuple(int(column[i]) for column in columns)
         same[i] = key in seen
         seen.add(key)

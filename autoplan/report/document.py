@@ -272,6 +272,7 @@ def job_document(job: Job) -> Document:
         "precision": job.precision,
         "optimizer": job.optimizer,
         "adapters": job.adapters.model_dump(mode="json") if job.adapters else None,
+        "routing": job.routing.model_dump(mode="json") if job.model.moe else None,
         "search": job.search.model_dump(mode="json"),
         "limits": _limits(job),
         "rules": [rule.model_dump(mode="json") for rule in job.rules],

@@ -15,6 +15,7 @@ NAMES: Final = {
     "dp": "data-parallel degree",
     "cp": "context-parallel degree",
     "ep": "expert-parallel degree",
+    "etp": "tensor-parallel degree of experts",
     "mbs": "sequences of a microbatch",
     "zero": "ZeRO stage, 0 to 3",
     "vpp": "virtual stages on a device",
