@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from autoplan.costs.price import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.plans.front import Certificate, Front, Rejection, RejectionKind
@@ -22,7 +22,15 @@ from autoplan.schema.job import Job, Objective
 from autoplan.schema.resolved import hashes
 from autoplan.units import format_seconds
 
-__all__ = ["batch_of", "inner_objectives", "merged", "question_words", "step_limit", "values_of"]
+__all__ = [
+    "batch_of",
+    "inner_objectives",
+    "merged",
+    "question_fields",
+    "question_words",
+    "step_limit",
+    "values_of",
+]
 
 _TIMED: Final = frozenset({"step_time", "tokens_per_second", "cost", "energy"})
 
@@ -79,6 +87,35 @@ def step_limit(job: Job) -> tuple[float, str] | None:
         said = f"{name.format('energy')} {limits.energy / 3.6e6:,.6g} kWh for a billion tokens"
         found.append((limits.energy / steps / one, said))
     return min(found, default=None)
+
+
+def question_fields(job: Job, plan: Plan) -> dict[str, Any]:
+    """Return what an answer says of a plan beside its prediction: devices, batch, cost and energy.
+
+    Money is in the currency of the price; a billion tokens are 1e9.
+    """
+    seconds, steps = plan.predicted.step_seconds, steps_per_billion_tokens(job)
+    money, joules = cost_per_step(job, seconds), energy_per_step(job, seconds)
+    return {
+        "devices": plan.layout.devices,
+        "global_batch_size": job.workload.global_batch_size,
+        "cost": None
+        if money is None or job.price is None
+        else {
+            "per_step": money,
+            "per_billion_tokens": money * steps,
+            "currency": job.price.currency,
+            "date": job.price.date,
+        },
+        "energy": None
+        if joules is None
+        else {
+            "joules_per_step": joules,
+            "joules_per_billion_tokens": joules * steps,
+            "kind": "estimate",
+            "basis": "every device at its power limit for the whole step",
+        },
+    }
 
 
 def question_words(job: Job, jobs: Sequence[Job]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,7 +13,8 @@ from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.machine import machine_of
 from autoplan.costs.predict import Prediction, predict_all
 from autoplan.errors import LayoutError
-from autoplan.plans.plan import layout_fields
+from autoplan.plans.plan import Plan, layout_fields
+from autoplan.plans.questions import inner_objectives, question_fields, step_limit
 from autoplan.plans.rules import broken_rules
 from autoplan.plans.verdict import Check, Finding
 from autoplan.proof.claims import Corner, corners_of
@@ -141,25 +143,25 @@ def _layouts(saved: SavedFront, job: Job) -> tuple[list[Layout | None], list[str
 
 def _prices(answer: _Answer) -> list[str]:
     wrong: list[str] = []
-    for number, (plan, priced) in enumerate(zip(answer.saved.front, answer.priced, strict=True), start=1):
-        if priced is not None:
-            wrong += differences(plan.predicted, priced, f"plan {number}: predicted")
+    rows = zip(answer.saved.front, answer.layouts, answer.priced, strict=True)
+    for number, (plan, layout, priced) in enumerate(rows, start=1):
+        if layout is not None and priced is not None:
+            fields = {f.name: getattr(priced, f.name) for f in dataclasses.fields(priced)}
+            fields |= question_fields(answer.job, Plan(layout, priced))
+            wrong += differences(plan.predicted, fields, f"plan {number}: predicted")
     return wrong
 
 
 def _limits(answer: _Answer) -> list[str]:
-    longest, wrong = answer.job.limits.step_time, []
+    longest, wrong = step_limit(answer.job), []
     for number, priced in enumerate(answer.priced, start=1):
         if priced is None:
             continue
         if not priced.fits:
             held, limit = format_bytes(priced.peak_memory_bytes_high), format_bytes(priced.memory_limit_bytes)
             wrong.append(f"plan {number} does not fit: up to {held} of {limit}")
-        if longest is not None and priced.step_seconds > longest * (1 + 1e-9):
-            wrong.append(
-                f"plan {number} takes {format_seconds(priced.step_seconds)}, limits.step_time allows "
-                f"{format_seconds(longest)}"
-            )
+        if longest is not None and priced.step_seconds > longest[0] * (1 + 1e-9):
+            wrong.append(f"plan {number} takes {format_seconds(priced.step_seconds)}, {longest[1]}")
     return wrong
 
 
@@ -191,7 +193,7 @@ def _certificate(answer: _Answer) -> list[str]:
             f"the bound of {stated.best_bound_step_seconds} s is above the fastest step of {fastest} s"
         )
     distance = 1 - stated.best_bound_step_seconds / fastest
-    if "step_time" in answer.job.objectives and stated.gap < distance - 1e-9:
+    if "step_time" in inner_objectives(answer.job.objectives) and stated.gap < distance - 1e-9:
         wrong.append(f"the gap of {stated.gap} is less than the distance of the fastest plan from its bound")
     return wrong
 
@@ -276,7 +278,8 @@ def _where(corner: Corner) -> str:
 def _claims(answer: _Answer) -> tuple[str, list[Corner]]:
     """Return what an answer says of all other layouts, in words and as corners."""
     job, stated = answer.job, answer.saved.certificate
-    limit, longest = memory_limit_bytes(job), job.limits.step_time or float("inf")
+    most = step_limit(job)
+    limit, longest = memory_limit_bytes(job), most[0] if most else float("inf")
     if stated.status == "infeasible":
         return "no layout is feasible", [Corner(limit, longest)]
     if stated.status == "feasible":
@@ -289,7 +292,7 @@ def _claims(answer: _Answer) -> tuple[str, list[Corner]]:
         thinning=stated.thinning,
         limit=limit,
         longest=longest,
-        objectives=job.objectives,
+        objectives=inner_objectives(job.objectives),
     )
     return claim, [least, *corners]
 

@@ -11,7 +11,7 @@ Where a claim fails lies below a staircase, and a staircase is its corners.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,7 +44,7 @@ def corners_of(
     thinning: float,
     limit: float,
     longest: float = math.inf,
-    objectives: Sequence[str] = ("step_time", "peak_memory"),
+    objectives: Collection[str] = ("step_time", "peak_memory"),
 ) -> list[Corner]:
     """Return the corners of a front of ``plans`` (step [s], memory [byte]), the roomiest first.
 
@@ -60,10 +60,10 @@ def corners_of(
         return [Corner(limit, longest)]
     ticks = tick_bytes(limit)
     fastest = Corner(limit, plans[0][0] / (1 + _SAME))
-    if tuple(objectives) == ("step_time",):
+    if set(objectives) == {"step_time"}:
         return [fastest]
     smallest = Corner(min(memory for _, memory in plans) - ticks, longest)
-    if tuple(objectives) == ("peak_memory",):
+    if set(objectives) == {"peak_memory"}:
         return [smallest]
     beaten = [Corner(memory - ticks, step / (1 + _SAME)) for step, memory in plans]
     return _outermost([*beaten, *_unmatched(plans, thinning, limit, longest)])

@@ -16,11 +16,10 @@ import numpy as np
 from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.parameters import total_parameters
 from autoplan.costs.predict import StageMemory
-from autoplan.costs.price import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.plans import Certificate, Explanation, Front, Plan, Remedy, Standing, Suggestion
 from autoplan.plans.explanation import judged_bytes, judged_stage
 from autoplan.plans.plan import layout_fields
-from autoplan.plans.questions import batch_of
+from autoplan.plans.questions import batch_of, question_fields
 from autoplan.plans.standing import Difference
 from autoplan.report.memory_bars import MomentBar, moment_bars
 from autoplan.report.provenance import provenance
@@ -206,32 +205,7 @@ def _certificate(certificate: Certificate) -> Document:
 
 def _asked(job: Job, plan: Plan, document: Document) -> Document:
     """Return ``document`` of a plan with what it is predicted to cost, and for which devices and batch."""
-    return {**document, "predicted": {**document["predicted"], **_question(job, plan)}}
-
-
-def _question(job: Job, plan: Plan) -> Document:
-    seconds, steps = plan.predicted.step_seconds, steps_per_billion_tokens(job)
-    money, joules = cost_per_step(job, seconds), energy_per_step(job, seconds)
-    return {
-        "devices": plan.layout.devices,
-        "global_batch_size": job.workload.global_batch_size,
-        "cost": None
-        if money is None or job.price is None
-        else {
-            "per_step": money,
-            "per_billion_tokens": money * steps,
-            "currency": job.price.currency,
-            "date": job.price.date,
-        },
-        "energy": None
-        if joules is None
-        else {
-            "joules_per_step": joules,
-            "joules_per_billion_tokens": joules * steps,
-            "kind": "estimate",
-            "basis": "every device at its power limit for the whole step",
-        },
-    }
+    return {**document, "predicted": {**document["predicted"], **question_fields(job, plan)}}
 
 
 def _answer(front: Front, answer: Front) -> Document:
