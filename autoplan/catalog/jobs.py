@@ -80,6 +80,7 @@ def _resolved(spec: JobSpec, name: str, base: Path, document: Document | None) -
         precision=spec.precision,
         optimizer=spec.optimizer,
         adapters=spec.adapters,
+        routing=spec.routing,
         search=spec.search,
         limits=spec.limits,
         objectives=spec.objectives,

@@ -4,7 +4,7 @@ Notation (this file only)::
 
     h   hidden size      q, k  width of queries, of keys     f   inner width of the MLP      [1]
     a   query heads      s     tokens of a sequence          t   tensor-parallel degree      [1]
-    V   vocabulary, padded           E, K  experts, and those that a token visits            [1]
+    V   vocabulary, padded                                                                    [1]
     e   bytes of an element: 2, or 4 in fp32                                              [byte]
 
 All results are bytes for one token of a microbatch on one rank, except where said. The forms are those of
@@ -20,15 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates
+from autoplan.costs.experts import expert_kept
+from autoplan.costs.latent import latent_kept
+from autoplan.costs.parameters import expert_share
 from autoplan.costs.weights import padded_vocabulary
 from autoplan.schema.job import Job
 
 __all__ = ["Saved", "element_bytes", "logit_columns", "saved_bytes_per_token", "sequence_split"]
-
-#: Bytes that the router keeps: of each expert its logit in 16 bits and its share in 32, of each choice
-#: two 64-bit indices and the weight in 32 and 16 bits.
-_ROUTER_EXPERT_BYTES = 6
-_ROUTER_CHOICE_BYTES = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +113,8 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     >>> float(saved.full[0])  # 2h / 8
     1024.0
 
-    Leaves out: buffers that a stack shares between layers; rotary tables; padding of experts' rows; what
-    latent attention compresses.
+    Leaves out: buffers that a stack shares between layers; rotary tables; which layers are dense in a model
+    with experts: each is the average of all.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, sections 4 and 5; counted on real PyTorch modules,
     benchmarks/memory.
     """
@@ -124,9 +122,9 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     t = candidates.tp.astype(np.float64)
     whole = sequence_split(candidates)
     outside = _outside(job, e, t, whole)
-    attention = _attention(job, e, t)
+    attention = _attention(job, candidates, e, t)
     core = _core_attention(job, e, t)
-    mlp = _mlp(job, e, t)
+    mlp = _mlp(job, candidates, e)
     none = outside + attention + core + mlp
     full = e * job.model.hidden_size / whole / candidates.checkpoint
     selective = _selective(job, e, t, whole, none - core)
@@ -175,9 +173,11 @@ def _outside(job: Job, e: float, t: Array, whole: Array) -> Array:
     return local + _norm_copies(job, e, whole, norms=norms) + shared * _product_input(job, e, t, whole)
 
 
-def _attention(job: Job, e: float, t: Array) -> Array:
+def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
     """Queries, keys, values and the output, and packed or normed copies of them."""
     model = job.model
+    if model.mla is not None:
+        return latent_kept(model, candidates, e, sequence_split(candidates))
     q, k = model.heads * model.head_dim / t, model.kv_heads * model.head_dim / np.minimum(t, model.kv_heads)
     kept = e * (q + 2 * k) + e * q
     if job.precision == "fp8":
@@ -199,18 +199,18 @@ def _core_attention(job: Job, e: float, t: Array) -> Array:
     return scores * job.model.heads * job.workload.sequence_length / t
 
 
-def _mlp(job: Job, e: float, t: Array) -> Array:
-    """The MLP's inner tensors; with experts those of each visited one, and their rows in and out."""
-    model = job.model
+def _mlp(job: Job, candidates: Candidates, e: float) -> Array:
+    """The MLP's inner tensors; those of experts, and their rows in and out, by their share of layers."""
+    model, t = job.model, candidates.tp.astype(np.float64)
     last = _input_bytes(job, e)
     up = (2 if job.stack.block.fused_activation else 3) if model.gated else 1
     adapted = 3 * e * job.adapters.rank if job.adapters and job.adapters.targets == "all" else 0.0
+    inner = e * up + last
+    dense: Array = inner * model.ffn_size / t + adapted
     if model.moe is None:
-        return (e * up + last) * model.ffn_size / t + adapted
-    moe = model.moe
-    rows = moe.top_k * (moe.expert_ffn_size * (e * up + last) / t + 3 * e * model.hidden_size)
-    shared = (e * up + last) * moe.shared_expert_ffn_size / t
-    return rows + shared + _ROUTER_EXPERT_BYTES * moe.experts + _ROUTER_CHOICE_BYTES * moe.top_k
+        return dense
+    share = expert_share(model)
+    return (1.0 - share) * dense + share * expert_kept(job, candidates, inner, e)
 
 
 def _selective(job: Job, e: float, t: Array, whole: Array, without_attention: Array) -> Array:
@@ -220,11 +220,17 @@ def _selective(job: Job, e: float, t: Array, whole: Array, without_attention: Ar
     model = job.model
     q, k = model.heads * model.head_dim / t, model.kv_heads * model.head_dim / np.minimum(t, model.kv_heads)
     attention = e * (2 * q + 2 * k) + 4.0 * model.heads / t
+    if model.mla is not None:
+        mla, latents = model.mla, (model.mla.q_lora_rank or 0) + model.mla.kv_lora_rank
+        heads = model.head_dim + mla.qk_nope_head_dim + 2 * mla.v_head_dim
+        attention = e * ((latents + mla.qk_rope_head_dim) / whole + model.heads * heads / t)
+        attention = attention + 4.0 * model.heads / t
     # Outputs of products that sum over ranks are kept as they are before their reduction, whole.
     stream = e * model.hidden_size / whole + e * model.hidden_size
+    up, share = 2 if model.gated else 1, expert_share(model)
+    mlp = e * (model.hidden_size + up * model.ffn_size / t)
     if model.moe is not None:
         # Grouped products are no plain ones: of the experts only the router's logits are kept.
-        return stream + attention + e * model.moe.experts
-    up = 2 if model.gated else 1
-    kept: Array = stream + attention + e * (model.hidden_size + up * model.ffn_size / t)
+        mlp = (1.0 - share) * mlp + share * e * model.moe.experts
+    kept: Array = stream + attention + mlp
     return kept

@@ -62,6 +62,7 @@ class Candidates:
     dp: Ints
     cp: Ints
     ep: Ints
+    etp: Ints
     microbatch: Ints
     zero: Ints
     sequence_parallel: Ints
@@ -72,6 +73,12 @@ class Candidates:
 
     def __len__(self) -> int:
         return len(self.tp)
+
+    @property
+    def edp(self) -> Ints:
+        """Ranks that hold the same experts, and share their gradients: tp dp cp / (ep etp) [1]."""
+        whole: Ints = np.maximum(self.tp * self.dp * self.cp // (self.ep * self.etp), 1)
+        return whole
 
     def take(self, index: NDArray[Any]) -> Candidates:
         """Return the candidates at ``index`` (a mask or positions)."""
@@ -92,6 +99,7 @@ class Candidates:
             dp=ints([x.dp for x in layouts]),
             cp=ints([x.cp for x in layouts]),
             ep=ints([x.ep for x in layouts]),
+            etp=ints([x.etp for x in layouts]),
             microbatch=ints([x.microbatch for x in layouts]),
             zero=ints([x.zero for x in layouts]),
             sequence_parallel=ints([x.sequence_parallel for x in layouts]),

@@ -17,14 +17,23 @@ for each: the input gradient (m, k, n) and the weight gradient (k, n, m). After 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
+from autoplan.costs.activations import sequence_split
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.collectives import Group, collective_seconds
+from autoplan.costs.experts import (
+    exchange_seconds,
+    expert_elements,
+    expert_kernels,
+    expert_products,
+    rows_per_token,
+)
+from autoplan.costs.latent import head_widths, latent_elements, latent_products
 from autoplan.costs.machine import Machine
-from autoplan.costs.operations import attention_seconds, gemm_seconds, stream_seconds
+from autoplan.costs.operations import Product, attention_seconds, gemm_seconds, stream_seconds
+from autoplan.costs.parameters import expert_share
 from autoplan.costs.traffic import OPERATIONS, Calls, tensor_calls
 from autoplan.costs.weights import weights_of
 from autoplan.schema.job import Job
@@ -32,16 +41,10 @@ from autoplan.schema.model import ModelSpec
 
 __all__ = ["BlockTimes", "block_times", "mean_keys", "tensor_group", "tensor_seconds"]
 
-#: Products of attention backward over those of forward: recomputed scores, dV, dP, dQ, dK over two.
-_BACKWARD_ATTENTION = 2.5
 #: Kernels of backward over those of forward: a product has two gradients, most others one.
 _BACKWARD_KERNELS = 2
 #: Kernels of a layer besides matrix products and attention: norms, rotation, activation, additions.
 _SMALL_KERNELS = 7
-
-
-#: Rows, columns and inner width of a matrix product.
-Product: TypeAlias = tuple[Array, Array, Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,8 @@ class BlockTimes:
 
     ``selective`` and ``full`` are compute done again in backward under each recompute mode;
     ``tensor_forward``, ``tensor_backward`` and ``tensor_full`` the tensor-parallel collectives of
-    forward, backward and of a forward done again.
+    forward, backward and of a forward done again. ``exchange`` sends rows to experts and back, in forward
+    as in backward, and again in whole recompute (``exchange_selective``: in selective).
     """
 
     forward: Array
@@ -60,6 +64,8 @@ class BlockTimes:
     tensor_forward: Array
     tensor_backward: Array
     tensor_full: Array
+    exchange: Array
+    exchange_selective: Array
 
 
 def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTimes:
@@ -77,11 +83,12 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     >>> round((2 * 8192 * 218_103_808 + 4 * 8192 * 4096.5 * 4096) / 8 / 1e9, 1)  # products and attention
     515.4
 
-    Leaves out: contention between collectives and compute; local windows are averaged over layers.
+    Leaves out: contention between collectives and compute; local windows, and dense layers among those with
+    experts, are averaged over layers.
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.3, for the split; the rates are of ``machine``.
     """
     tokens = candidates.microbatch * float(job.workload.sequence_length)
-    products = _products(job.model, tokens, candidates)
+    products = _products(job, tokens, candidates)
     trained = _adapter_products(job, tokens, candidates) if job.adapters else products
     forward_gemm = _forward_seconds(products, machine)
     backward_gemm = _input_seconds(products, machine) + _weight_seconds(trained, machine)
@@ -91,13 +98,17 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     attention, attention_backward = _attention(job, candidates, machine)
     stream, stream_backward = _streams(job, tokens, candidates, machine)
     # The host launches kernels one by one; a device that is faster waits for it.
-    launches = job.stack.block.kernels * machine.host_launch
+    launches = (job.stack.block.kernels + expert_kernels(job, candidates)) * machine.host_launch
     forward = np.maximum(forward_gemm + attention + stream, launches)
     accumulated = _accumulation_seconds(job, candidates, machine)
     backward = np.maximum(
         backward_gemm + attention_backward + stream_backward + accumulated, _BACKWARD_KERNELS * launches
     )
-    again = {"attention": attention, "matmul-outputs": stream}[job.stack.block.selective]
+    again, exchange = attention, exchange_seconds(job, candidates, machine)
+    by_products = job.stack.block.selective == "matmul-outputs"
+    if by_products:
+        # The products of experts are no plain ones: they are done again, and their rows sent again.
+        again = stream + _forward_seconds(expert_products(job, tokens, candidates), machine)
     calls = tensor_calls(job, candidates)
     return BlockTimes(
         forward=forward,
@@ -107,17 +118,25 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
         tensor_forward=tensor_seconds(job, candidates, machine, calls.forward),
         tensor_backward=tensor_seconds(job, candidates, machine, calls.backward),
         tensor_full=tensor_seconds(job, candidates, machine, calls.again),
+        exchange=exchange,
+        exchange_selective=exchange * float(by_products),
     )
 
 
-def _products(model: ModelSpec, tokens: Array, candidates: Candidates) -> list[Product]:
-    t = candidates.tp.astype(np.float64)
+def _products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
+    """The products of a layer's forward: attention's, the dense MLP's, the experts'."""
+    model, t = job.model, candidates.tp.astype(np.float64)
+    dense = 1.0 - expert_share(model)
     h = np.asarray(float(model.hidden_size))
     q = model.heads * model.head_dim / t
     k = np.maximum(model.kv_heads / t, 1.0) * model.head_dim
     f = model.ffn_size / t
     up = 2 * f if model.gated else f
-    return [(tokens, q + 2 * k, h), (tokens, h, q), (tokens, up, h), (tokens, h, f)]
+    attention = [Product(tokens, q + 2 * k, h), Product(tokens, h, q)]
+    if model.mla is not None:
+        attention = latent_products(model, tokens, t, sequence_split(candidates))
+    mlp = [Product(tokens, up, h, dense), Product(tokens, h, f, dense)] if dense else []
+    return [*attention, *mlp, *expert_products(job, tokens, candidates)]
 
 
 def _adapter_products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
@@ -126,22 +145,22 @@ def _adapter_products(job: Job, tokens: Array, candidates: Candidates) -> list[P
     if adapters is None:
         return []
     rank = np.asarray(float(adapters.rank))
-    targets = _products(job.model, tokens, candidates)
+    targets = _products(job, tokens, candidates)
     wanted = targets if adapters.targets == "all" else targets[:2]
-    narrow = [((m, rank, k), (m, n, rank)) for m, n, k in wanted]
+    narrow = [(Product(m, rank, k), Product(m, n, rank)) for m, n, k, _ in wanted]
     return [product for pair in narrow for product in pair]
 
 
 def _forward_seconds(products: list[Product], machine: Machine) -> Array:
-    return sum((gemm_seconds(m, n, k, machine) for m, n, k in products), np.zeros(1))
+    return sum((number * gemm_seconds(m, n, k, machine) for m, n, k, number in products), np.zeros(1))
 
 
 def _input_seconds(products: list[Product], machine: Machine) -> Array:
-    return sum((gemm_seconds(m, k, n, machine) for m, n, k in products), np.zeros(1))
+    return sum((count * gemm_seconds(m, k, n, machine) for m, n, k, count in products), np.zeros(1))
 
 
 def _weight_seconds(products: list[Product], machine: Machine) -> Array:
-    return sum((gemm_seconds(k, n, m, machine) for m, n, k in products), np.zeros(1))
+    return sum((count * gemm_seconds(k, n, m, machine) for m, n, k, count in products), np.zeros(1))
 
 
 def _accumulation_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
@@ -182,10 +201,12 @@ def _attention(job: Job, candidates: Candidates, machine: Machine) -> tuple[Arra
     sequences = candidates.microbatch.astype(np.float64)
     heads = np.maximum(1.0, model.heads / candidates.tp)
     keys = mean_keys(model, s)
-    shape = (sequences, s, keys, heads, model.head_dim)
+    wide, narrow = head_widths(model)
+    shape = (sequences, s, keys, heads, (wide + narrow) / 2)
     forward = attention_seconds(*shape, machine.attention_forward)
-    backward = _BACKWARD_ATTENTION * attention_seconds(*shape, machine.attention_backward)
-    return forward, backward
+    # Recomputed scores, dQ and dK are as wide as a key, dV and dP as a value; forward has one of each.
+    products = (3 * wide + 2 * narrow) / (wide + narrow)
+    return forward, products * attention_seconds(*shape, machine.attention_backward)
 
 
 def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
@@ -196,12 +217,12 @@ def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> tupl
     """
     model, s = job.model, job.workload.sequence_length
     matrices = candidates.microbatch * np.maximum(1.0, model.heads / candidates.tp)
-    d = np.asarray(float(model.head_dim))
+    wide, narrow = (np.asarray(float(width)) for width in head_widths(model))
     length = np.asarray(float(s))
     scores = matrices * float(s) ** 2
     # Batched products fill the device together: priced as one tall product.
-    first = gemm_seconds(matrices * length, length, d, machine)
-    second = gemm_seconds(matrices * length, d, length, machine)
+    first = gemm_seconds(matrices * length, length, wide, machine)
+    second = gemm_seconds(matrices * length, narrow, length, machine)
     softmax = stream_seconds(7 * machine.element_bytes * scores, machine, calls=3)
     return first + second + softmax, 2 * (first + second) + softmax
 
@@ -210,26 +231,35 @@ def _streams(job: Job, tokens: Array, candidates: Candidates, machine: Machine) 
     """Return the memory-bound time of a layer, forward and backward.
 
     Elements moved for each token by norms, two residual additions (3h each, and as much when their
-    gradients are added), rotation and activation; see ``_Trips``.
+    gradients are added), rotation and activation; see ``_Trips``. Experts add theirs, latents take the place
+    of the rotation.
     """
-    model, e = job.model, machine.element_bytes
+    model, e, policy = job.model, machine.element_bytes, job.stack.experts
     trips = _Trips.of(job)
+    share = expert_share(model)
     t = candidates.tp.astype(np.float64)
     whole = np.where(candidates.sequence_parallel == 1, t, 1.0)
     h = model.hidden_size / whole
     turned = model.heads / t + np.maximum(model.kv_heads / t, 1.0) if model.positions == "rope" else 0.0 * t
-    rotated = turned * model.head_dim
-    f = model.ffn_size / t
+    rotated = turned * model.head_dim if model.mla is None else 0.0 * t
+    f = (1.0 - share) * model.ffn_size / t
     norms = 4 if model.post_norms else 2
     forward = (norms * trips.norm + 6) * h + trips.rotation * rotated + trips.activation * f
     backward = (norms * trips.norm_back + 6) * h + trips.rotation_back * rotated + trips.activation_back * f
+    if model.mla is not None:
+        forward = forward + latent_elements(model, t, whole, trips.norm)
+        backward = backward + latent_elements(model, t, whole, trips.norm_back)
+    if share:
+        forward = forward + expert_elements(job, candidates, trips.activation)
+        backward = backward + expert_elements(job, candidates, trips.activation_back)
     if job.precision == "fp8" and not job.stack.block.fused_casts:
         casts = _cast_elements(job, candidates)
         forward, backward = forward + casts[0], backward + casts[1]
     traffic = e * tokens * job.stack.block.elementwise_traffic.value
+    calls = _SMALL_KERNELS + (share * policy.kernels if policy else 0.0)
     return (
-        stream_seconds(traffic * forward, machine, calls=_SMALL_KERNELS),
-        stream_seconds(traffic * backward, machine, calls=_SMALL_KERNELS),
+        stream_seconds(traffic * forward, machine, calls=calls),
+        stream_seconds(traffic * backward, machine, calls=calls),
     )
 
 
@@ -239,8 +269,13 @@ def _cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
     Each is read in 16 bits and written in 8, as it is and transposed: two elements of 16 bits.
     """
     model, t = job.model, candidates.tp.astype(np.float64)
-    h, q, f = float(model.hidden_size), model.heads * model.head_dim / t, model.ffn_size / t
+    share, rows = expert_share(model), rows_per_token(job, candidates)
+    h, q = np.asarray(float(model.hidden_size)), model.heads * model.head_dim / t
+    f = (1.0 - share) * model.ffn_size / t
     k = model.kv_heads * model.head_dim / np.minimum(t, model.kv_heads)
+    if model.moe is not None:
+        inner = rows * model.moe.expert_ffn_size / candidates.etp + model.moe.shared_expert_ffn_size / t
+        f, h = f + share * inner, h + share * rows * h / 2
     up = 2 if model.gated else 1
     return 2 * (2 * h + q + f), 2 * (2 * h + q + 2 * k + up * f)
 

@@ -71,7 +71,8 @@ def collective_seconds(operation: Operation, size: Array, group: Group, links: L
 
     Inside a node, measured tables where the node has them (log-log in bytes), else
     t0 + hops + f(n) V / B. Across nodes the ring is as fast as its slowest link: r devices of a node
-    bring r shares of the network, so B = min(B_fabric, r B_network).
+    bring r shares of the network, so B = min(B_fabric, r B_network). In an all-to-all each device sends the
+    (n - r)/n that leave its node through its own share of the network, beside (r - 1)/n over the fabric.
 
     >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, ())  # 7 GB/s, nothing has a latency
     >>> group = Group(np.array(8.0), np.array(1.0))
@@ -103,8 +104,12 @@ def _ring_seconds(operation: Operation, size: Array, group: Group, within: Array
     ring = np.where(within > 1, fabric, np.inf)
     bandwidth = np.where(crossing, np.minimum(ring, within * links.network_bandwidth), fabric)
     hops = _hop_seconds(operation, group.ranks, within, nodes, links)
-    wire = wire_factor(operation, group.ranks) * size
-    seconds: Array = links.launch + hops + wire / bandwidth
+    wire = wire_factor(operation, group.ranks) * size / bandwidth
+    if operation == "all_to_all":
+        each = size / group.ranks
+        leaving = (group.ranks - within) * each / links.network_bandwidth
+        wire = np.where(crossing, np.maximum(leaving, (within - 1.0) * each / fabric), wire)
+    seconds: Array = links.launch + hops + wire
     return seconds
 
 

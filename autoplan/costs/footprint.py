@@ -153,7 +153,8 @@ def _phases(moments: tuple[Moment, ...]) -> dict[str, Array]:
 def communicator_bytes(scope: Scope) -> Array:
     """Return buffers of the communicators of a device [byte], shape [C, 1].
 
-    One communicator of all devices and one for each axis longer than one; those of two devices have fewer
+    One communicator of all devices and one for each axis longer than one, of which experts may have three of
+    their own; those of two devices have fewer
     channels and take the low end of what was seen.
 
     Leaves out: groups that a framework makes and never uses; communicators that share buffers.
@@ -165,7 +166,10 @@ def communicator_bytes(scope: Scope) -> Array:
     [[1920000000.0]]
     """
     c, each = scope.candidates, scope.job.stack.memory.communicator
-    axes = (column(c.tp), column(c.dp), np.full((len(c), 1), float(c.pp)), column(c.tp * c.dp * c.pp))
+    axes = [column(c.tp), column(c.dp), np.full((len(c), 1), float(c.pp)), column(c.tp * c.dp * c.pp)]
+    if scope.job.model.moe is not None:
+        own = (c.ep > 1) | (c.etp != c.tp)
+        axes += [column(np.where(own, axis, 1)) for axis in (c.ep, c.etp, c.edp)]
     sizes = (np.where(axis > 2, each.value, np.where(axis > 1, each.low, 0.0)) for axis in axes)
     total: Array = sum(sizes, np.zeros((len(c), 1)))
     return total

@@ -14,6 +14,8 @@ GEMM tables the form below has a median error of 4 to 8 % over all shapes with m
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from autoplan.costs.arrays import Array
@@ -27,10 +29,19 @@ from autoplan.costs.tables import (
     gemm_inside,
 )
 
-__all__ = ["attention_seconds", "gemm_seconds", "product_seconds", "stream_seconds"]
+__all__ = ["Product", "attention_seconds", "gemm_seconds", "product_seconds", "stream_seconds"]
 
 #: How sharply compute and memory limits blend where they are close; 4 fits the sweeps best.
 _BLEND = 4.0
+
+
+class Product(NamedTuple):
+    """Rows, columns and inner width of a matrix product, and how many of it a layer has."""
+
+    m: Array
+    n: Array
+    k: Array
+    number: Array | float = 1.0
 
 
 def _blend(compute: Array, memory: Array) -> Array:
@@ -93,7 +104,7 @@ def product_seconds(
 
 
 def attention_seconds(
-    sequences: Array, tokens: int, keys: float, heads: Array, head_dim: int, rate: Rate
+    sequences: Array, tokens: int, keys: float, heads: Array, head_dim: float, rate: Rate
 ) -> Array:
     """Return the time of fused causal attention over ``sequences`` of ``tokens`` tokens [s].
 

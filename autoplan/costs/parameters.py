@@ -31,6 +31,7 @@ __all__ = [
     "active_parameters",
     "embedding_norm_parameters",
     "embedding_parameters",
+    "expert_share",
     "final_norm_parameters",
     "head_parameters",
     "layer_parameters",
@@ -214,6 +215,21 @@ def active_parameters(model: ModelSpec) -> int:
         return total_parameters(model)
     routed = _sum_over_layers(model, lambda layer: layer.expert_parallel)
     return total_parameters(model) - routed // moe.experts * (moe.experts - moe.top_k)
+
+
+def expert_share(model: ModelSpec) -> float:
+    """Return the share of layers that have experts [1].
+
+    >>> from autoplan.catalog import load_entry
+    >>> [expert_share(load_entry("model", name)) for name in ("llama3-8b", "mixtral-8x7b", "deepseek-v3")]
+    [0.0, 1.0, 0.9508196721311475]
+    >>> 58 / 61  # three dense layers
+    0.9508196721311475
+
+    Leaves out: which layers these are.
+    Source: the model's file.
+    """
+    return 0.0 if model.moe is None else sum(map(model.is_moe_layer, range(model.layers))) / model.layers
 
 
 def _outside_layers(model: ModelSpec) -> int:

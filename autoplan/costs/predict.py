@@ -20,9 +20,10 @@ from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.block import BlockTimes, block_times, mean_keys
 from autoplan.costs.doubt import half_width, modelled_compute, within_tables
 from autoplan.costs.footprint import Footprint, footprint_of, memory_limit_bytes
+from autoplan.costs.latent import head_widths
 from autoplan.costs.machine import Machine, ideal, machine_of, serial
 from autoplan.costs.memory import Counts, MemoryPrediction, StageMemory, memory_predictions
-from autoplan.costs.parameters import total_parameters
+from autoplan.costs.parameters import active_parameters
 from autoplan.costs.pipeline import pipeline_seconds
 from autoplan.costs.scope import microbatches, scope_of
 from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail
@@ -229,20 +230,23 @@ class _Prices:
         again = float(s[slowest] * here.backward_selective + full * here.backward_full)
         # Recompute that hides beside traffic adds less than its work, and its collectives come first.
         tensor_again = min(again, full * float(block.tensor_full[row]))
+        exchange_again = full * float(block.exchange[row]) + float(s[slowest] * block.exchange_selective[row])
+        exchange_again = min(again - tensor_again, exchange_again)
+        exchange = layers * 2.0 * float(block.exchange[row])
         tensor = layers * float(block.tensor_forward[row] + block.tensor_backward[row])
         tensor += float(here.outside_tensor)
         computed = layers * float(block.forward[row] + block.backward[row]) + float(here.outside_compute)
         boundary = float(self.boundary[row])
-        waits = float(both[slowest]) - again - computed - tensor - boundary
+        waits = float(both[slowest]) - again - computed - tensor - exchange - boundary
         tail = stage_tail(stages, n, s, f)
         worst = int(tail.total.argmax())
         bubble = float(self.step[row]) - m * float(both[slowest]) - float(tail.total[worst])
         return TimePrediction(
             compute=m * computed,
-            recompute=m * (again - tensor_again),
+            recompute=m * (again - tensor_again - exchange_again),
             tp_exposed=m * (tensor + tensor_again),
             cp_exposed=0.0,
-            ep_exposed=0.0,
+            ep_exposed=m * (exchange + exchange_again),
             pp_exposed=m * boundary,
             bubble=bubble if bubble > _NOISE * float(self.step[row]) else 0.0,
             dp_exposed=max(0.0, m * waits + float(tail.exposed[worst])),
@@ -301,7 +305,7 @@ def model_flops_per_step(job: Job) -> float:
     """Return the FLOPs of a step that the model needs, recompute not counted [1].
 
     6 N + 12 L q s_mean for each token: two FLOPs for each multiply, three products for each weight
-    (two where it is frozen),
+    (two where it is frozen) but for experts that a token does not visit,
     and attention over the keys that are really attended to, (s+1)/2 when causal. The embedding's rows are
     read, not multiplied; the head is.
 
@@ -317,10 +321,10 @@ def model_flops_per_step(job: Job) -> float:
     """
     model, s = job.model, job.workload.sequence_length
     table = model.vocabulary * model.hidden_size
-    weights = total_parameters(model) - (0 if model.tied_embeddings else table)
+    weights = active_parameters(model) - (0 if model.tied_embeddings else table)
     if model.positions == "learned":
         weights -= (model.max_positions or 0) * model.hidden_size
-    width = model.heads * model.head_dim
+    width = model.heads * sum(head_widths(model)) / 2
     # A frozen weight has no gradient of its own.
     each = 6.0 if job.adapters is None else 4.0
     a_token = each * weights + 12.0 * model.layers * width * mean_keys(model, s)

@@ -38,7 +38,8 @@ def residency_of(scope: Scope, part: Part) -> Residency:
     """Return what a rank holds of ``part`` [byte], each of shape [C, 1].
 
     P = n x parameter_bytes, G = n x gradient_bytes, O = n x (master + moments x bytes of one), each over d
-    from its ZeRO stage on (1 for O, 2 for G, and for P as the stack says). Frozen parameters have P only, in
+    from its ZeRO stage on (1 for O, 2 for G, and for P as the stack says); experts over those ranks that hold
+    the same. Frozen parameters have P only, in
     gathered_bytes; offloaded state is on the host.
 
     >>> from autoplan.catalog import load_job
@@ -57,12 +58,11 @@ def residency_of(scope: Scope, part: Part) -> Residency:
     """
     policy = scope.job.stack.memory
     frozen = part.total - part.trained
-    padded = scope.padded(part) / part.total
     parameters = policy.parameter_bytes * part.trained + policy.gathered_bytes * frozen
     gradients = policy.gradient_bytes * (part.trained + (1 - scope.gradients_sharded) * part.gradient_excess)
     return Residency(
-        parameters=scope.split(scope.parameters_sharded, parameters) * padded,
-        gradients=scope.split(scope.gradients_sharded, gradients) * padded,
+        parameters=scope.spread(scope.parameters_sharded, parameters, part),
+        gradients=scope.spread(scope.gradients_sharded, gradients, part),
         copies=policy.gradient_copy_bytes * part.trained + np.zeros_like(part.total),
         optimizer=_optimizer_bytes(scope, part) * (1 - column(scope.candidates.offload)),
     )
@@ -71,7 +71,7 @@ def residency_of(scope: Scope, part: Part) -> Residency:
 def _optimizer_bytes(scope: Scope, part: Part) -> Array:
     matrix, other = state_bytes(scope.job.optimizer, scope.job.stack.memory)
     whole = matrix * (part.trained - part.trained_vectors) + other * part.trained_vectors
-    return scope.split(flag(scope.zero >= 1), whole) * scope.padded(part) / part.total
+    return scope.spread(flag(scope.zero >= 1), whole, part)
 
 
 def host_bytes(scope: Scope, part: Part) -> Array:
@@ -137,4 +137,4 @@ def update_bytes(scope: Scope, part: Part) -> Array:
     benchmarks/memory.
     """
     each = scope.job.stack.memory.optimizer_temporary_bytes
-    return scope.split(flag(scope.zero >= 1), each * part.trained)
+    return scope.spread(flag(scope.zero >= 1), each * part.trained, part)

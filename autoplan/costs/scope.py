@@ -91,11 +91,13 @@ class Scope:
     def padding(self) -> Array:
         """How many times as large experts' tensors are gathered and reduced as they are [1], shape [C, 1].
 
-        More ranks than experts that share whole experts: each rank's share is padded to one, max(1, d / E).
+        More ranks than experts that share whole experts: each rank's share is padded to one,
+        max(1, ranks that hold the same / experts of a rank).
 
         >>> from types import SimpleNamespace as Some
         >>> job = Some(model=Some(moe=Some(experts=8)), stack=Some(memory=Some(experts_sharded_whole=True)))
-        >>> ranks = Some(job=job, dp=np.array([[64.0]]), parameters_sharded=flag([[True]]))
+        >>> some = Some(ep=np.array([1]), edp=np.array([64]))
+        >>> ranks = Some(job=job, candidates=some, dp=np.ones((1, 1)), parameters_sharded=flag([[True]]))
         >>> Scope.padding.fget(ranks).tolist()  # 64 ranks for 8 experts
         [[8.0]]
 
@@ -105,7 +107,9 @@ class Scope:
         moe = self.job.model.moe
         if moe is None or not self.job.stack.memory.experts_sharded_whole:
             return np.ones_like(self.dp)
-        return np.where(self.parameters_sharded > 0, np.maximum(1.0, self.dp / moe.experts), 1.0)
+        held = moe.experts / column(self.candidates.ep)
+        alike = column(self.candidates.edp)
+        return np.where(self.parameters_sharded > 0, np.maximum(1.0, alike / held), 1.0)
 
     def padded(self, part: Part) -> Array:
         """Return parameters of ``part`` as they are gathered and reduced [1]: n, experts' times ``padding``.
@@ -122,6 +126,33 @@ class Scope:
         """
         total: Array = part.total + (self.padding - 1.0) * part.experts
         return total
+
+    def spread(self, sharded: Array, value: Array | float, part: Part) -> Array:
+        """Return ``value``, a rank's of ``part``, as it is split where ``sharded`` is 1, in its unit.
+
+        value / d, but experts' share of it over the ranks that hold the same, and padded as they are.
+
+        >>> from autoplan.catalog import load_job
+        >>> from autoplan.schema.layout import parse_layout
+        >>> one = Candidates.of([parse_layout("dp=8,ep=4", layers=32, devices=8)])
+        >>> scope = scope_of(load_job("mixtral-8x7b-8x-h200"), one)
+        >>> layer = scope.weights.layer  # of 394,305,536 parameters 352,321,536 are in two experts
+        >>> float(scope.spread(flag(True), layer.total, layer)[0, 0])
+        181408768.0
+        >>> 41_984_000 / 8 + 352_321_536 / 2
+        181408768.0
+
+        Leaves out: the rank that holds the rest where a number of ranks does not divide it.
+        Source: Megatron-LM, megatron/core/distributed/distributed_data_parallel.py, expert_parallel_buffers.
+        """
+        if self.job.model.moe is None:
+            return self.split(sharded, value)
+        experts = part.experts / part.total
+        alike = column(self.candidates.edp)
+        divided = (1.0 - experts) / self.dp + experts * self.padding / alike
+        whole = (1.0 - experts) + experts * self.padding
+        spread: Array = value * np.where(sharded > 0, divided, whole)
+        return spread
 
     def split(self, sharded: Array, value: Array | float) -> Array:
         """Return ``value`` divided by the data axis where ``sharded`` is 1, in its unit: value / d.
@@ -150,7 +181,7 @@ def scope_of(job: Job, candidates: Candidates) -> Scope:
     >>> float(scope.tokens[0, 0]), scope.first.tolist(), scope.last.tolist()  # 2 x 8,192
     (16384.0, [[1.0, 0.0]], [[0.0, 1.0]])
 
-    Leaves out: context and expert parallelism, which this version does not plan.
+    Leaves out: context parallelism, which this version does not plan.
     Source: definitions, the same for every stack.
     """
     job = at_precision(job)

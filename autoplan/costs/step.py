@@ -16,6 +16,7 @@ import numpy as np
 from autoplan.costs.arrays import Array, Candidates, column, flag
 from autoplan.costs.block import block_times, tensor_group, tensor_seconds
 from autoplan.costs.collectives import Group, collective_seconds, point_to_point_seconds
+from autoplan.costs.experts import expert_group
 from autoplan.costs.footprint import Footprint, footprint_of
 from autoplan.costs.machine import Machine
 from autoplan.costs.operations import gemm_seconds, stream_seconds
@@ -23,7 +24,7 @@ from autoplan.costs.optimizers import state_bytes
 from autoplan.costs.scope import Scope, scope_of
 from autoplan.costs.stage import Stages
 from autoplan.costs.traffic import Calls, loss_bytes, tensor_calls
-from autoplan.costs.weights import padded_vocabulary
+from autoplan.costs.weights import Part, padded_vocabulary
 from autoplan.schema.job import Job
 
 __all__ = ["boundary_seconds", "price_stages"]
@@ -88,6 +89,16 @@ class _Context:
         return self.scope.weights.layer.trained
 
     @property
+    def experts(self) -> Array:
+        """Those parameters of a layer that its experts hold, all of them trained."""
+        return self.scope.weights.layer.experts
+
+    @property
+    def data_group(self) -> Group:
+        """The data axis."""
+        return Group(column(self.candidates.dp), column(self.candidates.tp))
+
+    @property
     def trained_fixed(self) -> Array:
         """Parameters outside layers that have gradients."""
         parts = self.scope.weights
@@ -125,22 +136,28 @@ def price_stages(
 def _times(context: _Context) -> dict[str, Array]:
     """Return seconds of one microbatch: compute, collectives and the stage boundary."""
     block = block_times(context.job, context.candidates, context.machine)
-    gather, reduce = _microbatch_traffic(context, context.layer, context.trained_layer)
-    gather_x, reduce_x = _microbatch_traffic(context, context.fixed, context.trained_fixed)
+    data, experts = context.data_group, context.experts
+    gather, reduce = _microbatch_traffic(
+        context, context.layer - experts, context.trained_layer - experts, data
+    )
+    if context.job.model.moe is not None:
+        apart = _microbatch_traffic(context, experts, experts, expert_group(context.candidates))
+        gather, reduce = gather + apart[0], reduce + apart[1]
+    gather_x, reduce_x = _microbatch_traffic(context, context.fixed, context.trained_fixed, data)
     boundary = boundary_seconds(context.job, context.candidates, context.machine)
     embed, head = _embedding_seconds(context), _head_seconds(context)
     tensor_forward, tensor_backward = _outside_tensor(context)
     forward_x = context.first * embed.forward + context.last * head.forward + tensor_forward
     backward_x = context.first * embed.backward + context.last * head.backward + tensor_backward
     outside = context.first * embed.total + context.last * head.total
-    forward = column(block.forward + block.tensor_forward)
-    backward = column(block.backward + block.tensor_backward)
+    forward = column(block.forward + block.tensor_forward + block.exchange)
+    backward = column(block.backward + block.tensor_backward + block.exchange)
     beside = _Beside(context.machine.overlap.interference)
     # ZeRO-3 gathers the next layer and reduces the last one while this one computes.
     traffic = gather + reduce
     paced = beside.seconds(backward, traffic)
-    selective = backward + column(block.selective)
-    full = backward + column(block.full + block.tensor_full)
+    selective = backward + column(block.selective + block.exchange_selective)
+    full = backward + column(block.full + block.tensor_full + block.exchange)
     return {
         "outside_compute": outside,
         "outside_tensor": tensor_forward + tensor_backward,
@@ -189,7 +206,9 @@ class _Beside:
         return longer + self.interference * shorter
 
 
-def _microbatch_traffic(context: _Context, parameters: Array, trained: Array) -> tuple[Array, Array]:
+def _microbatch_traffic(
+    context: _Context, parameters: Array, trained: Array, group: Group
+) -> tuple[Array, Array]:
     """Return seconds to gather ``parameters`` and to reduce gradients of ``trained`` in each microbatch.
 
     ZeRO-3 gathers forward and again backward, and reduces, every microbatch; ZeRO-2 reduces every
@@ -198,14 +217,13 @@ def _microbatch_traffic(context: _Context, parameters: Array, trained: Array) ->
     c, policy = context.candidates, context.job.stack
     zero3 = column(c.zero == 3)
     each = zero3 if policy.rules.accumulates_locally else column(c.zero >= 2)
-    group = Group(column(c.dp), column(c.tp))
     links = context.machine.links
     # Each message pays the latency of its ring again.
     messages = policy.overlap.messages
     copy = policy.memory.gathered_bytes * parameters / messages
     gather = messages * collective_seconds("all_gather", copy, group, links)
     if policy.overlap.gathers_into_lists:
-        gather = gather + messages * context.machine.host_launch * column(c.dp)
+        gather = gather + messages * context.machine.host_launch * group.ranks
     wire = policy.overlap.gradient_bytes * trained / messages
     reduce = messages * collective_seconds("reduce_scatter", wire, group, links)
     return zero3 * gather, each * reduce
@@ -278,12 +296,20 @@ def _head_seconds(context: _Context) -> _Outside:
     return _Outside(column(forward), column(backward))
 
 
-def _tails(context: _Context) -> dict[str, Array]:
-    """Return what happens once a step: reduction, gathering, the optimizer."""
-    c, policy = context.candidates, context.job.stack
-    overlap, links = context.machine.overlap, context.machine.links
-    group = Group(column(c.dp), column(c.tp))
-    per_stage = context.layer * context.job.model.layers / c.pp
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """Seconds of a bucket's reduction and gathering, and of one parameter's, shape [C, 1]."""
+
+    bucket_reduce: Array
+    bucket_gather: Array
+    reduce: Array
+    gather: Array
+
+
+def _reduction(context: _Context, parameters: Array, group: Group) -> _Reduction:
+    """Return what gradients of ``parameters`` a layer cost over ``group``, once a step."""
+    c, policy, links = context.candidates, context.job.stack, context.machine.links
+    per_stage = parameters * context.job.model.layers / c.pp
     # The reference size of a message: a bucket, or all of an even stage in a stack without overlap.
     whole = not policy.overlap.gradient_reduce
     bucket = per_stage if whole else np.minimum(per_stage, policy.overlap.bucket.value / 4)
@@ -297,27 +323,43 @@ def _tails(context: _Context) -> dict[str, Array]:
     gather_bucket = np.where(
         (zero == 1) | ((zero == 2) & (policy.memory.parameters_sharded_from > 2)), gathered, 0.0
     )
+    return _Reduction(reduce_bucket, gather_bucket, reduce_bucket / bucket, gather_bucket / bucket)
+
+
+def _tails(context: _Context) -> dict[str, Array]:
+    """Return what happens once a step: reduction, gathering, the optimizer."""
+    overlap, weights, experts = context.machine.overlap, context.scope.weights, context.experts
+    data = _reduction(context, context.layer - experts, context.data_group)
+    others = context.trained_layer - experts
+    reduce_layer, gather_layer = data.reduce * others, data.gather * others
+    bucket_reduce, bucket_gather = data.bucket_reduce, data.bucket_gather
+    if context.job.model.moe is not None:
+        # Experts are reduced over the ranks that hold the same, in buckets of their own.
+        apart = _reduction(context, experts, expert_group(context.candidates))
+        reduce_layer = reduce_layer + apart.reduce * experts
+        gather_layer = gather_layer + apart.gather * experts
+        bucket_reduce = bucket_reduce + apart.bucket_reduce
+        bucket_gather = bucket_gather + apart.bucket_gather
     hidden = 0.0 if overlap.everything else 1.0
-    update = _update_seconds(context)
-    reduce, gather = reduce_bucket / bucket, gather_bucket / bucket
+    one = np.ones_like(bucket_reduce)
     return {
-        "reduce_fixed": reduce * context.trained_fixed,
-        "reduce_layer": reduce * context.trained_layer,
-        "gather_fixed": gather * context.trained_fixed,
-        "gather_layer": gather * context.trained_layer,
-        "bucket_reduce": hidden * reduce_bucket,
-        "bucket_gather": hidden * gather_bucket,
-        "hides_reduce": np.full_like(bucket, float(overlap.gradient_reduce)),
-        "hides_gather": np.full_like(bucket, float(overlap.parameter_gather)),
-        "interference": np.full_like(bucket, overlap.interference),
-        "chunks": column(c.vpp),
-        "optimizer_fixed": update * context.trained_fixed,
-        "optimizer_layer": update * context.trained_layer,
+        "reduce_fixed": data.reduce * context.trained_fixed,
+        "reduce_layer": reduce_layer,
+        "gather_fixed": data.gather * context.trained_fixed,
+        "gather_layer": gather_layer,
+        "bucket_reduce": hidden * bucket_reduce,
+        "bucket_gather": hidden * bucket_gather,
+        "hides_reduce": one * float(overlap.gradient_reduce),
+        "hides_gather": one * float(overlap.parameter_gather),
+        "interference": one * overlap.interference,
+        "chunks": column(context.candidates.vpp),
+        "optimizer_fixed": _update_seconds(context, weights.embedding) * context.trained_fixed,
+        "optimizer_layer": _update_seconds(context, weights.layer) * context.trained_layer,
     }
 
 
-def _update_seconds(context: _Context) -> Array:
-    """Return the optimizer step's seconds for one parameter of a rank, shape [C, 1].
+def _update_seconds(context: _Context, part: Part) -> Array:
+    """Return the optimizer step's seconds for one parameter of ``part`` on a rank, shape [C, 1].
 
     Every state is read and written, the gradient read twice (norm and update), the parameter written. State
     in host memory is updated there: the gradient goes down and the parameter up the host link, then the
@@ -328,8 +370,8 @@ def _update_seconds(context: _Context) -> Array:
     states, _ = state_bytes(job.optimizer, memory)
     moved = 2.0 * states + 2.0 * memory.gradient_bytes + memory.parameter_bytes
     sharded = flag(scope.zero >= 1)
-    device = stream_seconds(scope.split(sharded, moved), context.machine, calls=0)
-    copied = scope.split(sharded, float(memory.gradient_bytes + memory.gathered_bytes))
-    there = scope.split(sharded, moved) / context.machine.host_update
+    device = stream_seconds(scope.spread(sharded, moved, part), context.machine, calls=0)
+    copied = scope.spread(sharded, float(memory.gradient_bytes + memory.gathered_bytes), part)
+    there = scope.spread(sharded, moved, part) / context.machine.host_update
     host = copied / context.machine.host_link + there
     return np.where(column(context.candidates.offload) > 0, host, device)

@@ -22,6 +22,8 @@ import numpy as np
 from autoplan.costs.activations import element_bytes
 from autoplan.costs.arrays import Array, Candidates, column
 from autoplan.costs.collectives import Operation
+from autoplan.costs.latent import latent_gathers
+from autoplan.costs.parameters import expert_share
 from autoplan.costs.scope import Scope
 from autoplan.schema.job import Job
 
@@ -81,7 +83,8 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
 
     Each half of a layer reduces its output forward and the gradient of its input backward: an all-reduce,
     or with sequence parallelism a reduce-scatter and an all-gather. A stack that does not keep gathered
-    inputs gathers them again for the weight gradients. The embedding reduces its rows forward, the output
+    inputs gathers them again for the weight gradients. Of latent attention only the latents are gathered, and
+    routed experts have their own exchange. The embedding reduces its rows forward, the output
     layer its input's gradient backward.
 
     >>> from autoplan.catalog import load_job
@@ -100,18 +103,28 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
     apart = _column_products(job) if block.products_reduced_apart else halves
     last = 1 if block.checkpoint_stops_early else 0
 
+    # Rows of routed experts are exchanged on axes of their own, see ``experts``.
+    mlp = 1.0 - expert_share(job.model) * (1.0 if _routed_only(job) else 0.0)
+    scatters = 1.0 if job.model.parallel_block else 1.0 + mlp
+    gathers = scatters - 1.0 + latent_gathers(job.model)
+
     def calls(*counts: float) -> Calls:
         return Calls.of(candidates, *counts)
 
     return TensorCalls(
-        forward=calls(halves, halves, halves),
-        backward=calls(halves, halves, apart, regathered * halves),
-        again=calls(halves, halves - last, halves - last),
+        forward=calls(gathers, scatters, halves),
+        backward=calls(scatters, gathers, apart, regathered * gathers),
+        again=calls(gathers, scatters - last, halves - last),
         embedding_forward=calls(0, 1, 1),
         embedding_backward=calls(1, 0, 0),
         head_forward=calls(1, 0, 0),
         head_backward=calls(0, 1, 1, regathered),
     )
+
+
+def _routed_only(job: Job) -> bool:
+    moe = job.model.moe
+    return moe is not None and moe.shared_expert_ffn_size == 0
 
 
 def _column_products(job: Job) -> int:
@@ -155,7 +168,8 @@ def stage_traffic(scope: Scope, layers: Array, selective: Array, full: Array) ->
     >>> float(found["reduce_scatter"][0, 0])  # (32 x 4 + 2) calls x 128 x 2 x 8,192 x 4,096
     1116691496960.0
 
-    Leaves out: transfers between stages; scalars such as the gradient norm; rows that padding adds.
+    Leaves out: transfers between stages; rows that experts exchange; scalars such as the gradient norm; rows
+    that padding adds.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2; Rajbhandari et al. 2020,
     arXiv:1910.02054, section 7; counted on real PyTorch modules, benchmarks/memory.
     """
@@ -209,8 +223,10 @@ def _data_bytes(scope: Scope, layers: Array) -> dict[str, Array]:
     job, parts, m = scope.job, scope.weights, scope.microbatches
     c, r = job.stack.memory.gathered_bytes, job.stack.overlap.gradient_bytes
     head = scope.last * parts.head.total
-    total = layers * scope.padded(parts.layer) + scope.first * parts.embedding.total + head
-    trained = layers * parts.layer.trained * scope.padded(parts.layer) / parts.layer.total
+    alone = 1.0 - column(scope.candidates.edp > 1)
+    padded = scope.padded(parts.layer) - alone * scope.padding * parts.layer.experts
+    total = layers * padded + scope.first * parts.embedding.total + head
+    trained = layers * parts.layer.trained * padded / parts.layer.total
     trained = trained + scope.first * parts.embedding.trained + scope.last * parts.head.trained
     several, sharded = column(scope.candidates.dp > 1), scope.parameters_sharded
     twice = sharded * column(scope.candidates.zero == 3)

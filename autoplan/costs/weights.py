@@ -11,6 +11,7 @@ Counts, not bytes. Arrays have one row a candidate.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from autoplan.costs.arrays import Array, Candidates, column
 from autoplan.costs.parameters import (
     embedding_norm_parameters,
+    expert_share,
     final_norm_parameters,
     layer_parameters,
     position_parameters,
@@ -88,8 +90,8 @@ def weights_of(job: Job, candidates: Candidates) -> Weights:
     >>> float(weights.head.total[0, 0])  # 128,256 x 4,096 / 2 + 4,096
     262672384.0
 
-    Leaves out: padding of rows where a number of ranks does not divide them; dense layers in a model with
-    experts, which are counted like its last layer; that row biases of experts are whole.
+    Leaves out: padding of rows where a number of ranks does not divide them; which layers are dense in a
+    model with experts: all are counted as their average.
     Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3; counted on real PyTorch modules,
     benchmarks/memory.
     """
@@ -104,7 +106,7 @@ def weights_of(job: Job, candidates: Candidates) -> Weights:
     # A tied table's gradient is a sum, and a tensor of its own.
     excess = 1.0 if job.stack.memory.embedding_gradient_whole and not tied else 0.0
     return Weights(
-        layer=_layer(job, t),
+        layer=_layer(job, candidates, t),
         embedding=_part(
             table + before, np.full_like(t, before), table, excess * table * (t - 1), frozen=frozen
         ),
@@ -121,25 +123,43 @@ def _part(total: Array, vectors: Array, largest: Array, excess: Array, *, frozen
     return Part(total, total, vectors, largest, excess, zero)
 
 
-def _layer(job: Job, t: Array) -> Part:
+def _layer(job: Job, candidates: Candidates, t: Array) -> Part:
     model = job.model
-    layer = layer_parameters(model, model.layers - 1)
-    heads = layer.key_value / np.minimum(t, model.kv_heads)
-    divided = (layer.tensor_parallel - layer.key_value) / t + heads
-    vectors = np.full_like(t, layer.replicated - layer.router)
-    zero, experts = np.zeros_like(t), np.asarray(layer.expert_parallel / t)
-    total = divided + layer.replicated + experts
+    mean = _mean_layer(model)
+    heads = mean("key_value") / np.minimum(t, model.kv_heads)
+    divided = (mean("tensor_parallel") - mean("key_value")) / t + heads
+    vectors = np.full_like(t, mean("replicated") - mean("router"))
+    ep, etp = column(candidates.ep), column(candidates.etp)
+    zero, experts = np.zeros_like(t), mean("experts") / (ep * etp) + mean("experts_replicated") / ep
+    total = divided + mean("replicated") + experts
     if job.adapters is not None:
         adapters = adapter_parameters(job, t)
         return Part(total + adapters, adapters, zero, adapters, zero, experts)
-    return Part(total, total, vectors, _largest(model, t), zero, experts)
+    return Part(total, total, vectors, _largest(model, candidates, t), zero, experts)
 
 
-def _largest(model: ModelSpec, t: Array) -> Array:
-    """The largest weight of a layer: h f / t of the MLP, of all experts where they are one tensor."""
+def _mean_layer(model: ModelSpec) -> Callable[[str], float]:
+    """Return what gives a part's parameters in the average layer."""
+    layers = range(model.layers)
+    kinds = {kind: next((i for i in layers if model.is_moe_layer(i) == kind), 0) for kind in (False, True)}
+    dense, sparse = (layer_parameters(model, kinds[kind]) for kind in (False, True))
+    share = expert_share(model)
+
+    def mean(name: str) -> float:
+        return float(share * getattr(sparse, name) + (1.0 - share) * getattr(dense, name))
+
+    return mean
+
+
+def _largest(model: ModelSpec, candidates: Candidates, t: Array) -> Array:
+    """The largest weight of a layer: h f / t of the MLP, of all experts of a rank as one tensor."""
     moe = model.moe
-    inner = model.ffn_size if moe is None else moe.experts * moe.expert_ffn_size
-    return model.hidden_size * max(inner, model.heads * model.head_dim) / t
+    others = max(model.heads * model.head_dim, model.ffn_size if expert_share(model) < 1 else 0)
+    if moe is None:
+        return model.hidden_size * others / t
+    experts = moe.experts * moe.expert_ffn_size / column(candidates.ep * candidates.etp)
+    largest: Array = model.hidden_size * np.maximum(experts, others / t)
+    return largest
 
 
 def adapter_parameters(job: Job, t: Array) -> Array:

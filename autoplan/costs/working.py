@@ -16,6 +16,8 @@ import numpy as np
 
 from autoplan.costs.activations import Saved, element_bytes, sequence_split
 from autoplan.costs.arrays import Array, column, flag
+from autoplan.costs.experts import rows_per_token
+from autoplan.costs.parameters import expert_share
 from autoplan.costs.residency import gradients_stand
 from autoplan.costs.scope import Scope
 
@@ -72,9 +74,9 @@ def layer_working_bytes(scope: Scope, saved: Saved) -> Array:
 
     The largest of three moments, each with the gradient e h T of the layer's output (over t where sequences
     are split): the weight gradient of the MLP's last product (gradient of its input e f T / t, the weight's
-    e w, the output's gradient gathered under sequence parallelism); the activation's backward (two inner
-    gradients where gated, one else); attention, when the MLP's tensors are free again (scores' gradient
-    e a s T / t where they are in memory).
+    e w, the output's gradient gathered under sequence parallelism; of experts, e h for each row from another
+    rank); the activation's backward (two inner gradients where gated, one else); attention, when the MLP's
+    tensors are free again (scores' gradient e a s T / t where they are in memory).
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.activations import saved_bytes_per_token
@@ -94,28 +96,39 @@ def layer_working_bytes(scope: Scope, saved: Saved) -> Array:
     Source: counted on real PyTorch modules, benchmarks/memory.
     """
     job, e, tokens = scope.job, element_bytes(scope.job), scope.tokens
-    model, t = job.model, column(scope.candidates.tp)
+    model = job.model
     whole = column(sequence_split(scope.candidates))
     residual = e * model.hidden_size * tokens / whole
     dropped = residual if job.stack.block.dropout and not model.gated else 0.0
     gathered = np.where(whole > 1, e * model.hidden_size * tokens, 0.0)
-    inner = e * _inner_width(scope) * tokens / t
+    inner = e * _inner_width(scope) * tokens
+    sent = e * _sent_rows(scope) * model.hidden_size * tokens
     kept = fresh_kept(scope)
     largest = fresh_bytes(scope, scope.weights.layer.largest)
     all_fresh = fresh_bytes(scope, scope.weights.layer.trained)
-    product = gathered + dropped + inner + largest
+    product = gathered + dropped + inner + largest + sent
     activation = (2 if model.gated else 1) * inner + kept * largest
     attention = kept * all_fresh + _score_bytes(scope) - tokens * column(saved.mlp)
     most: Array = residual + np.maximum(np.maximum(product, activation), attention)
     return most
 
 
-def _inner_width(scope: Scope) -> float:
-    """Return f, or that of all experts that a token visits."""
-    model = scope.job.model
+def _inner_width(scope: Scope) -> Array:
+    """Return f / t, or the width of what the experts of a rank do for a token where that is more."""
+    model, c = scope.job.model, scope.candidates
+    dense = model.ffn_size / column(c.tp)
     if model.moe is None:
-        return float(model.ffn_size)
-    return float(model.moe.top_k * model.moe.expert_ffn_size + model.moe.shared_expert_ffn_size)
+        return dense
+    experts = column(rows_per_token(scope.job, c) * model.moe.expert_ffn_size / c.etp)
+    experts = experts + model.moe.shared_expert_ffn_size / column(c.tp)
+    return np.maximum(experts, dense) if expert_share(model) < 1 else experts
+
+
+def _sent_rows(scope: Scope) -> Array:
+    """Return rows of a token whose gradients experts have got from other ranks and not sent back."""
+    c = scope.candidates
+    apart = (c.ep > 1) | ((c.etp > 1) & (c.sequence_parallel == 1))
+    return column(np.where(apart, rows_per_token(scope.job, c), 0.0))
 
 
 def _score_bytes(scope: Scope) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from autoplan.catalog import load_job
+from autoplan.catalog import entry_names, load_job, stack
 from autoplan.costs.machine import peak_flops
 from autoplan.costs.predict import predict
 from autoplan.errors import LayoutError, UnsupportedError
@@ -62,9 +62,15 @@ def plannable(job: Job | str | Path) -> Job:
     """Return the loaded job; raises UnsupportedError for what this version cannot price."""
     job = job if isinstance(job, Job) else load_job(job)
     model = job.model
-    if model.moe is not None or model.mla is not None:
+    if model.moe is not None and job.stack.experts is None:
+        stacks = [name for name in entry_names("stack") if stack(name).experts is not None]
+        raise UnsupportedError(
+            f"{model.name} has experts, which {job.stack.title} does not run: "
+            f"set `stack` to one of {', '.join(stacks)}"
+        )
+    if job.adapters is not None and (model.moe is not None or model.mla is not None):
         what = "experts" if model.moe is not None else "latent attention"
-        raise UnsupportedError(f"{model.name} has {what}, which this version counts but does not plan yet")
+        raise UnsupportedError(f"adapters beside {what} are not priced yet: leave out `adapters`")
     if model.layers > MOST_LAYERS:
         raise UnsupportedError(f"{model.name} has {model.layers} layers: up to {MOST_LAYERS} are planned")
     peak_flops(job.cluster, job.precision)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Candidates, Ints
+from autoplan.costs.parameters import expert_share
 from autoplan.costs.residency import host_bytes
 from autoplan.costs.scope import scope_of
 from autoplan.schema.job import Job
@@ -50,6 +51,7 @@ def rules_for(job: Job) -> list[Rule]:
     """Return the rules of ``job``'s model, devices, workload, stack and search, in this order."""
     return [
         *_model_rules(job),
+        *_expert_rules(job),
         *_job_rules(job),
         *_stack_rules(job),
         *_memory_rules(job),
@@ -64,7 +66,8 @@ def _model_rules(job: Job) -> Iterator[Rule]:
         f"tp divides the {model.kv_heads} key-value heads, or is a multiple of them",
         lambda c: _divides(model.kv_heads, c.tp) | (c.tp % model.kv_heads == 0),
     )
-    yield Rule(f"tp divides the MLP width of {model.ffn_size}", lambda c: _divides(model.ffn_size, c.tp))
+    if expert_share(model) < 1:
+        yield Rule(f"tp divides the MLP width of {model.ffn_size}", lambda c: _divides(model.ffn_size, c.tp))
     yield Rule(
         f"pp x vpp is at most the {model.layers} layers",
         lambda c: np.asarray(c.pp * c.vpp <= model.layers),
@@ -73,6 +76,35 @@ def _model_rules(job: Job) -> Iterator[Rule]:
         f"vpp divides the {model.layers} layers into whole virtual stages",
         lambda c: _divides(model.layers, c.vpp),
     )
+
+
+def _expert_rules(job: Job) -> Iterator[Rule]:
+    moe, policy, stack = job.model.moe, job.stack.experts, job.stack.title
+    if moe is None or policy is None:
+        yield Rule("ep is 1: the model has no experts", lambda c: c.ep == 1)
+        yield Rule("etp is tp: the model has no experts", lambda c: c.etp == c.tp)
+        return
+    yield Rule(f"ep divides the {moe.experts} experts", lambda c: _divides(moe.experts, c.ep))
+    yield Rule(
+        f"etp divides the experts' width of {moe.expert_ffn_size}",
+        lambda c: _divides(moe.expert_ffn_size, c.etp),
+    )
+    if shared := moe.shared_expert_ffn_size:
+        yield Rule(f"tp divides the shared experts' width of {shared}", lambda c: _divides(shared, c.tp))
+    yield Rule("ep x etp divides tp x dp x cp", lambda c: c.tp * c.dp * c.cp % (c.ep * c.etp) == 0)
+    yield Rule(
+        "experts are split as tensors are (etp = tp), or sequences are split, too (sp)",
+        lambda c: (c.etp == c.tp) | (c.sequence_parallel == 1) | (c.tp == 1),
+    )
+    if not policy.expert_parallel:
+        yield Rule(f"{stack} keeps all experts of a layer on every rank (ep = 1)", lambda c: c.ep == 1)
+    if policy.expert_tensor_parallel == "tp":
+        yield Rule(f"{stack} splits experts as it splits tensors (etp = tp)", lambda c: c.etp == c.tp)
+    if policy.needs_sequence_parallel:
+        yield Rule(
+            f"{stack} splits sequences, too (sp), where it splits tensors beside experts",
+            lambda c: (c.tp == 1) | (c.sequence_parallel == 1),
+        )
 
 
 def _job_rules(job: Job) -> Iterator[Rule]:
@@ -153,6 +185,8 @@ def _search_rules(job: Job) -> Iterator[Rule]:
         "tensor_parallel": lambda c: c.tp,
         "pipeline_parallel": lambda c: np.full(len(c), c.pp),
         "data_parallel": lambda c: c.dp,
+        "expert_parallel": lambda c: c.ep,
+        "expert_tensor_parallel": lambda c: c.etp,
         "microbatch_size": lambda c: c.microbatch,
         "virtual_stages": lambda c: c.vpp,
         "zero_stage": lambda c: c.zero,
@@ -197,5 +231,5 @@ def _stage_rules(job: Job, layout: Layout) -> Iterator[str]:
         yield f"{job.stack.title} splits layers evenly"
     if any(f % layout.checkpoint for f in layout.full):
         yield f"checkpoint={layout.checkpoint} divides the layers that each stage recomputes whole"
-    if layout.cp > 1 or layout.ep > 1:
-        yield "context and expert parallelism are not planned yet (cp=1, ep=1)"
+    if layout.cp > 1:
+        yield "context parallelism is not planned yet (cp=1)"

@@ -65,6 +65,8 @@ def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
     degrees = (("tp", layout.tp), ("pp", layout.pp), ("dp", layout.dp))
     more = (("cp", layout.cp), ("ep", layout.ep))
     parts = [f"{name} {degree}" for name, degree in (*degrees, *more) if degree > 1]
+    if layout.etp != layout.tp:
+        parts.append(f"etp {layout.etp}")
     parts.append(f"mbs {layout.microbatch}")
     if layout.zero:
         parts.append(f"zero {layout.zero}")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from autoplan.schema.base import Bytes, Frozen, Seconds, Share
 from autoplan.schema.costmodel import KernelSpec
@@ -25,6 +25,7 @@ __all__ = [
     "Optimizer",
     "Precision",
     "RecomputeMode",
+    "RoutingSpec",
     "SearchSpec",
     "Workload",
 ]
@@ -60,6 +61,11 @@ class SearchSpec(Frozen):
     """What may be chosen; each key narrows the search, and a key left out leaves it open."""
 
     tensor_parallel: Degrees = Field(default="any", description="tensor-parallel degrees allowed")
+    expert_parallel: Degrees = Field(default="any", description="expert-parallel degrees allowed")
+    expert_tensor_parallel: Degrees = Field(
+        default="any",
+        description="degrees that may split the matrices of an expert; any: 1, and that of tensors",
+    )
     pipeline_parallel: Degrees = Field(default="any", description="pipeline depths allowed")
     data_parallel: Degrees = Field(default="any", description="data-parallel degrees allowed")
     microbatch_size: Degrees = Field(default="any", description="sequences of a microbatch allowed")
@@ -84,6 +90,31 @@ class SearchSpec(Frozen):
     offload: Offload | Annotated[tuple[Offload, ...], Field(min_length=1)] = Field(
         default="none", description="what may live in host memory: none, or the optimizer's state too"
     )
+
+
+class RoutingSpec(Frozen):
+    """How evenly tokens spread over experts, and what becomes of those that are too many."""
+
+    load_variation: Share | None = Field(
+        default=None,
+        description="standard deviation of the experts' loads over their mean; the stack's if left out",
+    )
+    capacity_factor: float | None = Field(
+        default=None,
+        gt=0,
+        le=1_000,
+        strict=False,
+        description="most tokens of an expert over the mean, the rest is dropped; left out: none is",
+    )
+    padded: bool = Field(
+        default=False, description="experts work on as many rows as their capacity, whatever comes"
+    )
+
+    @model_validator(mode="after")
+    def _padded_to_something(self) -> Self:
+        if self.padded and self.capacity_factor is None:
+            raise ValueError("padded needs capacity_factor, which is what experts are padded to")
+        return self
 
 
 class AdapterSpec(Frozen):
@@ -138,6 +169,9 @@ class JobSpec(Frozen):
     adapters: AdapterSpec | None = Field(
         default=None, description="train low-rank adapters and freeze the model; left out: train all of it"
     )
+    routing: RoutingSpec = Field(
+        default_factory=RoutingSpec, description="how tokens spread over experts, in a model that has some"
+    )
     search: SearchSpec = Field(default_factory=SearchSpec, description="what may be chosen")
     limits: Limits = Field(default_factory=Limits, description="hard limits")
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1), AfterValidator(_distinct)] = Field(
@@ -172,6 +206,7 @@ class Job:
     precision: Precision = "bf16"
     optimizer: Optimizer = "adamw"
     adapters: AdapterSpec | None = None
+    routing: RoutingSpec = field(default_factory=RoutingSpec)
     search: SearchSpec = field(default_factory=SearchSpec)
     limits: Limits = field(default_factory=Limits)
     objectives: tuple[Objective, ...] = ("step_time", "peak_memory")

@@ -5,7 +5,8 @@ layout on the command line, in JSON and in reports. Uneven pipelines add ``stage
 stage); recompute that differs writes one entry a stage, such as
 ``recompute=full:4+selective:2/full/none``: four layers recomputed whole and two selectively on the
 first stage, all on the second, none on the third. ``checkpoint=4`` keeps one input for every four layers
-recomputed whole, and ``offload=optimizer`` keeps the optimizer's state in host memory.
+recomputed whole, and ``offload=optimizer`` keeps the optimizer's state in host memory. ``etp`` splits the
+matrices of an expert, as ``tp`` splits the others, and is ``tp`` where it is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Schedule = Literal["1f1b", "gpipe", "interleaved"]
 
 SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
 
-_DEGREES: Final = ("tp", "pp", "dp", "cp", "ep", "mbs", "zero", "vpp", "checkpoint")
+_DEGREES: Final = ("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "zero", "vpp", "checkpoint")
 _KEYS: Final = (*_DEGREES, "sp", "schedule", "stages", "recompute", "offload")
 _OFFLOADS: Final = ("none", "optimizer")
 _LIMIT: Final = 10_000_000
@@ -35,7 +36,8 @@ class Layout:
 
     ``layers``, ``selective`` and ``full`` hold one entry a pipeline stage: its layers, and how many of
     them are recomputed selectively and whole. The microbatch is counted in sequences. ``checkpoint`` is how
-    many wholly recomputed layers share one kept input.
+    many wholly recomputed layers share one kept input. ``expert_tensor`` is how many
+    ranks split an expert, 0 where as many as split other tensors.
     """
 
     tp: int
@@ -53,9 +55,12 @@ class Layout:
     ep: int = 1
     checkpoint: int = 1
     optimizer_offload: bool = False
+    expert_tensor: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a layout whose stages do not add up."""
+        """Refuse a layout whose stages do not add up; experts split as tensors are have one form."""
+        if self.expert_tensor == self.tp:
+            object.__setattr__(self, "expert_tensor", 0)
         if not len(self.layers) == len(self.selective) == len(self.full) == self.pp:
             raise LayoutError([f"pp={self.pp} needs one entry a stage: got {self._stage_counts()}"])
         for stage, (n, s, f) in enumerate(zip(self.layers, self.selective, self.full, strict=True)):
@@ -71,6 +76,11 @@ class Layout:
         return self.tp * self.pp * self.dp * self.cp
 
     @property
+    def etp(self) -> int:
+        """Ranks that split the matrices of an expert."""
+        return self.expert_tensor or self.tp
+
+    @property
     def even(self) -> bool:
         """Whether the stages are those that an even split gives."""
         return self.layers == even_stages(sum(self.layers), self.pp, self.vpp)
@@ -84,6 +94,7 @@ class Layout:
             f"recompute={self.recompute}"
         )
         more = (
+            ("etp", self.etp, self.etp != self.tp),
             ("checkpoint", self.checkpoint, self.checkpoint > 1),
             ("offload", "optimizer", self.optimizer_offload),
             ("stages", "/".join(map(str, self.layers)), not self.even),
@@ -164,6 +175,7 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
         schedule=schedule,
         cp=cp,
         ep=numbers.get("ep", 1),
+        expert_tensor=numbers.get("etp", 0),
     )
 
 

@@ -16,6 +16,7 @@ from autoplan.schema.costmodel import CostModel, Name, SourcedFactor
 
 __all__ = [
     "BlockPolicy",
+    "ExpertPolicy",
     "MemoryPolicy",
     "OffloadPolicy",
     "OverlapPolicy",
@@ -218,6 +219,31 @@ class StackRules(Frozen):
     )
 
 
+class ExpertPolicy(Frozen):
+    """How a stack runs the experts of a layer; what it keeps of them for backward."""
+
+    expert_parallel: bool = Field(description="whether experts of a layer may be on several ranks")
+    expert_tensor_parallel: Literal["tp", "any"] = Field(
+        description="how the matrices of an expert are split: as other tensors, or by a degree of their own"
+    )
+    needs_sequence_parallel: bool = Field(
+        description="whether layers with experts run with tp > 1 only where sequences are split, too"
+    )
+    rows_kept: int = Field(
+        ge=1,
+        le=8,
+        description="tensors of a token's width kept for each expert that it visits: the expert's input;"
+        " its output, where it is weighted; what is added up",
+    )
+    kernels: int = Field(
+        ge=0, le=500, description="kernels that routing and exchange add to a layer's forward"
+    )
+    kernels_each: int = Field(ge=0, le=50, description="kernels of forward for each expert that a rank holds")
+    load_variation: SourcedShare = Field(
+        description="standard deviation of the experts' loads over their mean, where the job tells none"
+    )
+
+
 class OffloadPolicy(Frozen):
     """How a stack updates parameters whose optimizer state is in host memory."""
 
@@ -272,6 +298,9 @@ class StackSpec(CostModel):
     )
     block: BlockPolicy = Field(description="what a block keeps and how it is computed")
     overlap: OverlapPolicy = Field(description="what communication hides behind compute")
+    experts: ExpertPolicy | None = Field(
+        default=None, description="how it runs mixtures of experts; left out: it has none"
+    )
     rules: StackRules = Field(description="what it can run")
     offload: OffloadPolicy | None = Field(
         default=None, description="how optimizer state lives in host memory; left out: it cannot"

@@ -89,6 +89,7 @@ class Group:
             dp=int(c.dp[i]),
             cp=int(c.cp[i]),
             ep=int(c.ep[i]),
+            expert_tensor=int(c.etp[i]),
             microbatch=int(c.microbatch[i]),
             layers=tuple(layers),
             selective=tuple(selective),

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import product
-from math import comb
+from math import comb, gcd
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ class _Choice(NamedTuple):
     dp: int
     cp: int
     ep: int
+    etp: int
     microbatch: int
     zero: int
     sequence_parallel: int
@@ -122,12 +123,27 @@ def _choices(job: Job, pp: int) -> list[_Choice]:
     for tp in divisors(devices // pp):
         dp = devices // pp // tp
         sizes = divisors(batch // dp) if batch % dp == 0 else [1]
-        for mbs, zero, sp in product(sizes, range(4), (0, 1) if tp > 1 else (0,)):
+        spread = list(product(_expert_degrees(job, tp, tp * dp), sizes, range(4), (0, 1) if tp > 1 else (0,)))
+        for (ep, etp), mbs, zero, sp in spread:
             found.extend(
-                _Choice(tp, dp, 1, 1, mbs, zero, sp, vpp, schedule, 1, offload)
+                _Choice(tp, dp, 1, ep, etp, mbs, zero, sp, vpp, schedule, 1, offload)
                 for (schedule, vpp), offload in rest
             )
     return found
+
+
+def _expert_degrees(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
+    """Return the degrees (ep, etp) of experts on the ``ranks`` of a stage, of which ``tp`` split tensors.
+
+    Experts are whole or split as tensors are, unless the job names other degrees.
+    """
+    moe = job.model.moe
+    if moe is None:
+        return [(1, tp)]
+    wish = job.search.expert_tensor_parallel
+    splits = {1, tp} if wish == "any" else set(wish if isinstance(wish, tuple) else (wish,))
+    most = gcd(moe.experts, ranks)
+    return [(ep, etp) for ep in divisors(most) for etp in sorted(splits) if ranks % (ep * etp) == 0]
 
 
 def _offloads(job: Job) -> list[int]:
@@ -154,7 +170,7 @@ def _representative(candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray
     keep = np.ones(len(candidates), dtype=bool)
     c = candidates
     others = [getattr(c, f.name) for f in fields(c) if f.name not in {"pp", "zero"}]
-    for i in np.flatnonzero(alive & (c.dp == 1)):
+    for i in np.flatnonzero(alive & (c.dp == 1) & (c.edp == 1)):
         key = tuple(int(x[i]) for x in others)
         keep[i] = key not in seen
         seen.add(key)

@@ -18,15 +18,45 @@ from autoplan.costs.scope import microbatches
 from autoplan.costs.stage import stage_backward, stage_forward, stage_tail
 from autoplan.costs.step import price_stages
 from autoplan.plans import broken_rules
-from autoplan.schema.job import Cluster, Job, Limits, SearchSpec, Workload
+from autoplan.schema.job import Cluster, Job, Limits, RoutingSpec, SearchSpec, Workload
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
-from autoplan.schema.model import ModelSpec
+from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
 from autoplan.search.answer import search
 
 INSTANCES = 240
+SPARSE_INSTANCES = 40
 MOST_LAYOUTS = 60_000
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
+SPARSE_STACKS = ["analytic", "megatron-core", "fsdp2", "deepspeed"]
 STACKS = ["analytic", "megatron-core", "megatron-lm", "fsdp2", "ddp", "megatron-deepspeed"]
+
+
+def random_experts(rng: random.Random, job: Job) -> Job:
+    """Return ``job`` with a random model of experts, some with latent attention, in a stack that has both."""
+    layers, count = job.model.layers, rng.choice([2, 4, 8])
+    moe = MixtureOfExperts(
+        experts=count,
+        top_k=rng.randint(1, min(count, 3)),
+        expert_ffn_size=rng.choice([128, 1024, 4096]),
+        shared_expert_ffn_size=rng.choice([0, 512]),
+        first_dense_layers=rng.randint(0, min(2, layers - 1)),
+    )
+    changes = {"moe": moe}
+    if rng.random() < 0.4:
+        mla = MultiHeadLatentAttention(
+            q_lora_rank=rng.choice([None, 128]),
+            kv_lora_rank=64,
+            qk_nope_head_dim=32,
+            qk_rope_head_dim=16,
+            v_head_dim=32,
+        )
+        changes |= {"attention": "mla", "mla": mla, "head_dim": 48, "kv_heads": job.model.heads}
+    return replace(
+        job,
+        model=job.model.model_copy(update=changes),
+        stack=stack(rng.choice(SPARSE_STACKS)),
+        routing=RoutingSpec(load_variation=rng.choice([None, 0.0, 0.3])),
+    )
 
 
 def random_job(rng: random.Random) -> Job:
@@ -74,7 +104,15 @@ def random_job(rng: random.Random) -> Job:
 
 
 def candidates_by_hand(job: Job):
-    """Yield (tp, pp, dp, mbs, zero, sp, vpp, schedule) of everything that divides."""
+    """Yield (tp, pp, dp, mbs, zero, sp, vpp, schedule, ep, etp) of everything that divides."""
+    for *dense, tp, pp, dp in _dense_by_hand(job):
+        several = range(1, tp * dp + 1) if job.model.moe else [1]
+        for ep, etp in itertools.product(several, {1, tp}):
+            if tp * dp % (ep * etp) == 0:
+                yield tp, pp, dp, *dense, ep, etp
+
+
+def _dense_by_hand(job: Job):
     n, batch, layers = job.cluster.devices, job.workload.global_batch_size, job.model.layers
     for tp, pp in itertools.product(range(1, n + 1), repeat=2):
         if n % (tp * pp) or pp > layers:
@@ -84,12 +122,12 @@ def candidates_by_hand(job: Job):
             for zero, sp in itertools.product(range(4), (False, True)):
                 if sp and tp == 1:
                     continue
-                yield tp, pp, dp, mbs, zero, sp, 1, "1f1b"
+                yield mbs, zero, sp, 1, "1f1b", tp, pp, dp
                 if pp > 1:
-                    yield tp, pp, dp, mbs, zero, sp, 1, "gpipe"
+                    yield mbs, zero, sp, 1, "gpipe", tp, pp, dp
                     for vpp in range(2, layers + 1):
                         if layers % vpp == 0 and pp * vpp <= layers:
-                            yield tp, pp, dp, mbs, zero, sp, vpp, "interleaved"
+                            yield mbs, zero, sp, vpp, "interleaved", tp, pp, dp
 
 
 def splits(job: Job, pp: int, vpp: int):
@@ -122,12 +160,12 @@ def mixes(job: Job, layers: int) -> list[tuple[int, int]]:
 def all_points(job: Job) -> list[tuple[float, float, str, float]]:
     """Return (step, memory, name, bytes judged) of every layout of the job, or none when too many."""
     machine, points = machine_of(job), []
-    for tp, pp, dp, mbs, zero, sp, vpp, schedule in candidates_by_hand(job):
+    for tp, pp, dp, mbs, zero, sp, vpp, schedule, ep, etp in candidates_by_hand(job):
         first = even_stages(job.model.layers, pp, vpp)
         if sum(first) != job.model.layers:
             continue
         none = (0,) * pp
-        layout = Layout(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule)
+        layout = Layout(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule, ep=ep, expert_tensor=etp)
         if broken_rules(job, layout):
             continue
         c = Candidates.of([layout])
@@ -165,11 +203,11 @@ def pareto(points, limit):
     return front
 
 
-def instance(seed: int):
+def instance(seed: int, *, experts: bool = False):
     """Return a random job with a memory limit that binds, and all its points."""
     rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
     for _ in range(200):
-        job = random_job(rng)
+        job = random_experts(rng, random_job(rng)) if experts else random_job(rng)
         points = all_points(job)
         if len(points) > 1:
             memories = sorted(needed for *_, needed in points)
@@ -182,7 +220,17 @@ def instance(seed: int):
 @pytest.mark.parametrize("seed", range(INSTANCES))
 def test_the_front_is_that_of_brute_force(seed):
     """S2: without thinning, the solver's front is the enumerator's, to the solver's ticks."""
-    job, points = instance(seed)
+    compare_with_brute_force(*instance(seed))
+
+
+@pytest.mark.parametrize("seed", range(SPARSE_INSTANCES))
+def test_the_front_of_experts_is_that_of_brute_force(seed):
+    """S2: likewise over the ways to spread and split experts, with latent attention and without."""
+    compare_with_brute_force(*instance(seed + 20_000, experts=True))
+
+
+def compare_with_brute_force(job: Job, points) -> None:
+    """Assert that the search finds no more and no less than the front of ``points``."""
     limit = memory_limit_bytes(job)
     tick = limit / 2**16
 
