@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 from autoplan.catalog import entry_names, kernels_for, load_entry, stack
 from autoplan.errors import CatalogError
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
-from autoplan.schema.job import Cluster, Job, Precision, Workload
-from autoplan.schema.model import ModelSpec
+from autoplan.schema.job import Cluster, Job, Precision, RoutingSpec, Workload
+from autoplan.schema.model import MixtureOfExperts, ModelSpec
 from autoplan.schema.stack import StackSpec
 from benchmarks.accuracy.runs import Hardware, Run, RunLayout
 from benchmarks.policies import PURE_BF16, with_block, with_memory, with_overlap, with_rules
@@ -69,6 +69,13 @@ _FAMILIES: Final[dict[str, dict[str, Any]]] = {
     "Qwen3": {"qk_norm": True},
 }
 
+#: Models of the catalogue with the latent attention of a family, by the start of the model's name.
+_LATENTS: Final = {
+    "DeepSeek-V2": "deepseek-v2",
+    "DeepSeek-V3": "deepseek-v3",
+    "Moonlight": "moonlight-16b-a3b",
+}
+
 #: The number format of the matrix products. Left out: not priced yet.
 _PRECISIONS: Final[dict[str, Precision]] = {
     "bf16": "bf16",
@@ -101,6 +108,8 @@ def job_of(run: Run) -> Job:
         kernels=kernels_for(cluster.device.name),
         workload=Workload(sequence_length=length, global_batch_size=batch),
         precision=_PRECISIONS[run.layout.precision],
+        # Runs of benchmarks route tokens evenly.
+        routing=RoutingSpec(load_variation=0.0),
     )
 
 
@@ -108,13 +117,10 @@ def _refuse_unplanned(run: Run) -> None:
     model, layout = run.model, run.layout
     refused = (
         (run.task not in _TASKS, f"{run.task[:40]} is not planned yet", ""),
-        (model.moe is not None, "experts are not planned yet", ""),
-        (_has_latent_attention(run), "latent attention is not planned yet", ""),
         (layout.cp > 1, "context parallelism is not planned yet", ""),
-        (layout.ep > 1, "expert parallelism is not planned yet", ""),
         (layout.precision not in _PRECISIONS, f"{layout.precision[:40]} is not priced yet", ""),
         (
-            model.attention is not None,
+            model.attention is not None and not _has_latent_attention(run),
             "the kind of attention cannot be expressed",
             str(model.attention),
         ),
@@ -136,6 +142,33 @@ def _refuse_unplanned(run: Run) -> None:
 
 def _has_latent_attention(run: Run) -> bool:
     return bool(re.search(r"\bMLA\b", f"{run.model.attention} {run.model.name}"))
+
+
+def _latents(run: Run) -> dict[str, Any]:
+    """Return the latent attention of ``run``, whose sizes are those of the family that its name tells."""
+    if not _has_latent_attention(run):
+        return {}
+    entry = next((x for start, x in _LATENTS.items() if run.model.name.startswith(start)), None)
+    if entry is None:
+        raise Skipped("the architecture is not known", "sizes of the latent attention")
+    family = cast("ModelSpec", load_entry("model", entry))
+    return {"attention": "mla", "mla": family.mla, "head_dim": family.head_dim}
+
+
+def _experts(run: Run) -> MixtureOfExperts | None:
+    """Return the experts of ``run``; what no source tells of shared experts and dense layers is none."""
+    moe = run.model.moe
+    if moe is None and not re.search(r"\bMoE\b", run.model.name):
+        return None
+    if moe is None or moe.experts is None or moe.top_k is None or moe.expert_ffn is None:
+        raise Skipped("the architecture is not known", "experts")
+    return MixtureOfExperts(
+        experts=moe.experts,
+        top_k=moe.top_k,
+        expert_ffn_size=moe.expert_ffn,
+        shared_expert_ffn_size=moe.shared_expert_ffn or 0,
+        first_dense_layers=moe.first_dense_layers or 0,
+    )
 
 
 def _model(run: Run) -> ModelSpec:
@@ -166,7 +199,7 @@ def _model(run: Run) -> ModelSpec:
         "head_dim": model.head_dim,
         "tied_embeddings": model.tied_embeddings,
     }
-    fields |= _family(model.name)
+    fields |= _family(model.name) | _latents(run) | {"moe": _experts(run)}
     fields |= {key: value for key, value in told.items() if value is not None}
     try:
         return ModelSpec(**fields)

@@ -17,7 +17,7 @@ from autoplan.plans import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, even_stages
 from benchmarks.accuracy.jobs import job_of, sequence_parallel
-from benchmarks.accuracy.runs import Run
+from benchmarks.accuracy.runs import Run, RunLayout
 from benchmarks.reading import Unreadable, read_entries
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
@@ -190,6 +190,13 @@ def _layouts(run: Run, job: Job) -> Iterator[Layout]:
         yield _layout(run, job, recompute, microbatch, zero)
 
 
+def _expert_split(told: RunLayout) -> int:
+    """Return what splits the matrices of an expert: untold, what splits tensors, where there is room."""
+    if told.etp is not None:
+        return told.etp
+    return told.tp if told.tp * told.dp * told.cp % (told.ep * told.tp) == 0 else 1
+
+
 def _microbatches(run: Run, job: Job) -> tuple[int, ...]:
     layout = run.layout
     if layout.micro_batch is not None:
@@ -216,4 +223,5 @@ def _layout(run: Run, job: Job, recompute: str, microbatch: int, zero: int) -> L
         schedule="interleaved" if told.vpp > 1 else "1f1b",
         cp=told.cp,
         ep=told.ep,
+        expert_tensor=_expert_split(told),
     )

@@ -31,9 +31,13 @@ class Hardware(_Part):
 
 
 class Experts(_Part):
-    """Only that there are experts matters until they are planned."""
+    """The experts of a layer; None is what the source does not tell."""
 
     experts: Count | None = None
+    top_k: Count | None = None
+    expert_ffn: Wide | None = None
+    shared_expert_ffn: Wide | None = None
+    first_dense_layers: Annotated[int, Field(ge=0, le=10_000)] | None = None
 
 
 class Model(_Part):
@@ -62,6 +66,7 @@ class RunLayout(_Part):
     dp: Count
     cp: Count = 1
     ep: Count = 1
+    etp: Count | None = None
     vpp: Count = 1
     sequence_parallel: bool | None = None
     micro_batch: Count | None = None
