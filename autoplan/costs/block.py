@@ -147,20 +147,20 @@ def _adapter_products(job: Job, tokens: Array, candidates: Candidates) -> list[P
     rank = np.asarray(float(adapters.rank))
     targets = _products(job, tokens, candidates)
     wanted = targets if adapters.targets == "all" else targets[:2]
-    narrow = [(Product(m, rank, k), Product(m, n, rank)) for m, n, k, _ in wanted]
+    narrow = [(Product(m, rank, k), Product(m, n, rank)) for m, n, k, *_ in wanted]
     return [product for pair in narrow for product in pair]
 
 
 def _forward_seconds(products: list[Product], machine: Machine) -> Array:
-    return sum((number * gemm_seconds(m, n, k, machine) for m, n, k, number in products), np.zeros(1))
+    return sum((x * gemm_seconds(m, n, k, machine, g) for m, n, k, x, g in products), np.zeros(1))
 
 
 def _input_seconds(products: list[Product], machine: Machine) -> Array:
-    return sum((count * gemm_seconds(m, k, n, machine) for m, n, k, count in products), np.zeros(1))
+    return sum((x * gemm_seconds(m, k, n, machine, g) for m, n, k, x, g in products), np.zeros(1))
 
 
 def _weight_seconds(products: list[Product], machine: Machine) -> Array:
-    return sum((count * gemm_seconds(k, n, m, machine) for m, n, k, count in products), np.zeros(1))
+    return sum((x * gemm_seconds(k, n, m, machine, g) for m, n, k, x, g in products), np.zeros(1))
 
 
 def _accumulation_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:

@@ -131,9 +131,9 @@ def _whole(candidates: Candidates) -> Array:
 def expert_products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
     """Return the products of a layer's experts on one rank [1], each with how many there are of it.
 
-    Of each of the E/x experts of a rank [T R x/E, h] x [h, f/y] (twice that width where gated) and back; of
-    the shared expert the same over all tokens and t; the router's [T/s, h] x [h, E]. Counts are for the
-    average layer, see this file's head.
+    Of each of the E/x experts of a rank [T R x/E, h] x [h, f/y] (twice that width where gated) and back, as
+    one kernel where the stack groups them; of the shared expert the same over all tokens and t; the router's
+    [T/s, h] x [h, E]. Counts are for the average layer, see this file's head.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.job import RoutingSpec
@@ -142,13 +142,12 @@ def expert_products(job: Job, tokens: Array, candidates: Candidates) -> list[Pro
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), routing=RoutingSpec(load_variation=0.0))
     >>> one = Candidates.of([parse_layout("ep=4", layers=32, devices=8)])
     >>> up = expert_products(job, np.full(1, 4096.0), one)[1]
-    >>> [float(np.max(x)) for x in up]  # 4,096 x 2 rows for 2 experts; 2 x 14,336 columns
-    [4096.0, 28672.0, 4096.0, 2.0]
+    >>> [float(np.max(x)) for x in up]  # 4,096 x 2 rows for 2 experts; 2 x 14,336 columns; both at once
+    [4096.0, 28672.0, 4096.0, 1.0, 2.0]
 
-    Leaves out: experts of a rank that get unlike numbers of rows; products of all experts in one kernel,
-    which fill the last wave better.
-    Source: Fedus et al. 2021 (Switch), arXiv:2101.03961, section 2.1; NVIDIA/TransformerEngine,
-    GroupedLinear, which multiplies expert by expert.
+    Leaves out: experts of a rank that get unlike numbers of rows; tiles that an expert's rows do not fill.
+    Source: Fedus et al. 2021 (Switch), arXiv:2101.03961, section 2.1; held against measured layers of
+    experts, see docs/formulas/time.md.
     """
     model, moe, share = job.model, job.model.moe, expert_share(job.model)
     if moe is None:
@@ -158,8 +157,10 @@ def expert_products(job: Job, tokens: Array, candidates: Candidates) -> list[Pro
     held = moe.experts / candidates.ep
     rows = tokens * rows_per_token(job, candidates) / held
     inner = moe.expert_ffn_size / y
+    grouped = job.stack.experts is not None and job.stack.experts.grouped
+    times = (share, held) if grouped else (share * held, 1.0)
     found = [Product(tokens / _whole(candidates), np.asarray(float(moe.experts)), h, share)]
-    found += [Product(rows, up * inner, h, share * held), Product(rows, h, inner, share * held)]
+    found += [Product(rows, up * inner, h, *times), Product(rows, h, inner, *times)]
     if moe.shared_expert_ffn_size:
         inner = moe.shared_expert_ffn_size / t
         found += [Product(tokens, up * inner, h, share), Product(tokens, h, inner, share)]

@@ -36,12 +36,16 @@ _BLEND = 4.0
 
 
 class Product(NamedTuple):
-    """Rows, columns and inner width of a matrix product, and how many of it a layer has."""
+    """Rows, columns and inner width of a matrix product, and how many of it a layer has.
+
+    ``alike`` of them, each with a weight of its own, run as one kernel.
+    """
 
     m: Array
     n: Array
     k: Array
     number: Array | float = 1.0
+    alike: Array | float = 1.0
 
 
 def _blend(compute: Array, memory: Array) -> Array:
@@ -60,11 +64,12 @@ def _compute_seconds(flops: Array, extents: tuple[Array, ...], rate: Rate) -> Ar
     return seconds
 
 
-def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine) -> Array:
-    """Return the time of [m, k] times [k, n] [s].
+def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine, alike: Array | float = 1.0) -> Array:
+    """Return the time of [m, k] times [k, n] [s], of ``alike`` such products where one kernel does them.
 
     T = (C^4 + M^4)^(1/4) + t0 with C = 2mnk/P (1 + m_half/m)(1 + n_half/n)(1 + k_half/k) and
-    M = bytes/W: the rate saturates with each extent, and compute and memory overlap.
+    M = bytes/W: the rate saturates with each extent, and compute and memory overlap. Products of one kernel
+    fill the device together, so their rate is that of all their rows; each reads its own weight.
 
     >>> from types import SimpleNamespace
     >>> halves = Rate(1e12, (1000.0, 1000.0, 1000.0), 0.0)
@@ -76,11 +81,15 @@ def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine) -> Array:
     existing gradient, transposed layouts.
     Source: fitted to the sweeps that costmodels/kernels name.
     """
-    return product_seconds((m, n, k), machine.gemm, machine.stream_bandwidth, machine.element_bytes)
+    return product_seconds((m, n, k), machine.gemm, machine.stream_bandwidth, machine.element_bytes, alike)
 
 
 def product_seconds(
-    extents: tuple[Array, Array, Array], rate: Rate, bandwidth: float, element_bytes: int
+    extents: tuple[Array, Array, Array],
+    rate: Rate,
+    bandwidth: float,
+    element_bytes: int,
+    alike: Array | float = 1.0,
 ) -> Array:
     """Return the time [s] of products of ``extents`` (m, n, k) at any rate, as ``gemm_seconds`` does.
 
@@ -92,8 +101,9 @@ def product_seconds(
 
     Leaves out: what ``gemm_seconds`` does. Source: of ``gemm_seconds``.
     """
-    m, n, k = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in extents))
-    touched = element_bytes * (m * n + m * k + n * k)
+    m, n, k, g = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (*extents, alike)))
+    m = g * m
+    touched = element_bytes * (m * n + m * k + g * (n * k))
     if isinstance(rate.table, GemmGrid):
         # The table's launch is where memory-bound products start, not an addition to large ones.
         compute = 2.0 * m * n * k / (rate.peak * gemm_efficiency(m, n, k, rate.table))

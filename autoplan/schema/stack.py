@@ -238,6 +238,9 @@ class ExpertPolicy(Frozen):
     kernels: int = Field(
         ge=0, le=500, description="kernels that routing and exchange add to a layer's forward"
     )
+    grouped: bool = Field(
+        description="a rank's experts multiply together, in one kernel or on several streams"
+    )
     kernels_each: int = Field(ge=0, le=50, description="kernels of forward for each expert that a rank holds")
     load_variation: SourcedShare = Field(
         description="standard deviation of the experts' loads over their mean, where the job tells none"

@@ -25,7 +25,7 @@ def test_products_are_those_of_the_weights(name):
     norms = (model.mla.q_lora_rank or 0) + model.mla.kv_lora_rank
     one, eight = np.ones(1), np.full(1, 8.0)
     work = [
-        sum(float((m * n * k)[0]) for m, n, k, _ in latent_products(model, 4096 * one, t, t)) * t[0] / 4096
+        sum(float((m * n * k)[0]) for m, n, k, *_ in latent_products(model, 4096 * one, t, t)) * t[0] / 4096
         for t in (one, eight)
     ]
     assert work == pytest.approx([layer.attention - norms] * 2)
