@@ -14,7 +14,7 @@ from autoplan.catalog import entry_names, kernels_for, load_entry, stack
 from autoplan.errors import CatalogError
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import Cluster, Job, Precision, RoutingSpec, Workload
-from autoplan.schema.model import MixtureOfExperts, ModelSpec
+from autoplan.schema.model import MixtureOfExperts, ModelSpec, SlidingWindow
 from autoplan.schema.stack import StackSpec
 from benchmarks.accuracy.runs import Hardware, Run, RunLayout
 from benchmarks.policies import PURE_BF16, with_block, with_memory, with_overlap, with_rules
@@ -120,7 +120,7 @@ def _refuse_unplanned(run: Run) -> None:
         (layout.cp > 1, "context parallelism is not planned yet", ""),
         (layout.precision not in _PRECISIONS, f"{layout.precision[:40]} is not priced yet", ""),
         (
-            model.attention is not None and not _has_latent_attention(run),
+            not (model.attention is None or _has_latent_attention(run) or _windows(run)),
             "the kind of attention cannot be expressed",
             str(model.attention),
         ),
@@ -142,6 +142,12 @@ def _refuse_unplanned(run: Run) -> None:
 
 def _has_latent_attention(run: Run) -> bool:
     return bool(re.search(r"\bMLA\b", f"{run.model.attention} {run.model.name}"))
+
+
+def _windows(run: Run) -> dict[str, Any]:
+    """Return the local attention of ``run`` where every second layer has it."""
+    told = re.search(r"alternating sliding window (\d+) / full", run.model.attention or "")
+    return {"sliding_window": SlidingWindow(window=int(told[1]), every=2)} if told else {}
 
 
 def _latents(run: Run) -> dict[str, Any]:
@@ -199,7 +205,8 @@ def _model(run: Run) -> ModelSpec:
         "head_dim": model.head_dim,
         "tied_embeddings": model.tied_embeddings,
     }
-    fields |= _family(model.name) | _latents(run) | {"moe": _experts(run)}
+    fields |= _family(model.name) | _latents(run) | _windows(run)
+    fields["moe"] = _experts(run)
     fields |= {key: value for key, value in told.items() if value is not None}
     try:
         return ModelSpec(**fields)
