@@ -165,7 +165,9 @@ def communicator_bytes(scope: Scope) -> Array:
     [[1920000000.0]]
     """
     c, each = scope.candidates, scope.job.stack.memory.communicator
-    axes = (column(c.tp), column(c.dp), np.full((len(c), 1), float(c.pp)), column(c.tp * c.dp * c.pp))
+    data, whole = c.dp * c.cp, c.tp * c.cp * c.dp * c.pp
+    depth = np.full(len(c), c.pp)
+    axes = (column(axis) for axis in (c.tp, c.cp, data, depth, whole))
     sizes = (np.where(axis > 2, each.value, np.where(axis > 1, each.low, 0.0)) for axis in axes)
     total: Array = sum(sizes, np.zeros((len(c), 1)))
     return total

@@ -10,17 +10,19 @@ Notation (this file only)::
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates, column, flag
 from autoplan.costs.block import block_times, tensor_group, tensor_seconds
-from autoplan.costs.collectives import Group, collective_seconds, point_to_point_seconds
+from autoplan.costs.collectives import collective_seconds, point_to_point_seconds
 from autoplan.costs.footprint import Footprint, footprint_of
 from autoplan.costs.machine import Machine
-from autoplan.costs.operations import gemm_seconds, stream_seconds
+from autoplan.costs.mesh import data_group, stage_distance
+from autoplan.costs.operations import beside_seconds, gemm_seconds, stream_seconds
 from autoplan.costs.optimizers import state_bytes
-from autoplan.costs.scope import Scope, scope_of
+from autoplan.costs.scope import Scope, scope_of, tokens_of
 from autoplan.costs.stage import Stages
 from autoplan.costs.traffic import Calls, loss_bytes, tensor_calls
 from autoplan.costs.weights import padded_vocabulary
@@ -133,23 +135,23 @@ def _times(context: _Context) -> dict[str, Array]:
     forward_x = context.first * embed.forward + context.last * head.forward + tensor_forward
     backward_x = context.first * embed.backward + context.last * head.backward + tensor_backward
     outside = context.first * embed.total + context.last * head.total
-    forward = column(block.forward + block.tensor_forward)
-    backward = column(block.backward + block.tensor_backward)
-    beside = _Beside(context.machine.overlap.interference)
+    forward = column(block.forward + block.tensor_forward + block.context_forward)
+    backward = column(block.backward + block.tensor_backward + block.context_backward)
+    beside = partial(beside_seconds, interference=context.machine.overlap.interference)
     # ZeRO-3 gathers the next layer and reduces the last one while this one computes.
     traffic = gather + reduce
-    paced = beside.seconds(backward, traffic)
-    selective = backward + column(block.selective)
-    full = backward + column(block.full + block.tensor_full)
+    paced = beside(backward, traffic)
+    selective = backward + column(block.selective + block.context_selective)
+    full = backward + column(block.full + block.tensor_full + block.context_full)
     return {
         "outside_compute": outside,
         "outside_tensor": tensor_forward + tensor_backward,
-        "forward_fixed": beside.seconds(forward_x, gather_x) + boundary,
-        "forward_layer": beside.seconds(forward, gather),
-        "backward_fixed": beside.seconds(backward_x, gather_x + reduce_x) + boundary,
+        "forward_fixed": beside(forward_x, gather_x) + boundary,
+        "forward_layer": beside(forward, gather),
+        "backward_fixed": beside(backward_x, gather_x + reduce_x) + boundary,
         "backward_layer": paced,
-        "backward_selective": beside.seconds(selective, traffic) - paced,
-        "backward_full": beside.seconds(full, traffic) - paced,
+        "backward_selective": beside(selective, traffic) - paced,
+        "backward_full": beside(full, traffic) - paced,
     }
 
 
@@ -172,23 +174,6 @@ def _outside_tensor(context: _Context) -> tuple[Array, Array]:
     return forward + context.last * column(loss), backward
 
 
-@dataclass(frozen=True, slots=True)
-class _Beside:
-    """Compute with communication beside it: the longer of the two, and a share of the shorter.
-
-    Collectives take multiprocessors and memory bandwidth from the kernels they run beside; the share
-    that shows is the stack's ``interference`` (0: free, 1: as if one after the other).
-    """
-
-    interference: float
-
-    def seconds(self, compute: Array, traffic: Array) -> Array:
-        """Return max(C, N) + share x min(C, N)."""
-        longer: Array = np.maximum(compute, traffic)
-        shorter: Array = np.minimum(compute, traffic)
-        return longer + self.interference * shorter
-
-
 def _microbatch_traffic(context: _Context, parameters: Array, trained: Array) -> tuple[Array, Array]:
     """Return seconds to gather ``parameters`` and to reduce gradients of ``trained`` in each microbatch.
 
@@ -198,14 +183,14 @@ def _microbatch_traffic(context: _Context, parameters: Array, trained: Array) ->
     c, policy = context.candidates, context.job.stack
     zero3 = column(c.zero == 3)
     each = zero3 if policy.rules.accumulates_locally else column(c.zero >= 2)
-    group = Group(column(c.dp), column(c.tp))
+    group = data_group(c)
     links = context.machine.links
     # Each message pays the latency of its ring again.
     messages = policy.overlap.messages
     copy = policy.memory.gathered_bytes * parameters / messages
     gather = messages * collective_seconds("all_gather", copy, group, links)
     if policy.overlap.gathers_into_lists:
-        gather = gather + messages * context.machine.host_launch * column(c.dp)
+        gather = gather + messages * context.machine.host_launch * group.ranks
     wire = policy.overlap.gradient_bytes * trained / messages
     reduce = messages * collective_seconds("reduce_scatter", wire, group, links)
     return zero3 * gather, each * reduce
@@ -236,9 +221,9 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
         return np.zeros((len(c), 1))
     cut = (c.sequence_parallel == 1) | job.stack.overlap.boundary_split
     split = np.where(cut, c.tp, 1)
-    elements = c.microbatch * float(job.workload.sequence_length) * job.model.hidden_size / split
+    elements = tokens_of(job, c) * job.model.hidden_size / split
     size = machine.element_bytes * elements
-    once = point_to_point_seconds(size, (c.tp * c.dp).astype(np.float64), machine.links)
+    once = point_to_point_seconds(size, stage_distance(c), machine.links)
     return column(once * c.vpp * job.stack.overlap.boundary_waits)
 
 
@@ -282,7 +267,7 @@ def _tails(context: _Context) -> dict[str, Array]:
     """Return what happens once a step: reduction, gathering, the optimizer."""
     c, policy = context.candidates, context.job.stack
     overlap, links = context.machine.overlap, context.machine.links
-    group = Group(column(c.dp), column(c.tp))
+    group = data_group(c)
     per_stage = context.layer * context.job.model.layers / c.pp
     # The reference size of a message: a bucket, or all of an even stage in a stack without overlap.
     whole = not policy.overlap.gradient_reduce

@@ -62,6 +62,7 @@ class SearchSpec(Frozen):
     tensor_parallel: Degrees = Field(default="any", description="tensor-parallel degrees allowed")
     pipeline_parallel: Degrees = Field(default="any", description="pipeline depths allowed")
     data_parallel: Degrees = Field(default="any", description="data-parallel degrees allowed")
+    context_parallel: Degrees = Field(default="any", description="context-parallel degrees allowed")
     microbatch_size: Degrees = Field(default="any", description="sequences of a microbatch allowed")
     virtual_stages: Degrees = Field(
         default="any", description="virtual stages on a device (interleaved schedule) allowed"

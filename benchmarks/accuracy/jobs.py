@@ -110,7 +110,6 @@ def _refuse_unplanned(run: Run) -> None:
         (run.task not in _TASKS, f"{run.task[:40]} is not planned yet", ""),
         (model.moe is not None, "experts are not planned yet", ""),
         (_has_latent_attention(run), "latent attention is not planned yet", ""),
-        (layout.cp > 1, "context parallelism is not planned yet", ""),
         (layout.ep > 1, "expert parallelism is not planned yet", ""),
         (layout.precision not in _PRECISIONS, f"{layout.precision[:40]} is not priced yet", ""),
         (

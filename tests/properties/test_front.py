@@ -26,7 +26,7 @@ from autoplan.search.answer import search
 INSTANCES = 240
 MOST_LAYOUTS = 60_000
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
-STACKS = ["analytic", "megatron-core", "megatron-lm", "fsdp2", "ddp", "megatron-deepspeed"]
+STACKS = ["analytic", "megatron-core", "megatron-lm", "fsdp2", "ddp", "megatron-deepspeed", "deepspeed"]
 
 
 def random_job(rng: random.Random) -> Job:
@@ -74,22 +74,22 @@ def random_job(rng: random.Random) -> Job:
 
 
 def candidates_by_hand(job: Job):
-    """Yield (tp, pp, dp, mbs, zero, sp, vpp, schedule) of everything that divides."""
+    """Yield (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule) of everything that divides."""
     n, batch, layers = job.cluster.devices, job.workload.global_batch_size, job.model.layers
-    for tp, pp in itertools.product(range(1, n + 1), repeat=2):
-        if n % (tp * pp) or pp > layers:
+    for tp, pp, cp in itertools.product(range(1, n + 1), repeat=3):
+        if n % (tp * pp * cp) or pp > layers:
             continue
-        dp = n // tp // pp
+        dp = n // tp // pp // cp
         for mbs in range(1, batch + 1):
             for zero, sp in itertools.product(range(4), (False, True)):
                 if sp and tp == 1:
                     continue
-                yield tp, pp, dp, mbs, zero, sp, 1, "1f1b"
+                yield tp, pp, dp, cp, mbs, zero, sp, 1, "1f1b"
                 if pp > 1:
-                    yield tp, pp, dp, mbs, zero, sp, 1, "gpipe"
+                    yield tp, pp, dp, cp, mbs, zero, sp, 1, "gpipe"
                     for vpp in range(2, layers + 1):
                         if layers % vpp == 0 and pp * vpp <= layers:
-                            yield tp, pp, dp, mbs, zero, sp, vpp, "interleaved"
+                            yield tp, pp, dp, cp, mbs, zero, sp, vpp, "interleaved"
 
 
 def splits(job: Job, pp: int, vpp: int):
@@ -122,12 +122,12 @@ def mixes(job: Job, layers: int) -> list[tuple[int, int]]:
 def all_points(job: Job) -> list[tuple[float, float, str, float]]:
     """Return (step, memory, name, bytes judged) of every layout of the job, or none when too many."""
     machine, points = machine_of(job), []
-    for tp, pp, dp, mbs, zero, sp, vpp, schedule in candidates_by_hand(job):
+    for tp, pp, dp, cp, mbs, zero, sp, vpp, schedule in candidates_by_hand(job):
         first = even_stages(job.model.layers, pp, vpp)
         if sum(first) != job.model.layers:
             continue
         none = (0,) * pp
-        layout = Layout(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule)
+        layout = Layout(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule, cp)
         if broken_rules(job, layout):
             continue
         c = Candidates.of([layout])
