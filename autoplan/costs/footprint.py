@@ -247,13 +247,18 @@ def recompute_room(footprint: Footprint, layers: Array, selective: Array, full: 
 def next_layer_room(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return what recompute brings back in backward of the next-to-last layer [byte].
 
+    Layers that share a checkpoint come back together: the last one's tensors are free again.
+
     Leaves out: nothing. Source: counted on real PyTorch modules, benchmarks/memory.
     >>> float(next_layer_room(Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"block": 9.0}), 3, 0, 2))
     9.0
     """
     again = selective + full
     partly = selective > np.where(again < layers, 0, 1)
-    kind = np.where(partly, footprint.none - footprint.selective, footprint.block)
+    each = footprint.none - footprint.full
+    together = footprint.block > 1.5 * each
+    block = np.where(together & (full >= layers), footprint.block - each, footprint.block)
+    kind = np.where(partly, footprint.none - footprint.selective, block)
     room: Array = np.where(again >= layers - 1, kind, 0.0)
     return room
 

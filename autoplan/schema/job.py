@@ -79,6 +79,11 @@ class SearchSpec(Frozen):
     recompute: Literal["any"] | RecomputeMode | Annotated[tuple[RecomputeMode, ...], Field(min_length=1)] = (
         Field(default="any", description="activation recompute modes that layers may use")
     )
+    checkpoint: Degrees = Field(
+        default=1,
+        description="how many layers recomputed whole share one kept input; any: divisors of the layers, up"
+        " to twice their square root",
+    )
     stages: Literal["any", "even"] = Field(
         default="any", description="whether pipeline stages may hold unequal numbers of layers"
     )

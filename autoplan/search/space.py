@@ -19,7 +19,15 @@ from autoplan.plans.rules import rules_for
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
 
-__all__ = ["Space", "clashing_rules", "divisors", "layouts_of", "recompute_modes", "space_of"]
+__all__ = [
+    "Space",
+    "clashing_rules",
+    "counts_of",
+    "divisors",
+    "layouts_of",
+    "recompute_modes",
+    "space_of",
+]
 
 _INTERLEAVED = SCHEDULES.index("interleaved")
 _MOST_VIRTUAL_STAGES = 16
@@ -79,7 +87,7 @@ def space_of(job: Job) -> Space:
         if not choices:
             continue
         candidates = _candidates(pp, choices)
-        counts = _counts(job, candidates)
+        counts = counts_of(job, candidates)
         alive = np.ones(len(candidates), dtype=bool)
         for rule in rules:
             keeps = np.broadcast_to(rule.keeps(candidates), alive.shape)
@@ -124,7 +132,7 @@ def _choices(job: Job, pp: int) -> list[_Choice]:
     pipeline.
     """
     devices, batch = job.cluster.devices, job.workload.global_batch_size
-    rest = list(product(_schedules(job.model.layers, pp), _offloads(job)))
+    rest = list(product(_schedules(job.model.layers, pp), _checkpoints(job), _offloads(job)))
     found: list[_Choice] = []
     for tp, cp in product(divisors(devices // pp), repeat=2):
         dp, left = divmod(devices // pp, tp * cp)
@@ -133,10 +141,22 @@ def _choices(job: Job, pp: int) -> list[_Choice]:
         sizes = divisors(batch // dp) if batch % dp == 0 else [1]
         for mbs, zero, sp in product(sizes, range(4), (0, 1) if tp > 1 else (0,)):
             found.extend(
-                _Choice(tp, dp, cp, 1, mbs, zero, sp, vpp, schedule, 1, offload)
-                for (schedule, vpp), offload in rest
+                _Choice(tp, dp, cp, 1, mbs, zero, sp, vpp, schedule, checkpoint, offload)
+                for (schedule, vpp), checkpoint, offload in rest
             )
     return found
+
+
+def _checkpoints(job: Job) -> list[int]:
+    """Return how many layers may share a kept input; all the same where none are recomputed whole."""
+    wish, rules = job.search.checkpoint, job.stack.rules
+    if "full" not in recompute_modes(job):
+        return [1]
+    if wish == "any":
+        # Beyond sqrt(L) what a checkpoint brings back outgrows the inputs that it saves.
+        layers = job.model.layers
+        return [k for k in divisors(layers) if k == 1 or (rules.checkpoint_blocks and k * k <= 4 * layers)]
+    return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
 
 
 def _offloads(job: Job) -> list[int]:
@@ -209,16 +229,15 @@ def _columns(candidates: Candidates) -> list[NDArray[np.int64]]:
     return [getattr(candidates, f.name) for f in fields(candidates) if f.name != "pp"]
 
 
-def _counts(job: Job, candidates: Candidates) -> NDArray[np.object_]:
+def counts_of(job: Job, candidates: Candidates) -> NDArray[np.object_]:
     """Return how many layouts each candidate stands for, as whole numbers of any size."""
-    chunks, which = np.unique(candidates.vpp, return_inverse=True)
-    each = np.array([_layouts(job, candidates.pp, int(v)) for v in chunks], dtype=object)
-    counts: NDArray[np.object_] = each[which]
-    return counts
-
-
-def _layouts(job: Job, pp: int, vpp: int) -> int:
-    return layouts_of(job.model.layers, pp, vpp, len(recompute_modes(job)), even=_even_only(job))
+    pairs = list(zip(candidates.vpp.tolist(), candidates.checkpoint.tolist(), strict=True))
+    modes, even = len(recompute_modes(job)), _even_only(job)
+    each = {
+        (v, k): layouts_of(job.model.layers, candidates.pp, v, modes, even=even, checkpoint=k)
+        for v, k in set(pairs)
+    }
+    return np.array([each[pair] for pair in pairs], dtype=object)
 
 
 def _even_only(job: Job) -> bool:
@@ -226,18 +245,31 @@ def _even_only(job: Job) -> bool:
 
 
 @cache
-def layouts_of(layers: int, pp: int, vpp: int, modes: int, *, even: bool) -> int:
+def layouts_of(layers: int, pp: int, vpp: int, modes: int, *, even: bool, checkpoint: int = 1) -> int:
     """Return how many layouts one candidate stands for: stages times recompute counts of each.
 
     A stage of l layers has C(l + k - 1, k - 1) ways to spread them over k recompute modes; stages are
-    compositions of the layers into pp multiples of vpp.
+    compositions of the layers into pp multiples of vpp. Where several layers share a ``checkpoint``, those
+    recomputed whole are multiples of it, and some stage has them.
 
     >>> layouts_of(4, 1, 1, 3, even=False), layouts_of(4, 2, 1, 1, even=False)
     (15, 3)
+    >>> layouts_of(4, 1, 1, 2, even=False, checkpoint=2)  # two of four, or all
+    2
     """
     if pp * vpp > layers or layers % vpp:
         return 1
-    ways = [comb(n + modes - 1, modes - 1) for n in range(layers + 1)]
+    spread = [comb(n + modes - 1, modes - 1) for n in range(layers + 1)]
+    if checkpoint == 1:
+        return _splits_of(layers, pp, vpp, spread, even=even)
+    without = [comb(n + modes - 2, modes - 2) if modes > 1 else int(n == 0) for n in range(layers + 1)]
+    shared = [sum(without[n - f] for f in range(0, n + 1, checkpoint)) for n in range(layers + 1)]
+    with_none = _splits_of(layers, pp, vpp, without, even=even)
+    return _splits_of(layers, pp, vpp, shared, even=even) - with_none
+
+
+def _splits_of(layers: int, pp: int, vpp: int, ways: list[int], *, even: bool) -> int:
+    """Return the sum over all stages of the product of their ``ways`` by layers."""
     if even:
         from autoplan.schema.layout import even_stages
 

@@ -343,6 +343,7 @@ def test_a_narrowed_search_never_improves_the_front(job, data):
                 {"recompute": ("none", "full")},
                 {"recompute": "full"},
                 {"stages": "even"},
+                {"checkpoint": 1},
             ]
         )
     )
@@ -673,6 +674,14 @@ def test_layouts_are_counted_as_they_are_listed(layers, modes):
             for counts in splits_of(layers, pp, vpp)
         )
         even = itertools.product(*(list(spreads_of(n, modes)) for n in even_stages(layers, pp, vpp)))
+
+        for k in (2, 3):
+            shared = sum(
+                any(full for *_, full in spread) and all(full % k == 0 for *_, full in spread)
+                for counts in splits_of(layers, pp, vpp)
+                for spread in itertools.product(*(spreads_of(n, modes) for n in counts))
+            )
+            assert layouts_of(layers, pp, vpp, modes, even=False, checkpoint=k) == shared
 
         assert layouts_of(layers, pp, vpp, modes, even=False) == listed
         assert layouts_of(layers, pp, vpp, modes, even=True) == len(list(even))

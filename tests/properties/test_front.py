@@ -105,7 +105,16 @@ def splits(job: Job, pp: int, vpp: int):
             yield (*counts, last)
 
 
-def mixes(job: Job, layers: int) -> list[tuple[int, int]]:
+def checkpoints(job: Job) -> list[int]:
+    """Return how many layers may share an input: any number that the job names, else small divisors."""
+    layers, wish = job.model.layers, job.search.checkpoint
+    if wish != "any":
+        return [int(k) for k in np.atleast_1d(wish)]
+    most = (4 * layers) ** 0.5 if job.stack.rules.checkpoint_blocks else 1
+    return [k for k in range(1, layers + 1) if layers % k == 0 and k <= most]
+
+
+def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
     """Return all (selective, full) counts of a stage that the job allows."""
     modes = job.search.recompute
     modes = {"none", "selective", "full"} if modes == "any" else set(np.atleast_1d(modes))
@@ -113,7 +122,8 @@ def mixes(job: Job, layers: int) -> list[tuple[int, int]]:
         (s, f)
         for s in range(layers + 1)
         for f in range(layers + 1 - s)
-        if (s == 0 or "selective" in modes)
+        if f % checkpoint == 0
+        and (s == 0 or "selective" in modes)
         and (f == 0 or "full" in modes)
         and (s + f == layers or "none" in modes)
     ]
@@ -122,18 +132,21 @@ def mixes(job: Job, layers: int) -> list[tuple[int, int]]:
 def all_points(job: Job) -> list[tuple[float, float, str, float]]:
     """Return (step, memory, name, bytes judged) of every layout of the job, or none when too many."""
     machine, points = machine_of(job), []
-    for tp, pp, dp, cp, mbs, zero, sp, vpp, schedule in candidates_by_hand(job):
+    choices_by_hand = itertools.product(candidates_by_hand(job), checkpoints(job))
+    for (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule), k in choices_by_hand:
         first = even_stages(job.model.layers, pp, vpp)
         if sum(first) != job.model.layers:
             continue
         none = (0,) * pp
-        layout = Layout(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule, cp)
+        layout = Layout(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule, cp, checkpoint=k)
         if broken_rules(job, layout):
             continue
         c = Candidates.of([layout])
         stages, m = price_stages(job, c, machine).take(0), microbatches(job, c)[0]
         for layers in splits(job, pp, vpp):
-            choices = list(itertools.product(*(mixes(job, n) for n in layers)))
+            choices = list(itertools.product(*(mixes(job, n, k) for n in layers)))
+            if not choices:
+                continue
             if len(points) + len(choices) > MOST_LAYOUTS:
                 return []
             chosen = np.array(choices, dtype=float)
@@ -165,11 +178,12 @@ def pareto(points, limit):
     return front
 
 
-def instance(seed: int):
-    """Return a random job with a memory limit that binds, and all its points."""
+def instance(seed: int, **search):
+    """Return a random job, narrowed by ``search``, with a memory limit that binds, and all its points."""
     rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
     for _ in range(200):
         job = random_job(rng)
+        job = replace(job, search=job.search.model_copy(update=search))
         points = all_points(job)
         if len(points) > 1:
             memories = sorted(needed for *_, needed in points)
@@ -182,7 +196,21 @@ def instance(seed: int):
 @pytest.mark.parametrize("seed", range(INSTANCES))
 def test_the_front_is_that_of_brute_force(seed):
     """S2: without thinning, the solver's front is the enumerator's, to the solver's ticks."""
-    job, points = instance(seed)
+    compare_with_brute_force(*instance(seed))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_the_front_is_that_of_brute_force_with_shared_checkpoints(seed):
+    """S2 with several layers a checkpoint, on few degrees."""
+    wish = [(1, 2), "any", 3, (2, 4)][seed % 4]
+    modes = ["any", ("none", "full"), "full", ("selective", "full")][seed // 4]
+    narrow = {"tensor_parallel": 1, "context_parallel": 1, "microbatch_size": (1, 2), "schedule": "1f1b"}
+
+    compare_with_brute_force(*instance(seed + 500, checkpoint=wish, recompute=modes, **narrow))
+
+
+def compare_with_brute_force(job: Job, points) -> None:
+    """Assert that nothing beats the front of ``job``, and that it beats nothing that exists."""
     limit = memory_limit_bytes(job)
     tick = limit / 2**16
 
