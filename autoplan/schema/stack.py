@@ -11,11 +11,20 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from autoplan.schema.base import Bytes, Frozen, SourcedBandwidth, SourcedBytes, SourcedSeconds, SourcedShare
+from autoplan.schema.base import (
+    Bytes,
+    Frozen,
+    Sourced,
+    SourcedBandwidth,
+    SourcedBytes,
+    SourcedSeconds,
+    SourcedShare,
+)
 from autoplan.schema.costmodel import CostModel, Name, SourcedFactor
 
 __all__ = [
     "BlockPolicy",
+    "ContextPolicy",
     "ExpertPolicy",
     "MemoryPolicy",
     "OffloadPolicy",
@@ -219,6 +228,18 @@ class StackRules(Frozen):
     )
 
 
+class ContextPolicy(Sourced):
+    """How ranks that share a sequence let its tokens attend to each other."""
+
+    exchange: Literal["ring", "all-gather", "all-to-all"] = Field(
+        description="keys and values go round; all of them are gathered; or each rank gets all tokens of"
+        " some heads"
+    )
+    merge_bytes: int = Field(
+        ge=0, le=64, description="bytes moved to add an element of a step's output to those before it"
+    )
+
+
 class ExpertPolicy(Frozen):
     """How a stack runs the experts of a layer; what it keeps of them for backward."""
 
@@ -305,8 +326,17 @@ class StackSpec(CostModel):
         default=None, description="how it runs mixtures of experts; left out: it has none"
     )
     rules: StackRules = Field(description="what it can run")
+    context: ContextPolicy | None = Field(
+        default=None, description="how it splits sequences over ranks; left out: it cannot"
+    )
     offload: OffloadPolicy | None = Field(
         default=None, description="how optimizer state lives in host memory; left out: it cannot"
     )
     host_launch: SourcedSeconds = Field(description="host time to launch one kernel")
     uncertainty: UncertaintySpec = Field(description="how sure its predictions are")
+
+    @model_validator(mode="after")
+    def _splits_fused_attention_only(self) -> Self:
+        if self.context is not None and self.block.attention == "eager":
+            raise ValueError("context: needs fused attention, and block.attention is eager")
+        return self

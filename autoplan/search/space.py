@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from math import comb, gcd
 from typing import NamedTuple
 
@@ -18,10 +19,19 @@ from autoplan.plans.rules import rules_for
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
 
-__all__ = ["Space", "clashing_rules", "divisors", "layouts_of", "recompute_modes", "space_of"]
+__all__ = [
+    "Space",
+    "clashing_rules",
+    "counts_of",
+    "divisors",
+    "layouts_of",
+    "recompute_modes",
+    "space_of",
+]
 
 _INTERLEAVED = SCHEDULES.index("interleaved")
 _MOST_VIRTUAL_STAGES = 16
+_MATCHED = "matched: shorter rings of cp ranks, for fewer sequences each, are no slower and no larger"
 
 
 class _Choice(NamedTuple):
@@ -71,14 +81,14 @@ def recompute_modes(job: Job) -> frozenset[str]:
 
 def space_of(job: Job) -> Space:
     """Return the candidates of ``job``; what breaks a rule is counted at the first rule it breaks."""
-    groups, rejected, covered = [], Counter[str](), 0
+    groups, rejected, covered, fewer_rings = [], Counter[str](), 0, 0
     rules = rules_for(job)
     for pp in divisors(job.cluster.devices):
         choices = _choices(job, pp)
         if not choices:
             continue
         candidates = _candidates(pp, choices)
-        counts = np.array([_layouts(job, pp, int(v)) for v in candidates.vpp], dtype=object)
+        counts = counts_of(job, candidates)
         alive = np.ones(len(candidates), dtype=bool)
         for rule in rules:
             keeps = np.broadcast_to(rule.keeps(candidates), alive.shape)
@@ -87,11 +97,16 @@ def space_of(job: Job) -> Space:
                 rejected[rule.sentence] += int(counts[lost].sum())
             alive &= keeps
         alive &= _representative(candidates, alive)
+        matched = _matched(job, candidates, alive)
+        fewer_rings += int(counts[matched].sum())
+        alive &= ~matched
         covered += int(counts[alive].sum())
         if alive.any():
             groups.append(candidates.take(alive))
-    reasons = tuple(Rejection(f"rule broken: {sentence}", n) for sentence, n in rejected.most_common() if n)
-    return Space(tuple(groups), covered, reasons)
+    reasons = [Rejection(f"rule broken: {sentence}", n) for sentence, n in rejected.most_common() if n]
+    if fewer_rings:
+        reasons.append(Rejection(_MATCHED, fewer_rings))
+    return Space(tuple(groups), covered, tuple(reasons))
 
 
 def clashing_rules(job: Job) -> list[str]:
@@ -118,16 +133,20 @@ def _choices(job: Job, pp: int) -> list[_Choice]:
     pipeline.
     """
     devices, batch = job.cluster.devices, job.workload.global_batch_size
-    rest = list(product(_schedules(job.model.layers, pp), _offloads(job)))
+    rest = list(product(_schedules(job.model.layers, pp), _checkpoints(job), _offloads(job)))
     found: list[_Choice] = []
-    for tp in divisors(devices // pp):
-        dp = devices // pp // tp
+    for tp, cp in product(divisors(devices // pp), repeat=2):
+        dp, left = divmod(devices // pp, tp * cp)
+        if left or (cp > 1 and job.stack.context is None):
+            continue
         sizes = divisors(batch // dp) if batch % dp == 0 else [1]
-        spread = list(product(_expert_degrees(job, tp, tp * dp), sizes, range(4), (0, 1) if tp > 1 else (0,)))
+        spread = list(
+            product(_expert_degrees(job, tp, tp * dp * cp), sizes, range(4), (0, 1) if tp > 1 else (0,))
+        )
         for (ep, etp), mbs, zero, sp in spread:
             found.extend(
-                _Choice(tp, dp, 1, ep, etp, mbs, zero, sp, vpp, schedule, 1, offload)
-                for (schedule, vpp), offload in rest
+                _Choice(tp, dp, cp, ep, etp, mbs, zero, sp, vpp, schedule, checkpoint, offload)
+                for (schedule, vpp), checkpoint, offload in rest
             )
     return found
 
@@ -146,6 +165,18 @@ def _expert_degrees(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
     return [(ep, etp) for ep in divisors(most) for etp in sorted(splits) if ranks % (ep * etp) == 0]
 
 
+def _checkpoints(job: Job) -> list[int]:
+    """Return how many layers may share a kept input; all the same where none are recomputed whole."""
+    wish, rules = job.search.checkpoint, job.stack.rules
+    if "full" not in recompute_modes(job):
+        return [1]
+    if wish == "any":
+        # Beyond sqrt(L) what a checkpoint brings back outgrows the inputs that it saves.
+        layers = job.model.layers
+        return [k for k in divisors(layers) if k == 1 or (rules.checkpoint_blocks and k * k <= 4 * layers)]
+    return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
+
+
 def _offloads(job: Job) -> list[int]:
     """Return whether the optimizer's state may be on the device (0) and in host memory (1)."""
     wish = job.search.offload
@@ -161,24 +192,70 @@ def _schedules(layers: int, pp: int) -> list[tuple[int, int]]:
 
 
 def _candidates(pp: int, choices: list[_Choice]) -> Candidates:
-    return Candidates(pp, *np.array(choices, dtype=np.int64).T)
+    numbers = np.fromiter(chain.from_iterable(choices), dtype=np.int64)
+    return Candidates(pp, *numbers.reshape(len(choices), -1).T)
 
 
 def _representative(candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Keep one of several ZeRO stages where there is no data axis to shard over: they are the same."""
+    """Keep one of several ZeRO stages where no ranks share state: they are the same."""
     seen: set[tuple[int, ...]] = set()
     keep = np.ones(len(candidates), dtype=bool)
     c = candidates
     others = [getattr(c, f.name) for f in fields(c) if f.name not in {"pp", "zero"}]
-    for i in np.flatnonzero(alive & (c.dp == 1) & (c.edp == 1)):
+    for i in np.flatnonzero(alive & (c.dp * c.cp == 1) & (c.edp == 1)):
         key = tuple(int(x[i]) for x in others)
         keep[i] = key not in seen
         seen.add(key)
     return keep
 
 
-def _layouts(job: Job, pp: int, vpp: int) -> int:
-    return layouts_of(job.model.layers, pp, vpp, len(recompute_modes(job)), even=_even_only(job))
+def _matched(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return candidates whose ring does what fewer ranks do on fewer sequences, with less waiting.
+
+    For a factor f of cp and of the microbatch, f times the data ranks with rings of cp / f and microbatches
+    of mbs / f have the same tokens, weights, state and groups, transfers of the same size but fewer, and
+    longer kernels to hide them (``costs.context``). They are no slower and no larger with any stages.
+    """
+    lost = np.zeros(len(candidates), dtype=bool)
+    if job.stack.context is None or job.stack.context.exchange != "ring":
+        return lost
+    c = candidates
+    # Degrees and microbatches that share no factor have no other place to be.
+    shared = alive & (np.gcd(c.cp, c.microbatch) > 1)
+    if not shared.any():
+        return lost
+    values = [np.unique(column) for column in _columns(c)]
+    known = _keys(c, values)[alive]
+    primes = (f for f in divisors(job.cluster.devices) if len(divisors(f)) == 2)
+    for f in primes:
+        index = np.flatnonzero(shared & (c.cp % f == 0) & (c.microbatch % f == 0))
+        some = c.take(index)
+        fewer = replace(some, dp=some.dp * f, cp=some.cp // f, microbatch=some.microbatch // f)
+        lost[index] |= np.isin(_keys(fewer, values), known)
+    return lost
+
+
+def _keys(candidates: Candidates, values: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return a number for each candidate, equal where all columns are; ``values`` are those of a column."""
+    keys = np.zeros(len(candidates), dtype=np.int64)
+    for column, known in zip(_columns(candidates), values, strict=True):
+        keys = keys * len(known) + np.searchsorted(known, column)
+    return keys
+
+
+def _columns(candidates: Candidates) -> list[NDArray[np.int64]]:
+    return [getattr(candidates, f.name) for f in fields(candidates) if f.name != "pp"]
+
+
+def counts_of(job: Job, candidates: Candidates) -> NDArray[np.object_]:
+    """Return how many layouts each candidate stands for, as whole numbers of any size."""
+    pairs = list(zip(candidates.vpp.tolist(), candidates.checkpoint.tolist(), strict=True))
+    modes, even = len(recompute_modes(job)), _even_only(job)
+    each = {
+        (v, k): layouts_of(job.model.layers, candidates.pp, v, modes, even=even, checkpoint=k)
+        for v, k in set(pairs)
+    }
+    return np.array([each[pair] for pair in pairs], dtype=object)
 
 
 def _even_only(job: Job) -> bool:
@@ -186,18 +263,31 @@ def _even_only(job: Job) -> bool:
 
 
 @cache
-def layouts_of(layers: int, pp: int, vpp: int, modes: int, *, even: bool) -> int:
+def layouts_of(layers: int, pp: int, vpp: int, modes: int, *, even: bool, checkpoint: int = 1) -> int:
     """Return how many layouts one candidate stands for: stages times recompute counts of each.
 
     A stage of l layers has C(l + k - 1, k - 1) ways to spread them over k recompute modes; stages are
-    compositions of the layers into pp multiples of vpp.
+    compositions of the layers into pp multiples of vpp. Where several layers share a ``checkpoint``, those
+    recomputed whole are multiples of it, and some stage has them.
 
     >>> layouts_of(4, 1, 1, 3, even=False), layouts_of(4, 2, 1, 1, even=False)
     (15, 3)
+    >>> layouts_of(4, 1, 1, 2, even=False, checkpoint=2)  # two of four, or all
+    2
     """
     if pp * vpp > layers or layers % vpp:
         return 1
-    ways = [comb(n + modes - 1, modes - 1) for n in range(layers + 1)]
+    spread = [comb(n + modes - 1, modes - 1) for n in range(layers + 1)]
+    if checkpoint == 1:
+        return _splits_of(layers, pp, vpp, spread, even=even)
+    without = [comb(n + modes - 2, modes - 2) if modes > 1 else int(n == 0) for n in range(layers + 1)]
+    shared = [sum(without[n - f] for f in range(0, n + 1, checkpoint)) for n in range(layers + 1)]
+    with_none = _splits_of(layers, pp, vpp, without, even=even)
+    return _splits_of(layers, pp, vpp, shared, even=even) - with_none
+
+
+def _splits_of(layers: int, pp: int, vpp: int, ways: list[int], *, even: bool) -> int:
+    """Return the sum over all stages of the product of their ``ways`` by layers."""
     if even:
         from autoplan.schema.layout import even_stages
 

@@ -37,9 +37,10 @@ def with_shorter_tails(
     enough = min(o.tail_ticks for o in menu.stages[0])
     stages: list[tuple[Option, ...]] = []
     below = _hidden_below(menu, group.layers, busy)
+    each = int(group.candidates.checkpoint[position])
     for i, (row, longest) in enumerate(zip(menu.stages, below, strict=True)):
         stage = group.stages.take((position, i))
-        tails = _Tails(stage, limit, group.modes, menu.schedule.v, enough, longest, scale)
+        tails = _Tails(stage, limit, group.modes, menu.schedule.v, enough, longest, scale, each)
         stages.append(tuple(o for first in row for o in (first, *tails.shorter(first))))
     return menu if tuple(stages) == menu.stages else replace(menu, stages=tuple(stages))
 
@@ -67,6 +68,7 @@ class _Tails:
     """What bounds the options of a stage with more recompute than needed.
 
     Tails of at most ``enough`` ticks are short enough; stages of ``longest`` ticks or more are not hidden.
+    Layers are recomputed whole in multiples of ``each``.
     """
 
     stage: Stages
@@ -76,6 +78,7 @@ class _Tails:
     enough: int
     longest: int
     scale: Scale
+    each: int
 
     def shorter(self, first: Option) -> list[Option]:
         """Return options of as many layers as ``first`` with ever more recompute and ever shorter tails."""
@@ -95,7 +98,7 @@ class _Tails:
     def _slower(self, first: Option) -> list[Option]:
         """Return options that fit and take longer than ``first``, but not too long."""
         layers, scale = np.array(float(first.layers)), self.scale
-        selective, full = _mixes(first.layers, self.modes)
+        selective, full = _mixes(first.layers, self.modes, self.each)
         memory, fits = stage_fits(self.stage.memory, layers, selective, full, self.limit)
         seconds = stage_backward(self.stage, layers, selective, full)
         backward = scale.step_ticks(seconds / self.v)
@@ -114,10 +117,10 @@ class _Tails:
         return [Option(first.layers, *entry) for entry in table]
 
 
-def _mixes(layers: int, modes: frozenset[str]) -> tuple[Array, Array]:
+def _mixes(layers: int, modes: frozenset[str], each: int) -> tuple[Array, Array]:
     """Return all numbers of selectively and of wholly recomputed layers that the modes allow."""
     counts = np.arange(layers + 1.0)
-    selective, full = (x.ravel() for x in np.meshgrid(counts, counts))
+    selective, full = (x.ravel() for x in np.meshgrid(counts, counts[::each]))
     again = selective + full
     allowed = (
         (again <= layers) & ((selective == 0) | ("selective" in modes)) & ((full == 0) | ("full" in modes))

@@ -175,6 +175,7 @@ def layouts_for(draw, job):
         vpp=int(c.vpp[i]),
         sequence_parallel=bool(c.sequence_parallel[i]),
         schedule=SCHEDULES[int(c.schedule[i])],
+        cp=int(c.cp[i]),
         ep=int(c.ep[i]),
         expert_tensor=int(c.etp[i]),
     )
@@ -358,12 +359,15 @@ def test_a_narrowed_search_never_improves_the_front(job, data):
                 {"tensor_parallel": (1, 2)},
                 {"pipeline_parallel": 1},
                 {"microbatch_size": (1, 2)},
+                {"context_parallel": 1},
+                {"context_parallel": (1, 4), "data_parallel": (1, 2)},
                 {"zero_stage": (0, 2)},
                 {"sequence_parallel": "off"},
                 {"schedule": "1f1b"},
                 {"recompute": ("none", "full")},
                 {"recompute": "full"},
                 {"stages": "even"},
+                {"checkpoint": 1},
             ]
         )
     )
@@ -623,7 +627,8 @@ def test_a_layout_is_what_its_text_says(layout):
         ("dp=8,zero=3", "Megatron-Core has ZeRO stages 0, 1"),
         ("pp=8,zero=2", "Megatron-Core runs pipelines with ZeRO stages 0, 1"),
         ("pp=2,vpp=2,stages=15/17", "every stage holds a multiple of vpp=2 layers"),
-        ("dp=4,cp=2", "context parallelism is not planned yet (cp=1)"),
+        ("dp=4,cp=4", "tp x pp x dp x cp is the 8 devices"),
+        ("tp=2,dp=1,cp=3", "context parallelism splits the 8192 tokens evenly into 2 cp chunks, two a rank"),
         ("ep=2", "ep is 1: the model has no experts"),
     ],
 )
@@ -650,6 +655,7 @@ def test_a_usual_mistake_breaks_a_rule_with_a_sentence(layout, sentence):
         ("megatron-deepspeed", "pp=2,schedule=gpipe", "has the schedules 1f1b"),
         ("fsdp1", "dp=8,zero=0", "has ZeRO stages 2, 3"),
         ("ddp", "pp=2,stages=15/17", "splits layers evenly"),
+        ("ddp", "dp=4,cp=2", "has no context parallelism"),
     ],
 )
 def test_what_a_stack_lacks_is_named_with_the_stack(software, layout, sentence):
@@ -695,6 +701,14 @@ def test_layouts_are_counted_as_they_are_listed(layers, modes):
         )
         even = itertools.product(*(list(spreads_of(n, modes)) for n in even_stages(layers, pp, vpp)))
 
+        for k in (2, 3):
+            shared = sum(
+                any(full for *_, full in spread) and all(full % k == 0 for *_, full in spread)
+                for counts in splits_of(layers, pp, vpp)
+                for spread in itertools.product(*(spreads_of(n, modes) for n in counts))
+            )
+            assert layouts_of(layers, pp, vpp, modes, even=False, checkpoint=k) == shared
+
         assert layouts_of(layers, pp, vpp, modes, even=False) == listed
         assert layouts_of(layers, pp, vpp, modes, even=True) == len(list(even))
 
@@ -707,14 +721,14 @@ def test_layouts_covered_are_those_that_keep_the_rules(job):
     even = job.search.stages == "even" or not job.stack.rules.uneven_stages
     n, batch, total = job.cluster.devices, job.workload.global_batch_size, job.model.layers
     seen = set()
-    for tp, pp in itertools.product([d for d in range(1, n + 1) if n % d == 0], repeat=2):
-        if n % (tp * pp) or pp > total:
+    for tp, pp, cp in itertools.product([d for d in range(1, n + 1) if n % d == 0], repeat=3):
+        if n % (tp * pp * cp) or pp > total:
             continue
-        dp = n // tp // pp
+        dp = n // tp // pp // cp
         virtual = [1, *(v for v in range(2, 17) if total % v == 0 and pp > 1 and pp * v <= total)]
         plain = ["1f1b", "gpipe"] if pp > 1 else ["1f1b"]
         for (ep, etp), mbs, zero, sp, vpp in itertools.product(
-            [(ep, etp) for ep in range(1, n + 1) for etp in {1, tp} if tp * dp % (ep * etp) == 0],
+            [(ep, etp) for ep in range(1, n + 1) for etp in {1, tp} if tp * dp * cp % (ep * etp) == 0],
             [b for b in range(1, batch + 1) if batch % (dp * b) == 0],
             range(4),
             (False, True),
@@ -723,14 +737,23 @@ def test_layouts_covered_are_those_that_keep_the_rules(job):
             layers, none = even_stages(total, pp, vpp), (0,) * pp
             for schedule in ["interleaved"] if vpp > 1 else plain:
                 layout = Layout(
-                    tp, pp, dp, mbs, layers, none, none, zero, vpp, sp, schedule, ep=ep, expert_tensor=etp
+                    tp, pp, dp, mbs, layers, none, none, zero, vpp, sp, schedule, cp, ep, expert_tensor=etp
                 )
                 if not broken_rules(job, layout):
-                    sharded = dp > 1 or tp * dp > ep * etp
-                    seen.add((tp, pp, dp, mbs, zero if sharded else 0, sp, vpp, schedule, ep, etp))
+                    sharded = dp * cp > 1 or tp * dp * cp > ep * etp
+                    stage = zero if sharded else 0
+                    seen.add((tp, pp, dp * cp, mbs, stage, sp, vpp, schedule, ep, etp, cp))
+    # A ring on several sequences has a match with shorter rings, if there is one that may run.
+    ring = job.stack.context is not None and job.stack.context.exchange == "ring"
+    matched = {
+        c
+        for c in seen
+        for f in range(2, n + 1)
+        if ring and c[10] % f == c[3] % f == 0 and (*c[:3], c[3] // f, *c[4:10], c[10] // f) in seen
+    }
 
-    assert space.size == len(seen)
-    assert space.covered == sum(layouts_of(total, c[1], c[6], modes, even=even) for c in seen)
+    assert space.size == len(seen - matched)
+    assert space.covered == sum(layouts_of(total, c[1], c[6], modes, even=even) for c in seen - matched)
     assert all(r.layouts > 0 for r in space.rejected)
     assert len({r.reason for r in space.rejected}) == len(space.rejected)
 

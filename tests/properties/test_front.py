@@ -28,7 +28,7 @@ SPARSE_INSTANCES = 40
 MOST_LAYOUTS = 60_000
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
 SPARSE_STACKS = ["analytic", "megatron-core", "fsdp2", "deepspeed"]
-STACKS = ["analytic", "megatron-core", "megatron-lm", "fsdp2", "ddp", "megatron-deepspeed"]
+STACKS = ["analytic", "megatron-core", "megatron-lm", "fsdp2", "ddp", "megatron-deepspeed", "deepspeed"]
 
 
 def random_experts(rng: random.Random, job: Job) -> Job:
@@ -104,30 +104,30 @@ def random_job(rng: random.Random) -> Job:
 
 
 def candidates_by_hand(job: Job):
-    """Yield (tp, pp, dp, mbs, zero, sp, vpp, schedule, ep, etp) of everything that divides."""
-    for *dense, tp, pp, dp in _dense_by_hand(job):
-        several = range(1, tp * dp + 1) if job.model.moe else [1]
+    """Yield (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule, ep, etp) of everything that divides."""
+    for tp, pp, dp, cp, *rest in _dense_by_hand(job):
+        several = range(1, tp * dp * cp + 1) if job.model.moe else [1]
         for ep, etp in itertools.product(several, {1, tp}):
-            if tp * dp % (ep * etp) == 0:
-                yield tp, pp, dp, *dense, ep, etp
+            if tp * dp * cp % (ep * etp) == 0:
+                yield tp, pp, dp, cp, *rest, ep, etp
 
 
 def _dense_by_hand(job: Job):
     n, batch, layers = job.cluster.devices, job.workload.global_batch_size, job.model.layers
-    for tp, pp in itertools.product(range(1, n + 1), repeat=2):
-        if n % (tp * pp) or pp > layers:
+    for tp, pp, cp in itertools.product(range(1, n + 1), repeat=3):
+        if n % (tp * pp * cp) or pp > layers:
             continue
-        dp = n // tp // pp
+        dp = n // tp // pp // cp
         for mbs in range(1, batch + 1):
             for zero, sp in itertools.product(range(4), (False, True)):
                 if sp and tp == 1:
                     continue
-                yield mbs, zero, sp, 1, "1f1b", tp, pp, dp
+                yield tp, pp, dp, cp, mbs, zero, sp, 1, "1f1b"
                 if pp > 1:
-                    yield mbs, zero, sp, 1, "gpipe", tp, pp, dp
+                    yield tp, pp, dp, cp, mbs, zero, sp, 1, "gpipe"
                     for vpp in range(2, layers + 1):
                         if layers % vpp == 0 and pp * vpp <= layers:
-                            yield mbs, zero, sp, vpp, "interleaved", tp, pp, dp
+                            yield tp, pp, dp, cp, mbs, zero, sp, vpp, "interleaved"
 
 
 def splits(job: Job, pp: int, vpp: int):
@@ -143,7 +143,16 @@ def splits(job: Job, pp: int, vpp: int):
             yield (*counts, last)
 
 
-def mixes(job: Job, layers: int) -> list[tuple[int, int]]:
+def checkpoints(job: Job) -> list[int]:
+    """Return how many layers may share an input: any number that the job names, else small divisors."""
+    layers, wish = job.model.layers, job.search.checkpoint
+    if wish != "any":
+        return [int(k) for k in np.atleast_1d(wish)]
+    most = (4 * layers) ** 0.5 if job.stack.rules.checkpoint_blocks else 1
+    return [k for k in range(1, layers + 1) if layers % k == 0 and k <= most]
+
+
+def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
     """Return all (selective, full) counts of a stage that the job allows."""
     modes = job.search.recompute
     modes = {"none", "selective", "full"} if modes == "any" else set(np.atleast_1d(modes))
@@ -151,7 +160,8 @@ def mixes(job: Job, layers: int) -> list[tuple[int, int]]:
         (s, f)
         for s in range(layers + 1)
         for f in range(layers + 1 - s)
-        if (s == 0 or "selective" in modes)
+        if f % checkpoint == 0
+        and (s == 0 or "selective" in modes)
         and (f == 0 or "full" in modes)
         and (s + f == layers or "none" in modes)
     ]
@@ -160,18 +170,23 @@ def mixes(job: Job, layers: int) -> list[tuple[int, int]]:
 def all_points(job: Job) -> list[tuple[float, float, str, float]]:
     """Return (step, memory, name, bytes judged) of every layout of the job, or none when too many."""
     machine, points = machine_of(job), []
-    for tp, pp, dp, mbs, zero, sp, vpp, schedule, ep, etp in candidates_by_hand(job):
+    choices_by_hand = itertools.product(candidates_by_hand(job), checkpoints(job))
+    for (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule, ep, etp), k in choices_by_hand:
         first = even_stages(job.model.layers, pp, vpp)
         if sum(first) != job.model.layers:
             continue
         none = (0,) * pp
-        layout = Layout(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule, ep=ep, expert_tensor=etp)
+        layout = Layout(
+            tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule, cp, ep, k, expert_tensor=etp
+        )
         if broken_rules(job, layout):
             continue
         c = Candidates.of([layout])
         stages, m = price_stages(job, c, machine).take(0), microbatches(job, c)[0]
         for layers in splits(job, pp, vpp):
-            choices = list(itertools.product(*(mixes(job, n) for n in layers)))
+            choices = list(itertools.product(*(mixes(job, n, k) for n in layers)))
+            if not choices:
+                continue
             if len(points) + len(choices) > MOST_LAYOUTS:
                 return []
             chosen = np.array(choices, dtype=float)
@@ -203,11 +218,12 @@ def pareto(points, limit):
     return front
 
 
-def instance(seed: int, *, experts: bool = False):
-    """Return a random job with a memory limit that binds, and all its points."""
+def instance(seed: int, *, experts: bool = False, **search):
+    """Return a random job, narrowed by ``search``, with a memory limit that binds, and all its points."""
     rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
     for _ in range(200):
         job = random_experts(rng, random_job(rng)) if experts else random_job(rng)
+        job = replace(job, search=job.search.model_copy(update=search))
         points = all_points(job)
         if len(points) > 1:
             memories = sorted(needed for *_, needed in points)
@@ -229,8 +245,18 @@ def test_the_front_of_experts_is_that_of_brute_force(seed):
     compare_with_brute_force(*instance(seed + 20_000, experts=True))
 
 
+@pytest.mark.parametrize("seed", range(16))
+def test_the_front_is_that_of_brute_force_with_shared_checkpoints(seed):
+    """S2 with several layers a checkpoint, on few degrees."""
+    wish = [(1, 2), "any", 3, (2, 4)][seed % 4]
+    modes = ["any", ("none", "full"), "full", ("selective", "full")][seed // 4]
+    narrow = {"tensor_parallel": 1, "context_parallel": 1, "microbatch_size": (1, 2), "schedule": "1f1b"}
+
+    compare_with_brute_force(*instance(seed + 500, checkpoint=wish, recompute=modes, **narrow))
+
+
 def compare_with_brute_force(job: Job, points) -> None:
-    """Assert that the search finds no more and no less than the front of ``points``."""
+    """Assert that nothing beats the front of ``job``, and that it beats nothing that exists."""
     limit = memory_limit_bytes(job)
     tick = limit / 2**16
 
