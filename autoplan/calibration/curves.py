@@ -93,7 +93,7 @@ def _least(seconds: Array) -> float:
 def _causal_seconds(tokens: Array, heads: Array, size: Array, rate: Rate) -> Array:
     """Return the time of one sequence for each shape: a token attends to (s + 1)/2 keys on average."""
     each = [
-        float(attention_seconds(np.ones(()), int(s), (s + 1) / 2, np.asarray(a), int(d), rate))
+        float(attention_seconds(np.ones(()), np.asarray(s), (s + 1) / 2, np.asarray(a), int(d), rate))
         for s, a, d in zip(tokens, heads, size, strict=True)
     ]
     return np.array(each)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoplan.costs.arrays import Array, Candidates
+from autoplan.costs.arrays import Array, Candidates, flag
 from autoplan.costs.experts import expert_kept
 from autoplan.costs.latent import latent_kept
 from autoplan.costs.parameters import expert_share
@@ -122,7 +122,7 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     t = candidates.tp.astype(np.float64)
     whole = sequence_split(candidates)
     outside = _outside(job, e, t, whole)
-    attention = _attention(job, candidates, e, t)
+    attention = _attention(job, candidates, e, t) + _given_back(job, e, candidates)
     core = _core_attention(job, e, t)
     mlp = _mlp(job, candidates, e)
     none = outside + attention + core + mlp
@@ -189,6 +189,14 @@ def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
     if job.adapters is not None:
         kept = kept + 4 * e * job.adapters.rank
     return kept
+
+
+def _given_back(job: Job, e: float, candidates: Candidates) -> Array:
+    """The output that all-to-all gave back, beside the one that attention keeps."""
+    context = job.stack.context
+    if context is None or context.exchange != "all-to-all":
+        return np.zeros(len(candidates))
+    return flag(candidates.cp > 1) * e * job.model.heads * job.model.head_dim / candidates.tp
 
 
 def _core_attention(job: Job, e: float, t: Array) -> Array:

@@ -2,7 +2,7 @@
 
 Notation (this file only)::
 
-    T   tokens of a microbatch: b sequences of s tokens      [1]
+    T   tokens of a microbatch on one rank                   [1]
     h   hidden size                                          [1]
     q   width of all queries (heads x head_dim), k of keys   [1]
     f   inner width of the MLP                               [1]
@@ -23,6 +23,7 @@ import numpy as np
 from autoplan.costs.activations import sequence_split
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.collectives import Group, collective_seconds
+from autoplan.costs.context import attention_steps, context_times, step_kernel_seconds
 from autoplan.costs.experts import (
     exchange_seconds,
     expert_elements,
@@ -32,8 +33,9 @@ from autoplan.costs.experts import (
 )
 from autoplan.costs.latent import head_widths, latent_elements, latent_products
 from autoplan.costs.machine import Machine
-from autoplan.costs.operations import Product, attention_seconds, gemm_seconds, stream_seconds
+from autoplan.costs.operations import Product, gemm_seconds, stream_seconds
 from autoplan.costs.parameters import expert_share
+from autoplan.costs.scope import tokens_of
 from autoplan.costs.traffic import OPERATIONS, Calls, tensor_calls
 from autoplan.costs.weights import weights_of
 from autoplan.schema.job import Job
@@ -53,8 +55,9 @@ class BlockTimes:
 
     ``selective`` and ``full`` are compute done again in backward under each recompute mode;
     ``tensor_forward``, ``tensor_backward`` and ``tensor_full`` the tensor-parallel collectives of
-    forward, backward and of a forward done again. ``exchange`` sends rows to experts and back, in forward
-    as in backward, and again in whole recompute (``exchange_selective``: in selective).
+    forward, backward and of a forward done again, ``context_*`` what is exposed of the context axis.
+    ``exchange`` sends rows to experts and back, in forward as in backward, and again in whole recompute
+    (``exchange_selective``: in selective).
     """
 
     forward: Array
@@ -64,6 +67,10 @@ class BlockTimes:
     tensor_forward: Array
     tensor_backward: Array
     tensor_full: Array
+    context_forward: Array
+    context_backward: Array
+    context_selective: Array
+    context_full: Array
     exchange: Array
     exchange_selective: Array
 
@@ -87,7 +94,7 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     experts, are averaged over layers.
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.3, for the split; the rates are of ``machine``.
     """
-    tokens = candidates.microbatch * float(job.workload.sequence_length)
+    tokens = tokens_of(job, candidates)
     products = _products(job, tokens, candidates)
     trained = _adapter_products(job, tokens, candidates) if job.adapters else products
     forward_gemm = _forward_seconds(products, machine)
@@ -95,32 +102,44 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     if job.adapters:
         forward_gemm = forward_gemm + _forward_seconds(trained, machine)
         backward_gemm = backward_gemm + _input_seconds(trained, machine)
-    attention, attention_backward = _attention(job, candidates, machine)
+    attention = _attention(job, candidates, machine)
     stream, stream_backward = _streams(job, tokens, candidates, machine)
     # The host launches kernels one by one; a device that is faster waits for it.
     launches = (job.stack.block.kernels + expert_kernels(job, candidates)) * machine.host_launch
-    forward = np.maximum(forward_gemm + attention + stream, launches)
+    forward, waits = _paced(forward_gemm + attention.forward + stream, attention.wait_forward, launches)
     accumulated = _accumulation_seconds(job, candidates, machine)
-    backward = np.maximum(
-        backward_gemm + attention_backward + stream_backward + accumulated, _BACKWARD_KERNELS * launches
+    backward, waits_backward = _paced(
+        backward_gemm + attention.backward + stream_backward + accumulated,
+        attention.wait_backward,
+        _BACKWARD_KERNELS * launches,
     )
-    again, exchange = attention, exchange_seconds(job, candidates, machine)
-    by_products = job.stack.block.selective == "matmul-outputs"
-    if by_products:
+    core = job.stack.block.selective == "attention"
+    exchange = exchange_seconds(job, candidates, machine)
+    if not core:
         # The products of experts are no plain ones: they are done again, and their rows sent again.
-        again = stream + _forward_seconds(expert_products(job, tokens, candidates), machine)
+        stream = stream + _forward_seconds(expert_products(job, tokens, candidates), machine)
     calls = tensor_calls(job, candidates)
     return BlockTimes(
         forward=forward,
         backward=backward,
-        selective=again,
+        selective=attention.forward if core else stream,
         full=forward,
         tensor_forward=tensor_seconds(job, candidates, machine, calls.forward),
         tensor_backward=tensor_seconds(job, candidates, machine, calls.backward),
         tensor_full=tensor_seconds(job, candidates, machine, calls.again),
+        context_forward=waits,
+        context_backward=waits_backward,
+        context_selective=attention.wait_forward * core,
+        context_full=waits,
         exchange=exchange,
-        exchange_selective=exchange * float(by_products),
+        exchange_selective=exchange * float(not core),
     )
+
+
+def _paced(compute: Array, wait: Array, launches: Array) -> tuple[Array, Array]:
+    """Return compute, or its launches where those take longer, and what a wait adds to that."""
+    paced = np.maximum(compute, launches)
+    return paced, np.maximum(compute + wait, launches) - paced
 
 
 def _products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
@@ -194,22 +213,36 @@ def mean_keys(model: ModelSpec, sequence_length: int) -> float:
     return total / model.layers
 
 
-def _attention(job: Job, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
+@dataclass(frozen=True, slots=True)
+class _Attention:
+    """Seconds of a layer's attention, and what it waits for others on the context axis."""
+
+    forward: Array
+    backward: Array
+    wait_forward: Array
+    wait_backward: Array
+
+
+def _attention(job: Job, candidates: Candidates, machine: Machine) -> _Attention:
     if job.stack.block.attention == "eager":
         return _eager_attention(job, candidates, machine)
-    model, s = job.model, job.workload.sequence_length
-    sequences = candidates.microbatch.astype(np.float64)
-    heads = np.maximum(1.0, model.heads / candidates.tp)
-    keys = mean_keys(model, s)
-    wide, narrow = head_widths(model)
-    shape = (sequences, s, keys, heads, (wide + narrow) / 2)
-    forward = attention_seconds(*shape, machine.attention_forward)
+    keys = mean_keys(job.model, job.workload.sequence_length)
+    wide, narrow = head_widths(job.model)
+    forward = step_kernel_seconds(job, candidates, keys, machine.attention_forward)
+    backward = step_kernel_seconds(job, candidates, keys, machine.attention_backward)
     # Recomputed scores, dQ and dK are as wide as a key, dV and dP as a value; forward has one of each.
-    products = (3 * wide + 2 * narrow) / (wide + narrow)
-    return forward, products * attention_seconds(*shape, machine.attention_backward)
+    backward = (3 * wide + 2 * narrow) / (wide + narrow) * backward
+    context = context_times(job, candidates, machine, forward, backward)
+    steps = attention_steps(job, candidates)
+    return _Attention(
+        forward=steps * forward + context.merge_forward,
+        backward=steps * backward + context.merge_backward,
+        wait_forward=context.wait_forward,
+        wait_backward=context.wait_backward,
+    )
 
 
-def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
+def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> _Attention:
     """Two batched products over all s^2 scores, and the scores' trips through memory.
 
     A score is written by the product, read and written by mask with softmax, then by dropout, which writes
@@ -224,7 +257,8 @@ def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> tupl
     first = gemm_seconds(matrices * length, length, wide, machine)
     second = gemm_seconds(matrices * length, narrow, length, machine)
     softmax = stream_seconds(7 * machine.element_bytes * scores, machine, calls=3)
-    return first + second + softmax, 2 * (first + second) + softmax
+    none = np.zeros(len(candidates))
+    return _Attention(first + second + softmax, 2 * (first + second) + softmax, none, none)
 
 
 def _streams(job: Job, tokens: Array, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
@@ -343,7 +377,7 @@ def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     """
     if machine.overlap.everything:
         return np.zeros(len(candidates))
-    tokens = candidates.microbatch * float(job.workload.sequence_length)
+    tokens = tokens_of(job, candidates)
     size = machine.element_bytes * job.model.hidden_size * tokens
     group, links = tensor_group(candidates), machine.links
     seconds = np.zeros(len(candidates))

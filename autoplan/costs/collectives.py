@@ -8,8 +8,7 @@ Notation (this file only)::
     B   bandwidth that a ring reaches, one direction      [byte/s]
     a   latency of one hop                                [s]
 
-A group is given by its ranks and its stride: ranks are numbered tensor first, then data, then
-pipeline (the order of Megatron-LM's groups), so the data axis has a stride of tp.
+A group is given by its ranks and its stride (``mesh`` has those of each axis).
 Bytes on the wire of one rank: all-gather and reduce-scatter (n-1)/n V, all-reduce twice that.
 """
 
@@ -23,7 +22,14 @@ import numpy as np
 from autoplan.costs.arrays import Array
 from autoplan.costs.machine import Links
 
-__all__ = ["Group", "Operation", "collective_seconds", "point_to_point_seconds", "wire_factor"]
+__all__ = [
+    "Group",
+    "Operation",
+    "collective_seconds",
+    "point_to_point_seconds",
+    "ring_step_seconds",
+    "wire_factor",
+]
 
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
@@ -71,8 +77,8 @@ def collective_seconds(operation: Operation, size: Array, group: Group, links: L
 
     Inside a node, measured tables where the node has them (log-log in bytes), else
     t0 + hops + f(n) V / B. Across nodes the ring is as fast as its slowest link: r devices of a node
-    bring r shares of the network, so B = min(B_fabric, r B_network). In an all-to-all each device sends the
-    (n - r)/n that leave its node through its own share of the network, beside (r - 1)/n over the fabric.
+    bring r shares of the network, so B = min(B_fabric, r B_network); of an all-to-all, each rank's bytes
+    for other nodes, (n-r)/n V, take its own share.
 
     >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, ())  # 7 GB/s, nothing has a latency
     >>> group = Group(np.array(8.0), np.array(1.0))
@@ -104,12 +110,13 @@ def _ring_seconds(operation: Operation, size: Array, group: Group, within: Array
     ring = np.where(within > 1, fabric, np.inf)
     bandwidth = np.where(crossing, np.minimum(ring, within * links.network_bandwidth), fabric)
     hops = _hop_seconds(operation, group.ranks, within, nodes, links)
-    wire = wire_factor(operation, group.ranks) * size / bandwidth
+    wire = wire_factor(operation, group.ranks) * size
     if operation == "all_to_all":
-        each = size / group.ranks
-        leaving = (group.ranks - within) * each / links.network_bandwidth
-        wire = np.where(crossing, np.maximum(leaving, (within - 1.0) * each / fabric), wire)
-    seconds: Array = links.launch + hops + wire
+        # Nothing passes on what others sent: each rank's bytes for other nodes take its own network link.
+        inside = (within - 1.0) / group.ranks * size / ring
+        away = (group.ranks - within) / group.ranks * size / links.network_bandwidth
+        return links.launch + hops + np.where(crossing, np.maximum(inside, away), wire / fabric)
+    seconds: Array = links.launch + hops + wire / bandwidth
     return seconds
 
 
@@ -164,6 +171,29 @@ def point_to_point_seconds(size: Array, distance: Array, links: Links) -> Array:
     """
     across = distance >= links.devices_per_node
     bandwidth = np.where(across, links.network_bandwidth, links.pair_bandwidth)
+    latency = np.where(across, links.network_latency, links.fabric_latency)
+    seconds: Array = links.launch + latency + size / bandwidth
+    return seconds
+
+
+def ring_step_seconds(size: Array, group: Group, links: Links) -> Array:
+    """Return the time in which each rank sends ``size`` bytes to the next one of its group [s].
+
+    T = t0 + a + V / B. All send at once, so the slowest hop counts: B is the network's for a group that
+    leaves its node, else what a pair gets, in groups of more than two at most what a ring gets.
+
+    >>> links = Links(8, 7e9, 14e9, False, 0.0, 1e9, 0.0, 0.0, ())
+    >>> two, eight = (Group(np.array(n), np.array(1.0)) for n in (2.0, 8.0))
+    >>> [float(ring_step_seconds(np.array(14e9), group, links)) for group in (two, eight)]
+    [1.0, 2.0]
+
+    Leaves out: hops inside a node that are done before the one that leaves it.
+    Source: the latency-bandwidth model of NCCL, src/graph/tuning.cc.
+    """
+    ring = min(links.pair_bandwidth, links.fabric_bandwidth)
+    inside = np.where(group.ranks > 2, ring, links.pair_bandwidth)
+    across = group.ranks > group.ranks_in_node(links)
+    bandwidth = np.where(across, links.network_bandwidth, inside)
     latency = np.where(across, links.network_latency, links.fabric_latency)
     seconds: Array = links.launch + latency + size / bandwidth
     return seconds

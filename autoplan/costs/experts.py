@@ -10,7 +10,7 @@ Notation (this file only)::
 
 A token is copied to the ranks of the K experts that it visits, and what they give is sent back and added
 up. Ranks of a stage are numbered y first, then x, then those that hold the same experts (``edp``), as in
-Megatron-LM, megatron/core/parallel_state.py: y x edp = t d c.
+Megatron-LM, megatron/core/parallel_state.py: y x edp = t c d.
 
 A model may have dense layers among those with experts. Layers are priced as one average layer, each kind by
 its share of them; where stages hold different mixtures this is off by the difference.
@@ -243,7 +243,7 @@ def exchange_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     model, share = job.model, expert_share(job.model)
     if model.moe is None or machine.overlap.everything:
         return np.zeros(len(candidates))
-    tokens = candidates.microbatch * float(job.workload.sequence_length)
+    tokens = candidates.microbatch * float(job.workload.sequence_length) / candidates.cp
     rows = tokens * model.moe.top_k * load_factor(job, candidates) / _whole(candidates)
     size = machine.element_bytes * model.hidden_size * rows
     x, y = candidates.ep.astype(np.float64), candidates.etp.astype(np.float64)

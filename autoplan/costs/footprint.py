@@ -166,10 +166,13 @@ def communicator_bytes(scope: Scope) -> Array:
     [[1920000000.0]]
     """
     c, each = scope.candidates, scope.job.stack.memory.communicator
-    axes = [column(c.tp), column(c.dp), np.full((len(c), 1), float(c.pp)), column(c.tp * c.dp * c.pp)]
+    data, whole = c.dp * c.cp, c.tp * c.cp * c.dp * c.pp
+    depth = np.full(len(c), c.pp)
+    found = [c.tp, c.cp, data, depth, whole]
     if scope.job.model.moe is not None:
         own = (c.ep > 1) | (c.etp != c.tp)
-        axes += [column(np.where(own, axis, 1)) for axis in (c.ep, c.etp, c.edp)]
+        found += [np.where(own, axis, 1) for axis in (c.ep, c.etp, c.edp)]
+    axes = (column(axis) for axis in found)
     sizes = (np.where(axis > 2, each.value, np.where(axis > 1, each.low, 0.0)) for axis in axes)
     total: Array = sum(sizes, np.zeros((len(c), 1)))
     return total
@@ -249,13 +252,18 @@ def recompute_room(footprint: Footprint, layers: Array, selective: Array, full: 
 def next_layer_room(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return what recompute brings back in backward of the next-to-last layer [byte].
 
+    Layers that share a checkpoint come back together: the last one's tensors are free again.
+
     Leaves out: nothing. Source: counted on real PyTorch modules, benchmarks/memory.
     >>> float(next_layer_room(Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"block": 9.0}), 3, 0, 2))
     9.0
     """
     again = selective + full
     partly = selective > np.where(again < layers, 0, 1)
-    kind = np.where(partly, footprint.none - footprint.selective, footprint.block)
+    each = footprint.none - footprint.full
+    together = footprint.block > 1.5 * each
+    block = np.where(together & (full >= layers), footprint.block - each, footprint.block)
+    kind = np.where(partly, footprint.none - footprint.selective, block)
     room: Array = np.where(again >= layers - 1, kind, 0.0)
     return room
 

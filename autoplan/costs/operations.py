@@ -29,7 +29,14 @@ from autoplan.costs.tables import (
     gemm_inside,
 )
 
-__all__ = ["Product", "attention_seconds", "gemm_seconds", "product_seconds", "stream_seconds"]
+__all__ = [
+    "Product",
+    "attention_seconds",
+    "beside_seconds",
+    "gemm_seconds",
+    "product_seconds",
+    "stream_seconds",
+]
 
 #: How sharply compute and memory limits blend where they are close; 4 fits the sweeps best.
 _BLEND = 4.0
@@ -114,7 +121,7 @@ def product_seconds(
 
 
 def attention_seconds(
-    sequences: Array, tokens: int, keys: float, heads: Array, head_dim: float, rate: Rate
+    sequences: Array, tokens: Array, keys: Array | float, heads: Array, head_dim: float, rate: Rate
 ) -> Array:
     """Return the time of fused causal attention over ``sequences`` of ``tokens`` tokens [s].
 
@@ -122,8 +129,8 @@ def attention_seconds(
     number of keys that a token attends to: (s + 1)/2 when causal. Backward passes its own rate and 2.5
     times the FLOPs (five products instead of two).
 
-    >>> rate = Rate(1e12, (), 0.0)
-    >>> float(attention_seconds(np.array(1.0), 1000, 500.0, np.array(2.0), 125, rate))  # 4 x 1.25e8 / 1e12
+    >>> rate, one, two = Rate(1e12, (), 0.0), np.array(1.0), np.array(2.0)
+    >>> float(attention_seconds(one, 1000 * one, 500.0, two, 125, rate))  # 4 x 1.25e8 / 1e12
     0.0005
 
     Leaves out: grouped-query savings in reading keys and values (small above 1,000 tokens).
@@ -133,10 +140,10 @@ def attention_seconds(
     rows = heads * sequences * tokens
     flops = 4.0 * rows * keys * head_dim
     if isinstance(rate.table, AttentionGrid):
-        shape = (float(tokens), heads * sequences, head_dim)
+        shape = (tokens, heads * sequences, head_dim)
         seconds = np.asarray(flops / (rate.peak * attention_efficiency(*shape, rate.table)) + rate.launch)
         return np.where(attention_inside(*shape, rate.table), 0.0, seconds) if rate.beyond else seconds
-    extents = (np.asarray(float(tokens)), rows)
+    extents = (tokens, rows)
     return _compute_seconds(flops, extents, rate) + rate.launch
 
 
@@ -154,3 +161,20 @@ def stream_seconds(moved_bytes: Array, machine: Machine, calls: float = 1.0) -> 
     Source: fitted to the sweeps that costmodels/kernels name.
     """
     return moved_bytes / machine.stream_bandwidth + calls * machine.stream_launch
+
+
+def beside_seconds(compute: Array, traffic: Array, interference: float) -> Array:
+    """Return the time of compute with communication beside it [s]: max(C, N) + share x min(C, N).
+
+    Collectives take multiprocessors and memory bandwidth from the kernels they run beside; the share
+    that shows is the stack's ``interference`` (0: free, 1: as if one after the other).
+
+    >>> float(beside_seconds(np.array(3.0), np.array(2.0), 0.25))  # 3 + 2 / 4
+    3.5
+
+    Leaves out: which kernels and which collectives meet.
+    Source: fitted to the runs of benchmarks/accuracy, as the stack's file says.
+    """
+    longer: Array = np.maximum(compute, traffic)
+    shorter: Array = np.minimum(compute, traffic)
+    return longer + interference * shorter

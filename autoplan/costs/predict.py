@@ -230,22 +230,25 @@ class _Prices:
         again = float(s[slowest] * here.backward_selective + full * here.backward_full)
         # Recompute that hides beside traffic adds less than its work, and its collectives come first.
         tensor_again = min(again, full * float(block.tensor_full[row]))
+        waits_again = float(s[slowest] * block.context_selective[row] + full * block.context_full[row])
+        context_again = min(again - tensor_again, waits_again)
+        context = layers * float(block.context_forward[row] + block.context_backward[row])
         exchange_again = full * float(block.exchange[row]) + float(s[slowest] * block.exchange_selective[row])
-        exchange_again = min(again - tensor_again, exchange_again)
+        exchange_again = min(again - tensor_again - context_again, exchange_again)
         exchange = layers * 2.0 * float(block.exchange[row])
         tensor = layers * float(block.tensor_forward[row] + block.tensor_backward[row])
         tensor += float(here.outside_tensor)
         computed = layers * float(block.forward[row] + block.backward[row]) + float(here.outside_compute)
         boundary = float(self.boundary[row])
-        waits = float(both[slowest]) - again - computed - tensor - exchange - boundary
+        waits = float(both[slowest]) - again - computed - tensor - context - exchange - boundary
         tail = stage_tail(stages, n, s, f)
         worst = int(tail.total.argmax())
         bubble = float(self.step[row]) - m * float(both[slowest]) - float(tail.total[worst])
         return TimePrediction(
             compute=m * computed,
-            recompute=m * (again - tensor_again - exchange_again),
+            recompute=m * (again - tensor_again - context_again - exchange_again),
             tp_exposed=m * (tensor + tensor_again),
-            cp_exposed=0.0,
+            cp_exposed=m * (context + context_again),
             ep_exposed=m * (exchange + exchange_again),
             pp_exposed=m * boundary,
             bubble=bubble if bubble > _NOISE * float(self.step[row]) else 0.0,

@@ -5,7 +5,8 @@ Notation (this file only)::
     B  sequences of a step, on all devices                  [1]
     b  sequences of a microbatch                            [1]
     m  microbatches of a step on each data-parallel rank    [1]
-    d  ranks of the data axis                               [1]
+    d  ranks that share state: data and context axis        [1]
+    c  context-parallel degree                              [1]
     E  routed experts of a layer                            [1]
     n  parameters of a part on one rank                     [1]
 """
@@ -17,10 +18,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates, column, flag
+from autoplan.costs.mesh import data_ranks
 from autoplan.costs.weights import Part, Weights, weights_of
 from autoplan.schema.job import Job
 
-__all__ = ["Scope", "at_precision", "microbatches", "scope_of"]
+__all__ = ["Scope", "at_precision", "microbatches", "scope_of", "tokens_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,9 @@ class Scope:
     last: Array
 
     @property
-    def dp(self) -> Array:
-        """d, the ranks of the data axis [1], shape [C, 1]."""
-        return column(self.candidates.dp)
+    def shards(self) -> Array:
+        """d, the ranks that share state [1], shape [C, 1]."""
+        return column(data_ranks(self.candidates))
 
     @property
     def zero(self) -> Array:
@@ -65,7 +67,7 @@ class Scope:
         stack's.
         """
         since = self.job.stack.memory.parameters_sharded_from
-        return flag((self.zero >= since) & (self.dp > 1))
+        return flag((self.zero >= since) & (self.shards > 1))
 
     @property
     def gradients_sharded(self) -> Array:
@@ -84,8 +86,10 @@ class Scope:
         Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.2.
         """
         local = self.job.stack.rules.accumulates_locally
-        whole = (self.zero == 2) & (self.microbatches > 1) if local else np.zeros_like(self.dp, dtype=bool)
-        return flag((self.zero >= 2) & ~whole & (self.dp > 1))
+        whole = (
+            (self.zero == 2) & (self.microbatches > 1) if local else np.zeros_like(self.shards, dtype=bool)
+        )
+        return flag((self.zero >= 2) & ~whole & (self.shards > 1))
 
     @property
     def padding(self) -> Array:
@@ -97,7 +101,7 @@ class Scope:
         >>> from types import SimpleNamespace as Some
         >>> job = Some(model=Some(moe=Some(experts=8)), stack=Some(memory=Some(experts_sharded_whole=True)))
         >>> some = Some(ep=np.array([1]), edp=np.array([64]))
-        >>> ranks = Some(job=job, candidates=some, dp=np.ones((1, 1)), parameters_sharded=flag([[True]]))
+        >>> ranks = Some(job=job, candidates=some, shards=np.ones((1, 1)), parameters_sharded=flag([[True]]))
         >>> Scope.padding.fget(ranks).tolist()  # 64 ranks for 8 experts
         [[8.0]]
 
@@ -106,7 +110,7 @@ class Scope:
         """
         moe = self.job.model.moe
         if moe is None or not self.job.stack.memory.experts_sharded_whole:
-            return np.ones_like(self.dp)
+            return np.ones_like(self.shards)
         held = moe.experts / column(self.candidates.ep)
         alike = column(self.candidates.edp)
         return np.where(self.parameters_sharded > 0, np.maximum(1.0, alike / held), 1.0)
@@ -149,7 +153,7 @@ class Scope:
             return self.split(sharded, value)
         experts = part.experts / part.total
         alike = column(self.candidates.edp)
-        divided = (1.0 - experts) / self.dp + experts * self.padding / alike
+        divided = (1.0 - experts) / self.shards + experts * self.padding / alike
         whole = (1.0 - experts) + experts * self.padding
         spread: Array = value * np.where(sharded > 0, divided, whole)
         return spread
@@ -167,12 +171,12 @@ class Scope:
         Leaves out: the rank that holds the rest where d does not divide it.
         Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.
         """
-        part: Array = np.where(sharded > 0, value / self.dp, value)
+        part: Array = np.where(sharded > 0, value / self.shards, value)
         return part
 
 
 def scope_of(job: Job, candidates: Candidates) -> Scope:
-    """Return the scope of ``candidates``: tokens of a microbatch are b times those of a sequence [1].
+    """Return the scope of ``candidates``: their weights, microbatches and the tokens of each [1].
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -181,7 +185,7 @@ def scope_of(job: Job, candidates: Candidates) -> Scope:
     >>> float(scope.tokens[0, 0]), scope.first.tolist(), scope.last.tolist()  # 2 x 8,192
     (16384.0, [[1.0, 0.0]], [[0.0, 1.0]])
 
-    Leaves out: context parallelism, which this version does not plan.
+    Leaves out: sequences of unlike lengths.
     Source: definitions, the same for every stack.
     """
     job = at_precision(job)
@@ -190,11 +194,27 @@ def scope_of(job: Job, candidates: Candidates) -> Scope:
         job=job,
         candidates=candidates,
         weights=weights_of(job, candidates),
-        tokens=column(candidates.microbatch) * float(job.workload.sequence_length),
+        tokens=column(tokens_of(job, candidates)),
         microbatches=column(microbatches(job, candidates)),
         first=(stage == 0).astype(np.float64),
         last=(stage == candidates.pp - 1).astype(np.float64),
     )
+
+
+def tokens_of(job: Job, candidates: Candidates) -> Array:
+    """Return T, the tokens of a microbatch on one rank [1], shape [C]: b s / c.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.layout import parse_layout
+    >>> one = Candidates.of([parse_layout("cp=2,mbs=2", layers=32, devices=8)])
+    >>> tokens_of(load_job("llama3-8b-8x-a100"), one).tolist()  # 2 x 8,192 / 2
+    [8192.0]
+
+    Leaves out: sequence parallelism, which splits them again between products.
+    Source: Megatron-LM, megatron/core/utils.py, get_batch_on_this_cp_rank.
+    """
+    tokens: Array = candidates.microbatch * float(job.workload.sequence_length) / candidates.cp
+    return tokens
 
 
 def microbatches(job: Job, candidates: Candidates) -> Array:

@@ -122,7 +122,7 @@ def _reductions(scope: Scope, apart: float) -> dict[str, Array]:
 
     def started(parameters: Array) -> Array:
         # The scattered part is a tensor of its own, the gradient that is kept.
-        return buffer(parameters) + active * r * parameters / scope.dp
+        return buffer(parameters) + active * r * parameters / scope.shards
 
     head_buffer = apart * buffer(head)
     return {

@@ -10,6 +10,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -19,9 +20,10 @@ from autoplan.costs.collectives import Group, collective_seconds, point_to_point
 from autoplan.costs.experts import expert_group
 from autoplan.costs.footprint import Footprint, footprint_of
 from autoplan.costs.machine import Machine
-from autoplan.costs.operations import gemm_seconds, stream_seconds
+from autoplan.costs.mesh import data_group, stage_distance
+from autoplan.costs.operations import beside_seconds, gemm_seconds, stream_seconds
 from autoplan.costs.optimizers import state_bytes
-from autoplan.costs.scope import Scope, scope_of
+from autoplan.costs.scope import Scope, scope_of, tokens_of
 from autoplan.costs.stage import Stages
 from autoplan.costs.traffic import Calls, loss_bytes, tensor_calls
 from autoplan.costs.weights import Part, padded_vocabulary
@@ -95,8 +97,8 @@ class _Context:
 
     @property
     def data_group(self) -> Group:
-        """The data axis."""
-        return Group(column(self.candidates.dp), column(self.candidates.tp))
+        """The ranks that share the state of all but experts."""
+        return data_group(self.candidates)
 
     @property
     def trained_fixed(self) -> Array:
@@ -150,23 +152,23 @@ def _times(context: _Context) -> dict[str, Array]:
     forward_x = context.first * embed.forward + context.last * head.forward + tensor_forward
     backward_x = context.first * embed.backward + context.last * head.backward + tensor_backward
     outside = context.first * embed.total + context.last * head.total
-    forward = column(block.forward + block.tensor_forward + block.exchange)
-    backward = column(block.backward + block.tensor_backward + block.exchange)
-    beside = _Beside(context.machine.overlap.interference)
+    forward = column(block.forward + block.tensor_forward + block.context_forward + block.exchange)
+    backward = column(block.backward + block.tensor_backward + block.context_backward + block.exchange)
+    beside = partial(beside_seconds, interference=context.machine.overlap.interference)
     # ZeRO-3 gathers the next layer and reduces the last one while this one computes.
     traffic = gather + reduce
-    paced = beside.seconds(backward, traffic)
-    selective = backward + column(block.selective + block.exchange_selective)
-    full = backward + column(block.full + block.tensor_full + block.exchange)
+    paced = beside(backward, traffic)
+    selective = backward + column(block.selective + block.context_selective + block.exchange_selective)
+    full = backward + column(block.full + block.tensor_full + block.context_full + block.exchange)
     return {
         "outside_compute": outside,
         "outside_tensor": tensor_forward + tensor_backward,
-        "forward_fixed": beside.seconds(forward_x, gather_x) + boundary,
-        "forward_layer": beside.seconds(forward, gather),
-        "backward_fixed": beside.seconds(backward_x, gather_x + reduce_x) + boundary,
+        "forward_fixed": beside(forward_x, gather_x) + boundary,
+        "forward_layer": beside(forward, gather),
+        "backward_fixed": beside(backward_x, gather_x + reduce_x) + boundary,
         "backward_layer": paced,
-        "backward_selective": beside.seconds(selective, traffic) - paced,
-        "backward_full": beside.seconds(full, traffic) - paced,
+        "backward_selective": beside(selective, traffic) - paced,
+        "backward_full": beside(full, traffic) - paced,
     }
 
 
@@ -187,23 +189,6 @@ def _outside_tensor(context: _Context) -> tuple[Array, Array]:
     loss = collective_seconds("all_reduce", reduced, group, machine.links)
     loss = loss + collective_seconds("all_gather", gathered, group, machine.links)
     return forward + context.last * column(loss), backward
-
-
-@dataclass(frozen=True, slots=True)
-class _Beside:
-    """Compute with communication beside it: the longer of the two, and a share of the shorter.
-
-    Collectives take multiprocessors and memory bandwidth from the kernels they run beside; the share
-    that shows is the stack's ``interference`` (0: free, 1: as if one after the other).
-    """
-
-    interference: float
-
-    def seconds(self, compute: Array, traffic: Array) -> Array:
-        """Return max(C, N) + share x min(C, N)."""
-        longer: Array = np.maximum(compute, traffic)
-        shorter: Array = np.minimum(compute, traffic)
-        return longer + self.interference * shorter
 
 
 def _microbatch_traffic(
@@ -254,9 +239,9 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
         return np.zeros((len(c), 1))
     cut = (c.sequence_parallel == 1) | job.stack.overlap.boundary_split
     split = np.where(cut, c.tp, 1)
-    elements = c.microbatch * float(job.workload.sequence_length) * job.model.hidden_size / split
+    elements = tokens_of(job, c) * job.model.hidden_size / split
     size = machine.element_bytes * elements
-    once = point_to_point_seconds(size, (c.tp * c.dp).astype(np.float64), machine.links)
+    once = point_to_point_seconds(size, stage_distance(c), machine.links)
     return column(once * c.vpp * job.stack.overlap.boundary_waits)
 
 

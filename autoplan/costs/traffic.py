@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from autoplan.costs.activations import element_bytes
-from autoplan.costs.arrays import Array, Candidates, column
+from autoplan.costs.arrays import Array, Candidates, column, flag
 from autoplan.costs.collectives import Operation
 from autoplan.costs.latent import latent_gathers
 from autoplan.costs.parameters import expert_share
@@ -228,7 +228,7 @@ def _data_bytes(scope: Scope, layers: Array) -> dict[str, Array]:
     total = layers * padded + scope.first * parts.embedding.total + head
     trained = layers * parts.layer.trained * padded / parts.layer.total
     trained = trained + scope.first * parts.embedding.trained + scope.last * parts.head.trained
-    several, sharded = column(scope.candidates.dp > 1), scope.parameters_sharded
+    several, sharded = flag(scope.shards > 1), scope.parameters_sharded
     twice = sharded * column(scope.candidates.zero == 3)
     still_there = np.zeros_like(total) if parts.tied else head
     gathers = m * c * (sharded * total + twice * (total - still_there))

@@ -16,6 +16,7 @@ import numpy as np
 
 from autoplan.costs.activations import Saved, element_bytes, sequence_split
 from autoplan.costs.arrays import Array, column, flag
+from autoplan.costs.context import context_buffer_bytes
 from autoplan.costs.experts import rows_per_token
 from autoplan.costs.parameters import expert_share
 from autoplan.costs.residency import gradients_stand
@@ -76,7 +77,8 @@ def layer_working_bytes(scope: Scope, saved: Saved) -> Array:
     are split): the weight gradient of the MLP's last product (gradient of its input e f T / t, the weight's
     e w, the output's gradient gathered under sequence parallelism; of experts, e h for each row from another
     rank); the activation's backward (two inner gradients where gated, one else); attention, when the MLP's
-    tensors are free again (scores' gradient e a s T / t where they are in memory).
+    tensors are free again (scores' gradient e a s T / t where they are in memory, and what the context axis
+    sends).
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.activations import saved_bytes_per_token
@@ -109,6 +111,7 @@ def layer_working_bytes(scope: Scope, saved: Saved) -> Array:
     product = gathered + dropped + inner + largest + sent
     activation = (2 if model.gated else 1) * inner + kept * largest
     attention = kept * all_fresh + _score_bytes(scope) - tokens * column(saved.mlp)
+    attention = attention + column(context_buffer_bytes(job, scope.candidates, e))
     most: Array = residual + np.maximum(np.maximum(product, activation), attention)
     return most
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, TypeVar
 
 import numpy as np
@@ -59,6 +60,7 @@ def rules_for(job: Job) -> list[Rule]:
         *_expert_rules(job),
         *_job_rules(job),
         *_stack_rules(job),
+        *_context_rules(job),
         *_memory_rules(job),
         *_search_rules(job),
         *(Rule(own.sentence, _not_broken(job, own.relation)) for own in own_rules(job)),
@@ -130,7 +132,7 @@ def _job_rules(job: Job) -> Iterator[Rule]:
     )
     yield Rule(
         f"sequence parallelism splits the {sequence} tokens evenly over tp > 1 ranks",
-        lambda c: (c.sequence_parallel == 0) | ((c.tp > 1) & _divides(sequence, c.tp)),
+        lambda c: (c.sequence_parallel == 0) | ((c.tp > 1) & _divides(sequence, c.tp * c.cp)),
     )
     yield Rule(
         "the interleaved schedule needs a pipeline and microbatches in multiples of pp",
@@ -158,6 +160,34 @@ def _stack_rules(job: Job) -> Iterator[Rule]:
         f"{stack} has the schedules {', '.join(rules.schedules)}",
         lambda c: _among(c.schedule, schedules),
     )
+
+
+def _context_rules(job: Job) -> Iterator[Rule]:
+    stack, model, sequence = job.stack, job.model, job.workload.sequence_length
+    if stack.context is None:
+        yield Rule(f"{stack.title} has no context parallelism", lambda c: c.cp == 1)
+        return
+    if stack.context.exchange == "all-to-all":
+        heads = f"{model.heads} attention heads and the {model.kv_heads} key-value heads"
+        yield Rule(
+            f"context parallelism by all-to-all gives each rank whole heads: tp x cp divides the {heads}",
+            lambda c: (c.cp == 1) | _divides(gcd(model.heads, model.kv_heads), c.tp * c.cp),
+        )
+        yield Rule(
+            f"context parallelism splits the {sequence} tokens evenly over cp ranks",
+            lambda c: _divides(sequence, c.cp),
+        )
+        return
+    yield Rule(
+        f"context parallelism splits the {sequence} tokens evenly into 2 cp chunks, two a rank",
+        lambda c: (c.cp == 1) | _divides(sequence, 2 * c.cp),
+    )
+    windows = [model.attention_window(layer) or sequence for layer in range(model.layers)]
+    if stack.context.exchange == "ring" and min(windows) < sequence:
+        yield Rule(
+            f"a ring of cp ranks has no sliding windows, and the model has one of {min(windows)} tokens",
+            lambda c: c.cp == 1,
+        )
 
 
 def _memory_rules(job: Job) -> Iterator[Rule]:

@@ -81,6 +81,7 @@ class SearchSpec(Frozen):
     )
     pipeline_parallel: Degrees = Field(default="any", description="pipeline depths allowed")
     data_parallel: Degrees = Field(default="any", description="data-parallel degrees allowed")
+    context_parallel: Degrees = Field(default="any", description="context-parallel degrees allowed")
     microbatch_size: Degrees = Field(default="any", description="sequences of a microbatch allowed")
     virtual_stages: Degrees = Field(
         default="any", description="virtual stages on a device (interleaved schedule) allowed"
@@ -96,6 +97,11 @@ class SearchSpec(Frozen):
     )
     recompute: Literal["any"] | RecomputeMode | Annotated[tuple[RecomputeMode, ...], Field(min_length=1)] = (
         Field(default="any", description="activation recompute modes that layers may use")
+    )
+    checkpoint: Degrees = Field(
+        default=1,
+        description="how many layers recomputed whole share one kept input; any: divisors of the layers, up"
+        " to twice their square root",
     )
     stages: Literal["any", "even"] = Field(
         default="any", description="whether pipeline stages may hold unequal numbers of layers"

@@ -11,7 +11,15 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from autoplan.schema.base import Bytes, Frozen, SourcedBandwidth, SourcedBytes, SourcedSeconds, SourcedShare
+from autoplan.schema.base import (
+    Bytes,
+    Frozen,
+    Sourced,
+    SourcedBandwidth,
+    SourcedBytes,
+    SourcedSeconds,
+    SourcedShare,
+)
 from autoplan.schema.costmodel import CostModel, Name, SourcedFactor
 
 __all__ = [
@@ -305,8 +313,17 @@ class StackSpec(CostModel):
         default=None, description="how it runs mixtures of experts; left out: it has none"
     )
     rules: StackRules = Field(description="what it can run")
+    context: ContextPolicy | None = Field(
+        default=None, description="how it splits sequences over ranks; left out: it cannot"
+    )
     offload: OffloadPolicy | None = Field(
         default=None, description="how optimizer state lives in host memory; left out: it cannot"
     )
     host_launch: SourcedSeconds = Field(description="host time to launch one kernel")
     uncertainty: UncertaintySpec = Field(description="how sure its predictions are")
+
+    @model_validator(mode="after")
+    def _splits_fused_attention_only(self) -> Self:
+        if self.context is not None and self.block.attention == "eager":
+            raise ValueError("context: needs fused attention, and block.attention is eager")
+        return self

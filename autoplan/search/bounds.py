@@ -12,13 +12,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Array
 from autoplan.costs.footprint import bytes_to_save, stage_needed
 from autoplan.costs.stage import Stages, stage_backward, stage_forward, tail_floor
 from autoplan.search.group import Group, Schedule
 
-__all__ = ["Bound", "bound", "least_busy", "least_memory", "least_stage_memory", "longest_stage"]
+__all__ = [
+    "Bound",
+    "bound",
+    "least_busy",
+    "least_memory",
+    "least_stage_memory",
+    "longest_stage",
+    "most_recompute",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,16 +190,32 @@ def least_stage_memory(group: Group) -> Array:
     """
     stages = group.stages.take((..., None))
     layers = np.arange(1.0, group.layers + 1)
-    none = np.zeros_like(layers)
-    mixes = {
-        "none": (none, none),
-        "selective": (layers, none),
-        "full": (none, layers),
-    }
     options = [
-        stage_needed(stages.memory, layers, selective, full)
-        for mode, (selective, full) in mixes.items()
-        if mode in group.modes
+        np.where(allowed, stage_needed(stages.memory, layers, selective, full), np.inf)
+        for selective, full, allowed in most_recompute(
+            layers, group.candidates.checkpoint[:, None, None], group.modes
+        )
     ]
     least: Array = np.where(group.allowed(), np.minimum.reduce(options), np.inf)
     return least
+
+
+def most_recompute(
+    layers: Array, checkpoint: NDArray[np.int64] | int, modes: frozenset[str]
+) -> list[tuple[Array, Array, NDArray[np.bool_]]]:
+    """Return the mixes of a stage with the most recompute of each kind: selective, full, where allowed.
+
+    Whole recompute comes in multiples of ``checkpoint``; what is left over may be recomputed selectively.
+    """
+    none = np.zeros_like(layers)
+    anywhere = np.ones_like(layers, dtype=bool)
+    found = [(none, none, anywhere)] if "none" in modes else []
+    if "selective" in modes:
+        found.append((layers, none, anywhere))
+    if "full" in modes:
+        rest = layers % checkpoint
+        if "selective" in modes:
+            found.append((rest, layers - rest, anywhere))
+        if "none" in modes or "selective" not in modes:
+            found.append((none, layers - rest, (rest == 0) | ("none" in modes)))
+    return found

@@ -112,7 +112,8 @@ class Group:
             vpp=int(c.vpp[i]),
             sequence_parallel=bool(c.sequence_parallel[i]),
             schedule=SCHEDULES[int(c.schedule[i])],
-            checkpoint=int(c.checkpoint[i]),
+            # Without whole recompute no layers share an input.
+            checkpoint=int(c.checkpoint[i]) if any(full) else 1,
             optimizer_offload=bool(c.offload[i]),
         )
 

@@ -12,9 +12,9 @@ from autoplan.plans import Rejection
 from autoplan.plans.questions import step_limit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
-from autoplan.search.bounds import least_memory, least_stage_memory
+from autoplan.search.bounds import least_memory, least_stage_memory, most_recompute
 from autoplan.search.group import Group
-from autoplan.search.space import clashing_rules, layouts_of, recompute_modes
+from autoplan.search.space import clashing_rules, counts_of
 from autoplan.units import format_bytes, format_seconds
 
 __all__ = ["reasons_of", "short_of_memory", "smallest_layout"]
@@ -22,14 +22,11 @@ __all__ = ["reasons_of", "short_of_memory", "smallest_layout"]
 
 def short_of_memory(job: Job, groups: Sequence[Group]) -> tuple[list[Group], tuple[Rejection, ...]]:
     """Return the groups without candidates that no recompute fits, and how many layouts fell so."""
-    limit, modes = memory_limit_bytes(job), len(recompute_modes(job))
-    even = job.search.stages == "even" or not job.stack.rules.uneven_stages
+    limit = memory_limit_bytes(job)
     fitting, lost = [], 0
     for group in groups:
         fits = least_memory(group) <= limit
-        lost += sum(
-            layouts_of(group.layers, group.pp, int(v), modes, even=even) for v in group.candidates.vpp[~fits]
-        )
+        lost += int(counts_of(job, group.candidates)[~fits].sum())
         if fits.any():
             fitting.append(group.take(np.flatnonzero(fits)))
     reason = f"covered, but no recompute makes them fit into {format_bytes(limit)} a device"
@@ -64,10 +61,8 @@ def _with_least_recompute(group: Group, i: int, layers: tuple[int, ...]) -> Layo
     """Return the layout of candidate ``i`` in whose stages the kind of recompute saves the most."""
     stages = group.stages.take(i)
     held = np.asarray(layers, dtype=np.float64)
-    none = np.zeros_like(held)
-    options = {"none": (none, none), "selective": (held, none), "full": (none, held)}
-    mixes = [mix for mode, mix in options.items() if mode in group.modes]
-    needs = np.stack([stage_needed(stages.memory, held, s, f) for s, f in mixes])
+    mixes = most_recompute(held, group.candidates.checkpoint[i], group.modes)
+    needs = np.stack([np.where(ok, stage_needed(stages.memory, held, s, f), np.inf) for s, f, ok in mixes])
     best = needs.argmin(axis=0)
     selective, full = (tuple(int(mixes[b][k][j]) for j, b in enumerate(best)) for k in (0, 1))
     return group.layout(i, layers, selective, full)

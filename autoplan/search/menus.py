@@ -98,7 +98,8 @@ def menu_of(
     stages: tuple[tuple[Option, ...], ...] = ((),) * group.pp
     if len(counts):
         coefficients = group.stages.take((position, slice(None), None))
-        options, fits = _options(coefficients, counts, limit, group.modes, v, scale)
+        each = int(group.candidates.checkpoint[position])
+        options, fits = _options(coefficients, counts, limit, group.modes, (v, each), scale)
         fits &= wanted[:, counts - 1]
         stages = tuple(
             tuple(o for o, fit in zip(row, keep, strict=True) if fit)
@@ -224,12 +225,16 @@ def _options(
     counts: NDArray[np.int64],
     limit: float,
     modes: frozenset[str],
-    v: int,
+    units: tuple[int, int],
     scale: Scale,
 ) -> tuple[list[list[Option]], NDArray[np.bool_]]:
-    """Return the options of every stage (coefficients [p, 1]) for every count, and which fit [p, n]."""
+    """Return the options of every stage (coefficients [p, 1]) for every count, and which fit [p, n].
+
+    ``units`` are virtual stages, and layers that share a checkpoint.
+    """
+    v, each = units
     layers = counts.astype(np.float64)[None, :]
-    selective, full, memory, fits = _fastest_mix(stages, layers, limit, modes, scale)
+    selective, full, memory, fits = _fastest_mix(stages, layers, limit, modes, scale, each)
     forward = stage_forward(stages, layers) / v
     backward = stage_backward(stages, layers, selective, full) / v
     columns = (
@@ -247,16 +252,16 @@ def _options(
 
 
 def _fastest_mix(
-    stages: Stages, layers: Array, limit: float, modes: frozenset[str], scale: Scale
+    stages: Stages, layers: Array, limit: float, modes: frozenset[str], scale: Scale, each: int
 ) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
     """Return selective and full layers of the fastest mix, its memory and whether it fits, shape [p, n].
 
-    For each number of wholly recomputed layers the fewest selective ones that fit are found from the bytes
-    to save; among equal times the mix that needs the least memory is taken.
+    For each number of wholly recomputed layers, multiples of ``each``, the fewest selective ones that fit are
+    found from the bytes to save; among equal times the mix that needs the least memory is taken.
     """
     stages, layers = stages.take((..., None)), layers[..., None]
     most = layers.max() if "full" in modes else 0.0
-    full = np.arange(0.0, most + 1)
+    full = np.arange(0.0, most + 1, each)
     selective = _fewest_selective(stages, layers, full, limit, modes)
     memory, fits = stage_fits(stages.memory, layers, selective, full, limit)
     if "selective" in modes:

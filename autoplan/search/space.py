@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import product
 from math import comb, gcd
@@ -19,10 +20,19 @@ from autoplan.plans.rules import rules_for
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
 
-__all__ = ["Space", "clashing_rules", "divisors", "layouts_of", "recompute_modes", "space_of"]
+__all__ = [
+    "Space",
+    "clashing_rules",
+    "counts_of",
+    "divisors",
+    "layouts_of",
+    "recompute_modes",
+    "space_of",
+]
 
 _INTERLEAVED = SCHEDULES.index("interleaved")
 _MOST_VIRTUAL_STAGES = 16
+_MATCHED = "matched: shorter rings of cp ranks, for fewer sequences each, are no slower and no larger"
 
 
 class _Choice(NamedTuple):
@@ -129,10 +139,12 @@ def _choices(job: Job, pp: int) -> list[_Choice]:
     pipeline.
     """
     devices, batch = job.cluster.devices, job.workload.global_batch_size
-    rest = list(product(_schedules(job.model.layers, pp), _offloads(job)))
+    rest = list(product(_schedules(job.model.layers, pp), _checkpoints(job), _offloads(job)))
     found: list[_Choice] = []
-    for tp in divisors(devices // pp):
-        dp = devices // pp // tp
+    for tp, cp in product(divisors(devices // pp), repeat=2):
+        dp, left = divmod(devices // pp, tp * cp)
+        if left or (cp > 1 and job.stack.context is None):
+            continue
         sizes = divisors(batch // dp) if batch % dp == 0 else [1]
         spread = list(product(_expert_degrees(job, tp, tp * dp), sizes, range(4), (0, 1) if tp > 1 else (0,)))
         for (ep, etp), mbs, zero, sp in spread:
@@ -172,7 +184,8 @@ def _schedules(layers: int, pp: int) -> list[tuple[int, int]]:
 
 
 def _candidates(pp: int, choices: list[_Choice]) -> Candidates:
-    return Candidates(pp, *np.array(choices, dtype=np.int64).T)
+    numbers = np.fromiter(chain.from_iterable(choices), dtype=np.int64)
+    return Candidates(pp, *numbers.reshape(len(choices), -1).T)
 
 
 def _representative(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -195,18 +208,31 @@ def _layouts(job: Job, pp: int, vpp: int) -> int:
 
 
 @cache
-def layouts_of(layers: int, pp: int, vpp: int, modes: int, *, even: bool) -> int:
+def layouts_of(layers: int, pp: int, vpp: int, modes: int, *, even: bool, checkpoint: int = 1) -> int:
     """Return how many layouts one candidate stands for: stages times recompute counts of each.
 
     A stage of l layers has C(l + k - 1, k - 1) ways to spread them over k recompute modes; stages are
-    compositions of the layers into pp multiples of vpp.
+    compositions of the layers into pp multiples of vpp. Where several layers share a ``checkpoint``, those
+    recomputed whole are multiples of it, and some stage has them.
 
     >>> layouts_of(4, 1, 1, 3, even=False), layouts_of(4, 2, 1, 1, even=False)
     (15, 3)
+    >>> layouts_of(4, 1, 1, 2, even=False, checkpoint=2)  # two of four, or all
+    2
     """
     if pp * vpp > layers or layers % vpp:
         return 1
-    ways = [comb(n + modes - 1, modes - 1) for n in range(layers + 1)]
+    spread = [comb(n + modes - 1, modes - 1) for n in range(layers + 1)]
+    if checkpoint == 1:
+        return _splits_of(layers, pp, vpp, spread, even=even)
+    without = [comb(n + modes - 2, modes - 2) if modes > 1 else int(n == 0) for n in range(layers + 1)]
+    shared = [sum(without[n - f] for f in range(0, n + 1, checkpoint)) for n in range(layers + 1)]
+    with_none = _splits_of(layers, pp, vpp, without, even=even)
+    return _splits_of(layers, pp, vpp, shared, even=even) - with_none
+
+
+def _splits_of(layers: int, pp: int, vpp: int, ways: list[int], *, even: bool) -> int:
+    """Return the sum over all stages of the product of their ``ways`` by layers."""
     if even:
         from autoplan.schema.layout import even_stages
 

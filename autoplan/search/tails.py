@@ -69,6 +69,7 @@ class _Tails:
     """What bounds the options of a stage with more recompute than needed.
 
     Tails of at most ``enough`` ticks are short enough; stages of ``longest`` ticks or more are not hidden.
+    Layers are recomputed whole in multiples of ``each``.
     """
 
     stage: Stages
@@ -79,6 +80,7 @@ class _Tails:
     enough: int
     longest: int
     scale: Scale
+    each: int
 
     def shorter(self, first: Option) -> list[Option]:
         """Return options of as many layers as ``first`` with ever more recompute and ever shorter tails."""

@@ -27,7 +27,7 @@ READINGS = frozenset(
         "Moment.fixed",
         "Moment.layer",
         "MomentMemory.allocated",
-        "Scope.dp",
+        "Scope.shards",
         "Scope.zero",
         "Stages.take",
         "TailParts.total",

@@ -358,12 +358,15 @@ def test_a_narrowed_search_never_improves_the_front(job, data):
                 {"tensor_parallel": (1, 2)},
                 {"pipeline_parallel": 1},
                 {"microbatch_size": (1, 2)},
+                {"context_parallel": 1},
+                {"context_parallel": (1, 4), "data_parallel": (1, 2)},
                 {"zero_stage": (0, 2)},
                 {"sequence_parallel": "off"},
                 {"schedule": "1f1b"},
                 {"recompute": ("none", "full")},
                 {"recompute": "full"},
                 {"stages": "even"},
+                {"checkpoint": 1},
             ]
         )
     )
@@ -650,6 +653,7 @@ def test_a_usual_mistake_breaks_a_rule_with_a_sentence(layout, sentence):
         ("megatron-deepspeed", "pp=2,schedule=gpipe", "has the schedules 1f1b"),
         ("fsdp1", "dp=8,zero=0", "has ZeRO stages 2, 3"),
         ("ddp", "pp=2,stages=15/17", "splits layers evenly"),
+        ("ddp", "dp=4,cp=2", "has no context parallelism"),
     ],
 )
 def test_what_a_stack_lacks_is_named_with_the_stack(software, layout, sentence):
@@ -695,6 +699,14 @@ def test_layouts_are_counted_as_they_are_listed(layers, modes):
         )
         even = itertools.product(*(list(spreads_of(n, modes)) for n in even_stages(layers, pp, vpp)))
 
+        for k in (2, 3):
+            shared = sum(
+                any(full for *_, full in spread) and all(full % k == 0 for *_, full in spread)
+                for counts in splits_of(layers, pp, vpp)
+                for spread in itertools.product(*(spreads_of(n, modes) for n in counts))
+            )
+            assert layouts_of(layers, pp, vpp, modes, even=False, checkpoint=k) == shared
+
         assert layouts_of(layers, pp, vpp, modes, even=False) == listed
         assert layouts_of(layers, pp, vpp, modes, even=True) == len(list(even))
 
@@ -707,10 +719,10 @@ def test_layouts_covered_are_those_that_keep_the_rules(job):
     even = job.search.stages == "even" or not job.stack.rules.uneven_stages
     n, batch, total = job.cluster.devices, job.workload.global_batch_size, job.model.layers
     seen = set()
-    for tp, pp in itertools.product([d for d in range(1, n + 1) if n % d == 0], repeat=2):
-        if n % (tp * pp) or pp > total:
+    for tp, pp, cp in itertools.product([d for d in range(1, n + 1) if n % d == 0], repeat=3):
+        if n % (tp * pp * cp) or pp > total:
             continue
-        dp = n // tp // pp
+        dp = n // tp // pp // cp
         virtual = [1, *(v for v in range(2, 17) if total % v == 0 and pp > 1 and pp * v <= total)]
         plain = ["1f1b", "gpipe"] if pp > 1 else ["1f1b"]
         for (ep, etp), mbs, zero, sp, vpp in itertools.product(
@@ -729,8 +741,8 @@ def test_layouts_covered_are_those_that_keep_the_rules(job):
                     sharded = dp > 1 or tp * dp > ep * etp
                     seen.add((tp, pp, dp, mbs, zero if sharded else 0, sp, vpp, schedule, ep, etp))
 
-    assert space.size == len(seen)
-    assert space.covered == sum(layouts_of(total, c[1], c[6], modes, even=even) for c in seen)
+    assert space.size == len(seen - matched)
+    assert space.covered == sum(layouts_of(total, c[1], c[6], modes, even=even) for c in seen - matched)
     assert all(r.layouts > 0 for r in space.rejected)
     assert len({r.reason for r in space.rejected}) == len(space.rejected)
 

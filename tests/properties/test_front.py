@@ -118,10 +118,10 @@ def candidates_by_hand(job: Job):
 
 def _dense_by_hand(job: Job):
     n, batch, layers = job.cluster.devices, job.workload.global_batch_size, job.model.layers
-    for tp, pp in itertools.product(range(1, n + 1), repeat=2):
-        if n % (tp * pp) or pp > layers:
+    for tp, pp, cp in itertools.product(range(1, n + 1), repeat=3):
+        if n % (tp * pp * cp) or pp > layers:
             continue
-        dp = n // tp // pp
+        dp = n // tp // pp // cp
         for mbs in range(1, batch + 1):
             for zero, sp in itertools.product(range(4), (False, True)):
                 if sp and tp == 1:
@@ -147,7 +147,16 @@ def splits(job: Job, pp: int, vpp: int):
             yield (*counts, last)
 
 
-def mixes(job: Job, layers: int) -> list[tuple[int, int]]:
+def checkpoints(job: Job) -> list[int]:
+    """Return how many layers may share an input: any number that the job names, else small divisors."""
+    layers, wish = job.model.layers, job.search.checkpoint
+    if wish != "any":
+        return [int(k) for k in np.atleast_1d(wish)]
+    most = (4 * layers) ** 0.5 if job.stack.rules.checkpoint_blocks else 1
+    return [k for k in range(1, layers + 1) if layers % k == 0 and k <= most]
+
+
+def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
     """Return all (selective, full) counts of a stage that the job allows."""
     modes = job.search.recompute
     modes = {"none", "selective", "full"} if modes == "any" else set(np.atleast_1d(modes))
@@ -155,7 +164,8 @@ def mixes(job: Job, layers: int) -> list[tuple[int, int]]:
         (s, f)
         for s in range(layers + 1)
         for f in range(layers + 1 - s)
-        if (s == 0 or "selective" in modes)
+        if f % checkpoint == 0
+        and (s == 0 or "selective" in modes)
         and (f == 0 or "full" in modes)
         and (s + f == layers or "none" in modes)
     ]
