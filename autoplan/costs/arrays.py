@@ -53,8 +53,8 @@ class Candidates:
     """Decisions of ``C`` candidates that share their pipeline depth ``pp``; arrays of shape [C].
 
     Layers a stage and recompute are not part of a candidate: they are chosen, or given, on top of it.
-    ``schedule`` indexes ``autoplan.schema.layout.SCHEDULES``; ``offload`` is 1 where the optimizer's state
-    is in host memory.
+    ``shard`` is how many ranks share state, 0 for all that may; ``schedule`` indexes
+    ``autoplan.schema.layout.SCHEDULES``; ``offload`` is 1 where the optimizer's state is in host memory.
     """
 
     pp: int
@@ -70,6 +70,7 @@ class Candidates:
     schedule: Ints
     checkpoint: Ints
     offload: Ints
+    shard: Ints
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -107,4 +108,5 @@ class Candidates:
             schedule=ints([SCHEDULES.index(x.schedule) for x in layouts]),
             checkpoint=ints([x.checkpoint for x in layouts]),
             offload=ints([x.optimizer_offload for x in layouts]),
+            shard=ints([x.shard for x in layouts]),
         )

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from autoplan.costs.arrays import Array, column, flag, taken
+from autoplan.costs.arrays import Array, flag, taken
+from autoplan.costs.communicators import communicator_bytes
 from autoplan.costs.moments import Moment, Phase, moments_of
 from autoplan.costs.residency import gradients_stand, residency_of
 from autoplan.costs.scope import Scope
@@ -31,7 +32,6 @@ from autoplan.schema.job import Job
 __all__ = [
     "Footprint",
     "bytes_to_save",
-    "communicator_bytes",
     "first_layer_bytes",
     "footprint_of",
     "kept_bytes",
@@ -150,34 +150,6 @@ def _phases(moments: tuple[Moment, ...]) -> dict[str, Array]:
     return found
 
 
-def communicator_bytes(scope: Scope) -> Array:
-    """Return buffers of the communicators of a device [byte], shape [C, 1].
-
-    One communicator of all devices and one for each axis longer than one, of which experts may have three of
-    their own; those of two devices have fewer
-    channels and take the low end of what was seen.
-
-    Leaves out: groups that a framework makes and never uses; communicators that share buffers.
-    Source: NVIDIA/nccl issues 864 and 964, as the stack's file says.
-    >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
-    >>> from autoplan.costs.arrays import Candidates; from autoplan.costs.scope import scope_of
-    >>> two = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
-    >>> communicator_bytes(scope_of(load_job("llama3-8b-8x-a100"), two)).tolist()  # MB: 544 + 688 + 688
-    [[1920000000.0]]
-    """
-    c, each = scope.candidates, scope.job.stack.memory.communicator
-    data, whole = c.dp * c.cp, c.tp * c.cp * c.dp * c.pp
-    depth = np.full(len(c), c.pp)
-    found = [c.tp, c.cp, data, depth, whole]
-    if scope.job.model.moe is not None:
-        own = (c.ep > 1) | (c.etp != c.tp)
-        found += [np.where(own, axis, 1) for axis in (c.ep, c.etp, c.edp)]
-    axes = (column(axis) for axis in found)
-    sizes = (np.where(axis > 2, each.value, np.where(axis > 1, each.low, 0.0)) for axis in axes)
-    total: Array = sum(sizes, np.zeros((len(c), 1)))
-    return total
-
-
 def _device_numbers(scope: Scope) -> dict[str, Array]:
     """Return what stands between allocated bytes and the device's, central and at the upper end."""
     job, communicators = scope.job, communicator_bytes(scope)
@@ -250,9 +222,7 @@ def recompute_room(footprint: Footprint, layers: Array, selective: Array, full: 
 
 
 def next_layer_room(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
-    """Return what recompute brings back in backward of the next-to-last layer [byte].
-
-    Layers that share a checkpoint come back together: the last one's tensors are free again.
+    """Return what recompute brings back in backward of the next-to-last layer, less the last one's [byte].
 
     Leaves out: nothing. Source: counted on real PyTorch modules, benchmarks/memory.
     >>> float(next_layer_room(Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"block": 9.0}), 3, 0, 2))
@@ -261,8 +231,8 @@ def next_layer_room(footprint: Footprint, layers: Array, selective: Array, full:
     again = selective + full
     partly = selective > np.where(again < layers, 0, 1)
     each = footprint.none - footprint.full
-    together = footprint.block > 1.5 * each
-    block = np.where(together & (full >= layers), footprint.block - each, footprint.block)
+    shared = (footprint.block > 1.5 * each) & (full >= layers)
+    block = np.where(shared, footprint.block - each, footprint.block)
     kind = np.where(partly, footprint.none - footprint.selective, block)
     room: Array = np.where(again >= layers - 1, kind, 0.0)
     return room

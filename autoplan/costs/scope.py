@@ -5,7 +5,7 @@ Notation (this file only)::
     B  sequences of a step, on all devices                  [1]
     b  sequences of a microbatch                            [1]
     m  microbatches of a step on each data-parallel rank    [1]
-    d  ranks that share state: data and context axis        [1]
+    d  ranks that share state                               [1]
     c  context-parallel degree                              [1]
     E  routed experts of a layer                            [1]
     n  parameters of a part on one rank                     [1]
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates, column, flag
-from autoplan.costs.mesh import data_ranks
+from autoplan.costs.mesh import shard_ranks
 from autoplan.costs.weights import Part, Weights, weights_of
 from autoplan.schema.job import Job
 
@@ -44,7 +44,7 @@ class Scope:
     @property
     def shards(self) -> Array:
         """d, the ranks that share state [1], shape [C, 1]."""
-        return column(data_ranks(self.candidates))
+        return column(shard_ranks(self.candidates))
 
     @property
     def zero(self) -> Array:

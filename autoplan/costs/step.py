@@ -20,7 +20,7 @@ from autoplan.costs.collectives import Group, collective_seconds, point_to_point
 from autoplan.costs.experts import expert_group
 from autoplan.costs.footprint import Footprint, footprint_of
 from autoplan.costs.machine import Machine
-from autoplan.costs.mesh import data_group, stage_distance
+from autoplan.costs.mesh import data_group, replica_group, shard_group, stage_distance
 from autoplan.costs.operations import beside_seconds, gemm_seconds, stream_seconds
 from autoplan.costs.optimizers import state_bytes
 from autoplan.costs.scope import Scope, scope_of, tokens_of
@@ -35,6 +35,15 @@ __all__ = ["boundary_seconds", "price_stages"]
 #: the softmax in fp32; backward reads that, writes the gradient in fp32 and in bf16.
 _LOSS_FORWARD_BYTES = 2 + 2 + 4 + 4 + 4
 _LOSS_BACKWARD_BYTES = 4 + 4 + 4 + 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """Ranks that hold the same parameters: all of them, those that share state, those with copies of it."""
+
+    everyone: Group
+    shard: Group
+    copies: Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +105,16 @@ class _Context:
         return self.scope.weights.layer.experts
 
     @property
-    def data_group(self) -> Group:
-        """The ranks that share the state of all but experts."""
-        return data_group(self.candidates)
+    def data(self) -> _Ranks:
+        """Those that hold the parameters of all but experts."""
+        c = self.candidates
+        return _Ranks(data_group(c), shard_group(c), replica_group(c))
+
+    @property
+    def alike(self) -> _Ranks:
+        """Those that hold the same experts; none of them has a copy of what another keeps."""
+        group = expert_group(self.candidates)
+        return _Ranks(group, group, Group(np.ones_like(group.ranks), group.stride))
 
     @property
     def trained_fixed(self) -> Array:
@@ -138,12 +154,12 @@ def price_stages(
 def _times(context: _Context) -> dict[str, Array]:
     """Return seconds of one microbatch: compute, collectives and the stage boundary."""
     block = block_times(context.job, context.candidates, context.machine)
-    data, experts = context.data_group, context.experts
+    data, experts = context.data, context.experts
     gather, reduce = _microbatch_traffic(
         context, context.layer - experts, context.trained_layer - experts, data
     )
     if context.job.model.moe is not None:
-        apart = _microbatch_traffic(context, experts, experts, expert_group(context.candidates))
+        apart = _microbatch_traffic(context, experts, experts, context.alike)
         gather, reduce = gather + apart[0], reduce + apart[1]
     gather_x, reduce_x = _microbatch_traffic(context, context.fixed, context.trained_fixed, data)
     boundary = boundary_seconds(context.job, context.candidates, context.machine)
@@ -192,7 +208,7 @@ def _outside_tensor(context: _Context) -> tuple[Array, Array]:
 
 
 def _microbatch_traffic(
-    context: _Context, parameters: Array, trained: Array, group: Group
+    context: _Context, parameters: Array, trained: Array, ranks: _Ranks
 ) -> tuple[Array, Array]:
     """Return seconds to gather ``parameters`` and to reduce gradients of ``trained`` in each microbatch.
 
@@ -206,12 +222,22 @@ def _microbatch_traffic(
     # Each message pays the latency of its ring again.
     messages = policy.overlap.messages
     copy = policy.memory.gathered_bytes * parameters / messages
-    gather = messages * collective_seconds("all_gather", copy, group, links)
+    gather = messages * collective_seconds("all_gather", copy, ranks.shard, links)
     if policy.overlap.gathers_into_lists:
-        gather = gather + messages * context.machine.host_launch * group.ranks
+        gather = gather + messages * context.machine.host_launch * ranks.shard.ranks
     wire = policy.overlap.gradient_bytes * trained / messages
-    reduce = messages * collective_seconds("reduce_scatter", wire, group, links)
+    reduce = messages * _scattered_seconds(context, wire, ranks)
     return zero3 * gather, each * reduce
+
+
+def _scattered_seconds(context: _Context, size: Array, ranks: _Ranks) -> Array:
+    """Return the seconds to reduce ``size`` bytes of gradients to what each rank keeps, shape as ``size``.
+
+    A reduce-scatter among the ranks that share state, and an all-reduce of its result over copies.
+    """
+    links, group = context.machine.links, ranks.shard
+    inside = collective_seconds("reduce_scatter", size, group, links)
+    return inside + collective_seconds("all_reduce", size / group.ranks, ranks.copies, links)
 
 
 def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
@@ -291,17 +317,17 @@ class _Reduction:
     gather: Array
 
 
-def _reduction(context: _Context, parameters: Array, group: Group) -> _Reduction:
-    """Return what gradients of ``parameters`` a layer cost over ``group``, once a step."""
+def _reduction(context: _Context, parameters: Array, ranks: _Ranks) -> _Reduction:
+    """Return what gradients of ``parameters`` a layer cost over ``ranks``, once a step."""
     c, policy, links = context.candidates, context.job.stack, context.machine.links
     per_stage = parameters * context.job.model.layers / c.pp
     # The reference size of a message: a bucket, or all of an even stage in a stack without overlap.
     whole = not policy.overlap.gradient_reduce
     bucket = per_stage if whole else np.minimum(per_stage, policy.overlap.bucket.value / 4)
     wire, copy = policy.overlap.gradient_bytes, policy.memory.gathered_bytes
-    reduced = collective_seconds("all_reduce", wire * bucket, group, links)
-    scattered = collective_seconds("reduce_scatter", wire * bucket, group, links)
-    gathered = collective_seconds("all_gather", copy * bucket, group, links)
+    reduced = collective_seconds("all_reduce", wire * bucket, ranks.everyone, links)
+    scattered = _scattered_seconds(context, wire * bucket, ranks)
+    gathered = collective_seconds("all_gather", copy * bucket, ranks.shard, links)
     zero = column(c.zero)
     each = 2 if not policy.rules.accumulates_locally else 3
     reduce_bucket = np.where(zero == 0, reduced, np.where(zero < each, scattered, 0.0))
@@ -314,13 +340,13 @@ def _reduction(context: _Context, parameters: Array, group: Group) -> _Reduction
 def _tails(context: _Context) -> dict[str, Array]:
     """Return what happens once a step: reduction, gathering, the optimizer."""
     overlap, weights, experts = context.machine.overlap, context.scope.weights, context.experts
-    data = _reduction(context, context.layer - experts, context.data_group)
+    data = _reduction(context, context.layer - experts, context.data)
     others = context.trained_layer - experts
     reduce_layer, gather_layer = data.reduce * others, data.gather * others
     bucket_reduce, bucket_gather = data.bucket_reduce, data.bucket_gather
     if context.job.model.moe is not None:
         # Experts are reduced over the ranks that hold the same, in buckets of their own.
-        apart = _reduction(context, experts, expert_group(context.candidates))
+        apart = _reduction(context, experts, context.alike)
         reduce_layer = reduce_layer + apart.reduce * experts
         gather_layer = gather_layer + apart.gather * experts
         bucket_reduce = bucket_reduce + apart.bucket_reduce

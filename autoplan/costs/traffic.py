@@ -23,6 +23,7 @@ from autoplan.costs.activations import element_bytes
 from autoplan.costs.arrays import Array, Candidates, column, flag
 from autoplan.costs.collectives import Operation
 from autoplan.costs.latent import latent_gathers
+from autoplan.costs.mesh import replica_group
 from autoplan.costs.parameters import expert_share
 from autoplan.costs.scope import Scope
 from autoplan.schema.job import Job
@@ -218,7 +219,7 @@ def _data_bytes(scope: Scope, layers: Array) -> dict[str, Array]:
     Sharded parameters are gathered every microbatch, under ZeRO-3 again in backward but for the output
     layer's, which is still there; their gradients are reduced every microbatch. Otherwise gradients are
     reduced once a step (ZeRO-2 without local accumulation: every microbatch), and under ZeRO-1 and 2 the
-    updated parameters gathered once.
+    updated parameters gathered once. Copies of shared state reduce their shares on top.
     """
     job, parts, m = scope.job, scope.weights, scope.microbatches
     c, r = job.stack.memory.gathered_bytes, job.stack.overlap.gradient_bytes
@@ -236,8 +237,10 @@ def _data_bytes(scope: Scope, layers: Array) -> dict[str, Array]:
     whole = m if job.stack.overlap.every_microbatch else np.ones_like(m)
     updated = several * (1 - sharded) * column(scope.candidates.zero >= 1)
     scattered = several * column(scope.candidates.zero >= 1)
+    copies = flag(replica_group(scope.candidates).ranks > 1)
     return {
         "all_gather": gathers + updated * c * trained,
         "reduce_scatter": scattered * each * r * trained,
-        "all_reduce": several * (1 - scattered) * r * trained * whole,
+        "all_reduce": several * (1 - scattered) * r * trained * whole
+        + copies * scattered * each * r * trained / scope.shards,
     }

@@ -18,6 +18,7 @@ __all__ = ["KINDS", "Change", "Kind"]
 _FUSED_LOSS: Final = {"logits_bytes": 2, "logits_forward_bytes": 4, "logits_backward_bytes": 4}
 
 _TENSOR_FACTORS: Final = (2, 4)
+_CONTEXT_FACTORS: Final = (2, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,15 @@ def _more_experts(start: Change) -> Iterator[Change]:
         ep *= 2
 
 
+def _more_context(start: Change) -> Iterator[Change]:
+    layout = start.layout
+    for factor in _CONTEXT_FACTORS:
+        if layout.dp % factor == 0:
+            split = replace(layout, cp=layout.cp * factor, dp=layout.dp // factor)
+            step = f"context parallelism of {split.cp} instead of {layout.cp}, dp={split.dp}"
+            yield start.to(split, step)
+
+
 def _more_pipeline(start: Change) -> Iterator[Change]:
     layout, rules = start.layout, start.job.stack.rules
     if layout.dp % 2:
@@ -138,7 +148,7 @@ def _smaller_microbatch(start: Change) -> Iterator[Change]:
 
 def _higher_zero(start: Change) -> Iterator[Change]:
     layout = start.layout
-    if layout.dp > 1:
+    if layout.dp * layout.cp > 1:
         for zero in range(layout.zero + 1, 4):
             yield start.to(replace(layout, zero=zero), f"ZeRO stage {zero} instead of {layout.zero}")
 
@@ -213,6 +223,7 @@ def _recomputing(layout: Layout, mode: Literal["selective", "full"], count: int)
 KINDS: Final = (
     Kind(_more_tensor),
     Kind(_more_experts),
+    Kind(_more_context),
     Kind(_more_pipeline),
     Kind(_smaller_microbatch),
     Kind(_higher_zero),

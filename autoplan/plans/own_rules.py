@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from autoplan.costs.arrays import Candidates
 from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
@@ -84,6 +86,7 @@ def _columns(job: Job, c: Candidates) -> dict[str, Sequence[Value]]:
         "zero": c.zero,
         "vpp": c.vpp,
         "checkpoint": c.checkpoint,
+        "shard": np.where(c.shard > 0, c.shard, c.dp * c.cp),
         "microbatches": job.workload.global_batch_size // (c.dp * c.microbatch),
     }
     return {

@@ -35,6 +35,7 @@ def layout_fields(layout: Layout) -> dict[str, Any]:
         "etp": layout.etp,
         "mbs": layout.microbatch,
         "zero": layout.zero,
+        "shard": (layout.shard or layout.dp * layout.cp) if layout.zero else 1,
         "vpp": layout.vpp,
         "sp": layout.sequence_parallel,
         "schedule": layout.schedule,

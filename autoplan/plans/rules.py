@@ -61,6 +61,7 @@ def rules_for(job: Job) -> list[Rule]:
         *_job_rules(job),
         *_stack_rules(job),
         *_context_rules(job),
+        *_shard_rules(job),
         *_memory_rules(job),
         *_search_rules(job),
         *(Rule(own.sentence, _not_broken(job, own.relation)) for own in own_rules(job)),
@@ -162,6 +163,30 @@ def _stack_rules(job: Job) -> Iterator[Rule]:
     )
 
 
+def _shard_rules(job: Job) -> Iterator[Rule]:
+    stack, hybrid = job.stack.title, job.stack.hybrid
+    if hybrid is None:
+        yield Rule(f"{stack} shares state among all ranks of the data axis", lambda c: c.shard == 0)
+        return
+    if job.model.moe is not None:
+        yield Rule("with experts, state is shared among all ranks of the data axis", lambda c: c.shard == 0)
+    stages = ", ".join(map(str, hybrid.zero_stages))
+    yield Rule(
+        f"{stack} shares state within part of the data axis with ZeRO stages {stages}",
+        lambda c: (c.shard == 0) | _among(c.zero, hybrid.zero_stages),
+    )
+    yield Rule(
+        "shard cuts the dp x cp ranks into several groups of several ranks",
+        lambda c: (c.shard == 0) | _several_groups(c),
+    )
+
+
+def _several_groups(candidates: Candidates) -> Mask:
+    ranks, shard = candidates.dp * candidates.cp, np.maximum(candidates.shard, 1)
+    several: Mask = (shard > 1) & (shard < ranks) & (ranks % shard == 0)
+    return several
+
+
 def _context_rules(job: Job) -> Iterator[Rule]:
     stack, model, sequence = job.stack, job.model, job.workload.sequence_length
     if stack.context is None:
@@ -227,6 +252,7 @@ def _search_rules(job: Job) -> Iterator[Rule]:
         "data_parallel": lambda c: c.dp,
         "expert_parallel": lambda c: c.ep,
         "expert_tensor_parallel": lambda c: c.etp,
+        "context_parallel": lambda c: c.cp,
         "microbatch_size": lambda c: c.microbatch,
         "virtual_stages": lambda c: c.vpp,
         "zero_stage": lambda c: c.zero,
@@ -235,6 +261,10 @@ def _search_rules(job: Job) -> Iterator[Rule]:
         allowed = getattr(search, key)
         if allowed != "any":
             yield _narrowed(key, _listed(allowed), of)
+    if search.shard == "all":
+        yield Rule("search.shard is all", lambda c: c.shard == 0)
+    elif search.shard != "any":
+        yield _narrowed("shard", _listed(search.shard), _sharing)
     if search.schedule != "any":
         names = _listed(search.schedule)
         known = tuple(SCHEDULES.index(s) for s in names)
@@ -245,6 +275,12 @@ def _search_rules(job: Job) -> Iterator[Rule]:
             f"search.sequence_parallel is {search.sequence_parallel}",
             lambda c: (c.tp == 1) | ((c.sequence_parallel == 1) == wanted),
         )
+
+
+def _sharing(candidates: Candidates) -> Ints:
+    """Return how many ranks share state; all where ZeRO shares none, which is no choice."""
+    ranks = candidates.dp * candidates.cp
+    return np.where(candidates.shard > 0, candidates.shard, ranks)
 
 
 def _narrowed(key: str, allowed: tuple[int, ...], of: Callable[[Candidates], Ints]) -> Rule:
@@ -272,5 +308,3 @@ def _stage_rules(job: Job, layout: Layout) -> Iterator[str]:
         yield f"{job.stack.title} splits layers evenly"
     if any(f % layout.checkpoint for f in layout.full):
         yield f"checkpoint={layout.checkpoint} divides the layers that each stage recomputes whole"
-    if layout.cp > 1:
-        yield "context parallelism is not planned yet (cp=1)"

@@ -245,7 +245,7 @@ def _nothing_better(answer: _Answer, progress: Progress, *, exhaustive: bool) ->
         listing = Listing.of(job, candidates, position, machine)
         least = reach(listing)
         if least is None:
-            lost += layouts_behind(job, candidates.pp, listing.v)
+            lost += layouts_behind(job, candidates.pp, listing.v, listing.each)
             continue
         near = (
             corner

@@ -98,12 +98,17 @@ class Listing:
         """Whether the schedule is GPipe."""
         return SCHEDULES[self.schedule] == "gpipe"
 
+    @property
+    def each(self) -> int:
+        """Layers that share a checkpoint."""
+        return int(self.candidates.checkpoint[0])
+
     @staticmethod
     def of(job: Job, candidates: Candidates, position: int, machine: Machine) -> Listing:
         """Return the choice at ``position`` with all prices [s, byte]."""
         one = candidates.take(np.array([position]))
         stages, pp, v = price_stages(job, one, machine).take((0, slice(None), None)), one.pp, int(one.vpp[0])
-        layers, selective, full = _mixes(job, pp, v)
+        layers, selective, full = _mixes(job, pp, v, int(one.checkpoint[0]))
         held = (layers.astype(float), selective.astype(float), full.astype(float))
         memory, fits = stage_fits(stages.memory, *held, memory_limit_bytes(job))
         shape = (pp, len(layers))
@@ -145,19 +150,20 @@ class Listing:
             vpp=self.v,
             sequence_parallel=bool(c.sequence_parallel[0]),
             schedule=SCHEDULES[self.schedule],
-            checkpoint=int(c.checkpoint[0]),
+            checkpoint=self.each,
+            shard=int(c.shard[0]),
             optimizer_offload=bool(c.offload[0]),
         )
 
 
-def _mixes(job: Job, pp: int, v: int) -> tuple[Ints, Ints, Ints]:
+def _mixes(job: Job, pp: int, v: int, each: int) -> tuple[Ints, Ints, Ints]:
     """Return layers, and of these recomputed selectively and whole, of every mix a stage may have."""
     modes = set(modes_of(job))
     rows = [
         (held, selective, full)
         for held in range(v, job.model.layers - (pp - 1) * v + 1, v)
         for selective in range(held + 1 if "selective" in modes else 1)
-        for full in range(held - selective + 1 if "full" in modes else 1)
+        for full in range(0, held - selective + 1 if "full" in modes else 1, each)
         if "none" in modes or selective + full == held
     ]
     layers, partly, whole = np.array(rows, dtype=np.int64).T

@@ -54,7 +54,7 @@ def valid_choices(job: Job) -> Iterator[Candidates]:
     for candidates in _choices(job):
         kept, _ = _first_broken(job, candidates)
         alive = np.array([fallen is None for fallen in kept])
-        alive &= ~_alike(candidates, alive)
+        alive &= ~_alike(job, candidates, alive)
         if alive.any():
             yield candidates.take(alive)
 
@@ -66,9 +66,9 @@ def counted(job: Job) -> Counts:
     for candidates in _choices(job):
         fallen, sentences = _first_broken(job, candidates)
         alive = np.array([rule is None for rule in fallen])
-        same = _alike(candidates, alive)
+        same = _alike(job, candidates, alive)
         for i, rule in enumerate(fallen):
-            count = layouts_behind(job, candidates.pp, int(candidates.vpp[i]))
+            count = layouts_behind(job, candidates.pp, int(candidates.vpp[i]), int(candidates.checkpoint[i]))
             total += count
             if rule is not None:
                 by_rule[sentences[rule]] += count
@@ -91,15 +91,18 @@ def _rows(job: Job, pp: int) -> Iterator[_Row]:
     here, batch = job.cluster.devices // pp, job.workload.global_batch_size
     wish = job.search.offload
     offloads = sorted({int(x != "none") for x in (wish if isinstance(wish, tuple) else (wish,))})
-    for tp in (d for d in range(1, here + 1) if here % d == 0):
-        dp = here // tp
+    for tp, cp in product((d for d in range(1, here + 1) if here % d == 0), repeat=2):
+        if here % (tp * cp) or (cp > 1 and job.stack.context is None):
+            continue
+        dp = here // (tp * cp)
         share = batch // dp
         sizes = [b for b in range(1, share + 1) if share % b == 0] if batch % dp == 0 else [1]
-        for mbs, zero, sp, (schedule, vpp), offload in product(
-            sizes, range(4), (0, 1) if tp > 1 else (0,), _orders(job.model.layers, pp), offloads
+        for mbs, zero, sp, (schedule, vpp), k, offload in product(
+            sizes, range(4), (0, 1) if tp > 1 else (0,), _orders(job.model.layers, pp), _shared(job), offloads
         ):
             for ep, etp in _spreads(job, tp, here):
-                yield (tp, dp, 1, ep, etp, mbs, zero, sp, vpp, schedule, 1, offload)
+                for shard in _sharing(job, tp, dp * cp) if zero else (0,):
+                    yield (tp, dp, cp, ep, etp, mbs, zero, sp, vpp, schedule, k, offload, shard)
 
 
 def _spreads(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
@@ -114,6 +117,27 @@ def _spreads(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
         for ep in range(1, ranks + 1)
         if moe.experts % ep == 0 and ranks % ep == 0 and ranks % (ep * etp) == 0
     ]
+
+
+def _shared(job: Job) -> list[int]:
+    """Return how many layers may share a checkpoint."""
+    wish, layers = job.search.checkpoint, job.model.layers
+    if "full" not in modes_of(job):
+        return [1]
+    if wish == "any":
+        most = 4 * layers if job.stack.rules.checkpoint_blocks else 1
+        return [k for k in range(1, layers + 1) if layers % k == 0 and k * k <= max(1, most)]
+    return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
+
+
+def _sharing(job: Job, tp: int, ranks: int) -> list[int]:
+    """Return how many of ``ranks`` may share state, 0 for all of them."""
+    wish, node = job.search.shard, job.cluster.node.devices // tp
+    if wish == "any":
+        cut = job.stack.hybrid is not None and node in range(2, ranks) and ranks % node == 0
+        return [0, node] if cut and job.model.moe is None else [0]
+    named = wish if isinstance(wish, tuple) else (ranks if wish == "all" else wish,)
+    return sorted({n if n != ranks else 0 for n in named})
 
 
 def _orders(layers: int, pp: int) -> list[tuple[int, int]]:
@@ -134,8 +158,12 @@ def _first_broken(job: Job, candidates: Candidates) -> tuple[list[int | None], l
     return fallen, [rule.sentence for rule in rules]
 
 
-def _alike(candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which choices differ from an earlier valid one in a ZeRO stage that shards over nothing."""
+def _alike(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which choices are matched by another valid one.
+
+    They differ from an earlier one in a ZeRO stage that shards over nothing, or have rings of several
+    sequences where shorter rings of fewer do the same (``docs/search.md``).
+    """
     seen: set[_Row] = set()
     same = np.zeros(len(candidates), dtype=bool)
     c = candidates
@@ -150,40 +178,74 @@ def _alike(candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_
         c.schedule,
         c.checkpoint,
         c.offload,
+        c.shard,
     )
-    for i in np.flatnonzero(alive & (c.dp == 1) & (c.edp == 1)):
+    for i in np.flatnonzero(alive & (c.dp * c.cp == 1) & (c.edp == 1)):
         key = tuple(int(column[i]) for column in columns)
         same[i] = key in seen
         seen.add(key)
+    if job.stack.context is not None and job.stack.context.exchange == "ring":
+        same |= _longer_rings(job, c, alive & ~same)
     return same
 
 
-def layouts_behind(job: Job, pp: int, vpp: int) -> int:
-    """Return how many layouts a choice stands for: ways to split the layers, and to recompute them."""
+def _longer_rings(job: Job, c: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    names = ("tp", "ep", "zero", "sequence_parallel", "vpp", "schedule", "checkpoint", "offload", "shard")
+    rest = [tuple(int(getattr(c, name)[i]) for name in names) for i in range(len(c))]
+    sizes = list(zip(c.cp.tolist(), c.microbatch.tolist(), strict=True))
+    there = {(*sizes[i], rest[i]) for i in np.flatnonzero(alive)}
+    factors = range(2, job.cluster.devices + 1)
+    return np.array(
+        [
+            bool(valid)
+            and any(
+                cp % f == mbs % f == 0 and (cp // f, mbs // f, rest[i]) in there
+                for f in factors
+                if cp > 1 and f <= cp
+            )
+            for i, ((cp, mbs), valid) in enumerate(zip(sizes, alive, strict=True))
+        ]
+    )
+
+
+def layouts_behind(job: Job, pp: int, vpp: int, checkpoint: int = 1) -> int:
+    """Return how many layouts a choice stands for: ways to split the layers, and to recompute them.
+
+    Those recomputed whole come in multiples of ``checkpoint``; where that is above 1, there are some.
+    """
     layers, modes = job.model.layers, len(modes_of(job))
     if pp * vpp > layers or layers % vpp:
         return 1
+    if checkpoint == 1:
+        return _filled(job, pp, vpp, modes, 1)
+    return _filled(job, pp, vpp, modes, checkpoint) - _filled(job, pp, vpp, modes - 1, 1)
+
+
+def _filled(job: Job, pp: int, vpp: int, modes: int, checkpoint: int) -> int:
+    layers = job.model.layers
     if even_only(job):
         count = 1
         for held in even_stages(layers, pp, vpp):
-            count *= _mixes(held, modes)
+            count *= _mixes(held, modes, checkpoint)
         return count
-    return _fillings(pp, layers, vpp, modes)
+    return _fillings(pp, layers, vpp, modes, checkpoint)
 
 
 @cache
-def _mixes(layers: int, modes: int) -> int:
-    """Return the ways to give each of ``layers`` alike layers one of ``modes``."""
-    return 1 if modes == 1 else sum(_mixes(layers - n, modes - 1) for n in range(layers + 1))
+def _mixes(layers: int, modes: int, checkpoint: int) -> int:
+    """Return the ways to give each of ``layers`` alike layers one of ``modes``, one in whole checkpoints."""
+    if modes == 0:
+        return int(layers == 0)
+    return sum(_mixes(layers - n, modes - 1, 1) for n in range(0, layers + 1, checkpoint))
 
 
 @cache
-def _fillings(stages: int, layers: int, each: int, modes: int) -> int:
+def _fillings(stages: int, layers: int, each: int, modes: int, checkpoint: int) -> int:
     """Return the ways to fill ``stages`` with multiples of ``each`` layers, and to choose their modes."""
     if stages == 1:
-        return _mixes(layers, modes) if layers >= each else 0
+        return _mixes(layers, modes, checkpoint) if layers >= each else 0
     most = layers - (stages - 1) * each
     return sum(
-        _mixes(held, modes) * _fillings(stages - 1, layers - held, each, modes)
+        _mixes(held, modes, checkpoint) * _fillings(stages - 1, layers - held, each, modes, checkpoint)
         for held in range(each, most + 1, each)
     )

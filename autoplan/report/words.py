@@ -85,6 +85,8 @@ def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
     parts.append(f"mbs {layout.microbatch}")
     if layout.zero:
         parts.append(f"zero {layout.zero}")
+    if layout.shard:
+        parts.append(f"shard {layout.shard}")
     if layout.vpp > 1:
         parts.append(f"vpp {layout.vpp}")
     if layout.sequence_parallel:

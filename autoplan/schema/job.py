@@ -89,6 +89,11 @@ class SearchSpec(Frozen):
     zero_stage: Literal["any"] | ZeroStage | Annotated[tuple[ZeroStage, ...], Field(min_length=1)] = Field(
         default="any", description="ZeRO stages allowed, 0 to 3"
     )
+    shard: Literal["all"] | Degrees = Field(
+        default="any",
+        description="ranks of the data axis that share state under ZeRO: all, those of one node too (any), or"
+        " given numbers",
+    )
     sequence_parallel: Literal["any", "on", "off"] = Field(
         default="any", description="Megatron sequence parallelism where tensor_parallel > 1"
     )

@@ -5,8 +5,9 @@ layout on the command line, in JSON and in reports. Uneven pipelines add ``stage
 stage); recompute that differs writes one entry a stage, such as
 ``recompute=full:4+selective:2/full/none``: four layers recomputed whole and two selectively on the
 first stage, all on the second, none on the third. ``checkpoint=4`` keeps one input for every four layers
-recomputed whole, and ``offload=optimizer`` keeps the optimizer's state in host memory. ``etp`` splits the
-matrices of an expert, as ``tp`` splits the others, and is ``tp`` where it is left out.
+recomputed whole, ``shard=8`` shares state among eight ranks and copies it to the others of the data axis, and
+``offload=optimizer`` keeps the optimizer's state in host memory. ``etp`` splits the matrices of an expert, as
+``tp`` splits the others, and is ``tp`` where it is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Schedule = Literal["1f1b", "gpipe", "interleaved"]
 
 SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
 
-_DEGREES: Final = ("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "zero", "vpp", "checkpoint")
+_DEGREES: Final = ("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "zero", "vpp", "checkpoint", "shard")
 _KEYS: Final = (*_DEGREES, "sp", "schedule", "stages", "recompute", "offload")
 _OFFLOADS: Final = ("none", "optimizer")
 _LIMIT: Final = 10_000_000
@@ -37,8 +38,9 @@ class Layout:
 
     ``layers``, ``selective`` and ``full`` hold one entry a pipeline stage: its layers, and how many of
     them are recomputed selectively and whole. The microbatch is counted in sequences. ``checkpoint`` is how
-    many wholly recomputed layers share one kept input. ``expert_tensor`` is how many
-    ranks split an expert, 0 where as many as split other tensors.
+    many wholly recomputed layers share one kept input, ``shard`` how many ranks of the data axis share state
+    under ZeRO: 0 for all of them. ``expert_tensor`` is how many ranks split an expert, 0 where as many as
+    split other tensors.
     """
 
     tp: int
@@ -57,6 +59,7 @@ class Layout:
     checkpoint: int = 1
     optimizer_offload: bool = False
     expert_tensor: int = 0
+    shard: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a layout whose stages do not add up; experts split as tensors are have one form."""
@@ -97,6 +100,7 @@ class Layout:
         more = (
             ("etp", self.etp, self.etp != self.tp),
             ("checkpoint", self.checkpoint, self.checkpoint > 1),
+            ("shard", self.shard, self.shard > 0),
             ("offload", "optimizer", self.optimizer_offload),
             ("stages", "/".join(map(str, self.layers)), not self.even),
         )
@@ -140,7 +144,7 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
 
     What is left out takes its default: degrees and mbs 1, ``dp`` the devices that are left, ``zero`` as
     given, ``sp`` on where tp > 1, ``schedule`` 1f1b (interleaved where vpp > 1), even stages, no
-    recompute. Raises LayoutError with all that is wrong.
+    recompute, state shared by all of the data axis. Raises LayoutError with all that is wrong.
 
     >>> layout = parse_layout("tp=2,pp=3,recompute=full/none/selective:2", layers=32, devices=12)
     >>> layout.dp, layout.layers, layout.full, layout.selective
@@ -159,13 +163,15 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
     if problems:
         raise LayoutError(problems)
     stages = _stages(fields.get("stages"), layers, pp, vpp)
+    dp = numbers.get("dp", max(1, devices // (tp * pp * cp)))
+    shard = numbers.get("shard", 0)
     selective, full = _recompute(fields.get("recompute", "none"), stages)
     return Layout(
         checkpoint=numbers.get("checkpoint", 1),
         optimizer_offload=fields.get("offload") == "optimizer",
         tp=tp,
         pp=pp,
-        dp=numbers.get("dp", max(1, devices // (tp * pp * cp))),
+        dp=dp,
         microbatch=numbers.get("mbs", 1),
         layers=stages,
         selective=selective,
@@ -177,6 +183,7 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
         cp=cp,
         ep=numbers.get("ep", 1),
         expert_tensor=numbers.get("etp", 0),
+        shard=0 if shard == dp * cp else shard,
     )
 
 

@@ -20,6 +20,7 @@ NAMES: Final = {
     "zero": "ZeRO stage, 0 to 3",
     "vpp": "virtual stages on a device",
     "checkpoint": "wholly recomputed layers that share one kept input",
+    "shard": "ranks that share state",
     "microbatches": "microbatches of a step on each data-parallel rank",
     "devices": "devices of the job",
     "devices_per_node": "devices of a node",

@@ -24,7 +24,9 @@ from autoplan.schema.costmodel import CostModel, Name, SourcedFactor
 
 __all__ = [
     "BlockPolicy",
+    "ContextPolicy",
     "ExpertPolicy",
+    "HybridPolicy",
     "MemoryPolicy",
     "OffloadPolicy",
     "OverlapPolicy",
@@ -227,6 +229,24 @@ class StackRules(Frozen):
     )
 
 
+class HybridPolicy(Sourced):
+    """How a stack shares state within groups of the data axis and copies it across them."""
+
+    zero_stages: tuple[int, ...] = Field(min_length=1, description="ZeRO stages with which it does")
+
+
+class ContextPolicy(Sourced):
+    """How ranks that share a sequence let its tokens attend to each other."""
+
+    exchange: Literal["ring", "all-gather", "all-to-all"] = Field(
+        description="keys and values go round; all of them are gathered; or each rank gets all tokens of"
+        " some heads"
+    )
+    merge_bytes: int = Field(
+        ge=0, le=64, description="bytes moved to add an element of a step's output to those before it"
+    )
+
+
 class ExpertPolicy(Frozen):
     """How a stack runs the experts of a layer; what it keeps of them for backward."""
 
@@ -315,6 +335,9 @@ class StackSpec(CostModel):
     rules: StackRules = Field(description="what it can run")
     context: ContextPolicy | None = Field(
         default=None, description="how it splits sequences over ranks; left out: it cannot"
+    )
+    hybrid: HybridPolicy | None = Field(
+        default=None, description="how it shares state within part of the data axis; left out: it cannot"
     )
     offload: OffloadPolicy | None = Field(
         default=None, description="how optimizer state lives in host memory; left out: it cannot"

@@ -115,6 +115,7 @@ class Group:
             # Without whole recompute no layers share an input.
             checkpoint=int(c.checkpoint[i]) if any(full) else 1,
             optimizer_offload=bool(c.offload[i]),
+            shard=int(c.shard[i]),
         )
 
     def rounding(self, position: int) -> float:

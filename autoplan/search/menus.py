@@ -174,7 +174,7 @@ def _told_apart(
         int(group.v[position]),
     )
     limit, longest = most
-    selective, full = mixes(layers, group.modes)
+    selective, full = mixes(layers, group.modes, int(group.candidates.checkpoint[position]))
     memory, fits = stage_fits(stage.memory, held, selective, full, limit)
     seconds = stage_forward(stage, held) + stage_backward(stage, held, selective, full)
     left = np.flatnonzero((fits > 0) & (seconds <= longest))
@@ -187,10 +187,13 @@ def _told_apart(
     return list(kinds.values())
 
 
-def mixes(layers: int, modes: frozenset[str]) -> tuple[Array, Array]:
-    """Return all numbers of selectively and of wholly recomputed layers that the modes allow."""
+def mixes(layers: int, modes: frozenset[str], each: int) -> tuple[Array, Array]:
+    """Return all numbers of selectively and of wholly recomputed layers that the modes allow.
+
+    Layers are recomputed whole in multiples of ``each``.
+    """
     counts = np.arange(layers + 1.0)
-    selective, full = (x.ravel() for x in np.meshgrid(counts, counts))
+    selective, full = (x.ravel() for x in np.meshgrid(counts, counts[::each]))
     again = selective + full
     allowed = (
         (again <= layers) & ((selective == 0) | ("selective" in modes)) & ((full == 0) | ("full" in modes))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from math import comb, gcd
 from typing import NamedTuple
 
@@ -50,6 +50,7 @@ class _Choice(NamedTuple):
     schedule: int
     checkpoint: int
     offload: int
+    shard: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +88,14 @@ def recompute_modes(job: Job) -> frozenset[str]:
 
 def space_of(job: Job) -> Space:
     """Return the candidates of ``job``; what breaks a rule is counted at the first rule it breaks."""
-    groups, rejected, covered, alike, total = [], Counter[str](), 0, 0, 0
+    groups, rejected, covered, alike, fewer_rings, total = [], Counter[str](), 0, 0, 0, 0
     rules = rules_for(job)
     for pp in divisors(job.cluster.devices):
         choices = _choices(job, pp)
         if not choices:
             continue
         candidates = _candidates(pp, choices)
-        counts = np.array([_layouts(job, pp, int(v)) for v in candidates.vpp], dtype=object)
+        counts = counts_of(job, candidates)
         total += sum(counts.tolist())
         alive = np.ones(len(candidates), dtype=bool)
         for rule in rules:
@@ -106,12 +107,17 @@ def space_of(job: Job) -> Space:
         first = _representative(job, candidates, alive)
         alike += int(counts[alive & ~first].sum())
         alive &= first
+        matched = _matched(job, candidates, alive)
+        fewer_rings += int(counts[matched].sum())
+        alive &= ~matched
         covered += int(counts[alive].sum())
         if alive.any():
             groups.append(candidates.take(alive))
     reasons = [Rejection(f"rule broken: {sentence}", n) for sentence, n in rejected.most_common() if n]
     if alike:
         reasons.append(Rejection("alike: ZeRO stages do not differ without a data axis", alike, "alike"))
+    if fewer_rings:
+        reasons.append(Rejection(_MATCHED, fewer_rings, "alike"))
     return Space(tuple(groups), total, covered, tuple(reasons))
 
 
@@ -145,12 +151,15 @@ def _choices(job: Job, pp: int) -> list[_Choice]:
         dp, left = divmod(devices // pp, tp * cp)
         if left or (cp > 1 and job.stack.context is None):
             continue
+        shards = _shards(job, tp, dp * cp)
         sizes = divisors(batch // dp) if batch % dp == 0 else [1]
-        spread = list(product(_expert_degrees(job, tp, tp * dp), sizes, range(4), (0, 1) if tp > 1 else (0,)))
+        experts = _expert_degrees(job, tp, tp * dp * cp)
+        spread = product(experts, sizes, range(4), (0, 1) if tp > 1 else (0,))
         for (ep, etp), mbs, zero, sp in spread:
             found.extend(
-                _Choice(tp, dp, 1, ep, etp, mbs, zero, sp, vpp, schedule, 1, offload)
-                for (schedule, vpp), offload in rest
+                _Choice(tp, dp, cp, ep, etp, mbs, zero, sp, vpp, schedule, checkpoint, offload, shard)
+                for (schedule, vpp), checkpoint, offload in rest
+                for shard in (shards if zero else (0,))
             )
     return found
 
@@ -167,6 +176,29 @@ def _expert_degrees(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
     splits = {1, tp} if wish == "any" else set(wish if isinstance(wish, tuple) else (wish,))
     most = gcd(moe.experts, ranks)
     return [(ep, etp) for ep in divisors(most) for etp in sorted(splits) if ranks % (ep * etp) == 0]
+
+
+def _shards(job: Job, tp: int, ranks: int) -> list[int]:
+    """Return how many of ``ranks`` may share state, 0 for all; where nothing is said, those of a node too."""
+    wish, hybrid = job.search.shard, job.stack.hybrid
+    if wish == "any":
+        here = job.cluster.node.devices // tp
+        several = hybrid is not None and job.model.moe is None and 1 < here < ranks and ranks % here == 0
+        return [0, here] if several else [0]
+    wanted = (ranks,) if wish == "all" else wish if isinstance(wish, tuple) else (wish,)
+    return sorted({0 if shard == ranks else shard for shard in wanted})
+
+
+def _checkpoints(job: Job) -> list[int]:
+    """Return how many layers may share a kept input; all the same where none are recomputed whole."""
+    wish, rules = job.search.checkpoint, job.stack.rules
+    if "full" not in recompute_modes(job):
+        return [1]
+    if wish == "any":
+        # Beyond sqrt(L) what a checkpoint brings back outgrows the inputs that it saves.
+        layers = job.model.layers
+        return [k for k in divisors(layers) if k == 1 or (rules.checkpoint_blocks and k * k <= 4 * layers)]
+    return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
 
 
 def _offloads(job: Job) -> list[int]:
@@ -189,22 +221,68 @@ def _candidates(pp: int, choices: list[_Choice]) -> Candidates:
 
 
 def _representative(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Keep one of several ZeRO stages where there is no data axis to shard over: they are the same."""
+    """Keep one of several ZeRO stages where no ranks share state: they are the same."""
     seen: set[tuple[object, ...]] = set()
     keep = np.ones(len(candidates), dtype=bool)
     c = candidates
     others = [getattr(c, f.name) for f in fields(c) if f.name not in {"pp", "zero"}]
     # Alike in price; the user's own rules may still tell a ZeRO stage from another.
     left = [what_is_left(job, rule.relation, candidates) for rule in own_rules(job)]
-    for i in np.flatnonzero(alive & (c.dp == 1) & (c.edp == 1)):
+    for i in np.flatnonzero(alive & (c.dp * c.cp == 1) & (c.edp == 1)):
         key = (*(int(x[i]) for x in others), *(nodes[i] for nodes in left))
         keep[i] = key not in seen
         seen.add(key)
     return keep
 
 
-def _layouts(job: Job, pp: int, vpp: int) -> int:
-    return layouts_of(job.model.layers, pp, vpp, len(recompute_modes(job)), even=even_only(job))
+def _matched(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return candidates whose ring does what fewer ranks do on fewer sequences, with less waiting.
+
+    For a factor f of cp and of the microbatch, f times the data ranks with rings of cp / f and microbatches
+    of mbs / f have the same tokens, weights, state and groups, transfers of the same size but fewer, and
+    longer kernels to hide them (``costs.context``). They are no slower and no larger with any stages.
+    """
+    lost = np.zeros(len(candidates), dtype=bool)
+    if job.stack.context is None or job.stack.context.exchange != "ring" or job.rules:
+        # The user's own rules may tell the two apart.
+        return lost
+    c = candidates
+    # Degrees and microbatches that share no factor have no other place to be.
+    shared = alive & (np.gcd(c.cp, c.microbatch) > 1)
+    if not shared.any():
+        return lost
+    values = [np.unique(column) for column in _columns(c)]
+    known = _keys(c, values)[alive]
+    primes = (f for f in divisors(job.cluster.devices) if len(divisors(f)) == 2)
+    for f in primes:
+        index = np.flatnonzero(shared & (c.cp % f == 0) & (c.microbatch % f == 0))
+        some = c.take(index)
+        fewer = replace(some, dp=some.dp * f, cp=some.cp // f, microbatch=some.microbatch // f)
+        lost[index] |= np.isin(_keys(fewer, values), known)
+    return lost
+
+
+def _keys(candidates: Candidates, values: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return a number for each candidate, equal where all columns are; ``values`` are those of a column."""
+    keys = np.zeros(len(candidates), dtype=np.int64)
+    for column, known in zip(_columns(candidates), values, strict=True):
+        keys = keys * len(known) + np.searchsorted(known, column)
+    return keys
+
+
+def _columns(candidates: Candidates) -> list[NDArray[np.int64]]:
+    return [getattr(candidates, f.name) for f in fields(candidates) if f.name != "pp"]
+
+
+def counts_of(job: Job, candidates: Candidates) -> NDArray[np.object_]:
+    """Return how many layouts each candidate stands for, as whole numbers of any size."""
+    pairs = list(zip(candidates.vpp.tolist(), candidates.checkpoint.tolist(), strict=True))
+    modes, even = len(recompute_modes(job)), even_only(job)
+    each = {
+        (v, k): layouts_of(job.model.layers, candidates.pp, v, modes, even=even, checkpoint=k)
+        for v, k in set(pairs)
+    }
+    return np.array([each[pair] for pair in pairs], dtype=object)
 
 
 @cache

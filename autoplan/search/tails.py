@@ -38,10 +38,10 @@ def with_shorter_tails(
     enough = min(o.tail_ticks for o in menu.stages[0])
     stages: list[tuple[Option, ...]] = []
     below = _hidden_below(menu, group.layers, busy)
-    rules = group.stage_rules(position)
+    rules, each = group.stage_rules(position), int(group.candidates.checkpoint[position])
     for i, (row, longest) in enumerate(zip(menu.stages, below, strict=True)):
         stage = group.stages.take((position, i))
-        tails = _Tails(stage, limit, group.modes, rules[i], menu.schedule.v, enough, longest, scale)
+        tails = _Tails(stage, limit, group.modes, rules[i], menu.schedule.v, enough, longest, scale, each)
         stages.append(tuple(o for first in row for o in (first, *tails.shorter(first))))
     return menu if tuple(stages) == menu.stages else replace(menu, stages=tuple(stages))
 
@@ -100,7 +100,7 @@ class _Tails:
     def _slower(self, first: Option) -> list[Option]:
         """Return options that fit and take longer than ``first``, but not too long."""
         held = np.array(float(first.layers))
-        selective, full = mixes(first.layers, self.modes)
+        selective, full = mixes(first.layers, self.modes, self.each)
         memory, fits = stage_fits(self.stage.memory, held, selective, full, self.limit)
         backward = self.scale.step_ticks(stage_backward(self.stage, held, selective, full) / self.v)
         both = first.forward_ticks + backward

@@ -118,7 +118,6 @@ def _refuse_unplanned(run: Run) -> None:
     model, layout = run.model, run.layout
     refused = (
         (run.task not in _TASKS, f"{run.task[:40]} is not planned yet", ""),
-        (layout.cp > 1, "context parallelism is not planned yet", ""),
         (layout.precision not in _PRECISIONS, f"{layout.precision[:40]} is not priced yet", ""),
         (
             not (model.attention is None or _has_latent_attention(run) or _windows(run)),

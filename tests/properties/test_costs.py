@@ -177,6 +177,8 @@ def layouts_for(draw, job):
         schedule=SCHEDULES[int(c.schedule[i])],
         ep=int(c.ep[i]),
         expert_tensor=int(c.etp[i]),
+        cp=int(c.cp[i]),
+        shard=int(c.shard[i]),
     )
 
 
@@ -367,6 +369,8 @@ def test_a_narrowed_search_never_improves_the_front(job, data):
                 {"recompute": "full"},
                 {"stages": "even"},
                 {"checkpoint": 1},
+                {"shard": "all"},
+                {"shard": 2},
             ]
         )
     )
@@ -594,6 +598,7 @@ def any_layouts(draw):
         cp=draw(st.integers(1, 4)),
         ep=draw(st.integers(1, 4)),
         expert_tensor=draw(st.integers(0, 4)),
+        shard=draw(st.sampled_from([0, 0, 4097 * 5, 4097 * 6])),
     )
 
 
@@ -626,7 +631,10 @@ def test_a_layout_is_what_its_text_says(layout):
         ("dp=8,zero=3", "Megatron-Core has ZeRO stages 0, 1"),
         ("pp=8,zero=2", "Megatron-Core runs pipelines with ZeRO stages 0, 1"),
         ("pp=2,vpp=2,stages=15/17", "every stage holds a multiple of vpp=2 layers"),
-        ("dp=4,cp=2", "context parallelism is not planned yet (cp=1)"),
+        ("dp=4,cp=4", "tp x pp x dp x cp is the 8 devices"),
+        ("tp=2,dp=1,cp=3", "context parallelism splits the 8192 tokens evenly into 2 cp chunks, two a rank"),
+        ("dp=8,shard=3", "shard cuts the dp x cp ranks into several groups of several ranks"),
+        ("dp=8,zero=0,shard=4", "Megatron-Core shares state within part of the data axis with ZeRO stages 1"),
         ("ep=2", "ep is 1: the model has no experts"),
     ],
 )
@@ -654,6 +662,7 @@ def test_a_usual_mistake_breaks_a_rule_with_a_sentence(layout, sentence):
         ("fsdp1", "dp=8,zero=0", "has ZeRO stages 2, 3"),
         ("ddp", "pp=2,stages=15/17", "splits layers evenly"),
         ("ddp", "dp=4,cp=2", "has no context parallelism"),
+        ("ddp", "dp=8,shard=4", "shares state among all ranks of the data axis"),
     ],
 )
 def test_what_a_stack_lacks_is_named_with_the_stack(software, layout, sentence):
@@ -725,21 +734,36 @@ def test_layouts_covered_are_those_that_keep_the_rules(job):
         dp = n // tp // pp // cp
         virtual = [1, *(v for v in range(2, 17) if total % v == 0 and pp > 1 and pp * v <= total)]
         plain = ["1f1b", "gpipe"] if pp > 1 else ["1f1b"]
-        for (ep, etp), mbs, zero, sp, vpp in itertools.product(
-            [(ep, etp) for ep in range(1, n + 1) for etp in {1, tp} if tp * dp % (ep * etp) == 0],
+        here = job.cluster.node.devices // tp
+        for (ep, etp), mbs, zero, sp, vpp, shard in itertools.product(
+            [(ep, etp) for ep in range(1, n + 1) for etp in {1, tp} if tp * dp * cp % (ep * etp) == 0],
             [b for b in range(1, batch + 1) if batch % (dp * b) == 0],
             range(4),
             (False, True),
             virtual,
+            {0, here},
         ):
+            if shard and zero == 0:
+                continue
             layers, none = even_stages(total, pp, vpp), (0,) * pp
             for schedule in ["interleaved"] if vpp > 1 else plain:
                 layout = Layout(
-                    tp, pp, dp, mbs, layers, none, none, zero, vpp, sp, schedule, ep=ep, expert_tensor=etp
+                    *(tp, pp, dp, mbs, layers, none, none, zero, vpp, sp, schedule, cp, ep),
+                    expert_tensor=etp,
+                    shard=shard,
                 )
                 if not broken_rules(job, layout):
-                    sharded = dp > 1 or tp * dp > ep * etp
-                    seen.add((tp, pp, dp, mbs, zero if sharded else 0, sp, vpp, schedule, ep, etp))
+                    sharded = dp * cp > 1 or tp * dp * cp > ep * etp
+                    stage = zero if sharded else 0
+                    seen.add((tp, pp, dp * cp, mbs, stage, sp, vpp, schedule, cp, ep, etp, shard))
+    # A ring on several sequences has a match with shorter rings, if there is one that may run.
+    ring = job.stack.context is not None and job.stack.context.exchange == "ring"
+    matched = {
+        c
+        for c in seen
+        for f in range(2, n + 1)
+        if ring and c[8] % f == c[3] % f == 0 and (*c[:3], c[3] // f, *c[4:8], c[8] // f, *c[9:]) in seen
+    }
 
     assert space.size == len(seen - matched)
     assert space.covered == sum(layouts_of(total, c[1], c[6], modes, even=even) for c in seen - matched)

@@ -32,7 +32,7 @@ SPARSE_INSTANCES = 40
 MOST_LAYOUTS = 60_000
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
 SPARSE_STACKS = ["analytic", "megatron-core", "fsdp2", "deepspeed"]
-STACKS = ["analytic", "megatron-core", "megatron-lm", "fsdp2", "ddp", "megatron-deepspeed"]
+STACKS = ["analytic", "megatron-core", "megatron-lm", "fsdp2", "ddp", "megatron-deepspeed", "deepspeed"]
 
 
 def random_experts(rng: random.Random, job: Job) -> Job:
@@ -108,12 +108,12 @@ def random_job(rng: random.Random) -> Job:
 
 
 def candidates_by_hand(job: Job):
-    """Yield (tp, pp, dp, mbs, zero, sp, vpp, schedule, ep, etp) of everything that divides."""
-    for *dense, tp, pp, dp in _dense_by_hand(job):
-        several = range(1, tp * dp + 1) if job.model.moe else [1]
+    """Yield (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule, ep, etp) of everything that divides."""
+    for tp, pp, dp, cp, *rest in _dense_by_hand(job):
+        several = range(1, tp * dp * cp + 1) if job.model.moe else [1]
         for ep, etp in itertools.product(several, {1, tp}):
-            if tp * dp % (ep * etp) == 0:
-                yield tp, pp, dp, *dense, ep, etp
+            if tp * dp * cp % (ep * etp) == 0:
+                yield tp, pp, dp, cp, *rest, ep, etp
 
 
 def _dense_by_hand(job: Job):
@@ -126,12 +126,12 @@ def _dense_by_hand(job: Job):
             for zero, sp in itertools.product(range(4), (False, True)):
                 if sp and tp == 1:
                     continue
-                yield mbs, zero, sp, 1, "1f1b", tp, pp, dp
+                yield tp, pp, dp, cp, mbs, zero, sp, 1, "1f1b"
                 if pp > 1:
-                    yield mbs, zero, sp, 1, "gpipe", tp, pp, dp
+                    yield tp, pp, dp, cp, mbs, zero, sp, 1, "gpipe"
                     for vpp in range(2, layers + 1):
                         if layers % vpp == 0 and pp * vpp <= layers:
-                            yield mbs, zero, sp, vpp, "interleaved", tp, pp, dp
+                            yield tp, pp, dp, cp, mbs, zero, sp, vpp, "interleaved"
 
 
 def splits(job: Job, pp: int, vpp: int):
@@ -156,6 +156,11 @@ def checkpoints(job: Job) -> list[int]:
     return [k for k in range(1, layers + 1) if layers % k == 0 and k <= most]
 
 
+def shards(job: Job) -> list[int]:
+    """Return how many ranks may share state, 0 for all: nodes hold all devices, so fewer only where asked."""
+    return list(range(job.cluster.devices)) if job.search.shard != "any" else [0]
+
+
 def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
     """Return all (selective, full) counts of a stage that the job allows."""
     modes = job.search.recompute
@@ -177,18 +182,24 @@ def all_points(job: Job, own=(), most: int = MOST_LAYOUTS) -> list[tuple[float, 
     ``own`` are predicates that layouts have to keep beside the built-in rules.
     """
     machine, points, tried = machine_of(job), [], 0
-    for tp, pp, dp, mbs, zero, sp, vpp, schedule, ep, etp in candidates_by_hand(job):
+    choices_by_hand = itertools.product(candidates_by_hand(job), checkpoints(job), shards(job))
+    for (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule, ep, etp), k, shard in choices_by_hand:
         first = even_stages(job.model.layers, pp, vpp)
-        if sum(first) != job.model.layers:
+        if sum(first) != job.model.layers or (shard and zero == 0):
             continue
         none = (0,) * pp
-        layout = Layout(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule, ep=ep, expert_tensor=etp)
+        layout = Layout(
+            *(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule, cp, ep),
+            checkpoint=k,
+            shard=shard,
+            expert_tensor=etp,
+        )
         if broken_rules(job, layout):
             continue
         c = Candidates.of([layout])
         stages, m = price_stages(job, c, machine).take(0), microbatches(job, c)[0]
         for layers in splits(job, pp, vpp):
-            options = [mixes(job, n) for n in layers]
+            options = [mixes(job, n, k) for n in layers]
             tried += math.prod(map(len, options))
             if tried > most:
                 return []
@@ -284,11 +295,12 @@ def pareto(points, limit):
     return front
 
 
-def instance(seed: int, *, experts: bool = False):
-    """Return a random job with a memory limit that binds, and all its points."""
+def instance(seed: int, *, experts: bool = False, **search):
+    """Return a random job, narrowed by ``search``, with a memory limit that binds, and all its points."""
     rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
     for _ in range(200):
         job = random_experts(rng, random_job(rng)) if experts else random_job(rng)
+        job = replace(job, search=job.search.model_copy(update=search))
         points = all_points(job)
         if len(points) > 1:
             memories = sorted(needed for *_, needed in points)
@@ -326,6 +338,25 @@ def test_the_front_is_that_of_brute_force(seed):
 def test_the_front_of_experts_is_that_of_brute_force(seed):
     """S2: likewise over the ways to spread and split experts, with latent attention and without."""
     equals_brute_force(*instance(seed + 20_000, experts=True))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_the_front_is_that_of_brute_force_with_shared_checkpoints(seed):
+    """S2 with several layers a checkpoint, on few degrees."""
+    wish = [(1, 2), "any", 3, (2, 4)][seed % 4]
+    modes = ["any", ("none", "full"), "full", ("selective", "full")][seed // 4]
+    narrow = {"tensor_parallel": 1, "context_parallel": 1, "microbatch_size": (1, 2), "schedule": "1f1b"}
+
+    equals_brute_force(*instance(seed + 500, checkpoint=wish, recompute=modes, **narrow))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_the_front_is_that_of_brute_force_with_copies_of_state(seed):
+    """S2 where part of the data axis shares state, on stacks that can."""
+    narrow = {"pipeline_parallel": (1, 2), "recompute": ("none", "full"), "schedule": "1f1b"}
+    wish = [(2, 4), (2, 8), 2, "all"][seed % 4]
+
+    equals_brute_force(*instance(seed + 900, shard=wish, stages="even", **narrow))
 
 
 @pytest.mark.parametrize("seed", range(OWN_INSTANCES))
