@@ -62,10 +62,10 @@ def with_limit(job: Job, needed: list[float], share: float) -> Job:
 def choices(job: Job) -> Iterator[Layout]:
     """Yield the first layout of every choice of degrees, microbatch, ZeRO stage and schedule."""
     n, batch, layers = job.cluster.devices, job.workload.global_batch_size, job.model.layers
-    for pp, tp in itertools.product(range(1, n + 1), repeat=2):
-        if n % (tp * pp):
+    for pp, tp, cp in itertools.product(range(1, n + 1), repeat=3):
+        if n % (tp * pp * cp) or (cp > 1 and job.stack.context is None):
             continue
-        dp = n // tp // pp
+        dp = n // tp // pp // cp
         sizes = [b for b in range(1, batch + 1) if batch % (dp * b) == 0] or [1]
         schedules = [("1f1b", 1)] if pp == 1 else [("1f1b", 1), ("gpipe", 1)]
         if pp > 1:
@@ -75,7 +75,7 @@ def choices(job: Job) -> Iterator[Layout]:
             for sp in (False, True)[: 1 + (tp > 1)]:
                 held = even_stages(layers, pp, vpp) if pp <= layers else (1,) * pp
                 none = (0,) * pp
-                yield Layout(tp, pp, dp, mbs, held, none, none, zero, vpp, sp, schedule)
+                yield Layout(tp, pp, dp, mbs, held, none, none, zero, vpp, sp, schedule, cp)
 
 
 def layouts(job: Job, first: Layout) -> Iterator[Layout]:
