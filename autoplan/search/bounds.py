@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from autoplan.costs.arrays import Array
 from autoplan.costs.footprint import bytes_to_save, stage_needed
 from autoplan.costs.stage import Stages, stage_backward, stage_forward, tail_floor
+from autoplan.schema.layout import even_stages
 from autoplan.search.group import Group, Schedule
 
 __all__ = [
     "Bound",
     "bound",
+    "fits_somehow",
     "least_busy",
     "least_memory",
     "least_stage_memory",
@@ -177,6 +179,38 @@ def least_memory(group: Group) -> Array:
     """Return the least bytes by which each candidate is judged to fit, shape [C]."""
     peaks = [_bottleneck(least_stage_memory(part), part.layers / part.v) for part in _parts(group)]
     return np.concatenate(peaks)
+
+
+def fits_somehow(group: Group, limit: float) -> NDArray[np.bool_]:
+    """Return which candidates have stages and recompute that need at most ``limit`` bytes, shape [C].
+
+    Most are told by one split: even stages fit; or no stage has room for its share, which some stage has to
+    hold. Only the others are looked at with every number of layers.
+    """
+    c = group.candidates
+    shares = {v: even_stages(group.layers, group.pp, v) for v in np.unique(c.vpp).tolist()}
+    even = np.array([shares[v] for v in c.vpp.tolist()], dtype=np.float64)
+    fits: NDArray[np.bool_] = _least_at(group, even).max(axis=1) <= limit
+    if group.even:
+        return fits
+    share = np.ceil(group.layers / group.v / group.pp) * group.v
+    room = _least_at(group, np.broadcast_to(share[:, None], even.shape)).min(axis=1) <= limit
+    # Where layers share a checkpoint, more of them may need less.
+    open_ = np.flatnonzero(~fits & (room | (c.checkpoint > 1)))
+    if len(open_):
+        fits[open_] = least_memory(group.take(open_)) <= limit
+    return fits
+
+
+def _least_at(group: Group, layers: Array) -> Array:
+    """Return the least bytes by which each stage is judged to fit with ``layers``, shape [C, p]."""
+    mixes = most_recompute(layers, group.candidates.checkpoint[:, None], group.modes)
+    options = [
+        np.where(allowed, stage_needed(group.stages.memory, layers, selective, full), np.inf)
+        for selective, full, allowed in mixes
+    ]
+    least: Array = np.minimum.reduce(options)
+    return least
 
 
 def _parts(group: Group) -> Iterator[Group]:

@@ -12,7 +12,7 @@ from autoplan.plans import Rejection
 from autoplan.plans.questions import step_limit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
-from autoplan.search.bounds import least_memory, least_stage_memory, most_recompute
+from autoplan.search.bounds import fits_somehow, least_memory, least_stage_memory, most_recompute
 from autoplan.search.group import Group
 from autoplan.search.space import clashing_rules, counts_of
 from autoplan.units import format_bytes, format_seconds
@@ -25,7 +25,7 @@ def short_of_memory(job: Job, groups: Sequence[Group]) -> tuple[list[Group], tup
     limit = memory_limit_bytes(job)
     fitting, lost = [], 0
     for group in groups:
-        fits = least_memory(group) <= limit
+        fits = fits_somehow(group, limit)
         lost += int(counts_of(job, group.candidates)[~fits].sum())
         if fits.any():
             fitting.append(group.take(np.flatnonzero(fits)))

@@ -6,13 +6,15 @@
 
 Minimise the step time, and among equal times the peak memory. The time of a schedule is that of its longest
 path. Rows hold the paths that usually are; where the answer's own longest path is another, a row for it is
-added, and the question asked again, until the answer takes as long as the rows say.
+added, and the question asked again, until the answer takes as long as the rows say. A schedule that needs
+more than a few gets its whole form, with a variable for each maximum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from threading import Thread
 from typing import Final, TypeAlias
@@ -51,6 +53,10 @@ _LOOK_SECONDS = 0.05
 
 #: Variables up to which a solve takes milliseconds, so that nobody needs to stop it.
 _QUICK = 400
+
+#: Times that a question is asked by rows of single paths before the form of a schedule that needs more is
+#: written out: it has a variable for each of its maxima, which small models do not need.
+_ASKED = 2
 
 #: Memory stands below time in the objective: memory ticks are at most 2**16.
 _TIME_WEIGHT = 2**17
@@ -95,6 +101,7 @@ class _Model:
     cp: cp_model.CpModel
     chosen: Sequence[_Chosen]
     step: Expression
+    ceiling: int
     paths: Paths
 
 
@@ -119,7 +126,7 @@ def solve(
     ``patience`` ran out. Raises SolverStoppedError when that left no layout at all.
     """
     model = _model(menus, layers, ceiling, limit_ticks, paths or Paths())
-    work, best = _MOST_WORK, None
+    work, best, asked = _MOST_WORK, None, 0
     while True:
         try:
             answer = _answer(model, work, patience)
@@ -133,7 +140,9 @@ def solve(
         if answer.stopped or answer.objective >= _objective(best):
             return replace(best, bound_ticks=min(best.step_ticks, answer.objective // _TIME_WEIGHT))
         _add_longest_paths(model, answer.solution)
-        work -= answer.work
+        if asked >= _ASKED:
+            _add_whole_form(model, answer.solution)
+        work, asked = work - answer.work, asked + 1
 
 
 def _objective(solution: Solution) -> int:
@@ -156,7 +165,7 @@ def _model(menus: Sequence[Menu], layers: int, ceiling: int, limit_ticks: int, p
     step = cp_model.LinearExpr.sum([_step(cp, c, ceiling, paths) for c in chosen])
     cp.add(step <= ceiling)
     cp.minimize(_TIME_WEIGHT * step + memory)
-    return _Model(cp, chosen, step, paths)
+    return _Model(cp, chosen, step, ceiling, paths)
 
 
 def _literals(cp: cp_model.CpModel, menu: Menu, index: int, ceiling: int) -> _Chosen:
@@ -193,12 +202,7 @@ def _step(cp: cp_model.CpModel, chosen: _Chosen, ceiling: int, paths: Paths) -> 
     if menu.fixed:
         return step_ticks(menu, [row[0] for row in menu.stages]) * chosen.pick
 
-    def largest(times: Sequence[Expression]) -> Expression:
-        longest = cp.new_int_var(0, ceiling, "longest")
-        for time in times:
-            cp.add(longest >= time)
-        return longest
-
+    largest = partial(_largest, cp, ceiling)
     tail = largest(chosen.by_stage("tail_ticks"))
     if chosen.busy is None:
         forward, backward = chosen.by_stage("forward_ticks"), chosen.by_stage("backward_ticks")
@@ -207,6 +211,14 @@ def _step(cp: cp_model.CpModel, chosen: _Chosen, ceiling: int, paths: Paths) -> 
     for passes in paths.of(menu.schedule):
         _takes_at_least(cp, chosen, chosen.busy, passes)
     return cp_model.LinearExpr.sum([chosen.busy, tail])
+
+
+def _largest(cp: cp_model.CpModel, ceiling: int, times: Sequence[Expression]) -> Expression:
+    """Return a variable that is no less than any of ``times``."""
+    longest = cp.new_int_var(0, ceiling, "longest")
+    for time in times:
+        cp.add(longest >= time)
+    return longest
 
 
 def _paced_by_the_slowest(
@@ -246,6 +258,16 @@ def _add_longest_paths(model: _Model, solution: Solution) -> None:
         passes = model.paths.add(menu.schedule, forward, backward)
         if passes is not None:
             _takes_at_least_everywhere(model, menu.schedule, passes)
+
+
+def _add_whole_form(model: _Model, solution: Solution) -> None:
+    """Add the closed form of ``solution``'s schedule, from which no path is missing, to its candidates."""
+    schedule = model.chosen[solution.candidate].menu.schedule
+    for c in model.chosen:
+        if c.busy is not None and c.menu.schedule == schedule:
+            forward, backward = c.by_stage("forward_ticks"), c.by_stage("backward_ticks")
+            largest = partial(_largest, model.cp, model.ceiling)
+            model.cp.add(c.busy >= schedule.time(forward, backward, largest))
 
 
 def _takes_at_least_everywhere(model: _Model, schedule: Schedule, passes: Passes) -> None:

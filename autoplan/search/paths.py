@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from autoplan.search.group import Schedule
 
-__all__ = ["Passes", "Paths", "longest_path", "usual_paths"]
+__all__ = ["Passes", "Paths", "longest_path", "steady_rounds", "usual_paths"]
 
 #: Forwards [0] and backwards [1] of each stage on a path, shape [2, p].
 Passes: TypeAlias = NDArray[np.int64]
@@ -82,10 +82,16 @@ def usual_paths(schedule: Schedule) -> list[Passes]:
         alone = np.zeros((2, p), dtype=np.int64)
         alone[:, :s], alone[:, s] = 1, chunks
         paths.append(alone)
-        steady = chunks - 2 - (p - 1 - s if schedule.v == 1 else 2 * (p - 1 - s))
+        steady = steady_rounds(schedule, s)
         if steady >= (schedule.v - 1) * p:
             around = np.ones((2, p), dtype=np.int64)
             around[:, s:] = 2
             around[:, s] += steady
             paths.append(around)
     return paths
+
+
+def steady_rounds(schedule: Schedule, s: int) -> int:
+    """Return how many chunks stage ``s`` passes on the path around it, beside two as all behind it."""
+    behind = schedule.p - 1 - s
+    return schedule.m * schedule.v - 2 - (behind if schedule.v == 1 else 2 * behind)

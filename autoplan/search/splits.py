@@ -2,12 +2,14 @@
 
 Notation (this file only)::
 
-    t_s  ticks of stage s for one microbatch       p  stages       m  microbatches
+    t_s  ticks of stage s for one chunk            p  stages       m  microbatches
     U_s  sum of t from stage s on, so that U_0 is the sum of all
+    r_s  chunks that stage s passes on the path around it (``paths.steady_rounds``)
 
-Under 1F1B with m > p, a step takes at least U_0 + max over s of (U_s + (m-1-p+s) t_s) and the least tail,
-and most layouts take no longer (``paths.usual_paths``). For a limit on the maximum, the least U_0 follows
-stage by stage from the last. What is left out here is left out by a bound in whole ticks: the solver's menu
+Under 1F1B with m > p, a step takes at least U_0 + max over s of (U_s + r_s t_s) and the least tail, and most
+layouts take no longer (``paths.usual_paths``); interleaved ones with m > p take longer where forward and
+backward are slowest on different stages. For a limit on the maximum, the least U_0 follows stage by stage
+from the last. What is left out here is left out by a bound in whole ticks: the solver's menu
 stays complete for every layout as fast as the one known.
 """
 
@@ -18,6 +20,7 @@ from dataclasses import replace
 
 from autoplan.search.menus import Menu, Option
 from autoplan.search.model import step_ticks
+from autoplan.search.paths import steady_rounds
 
 __all__ = ["least_behind", "quick_step", "without_slow"]
 
@@ -64,16 +67,17 @@ def least_behind(menu: Menu, layers: int, busy: int) -> list[int]:
 
 def _applies(menu: Menu) -> bool:
     s = menu.schedule
-    return s.v == 1 and not s.gpipe and s.m > s.p > 1 and not menu.fixed
+    around = steady_rounds(s, 0) >= (s.v - 1) * s.p
+    return around and not s.gpipe and s.m > s.p > 1 and not menu.fixed
 
 
 def _rounds(menu: Menu, s: int) -> int:
     """Return how often a stage's own time counts in the maximum, beside U_s."""
-    return menu.schedule.m - 1 - menu.schedule.p + s
+    return steady_rounds(menu.schedule, s)
 
 
 def _sums(menu: Menu, layers: int, most: int) -> list[_Sums]:
-    """Return the least U_s for each number of layers held from s on, with U_s + (m-1-p+s) t_s <= ``most``."""
+    """Return the least U_s for each number of layers held from s on, with U_s + r_s t_s <= ``most``."""
     fewest, largest = 0, 0
     ranges = []
     for row in menu.stages:
@@ -120,7 +124,7 @@ def _least_sum(menu: Menu, layers: int, most: int) -> list[Option] | None:
 
 
 def _paced(menu: Menu, options: list[Option]) -> int:
-    """Return max over s of U_s + (m-1-p+s) t_s."""
+    """Return max over s of U_s + r_s t_s."""
     total, most = 0, 0
     for s in reversed(range(len(options))):
         total += options[s].both_ticks
@@ -130,8 +134,8 @@ def _paced(menu: Menu, options: list[Option]) -> int:
 
 def _kept(menu: Menu, layers: int, sums: list[_Sums], busy: int, pace: int) -> tuple[tuple[Option, ...], ...]:
     """Return options on some split whose sum and whose maximum, here, leave it within ``busy``."""
-    schedule = menu.schedule
-    paced = (schedule.m - 1 - schedule.p) * pace
+    # For the slowest stage q, U_q + q t_q is at least U_0, and r_q at least r_0 + q.
+    paced, chunks = _rounds(menu, 0) * pace, menu.schedule.m * menu.schedule.v
     before: dict[int, int] = {0: 0}
     stages = []
     for s, row in enumerate(menu.stages):
@@ -145,7 +149,7 @@ def _kept(menu: Menu, layers: int, sums: list[_Sums], busy: int, pace: int) -> t
                     continue
                 here = behind + o.both_ticks
                 rest = max(here + _rounds(menu, s) * o.both_ticks, ticks + here + paced)
-                if ticks + here + rest <= busy:
+                if max(ticks + here + rest, ticks + chunks * o.both_ticks) <= busy:
                     kept[o] = None
                     reached[now] = min(ticks + o.both_ticks, reached.get(now, busy))
         before = reached

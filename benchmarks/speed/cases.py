@@ -32,5 +32,9 @@ CASES = (
     Case("llama3-8b-8x-a100", 8, 2.0),
     Case("llama3-70b-64x-h100", 64, None),
     Case("gpt3-175b-128x-a100", 128, None),
-    Case("llama3.1-405b-1024x-h100", 1024, 10.0),
+    Case("gpt3-175b-512x-a100", 512, None),
+    Case("gpt3-175b-1024x-a100", 1024, 10.0),
+    Case("llama3.1-405b-1024x-h100", 1024, None),
+    Case("llama3.1-405b-4096x-h100", 4096, None),
+    Case("llama3.1-405b-16384x-h100", 16384, 20.0),
 )

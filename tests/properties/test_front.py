@@ -207,8 +207,8 @@ def all_points(job: Job, own=(), most: int = MOST_LAYOUTS) -> list[tuple[float, 
             if own:
                 filled = (with_stages(layout, layers, mix) for mix in choices)
                 choices = [m for m, x in zip(choices, filled, strict=True) if all(keeps(x) for keeps in own)]
-                if not choices:
-                    continue
+            if not choices:
+                continue
             chosen = np.array(choices, dtype=float)
             held = np.array(layers, dtype=float)
             s, f = chosen[..., 0], chosen[..., 1]
