@@ -58,11 +58,11 @@ def test_the_table_names_every_case_it_was_given(measured):
     assert "pricing all" in printed
 
 
-def test_cases_reach_from_2_to_1024_devices():
+def test_cases_reach_from_2_to_16384_devices():
     """The frozen cases are there, with the devices they promise."""
     from autoplan import load_job
 
-    assert [case.devices for case in CASES] == [2, 8, 64, 128, 1024]
+    assert [case.devices for case in CASES] == [2, 8, 64, 128, 512, 1024, 1024, 4096, 16384]
     assert [load_job(case.path).cluster.devices for case in CASES] == [case.devices for case in CASES]
 
 
