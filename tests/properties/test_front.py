@@ -26,8 +26,8 @@ from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAt
 from autoplan.schema.question import PriceSpec
 from autoplan.search.answer import search
 
-INSTANCES = 240
-OWN_INSTANCES = 120
+INSTANCES = 160
+OWN_INSTANCES = 60
 SPARSE_INSTANCES = 40
 MOST_LAYOUTS = 60_000
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
