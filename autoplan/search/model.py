@@ -6,8 +6,8 @@
 
 Minimise the step time, and among equal times the peak memory. The time of a schedule is that of its longest
 path. Rows hold the paths that usually are; where the answer's own longest path is another, a row for it is
-added, and the question asked again, until the answer takes as long as the rows say. A schedule that needs
-more than a few gets its whole form, with a variable for each maximum.
+added, with those of layouts like it and the schedule's whole form, a variable for each of its maxima, and the
+question asked again, until the answer takes as long as the rows say.
 """
 
 from __future__ import annotations
@@ -53,10 +53,6 @@ _LOOK_SECONDS = 0.05
 
 #: Variables up to which a solve takes milliseconds, so that nobody needs to stop it.
 _QUICK = 400
-
-#: Times that a question is asked by rows of single paths before the form of a schedule that needs more is
-#: written out: it has a variable for each of its maxima, which small models do not need.
-_ASKED = 2
 
 #: Memory stands below time in the objective: memory ticks are at most 2**16.
 _TIME_WEIGHT = 2**17
@@ -126,7 +122,7 @@ def solve(
     ``patience`` ran out. Raises SolverStoppedError when that left no layout at all.
     """
     model = _model(menus, layers, ceiling, limit_ticks, paths or Paths())
-    work, best, asked = _MOST_WORK, None, 0
+    work, best = _MOST_WORK, None
     while True:
         try:
             answer = _answer(model, work, patience)
@@ -140,9 +136,8 @@ def solve(
         if answer.stopped or answer.objective >= _objective(best):
             return replace(best, bound_ticks=min(best.step_ticks, answer.objective // _TIME_WEIGHT))
         _add_longest_paths(model, answer.solution)
-        if asked >= _ASKED:
-            _add_whole_form(model, answer.solution)
-        work, asked = work - answer.work, asked + 1
+        _add_whole_form(model, answer.solution)
+        work -= answer.work
 
 
 def _objective(solution: Solution) -> int:
