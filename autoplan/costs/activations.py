@@ -26,7 +26,14 @@ from autoplan.costs.parameters import expert_share
 from autoplan.costs.weights import padded_vocabulary
 from autoplan.schema.job import Job
 
-__all__ = ["Saved", "element_bytes", "logit_columns", "saved_bytes_per_token", "sequence_split"]
+__all__ = [
+    "Saved",
+    "dropout_masks",
+    "element_bytes",
+    "logit_columns",
+    "saved_bytes_per_token",
+    "sequence_split",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +141,21 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
         full=np.minimum(full, none),
         mlp=mlp + _product_input(job, e, t, whole),
         entry=e * job.model.hidden_size / whole,
-        embedding_mask=_mask(job) * job.model.hidden_size / whole,
+        embedding_mask=dropout_masks(job) * job.model.hidden_size / whole,
         head_inputs=_product_input(job, e, t, whole) + _norm_copies(job, e, whole, norms=1),
     )
 
 
-def _mask(job: Job) -> float:
+def dropout_masks(job: Job) -> float:
+    """Return 1 where a block drops values out and keeps the masks [byte of an element], 0 where not.
+
+    >>> from autoplan.catalog import load_job
+    >>> dropout_masks(load_job("gpt3-175b-128x-a100")), dropout_masks(load_job("llama3-8b-8x-a100"))
+    (1.0, 0.0)
+
+    Leaves out: a probability of zero, which the job does not tell.
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.1, masks of one byte.
+    """
     # Gated blocks of today train without dropout, GPT blocks with it where the stack keeps masks.
     return 1.0 if job.stack.block.dropout and not job.model.gated else 0.0
 
@@ -169,7 +185,7 @@ def _outside(job: Job, e: float, t: Array, whole: Array) -> Array:
     model = job.model
     norms = 4 if model.post_norms else 2
     shared = 1 if model.parallel_block and model.shared_block_norm else 2
-    local = (norms * e + 2.0 * _mask(job)) * model.hidden_size / whole
+    local = (norms * e + 2.0 * dropout_masks(job)) * model.hidden_size / whole
     return local + _norm_copies(job, e, whole, norms=norms) + shared * _product_input(job, e, t, whole)
 
 
@@ -203,7 +219,7 @@ def _core_attention(job: Job, e: float, t: Array) -> Array:
     """Scores in memory, softmax and mask, or the flash kernel's one number a head."""
     if job.stack.block.attention != "eager":
         return 4.0 * job.model.heads / t
-    scores = 2 * e + 1 if _mask(job) else e
+    scores = 2 * e + 1 if dropout_masks(job) else e
     return scores * job.model.heads * job.workload.sequence_length / t
 
 

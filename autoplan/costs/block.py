@@ -16,24 +16,19 @@ for each: the input gradient (m, k, n) and the weight gradient (k, n, m). After 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoplan.costs.activations import sequence_split
+from autoplan.costs.activations import dropout_masks, sequence_split
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.collectives import Group, collective_seconds
 from autoplan.costs.context import attention_steps, context_times, step_kernel_seconds
-from autoplan.costs.experts import (
-    exchange_seconds,
-    expert_elements,
-    expert_kernels,
-    expert_products,
-    rows_per_token,
-)
-from autoplan.costs.latent import head_widths, latent_elements, latent_products
+from autoplan.costs.elementwise import DROPOUT_TRIPS, stream_times
+from autoplan.costs.experts import exchange_seconds, expert_kernels, expert_products
+from autoplan.costs.latent import head_widths, latent_products
 from autoplan.costs.machine import Machine
-from autoplan.costs.operations import Product, gemm_seconds, stream_seconds
+from autoplan.costs.operations import Product, beside_seconds, gemm_seconds, stream_seconds
 from autoplan.costs.parameters import expert_share
 from autoplan.costs.scope import tokens_of
 from autoplan.costs.traffic import OPERATIONS, Calls, tensor_calls
@@ -45,8 +40,6 @@ __all__ = ["BlockTimes", "block_times", "mean_keys", "tensor_group", "tensor_sec
 
 #: Kernels of backward over those of forward: a product has two gradients, most others one.
 _BACKWARD_KERNELS = 2
-#: Kernels of a layer besides matrix products and attention: norms, rotation, activation, additions.
-_SMALL_KERNELS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +96,7 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
         forward_gemm = forward_gemm + _forward_seconds(trained, machine)
         backward_gemm = backward_gemm + _input_seconds(trained, machine)
     attention = _attention(job, candidates, machine)
-    stream, stream_backward = _streams(job, tokens, candidates, machine)
+    stream, stream_backward = stream_times(job, tokens, candidates, machine)
     # The host launches kernels one by one; a device that is faster waits for it.
     launches = (job.stack.block.kernels + expert_kernels(job, candidates)) * machine.host_launch
     forward, waits = _paced(forward_gemm + attention.forward + stream, attention.wait_forward, launches)
@@ -125,7 +118,7 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
         selective=attention.forward if core else stream,
         full=forward,
         tensor_forward=tensor_seconds(job, candidates, machine, calls.forward),
-        tensor_backward=tensor_seconds(job, candidates, machine, calls.backward),
+        tensor_backward=_tensor_backward(job, candidates, machine, calls.backward),
         tensor_full=tensor_seconds(job, candidates, machine, calls.again),
         context_forward=waits,
         context_backward=waits_backward,
@@ -147,15 +140,47 @@ def _products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
     model, t = job.model, candidates.tp.astype(np.float64)
     dense = 1.0 - expert_share(model)
     h = np.asarray(float(model.hidden_size))
-    q = model.heads * model.head_dim / t
-    k = np.maximum(model.kv_heads / t, 1.0) * model.head_dim
     f = model.ffn_size / t
     up = 2 * f if model.gated else f
-    attention = [Product(tokens, q + 2 * k, h), Product(tokens, h, q)]
+    attention = [_packed_product(model, tokens, t), Product(tokens, h, model.heads * model.head_dim / t)]
     if model.mla is not None:
         attention = latent_products(model, tokens, t, sequence_split(candidates))
     mlp = [Product(tokens, up, h, dense), Product(tokens, h, f, dense)] if dense else []
     return [*attention, *mlp, *expert_products(job, tokens, candidates)]
+
+
+def _tensor_backward(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:
+    """Return what is exposed of the collectives of backward [s], shape [C].
+
+    Where the stack does so, the gradient of a column-split product's input is reduced while the gradient of
+    its weight is computed.
+    """
+    if not machine.overlap.tensor_backward or job.adapters:
+        return tensor_seconds(job, candidates, machine, calls)
+    none = np.zeros(len(candidates))
+    gathers = replace(calls, reduce_scatter=none, all_reduce=none)
+    reduces = replace(calls, all_gather=none, regathers=none)
+    computed = _weight_seconds(_column_products(job, candidates), machine)
+    reduced = tensor_seconds(job, candidates, machine, reduces)
+    exposed = beside_seconds(computed, reduced, machine.overlap.interference) - computed
+    return tensor_seconds(job, candidates, machine, gathers) + exposed
+
+
+def _column_products(job: Job, candidates: Candidates) -> list[Product]:
+    """The products that are split by columns and reduce the gradient of their input."""
+    model, t = job.model, candidates.tp.astype(np.float64)
+    tokens, h = tokens_of(job, candidates), np.asarray(float(model.hidden_size))
+    up = (2 if model.gated else 1) * model.ffn_size / t
+    mlp = Product(tokens, up, h, 1.0 - expert_share(model))
+    if model.mla is not None:
+        return [*latent_products(model, tokens, t, sequence_split(candidates))[-3:-1], mlp]
+    return [_packed_product(model, tokens, t), mlp]
+
+
+def _packed_product(model: ModelSpec, tokens: Array, t: Array) -> Product:
+    """The product that makes queries, keys and values."""
+    keys = np.maximum(model.kv_heads / t, 1.0) * model.head_dim
+    return Product(tokens, model.heads * model.head_dim / t + 2 * keys, np.asarray(float(model.hidden_size)))
 
 
 def _adapter_products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
@@ -243,10 +268,10 @@ def _attention(job: Job, candidates: Candidates, machine: Machine) -> _Attention
 
 
 def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> _Attention:
-    """Two batched products over all s^2 scores, and the scores' trips through memory.
+    """Two batched products over all s^2 scores, and the scores' trips through memory between them.
 
-    A score is written by the product, read and written by mask with softmax, then by dropout, which writes
-    its mask, too, and is read by the second product: 7 trips of 2 bytes forward and as many backward.
+    The products write and read scores themselves. Between them a fused kernel masks, scales and takes the
+    softmax: it reads and writes them, backward it reads two and writes one. Dropout has trips of its own.
     """
     model, s = job.model, job.workload.sequence_length
     matrices = candidates.microbatch * np.maximum(1.0, model.heads / candidates.tp)
@@ -256,90 +281,11 @@ def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> _Att
     # Batched products fill the device together: priced as one tall product.
     first = gemm_seconds(matrices * length, length, wide, machine)
     second = gemm_seconds(matrices * length, narrow, length, machine)
-    softmax = stream_seconds(7 * machine.element_bytes * scores, machine, calls=3)
+    dropped = DROPOUT_TRIPS * dropout_masks(job)
+    forward = stream_seconds((2.0 + dropped) * machine.element_bytes * scores, machine, calls=2)
+    backward = stream_seconds((3.0 + dropped) * machine.element_bytes * scores, machine, calls=2)
     none = np.zeros(len(candidates))
-    return _Attention(first + second + softmax, 2 * (first + second) + softmax, none, none)
-
-
-def _streams(job: Job, tokens: Array, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
-    """Return the memory-bound time of a layer, forward and backward.
-
-    Elements moved for each token by norms, two residual additions (3h each, and as much when their
-    gradients are added), rotation and activation; see ``_Trips``. Experts add theirs, latents take the place
-    of the rotation.
-    """
-    model, e, policy = job.model, machine.element_bytes, job.stack.experts
-    trips = _Trips.of(job)
-    share = expert_share(model)
-    t = candidates.tp.astype(np.float64)
-    whole = np.where(candidates.sequence_parallel == 1, t, 1.0)
-    h = model.hidden_size / whole
-    turned = model.heads / t + np.maximum(model.kv_heads / t, 1.0) if model.positions == "rope" else 0.0 * t
-    rotated = turned * model.head_dim if model.mla is None else 0.0 * t
-    f = (1.0 - share) * model.ffn_size / t
-    norms = 4 if model.post_norms else 2
-    forward = (norms * trips.norm + 6) * h + trips.rotation * rotated + trips.activation * f
-    backward = (norms * trips.norm_back + 6) * h + trips.rotation_back * rotated + trips.activation_back * f
-    if model.mla is not None:
-        forward = forward + latent_elements(model, t, whole, trips.norm)
-        backward = backward + latent_elements(model, t, whole, trips.norm_back)
-    if share:
-        forward = forward + expert_elements(job, candidates, trips.activation)
-        backward = backward + expert_elements(job, candidates, trips.activation_back)
-    if job.precision == "fp8" and not job.stack.block.fused_casts:
-        casts = _cast_elements(job, candidates)
-        forward, backward = forward + casts[0], backward + casts[1]
-    traffic = e * tokens * job.stack.block.elementwise_traffic.value
-    calls = _SMALL_KERNELS + (share * policy.kernels if policy else 0.0)
-    return (
-        stream_seconds(traffic * forward, machine, calls=calls),
-        stream_seconds(traffic * backward, machine, calls=calls),
-    )
-
-
-def _cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
-    """Elements moved for a token to cast what 8-bit products read: forward their inputs, backward gradients.
-
-    Each is read in 16 bits and written in 8, as it is and transposed: two elements of 16 bits.
-    """
-    model, t = job.model, candidates.tp.astype(np.float64)
-    share, rows = expert_share(model), rows_per_token(job, candidates)
-    h, q = np.asarray(float(model.hidden_size)), model.heads * model.head_dim / t
-    f = (1.0 - share) * model.ffn_size / t
-    k = model.kv_heads * model.head_dim / np.minimum(t, model.kv_heads)
-    if model.moe is not None:
-        inner = rows * model.moe.expert_ffn_size / candidates.etp + model.moe.shared_expert_ffn_size / t
-        f, h = f + share * inner, h + share * rows * h / 2
-    up = 2 if model.gated else 1
-    return 2 * (2 * h + q + f), 2 * (2 * h + q + 2 * k + up * f)
-
-
-@dataclass(frozen=True, slots=True)
-class _Trips:
-    """Elements of 16 bits moved for each element that an operation works on, read and written.
-
-    Fused: a norm reads and writes its element, backward reads two and writes one; a rotation reads and
-    writes; a gated activation reads two and writes one, backward reads three and writes two. Unfused, each
-    step of the formula is a kernel: an RMSNorm casts to fp32, squares, averages, scales, casts and weighs
-    (36 bytes, backward 64); a rotation casts, multiplies and casts (20 bytes); SiLU and product are two.
-    """
-
-    norm: float
-    norm_back: float
-    rotation: float
-    rotation_back: float
-    activation: float
-    activation_back: float
-
-    @staticmethod
-    def of(job: Job) -> _Trips:
-        """Return the trips of the job's block."""
-        block, model = job.stack.block, job.model
-        # A LayerNorm or a GELU is one kernel in every stack.
-        norm = (2.0, 3.0) if block.fused_norms or model.norm == "layernorm" else (18.0, 32.0)
-        rotation = (2.0, 2.0) if block.fused_rotation else (10.0, 10.0)
-        gated = (3.0, 5.0) if block.fused_activation else (5.0, 9.0)
-        return _Trips(*norm, *rotation, *(gated if model.gated else (2.0, 3.0)))
+    return _Attention(first + second + forward, 2 * (first + second) + backward, none, none)
 
 
 def tensor_group(candidates: Candidates) -> Group:

@@ -66,6 +66,7 @@ class Overlap:
 
     gradient_reduce: bool
     parameter_gather: bool
+    tensor_backward: bool
     pipeline: bool
     everything: bool
     interference: float
@@ -133,7 +134,7 @@ def _gemm_rate(kernels: KernelSpec, peak: float) -> Rate:
     curve, table = kernels.gemm, kernels.gemm_table
     sustained = peak * curve.sustained_share.value
     if table is not None:
-        return Rate(sustained, (), table.launch, gemm_grid(table))
+        return Rate(sustained, (), table.launch, gemm_grid(table, half_inner=curve.half_k.value))
     halves = (curve.half_m.value, curve.half_n.value, curve.half_k.value)
     return Rate(sustained * curve.ceiling.value, halves, curve.launch.value)
 
@@ -194,6 +195,7 @@ def _overlap(stack: StackSpec) -> Overlap:
     return Overlap(
         gradient_reduce=policy.gradient_reduce,
         parameter_gather=policy.parameter_gather,
+        tensor_backward=policy.tensor_backward,
         pipeline=policy.pipeline,
         everything=False,
         interference=policy.interference.value,
@@ -240,6 +242,7 @@ def ideal(machine: Machine, job: Job) -> Machine:
         overlap=Overlap(
             gradient_reduce=True,
             parameter_gather=True,
+            tensor_backward=True,
             pipeline=True,
             everything=True,
             interference=0.0,
@@ -260,6 +263,7 @@ def serial(machine: Machine) -> Machine:
     alone = Overlap(
         gradient_reduce=False,
         parameter_gather=False,
+        tensor_backward=False,
         pipeline=False,
         everything=False,
         interference=1.0,

@@ -233,9 +233,12 @@ def _microbatch_traffic(
 def _scattered_seconds(context: _Context, size: Array, ranks: _Ranks) -> Array:
     """Return the seconds to reduce ``size`` bytes of gradients to what each rank keeps, shape as ``size``.
 
-    A reduce-scatter among the ranks that share state, and an all-reduce of its result over copies.
+    A reduce-scatter among the ranks that share state, and an all-reduce of its result over copies; an
+    all-reduce over everyone in a stack that reduces gradients whole.
     """
     links, group = context.machine.links, ranks.shard
+    if context.job.stack.overlap.reduces_whole:
+        return collective_seconds("all_reduce", size, ranks.everyone, links)
     inside = collective_seconds("reduce_scatter", size, group, links)
     return inside + collective_seconds("all_reduce", size / group.ranks, ranks.copies, links)
 
@@ -372,16 +375,19 @@ def _tails(context: _Context) -> dict[str, Array]:
 def _update_seconds(context: _Context, part: Part) -> Array:
     """Return the optimizer step's seconds for one parameter of ``part`` on a rank, shape [C, 1].
 
-    Every state is read and written, the gradient read twice (norm and update), the parameter written. State
-    in host memory is updated there: the gradient goes down and the parameter up the host link, then the
-    same traffic runs at the host's rate (Ren et al. 2021, arXiv 2101.06840).
+    Every state is read and written, the gradient read for its norm, read and written to be clipped and read
+    again for the update; the parameter is written from the master copy. Gradients that persist are set to
+    zero, on each rank all of them. State in host memory is updated there: the gradient goes down and the
+    parameter up the host link, then the same traffic runs at the host's rate (Ren et al. 2021, arXiv
+    2101.06840).
     """
     job, scope = context.job, context.scope
     memory = job.stack.memory
     states, _ = state_bytes(job.optimizer, memory)
-    moved = 2.0 * states + 2.0 * memory.gradient_bytes + memory.parameter_bytes
+    moved = 2.0 * states + 4.0 * memory.gradient_bytes + memory.master_bytes + memory.parameter_bytes
     sharded = flag(scope.zero >= 1)
-    device = stream_seconds(scope.spread(sharded, moved, part), context.machine, calls=0)
+    zeroed = float(memory.gradient_bytes) if memory.gradients_persist else 0.0
+    device = stream_seconds(scope.spread(sharded, moved, part) + zeroed, context.machine, calls=0)
     copied = scope.spread(sharded, float(memory.gradient_bytes + memory.gathered_bytes), part)
     there = scope.spread(sharded, moved, part) / context.machine.host_update
     host = copied / context.machine.host_link + there

@@ -56,10 +56,14 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GemmGrid:
-    """Share of peak of matrix products over A and k, and what rounds m n up to A."""
+    """Share of peak of matrix products over A and k, and what rounds m n up to A.
+
+    ``half_inner`` is the inner width at which a product reaches half of its rate.
+    """
 
     shares: Grid
     waves: WaveRounding | None
+    half_inner: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,15 +123,17 @@ def within(table: Grid, *extents: ArrayLike) -> Mask:
     return inside
 
 
-def gemm_grid(table: GemmTable) -> GemmGrid:
+def gemm_grid(table: GemmTable, *, half_inner: float = 0.0) -> GemmGrid:
     """Return ``table`` made ready for ``gemm_efficiency``."""
-    return GemmGrid(grid([table.outputs, table.inner], table.shares), table.waves)
+    return GemmGrid(grid([table.outputs, table.inner], table.shares), table.waves, half_inner)
 
 
 def gemm_efficiency(m: ArrayLike, n: ArrayLike, k: ArrayLike, table: GemmGrid) -> Array:
     """Return the share of peak that [m, k] times [k, n] reaches while compute limits it.
 
-    e = e(A, k) m n / A; the time 2 m n k / (P e) never falls when m, n or k grows.
+    e = e(A, k) m n / A, and below the least inner width k0 of the table e(A, k0) (1 + x/k0) / (1 + x/k) with
+    the half width x, as a product that short fills and empties its pipeline as often. The time
+    2 m n k / (P e) never falls when m, n or k grows.
 
     Leaves out: memory traffic, which the caller holds against it; transposed layouts; which of m and n
     is the larger (2 % of the time in the median of the sweeps, 10 % in one of ten).
@@ -135,7 +141,9 @@ def gemm_efficiency(m: ArrayLike, n: ArrayLike, k: ArrayLike, table: GemmGrid) -
     m, n, k = (np.asarray(x, dtype=np.float64) for x in (m, n, k))
     outputs = _with_idle_parts(m, n, table.waves)
     efficiency: Array = interpolated(table.shares, outputs, k) * (m * n / outputs)
-    return efficiency
+    least = np.exp(table.shares.axes[1][0])
+    short: Array = (1.0 + table.half_inner / least) / (1.0 + table.half_inner / np.minimum(k, least))
+    return efficiency * short
 
 
 def gemm_inside(m: ArrayLike, n: ArrayLike, k: ArrayLike, table: GemmGrid) -> Mask:

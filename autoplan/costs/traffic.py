@@ -130,7 +130,7 @@ def _routed_only(job: Job) -> bool:
 
 def _column_products(job: Job) -> int:
     """Return the products of a layer that are split along their outputs: qkv as one or three, up, gate."""
-    packed = job.stack.block.packed_qkv_kept
+    packed = job.stack.block.packed_qkv or job.stack.block.packed_qkv_kept
     return (1 if packed else 3) + (2 if job.model.gated else 1)
 
 
@@ -237,6 +237,7 @@ def _data_bytes(scope: Scope, layers: Array) -> dict[str, Array]:
     whole = m if job.stack.overlap.every_microbatch else np.ones_like(m)
     updated = several * (1 - sharded) * column(scope.candidates.zero >= 1)
     scattered = several * column(scope.candidates.zero >= 1)
+    scattered = scattered * float(not job.stack.overlap.reduces_whole)
     copies = flag(replica_group(scope.candidates).ranks > 1)
     return {
         "all_gather": gathers + updated * c * trained,

@@ -145,6 +145,7 @@ class BlockPolicy(Frozen):
         default=False, description="under fp8 the kernel before a product writes its 8-bit input"
     )
     packed_qkv_kept: bool = Field(description="the packed qkv output stays alive beside rotated q and k")
+    packed_qkv: bool = Field(default=False, description="queries, keys and values are one product")
     norm_copy_bytes: int = Field(
         default=0, ge=0, le=8, description="copy that a norm keeps beside its input, an element"
     )
@@ -198,9 +199,16 @@ class OverlapPolicy(Frozen):
     messages: int = Field(
         default=1, ge=1, le=64, description="collectives in which a layer is gathered or reduced"
     )
+    tensor_backward: bool = Field(
+        default=False,
+        description="a column-split product reduces its input's gradient while it computes its weight's",
+    )
     gradient_bytes: int = Field(ge=1, le=4, description="bytes of a gradient on the wire")
     every_microbatch: bool = Field(
         default=False, description="whole gradients are reduced after every microbatch, not once a step"
+    )
+    reduces_whole: bool = Field(
+        default=False, description="gradients are reduced whole to every rank, also where state is shared"
     )
     bucket: SourcedBytes = Field(description="size of a gradient bucket; the last one is exposed")
 

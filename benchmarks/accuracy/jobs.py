@@ -14,13 +14,14 @@ from autoplan.catalog import entry_names, kernels_for, load_entry, stack
 from autoplan.errors import CatalogError
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import Cluster, Job, Precision, RoutingSpec, Workload
+from autoplan.schema.layout import even_stages
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, SlidingWindow
 from autoplan.schema.stack import StackSpec
 from benchmarks.accuracy.runs import Hardware, Run, RunLayout
 from benchmarks.policies import PURE_BF16, with_block, with_memory, with_overlap, with_rules
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
-__all__ = ["job_of", "sequence_parallel"]
+__all__ = ["job_of", "sequence_parallel", "stage_layers"]
 
 #: The node that a device is usually found in. Another node of the catalogue with the run's number
 #: of devices is taken where there is one.
@@ -49,6 +50,12 @@ _STACKS: Final = {
     "other: oneflow gpt 0.3.5": "megatron-lm",  # a port of Megatron-LM's GPT of its day
     "other: hf trainer ddp": "ddp",
     "other: hf trainer + deepspeed": "deepspeed",
+}
+
+#: What a stack counts as layers before and after them when it splits a pipeline evenly. Left out: nothing.
+_COUNTED: Final = {
+    # Embedding; last norm and output layer: Aleph-Alpha/scaling, transformer/model/model.py.
+    "megatron-like": (1, 2),
 }
 
 #: Stacks that split sequences beside tensors unless told not to; the others have it off by default.
@@ -348,6 +355,17 @@ def _permitted(found: StackSpec, layout: RunLayout) -> StackSpec:
         schedules=("1f1b", "gpipe", "interleaved"),
         uneven_stages=True,
     )
+
+
+def stage_layers(run: Run, layers: int) -> tuple[int, ...]:
+    """Return the layers of each stage of ``run``: as even as its stack makes them."""
+    before, after = _COUNTED.get(run.stack, (0, 0))
+    stages = run.layout.pp
+    if stages == 1 or not (before or after):
+        return even_stages(layers, stages, run.layout.vpp)
+    share, longer = divmod(before + layers + after, stages)
+    counted = [share + (stage < longer) for stage in range(stages)]
+    return (counted[0] - before, *counted[1:-1], counted[-1] - after)
 
 
 def sequence_parallel(run: Run) -> bool:

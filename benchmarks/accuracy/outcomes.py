@@ -15,8 +15,8 @@ from autoplan.errors import AutoplanError, LayoutError
 from autoplan.planning import evaluate
 from autoplan.plans import Plan
 from autoplan.schema.job import Job
-from autoplan.schema.layout import Layout, even_stages
-from benchmarks.accuracy.jobs import job_of, sequence_parallel
+from autoplan.schema.layout import Layout
+from benchmarks.accuracy.jobs import job_of, sequence_parallel, stage_layers
 from benchmarks.accuracy.runs import Run, RunLayout
 from benchmarks.reading import Unreadable, read_entries
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
@@ -207,7 +207,7 @@ def _microbatches(run: Run, job: Job) -> tuple[int, ...]:
 
 def _layout(run: Run, job: Job, recompute: str, microbatch: int, zero: int) -> Layout:
     told = run.layout
-    stages = even_stages(job.model.layers, told.pp, told.vpp)
+    stages = stage_layers(run, job.model.layers)
     none = (0,) * told.pp
     return Layout(
         tp=told.tp,

@@ -158,6 +158,17 @@ def test_beyond_the_edges_the_share_stays():
     assert_allclose(gemm_efficiency([1, 2**20], [1, 2**20], [1, 2**20], table), [0.2, 0.8])
 
 
+def test_inner_widths_below_the_table_fill_the_pipeline_as_often():
+    """With a half width of 512, k = 256 takes (256 + 512)/(512 + 512) of the time of k = 512."""
+    table = gemm_grid(gemm(), half_inner=512.0)
+    k = np.array([64.0, 256.0, 512.0, 4096.0])
+
+    shares = gemm_efficiency(2048, 2048, k, table)
+    assert_allclose(shares[2:], [0.4, 0.6])
+    assert_allclose(k[1] / shares[1] / (k[2] / shares[2]), 768 / 1024)
+    assert (np.diff(k / shares) > 0).all()
+
+
 def test_inside_says_where_the_table_was_measured():
     """Both the entries of the output and the inner width must lie within the table, edges included."""
     table = gemm_grid(gemm())

@@ -1,0 +1,139 @@
+"""Time of what a layer does element by element: norms, additions, dropout, rotation, activation, casts.
+
+Notation (this file only)::
+
+    h     hidden size, of which a rank with split sequences has its share per token      [1]
+    q, k  widths of all queries and of all keys on a rank; f  inner width of the MLP     [1]
+    t     tensor-parallel degree                                                         [1]
+
+All of it moves bytes; see ``stream_times`` for what is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from autoplan.costs.activations import dropout_masks
+from autoplan.costs.arrays import Array, Candidates
+from autoplan.costs.experts import expert_elements, rows_per_token
+from autoplan.costs.latent import latent_elements
+from autoplan.costs.machine import Machine
+from autoplan.costs.operations import stream_seconds
+from autoplan.costs.parameters import expert_share
+from autoplan.schema.job import Job
+
+__all__ = ["DROPOUT_TRIPS", "stream_times"]
+
+#: Kernels of a layer besides matrix products and attention: norms, rotation, activation, additions.
+_SMALL_KERNELS = 7
+#: Trips of 16 bits that dropout makes for an element: it reads, writes, and writes or reads a mask of bytes.
+DROPOUT_TRIPS: Final = 2.5
+#: What is left of them forward where it is fused with an addition: the mask.
+_FUSED_DROPOUT = 0.5
+
+
+def stream_times(job: Job, tokens: Array, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
+    """Return the memory-bound time of a layer [s], forward and backward, each of shape [C].
+
+    Elements moved for each token by norms, two residual additions (3h each, and as much when their
+    gradients are added), rotation and activation; see ``_Trips``. Dropout before each addition is fused with
+    it forward and a kernel of its own backward. Eager attention copies its output into the order of tokens,
+    and backward the gradients of queries, keys and values into those of the packed product. Experts add
+    theirs, latents take the place of the rotation.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.machine import machine_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> machine = replace(machine_of(job), stream_bandwidth=1e12, stream_launch=0.0)
+    >>> forward, backward = stream_times(job, np.full(1, 8192.0), one, machine)
+    >>> elements = 10 * 4096 / 8 + 2 * 5 * 128 + 3 * 14336 / 8  # norms, additions; rotation; activation
+    >>> traffic = job.stack.block.elementwise_traffic.value
+    >>> bool(np.isclose(forward[0], 2 * 8192 * elements * traffic / 1e12))
+    True
+
+    Leaves out: what stays in the last-level cache.
+    Source: bytes that each kernel reads and writes; ``elementwise_traffic`` says how much more a stack moves.
+    """
+    model, e, policy = job.model, machine.element_bytes, job.stack.experts
+    trips = _Trips.of(job)
+    share = expert_share(model)
+    t = candidates.tp.astype(np.float64)
+    whole = np.where(candidates.sequence_parallel == 1, t, 1.0)
+    h = model.hidden_size / whole
+    turned = model.heads / t + np.maximum(model.kv_heads / t, 1.0) if model.positions == "rope" else 0.0 * t
+    rotated = turned * model.head_dim if model.mla is None else 0.0 * t
+    f = (1.0 - share) * model.ffn_size / t
+    norms = 4 if model.post_norms else 2
+    forward = (norms * trips.norm + 6) * h + trips.rotation * rotated + trips.activation * f
+    backward = (norms * trips.norm_back + 6) * h + trips.rotation_back * rotated + trips.activation_back * f
+    forward = forward + 2 * _FUSED_DROPOUT * dropout_masks(job) * h
+    backward = backward + 2 * DROPOUT_TRIPS * dropout_masks(job) * h
+    if job.stack.block.attention == "eager":
+        q, k = model.heads * model.head_dim / t, np.maximum(model.kv_heads / t, 1.0) * model.head_dim
+        forward = forward + 2 * q
+        backward = backward + 2 * q + 2 * (q + 2 * k)
+    if model.mla is not None:
+        forward = forward + latent_elements(model, t, whole, trips.norm)
+        backward = backward + latent_elements(model, t, whole, trips.norm_back)
+    if share:
+        forward = forward + expert_elements(job, candidates, trips.activation)
+        backward = backward + expert_elements(job, candidates, trips.activation_back)
+    if job.precision == "fp8" and not job.stack.block.fused_casts:
+        casts = _cast_elements(job, candidates)
+        forward, backward = forward + casts[0], backward + casts[1]
+    traffic = e * tokens * job.stack.block.elementwise_traffic.value
+    calls = _SMALL_KERNELS + (share * policy.kernels if policy else 0.0)
+    return (
+        stream_seconds(traffic * forward, machine, calls=calls),
+        stream_seconds(traffic * backward, machine, calls=calls),
+    )
+
+
+def _cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
+    """Elements moved for a token to cast what 8-bit products read: forward their inputs, backward gradients.
+
+    Each is read in 16 bits and written in 8, as it is and transposed: two elements of 16 bits.
+    """
+    model, t = job.model, candidates.tp.astype(np.float64)
+    share, rows = expert_share(model), rows_per_token(job, candidates)
+    h, q = np.asarray(float(model.hidden_size)), model.heads * model.head_dim / t
+    f = (1.0 - share) * model.ffn_size / t
+    k = model.kv_heads * model.head_dim / np.minimum(t, model.kv_heads)
+    if model.moe is not None:
+        inner = rows * model.moe.expert_ffn_size / candidates.etp + model.moe.shared_expert_ffn_size / t
+        f, h = f + share * inner, h + share * rows * h / 2
+    up = 2 if model.gated else 1
+    return 2 * (2 * h + q + f), 2 * (2 * h + q + 2 * k + up * f)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trips:
+    """Elements of 16 bits moved for each element that an operation works on, read and written.
+
+    Fused: a norm reads and writes its element, backward reads two and writes one; a rotation reads and
+    writes; a gated activation reads two and writes one, backward reads three and writes two. Unfused, each
+    step of the formula is a kernel: an RMSNorm casts to fp32, squares, averages, scales, casts and weighs
+    (36 bytes, backward 64); a rotation casts, multiplies and casts (20 bytes); SiLU and product are two.
+    """
+
+    norm: float
+    norm_back: float
+    rotation: float
+    rotation_back: float
+    activation: float
+    activation_back: float
+
+    @staticmethod
+    def of(job: Job) -> _Trips:
+        """Return the trips of the job's block."""
+        block, model = job.stack.block, job.model
+        # A LayerNorm or a GELU is one kernel in every stack.
+        norm = (2.0, 3.0) if block.fused_norms or model.norm == "layernorm" else (18.0, 32.0)
+        rotation = (2.0, 2.0) if block.fused_rotation else (10.0, 10.0)
+        gated = (3.0, 5.0) if block.fused_activation else (5.0, 9.0)
+        return _Trips(*norm, *rotation, *(gated if model.gated else (2.0, 3.0)))

@@ -1,0 +1,59 @@
+"""One layer against what was published of one layer, before anything of a step is added.
+
+Korthikanti et al. 2022, arXiv:2205.05198, table 4: the 22B model (48 layers of 6,144, 64 heads), sequences of
+2,048, microbatch 4, eight A100 of one node as tensor-parallel ranks, dropout, eager attention. A layer timed
+alone runs at the clock of a sweep, which hours of training do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoplan.catalog import resolve_job
+from autoplan.costs.arrays import Candidates
+from autoplan.costs.block import block_times
+from autoplan.costs.machine import machine_of
+from autoplan.schema.job import JobSpec, Workload
+from autoplan.schema.layout import parse_layout
+
+
+@pytest.fixture(scope="module")
+def published():
+    """Return the times of the layer in milliseconds, by the names of ``BlockTimes``."""
+    spec = JobSpec(
+        kind="training",
+        model="megatron-22b",
+        hardware="dgx-a100-80gb",
+        devices=8,
+        stack="megatron-lm",
+        precision="fp16",
+        workload=Workload(sequence_length=2048, global_batch_size=4),
+    )
+    job = resolve_job(spec)
+    clock = job.kernels.gemm.sustained_share.model_copy(update={"value": 1.0})
+    gemm = job.kernels.gemm.model_copy(update={"sustained_share": clock})
+    job = replace(job, kernels=job.kernels.model_copy(update={"gemm": gemm}))
+    layers = job.model.layers
+    one = Candidates.of([parse_layout("tp=8,mbs=4,sp=off", layers=layers, devices=8)])
+    times = block_times(job, one, machine_of(job))
+    return {name: 1e3 * float(np.ravel(getattr(times, name))[0]) for name in times.__slots__}
+
+
+def test_forward_of_a_layer(published):
+    """7.7 ms with its two all-reduces."""
+    assert published["forward"] + published["tensor_forward"] == pytest.approx(7.7, rel=0.03)
+
+
+def test_backward_of_a_layer(published):
+    """11.9 ms; that code reduced inputs' gradients beside weights' products, which this stack does not."""
+    backward = published["backward"]
+
+    assert backward < 11.9 < backward + published["tensor_backward"]
+
+
+def test_attention_done_again(published):
+    """1.3 ms more in backward: two products over the scores, softmax and dropout."""
+    assert published["selective"] == pytest.approx(1.3, rel=0.12)
