@@ -19,6 +19,7 @@ from autoplan.errors import (
     SpecError,
     UnsupportedError,
 )
+from autoplan.lazy import lazy
 
 if TYPE_CHECKING:
     from autoplan.catalog import load_grid, load_job
@@ -72,11 +73,4 @@ _HOMES = {
     "verify": "autoplan.planning",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Import what is asked for when it is asked for, so that ``import autoplan`` is instant."""
-    import importlib
-
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'autoplan' has no attribute {name!r}")
+__getattr__ = lazy(__name__, _HOMES)
