@@ -11,8 +11,9 @@ import numpy as np
 
 from autoplan.calibration.coefficients import COEFFICIENTS, Coefficient, number_of, with_number, with_values
 from autoplan.calibration.fitting import Estimate, Fit, Observation, fit, leave_out
-from autoplan.costs.predict import predict
-from autoplan.plans.calibration import Calibration, Change, RunErrors
+from autoplan.costs.doubt import half_width
+from autoplan.costs.predict import Prediction, predict
+from autoplan.plans.calibration import INTERVAL_PRIOR_RUNS, Calibration, Change, RunErrors
 from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.job import Job
 from autoplan.schema.stack import StackSpec
@@ -23,6 +24,10 @@ __all__ = ["SUFFIX", "calibrate"]
 SUFFIX: Final = "-calibrated"
 #: Digits of a fitted value; more would not be known.
 _DIGITS: Final = 4
+#: The numbers of a stack's ``uncertainty`` that make the interval of a step time.
+_WIDTHS: Final = ("time", "time_modelled")
+#: Half-width of the 90 % interval of a normal error, in standard deviations.
+_NORMAL_90: Final = 1.645
 #: A shift shorter than this, in standard deviations of the prior, is no shift.
 _STILL: Final = 0.1
 
@@ -34,7 +39,8 @@ def calibrate(observations: Sequence[Observation], *, names: Sequence[str], sour
     keeps its value; where runs are predicted worse by a fit to all others than by the shipped
     values, everything does.
     """
-    before = [predict(x.job, x.layout).step_seconds for x in observations]
+    shipped = [predict(x.job, x.layout) for x in observations]
+    before = [prediction.step_seconds for prediction in shipped]
     found, without = fit(observations), leave_out(observations)
     kept = _mean_distance(observations, without) > _mean_distance(observations, before)
     job = observations[0].job
@@ -44,8 +50,26 @@ def calibrate(observations: Sequence[Observation], *, names: Sequence[str], sour
         RunErrors(name, str(x.layout), x.seconds, *seconds)
         for name, x, *seconds in zip(names, observations, before, after, without, strict=True)
     )
-    stack, kernels = _calibrated_stack(job.stack, changes, source), job.kernels
-    return Calibration(stack, _calibrated_kernels(kernels, changes, source), changes, runs, kept)
+    interval = _interval(observations, shipped, before if kept else without)
+    stack = _calibrated_stack(job.stack, changes, source, interval)
+    kernels = _calibrated_kernels(job.kernels, changes, source)
+    return Calibration(stack, kernels, changes, runs, kept, interval)
+
+
+def _interval(
+    observations: Sequence[Observation], shipped: Sequence[Prediction], unseen: Sequence[float]
+) -> float:
+    """Return the width of the interval over the shipped one, s: s^2 = (n0 + sum of r^2) / (n0 + n).
+
+    r is the error of a prediction that has not seen its run, in standard deviations of the shipped interval:
+    the shipped width counts as n0 runs, so that few runs move it little and many of them prevail.
+    """
+    deviations = [
+        _NORMAL_90 * math.log(seconds / x.seconds) / half_width(p.modelled_share, x.job.stack.uncertainty)
+        for x, p, seconds in zip(observations, shipped, unseen, strict=True)
+    ]
+    squares = math.fsum(r * r for r in deviations)
+    return math.sqrt((INTERVAL_PRIOR_RUNS + squares) / (INTERVAL_PRIOR_RUNS + len(deviations)))
 
 
 def _mean_distance(observations: Sequence[Observation], predicted: Sequence[float]) -> float:
@@ -78,14 +102,20 @@ def _after(observations: Sequence[Observation], found: Fit, changes: Sequence[Ch
     return [predict(with_values(x.job, values), x.layout).step_seconds for x in observations]
 
 
-def _calibrated_stack(stack: StackSpec, changes: Sequence[Change], source: str) -> StackSpec:
+def _calibrated_stack(stack: StackSpec, changes: Sequence[Change], source: str, interval: float) -> StackSpec:
     mine = _by_coefficient(changes, "stack")
     key = _free_key(stack.sources)
     changed = stack
     for coefficient, change in mine.items():
         changed = with_number(changed, coefficient.path, **_fields(change, key))
+    for name in _WIDTHS:
+        number = getattr(stack.uncertainty, name)
+        width = min(1.0, float(f"{interval * number.value:.2g}"))
+        was = _was(number.value, number.kind, stack.name)
+        fields = {"value": width, "kind": "fitted", "source": key, "note": was}
+        changed = with_number(changed, ("uncertainty", name), **fields)
     title = stack.title if stack.name.endswith(SUFFIX) else f"{stack.title}, calibrated"
-    sources = _sources(stack.sources, mine, key, source)
+    sources = {**stack.sources, key: source}
     update = {"name": _name(stack.name), "title": title, "sources": sources}
     return changed.model_copy(update=update)
 
@@ -107,8 +137,12 @@ def _by_coefficient(changes: Sequence[Change], part: str) -> dict[Coefficient, C
 
 
 def _fields(change: Change, key: str) -> dict[str, object]:
-    was = f"{change.before:.4g} ({change.kind}) in {change.file} before"
+    was = _was(change.before, change.kind, change.file)
     return {"value": change.after, "kind": "fitted", "source": key, "note": was}
+
+
+def _was(value: float, kind: str, file: str) -> str:
+    return f"{value:.4g} ({kind}) in {file} before"
 
 
 def _free_key(sources: Mapping[str, str]) -> str:

@@ -5,13 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from autoplan.schema.base import NumberKind
 from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.stack import StackSpec
 
-__all__ = ["Calibration", "Change", "Errors", "Measured", "MeasuredCurve", "RunErrors", "errors_of"]
+__all__ = [
+    "INTERVAL_PRIOR_RUNS",
+    "Calibration",
+    "Change",
+    "Errors",
+    "Measured",
+    "MeasuredCurve",
+    "RunErrors",
+    "errors_of",
+]
 
+#: How many runs the shipped width of the interval is worth when runs have a say in it.
+INTERVAL_PRIOR_RUNS: Final = 10
 #: Above this share of the prior's width, the runs have said next to nothing about a coefficient.
 _BARELY_NARROWED = 0.95
 
@@ -79,7 +91,8 @@ class Calibration:
     """The calibrated files, what changed in them, and the errors on the runs that changed them.
 
     ``kept`` says that leaving each run out predicted it worse than the shipped values did, so that those
-    were kept: nothing has moved.
+    were kept: nothing has moved. ``interval`` is the width of the 90 % interval over the shipped one, from
+    predictions that had not seen their run.
     """
 
     stack: StackSpec
@@ -87,6 +100,7 @@ class Calibration:
     changes: tuple[Change, ...]
     runs: tuple[RunErrors, ...]
     kept: bool
+    interval: float
 
     @property
     def before(self) -> Errors:

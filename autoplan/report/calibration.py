@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from autoplan.plans.calibration import Calibration, Change, Errors, Measured
+from autoplan.plans.calibration import INTERVAL_PRIOR_RUNS, Calibration, Change, Errors, Measured
 from autoplan.report.columns import Column, columns_table
 from autoplan.report.document import SCHEMA, Document, plain
 from autoplan.report.table import listed
@@ -32,6 +32,7 @@ def calibration_document(calibration: Calibration, files: Sequence[str]) -> Docu
             "kernels": calibration.kernels.name,
             "kept_shipped_values": calibration.kept,
             "coefficients": [_change(change) for change in calibration.changes],
+            "interval_over_shipped": calibration.interval,
             "errors": {name: plain(getattr(calibration, name)) for name in _ERRORS},
             "runs": [plain(run) for run in calibration.runs],
             "files": list(files),
@@ -102,6 +103,10 @@ def _sentences(calibration: Calibration, files: Sequence[str]) -> Iterator[str]:
     if unknown:
         yield f"the runs say next to nothing about {', '.join(unknown)}"
     yield "a run left out is predicted by a fit to all others: expect that error of layouts not yet run"
+    yield (
+        f"the 90 % interval is {format_share(calibration.interval)} as wide as shipped, by those errors"
+        f" and as if {INTERVAL_PRIOR_RUNS} runs had asked for the shipped width"
+    )
     for file in files:
         yield f"written: {file}"
 
