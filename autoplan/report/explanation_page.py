@@ -6,7 +6,7 @@ from html import escape
 from typing import Final
 
 from autoplan.plans import Explanation
-from autoplan.report.memory_svg import memory_svg, printable
+from autoplan.report.memory_svg import memory_svg
 from autoplan.report.remedies import (
     REMEDY_HEADS,
     remedy_note,
@@ -15,6 +15,7 @@ from autoplan.report.remedies import (
     verdict_sentences,
 )
 from autoplan.report.standing_words import standing_sentence
+from autoplan.report.svg import printable
 from autoplan.report.terminal import Terminal
 from autoplan.report.words import job_lines, surety_sentences
 from autoplan.schema.job import Job
