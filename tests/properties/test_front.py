@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
@@ -20,6 +21,7 @@ from autoplan.costs.stage import stage_backward, stage_forward, stage_tail
 from autoplan.costs.step import price_stages
 from autoplan.plans import broken_rules
 from autoplan.plans.questions import batch_of, merged, values_of
+from autoplan.plans.rules import rules_for
 from autoplan.schema.job import Cluster, Job, Limits, RoutingSpec, RuleSpec, SearchSpec, Workload
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
@@ -29,8 +31,10 @@ from autoplan.search.answer import search
 INSTANCES = 160
 OWN_INSTANCES = 60
 SPARSE_INSTANCES = 40
+OFFLOAD_INSTANCES = 16
 MOST_LAYOUTS = 60_000
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
+OFFLOADING = ["analytic", "megatron-core", "fsdp2", "deepspeed"]
 SPARSE_STACKS = ["analytic", "megatron-core", "fsdp2", "deepspeed"]
 STACKS = ["analytic", "megatron-core", "megatron-lm", "fsdp2", "ddp", "megatron-deepspeed", "deepspeed"]
 
@@ -161,6 +165,12 @@ def shards(job: Job) -> list[int]:
     return list(range(job.cluster.devices)) if job.search.shard != "any" else [0]
 
 
+def offloads(job: Job) -> list[bool]:
+    """Return whether the optimizer's state may live in host memory: only where the job asks for it."""
+    wish = {str(x) for x in np.atleast_1d(job.search.offload)}
+    return [x == "optimizer" for x in ("none", "optimizer") if x in wish]
+
+
 def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
     """Return all (selective, full) counts of a stage that the job allows."""
     modes = job.search.recompute
@@ -176,14 +186,11 @@ def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
     ]
 
 
-def all_points(job: Job, own=(), most: int = MOST_LAYOUTS) -> list[tuple[float, float, str, float]]:
-    """Return (step, memory, name, bytes judged) of every layout of the job, or none when too many.
-
-    ``own`` are predicates that layouts have to keep beside the built-in rules.
-    """
-    machine, points, tried = machine_of(job), [], 0
-    choices_by_hand = itertools.product(candidates_by_hand(job), checkpoints(job), shards(job))
-    for (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule, ep, etp), k, shard in choices_by_hand:
+def runnable(job: Job) -> list[list[Layout]]:
+    """Return the layouts that break no rule, with even stages that recompute nothing, depth by depth."""
+    listed: dict[int, list[Layout]] = {}
+    choices_by_hand = itertools.product(candidates_by_hand(job), checkpoints(job), shards(job), offloads(job))
+    for (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule, ep, etp), k, shard, offload in choices_by_hand:
         first = even_stages(job.model.layers, pp, vpp)
         if sum(first) != job.model.layers or (shard and zero == 0):
             continue
@@ -193,38 +200,70 @@ def all_points(job: Job, own=(), most: int = MOST_LAYOUTS) -> list[tuple[float, 
             checkpoint=k,
             shard=shard,
             expert_tensor=etp,
+            optimizer_offload=offload,
         )
-        if broken_rules(job, layout):
-            continue
-        c = Candidates.of([layout])
-        stages, m = price_stages(job, c, machine).take(0), microbatches(job, c)[0]
-        for layers in splits(job, pp, vpp):
-            options = [mixes(job, n, k) for n in layers]
-            tried += math.prod(map(len, options))
-            if tried > most:
-                return []
-            choices = list(itertools.product(*options))
-            if own:
-                filled = (with_stages(layout, layers, mix) for mix in choices)
-                choices = [m for m, x in zip(choices, filled, strict=True) if all(keeps(x) for keeps in own)]
-            if not choices:
-                continue
-            chosen = np.array(choices, dtype=float)
-            held = np.array(layers, dtype=float)
-            s, f = chosen[..., 0], chosen[..., 1]
-            time = pipeline_seconds(
-                stage_forward(stages, held) + 0 * s,
-                stage_backward(stages, held, s, f),
-                m,
-                np.float64(vpp),
-                SCHEDULES.index(schedule),
-            )
-            time = time + stage_tail(stages, held, s, f).total.max(axis=-1)
-            memory = stage_memory(stages.memory, held, s, f).max(axis=-1)
-            needed = stage_needed(stages.memory, held, s, f).max(axis=-1)
-            columns = (time.tolist(), memory.tolist(), itertools.repeat(str(layout)), needed.tolist())
-            points.extend(zip(*columns, strict=False))
+        listed.setdefault(pp, []).append(layout)
+    return [[x for x in kept(job, layouts) if not broken_rules(job, x)] for layouts in listed.values()]
+
+
+def kept(job: Job, layouts: list[Layout]) -> list[Layout]:
+    """Return those of ``layouts``, all of one depth, that keep the rules that look at no single stage."""
+    c = Candidates.of(layouts)
+    masks = [rule.keeps(c) for rule in rules_for(job)]
+    return [layout for layout, keeps in zip(layouts, np.all(masks, axis=0), strict=True) if keeps]
+
+
+def count_up_to(job: Job, layouts: list[list[Layout]], most: int) -> int:
+    """Return how many ways there are to fill the stages of ``layouts``; counting ends beyond ``most``."""
+    count, of_stage = 0, functools.cache(lambda n, k: len(mixes(job, n, k)))
+    for layout in itertools.chain.from_iterable(layouts):
+        for layers in splits(job, layout.pp, layout.vpp):
+            count += math.prod(of_stage(n, layout.checkpoint) for n in layers)
+            if count > most:
+                return count
+    return count
+
+
+def all_points(job: Job, own=(), most: int = MOST_LAYOUTS) -> list[tuple[float, float, str, float]]:
+    """Return (step, memory, name, bytes judged) of every layout of the job, or none when too many.
+
+    ``own`` are predicates that layouts have to keep beside the built-in rules.
+    """
+    layouts, points = runnable(job), []
+    if count_up_to(job, layouts, most) > most:
+        return []
+    for group in filter(None, layouts):
+        c = Candidates.of(group)
+        prices, batches_of_each = price_stages(job, c, machine_of(job)), microbatches(job, c)
+        for i, layout in enumerate(group):
+            points += points_of(job, layout, prices.take(i), batches_of_each[i], own)
     return points
+
+
+def points_of(job, layout, stages, m, own):
+    """Yield the point of each way to fill the stages of ``layout``, which takes ``m`` microbatches."""
+    for layers in splits(job, layout.pp, layout.vpp):
+        choices = list(itertools.product(*(mixes(job, n, layout.checkpoint) for n in layers)))
+        if own:
+            filled = (with_stages(layout, layers, mix) for mix in choices)
+            choices = [m for m, x in zip(choices, filled, strict=True) if all(keeps(x) for keeps in own)]
+        if not choices:
+            continue
+        chosen = np.array(choices, dtype=float)
+        held = np.array(layers, dtype=float)
+        s, f = chosen[..., 0], chosen[..., 1]
+        time = pipeline_seconds(
+            stage_forward(stages, held) + 0 * s,
+            stage_backward(stages, held, s, f),
+            m,
+            np.float64(layout.vpp),
+            SCHEDULES.index(layout.schedule),
+        )
+        time = time + stage_tail(stages, held, s, f).total.max(axis=-1)
+        memory = stage_memory(stages.memory, held, s, f).max(axis=-1)
+        needed = stage_needed(stages.memory, held, s, f).max(axis=-1)
+        columns = (time.tolist(), memory.tolist(), itertools.repeat(str(layout)), needed.tolist())
+        yield from zip(*columns, strict=False)
 
 
 def with_stages(layout, layers, mix):
@@ -295,12 +334,16 @@ def pareto(points, limit):
     return front
 
 
-def instance(seed: int, *, experts: bool = False, **search):
-    """Return a random job, narrowed by ``search``, with a memory limit that binds, and all its points."""
+def instance(seed: int, *, experts: bool = False, stacks=None, **search):
+    """Return a random job, narrowed by ``search``, with a memory limit that binds, and all its points.
+
+    Its stack is one of ``stacks``, where they are given.
+    """
     rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
     for _ in range(200):
         job = random_experts(rng, random_job(rng)) if experts else random_job(rng)
         job = replace(job, search=job.search.model_copy(update=search))
+        job = replace(job, stack=stack(rng.choice(stacks))) if stacks else job
         points = all_points(job)
         if len(points) > 1:
             memories = sorted(needed for *_, needed in points)
@@ -327,17 +370,25 @@ def own_instance(seed: int):
     raise AssertionError("no small instance found")
 
 
+def whole_front(job):
+    """Return the front with every plan on it, however close to the next."""
+    return search(job, thinning=0.0)
+
+
 @pytest.mark.parametrize("seed", range(INSTANCES))
 def test_the_front_is_that_of_brute_force(seed):
     """S2: without thinning, the solver's front is the enumerator's, to the solver's ticks."""
     job, points = instance(seed)
-    equals_brute_force(job, points)
+
+    assert contradictions(job, points, whole_front(job)) == []
 
 
 @pytest.mark.parametrize("seed", range(SPARSE_INSTANCES))
 def test_the_front_of_experts_is_that_of_brute_force(seed):
     """S2: likewise over the ways to spread and split experts, with latent attention and without."""
-    equals_brute_force(*instance(seed + 20_000, experts=True))
+    job, points = instance(seed + 20_000, experts=True)
+
+    assert contradictions(job, points, whole_front(job)) == []
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -346,8 +397,9 @@ def test_the_front_is_that_of_brute_force_with_shared_checkpoints(seed):
     wish = [(1, 2), "any", 3, (2, 4)][seed % 4]
     modes = ["any", ("none", "full"), "full", ("selective", "full")][seed // 4]
     narrow = {"tensor_parallel": 1, "context_parallel": 1, "microbatch_size": (1, 2), "schedule": "1f1b"}
+    job, points = instance(seed + 500, checkpoint=wish, recompute=modes, **narrow)
 
-    equals_brute_force(*instance(seed + 500, checkpoint=wish, recompute=modes, **narrow))
+    assert contradictions(job, points, whole_front(job)) == []
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -355,43 +407,55 @@ def test_the_front_is_that_of_brute_force_with_copies_of_state(seed):
     """S2 where part of the data axis shares state, on stacks that can."""
     narrow = {"pipeline_parallel": (1, 2), "recompute": ("none", "full"), "schedule": "1f1b"}
     wish = [(2, 4), (2, 8), 2, "all"][seed % 4]
+    job, points = instance(seed + 900, shard=wish, stages="even", **narrow)
 
-    equals_brute_force(*instance(seed + 900, shard=wish, stages="even", **narrow))
+    assert contradictions(job, points, whole_front(job)) == []
+
+
+@pytest.mark.parametrize("seed", range(OFFLOAD_INSTANCES))
+def test_the_front_is_that_of_brute_force_with_state_in_host_memory(seed):
+    """S2 where the optimizer's state may be, or has to be, in the memory of the host, on stacks that can."""
+    narrow = {"recompute": ("none", "full"), "schedule": "1f1b", "context_parallel": 1}
+    wish = [("none", "optimizer"), "optimizer"][seed % 4 == 3]
+    job, points = instance(seed + 1_300, stacks=OFFLOADING, offload=wish, **narrow)
+    front = whole_front(job)
+
+    assert contradictions(job, points, front) == []
+    assert all(plan.layout.optimizer_offload for plan in front.plans) or wish != "optimizer"
 
 
 @pytest.mark.parametrize("seed", range(OWN_INSTANCES))
 def test_the_front_under_own_rules_is_that_of_brute_force(seed):
     """S1: no removal before the solver is unsafe under random rules of the user's own."""
     job, points = own_instance(seed)
-    front = equals_brute_force(job, points)
+    front = whole_front(job)
 
+    assert contradictions(job, points, front) == []
     assert not any(broken_rules(job, plan.layout) for plan in front.plans)
 
 
-def equals_brute_force(job, points):
-    """Hold the front of ``job`` against ``points``, all of its layouts, and return it."""
+def contradictions(job, points, answer):
+    """Return what speaks against the front of ``answer``, given ``points``, all layouts of ``job``."""
     limit = memory_limit_bytes(job)
     tick = limit / 2**16
-
-    expected = pareto(points, limit - 2 * tick)
-    answer = search(job, thinning=0.0)
     front = [
         (p.predicted.step_seconds, p.predicted.peak_memory_bytes_per_device, str(p.layout))
         for p in answer.plans
     ]
-
-    for time, memory, name in expected:
-        covered = [f for f in front if f[0] <= time * (1 + 1e-6) and f[1] <= memory + 2 * tick]
-        assert covered, f"{name} ({time}, {memory}) beats the front {front}"
-    for time, memory, name in front:
-        assert memory <= limit
-        better = [
-            e
-            for e in points
-            if e[0] < time * (1 - 1e-6) and e[1] < memory - 2 * tick and e[3] <= limit - 2 * tick
-        ]
-        assert not better, f"{name} ({time}, {memory}) is beaten by {better[0]}"
-    return answer
+    missed = [
+        f"{name} ({time}, {memory}) beats the front {front}"
+        for time, memory, name in pareto(points, limit - 2 * tick)
+        if not any(f[0] <= time * (1 + 1e-6) and f[1] <= memory + 2 * tick for f in front)
+    ]
+    large = [f"{name} needs {memory} of {limit}" for _, memory, name in front if memory > limit]
+    fitting = [e for e in points if e[3] <= limit - 2 * tick]
+    beaten = [
+        f"{name} ({time}, {memory}) is beaten by {e}"
+        for time, memory, name in front
+        for e in fitting
+        if e[0] < time * (1 - 1e-6) and e[1] < memory - 2 * tick
+    ]
+    return missed + large + beaten
 
 
 OBJECTIVES = ("step_time", "tokens_per_second", "peak_memory", "devices", "cost", "energy")
