@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,25 +24,28 @@ class TorchDevice(StrEnum):
     cpu = "cpu"
 
 
+def _named(name: str, metavar: str, text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own word
+    """Return an option that names something, and is left out by default."""
+    return typer.Option(name, *names, metavar=metavar, help=text, show_default=False)
+
+
 RunsOption = Annotated[
     Path | None,
-    typer.Option(
+    _named(
         "--runs",
-        metavar="FILE",
-        help="Measured steps, a YAML file of kind `runs`: fit the coefficients of their stack and device.",
-        show_default=False,
+        "FILE",
+        "Measured steps, a YAML file of kind `runs`: fit the coefficients of their stack and device.",
     ),
 ]
 
 FolderOption = Annotated[
     Path | None,
-    typer.Option(
+    _named(
         "--output",
-        "-o",
-        metavar="DIR",
-        help="Folder for the cost model files that follow, each written whole or not at all."
+        "DIR",
+        "Folder for the cost model files that follow, each written whole or not at all."
         " Left out: only the answer is printed.",
-        show_default=False,
+        "-o",
     ),
 ]
 
@@ -52,22 +55,20 @@ MeasureOption = Annotated[
 
 HardwareOption = Annotated[
     str | None,
-    typer.Option(
+    _named(
         "--hardware",
-        metavar="NAME",
-        help="With --measure: what this machine is, a device of the catalogue or the node that holds it.",
-        show_default=False,
+        "NAME",
+        "With --measure: what this machine is, a device of the catalogue or the node that holds it.",
     ),
 ]
 
 PointsOption = Annotated[
     Path | None,
-    typer.Option(
+    _named(
         "--points",
-        metavar="FILE",
-        help="With --measure: where each measurement is added as it comes; those that are there already are"
+        "FILE",
+        "With --measure: where each measurement is added as it comes; those that are there already are"
         " not measured again. Left out: NAME-points.jsonl.",
-        show_default=False,
     ),
 ]
 

@@ -8,10 +8,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from benchmarks.accuracy.__main__ import DEFAULT_RUNS, main
+from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.coefficients import coefficients_of
 from benchmarks.accuracy.coverage import coverage, coverage_by_mechanism
-from benchmarks.accuracy.outcomes import outcome_of, outcomes_of_file
+from benchmarks.accuracy.outcomes import outcome_of
 from benchmarks.accuracy.plot import accuracy_svg
 from benchmarks.accuracy.recorded import (
     RECORDED,
@@ -22,6 +22,7 @@ from benchmarks.accuracy.recorded import (
     save_figures,
 )
 from benchmarks.accuracy.summary import summary_of
+from tests.all_runs import all_outcomes, one_process
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -109,9 +110,10 @@ def test_a_coefficient_counts_the_rows_that_its_file_prices(predicted):
     assert not listed["kernels: a100-sxm4-80gb", "gemm.ceiling"].fitted_on_runs
 
 
+@one_process
 def test_no_coefficient_fitted_on_runs_serves_a_single_source():
     """What one publication alone would set is shared with other stacks, or it is a guess."""
-    listed = coefficients_of(outcomes_of_file(DEFAULT_RUNS))
+    listed = coefficients_of(all_outcomes())
     thin = [x for x in listed if x.fitted_on_runs and x.thin]
 
     assert [(x.file, x.name) for x in thin] == []

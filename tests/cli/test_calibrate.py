@@ -22,12 +22,12 @@ model: llama3-8b
 hardware: dgx-a100-80gb
 workload: {sequence_length: 4096, global_batch_size: 128}
 """
-LAYOUTS = ("tp=2", "tp=4", "tp=8", "tp=2,pp=2", "tp=1,pp=4,recompute=full")
+LAYOUTS = ("tp=2", "tp=8", "tp=1,pp=4,recompute=full")
 
 
 @pytest.fixture
 def runs(tmp_path):
-    """Return a file of five runs, each 15 % slower than predicted."""
+    """Return a file of three runs, each 15 % slower than predicted."""
     (tmp_path / "job.yaml").write_text(JOB)
     lines = ["schema: 1", "kind: runs", "runs:"]
     for layout in LAYOUTS:

@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from autoplan import Front, InfeasibleError, evaluate, load_job, planning
-from autoplan.plans import Certificate, Rejection
+from autoplan.plans import Rejection
 from autoplan.report import front_document
+from tests.by_hand import CERTIFICATE
 
 JOB = "llama3-8b-8x-a100"
 LAYOUTS = (
@@ -16,23 +17,6 @@ LAYOUTS = (
     "tp=2,pp=2,recompute=selective",
     "tp=4,pp=2,recompute=full:10/none",
     "tp=8,recompute=full",
-)
-CERTIFICATE = Certificate(
-    status="optimal",
-    best_bound_step_seconds=32.9,
-    gap=0.001,
-    thinning=0.005,
-    layouts_covered=12_345_678,
-    candidates=412,
-    candidates_solved=37,
-    solver="CP-SAT",
-    solves=120,
-    layouts_total=23_456_789,
-    solver_parameters=(("num_workers", 1),),
-    stopped=None,
-    job_hash="sha256:0",
-    cost_model_hash="sha256:1",
-    autoplan_version="0",
 )
 
 

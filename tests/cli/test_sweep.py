@@ -1,7 +1,6 @@
 """``autoplan sweep``: grids planned whole, killed and resumed, on processes and on a Dask cluster."""
 
 import contextlib
-import csv
 import json
 import os
 import signal
@@ -16,24 +15,19 @@ import yaml
 from autoplan import planning
 from autoplan.planning.journal import Journal
 from autoplan.schema.job import JobSpec
+from tests.by_hand import GRID_HEAD, rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
-GRID = """\
-kind: sweep
-base:
-  kind: training
-  model: gpt2
-  hardware: 2x-rtx3090-nvlink
-  workload: {sequence_length: 512, global_batch_size: 16}
-  search: {tensor_parallel: 1, pipeline_parallel: 1, microbatch_size: 1, recompute: none}
-  objectives: [step_time]
-grid:
+GRID = (
+    GRID_HEAD
+    + """\
   model: [gpt2, gpt3-125m]
   devices: [1, 2]
   workload.global_batch_size: [16, 18, 20, 22, 24]
   limits.memory_headroom: [0 %, 5 %, 10 %, 15 %, 20 %, 25 %, 30 %, 35 %, 40 %, 90 %]
 """
+)
 
 SMALL = """\
 kind: sweep
@@ -48,12 +42,6 @@ grid:
   devices: [1, 2, 3]
   limits.memory_headroom: [0 %, 99 %]
 """
-
-
-def rows_of(file):
-    """Return the rows of a results file, without the seconds that planning took."""
-    with file.open(encoding="utf-8", newline="") as text:
-        return [{k: v for k, v in row.items() if k != "planning_seconds"} for row in csv.DictReader(text)]
 
 
 def lines_of(journal):

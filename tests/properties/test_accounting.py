@@ -11,14 +11,14 @@ from autoplan.costs.predict import predict_all
 from autoplan.plans.rules import broken_rules
 from autoplan.schema.layout import Layout
 from autoplan.search.answer import search
+from tests.by_rules import first_broken
 from tests.small_jobs import choices, layouts, small_job, with_limit
 
 
-def fate(job, first: Layout, seen: set[Layout]) -> str:
+def fate(job, first: Layout, broken: str, seen: set[Layout]) -> str:
     """Return the first reason for which a choice falls, and "" for one that is covered."""
-    broken = broken_rules(job, first)
     if broken:
-        return f"rule broken: {broken[0]}"
+        return f"rule broken: {broken}"
     key = replace(first, zero=0) if first.dp * first.cp == 1 else first
     if key in seen or shorter_ring(job, first):
         return "alike"
@@ -35,13 +35,13 @@ def shorter_ring(job, layout: Layout) -> bool:
     return ring and any(not broken_rules(job, other) for other in fewer)
 
 
-@pytest.mark.parametrize("seed", range(36))
+@pytest.mark.parametrize("seed", range(24))
 def test_every_layout_falls_to_one_reason_or_is_on_the_front(seed):
     """Rules, likeness, memory, beaten, front: each count is that of a list, and they add up to the space."""
     job = small_job(seed)
     listed = [(first, list(layouts(job, first))) for first in choices(job)]
     seen: set[Layout] = set()
-    fates = [fate(job, first, seen) for first, _ in listed]
+    fates = [fate(job, first, broken, seen) for first, broken in first_broken(job, choices(job))]
     needed = {}
     for (first, members), fallen in zip(listed, fates, strict=True):
         if not fallen:

@@ -28,6 +28,7 @@ from autoplan.schema.layout import SCHEDULES, Layout, even_stages, parse_layout
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
 from autoplan.search.answer import search
 from autoplan.search.space import layouts_of, recompute_modes, space_of
+from tests.by_rules import keeping_rules
 
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x", "2x-rtx3090-nvlink"]
 STACKS = [
@@ -720,42 +721,46 @@ def test_layouts_are_counted_as_they_are_listed(layers, modes):
         assert layouts_of(layers, pp, vpp, modes, even=True) == len(list(even))
 
 
-@quick
-@given(jobs())
-def test_layouts_covered_are_those_that_keep_the_rules(job):
-    """Candidates that keep every rule are counted once, ZeRO as one choice where there is no data axis."""
-    space, modes = space_of(job), len(recompute_modes(job))
-    even = job.search.stages == "even" or not job.stack.rules.uneven_stages
+def dividing(job):
+    """Yield all layouts of ``job`` whose degrees divide its devices, with even stages."""
     n, batch, total = job.cluster.devices, job.workload.global_batch_size, job.model.layers
-    seen = set()
     for tp, pp, cp in itertools.product([d for d in range(1, n + 1) if n % d == 0], repeat=3):
         if n % (tp * pp * cp) or pp > total:
             continue
         dp = n // tp // pp // cp
         virtual = [1, *(v for v in range(2, 17) if total % v == 0 and pp > 1 and pp * v <= total)]
         plain = ["1f1b", "gpipe"] if pp > 1 else ["1f1b"]
-        here = job.cluster.node.devices // tp
         for (ep, etp), mbs, zero, sp, vpp, shard in itertools.product(
             [(ep, etp) for ep in range(1, n + 1) for etp in {1, tp} if tp * dp * cp % (ep * etp) == 0],
             [b for b in range(1, batch + 1) if batch % (dp * b) == 0],
             range(4),
             (False, True),
             virtual,
-            {0, here},
+            {0, job.cluster.node.devices // tp},
         ):
-            if shard and zero == 0:
-                continue
             layers, none = even_stages(total, pp, vpp), (0,) * pp
             for schedule in ["interleaved"] if vpp > 1 else plain:
-                layout = Layout(
-                    *(tp, pp, dp, mbs, layers, none, none, zero, vpp, sp, schedule, cp, ep),
-                    expert_tensor=etp,
-                    shard=shard,
-                )
-                if not broken_rules(job, layout):
-                    sharded = dp * cp > 1 or tp * dp * cp > ep * etp
-                    stage = zero if sharded else 0
-                    seen.add((tp, pp, dp * cp, mbs, stage, sp, vpp, schedule, cp, ep, etp, shard))
+                if zero or not shard:
+                    yield Layout(
+                        *(tp, pp, dp, mbs, layers, none, none, zero, vpp, sp, schedule, cp, ep),
+                        expert_tensor=etp,
+                        shard=shard,
+                    )
+
+
+@quick
+@given(jobs())
+def test_layouts_covered_are_those_that_keep_the_rules(job):
+    """Candidates that keep every rule are counted once, ZeRO as one choice where there is no data axis."""
+    space, modes = space_of(job), len(recompute_modes(job))
+    even = job.search.stages == "even" or not job.stack.rules.uneven_stages
+    n, total = job.cluster.devices, job.model.layers
+    seen = set()
+    for x in itertools.chain.from_iterable(keeping_rules(job, dividing(job))):
+        sharded = x.dp * x.cp > 1 or x.tp * x.dp * x.cp > x.ep * x.etp
+        stage = x.zero if sharded else 0
+        degrees = (x.tp, x.pp, x.dp * x.cp, x.microbatch, stage, x.sequence_parallel, x.vpp, x.schedule)
+        seen.add((*degrees, x.cp, x.ep, x.etp, x.shard))
     # A ring on several sequences has a match with shorter rings, if there is one that may run.
     ring = job.stack.context is not None and job.stack.context.exchange == "ring"
     matched = {

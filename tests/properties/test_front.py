@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -21,12 +22,12 @@ from autoplan.costs.stage import stage_backward, stage_forward, stage_tail
 from autoplan.costs.step import price_stages
 from autoplan.plans import broken_rules
 from autoplan.plans.questions import batch_of, merged, values_of
-from autoplan.plans.rules import rules_for
 from autoplan.schema.job import Cluster, Job, Limits, RoutingSpec, RuleSpec, SearchSpec, Workload
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
 from autoplan.schema.question import PriceSpec
 from autoplan.search.answer import search
+from tests.by_rules import keeping_rules
 
 INSTANCES = 160
 OWN_INSTANCES = 60
@@ -186,31 +187,21 @@ def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
     ]
 
 
-def runnable(job: Job) -> list[list[Layout]]:
-    """Return the layouts that break no rule, with even stages that recompute nothing, depth by depth."""
-    listed: dict[int, list[Layout]] = {}
+def listed(job: Job) -> Iterator[Layout]:
+    """Yield everything that divides, with even stages that recompute nothing."""
     choices_by_hand = itertools.product(candidates_by_hand(job), checkpoints(job), shards(job), offloads(job))
     for (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule, ep, etp), k, shard, offload in choices_by_hand:
         first = even_stages(job.model.layers, pp, vpp)
         if sum(first) != job.model.layers or (shard and zero == 0):
             continue
         none = (0,) * pp
-        layout = Layout(
+        yield Layout(
             *(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule, cp, ep),
             checkpoint=k,
             shard=shard,
             expert_tensor=etp,
             optimizer_offload=offload,
         )
-        listed.setdefault(pp, []).append(layout)
-    return [[x for x in kept(job, layouts) if not broken_rules(job, x)] for layouts in listed.values()]
-
-
-def kept(job: Job, layouts: list[Layout]) -> list[Layout]:
-    """Return those of ``layouts``, all of one depth, that keep the rules that look at no single stage."""
-    c = Candidates.of(layouts)
-    masks = [rule.keeps(c) for rule in rules_for(job)]
-    return [layout for layout, keeps in zip(layouts, np.all(masks, axis=0), strict=True) if keeps]
 
 
 def count_up_to(job: Job, layouts: list[list[Layout]], most: int) -> int:
@@ -229,7 +220,7 @@ def all_points(job: Job, own=(), most: int = MOST_LAYOUTS) -> list[tuple[float, 
 
     ``own`` are predicates that layouts have to keep beside the built-in rules.
     """
-    layouts, points = runnable(job), []
+    layouts, points = keeping_rules(job, listed(job)), []
     if count_up_to(job, layouts, most) > most:
         return []
     for group in filter(None, layouts):

@@ -133,7 +133,7 @@ def test_runs_that_are_predicted_rightly_move_nothing():
 
 def test_what_no_run_feels_is_not_informed():
     """On one node the share of the network cannot be known."""
-    runs = [x for x in observed(PLANTED) if x.job.cluster.devices == 8]
+    runs = [x for x in observed(PLANTED, count=9) if x.job.cluster.devices == 8]
     estimates = {estimate.coefficient.name: estimate for estimate in fit(runs).estimates}
 
     assert estimates["collectives.network_share"].shift == pytest.approx(0.0, abs=1e-9)
@@ -178,15 +178,15 @@ def test_coordinates_have_an_inverse(coefficient):
 
 def test_calibrated_files_say_what_was_fitted_and_keep_the_rest():
     """Numbers that moved name the runs; all others keep kind and source; the files load."""
-    runs = observed(PLANTED)
-    answer = calibrate(runs, names=["job"] * len(runs), source="mine: 20 runs")
+    runs = observed(PLANTED, count=8)
+    answer = calibrate(runs, names=["job"] * len(runs), source="mine: 8 runs")
     texts = calibrated_files(answer)
     stack = load_model(texts["megatron-core-calibrated.yaml"], CLASSES["stack"], name="x")
     traffic = stack.block.elementwise_traffic
 
     assert not answer.kept
     assert answer.left_out.mean < answer.before.mean
-    assert (traffic.kind, stack.sources[traffic.source]) == ("fitted", "mine: 20 runs")
+    assert (traffic.kind, stack.sources[traffic.source]) == ("fitted", "mine: 8 runs")
     assert stack.memory == JOB.stack.memory
     assert {c.coefficient for c in answer.changes if c.moved} >= {"block.elementwise_traffic"}
     assert load_model(texts["a100-sxm4-80gb-calibrated.yaml"], CLASSES["kernels"], name="x")
@@ -194,9 +194,9 @@ def test_calibrated_files_say_what_was_fitted_and_keep_the_rest():
 
 def test_shipped_values_are_kept_where_runs_contradict_each_other():
     """A fit that predicts runs left out worse than the shipped values is not used, and the bars grow."""
-    exact = observed({}, noise=0.0, count=12)
+    exact = observed({}, noise=0.0, count=8)
     runs = [replace(x, seconds=x.seconds * (1.5 if i % 2 else 0.7)) for i, x in enumerate(exact)]
-    answer = calibrate(runs, names=["job"] * len(runs), source="mine: 12 runs")
+    answer = calibrate(runs, names=["job"] * len(runs), source="mine: 8 runs")
 
     if answer.kept:
         assert not any(change.moved for change in answer.changes)

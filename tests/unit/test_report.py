@@ -8,7 +8,7 @@ import math
 import pytest
 
 from autoplan import Front, evaluate, load_job
-from autoplan.plans import Certificate, Rejection
+from autoplan.plans import Rejection
 from autoplan.report.breakdown import fullest_stage, memory_rows, time_rows
 from autoplan.report.document import plain
 from autoplan.report.evaluation import plan_table
@@ -16,6 +16,7 @@ from autoplan.report.pictures import bar, spread
 from autoplan.report.table import front_table
 from autoplan.report.terminal import Terminal, terminal_of
 from autoplan.report.words import certificate_sentence, layout_parts, rejected_sentence, wrap_parts
+from tests.by_hand import CERTIFICATE
 
 JOB = "llama3-8b-8x-a100"
 PLAIN = Terminal(120)
@@ -24,23 +25,6 @@ LAYOUTS = (
     "tp=2",
     "pp=4,stages=7/8/8/9,recompute=full:3+selective:4/full/none/none",
     "tp=4,pp=2,vpp=2",
-)
-CERTIFICATE = Certificate(
-    status="optimal",
-    best_bound_step_seconds=32.9,
-    gap=0.001,
-    thinning=0.005,
-    layouts_covered=12_345_678,
-    candidates=412,
-    candidates_solved=37,
-    solver="CP-SAT",
-    solves=120,
-    layouts_total=23_456_789,
-    solver_parameters=(("num_workers", 1),),
-    stopped=None,
-    job_hash="sha256:0",
-    cost_model_hash="sha256:1",
-    autoplan_version="0",
 )
 
 

@@ -1,6 +1,5 @@
 """Sweeps from inside: the journal, workers that are lost, what is planned again, and the files of rows."""
 
-import csv
 import json
 import multiprocessing
 import os
@@ -17,20 +16,15 @@ from autoplan.planning.journal import Journal
 from autoplan.planning.resultsfile import write_results
 from autoplan.plans import Answer, Sweep, SweepRow
 from autoplan.schema.grid import Cell
+from tests.by_hand import GRID_HEAD, rows_of
 
-GRID = """\
-kind: sweep
-base:
-  kind: training
-  model: gpt2
-  hardware: 2x-rtx3090-nvlink
-  workload: {sequence_length: 512, global_batch_size: 16}
-  search: {tensor_parallel: 1, pipeline_parallel: 1, microbatch_size: 1, recompute: none}
-  objectives: [step_time]
-grid:
+GRID = (
+    GRID_HEAD
+    + """\
   devices: [1, 2]
   workload.global_batch_size: [16, 18, 20, 22]
 """
+)
 
 
 @pytest.fixture
@@ -51,12 +45,6 @@ def threads():
     """Return an executor of this process."""
     with ThreadPoolExecutor(1) as executor:
         yield executor
-
-
-def rows_of(file):
-    """Return the rows of a CSV file without the seconds of planning."""
-    with file.open(encoding="utf-8", newline="") as text:
-        return [{k: v for k, v in row.items() if k != "planning_seconds"} for row in csv.DictReader(text)]
 
 
 def counted(executor):

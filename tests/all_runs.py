@@ -1,0 +1,19 @@
+"""Predictions of every published run, which take half a minute: made once for all tests that look at them."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from benchmarks.accuracy.__main__ import DEFAULT_RUNS
+from benchmarks.accuracy.outcomes import Outcome, outcomes_of_file
+
+#: Tests that look at every run share one process, where tests run in several.
+one_process = pytest.mark.xdist_group("all runs")
+
+
+@functools.cache
+def all_outcomes() -> list[Outcome]:
+    """Return the benchmark's predictions of all measured runs."""
+    return outcomes_of_file(DEFAULT_RUNS)
