@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import functools
 
-import pytest
-
 from benchmarks.accuracy.__main__ import DEFAULT_RUNS
 from benchmarks.accuracy.outcomes import Outcome, outcomes_of_file
-
-#: Tests that look at every run share one process, where tests run in several.
-one_process = pytest.mark.xdist_group("all runs")
 
 
 @functools.cache

@@ -16,7 +16,6 @@ from benchmarks.accuracy.leaving_report import left_out_summary, render_left_out
 from benchmarks.accuracy.shared import shared_coefficients
 from benchmarks.accuracy.widths import widths_of
 from benchmarks.policies import with_block
-from tests.all_runs import all_outcomes, one_process
 
 
 @dataclass
@@ -173,13 +172,3 @@ def test_nine_of_ten_left_out_runs_lie_in_their_interval(by):
     found = load_left_out(KEPT / f"{by}.csv")
 
     assert 0.85 <= left_out_summary(found)["all"]["covered"] <= 0.95
-
-
-@one_process
-def test_the_kept_rows_are_of_the_runs_of_today():
-    """Every kept row is a complete run with the step time that it had; few runs are newer than the rows."""
-    today = {x.id: x for x in observations_of(all_outcomes())}
-    for by in KEYS:
-        kept = {x.id: x.measured for x in load_left_out(KEPT / f"{by}.csv")}
-        assert kept == {key: pytest.approx(today[key].seconds, rel=1e-4) for key in kept}
-        assert len(kept) > 0.9 * len(today)

@@ -22,7 +22,6 @@ from benchmarks.accuracy.recorded import (
     save_figures,
 )
 from benchmarks.accuracy.summary import summary_of
-from tests.all_runs import all_outcomes, one_process
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -108,15 +107,6 @@ def test_a_coefficient_counts_the_rows_that_its_file_prices(predicted):
     assert torch.thin == ""
     assert torch.fitted_on_runs
     assert not listed["kernels: a100-sxm4-80gb", "gemm.ceiling"].fitted_on_runs
-
-
-@one_process
-def test_no_coefficient_fitted_on_runs_serves_a_single_source():
-    """What one publication alone would set is shared with other stacks, or it is a guess."""
-    listed = coefficients_of(all_outcomes())
-    thin = [x for x in listed if x.fitted_on_runs and x.thin]
-
-    assert [(x.file, x.name) for x in thin] == []
 
 
 def test_the_recorded_figures_are_those_of_the_benchmark():
