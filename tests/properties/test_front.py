@@ -27,6 +27,7 @@ from autoplan.schema.layout import SCHEDULES, Layout, even_stages
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
 from autoplan.schema.question import PriceSpec
 from autoplan.search.answer import search
+from autoplan.search.model import _PARAMETERS as PARAMETERS
 from tests.by_rules import keeping_rules
 
 INSTANCES = 160
@@ -447,6 +448,23 @@ def contradictions(job, points, answer):
         if e[0] < time * (1 - 1e-6) and e[1] < memory - 2 * tick
     ]
     return missed + large + beaten
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_front_does_not_depend_on_the_solvers_workers(seed, monkeypatch):
+    """What is proven is the same however many workers prove it; one is the default, for the same bytes."""
+    job, _ = instance(seed + 2_000)
+    one = whole_front(job)
+    monkeypatch.setitem(PARAMETERS, "num_workers", 2)
+    two = whole_front(job)
+    times, sizes = (
+        [[getattr(p.predicted, key) for p in front.plans] for front in (one, two)]
+        for key in ("step_seconds", "peak_memory_bytes_per_device")
+    )
+
+    assert dict(two.certificate.solver_parameters)["num_workers"] == 2
+    assert times[0] == pytest.approx(times[1], rel=1e-6)
+    assert sizes[0] == pytest.approx(sizes[1], abs=memory_limit_bytes(job) / 2**15)
 
 
 OBJECTIVES = ("step_time", "tokens_per_second", "peak_memory", "devices", "cost", "energy")
