@@ -17,7 +17,7 @@ plan: $(READY) ## set up, then plan a shipped job (make plan JOB=my.yaml plans y
 	@$(BIN)/autoplan plan $(JOB)
 
 test: check ## set up, then run every check and every test
-	@$(BIN)/python -m pytest --no-header -n auto
+	@$(BIN)/python -m pytest --no-header -n auto --dist loadfile
 
 check: lint types floors ## everything but the tests
 
@@ -35,7 +35,7 @@ docs: $(READY) ## write docs/cli.md anew from the command line itself
 	@$(BIN)/python -m autoplan.cli.reference docs/cli.md
 
 bench: $(READY) ## speed, error of memory and of step time; fails where a recorded error is worse
-	-@$(BIN)/python -m benchmarks.speed
+	-@$(BIN)/python -m benchmarks.speed --plot docs/speed.svg
 	@$(BIN)/python -m benchmarks.memory
 	@$(BIN)/python -m benchmarks.accuracy --check --plot docs/accuracy.svg
 

@@ -1,11 +1,12 @@
-"""The frozen cases: job files of this folder, from 2 to 1,024 devices, and the speed wished for."""
+"""The frozen cases: job files of this folder, more and more devices or layers, and the speed wished for."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CASES", "PRICED", "Case"]
+__all__ = ["CASES", "DEEPER", "PRICED", "Case", "job_file"]
 
 _FOLDER = Path(__file__).parent / "cases"
 
@@ -18,23 +19,37 @@ class Case:
     """One job to plan, and how many imports of the solver it should take at most."""
 
     name: str
+    model: str
     devices: int
-    target: float | None
-
-    @property
-    def path(self) -> Path:
-        """The job file."""
-        return _FOLDER / f"{self.name}.yaml"
+    layers: int
+    target: float | None = None
 
 
+#: The same questions as ever: models on as many devices as they are trained on.
 CASES = (
-    Case("llama2-7b-2x-a100", 2, None),
-    Case("llama3-8b-8x-a100", 8, 2.0),
-    Case("llama3-70b-64x-h100", 64, None),
-    Case("gpt3-175b-128x-a100", 128, None),
-    Case("gpt3-175b-512x-a100", 512, None),
-    Case("gpt3-175b-1024x-a100", 1024, 10.0),
-    Case("llama3.1-405b-1024x-h100", 1024, None),
-    Case("llama3.1-405b-4096x-h100", 4096, None),
-    Case("llama3.1-405b-16384x-h100", 16384, 20.0),
+    Case("llama2-7b-2x-a100", "Llama 2 7B", 2, 32),
+    Case("llama3-8b-8x-a100", "Llama 3 8B", 8, 32, 2.0),
+    Case("llama3-70b-64x-h100", "Llama 3 70B", 64, 80),
+    Case("gpt3-175b-128x-a100", "GPT-3 175B", 128, 96),
+    Case("gpt3-175b-512x-a100", "GPT-3 175B", 512, 96),
+    Case("gpt3-175b-1024x-a100", "GPT-3 175B", 1024, 96, 10.0),
+    Case("llama3.1-405b-1024x-h100", "Llama 3.1 405B", 1024, 126),
+    Case("llama3.1-405b-4096x-h100", "Llama 3.1 405B", 4096, 126),
+    Case("llama3.1-405b-16384x-h100", "Llama 3.1 405B", 16384, 126, 20.0),
 )
+
+#: One question of more and more layers of one shape, on as many devices.
+DEEPER = tuple(Case(f"{n}-layers-64x-h100", "Llama 3 8B's shape", 64, n) for n in (16, 32, 64, 128, 256))
+
+
+def job_file(case: Case, folder: Path) -> Path:
+    """Return the job file of ``case``; one of ``DEEPER`` is written below ``folder``."""
+    if case not in DEEPER:
+        return _FOLDER / f"{case.name}.yaml"
+    here = folder / case.name
+    here.mkdir()
+    for name in ("model.yaml", "job.yaml"):
+        text = (_FOLDER / "layers" / name).read_text(encoding="utf-8")
+        text = re.sub(r"^layers: \d+$", f"layers: {case.layers}", text, flags=re.MULTILINE)
+        (here / name).write_text(text, encoding="utf-8")
+    return here / "job.yaml"

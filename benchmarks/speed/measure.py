@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.cases import PRICED, Case
+from benchmarks.speed.cases import PRICED, Case, job_file
 
 __all__ = ["IMPORT", "Timing", "pricing", "results"]
 
@@ -26,9 +26,10 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One finished process: wall-clock seconds, most memory it held, and what it printed."""
+    """One finished process: wall-clock and processor seconds, most memory it held, and what it printed."""
 
     seconds: float
+    cpu_seconds: float
     peak_bytes: int
     output: str
 
@@ -39,21 +40,24 @@ def results(cases: Sequence[Case], repeat: int) -> dict[str, Any]:
     In each round the import and every case run once, in turn, so that a machine that slows down slows
     all of them. The pricing comes last: it loads numpy, and a process starts out as large as its parent.
     """
-    commands = [IMPORT, *(_plan_of(case) for case in cases)]
-    rounds = [[_timed(command) for command in commands] for _ in range(repeat + 1)][1:]
+    before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        commands = [IMPORT, *(_plan_of(job_file(case, Path(folder))) for case in cases)]
+        rounds = [[_timed(command) for command in commands] for _ in range(repeat + 1)][1:]
     solver, *planned = zip(*rounds, strict=True)
-    unit = _seconds(solver)
+    unit = _times(solver)
     return {
         "repeat": repeat,
         "processors": os.cpu_count(),
-        "solver_import": {"seconds": unit, "peak_memory_bytes": _memory(solver)},
+        "load_before": before,
+        "solver_import": {**unit, "peak_memory_bytes": _memory(solver)},
         "rows": [_row(case, timings, unit) for case, timings in zip(cases, planned, strict=True)],
-        "pricing": pricing(repeat, unit),
+        "pricing": pricing(repeat, unit["seconds"]),
     }
 
 
-def _plan_of(case: Case) -> tuple[str, ...]:
-    return ("-m", "autoplan", "plan", str(case.path), "--format", "json")
+def _plan_of(job: Path) -> tuple[str, ...]:
+    return ("-m", "autoplan", "plan", str(job), "--format", "json")
 
 
 def _timed(arguments: Sequence[str]) -> Timing:
@@ -70,26 +74,34 @@ def _timed(arguments: Sequence[str]) -> Timing:
         output.seek(0)
         # Linux counts KiB, macOS bytes.
         unit = 1 if sys.platform == "darwin" else 1024
-        return Timing(seconds, usage.ru_maxrss * unit, output.read().decode())
+        busy = usage.ru_utime + usage.ru_stime
+        return Timing(seconds, busy, usage.ru_maxrss * unit, output.read().decode())
 
 
-def _seconds(timings: Sequence[Timing]) -> float:
-    return statistics.median(timing.seconds for timing in timings)
+def _times(timings: Sequence[Timing]) -> dict[str, float]:
+    return {
+        "seconds": statistics.median(timing.seconds for timing in timings),
+        "cpu_seconds": statistics.median(timing.cpu_seconds for timing in timings),
+    }
 
 
 def _memory(timings: Sequence[Timing]) -> int:
     return int(statistics.median(timing.peak_bytes for timing in timings))
 
 
-def _row(case: Case, timings: Sequence[Timing], unit: float) -> dict[str, Any]:
+def _row(case: Case, timings: Sequence[Timing], unit: dict[str, float]) -> dict[str, Any]:
     answer = json.loads(timings[0].output)
     certificate = answer["certificate"]
+    times = _times(timings)
     return {
         "case": case.name,
+        "model": case.model,
         "devices": case.devices,
-        "seconds": _seconds(timings),
+        "layers": case.layers,
+        **times,
         "seconds_of_rounds": [timing.seconds for timing in timings],
-        "ratio": _seconds(timings) / unit,
+        "ratio": times["seconds"] / unit["seconds"],
+        "cpu_ratio": times["cpu_seconds"] / unit["cpu_seconds"],
         "target_ratio": case.target,
         "peak_memory_bytes": _memory(timings),
         "plans": len(answer["front"]),

@@ -7,15 +7,18 @@ from typing import Any
 
 from benchmarks.tables import Cell, table
 
-__all__ = ["render"]
+__all__ = ["count", "render"]
 
-_HEAD = ("case", "devices", "seconds", "x import", "wished", "MiB", "plans", "solves", "layouts")
+_HEAD = (
+    *("case", "devices", "layers", "seconds", "CPU s", "x import", "of CPU", "wished"),
+    *("MiB", "plans", "solves", "layouts"),
+)
 
 
 def render(results: dict[str, Any]) -> str:
     """Return the table of ``results``, with the import of the solver as its first row."""
     unit, pricing = results["solver_import"], results["pricing"]
-    alone: list[Cell] = ["import of the solver alone", None, _seconds(unit["seconds"]), "1.00", None]
+    alone: list[Cell] = ["import of the solver alone", None, None, *_times(unit), "1.00", "1.00", None]
     alone.extend([_mebibytes(unit["peak_memory_bytes"]), None, None, None])
     rows = [alone, *(_cells(row) for row in results["rows"])]
     rounds = results["repeat"]
@@ -28,36 +31,38 @@ def _cells(row: dict[str, Any]) -> list[Cell]:
     return [
         row["case"],
         row["devices"],
-        _seconds(row["seconds"]),
+        row["layers"],
+        *_times(row),
         f"{row['ratio']:.2f}",
+        f"{row['cpu_ratio']:.2f}",
         None if target is None else f"<= {target:g}",
         _mebibytes(row["peak_memory_bytes"]),
         row["plans"],
         row["solves"],
-        _count(row["layouts_covered"]),
+        count(row["layouts_covered"]),
     ]
 
 
 def _sentence(pricing: dict[str, Any]) -> str:
     return (
-        f"In process, pricing all {_count(pricing['layouts_covered'])} layouts of {pricing['job']} as "
+        f"In process, pricing all {count(pricing['layouts_covered'])} layouts of {pricing['job']} as "
         f"{pricing['candidates']:,} candidates takes {1000 * pricing['seconds']:.1f} ms, "
         f"{pricing['ratio']:.3f} imports"
     )
 
 
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.3f}"
+def _times(found: dict[str, Any]) -> list[Cell]:
+    return [f"{found[key]:.3f}" for key in ("seconds", "cpu_seconds")]
 
 
 def _mebibytes(size: int) -> str:
     return f"{size / 2**20:.0f}"
 
 
-def _count(number: int) -> str:
+def count(number: int) -> str:
     """Return a count in words that fit a column: counts of layouts have dozens of digits.
 
-    >>> _count(8505768), _count(10**52)
+    >>> count(8505768), count(10**52)
     ('8,505,768', '1e52')
     """
     return f"{number:,}" if number < 10**9 else f"{Decimal(number):.0e}".replace("e+", "e")

@@ -3,7 +3,7 @@
 In a document, ```` ```console ```` blocks hold commands after ``$`` and their output, ```` ```python ````
 blocks hold a session after ``>>>``, and a block whose first line is ``# file: NAME`` is a file that the
 commands after it may read. Tables between ``<!-- benchmark: NAME -->`` and ``<!-- end -->`` are what a
-benchmark computes, and so is the picture ``docs/accuracy.svg``.
+benchmark computes or has recorded, and so are the pictures ``docs/accuracy.svg`` and ``docs/speed.svg``.
 
 After a change of what the program prints, write the documents anew::
 
@@ -29,6 +29,7 @@ DOCUMENTS = [
     ROOT / "README.md",
     *sorted((ROOT / "docs" / "formulas").glob("*.md")),
     ROOT / "docs" / "accuracy.md",
+    ROOT / "docs" / "speed.md",
     ROOT / "docs" / "memory-by-hand.md",
     ROOT / "docs" / "explanations.md",
     ROOT / "docs" / "search.md",
@@ -37,7 +38,6 @@ DOCUMENTS = [
     ROOT / "specs" / "jobs" / "README.md",
     ROOT / "specs" / "grids" / "README.md",
 ]
-PICTURE = ROOT / "docs" / "accuracy.svg"
 COLUMNS = 92
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FIGURES = re.compile(r"^(<!-- benchmark: (\w+) -->\n)(.*?)^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
@@ -109,27 +109,28 @@ def renewed_session(body, names, folder):
 
 
 @functools.cache
-def accuracy_outcomes():
-    """Return the benchmark's predictions of measured runs, which take seconds."""
-    from benchmarks.accuracy.__main__ import DEFAULT_RUNS
-    from benchmarks.accuracy.outcomes import outcomes_of_file
-
-    return outcomes_of_file(DEFAULT_RUNS)
-
-
-@functools.cache
 def accuracy_summary():
-    """Return what the accuracy benchmark makes of them."""
+    """Return what the accuracy benchmark makes of all measured runs."""
     from benchmarks.accuracy.summary import summary_of
+    from tests.all_runs import all_outcomes
 
-    return summary_of(accuracy_outcomes())
+    return summary_of(all_outcomes())
 
 
 def accuracy_picture():
     """Return the picture of predicted against measured step times, as the benchmark draws it."""
     from benchmarks.accuracy.plot import accuracy_svg
+    from tests.all_runs import all_outcomes
 
-    return accuracy_svg(accuracy_outcomes())
+    return accuracy_svg(all_outcomes())
+
+
+def speed_picture():
+    """Return the picture of the recorded run of the speed benchmark, as the benchmark draws it."""
+    from benchmarks.speed.plot import speed_svg
+    from benchmarks.speed.recorded import load_peers, load_record
+
+    return speed_svg(load_record(), load_peers())
 
 
 def accuracy_figures():
@@ -240,6 +241,63 @@ def memory_figures():
     return markdown(["on rank 0", "cases", "median error", "worst"], rows)
 
 
+def speed_figures():
+    """Return the recorded run of the speed benchmark, and the machine that it was recorded on."""
+    from benchmarks.speed.recorded import load_record
+    from benchmarks.speed.report import count
+
+    record = load_record()
+    on, unit = record["on"], record["solver_import"]
+    alone = ["the solver's import alone", "", "", *seconds_of(unit), "1.0", "", mebibytes(unit), "", ""]
+    rows = [
+        [
+            *(
+                row["model"],
+                f"{row['devices']:,}",
+                row["layers"],
+                *seconds_of(row),
+                f"{row['cpu_ratio']:.1f}",
+            ),
+            "" if row["target_ratio"] is None else f"{row['target_ratio']:g}",
+            *(mebibytes(row), row["plans"], count(row["layouts_covered"])),
+        ]
+        for row in record["rows"]
+    ]
+    head = ["model", "devices", "layers", "CPU s", "wall s", "x import", "wished", "MiB", "plans", "layouts"]
+    return (
+        f"Recorded on {on['date']}: {record['processors']} cores of {on['processor']}, load "
+        f"{record['load_before']:.1f} at the start; Python {on['python']}, autoplan {on['autoplan']},\n"
+        f"OR-Tools {on['ortools']}, numpy {on['numpy']}; medians; rounds: {record['repeat']}.\n\n"
+        f"{markdown(head, [alone, *rows])}"
+    )
+
+
+def seconds_of(row):
+    """Return the processor and the wall seconds of a recorded process."""
+    return [f"{row[key]:.2f}" for key in ("cpu_seconds", "seconds")]
+
+
+def mebibytes(row):
+    """Return the most memory of a recorded process."""
+    return f"{row['peak_memory_bytes'] / 2**20:.0f}"
+
+
+def peer_figures():
+    """Return what other programs take for the same kind of question."""
+    from benchmarks.speed.recorded import load_peers
+
+    kinds = {"cpu": "", "wall": " wall", "extrapolated": " extrapolated"}
+    rows = [
+        [
+            *(f"{peer['program']} ({peer['version']})", peer["question"], peer["note"]),
+            "" if peer["layouts"] is None else f"{peer['layouts']:,}",
+            f"{peer['seconds']:,}{kinds[peer['kind']]}",
+        ]
+        for peer in load_peers()
+    ]
+    return markdown(["program", "question", "note", "layouts", "CPU s"], rows, left=3)
+
+
 def printed_in_process(main):
     """Return the JSON that a benchmark's ``main`` prints."""
     printed = io.StringIO()
@@ -273,6 +331,13 @@ FIGURES_OF = {
     "coefficients": coefficient_figures,
     "left_out": left_out_figures,
     "memory": functools.cache(memory_figures),
+    "speed": speed_figures,
+    "peers": peer_figures,
+}
+
+PICTURES = {
+    ROOT / "docs" / "accuracy.svg": accuracy_picture,
+    ROOT / "docs" / "speed.svg": speed_picture,
 }
 
 
@@ -298,9 +363,10 @@ def alike(one, other, far=0.15):
     return all(abs(float(a) - float(b)) <= far for a, b in pairs)
 
 
-def test_the_picture_of_accuracy_is_current():
-    """The picture in the documents shows what the benchmark predicts now."""
-    assert alike(PICTURE.read_text(encoding="utf-8"), accuracy_picture())
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
+def test_pictures_are_current(picture):
+    """A picture in the documents shows what the benchmark predicts now, or has recorded."""
+    assert alike(picture.read_text(encoding="utf-8"), PICTURES[picture]())
 
 
 def test_a_stale_picture_is_noticed():
@@ -339,7 +405,7 @@ def test_an_example_may_read_the_files_shown_before_it(tmp_path):
 
 
 def write_documents():
-    """Write every document and the picture anew, and say which of them changed."""
+    """Write every document and picture anew, and say which of them changed."""
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
@@ -347,9 +413,10 @@ def write_documents():
         if new != text:
             document.write_text(new, encoding="utf-8")
             print(f"{document.relative_to(ROOT)} written anew")  # noqa: T201 - this is a program
-    if not (PICTURE.exists() and alike(PICTURE.read_text(encoding="utf-8"), accuracy_picture())):
-        PICTURE.write_text(accuracy_picture(), encoding="utf-8")
-        print(f"{PICTURE.relative_to(ROOT)} drawn anew")  # noqa: T201 - this is a program
+    for picture, drawn in PICTURES.items():
+        if not (picture.exists() and alike(picture.read_text(encoding="utf-8"), drawn())):
+            picture.write_text(drawn(), encoding="utf-8")
+            print(f"{picture.relative_to(ROOT)} drawn anew")  # noqa: T201 - this is a program
 
 
 if __name__ == "__main__":
