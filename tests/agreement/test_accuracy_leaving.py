@@ -113,7 +113,7 @@ def test_the_summary_has_errors_and_coverage_of_each_stack(observations):
 def test_the_command_predicts_rows_by_the_others(lines, tmp_path, capsys):
     """Every complete row is predicted, and by other coefficients than the shipped ones."""
     path = tmp_path / "runs.yaml"
-    path.write_text("runs:\n" + "\n".join(lines[:12]) + "\n", encoding="utf-8")
+    path.write_text("runs:\n" + "\n".join(lines[:5]) + "\n", encoding="utf-8")
 
     kept = tmp_path / "rows.csv"
     command = ["--runs", str(path), "--leave-out", "group", "--format", "json", "--keep", str(kept)]
@@ -141,6 +141,7 @@ def test_every_coefficient_fitted_on_runs_has_a_prior(predicted):
 
 def test_a_refit_forgets_what_is_shipped(observations):
     """A fit without any row is the prior, whatever the files say; one with all rows has moved from there."""
+    observations = observations[::2]
     fitter = shared_fitter(observations)
     blind = fitter.without(range(len(observations)))
     by_name = {x.name: x for x in shared_coefficients()}
