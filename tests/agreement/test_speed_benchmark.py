@@ -9,7 +9,7 @@ import pytest
 
 from autoplan import load_job
 from benchmarks.speed import report
-from benchmarks.speed.__main__ import main
+from benchmarks.speed.__main__ import _drawn, main
 from benchmarks.speed.cases import CASES, DEEPER, job_file
 from benchmarks.speed.plot import speed_svg
 from benchmarks.speed.recorded import load_peers, load_record, machine, save_record
@@ -125,8 +125,15 @@ def test_the_picture_has_a_mark_for_every_case_and_every_peer():
     assert not re.search(r'(href|src)="(?!#)|url\(', svg)
 
 
-def test_only_a_whole_run_is_recorded(capsys, tmp_path):
-    """A record of some cases would take the others out of the documents; no record is no picture."""
+def test_a_picture_of_no_record_is_bad_input(capsys, tmp_path):
+    """Exit code 2 and a sentence, and nothing is drawn."""
+    assert _drawn(tmp_path / "picture.svg", tmp_path / "no.json") == 2
+    assert "cannot draw" in capsys.readouterr().err
+    assert not (tmp_path / "picture.svg").exists()
+
+
+def test_only_a_whole_run_is_recorded(capsys):
+    """A record of some cases would take the others out of the documents."""
     with pytest.raises(SystemExit) as stopped:
         main(["--record", "--case", CASES[0].name])
 
