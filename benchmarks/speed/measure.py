@@ -37,14 +37,15 @@ class Timing:
 def results(cases: Sequence[Case], repeat: int) -> dict[str, Any]:
     """Return the medians of ``repeat`` rounds, after one that warms the caches up.
 
-    In each round the import and every case run once, in turn, so that a machine that slows down slows
-    all of them. The pricing comes last: it loads numpy, and a process starts out as large as its parent.
+    In each round every case runs once, and the import before each of them, so that a machine that slows down
+    slows all of them. The pricing comes last: it loads numpy, and a process starts as large as its parent.
     """
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        commands = [IMPORT, *(_plan_of(job_file(case, Path(folder))) for case in cases)]
-        rounds = [[_timed(command) for command in commands] for _ in range(repeat + 1)][1:]
-    solver, *planned = zip(*rounds, strict=True)
+        commands = [_plan_of(job_file(case, Path(folder))) for case in cases]
+        rounds = [[(_timed(IMPORT), _timed(command)) for command in commands] for _ in range(repeat + 1)][1:]
+    solver = [alone for timings in rounds for alone, _ in timings]
+    planned = [[run for _, run in timings] for timings in zip(*rounds, strict=True)]
     unit = _times(solver)
     return {
         "repeat": repeat,
