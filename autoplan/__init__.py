@@ -19,7 +19,7 @@ from autoplan.errors import (
     SpecError,
     UnsupportedError,
 )
-from autoplan.lazy import lazy
+from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
     from autoplan.catalog import load_grid, load_job
@@ -73,4 +73,4 @@ _HOMES = {
     "verify": "autoplan.planning",
 }
 
-__getattr__ = lazy(__name__, _HOMES)
+__getattr__ = _lazy(__name__, _HOMES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autoplan.lazy import lazy
+from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
     from autoplan.planning.answers import MOST_LAYERS, chosen, evaluate, plan
@@ -51,4 +51,4 @@ _HOMES: Final = {
     "verify": "autoplan.planning.verifying",
 }
 
-__getattr__ = lazy(__name__, _HOMES)
+__getattr__ = _lazy(__name__, _HOMES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autoplan.lazy import lazy
+from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
     from autoplan.plans.calibration import Calibration, Change, Errors, Measured, MeasuredCurve, RunErrors
@@ -71,4 +71,4 @@ _HOMES: Final = {
     "broken_rules": "autoplan.plans.rules",
 }
 
-__getattr__ = lazy(__name__, _HOMES)
+__getattr__ = _lazy(__name__, _HOMES)
