@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autoplan.catalog import read_file
-from autoplan.errors import UnsupportedError
 from autoplan.planning.answers import plannable
 from autoplan.plans.verdict import Verdict
 from autoplan.schema.job import Job
@@ -26,18 +25,15 @@ def verify(
     """Return what holds and what fails of the answer that ``file`` holds: the JSON of ``autoplan plan``.
 
     The solver has no part in it: rules, prices, counts and the front are checked against layouts listed one
-    by one, up to eight devices unless ``exhaustive``. With ``job``, the answer has to be for it as it is now.
+    by one, up to eight devices unless ``exhaustive``; the user's own rules are read anew for each. With
+    ``job``, the answer has to be for it as it is now.
     ``progress`` is told choices done, choices in all, and which is next. Raises SpecError or CatalogError for
     what cannot be read.
     """
     saved = read_front(read_file(Path(file)), name=str(file))
     planned = plannable(job_from(saved.resolved, name=str(file)))
-    if planned.choices or planned.rules:
-        raise UnsupportedError(
-            f"{file} is for several devices or batches, or under rules of its own: such answers cannot be"
-            " verified yet; plan one number of devices without `rules` to verify it"
-        )
     now = None if job is None else plannable(job)
-    from autoplan.proof import checks_of
+    from autoplan.proof import Stated, checks_of
 
-    return Verdict(str(file), checks_of(saved, planned, now, progress, exhaustive=exhaustive))
+    checks = checks_of(Stated.of(saved, planned), now, progress, exhaustive=exhaustive)
+    return Verdict(str(file), checks)

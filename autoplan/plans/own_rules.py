@@ -13,7 +13,7 @@ from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
 from autoplan.schema.relation import Known, Name, Node, Place, Value, decided, left_of
 
-__all__ = ["OwnRule", "breaks", "even_only", "own_rules", "what_is_left"]
+__all__ = ["OwnRule", "breaks", "even_only", "names_of", "own_rules", "what_is_left"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,16 @@ def what_is_left(job: Job, relation: Node, candidates: Candidates) -> list[Node]
 
 def breaks(job: Job, relation: Node, layout: Layout) -> bool:
     """Return whether ``layout`` breaks ``relation``."""
-    columns = _columns(job, Candidates.of([layout]))
-    names = _job_names(job) | {"pp": layout.pp} | {name: values[0] for name, values in columns.items()}
+    (names,) = names_of(job, Candidates.of([layout]))
     counts = {"layers": layout.layers, "selective": layout.selective, "full": layout.full}
     entries = {(name, i): n for name, stages in counts.items() for i, n in enumerate(stages)}
     return not decided(relation, Known(names, layout.pp, entries))
+
+
+def names_of(job: Job, candidates: Candidates) -> list[dict[str, Value]]:
+    """Return the values of every name that a rule may use, for each candidate."""
+    fixed, columns = _job_names(job) | {"pp": candidates.pp}, _columns(job, candidates)
+    return [fixed | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _names(relation: Node) -> frozenset[str]:

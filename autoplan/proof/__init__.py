@@ -5,6 +5,8 @@ Shared with the search are the rules and the prices, which define the question; 
 
 from __future__ import annotations
 
-from autoplan.proof.checks import MOST_DEVICES, checks_of
+from autoplan.proof.checks import checks_of
+from autoplan.proof.merging import Stated
+from autoplan.proof.nothing_better import MOST_DEVICES
 
-__all__ = ["MOST_DEVICES", "checks_of"]
+__all__ = ["MOST_DEVICES", "Stated", "checks_of"]

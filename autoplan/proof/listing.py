@@ -6,8 +6,9 @@ Notation (this file only)::
     v    virtual stages of a device                                     U  sum of t of all stages
 
 A stage's mixes of recompute that need no less memory than another of as many layers, have as long a backward
-and as long a tail are left out: no step is shorter for them. A list of first stages is cut where no way to
-go on is below the corner. A step takes at least
+and as long a tail are left out, unless a rule of the user's own tells the two apart: no step is shorter for
+them. A list of first stages is cut where no way to go on is below the corner, or keeps the user's own rules.
+A step takes at least
 
 - the sum of t of the stages before s, over v, and m t_s: the first microbatch comes to s, s does its work,
   and the last one goes back;
@@ -35,6 +36,7 @@ from autoplan.costs.scope import microbatches
 from autoplan.costs.stage import stage_backward, stage_forward, stage_tail
 from autoplan.costs.step import price_stages
 from autoplan.proof.claims import Corner
+from autoplan.proof.own_rules import OwnRules
 from autoplan.proof.space import even_only, modes_of
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
@@ -69,7 +71,8 @@ class Outcome:
 class Listing:
     """One choice with the prices of every number of layers and mix of recompute, shape [p, X].
 
-    ``starts`` are where another number of layers begins; ``counts`` the number of layers there.
+    ``starts`` are where another number of layers begins; ``counts`` the number of layers there. ``kept`` says
+    which mixes a stage may have by the user's own ``rules``, whatever the others have.
     """
 
     candidates: Candidates
@@ -87,6 +90,8 @@ class Listing:
     tail: Array
     memory: Array
     fits: NDArray[np.bool_]
+    rules: OwnRules
+    kept: NDArray[np.bool_]
 
     @property
     def pp(self) -> int:
@@ -114,6 +119,8 @@ class Listing:
         shape = (pp, len(layers))
         forward = np.broadcast_to(stage_forward(stages, held[0]), shape)
         starts = np.flatnonzero(np.diff(layers, prepend=-1))
+        rules = OwnRules.of(job, one)
+        mixes = {"layers": layers, "selective": selective, "full": full}
         return Listing(
             candidates=one,
             schedule=int(one.schedule[0]),
@@ -130,7 +137,17 @@ class Listing:
             tail=np.broadcast_to(stage_tail(stages, *held).total, shape),
             memory=np.broadcast_to(memory, shape),
             fits=np.broadcast_to(fits > 0, shape) & _allowed(job, layers, pp, v),
+            rules=rules,
+            kept=np.stack([rules.kept({s: mixes}, len(layers)) for s in range(pp)]),
         )
+
+    def keep(self, mixes: Ints) -> NDArray[np.bool_]:
+        """Return which first stages may still keep the user's own rules; ``mixes`` has shape [S, k]."""
+        counts = {"layers": self.layers, "selective": self.selective, "full": self.full}
+        listed = {
+            s: {name: column[mixes[:, s]] for name, column in counts.items()} for s in range(mixes.shape[1])
+        }
+        return self.rules.kept(listed, len(mixes))
 
     def layout(self, mixes: Sequence[int]) -> Layout:
         """Return the layout whose stages take ``mixes``."""
@@ -184,7 +201,7 @@ def _allowed(job: Job, layers: Ints, pp: int, v: int) -> NDArray[np.bool_]:
 
 def below(listing: Listing, corner: Corner) -> Outcome:
     """Return a layout of ``listing`` below ``corner``, if there is one: no way to one is passed over."""
-    fits = listing.fits & (listing.memory <= corner.memory_bytes)
+    fits = listing.fits & listing.kept & (listing.memory <= corner.memory_bytes)
     rest = _Rest.of(listing, _shortest(listing, fits))
     if not rest.sums[0][listing.total] < np.inf:
         return Outcome(None, np.inf, 0)
@@ -216,11 +233,17 @@ def _shortest(listing: Listing, fits: NDArray[np.bool_]) -> Array:
 
 
 def _menu(listing: Listing, fits: NDArray[np.bool_], stage: int) -> Ints:
-    """Return the mixes of a stage that fit and that no other of as many layers makes needless."""
+    """Return the mixes of a stage that fit and that no other of as many layers makes needless.
+
+    Others that a rule of the user's own tells from it do not.
+    """
     index = np.flatnonzero(fits)
     backward, tail = listing.backward[stage], listing.tail[stage]
-    order = index[np.lexsort((tail[index], backward[index], listing.layers[index]))]
-    bounds = np.flatnonzero(np.diff(listing.layers[order], prepend=-1, append=-1))
+    kinds = [listing.layers]
+    kinds += [getattr(listing, name) for name in sorted({"selective", "full"} & listing.rules.told_apart)]
+    order = index[np.lexsort((tail[index], backward[index], *(kind[index] for kind in reversed(kinds))))]
+    edges = [np.diff(kind[order], prepend=-1, append=-1) != 0 for kind in kinds]
+    bounds = np.flatnonzero(np.logical_or.reduce(edges))
     kept = []
     for start, end in pairwise(bounds):
         here = order[start:end]
@@ -337,7 +360,8 @@ class _Ways:
             backward=np.maximum(first.backward[rows], b),
             tail=np.maximum(first.tail[rows], x.tail[s, mix]),
         )
-        return longer.take(self._least(longer, s + 1) < self.most)
+        longer = longer.take(self._least(longer, s + 1) < self.most)
+        return longer.take(x.keep(longer.mixes)) if x.rules.relations else longer
 
     def _least(self, first: _First, s: int) -> Array:
         """Return what no way to go on from stage ``s`` is below [s]."""

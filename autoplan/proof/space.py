@@ -13,11 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Candidates
+from autoplan.plans.own_rules import own_rules, what_is_left
 from autoplan.plans.rules import rules_for
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, even_stages
 
-__all__ = ["Counts", "counted", "even_only", "layouts_behind", "modes_of", "valid_choices"]
+__all__ = [
+    "Counts",
+    "counted",
+    "even_only",
+    "layouts_behind",
+    "modes_of",
+    "too_many_devices",
+    "valid_choices",
+]
 
 #: Virtual stages of a device that are listed at most: more are in no use, and the search has the same limit.
 _MOST_VIRTUAL: Final = 16
@@ -49,8 +58,15 @@ def even_only(job: Job) -> bool:
     return job.search.stages == "even" or not job.stack.rules.uneven_stages
 
 
+def too_many_devices(job: Job) -> bool:
+    """Return whether the job asks for more devices than its limit allows, which leaves no space at all."""
+    return job.limits.devices is not None and job.cluster.devices > job.limits.devices
+
+
 def valid_choices(job: Job) -> Iterator[Candidates]:
     """Yield, for each pipeline depth, the choices that keep every rule, one of those that are alike."""
+    if too_many_devices(job):
+        return
     for candidates in _choices(job):
         kept, _ = _first_broken(job, candidates)
         alive = np.array([fallen is None for fallen in kept])
@@ -63,7 +79,7 @@ def counted(job: Job) -> Counts:
     """Return how many layouts ``job`` has and what becomes of them, counted anew."""
     total = covered = alike = size = 0
     by_rule: Counter[str] = Counter()
-    for candidates in _choices(job):
+    for candidates in () if too_many_devices(job) else _choices(job):
         fallen, sentences = _first_broken(job, candidates)
         alive = np.array([rule is None for rule in fallen])
         same = _alike(job, candidates, alive)
@@ -162,9 +178,10 @@ def _alike(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArra
     """Return which choices are matched by another valid one.
 
     They differ from an earlier one in a ZeRO stage that shards over nothing, or have rings of several
-    sequences where shorter rings of fewer do the same (``docs/search.md``).
+    sequences where shorter rings of fewer do the same (``docs/search.md``). What the user's own rules may
+    tell apart is not alike.
     """
-    seen: set[_Row] = set()
+    seen: set[tuple[object, ...]] = set()
     same = np.zeros(len(candidates), dtype=bool)
     c = candidates
     columns = (
@@ -180,11 +197,12 @@ def _alike(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArra
         c.offload,
         c.shard,
     )
+    left = [what_is_left(job, rule.relation, c) for rule in own_rules(job)]
     for i in np.flatnonzero(alive & (c.dp * c.cp == 1) & (c.edp == 1)):
-        key = tuple(int(column[i]) for column in columns)
+        key = (*(int(column[i]) for column in columns), *(nodes[i] for nodes in left))
         same[i] = key in seen
         seen.add(key)
-    if job.stack.context is not None and job.stack.context.exchange == "ring":
+    if job.stack.context is not None and job.stack.context.exchange == "ring" and not job.rules:
         same |= _longer_rings(job, c, alive & ~same)
     return same
 

@@ -63,9 +63,10 @@ def job_from(document: object, *, name: str) -> Job:
 
 
 def hashes(job: Job) -> tuple[str, str]:
-    """Return the SHA-256 of everything in ``job`` but its name, and that of its cost model alone."""
+    """Return the SHA-256 of everything in ``job`` but its names, and that of its cost model alone."""
     plain = resolved(job)
-    del plain[_NAME]
+    for each in (plain, *plain["choices"]):
+        del each[_NAME]
     return _hash(plain), _hash({part: plain[part] for part in _COST_MODEL})
 
 

@@ -10,7 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from autoplan.errors import Problem, SpecError
 from autoplan.schema.document import format_path
 
-__all__ = ["SavedCertificate", "SavedFront", "SavedPlan", "SavedRejection", "read_front"]
+__all__ = [
+    "SavedAnswer",
+    "SavedCertificate",
+    "SavedFront",
+    "SavedPlan",
+    "SavedRejection",
+    "SavedShort",
+    "read_front",
+]
 
 
 class _Saved(BaseModel):
@@ -51,12 +59,35 @@ class SavedRejection(_Saved):
     kind: Literal["rule", "alike", "memory", "not on the front"] = Field(description="what kind it is")
 
 
+class SavedShort(_Saved):
+    """A plan of one number of devices and one batch, in short."""
+
+    layout_string: str = Field(description="the layout as a command line names it")
+    step_seconds: float = Field(description="its step")
+    tokens_per_second: float = Field(description="of all devices together")
+    peak_memory_bytes_per_device: float = Field(description="its memory")
+    on_front: bool = Field(description="whether it is on the front over all")
+
+
+class SavedAnswer(_Saved):
+    """The answer for one number of devices and one batch, where a job asks for several."""
+
+    devices: int = Field(description="number of devices")
+    global_batch_size: int = Field(description="sequences of a step")
+    plans: tuple[SavedShort, ...] = Field(description="its plans, fastest first")
+    certificate: SavedCertificate = Field(description="what is proven of them")
+    rejected: tuple[SavedRejection, ...] = Field(description="what became of all other layouts")
+
+
 class SavedFront(_Saved):
     """The whole answer."""
 
     schema_version: Literal[1] = Field(alias="schema", description="version of the document")
     job: dict[str, Any] = Field(description="the job in short")
     front: tuple[SavedPlan, ...] = Field(description="the plans, fastest first")
+    answers: tuple[SavedAnswer, ...] = Field(
+        default=(), description="the answers for each number of devices and batch, where there are several"
+    )
     certificate: SavedCertificate = Field(description="what is proven")
     rejected: tuple[SavedRejection, ...] = Field(description="what became of all other layouts")
     resolved: dict[str, Any] = Field(description="the job with every name resolved")

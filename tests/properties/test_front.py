@@ -29,6 +29,7 @@ from autoplan.schema.question import PriceSpec
 from autoplan.search.answer import search
 from autoplan.search.model import _PARAMETERS as PARAMETERS
 from tests.by_rules import keeping_rules
+from tests.own_rules import OWN
 
 INSTANCES = 160
 OWN_INSTANCES = 60
@@ -261,58 +262,6 @@ def points_of(job, layout, stages, m, own):
 def with_stages(layout, layers, mix):
     """Return ``layout`` with these layers, and (selective, full) counts, of its stages."""
     return replace(layout, layers=layers, selective=tuple(s for s, _ in mix), full=tuple(f for _, f in mix))
-
-
-def alike(x):
-    """Return whether every stage recomputes the same numbers of layers, or all of them in one way."""
-    counts = set(zip(x.selective, x.full, strict=True))
-    return len(counts) == 1 or x.layers in (x.selective, x.full)
-
-
-#: Rules as a job says them, and what each means, in Python. A stage that there is not keeps any rule.
-OWN = [
-    ("tp * pp <= 4", lambda x, _: x.tp * x.pp <= 4),
-    ("mbs in {1, 2}", lambda x, _: x.microbatch in {1, 2}),
-    ("microbatches >= 2 * pp", lambda x, job: batches(job, x) >= 2 * x.pp),
-    ("schedule == 1f1b", lambda x, _: x.schedule == "1f1b"),
-    ("not (sp == on and dp > 1)", lambda x, _: not (x.sequence_parallel and x.dp > 1)),
-    ("pp >= 2", lambda x, _: x.pp >= 2),
-    ("layers[0] <= layers[-1]", lambda x, _: x.layers[0] <= x.layers[-1]),
-    ("layers[0] < layers[1]", lambda x, _: x.pp < 2 or x.layers[0] < x.layers[1]),
-    ("layers[0] % 2 == 0", lambda x, _: x.layers[0] % 2 == 0),
-    ("layers is uniform", lambda x, _: len(set(x.layers)) == 1),
-    ("max(layers) - min(layers) <= 1", lambda x, _: max(x.layers) - min(x.layers) <= 1),
-    ("recompute is uniform", lambda x, _: alike(x)),
-    ("full is uniform", lambda x, _: len(set(x.full)) == 1),
-    ("full[0] >= 1", lambda x, _: x.full[0] >= 1),
-    ("full[0] + selective[0] <= full[-1] + selective[-1]", lambda x, _: again(x, 0) <= again(x, -1)),
-    ("sum(full) <= sum(layers) / 3", lambda x, _: 3 * sum(x.full) <= sum(x.layers)),
-    ("sum(full) in {0, 2, 3}", lambda x, _: sum(x.full) in {0, 2, 3}),
-    ("sum(selective) // 2 == 1", lambda x, _: sum(x.selective) in {2, 3}),
-    ("sum(full) % 3 != 1", lambda x, _: sum(x.full) % 3 != 1),
-    ("layers[0] * layers[-1] <= 8", lambda x, _: x.layers[0] * x.layers[-1] <= 8),
-    ("mbs * max(layers) <= 6", lambda x, _: x.microbatch * max(x.layers) <= 6),
-    ("zero == 1 or full[0] == 0", lambda x, _: x.zero == 1 or x.full[0] == 0),
-    ("sum(selective) == 0 or sum(full) == 0", lambda x, _: not sum(x.selective) or not sum(x.full)),
-    ("not layers[0] == layers[-1] or pp == 1", lambda x, _: x.layers[0] != x.layers[-1] or x.pp == 1),
-    ("layers[0] divides 12", lambda x, _: 12 % x.layers[0] == 0),
-    ("layers[-1] // full[-1] <= 2 + full[0]", lambda x, _: x.full[-1] and divided(x) <= 2 + x.full[0]),
-]
-
-
-def batches(job, x):
-    """Return the microbatches of a step."""
-    return job.workload.global_batch_size // x.dp // x.microbatch
-
-
-def again(x, stage):
-    """Return the layers of a stage that are recomputed."""
-    return x.full[stage] + x.selective[stage]
-
-
-def divided(x):
-    """Return the layers of the last stage for each that is recomputed whole."""
-    return x.layers[-1] // x.full[-1]
 
 
 def pareto(points, limit):

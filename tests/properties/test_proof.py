@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ import pytest
 from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.machine import machine_of
 from autoplan.costs.predict import predict_all
+from autoplan.plans import broken_rules
 from autoplan.proof.claims import Corner, corners_of, tick_bytes
 from autoplan.proof.listing import Listing, below, reach
 from autoplan.proof.space import valid_choices
+from autoplan.schema.job import RuleSpec
 from autoplan.schema.layout import Layout, even_stages
+from tests.own_rules import OWN
 from tests.small_jobs import layouts, small_job, with_limit
 
 
@@ -101,6 +105,35 @@ def test_corners_hold_exactly_what_no_plan_matches(seed):
         edge = [step * f for step in steps for f in (1, 1 / (1 + thinning))]
         if min(abs(t - x) for x in edge) > 1e-5 * t:
             assert inside == (beats or not matched)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_layouts_that_break_a_rule_of_the_users_own_are_passed_over_and_no_others(seed):
+    """Below any corner the enumerator finds a layout where a plain list has one that keeps the rules."""
+    rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
+    chosen = rng.sample(OWN, rng.randint(1, 3))
+    job = replace(small_job(seed), rules=tuple(RuleSpec(rule=text) for text, _ in chosen))
+    machine = machine_of(job)
+    choices = [(group, i) for group in valid_choices(job) for i in range(len(group))]
+    for group, i in rng.sample(choices, min(12, len(choices))):
+        listing = Listing.of(job, group, i, machine)
+        members = list(layouts(job, first_of(job, group, i)))
+        kept = {x for x in members if all(keeps(x, job) for _, keeps in chosen)}
+        for x in rng.sample(members, min(20, len(members))):
+            assert (not broken_rules(job, x)) == (x in kept)
+        predictions = predict_all(job, members)
+        fitting = [p for x, p in zip(members, predictions, strict=True) if p.fits and x in kept]
+        for pick in rng.sample(predictions, min(3, len(predictions))):
+            corner = Corner(
+                pick.peak_memory_bytes_per_device * (1 + 1e-9),
+                pick.step_seconds * rng.choice([1 - 1e-9, 1 + 1e-9, 1.2]),
+            )
+            outcome = below(listing, corner)
+            assert (outcome.layout is not None) == any(
+                p.peak_memory_bytes_per_device <= corner.memory_bytes and p.step_seconds < corner.step_seconds
+                for p in fitting
+            )
+            assert outcome.layout is None or outcome.layout in kept
 
 
 def test_the_counts_of_choices_are_those_of_a_list():
