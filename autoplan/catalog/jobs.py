@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -13,7 +13,7 @@ from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.document import Document
 from autoplan.schema.job import Cluster, Job, JobSpec, Objective, Workload
-from autoplan.schema.loader import parse_yaml, validate
+from autoplan.schema.loader import parse_yaml, valid_part
 from autoplan.schema.question import batches_of
 from autoplan.schema.stack import StackSpec
 
@@ -22,6 +22,13 @@ __all__ = ["load_job", "opened", "resolve_job"]
 R = TypeVar("R")
 
 _MOST_CHOICES: Final = 64
+#: What stands for a required key that is wrong, so that the rest of a file is read; it is not looked at.
+_STAND_INS: Final = {
+    "kind": "training",
+    "model": "none",
+    "hardware": "none",
+    "workload": {"sequence_length": 1, "global_batch_size": 1},
+}
 
 
 def load_job(reference: str | Path) -> Job:
@@ -31,7 +38,8 @@ def load_job(reference: str | Path) -> Job:
     """
     content, file, name, base = opened("job", reference)
     document = parse_yaml(content, name=file)
-    return _resolved(validate(document, JobSpec), name, base, document)
+    spec, wrong, problems = valid_part(document, JobSpec, _STAND_INS)
+    return _resolved(spec, name, base, _Attempts(document, wrong, problems))
 
 
 def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]:
@@ -46,18 +54,29 @@ def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]
 
 def resolve_job(spec: JobSpec, *, name: str = "job", base: Path | None = None) -> Job:
     """Return ``spec`` with every name resolved; paths in it are relative to ``base``."""
-    return _resolved(spec, name, base or Path(), None)
+    return _resolved(spec, name, base or Path(), _Attempts(None))
 
 
 class _Attempts:
-    """Look-ups of a job, whose failures are gathered so that all of them are told at once."""
+    """Look-ups of a job, whose failures are gathered so that all of them are told at once.
 
-    def __init__(self, document: Document | None) -> None:
+    ``problems`` begin with those of the file's text; ``wrong`` are the keys that they are about.
+    """
+
+    def __init__(
+        self, document: Document | None, wrong: frozenset[str] = frozenset(), problems: Sequence[Problem] = ()
+    ) -> None:
         self.document = document
-        self.problems: list[Problem] = []
+        self.wrong = wrong
+        self.problems = list(problems)
 
-    def find(self, key: str, look_up: Callable[[], R]) -> R | None:
-        """Return what ``look_up`` returns, or None with its problem noted at ``key``."""
+    def find(self, key: str, look_up: Callable[[], R], *, needs: Collection[str] = ()) -> R | None:
+        """Return what ``look_up`` returns, or None with its problem noted at ``key``.
+
+        What ``needs`` a key that is wrong is not looked up: its problem would be another's.
+        """
+        if not self.wrong.isdisjoint(needs):
+            return None
         try:
             return look_up()
         except SpecError as error:
@@ -69,20 +88,24 @@ class _Attempts:
             self.problems.append(Problem(str(error), f"$.{key}", file, line))
         return None
 
+    def in_order(self) -> list[Problem]:
+        """Return the problems in the order of the file's lines; those of other files come last."""
+        name = self.document.name if self.document else None
+        return sorted(self.problems, key=lambda problem: (problem.file != name, problem.line or 0))
 
-def _resolved(spec: JobSpec, name: str, base: Path, document: Document | None) -> Job:
-    attempts = _Attempts(document)
-    the_model = attempts.find("model", lambda: model(spec.model, base))
-    clusters = attempts.find("hardware", lambda: _clusters(spec, base))
+
+def _resolved(spec: JobSpec, name: str, base: Path, attempts: _Attempts) -> Job:
+    the_model = attempts.find("model", lambda: model(spec.model, base), needs={"model"})
+    clusters = attempts.find("hardware", lambda: _clusters(spec, base), needs={"hardware"})
     cluster = clusters[0] if clusters else None
     usual = cluster.node.default_stack if cluster else None
     the_stack = attempts.find("stack", lambda: _stack(spec, usual, base))
     kernels = attempts.find("kernels", lambda: _kernels(spec, cluster, base))
     batches = attempts.find("workload.global_batch_size", lambda: _batches(spec))
     for key in ("objectives", "limits"):
-        attempts.find(key, lambda key=key: _priced(spec, key, cluster))  # type: ignore[misc]
+        attempts.find(key, lambda key=key: _priced(spec, key, cluster), needs={"price"})  # type: ignore[misc]
     if attempts.problems or not (the_model and cluster and clusters and the_stack and kernels and batches):
-        raise SpecError(attempts.problems)
+        raise SpecError(attempts.in_order())
     job = Job(
         name=name,
         model=the_model,

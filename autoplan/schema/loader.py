@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, TypeVar, overload
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from autoplan.errors import SpecError
+from autoplan.errors import Problem, SpecError
 from autoplan.schema.base import FROM_FILE
 from autoplan.schema.complaints import problems_of
 from autoplan.schema.document import Document
 from autoplan.schema.yamltext import parse_yaml
 
-__all__ = ["Document", "json_schema", "load_model", "parse_yaml", "validate"]
+__all__ = ["Document", "json_schema", "load_model", "parse_yaml", "valid_part", "validate"]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -56,6 +57,66 @@ def validate(document: Document, model_class: Any) -> Any:
         details = error.errors(include_url=False, include_input=False)
         problems = problems_of(details, document, model_class)
     raise SpecError(problems)
+
+
+def valid_part(
+    document: Document, model_class: type[M], stand_ins: Mapping[str, Any]
+) -> tuple[M, frozenset[str], tuple[Problem, ...]]:
+    """Check ``document`` as ``validate`` does, but keep what is right where something is wrong.
+
+    Returns the model without what is wrong, the keys that are wrong somewhere, and the problems.
+    ``stand_ins`` take the place of required keys that are wrong. Raises SpecError where the document is no
+    mapping.
+    """
+    try:
+        return validate(document, model_class), frozenset(), ()
+    except SpecError as error:
+        problems = error.problems
+    if not isinstance(document.value, dict):
+        raise SpecError(problems)
+    plain: dict[str, Any] = dict(document.value)
+    wrong: set[str] = set()
+    # First without the entries that are wrong, then without the keys that still are.
+    for whole in (False, True):
+        places = _wrong_places(plain, model_class)
+        wrong.update(key for key, _ in places)
+        for key, inner in places:
+            _leave_out(plain, key, None if whole else inner, stand_ins)
+    try:
+        return (
+            _adapter(model_class).validate_python(plain, context={FROM_FILE: True}),
+            frozenset(wrong),
+            problems,
+        )
+    except ValidationError:
+        raise SpecError(problems) from None
+
+
+def _wrong_places(plain: dict[str, Any], model_class: object) -> list[tuple[str, str | None]]:
+    """Return the keys of ``plain`` that are wrong, each with the key below it that is, where there is one."""
+    try:
+        _adapter(model_class).validate_python(plain, context={FROM_FILE: True})
+    except ValidationError as error:
+        paths = [e["loc"] for e in error.errors(include_url=False, include_input=False) if e["loc"]]
+    else:
+        return []
+    places = []
+    for key, *rest in paths:
+        held = plain.get(str(key))
+        below = [str(part) for part in rest if isinstance(held, dict) and part in held]
+        places.append((str(key), below[0] if below else None))
+    return places
+
+
+def _leave_out(plain: dict[str, Any], key: str, inner: str | None, stand_ins: Mapping[str, Any]) -> None:
+    """Take a key, or the ``inner`` one below it, out of ``plain``, or put its stand-in there."""
+    here, name, instead = plain, key, stand_ins
+    if inner is not None:
+        here, name, instead = dict(plain[key]), inner, stand_ins.get(key, {})
+        plain[key] = here
+    here.pop(name, None)
+    if name in instead:
+        here[name] = instead[name]
 
 
 def json_schema(model_class: object) -> dict[str, Any]:

@@ -14,11 +14,10 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from autoplan.schema.relation import (
     COMPARED,
@@ -35,30 +34,20 @@ from autoplan.schema.relation import (
     Uniform,
 )
 from autoplan.schema.relation_names import LISTS, NAMES, WORDS
+from autoplan.schema.relation_tokens import RuleSyntaxError, Token, tokens_of
 
 __all__ = ["RelationError", "parse_relation"]
 
 _FUNCTIONS: Final = ("sum", "min", "max")
 _KEYWORDS: Final = ("and", "or", "not", "in", "is", "divides", "uniform")
-_MOST_CHARACTERS: Final = 300
 _MOST_DIGITS: Final = 12
 _MOST_NESTED: Final = 20
-_TOKEN: Final = re.compile(
-    r"\s*(?:(?P<number>[0-9]+(?![\w.]))|(?P<word>[0-9]*[A-Za-z_][\w-]*?(?![\w]))"
-    r"|(?P<symbol><=|>=|==|!=|//|[-+*/%<>(){}\[\],]))"
-)
 
 Kind: TypeAlias = Literal["number", "truth", "word", "text", "list", "wrong"]
 
 
 class RelationError(ValueError):
     """A rule that cannot be read; says at which columns, and what would be right."""
-
-
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    column: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +58,6 @@ class _Part:
     kind: Kind
     column: int
     name: str = ""
-
-
-class _SyntaxError(Exception):
-    def __init__(self, column: int, message: str) -> None:
-        self.said = f"column {column}: {message}"
-        super().__init__(self.said)
 
 
 @lru_cache(maxsize=512)
@@ -94,56 +77,34 @@ column 14: layers has one number for each stage: write layers[0], sum(layers), m
     try:
         part = parser.rule()
         parser.end()
-    except _SyntaxError as error:
-        raise RelationError("; ".join([*parser.problems, error.said])) from None
-    if part.kind not in ("truth", "wrong"):
-        parser.problem(part, "a relation is needed, such as tp * pp <= 8")
+        if part.kind not in ("truth", "wrong"):
+            parser.problem(part.column, "a relation is needed, such as tp * pp <= 8")
+    except RuleSyntaxError as error:
+        parser.problem(*error.problem)
     if parser.problems:
-        raise RelationError("; ".join(parser.problems))
+        said = (f"column {column}: {message}" for column, message in sorted(parser.problems))
+        raise RelationError("; ".join(said))
     return part.node
 
 
-def _tokens(text: str) -> list[_Token]:
-    if len(text) > _MOST_CHARACTERS:
-        raise _SyntaxError(_MOST_CHARACTERS + 1, f"a rule has at most {_MOST_CHARACTERS} characters")
-    found, at, end = [], 0, len(text.rstrip())
-    while at < end:
-        match = _TOKEN.match(text, at)
-        if match is None:
-            at += len(text[at:]) - len(text[at:].lstrip())
-            raise _SyntaxError(at + 1, _stray(text[at:]))
-        kind = str(match.lastgroup)
-        found.append(_Token(kind, match[kind], match.start(kind) + 1))
-        at = match.end()
-    return [*found, _Token("end", "", end + 1)]
-
-
-def _stray(text: str) -> str:
-    if re.match(r"[0-9]*\.[0-9]", text):
-        return "only whole numbers are read: write 1/2 for a half"
-    if text[0] == "=":
-        return "'=' is not a comparison: write =="
-    return f"{text[0]!r} means nothing here"
-
-
 class _Parser:
-    """Reads one rule; ``problems`` holds what is wrong with its names and kinds."""
+    """Reads one rule; ``problems`` holds columns and what is wrong there, each once."""
 
     def __init__(self, text: str) -> None:
-        self.problems: list[str] = []
+        self.problems: set[tuple[int, str]] = set()
         self.text = text
-        self.tokens: list[_Token] = []
+        self.tokens: list[Token] = []
         self.at = 0
         self.depth = 0
 
     @property
-    def next(self) -> _Token:
+    def next(self) -> Token:
         return self.tokens[self.at]
 
-    def problem(self, part: _Part, message: str) -> None:
-        self.problems.append(f"column {part.column}: {message}")
+    def problem(self, column: int, message: str) -> None:
+        self.problems.add((column, message))
 
-    def takes(self, *texts: str) -> _Token | None:
+    def takes(self, *texts: str) -> Token | None:
         token = self.next
         if token.kind == "end" or token.text not in texts:
             return None
@@ -152,21 +113,23 @@ class _Parser:
 
     def expect(self, text: str) -> None:
         if self.takes(text) is None:
-            raise _SyntaxError(self.next.column, f"{text!r} is needed {self._before()}")
+            raise RuleSyntaxError(self.next.column, f"{text!r} is needed {self._before()}")
 
     def end(self) -> None:
         if self.next.kind != "end":
-            raise _SyntaxError(self.next.column, f"nothing is expected after the relation {self._before()}")
+            raise RuleSyntaxError(
+                self.next.column, f"nothing is expected after the relation {self._before()}"
+            )
 
     def _before(self) -> str:
         return f"before {self.next.text!r}" if self.next.text else "at the end"
 
     def rule(self) -> _Part:
         if not self.tokens:
-            self.tokens = _tokens(self.text)
+            self.tokens = tokens_of(self.text)
         self.depth += 1
         if self.depth > _MOST_NESTED:
-            raise _SyntaxError(self.next.column, f"at most {_MOST_NESTED} levels are read")
+            raise RuleSyntaxError(self.next.column, f"at most {_MOST_NESTED} levels are read")
         part = self._joined("or", lambda: self._joined("and", self._negated))
         self.depth -= 1
         return part
@@ -230,9 +193,11 @@ class _Parser:
 
     def _uniform(self, first: _Part) -> _Part:
         self.expect("uniform")
+        if first.kind == "wrong":
+            return first
         if first.kind != "list":
             listed = ", ".join((*LISTS, "recompute"))
-            self.problem(first, f"only {listed} can be uniform over the stages")
+            self.problem(first.column, f"only {listed} can be uniform over the stages")
             return _Part(TRUE, "wrong", first.column)
         return _Part(Uniform(first.name), "truth", first.column)
 
@@ -253,7 +218,9 @@ class _Parser:
     def _divided(self, symbol: str, left: _Part, right: _Part) -> _Part:
         of_divisor = _stages(right.node)
         if of_divisor and len(of_divisor | _stages(left.node)) > 1:
-            self.problem(right, "what divides is the same for all stages, or of the one stage it divides")
+            self.problem(
+                right.column, "what divides is the same for all stages, or of the one stage it divides"
+            )
         return self._operation(symbol, left, right)
 
     def _operation(self, symbol: str, left: _Part, right: _Part) -> _Part:
@@ -279,21 +246,21 @@ class _Parser:
         if token.kind == "word" and token.text not in _KEYWORDS:
             self.at += 1
             return self._named(token)
-        raise _SyntaxError(token.column, f"a number or a name is needed {self._before()}")
+        raise RuleSyntaxError(token.column, f"a number or a name is needed {self._before()}")
 
     def _constant(self) -> _Part:
         token = self.next
         if len(token.text) > _MOST_DIGITS:
-            raise _SyntaxError(token.column, f"a number has at most {_MOST_DIGITS} digits")
+            raise RuleSyntaxError(token.column, f"a number has at most {_MOST_DIGITS} digits")
         self.at += 1
         return _Part(Constant(int(token.text)), "number", token.column, token.text)
 
-    def _named(self, token: _Token) -> _Part:
+    def _named(self, token: Token) -> _Part:
         name, column = token.text, token.column
         if name in _FUNCTIONS:
             return self._over(token)
-        if name in LISTS and self.takes("["):
-            return self._entry(token)
+        if self.next.text in ("[", "("):
+            return self._bracketed(token)
         if name in NAMES:
             return _Part(Name(name), "number", column, name)
         if name in WORDS:
@@ -302,34 +269,55 @@ class _Parser:
             return _Part(TRUE, "list", column, name)
         return _Part(Constant(name), "text", column, name)
 
-    def _entry(self, token: _Token) -> _Part:
+    def _bracketed(self, token: Token) -> _Part:
+        """Return a quantity of one stage, or what is wrong with it."""
+        if self.next.text == "(":
+            message = f"unknown function {token.text!r}{_hint(token.text, _FUNCTIONS)}"
+            return self._wrong(token.column, message)
+        if token.text not in LISTS:
+            return self._wrong(token.column, _not_a_list(token.text))
+        before = self.at
+        self.expect("[")
         back = self.takes("-")
-        index = self.next
-        if index.kind != "number":
-            raise _SyntaxError(index.column, "a stage is needed, such as 0 for the first or -1 for the last")
+        if self.next.kind != "number" or self.tokens[self.at + 1].text != "]":
+            column, self.at = self.next.column, before
+            return self._wrong(column, "a stage is needed, such as 0 for the first or -1 for the last")
         count = int(self._constant().name)
         self.expect("]")
         return _Part(Entry(token.text, -count if back else count), "number", token.column)
 
-    def _over(self, token: _Token) -> _Part:
+    def _over(self, token: Token) -> _Part:
+        before = self.at
         self.expect("(")
         listed = self.next
         if listed.text not in LISTS:
-            raise _SyntaxError(listed.column, f"{token.text} is of {', '.join(LISTS)}")
+            self.at = before
+            return self._wrong(listed.column, f"{token.text} takes {_one_of(listed.text, tuple(LISTS))}")
         self.at += 1
         self.expect(")")
         return _Part(Over(token.text, listed.text), "number", token.column)
 
+    def _wrong(self, column: int, message: str) -> _Part:
+        """Note what is wrong with a name, and pass over the brackets that follow it."""
+        self.problem(column, message)
+        depth = 0
+        while self.next.kind != "end":
+            depth += (self.next.text in ("(", "[", "{")) - (self.next.text in (")", "]", "}"))
+            self.at += 1
+            if depth == 0:
+                return _Part(TRUE, "wrong", column)
+        raise RuleSyntaxError(self.next.column, "a bracket is not closed")
+
     def _truth(self, part: _Part) -> Node:
         if part.kind not in ("truth", "wrong"):
-            self.problem(part, "a relation is needed here, such as tp <= 8")
+            self.problem(part.column, "a relation is needed here, such as tp <= 8")
         return part.node
 
     def _number(self, part: _Part) -> Node:
         """Return the tree of a number; the problem is noted where it is none."""
         if part.kind in ("number", "wrong"):
             return part.node
-        self.problem(part, _not_a_number(part))
+        self.problem(part.column, _not_a_number(part))
         return Constant(0)
 
     def _compared(self, symbol: str, left: _Part, right: _Part) -> Node:
@@ -339,11 +327,9 @@ class _Parser:
         other = right if word is left else left
         allowed = WORDS[word.name]
         if symbol not in ("==", "!="):
-            self.problem(word, f"{word.name} is compared with == or !=")
-        elif other.kind != "text" or other.name not in allowed:
-            near = difflib.get_close_matches(other.name, allowed, 1)
-            hint = f" - did you mean {near[0]!r}?" if near else ""
-            self.problem(other, f"{word.name} is one of {', '.join(allowed)}{hint}")
+            self.problem(word.column, f"{word.name} is compared with == or !=")
+        elif other.kind != "wrong" and (other.kind != "text" or other.name not in allowed):
+            self.problem(other.column, f"{word.name} is {_one_of(other.name, allowed)}")
         return Comparison(symbol, left.node, right.node)
 
 
@@ -359,11 +345,25 @@ def _not_a_number(part: _Part) -> str:
         return f"{name} is not a number: it is one of {', '.join(WORDS[name])}"
     if part.kind == "truth":
         return "a number is needed here, not a relation"
-    known: Sequence[str] = (*NAMES, *WORDS, *LISTS)
+    return f"unknown name {name!r}{_hint(name, (*NAMES, *WORDS, *LISTS))}"
+
+
+def _not_a_list(name: str) -> str:
+    if name == "recompute":
+        return "recompute has two numbers for each stage: write full[0] or selective[0]"
+    if name in NAMES or name in WORDS:
+        return f"{name} is the same for all stages: write it without brackets"
+    return f"unknown list {name!r}{_hint(name, tuple(LISTS))}"
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, 1)
-    if near:
-        return f"unknown name {name!r} - did you mean {near[0]!r}?"
-    return f"unknown name {name!r}: known names are {', '.join(known)}"
+    return f" - did you mean {near[0]!r}?" if near else f": known are {', '.join(known)}"
+
+
+def _one_of(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f"one of {', '.join(known)}" + (f" - did you mean {near[0]!r}?" if near else "")
 
 
 def _stages(node: Node) -> set[int | str]:
