@@ -88,6 +88,11 @@ class _Attempts:
             self.problems.append(Problem(str(error), f"$.{key}", file, line))
         return None
 
+    def lines(self, key: str, entries: int) -> tuple[int, ...]:
+        """Return the line of each entry of the list at ``key``; none without a file."""
+        document = self.document
+        return tuple(document.line([key, i]) for i in range(entries)) if document else ()
+
     def in_order(self) -> list[Problem]:
         """Return the problems in the order of the file's lines; those of other files come last."""
         name = self.document.name if self.document else None
@@ -122,6 +127,7 @@ def _resolved(spec: JobSpec, name: str, base: Path, attempts: _Attempts) -> Job:
         rules=spec.rules,
         objectives=spec.objectives or _usual_objectives(len(clusters), len(batches)),
         price=spec.price,
+        rule_lines=attempts.lines("rules", len(spec.rules)),
     )
     if len(clusters) * len(batches) == 1:
         return job

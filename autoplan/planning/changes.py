@@ -51,8 +51,8 @@ class Kind:
         ladder = list(self.ladder(start))
         # The last one is the strongest: it stays.
         thinned = ladder if most is None else ladder[::-1][:: max(1, -(-len(ladder) // most))][::-1]
-        if self.by_stage is not None:
-            # No rule is about recompute: what holds for one of them holds for all.
+        if self.by_stage is not None and not start.job.rules:
+            # No built-in rule is about recompute: what holds for one of them holds for all.
             return thinned if thinned and thinned[0].allowed else []
         return [change for change in thinned if change.allowed]
 

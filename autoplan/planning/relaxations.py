@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -11,6 +12,7 @@ from typing import Final
 from autoplan.catalog.entries import device, kernels_for, node
 from autoplan.catalog.roots import entry_names
 from autoplan.costs.footprint import memory_limit_bytes
+from autoplan.plans.own_rules import without_rules
 from autoplan.plans.suggestion import Edit
 from autoplan.schema.job import AdapterSpec, Cluster, Job, Limits, SearchSpec, Workload
 from autoplan.units import quantity_text
@@ -19,6 +21,8 @@ __all__ = ["KINDS", "Kind", "Relaxed", "with_step_time"]
 
 #: Nodes that are tried, beyond the job's own.
 _MOST_NODES: Final = 64
+#: Steps between the memory that is allowed and all of it that are tried under rules of the job's own.
+_ROOM_PARTS: Final = 8
 #: Parts of a sequence that are tried.
 _SEQUENCE_PARTS: Final = 64
 #: Low-rank adapters that are tried: common ones.
@@ -40,20 +44,35 @@ class Kind:
 
     On a ``steady`` ladder what follows enough is enough. Where the last rung of a ``bounded`` one leaves too
     little memory, so do the others. ``needed_bytes``, which rungs may use, is what the smallest layout needs
-    of a device, where it is known.
+    of a device, where it is known. What ``costs_only`` changes no rule could be about.
     """
 
     name: str
     rungs: Callable[[Job, float | None], Iterator[Relaxed]]
     steady: bool = False
     bounded: bool = False
+    costs_only: bool = False
 
 
 def _memory_limits(job: Job, needed: float | None) -> Iterator[Relaxed]:
     """Yield limits of the job's own that would leave enough of the device."""
-    limits, usable = job.limits, job.cluster.device.memory.usable.value
+    usable = job.cluster.device.memory.usable.value
     if needed is None or needed > usable:
         return
+    yield from filter(None, (_with_room(job, needed) for needed in _sizes(job, needed, usable)))
+
+
+def _sizes(job: Job, needed: float, usable: float) -> list[float]:
+    """Return bytes to make room for: what is needed, or more where the job's own rules may ask for it."""
+    if not job.rules:
+        return [needed]
+    least = max(needed, memory_limit_bytes(job))
+    return [needed, *(least + (usable - least) * part / _ROOM_PARTS for part in range(1, _ROOM_PARTS + 1))]
+
+
+def _with_room(job: Job, needed: float) -> Relaxed | None:
+    """Return ``job`` with limits that leave ``needed`` bytes of a device; None where they do."""
+    limits, usable = job.limits, job.cluster.device.memory.usable.value
     changed, edits = limits, []
     if limits.peak_memory is not None and limits.peak_memory < needed:
         size = float(-(-int(needed) // 2**20) * 2**20)
@@ -63,8 +82,7 @@ def _memory_limits(job: Job, needed: float | None) -> Iterator[Relaxed]:
         share = max(0.0, int((1 - needed / usable) * 1000) / 1000)
         changed = changed.model_copy(update={"memory_headroom": share})
         edits.append(_edit("limits.memory_headroom", limits.memory_headroom, share, "share"))
-    if edits:
-        yield Relaxed(replace(job, limits=changed), tuple(edits))
+    return Relaxed(replace(job, limits=changed), tuple(edits)) if edits else None
 
 
 def _edit(key: str, before: float | None, after: float | None, dimension: str) -> Edit:
@@ -145,6 +163,23 @@ def _open_search(job: Job, _: float | None) -> Iterator[Relaxed]:
     if len(keys) > 1:
         edits = tuple(Edit(f"search.{key}", _listed(getattr(job.search, key)), "any") for key in keys)
         yield Relaxed(replace(job, search=free), edits)
+
+
+def _fewer_rules(job: Job, _: float | None) -> Iterator[Relaxed]:
+    """Yield the job without one of its own rules, or two, or all."""
+    count = len(job.rules)
+    for dropped in dict.fromkeys(
+        (*combinations(range(count), 1), *combinations(range(count), 2), tuple(range(count)))
+    ):
+        if dropped:
+            changed = without_rules(job, dropped)
+            yield Relaxed(changed, (Edit("rules", _rules_text(job), _rules_text(changed)),))
+
+
+def _rules_text(job: Job) -> str:
+    """Return the rules of ``job`` as one line of YAML."""
+    rules = [rule.model_dump(exclude_none=True) if rule.because else rule.rule for rule in job.rules]
+    return json.dumps(rules, ensure_ascii=False)
 
 
 def _more_devices(job: Job, needed: float | None) -> Iterator[Relaxed]:
@@ -262,17 +297,18 @@ _KEYS: Final = (
 
 #: What costs the user least comes first.
 KINDS: Final = (
-    Kind("room on the device", _memory_limits),
+    Kind("room on the device", _memory_limits, costs_only=True),
     Kind("recompute", _recompute),
     *(Kind(f"wider search.{key}", _search_key(key)) for key in _KEYS),
     Kind("an open search", _open_search),
+    Kind("fewer rules of your own", _fewer_rules),
     Kind("offload to host memory", _offload),
-    Kind("judging memory by its centre", _confidence),
+    Kind("judging memory by its centre", _confidence, costs_only=True),
     Kind("more devices", _more_devices),
-    Kind("larger devices", _larger_devices),
+    Kind("larger devices", _larger_devices, costs_only=True),
     Kind("shorter sequences", _shorter_sequences, steady=True, bounded=True),
     Kind("a smaller batch", _smaller_batch, bounded=True),
     Kind("a larger batch", _larger_batch),
-    Kind("a smaller optimizer", _smaller_optimizer),
-    Kind("low-rank adapters", _adapters),
+    Kind("a smaller optimizer", _smaller_optimizer, costs_only=True),
+    Kind("low-rank adapters", _adapters, costs_only=True),
 )

@@ -88,8 +88,9 @@ def _smallest(kind: Kind, start: Change, rungs: Sequence[Change], prices: _Price
     plans = prices.of(rungs)
     if kind.by_stage is not None:
         layout = _fewest(start.job, prices.of([start, *rungs]))
-        if layout is not None:
-            return kind.by_stage(start, layout)
+        # The user's own rules may be about recompute of several stages.
+        if layout is not None and (picked := kind.by_stage(start, layout)).allowed:
+            return picked
     for change, plan in zip(rungs, plans, strict=True):
         if plan.predicted.fits:
             return change

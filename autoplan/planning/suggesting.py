@@ -10,13 +10,16 @@ from autoplan.errors import AutoplanError
 from autoplan.planning.answers import plannable
 from autoplan.planning.relaxations import KINDS, Kind, Relaxed, with_step_time
 from autoplan.plans import Front
+from autoplan.plans.own_rules import own_rules, without_rules
 from autoplan.plans.suggestion import Suggestion
-from autoplan.schema.job import Job, SearchSpec
+from autoplan.schema.job import Job, Limits, RuleSpec, SearchSpec
 
 __all__ = ["suggested"]
 
 #: Changes of one kind that are looked at.
 _MOST_RUNGS: Final = 12
+#: The same where the job's own rules leave nothing: then changes of anything else rarely help.
+_MOST_RUNGS_WHERE_TORN: Final = 3
 #: A step gets shorter by hardly more than each device has less to do: milder changes are not tried.
 _RELIEF: Final = 0.8
 
@@ -58,6 +61,14 @@ class _Question:
         self.needed = least_needed(job)
         self.short = self.needed is not None and not self.roomy(job)
         self.slow = self._slow()
+        self.torn = self._torn()
+
+    def _torn(self) -> bool:
+        """Return whether the job's own rules leave no layout, however large and fast the devices were."""
+        if not self.job.rules:
+            return False
+        free = replace(_with_endless_memory(self.job), limits=Limits())
+        return self.solved(Relaxed(free, ()), "") is None
 
     def _slow(self) -> float:
         """Return by which factor the fastest layout that fits is too slow; 1 where that is not the matter."""
@@ -97,11 +108,13 @@ class _Question:
             for relaxed in kind.rungs(self.job, self.needed)
             if relaxed.job != self.job and relaxed.relief > _RELIEF * self.slow
         ]
+        if self.torn and kind.costs_only:
+            return None
         if kind.bounded and self.short and not (rungs and self.roomy(rungs[-1].job)):
             return None
         if kind.steady:
             return self._steady(kind, rungs)
-        for relaxed in rungs[:_MOST_RUNGS]:
+        for relaxed in rungs[: _MOST_RUNGS_WHERE_TORN if self.torn else _MOST_RUNGS]:
             if self.roomy(relaxed.job) and (found := self.solved(relaxed, kind.name)):
                 return found
         return None
@@ -159,7 +172,9 @@ class _Question:
     def _feasible(self, job: Job) -> bool:
         if not self.roomy(job):
             return False
-        return job.limits.step_time is None or self.solved(Relaxed(job, ()), "") is not None
+        # What fits may still be too slow, or break the job's own rules about stages.
+        sure = job.limits.step_time is None and not job.rules
+        return sure or self.solved(Relaxed(job, ()), "") is not None
 
 
 def _wishes(job: Job) -> list[tuple[str, Callable[[Job], Job]]]:
@@ -171,7 +186,12 @@ def _wishes(job: Job) -> list[tuple[str, Callable[[Job], Job]]]:
         if mine != open_ and key != "offload":
             shown = ", ".join(map(str, mine)) if isinstance(mine, tuple) else str(mine)
             wishes.append((f"search.{key} allows {shown}", _without_key(key, open_)))
-    return [*wishes, *_limit_wishes(job)]
+    own = [(rule.located, _without_rule(job.rules[i])) for i, rule in enumerate(own_rules(job))]
+    return [*wishes, *own, *_limit_wishes(job)]
+
+
+def _without_rule(rule: RuleSpec) -> Callable[[Job], Job]:
+    return lambda job: without_rules(job, [i for i, other in enumerate(job.rules) if other is rule])
 
 
 def _without_key(key: str, value: object) -> Callable[[Job], Job]:

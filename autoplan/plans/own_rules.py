@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,25 +13,42 @@ from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
 from autoplan.schema.relation import Known, Name, Node, Place, Value, decided, left_of
 
-__all__ = ["OwnRule", "breaks", "even_only", "names_of", "own_rules", "what_is_left"]
+__all__ = ["OwnRule", "breaks", "even_only", "names_of", "own_rules", "what_is_left", "without_rules"]
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRule:
-    """One rule of the user: what explanations call it, and its relation."""
+    """One rule of the user: what explanations call it, and its relation.
+
+    ``located`` is the sentence with the line of the job's file, where that is known.
+    """
 
     sentence: str
     relation: Node
+    located: str
 
 
 def own_rules(job: Job) -> list[OwnRule]:
     """Return the rules that ``job`` brings itself, each with the sentence that names it."""
-    return [OwnRule(_sentence(i, rule), rule.relation) for i, rule in enumerate(job.rules)]
+    found = []
+    for i, rule in enumerate(job.rules):
+        line = f" (line {job.rule_lines[i]})" if job.rule_lines else ""
+        sentences = (_sentence(place, rule) for place in (f"rules[{i}]", f"rules[{i}]{line}"))
+        found.append(OwnRule(next(sentences), rule.relation, next(sentences)))
+    return found
 
 
-def _sentence(index: int, rule: RuleSpec) -> str:
-    place = f"rules[{index}]: {rule.rule}"
-    return f"{rule.because.rstrip('. ')} ({place})" if rule.because else place
+def without_rules(job: Job, dropped: Collection[int]) -> Job:
+    """Return ``job`` without the rules of its own at these indices."""
+    kept = [i for i in range(len(job.rules)) if i not in dropped]
+    lines = tuple(job.rule_lines[i] for i in kept) if job.rule_lines else ()
+    choices = tuple(without_rules(choice, dropped) for choice in job.choices)
+    return replace(job, rules=tuple(job.rules[i] for i in kept), rule_lines=lines, choices=choices)
+
+
+def _sentence(place: str, rule: RuleSpec) -> str:
+    said = f"{place}: {rule.rule}"
+    return f"{rule.because.rstrip('. ')} ({said})" if rule.because else said
 
 
 def even_only(job: Job) -> bool:

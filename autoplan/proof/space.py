@@ -197,9 +197,10 @@ def _alike(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArra
         c.offload,
         c.shard,
     )
-    left = [what_is_left(job, rule.relation, c) for rule in own_rules(job)]
-    for i in np.flatnonzero(alive & (c.dp * c.cp == 1) & (c.edp == 1)):
-        key = (*(int(column[i]) for column in columns), *(nodes[i] for nodes in left))
+    unshared = np.flatnonzero(alive & (c.dp * c.cp == 1) & (c.edp == 1))
+    left = [what_is_left(job, rule.relation, c.take(unshared)) for rule in own_rules(job)]
+    for k, i in enumerate(unshared):
+        key = (*(int(column[i]) for column in columns), *(nodes[k] for nodes in left))
         same[i] = key in seen
         seen.add(key)
     if job.stack.context is not None and job.stack.context.exchange == "ring" and not job.rules:

@@ -293,3 +293,5 @@ class Job:
     price: PriceSpec | None = None
     #: The jobs to plan for, where there are several numbers of devices or batches; this is the first.
     choices: tuple[Job, ...] = ()
+    #: Where the rules stand in the job's file, for messages: no part of what the job is.
+    rule_lines: tuple[int, ...] = field(default=(), compare=False)

@@ -37,7 +37,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - any part of a job in, any JSON 
         fields = type(value).model_fields
         return {fields[name].alias or name: _plain(inner) for name, inner in value.__dict__.items()}
     if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare}
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, tuple | list):

@@ -81,7 +81,9 @@ def search(
         return _nothing(job, space, rejected, ())
     if not found:
         fastest = _fastest_seconds(fitting, limit)
-        clash = own_clash(job, fitting, lambda g: Walk(g, scale, ceiling).fastest(limit_ticks) is not None)
+        # Where even a longer step would not do, the clash is one without the limit on it.
+        within = ceiling if fastest is not None else _longest_seconds(fitting)
+        clash = own_clash(job, fitting, lambda g: _fastest_seconds(g, limit, within) is not None)
         reasons = (f"{_CLASH}: {'; '.join(clash)}",) if clash else reasons_of(job, groups, fastest)
         return _nothing(job, space, rejected, reasons)
     first, found = found[0], _wanted(job, walk, found)
@@ -110,7 +112,8 @@ def _accounted(front: Front) -> Front:
         return front
     reason = "covered, but above a limit as they stand, or no better than a plan of the front"
     if not front.plans:
-        reason = "covered, and fit with some recompute, but none of them within limits.step_time"
+        kept = "the limits" if not front.job.rules else "the limits and the job's own rules together"
+        reason = f"covered, and fit with some recompute, but none of them keeps {kept}"
     return replace(front, rejected=(*front.rejected, Rejection(reason, left, "not on the front")))
 
 
@@ -139,9 +142,9 @@ def _wanted(job: Job, walk: Walk, found: list[Found]) -> list[Found]:
     return found[-1:] if wanted == {"peak_memory"} else found
 
 
-def _fastest_seconds(groups: Sequence[Group], limit: float) -> float | None:
-    """Return the step of the fastest layout within the memory, whatever the job's limit on it [s]."""
-    ceiling = _longest_seconds(groups)
+def _fastest_seconds(groups: Sequence[Group], limit: float, within: float | None = None) -> float | None:
+    """Return the step of the fastest layout within the memory and ``within`` seconds, or any [s]."""
+    ceiling = within or _longest_seconds(groups)
     scale = Scale.of(ceiling, limit)
     found = Walk(groups, scale, ceiling).fastest(scale.memory_limit_ticks(limit))
     return None if found is None else found.step_ticks * scale.tick_seconds

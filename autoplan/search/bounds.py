@@ -23,10 +23,13 @@ from autoplan.search.group import Group, Schedule
 __all__ = [
     "Bound",
     "bound",
+    "bound_by",
     "fits_somehow",
     "least_busy",
     "least_memory",
+    "least_of_stages",
     "least_stage_memory",
+    "least_tail",
     "longest_stage",
     "most_recompute",
 ]
@@ -47,15 +50,26 @@ def bound(group: Group, limit: Array | float) -> Bound:
 
     ``limit`` is one for all, or one for each candidate, shape [C].
     """
-    seconds = _stage_seconds(group, limit)
-    k = group.layers / group.v
-    bottleneck = _bottleneck(seconds, k)
-    total = _least_sum(seconds, k, group.pp)
-    tail = _tail(group)
+    return bound_by(group, _stage_seconds(group, limit))
+
+
+def bound_by(group: Group, seconds: Array) -> Bound:
+    """Return lower bounds on steps whose stages take at least ``seconds``, shape [C, p, L].
+
+    They may grow in any way with the layers. Where the group has one candidate, there may be several of them.
+    """
+    total, bottleneck = least_of_stages(group, seconds)
+    tail = least_tail(group)
     possible = np.isfinite(bottleneck)
     busy = least_busy(group, total, np.where(possible, bottleneck, 0.0))
     step = np.where(possible, busy + tail, np.inf)
     return Bound(step_seconds=step, stage_seconds=seconds, stage_sum=total, tail=tail)
+
+
+def least_of_stages(group: Group, seconds: Array) -> tuple[Array, Array]:
+    """Return the least sum of stage times, and what some stage takes at least, shape [C]."""
+    k = group.layers / group.v
+    return _least_sum(seconds, k, group.pp), _bottleneck(seconds, k)
 
 
 def least_busy(group: Group, total: Array, bottleneck: Array) -> Array:
@@ -165,7 +179,7 @@ def _least_sum(seconds: Array, k: Array, pp: int) -> Array:
     return total
 
 
-def _tail(group: Group) -> Array:
+def least_tail(group: Group) -> Array:
     """Return the least tail of each candidate: some stage has it at its fewest layers."""
     fewest = group.v[:, None]
     floor = tail_floor(group.stages, fewest)

@@ -29,7 +29,7 @@ def own_clash(job: Job, groups: Sequence[Group], possible: Callable[[Sequence[Gr
         others = [other for other in needed if other is not rule]
         if not possible(_under(job, groups, others)):
             needed = others
-    return [rule.sentence for rule in needed]
+    return [rule.located for rule in needed]
 
 
 def _under(job: Job, groups: Sequence[Group], rules: Sequence[OwnRule]) -> list[Group]:

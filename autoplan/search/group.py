@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from autoplan.costs.turns import Amount, Largest, pipeline_time
 from autoplan.plans.own_rules import OwnRule, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
-from autoplan.schema.relation import Node
+from autoplan.schema.relation import Known, Node, Uniform, left_of
 from autoplan.search.own_mixes import StageRules, parts_of, stage_rules
 
 __all__ = ["Group", "Schedule", "own_parts", "priced"]
@@ -87,6 +88,16 @@ class Group:
     def parts(self, position: int) -> tuple[Node, ...]:
         """Return what the user's own rules leave to decide for the candidate at ``position``."""
         return self.rules[position] if self.rules else ()
+
+    def uniform_part(self, position: int) -> Node:
+        """Return what a rule that asks for uniform recompute leaves to decide for a candidate."""
+        fixed = self.even or self.pp == 1
+        held = even_stages(self.layers, self.pp, int(self.v[position])) if fixed else None
+        return _uniform_part(self.pp, held)
+
+    def asks_uniform(self, position: int) -> bool:
+        """Return whether a rule of the user's own wants every stage of a candidate recomputed alike."""
+        return bool(self.rules) and self.uniform_part(position) in self.rules[position]
 
     def stage_rules(self, position: int) -> tuple[StageRules, ...]:
         """Return what they say about each stage."""
@@ -171,11 +182,24 @@ def priced(job: Job, candidates: Candidates, machine: Machine, modes: frozenset[
     )
 
 
+@lru_cache(maxsize=256)
+def _uniform_part(stages: int, held: tuple[int, ...] | None) -> Node:
+    entries = {("layers", i): n for i, n in enumerate(held or ())}
+    return left_of(Uniform("recompute"), Known({}, stages, entries))
+
+
 def own_parts(job: Job, candidates: Candidates, rules: Sequence[OwnRule]) -> tuple[tuple[Node, ...], ...]:
     """Return what ``rules`` leave to decide for each candidate, as parts that all have to hold.
 
     Empty where they leave nothing for any.
     """
     left = [what_is_left(job, rule.relation, candidates) for rule in rules]
-    parts = tuple(tuple(dict.fromkeys(parts_of(nodes))) for nodes in zip(*left, strict=True))
-    return parts if any(parts) else ()
+    # What is left is one object for all candidates that it is the same for; to compare trees takes long.
+    found: dict[tuple[int, ...], tuple[Node, ...]] = {}
+    parts = []
+    for nodes in zip(*left, strict=True):
+        key = tuple(map(id, nodes))
+        if key not in found:
+            found[key] = tuple(dict.fromkeys(parts_of(nodes)))
+        parts.append(found[key])
+    return tuple(parts) if any(parts) else ()

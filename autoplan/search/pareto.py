@@ -6,8 +6,9 @@ only grow as the limit tightens, so most candidates are looked at once and never
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from autoplan.search.paths import Paths
 from autoplan.search.scaling import Scale
 from autoplan.search.splits import quick_step, without_slow
 from autoplan.search.tails import with_shorter_tails
+from autoplan.search.uniform import Case, Cases
 
 __all__ = ["Found", "Walk"]
 
@@ -86,6 +88,7 @@ class Walk:
     def forget(self) -> None:
         """Forget all bounds, which hold for the tightest limit asked for and below it only."""
         self.bounds = [np.zeros(len(g.candidates)) for g in self.groups]
+        self.cases: dict[tuple[int, int], Cases] = {}
 
     def front(self, limit_ticks: int, thinning: float) -> Iterator[Found]:
         """Yield Pareto-optimal layouts, fastest first, each at most 1 - thinning as large as the last.
@@ -119,8 +122,15 @@ class Walk:
         group = self.groups[found.group].take(np.full(len(limits), found.position))
         lower = bound(group, limits * self.scale.tick_bytes)
         for i in np.flatnonzero(lower.step_seconds <= most)[:_TRIES]:
-            menu = self._menu(group, int(i), float(limits[i] * self.scale.tick_bytes), most, lower)
-            if self._incumbent(menu) <= most:
+            limit = float(limits[i] * self.scale.tick_bytes)
+            if group.asks_uniform(int(i)):
+                cases = self.cases[found.group, found.position]
+                menus = [
+                    self._case_menu(cases, case, most) for case in cases.within(limit, most, remember=False)
+                ]
+            else:
+                menus = [self._menu(group, int(i), limit, most, lower)]
+            if any(self._incumbent(menu) <= most for menu in menus):
                 return int(limits[i])
         return step_down
 
@@ -161,7 +171,11 @@ class Walk:
     def _best_known(self, live: Sequence[_Live], unseen: float) -> Found:
         """Return the fastest layout that filling the menus finds; no other is below ``unseen`` seconds."""
         layers = self.groups[0].layers
-        filled = [(c, options) for c in live if (options := _filled(c.menu, layers)) is not None]
+        filled = [
+            (c, options)
+            for c in live
+            if (options := _filled(c.menu.quickest, layers)) is not None and c.menu.keeps_rules(options)
+        ]
         steps = [step_ticks(c.menu, options) for c, options in filled]
         step = min(steps, default=self.ceiling + 1)
         if step > self.ceiling:
@@ -266,21 +280,66 @@ class Walk:
             lower = float(self.bounds[group][index[i]])
             if fresh.step_seconds[i] > best * (1 + _MARGIN):
                 break
+            if lower > best * (1 + _MARGIN):
+                # By what was proven of it under the user's own rules, which the fresh bound does not know.
+                continue
             rest = float(fresh.stage_sum[i]), float(fresh.tail[i])
             place = _Live(group, int(index[i]), lower, np.inf, *rest, Menu((), part.schedule(i)))
-            ask = self._asked if part.parts(i) else self._greedy
-            found = ask(place, part, int(i), fresh, limit, best)
-            if not found.menu.empty:
-                live.append(found)
-                best = min(best, found.incumbent_seconds)
+            look = self._by_case if part.asks_uniform(int(i)) else self._alone
+            found = look(place, part, int(i), fresh, limit, best)
+            live.extend(each for each in found if not each.menu.empty)
+            best = min([best, *(each.incumbent_seconds for each in found)])
         return live
 
-    def _greedy(self, place: _Live, part: Group, i: int, lower: Bound, limit: float, best: float) -> _Live:
-        """Return the candidate with its menu and the step of a layout found at once."""
-        menu = self._menu(part, i, limit, best, lower)
+    def _alone(
+        self, place: _Live, part: Group, i: int, lower: Bound, limit: float, best: float
+    ) -> list[_Live]:
+        """Return the candidate with its menu and a layout found at once, or asked for where rules matter."""
+        if not part.parts(i):
+            return [self._greedy(place, self._menu(part, i, limit, best, lower))]
+        live = self._asked(place, lambda most: self._menu(part, i, limit, most, lower), limit, best)
+        self._raise_bound(live, live.bound_seconds)
+        return [live]
+
+    def _by_case(
+        self, place: _Live, part: Group, i: int, lower: Bound, limit: float, best: float
+    ) -> list[_Live]:
+        """Return the candidate once for each way to recompute its stages alike that may be the fastest."""
+        del lower
+        key = place.group, place.position
+        if key not in self.cases:
+            self.cases[key] = Cases.of(part, i)
+        cases, found = self.cases[key], []
+        for case in cases.within(limit, best * (1 + _MARGIN), remember=True):
+            if case.step_seconds > best * (1 + _MARGIN):
+                break
+            bounds = (case.step_seconds, np.inf, case.stage_sum, case.tail)
+            here, menu_within = _Live(*key, *bounds, place.menu), partial(self._case_menu, cases, case)
+            live = (
+                self._asked(here, menu_within, limit, best)
+                if cases.across
+                else self._greedy(here, menu_within(best))
+            )
+            cases.bounds[case.number] = max(live.bound_seconds, cases.bounds[case.number])
+            best = min(best, live.incumbent_seconds)
+            found.append(live)
+        self._raise_bound(place, float(cases.bounds.min()))
+        return found
+
+    def _case_menu(self, cases: Cases, case: Case, most: float) -> Menu:
+        busy = most * (1 + _MARGIN) - case.tail
+        longest = longest_stage(cases.one.schedule(0), case.stage_sum, busy)
+        return cases.menu(case, _offered(cases.one, case.seconds, longest), self.scale)
+
+    def _raise_bound(self, live: _Live, seconds: float) -> None:
+        bounds = self.bounds[live.group]
+        bounds[live.position] = max(bounds[live.position], seconds)
+
+    def _greedy(self, place: _Live, menu: Menu) -> _Live:
+        """Return the candidate with ``menu`` and the step of a layout found at once."""
         return replace(place, menu=menu, incumbent_seconds=self._incumbent(menu))
 
-    def _asked(self, place: _Live, part: Group, i: int, lower: Bound, limit: float, best: float) -> _Live:
+    def _asked(self, place: _Live, menu_within: Callable[[float], Menu], limit: float, best: float) -> _Live:
         """Return a candidate whose stages the user's own rules are about, with its fastest layout.
 
         What is found at once may break the rules, and a bound does not know them: the solver is asked for
@@ -289,16 +348,15 @@ class Walk:
         """
         guesses = [guess for share in _GUESSES if (guess := place.bound_seconds * share) < best]
         for guess in (*guesses, best):
-            live = self._greedy(place, part, i, lower, limit, guess)
+            live = self._greedy(place, menu_within(guess))
             if live.incumbent_seconds <= guess:
                 return live
             # This menu is complete for steps of up to the guess only: a slower layout of it proves nothing.
             live, least = self._solved_alone(replace(live, incumbent_seconds=np.inf), limit, guess)
             # As a bound it is exact in ticks: it excludes what is a tick above the best.
             proven = least * self.scale.tick_seconds * (1 + _MARGIN) * (1 - _HALF_A_TICK)
-            if proven > self.bounds[place.group][place.position]:
-                self.bounds[place.group][place.position] = proven
-                live = replace(live, bound_seconds=proven)
+            if proven > place.bound_seconds:
+                place, live = (replace(each, bound_seconds=proven) for each in (place, live))
             if live.incumbent_seconds < np.inf:
                 return live
         return live

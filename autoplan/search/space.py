@@ -19,6 +19,7 @@ from autoplan.plans.own_rules import even_only, own_rules, what_is_left
 from autoplan.plans.rules import rules_for
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
+from autoplan.schema.relation import Node
 
 __all__ = [
     "Space",
@@ -135,7 +136,8 @@ def clashing_rules(job: Job) -> list[str]:
         others = [keeps[j] for j in needed if j != i]
         if not np.all(others, axis=0).any():
             needed.remove(i)
-    return [rules[i].sentence for i in needed]
+    located = {own.sentence: own.located for own in own_rules(job)}
+    return [located.get(rules[i].sentence, rules[i].sentence) for i in needed]
 
 
 def _choices(job: Job, pp: int) -> list[_Choice]:
@@ -222,17 +224,28 @@ def _candidates(pp: int, choices: list[_Choice]) -> Candidates:
 
 def _representative(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Keep one of several ZeRO stages where no ranks share state: they are the same."""
-    seen: set[tuple[object, ...]] = set()
+    seen: set[tuple[int, ...]] = set()
     keep = np.ones(len(candidates), dtype=bool)
     c = candidates
     others = [getattr(c, f.name) for f in fields(c) if f.name not in {"pp", "zero"}]
+    same = np.flatnonzero(alive & (c.dp * c.cp == 1) & (c.edp == 1))
     # Alike in price; the user's own rules may still tell a ZeRO stage from another.
-    left = [what_is_left(job, rule.relation, candidates) for rule in own_rules(job)]
-    for i in np.flatnonzero(alive & (c.dp * c.cp == 1) & (c.edp == 1)):
-        key = (*(int(x[i]) for x in others), *(nodes[i] for nodes in left))
+    left = [_numbered(what_is_left(job, rule.relation, c.take(same))) for rule in own_rules(job)]
+    for k, i in enumerate(same):
+        key = (*(int(x[i]) for x in others), *(numbers[k] for numbers in left))
         keep[i] = key not in seen
         seen.add(key)
     return keep
+
+
+def _numbered(nodes: Sequence[Node]) -> list[int]:
+    """Return a number for each of ``nodes``, the same where they are equal; each object is looked at once."""
+    numbers: dict[Node, int] = {}
+    known: dict[int, int] = {}
+    for node in nodes:
+        if id(node) not in known:
+            known[id(node)] = numbers.setdefault(node, len(numbers))
+    return [known[id(node)] for node in nodes]
 
 
 def _matched(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:

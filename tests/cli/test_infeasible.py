@@ -30,6 +30,16 @@ devices: %s
 workload: {sequence_length: 4096, global_batch_size: %s}
 """
 
+PIPELINE = """
+schema: 1
+kind: training
+model: llama2-7b
+hardware: dgx-a100-80gb
+devices: 2
+workload: {sequence_length: 8192, global_batch_size: 8}
+search: {schedule: 1f1b, pipeline_parallel: 2, recompute: [none, full]}
+"""
+
 MEMORY = "memory: 2 devices of 79.2 GiB each (NVIDIA A100 SXM4 80GB)"
 
 #: Jobs that have no plan, what clashes in each, and kinds of change that must be among the suggestions.
@@ -63,6 +73,32 @@ CASES = {
         SMALL % (4, 7) + "search: {data_parallel: 4}",
         ["search.data_parallel allows 4"],
         ["a smaller batch", "a larger batch", "wider search.data_parallel"],
+    ),
+    "recompute ruled out": (
+        (SMALL % (2, 8)).replace("4096", "16384")
+        + "search: {schedule: 1f1b}\n"
+        + "rules: [{rule: sum(full) == 0, because: whole recompute is too slow for us}, tp <= 2]",
+        ["whole recompute is too slow for us (rules[0]: sum(full) == 0)", MEMORY],
+        ["fewer rules of your own", "offload to host memory", "more devices", "larger devices"],
+    ),
+    "uniform recompute beside a rule and little room": (
+        PIPELINE + "rules: [recompute is uniform, 'full[0] < layers[0]']\nlimits: {peak_memory: 62.8 GiB}",
+        [
+            "search.pipeline_parallel allows 2",
+            "rules[1]: full[0] < layers[0]",
+            "limits.peak_memory is 62.8 GiB",
+        ],
+        ["fewer rules of your own", "room on the device"],
+    ),
+    "a rule that nothing keeps": (
+        PIPELINE + "rules: ['full[0] > layers[0]']",
+        ["rules[0]: full[0] > layers[0]"],
+        ["fewer rules of your own"],
+    ),
+    "a rule on degrees": (
+        SMALL % (2, 8) + "rules: [tp * pp >= 4]",
+        ["rules[0]: tp * pp >= 4"],
+        ["fewer rules of your own", "more devices"],
     ),
     "memory and time": (
         SMALL % (2, 8) + "limits: {peak_memory: 40 GiB, step_time: 2 s}",
@@ -174,6 +210,25 @@ def test_the_command_line_prints_clash_and_suggestions(run, tmp_path):
         assert suggestion["layout_string"] in table
         for edit in suggestion["edits"]:
             assert f"{edit['key']}: {edit['after']} instead of {edit['before']}" in table
+
+
+def test_a_rule_of_ones_own_is_named_with_its_line(run, tmp_path):
+    """In the reason and in the clash; left out of the edited spec's rules, it is gone."""
+    job = tmp_path / "job.yaml"
+    job.write_text(PIPELINE + "rules:\n  - tp <= 2\n  - rule: full[0] > layers[0]\n    because: a slip\n")
+    document = json.loads(run("plan", job, "--format", "json").stdout)
+    named = "a slip (rules[1] (line 11): full[0] > layers[0])"
+
+    assert document["reasons"][0].endswith(named)
+    assert document["clash"] == [named]
+    (edit,) = document["suggestions"][0]["edits"]
+    assert (edit["key"], edit["after"]) == ("rules", '["tp <= 2"]')
+    assert [r["reason"] for r in document["rejected"] if r["kind"] == "not on the front"] == [
+        (
+            "covered, and fit with some recompute, but none of them keeps the limits and the job's own rules"
+            " together"
+        )
+    ]
 
 
 def test_a_feasible_front_needs_no_suggestions():

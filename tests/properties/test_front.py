@@ -33,6 +33,7 @@ from tests.own_rules import OWN
 
 INSTANCES = 160
 OWN_INSTANCES = 60
+UNIFORM_INSTANCES = 20
 SPARSE_INSTANCES = 40
 OFFLOAD_INSTANCES = 16
 MOST_LAYOUTS = 60_000
@@ -294,12 +295,15 @@ def instance(seed: int, *, experts: bool = False, stacks=None, **search):
     raise AssertionError("no small instance found")
 
 
-def own_instance(seed: int):
-    """Return a random job with up to three rules of its own, its limit, and the points that keep them."""
+def own_instance(seed: int, always=()):
+    """Return a random job with up to three rules of its own, its limit, and the points that keep them.
+
+    The rules of ``always`` are among them.
+    """
     rng = random.Random(seed)  # noqa: S311
     for _ in range(400):
         job = random_job(rng)
-        chosen = rng.sample(OWN, rng.randint(1, 3))
+        chosen = [*always, *rng.sample(OWN, rng.randint(0 if always else 1, 3 - len(always)))]
         own = [lambda x, means=means, job=job: means(x, job) for _, means in chosen]
         points = all_points(job, own, most=8_000)
         if len(points) > 1:
@@ -363,6 +367,13 @@ def test_the_front_is_that_of_brute_force_with_state_in_host_memory(seed):
 
     assert contradictions(job, points, front) == []
     assert all(plan.layout.optimizer_offload for plan in front.plans) or wish != "optimizer"
+
+
+@pytest.mark.parametrize("seed", range(UNIFORM_INSTANCES))
+def test_the_front_of_uniform_recompute_is_that_of_brute_force(seed):
+    """Alone and beside other rules: the cases that it is searched by miss nothing."""
+    (uniform,) = (rule for rule in OWN if rule[0] == "recompute is uniform")
+    equals_brute_force(*own_instance(9_000 + seed, always=[uniform]))
 
 
 @pytest.mark.parametrize("seed", range(OWN_INSTANCES))

@@ -9,6 +9,7 @@ from autoplan.catalog.entries import stack
 from autoplan.planning import explain
 from autoplan.plans import broken_rules
 from autoplan.plans.explanation import judged_bytes, judged_stage
+from autoplan.schema.job import RuleSpec
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.stack import OffloadPolicy
 
@@ -267,3 +268,27 @@ def test_the_plan_is_that_of_evaluate(job):
 
     assert isinstance(layout, Layout)
     assert explain(job, layout).plan == evaluate(job, "tp=2,pp=2")
+
+
+#: Rules about recompute, and whether remedies of a job without them break each.
+OWN = {
+    "recompute is uniform": True,
+    "sum(full) % 2 == 1": True,
+    "full[0] <= full[-1]": True,
+    "tp <= 2": False,
+}
+
+
+@pytest.mark.parametrize("rule", OWN)
+def test_remedies_keep_the_rules_of_the_users_own(rule):
+    """More recompute is offered as a rule wants it, and what a rule does not touch stays as it was."""
+    job = load_job("llama2-7b-2x-a100")
+    job = replace(job, workload=job.workload.model_copy(update={"sequence_length": 8192}))
+    ruled = replace(job, rules=(RuleSpec(rule=rule),))
+    layout = layout_of(job, "pp=2,stages=18/14,mbs=1")
+    free, found = explain(job, layout).remedies, explain(ruled, layout).remedies
+
+    assert found
+    assert not any(broken_rules(ruled, remedy.plan.layout) for remedy in found)
+    assert any(broken_rules(ruled, remedy.plan.layout) for remedy in free) == OWN[rule]
+    assert OWN[rule] or [r.name for r in found] == [r.name for r in free]
