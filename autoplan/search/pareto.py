@@ -13,9 +13,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.arrays import Array
 from autoplan.plans.patience import ENDLESS, Patience
 from autoplan.search.bounds import Bound, bound, longest_stage
+from autoplan.search.fillings import found_at_once, offered
 from autoplan.search.group import Group
 from autoplan.search.menus import Menu, Option, menu_of
 from autoplan.search.model import Solution, SolverStoppedError, solve, step_ticks
@@ -23,7 +23,7 @@ from autoplan.search.paths import Paths
 from autoplan.search.scaling import Scale
 from autoplan.search.splits import quick_step, without_slow
 from autoplan.search.tails import with_shorter_tails
-from autoplan.search.uniform import Case, Cases
+from autoplan.search.uniform import Cases
 
 __all__ = ["Found", "Walk"]
 
@@ -125,9 +125,8 @@ class Walk:
             limit = float(limits[i] * self.scale.tick_bytes)
             if group.asks_uniform(int(i)):
                 cases = self.cases[found.group, found.position]
-                menus = [
-                    self._case_menu(cases, case, most) for case in cases.within(limit, most, remember=False)
-                ]
+                within = cases.within(limit, most, remember=False)
+                menus = [cases.menu(case, self.scale, _MARGIN, most) for case in within]
             else:
                 menus = [self._menu(group, int(i), limit, most, lower)]
             if any(self._incumbent(menu) <= most for menu in menus):
@@ -137,8 +136,8 @@ class Walk:
     def _menu(self, group: Group, i: int, limit: float, best: float, lower: Bound) -> Menu:
         busy = best * (1 + _MARGIN) - float(lower.tail[i])
         longest = longest_stage(group.schedule(i), float(lower.stage_sum[i]), busy)
-        offered = _offered(group, lower.stage_seconds[i], longest)
-        return menu_of(group, i, limit, offered, self.scale, longest=longest)
+        wanted = offered(group, lower.stage_seconds[i], longest)
+        return menu_of(group, i, limit, wanted, self.scale, longest=longest)
 
     def fastest(self, limit_ticks: int) -> Found | None:
         """Return the fastest layout within the limit, of all layouts; None when there is none.
@@ -171,16 +170,12 @@ class Walk:
     def _best_known(self, live: Sequence[_Live], unseen: float) -> Found:
         """Return the fastest layout that filling the menus finds; no other is below ``unseen`` seconds."""
         layers = self.groups[0].layers
-        filled = [
-            (c, options)
-            for c in live
-            if (options := _filled(c.menu.quickest, layers)) is not None and c.menu.keeps_rules(options)
-        ]
-        steps = [step_ticks(c.menu, options) for c, options in filled]
+        known = [(c, options) for c in live if (options := found_at_once(c.menu, layers)) is not None]
+        steps = [step_ticks(c.menu, options) for c, options in known]
         step = min(steps, default=self.ceiling + 1)
         if step > self.ceiling:
             raise SolverStoppedError
-        best, options = filled[steps.index(step)]
+        best, options = known[steps.index(step)]
         bound = self._floor_ticks(min([unseen, *(c.bound_seconds for c in live)]))
         return Found(
             group=best.group,
@@ -314,22 +309,19 @@ class Walk:
             if case.step_seconds > best * (1 + _MARGIN):
                 break
             bounds = (case.step_seconds, np.inf, case.stage_sum, case.tail)
-            here, menu_within = _Live(*key, *bounds, place.menu), partial(self._case_menu, cases, case)
-            live = (
-                self._asked(here, menu_within, limit, best)
-                if cases.across
-                else self._greedy(here, menu_within(best))
+            here, menu_within = (
+                _Live(*key, *bounds, place.menu),
+                partial(cases.menu, case, self.scale, _MARGIN),
             )
+            if cases.across:
+                live = self._asked(here, menu_within, limit, best)
+            else:
+                live = self._greedy(here, menu_within(best))
             cases.bounds[case.number] = max(live.bound_seconds, cases.bounds[case.number])
             best = min(best, live.incumbent_seconds)
             found.append(live)
         self._raise_bound(place, float(cases.bounds.min()))
         return found
-
-    def _case_menu(self, cases: Cases, case: Case, most: float) -> Menu:
-        busy = most * (1 + _MARGIN) - case.tail
-        longest = longest_stage(cases.one.schedule(0), case.stage_sum, busy)
-        return cases.menu(case, _offered(cases.one, case.seconds, longest), self.scale)
 
     def _raise_bound(self, live: _Live, seconds: float) -> None:
         bounds = self.bounds[live.group]
@@ -378,40 +370,8 @@ class Walk:
 
     def _incumbent(self, menu: Menu) -> float:
         """Return the step of a layout that fits, found by filling the quickest stage next [s]."""
-        options = None if menu.empty else _filled(menu.quickest, self.groups[0].layers)
-        if options is None or not menu.keeps_rules(options):
-            return np.inf
-        return step_ticks(menu, options) * self.scale.tick_seconds
-
-
-def _offered(part: Group, seconds: Array, longest: float) -> Array:
-    """Return stage times [p, L] with what is too slow, or would leave too much to others, infinite."""
-    offered = np.where(seconds <= longest, seconds, np.inf)
-    counts = np.arange(1, part.layers + 1)
-    most = np.where(np.isfinite(offered), counts, 0).max(axis=1)
-    others = most.sum() - most
-    within: Array = np.where(counts[None, :] + others[:, None] >= part.layers, offered, np.inf)
-    return within
-
-
-def _filled(menu: Menu, layers: int) -> tuple[Option, ...] | None:
-    """Return options that add up to ``layers``: from the fewest, grow the stage that stays quickest."""
-    at = [0] * len(menu.stages)
-    held = sum(options[0].layers for options in menu.stages)
-    while held < layers:
-        grown = [
-            (options[k + 1].both_ticks, i)
-            for i, (options, k) in enumerate(zip(menu.stages, at, strict=True))
-            if k + 1 < len(options)
-        ]
-        if not grown:
-            return None
-        _, i = min(grown)
-        held += menu.stages[i][at[i] + 1].layers - menu.stages[i][at[i]].layers
-        at[i] += 1
-    if held != layers:
-        return None
-    return tuple(options[k] for options, k in zip(menu.stages, at, strict=True))
+        options = found_at_once(menu, self.groups[0].layers)
+        return np.inf if options is None else step_ticks(menu, options) * self.scale.tick_seconds
 
 
 def _found(live: _Live, solution: Solution) -> Found:

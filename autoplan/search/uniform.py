@@ -27,6 +27,7 @@ from autoplan.costs.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail
 from autoplan.schema.relation import Node
 from autoplan.search.bounds import Bound, bound_by, least_busy, least_of_stages, least_tail, longest_stage
+from autoplan.search.fillings import offered
 from autoplan.search.group import Group
 from autoplan.search.menus import Menu, Option
 from autoplan.search.own_mixes import StageRules, across, stage_rules
@@ -138,15 +139,17 @@ class Cases:
         dear = all(cost.min() == cost.max() > 0 for mode, cost in costs.items() if mode in self.one.modes)
         return dear and not self.across and not any(rules.alone for rules in self.rules)
 
-    def menu(self, case: Case, offered: Array, scale: Scale) -> Menu:
-        """Return the menu of ``case`` with the layers ``offered`` to each stage: finite entries, [p, L]."""
+    def menu(self, case: Case, scale: Scale, margin: float, most: float) -> Menu:
+        """Return the menu of ``case``, complete for steps of up to ``most`` seconds and a ``margin`` more."""
         one, held = self.one, np.arange(1.0, self.one.layers + 1)
+        longest = longest_stage(one.schedule(0), case.stage_sum, most * (1 + margin) - case.tail)
+        wanted = offered(one, case.seconds, longest)
         stages, v = self.stages, float(one.v[0])
         selective, full = (x[0, 0] for x in self._mixes(np.array([case.number])))
         forward = scale.step_ticks(stage_forward(stages, held) / v)
         backward = scale.step_ticks(stage_backward(stages, held, selective, full) / v)
         columns = (
-            *(np.broadcast_to(x.astype(np.int64), offered.shape) for x in (held, selective, full)),
+            *(np.broadcast_to(x.astype(np.int64), wanted.shape) for x in (held, selective, full)),
             forward,
             backward,
             forward + backward,
@@ -154,13 +157,13 @@ class Cases:
             scale.memory_ticks(case.memory),
         )
         table = np.stack(columns, axis=-1)
-        rows = (table[i, self._wanted(i, case, offered[i])].tolist() for i in range(one.pp))
+        rows = (table[i, self._wanted(i, case, wanted[i])].tolist() for i in range(one.pp))
         options = tuple(tuple(Option(*entry) for entry in row) for row in rows)
         return Menu(options, one.schedule(0), self.across)
 
-    def _wanted(self, stage: int, case: Case, offered: Array) -> NDArray[np.int64]:
-        """Return the layers, less one, that are offered to a stage and that the rules about it allow."""
-        index, rules = np.flatnonzero(np.isfinite(offered)), self.rules[stage]
+    def _wanted(self, stage: int, case: Case, seconds: Array) -> NDArray[np.int64]:
+        """Return the layers, less one, of finite ``seconds`` on a stage that the rules about it allow."""
+        index, rules = np.flatnonzero(np.isfinite(seconds)), self.rules[stage]
         if not rules.alone:
             return index
         selective, full = (x[0, 0, index] for x in self._mixes(np.array([case.number])))

@@ -4,13 +4,16 @@ import json
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import pytest
 from ortools.sat.python import cp_model
 
 from autoplan import load_job
 from autoplan.cli.progress import Progress
+from autoplan.plans import broken_rules
 from autoplan.plans.patience import Patience
+from autoplan.schema.job import RuleSpec
 from autoplan.search import search
 from autoplan.search.model import _status
 
@@ -46,6 +49,17 @@ def test_a_search_that_is_stopped_has_the_best_so_far(looks):
     assert plans[0].step_seconds >= whole.plans[0].predicted.step_seconds * (1 - 1e-9)
     assert certificate.gap >= 1 - certificate.best_bound_step_seconds / plans[0].step_seconds
     assert (certificate.status, certificate.stopped) == ("feasible", "enough")
+
+
+@pytest.mark.parametrize("looks", [0, 1, 5])
+@pytest.mark.parametrize("rule", ["recompute is uniform", "layers[0] <= layers[-1]", "full[0] >= full[-1]"])
+def test_the_best_so_far_keeps_the_rules_of_the_users_own(looks, rule):
+    """What is filled in at once may break them, and is no answer then."""
+    job = replace(load_job(JOB), rules=(RuleSpec(rule="pp >= 2"), RuleSpec(rule=rule)))
+    front = search(job, patience=Looks(looks))
+
+    assert front.plans
+    assert not any(broken_rules(job, plan.layout) for plan in front.plans)
 
 
 def test_a_time_limit_that_is_reached_is_told(run):

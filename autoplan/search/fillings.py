@@ -1,0 +1,47 @@
+"""Which layers a menu offers to a stage, and a layout of a menu that is found at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoplan.costs.arrays import Array
+from autoplan.search.group import Group
+from autoplan.search.menus import Menu, Option
+
+__all__ = ["found_at_once", "offered"]
+
+
+def offered(part: Group, seconds: Array, longest: float) -> Array:
+    """Return stage times [p, L] with what is too slow, or would leave too much to others, infinite."""
+    wanted = np.where(seconds <= longest, seconds, np.inf)
+    counts = np.arange(1, part.layers + 1)
+    most = np.where(np.isfinite(wanted), counts, 0).max(axis=1)
+    others = most.sum() - most
+    within: Array = np.where(counts[None, :] + others[:, None] >= part.layers, wanted, np.inf)
+    return within
+
+
+def found_at_once(menu: Menu, layers: int) -> tuple[Option, ...] | None:
+    """Return options that add up to ``layers`` and keep the rules across stages; None where it found none."""
+    options = None if menu.empty else _filled(menu.quickest, layers)
+    return options if options is not None and menu.keeps_rules(options) else None
+
+
+def _filled(menu: Menu, layers: int) -> tuple[Option, ...] | None:
+    """Return options that add up to ``layers``: from the fewest, grow the stage that stays quickest."""
+    at = [0] * len(menu.stages)
+    held = sum(options[0].layers for options in menu.stages)
+    while held < layers:
+        grown = [
+            (options[k + 1].both_ticks, i)
+            for i, (options, k) in enumerate(zip(menu.stages, at, strict=True))
+            if k + 1 < len(options)
+        ]
+        if not grown:
+            return None
+        _, i = min(grown)
+        held += menu.stages[i][at[i] + 1].layers - menu.stages[i][at[i]].layers
+        at[i] += 1
+    if held != layers:
+        return None
+    return tuple(options[k] for options, k in zip(menu.stages, at, strict=True))
