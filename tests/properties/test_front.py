@@ -373,7 +373,11 @@ def test_the_front_is_that_of_brute_force_with_state_in_host_memory(seed):
 def test_the_front_of_uniform_recompute_is_that_of_brute_force(seed):
     """Alone and beside other rules: the cases that it is searched by miss nothing."""
     (uniform,) = (rule for rule in OWN if rule[0] == "recompute is uniform")
-    equals_brute_force(*own_instance(9_000 + seed, always=[uniform]))
+    job, points = own_instance(9_000 + seed, always=[uniform])
+    front = whole_front(job)
+
+    assert contradictions(job, points, front) == []
+    assert not any(broken_rules(job, plan.layout) for plan in front.plans)
 
 
 @pytest.mark.parametrize("seed", range(OWN_INSTANCES))
