@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -10,13 +11,28 @@ from autoplan.cli.output import DataFormat, DataFormatOption, Kind, OutputOption
 
 __all__ = ["schema"]
 
-_KINDS = ", ".join(kind.value for kind in Kind)
+
+class File(StrEnum):
+    """What is read: entries of the catalogues, and runs, which are the user's alone."""
+
+    device = Kind.device
+    node = Kind.node
+    cluster = Kind.cluster
+    model = Kind.model
+    job = Kind.job
+    grid = Kind.grid
+    kernels = Kind.kernels
+    stack = Kind.stack
+    runs = "runs"
+
+
+_KINDS = ", ".join(File)
 
 
 def schema(
     kind: Annotated[
-        Kind, typer.Argument(metavar="[KIND]", help=f"The kind of file: one of {_KINDS}.")
-    ] = Kind.job,
+        File, typer.Argument(metavar="[KIND]", help=f"The kind of file: one of {_KINDS}.")
+    ] = File.job,
     form: DataFormatOption = DataFormat.json,
     output: OutputOption = None,
 ) -> None:
@@ -24,5 +40,7 @@ def schema(
     from autoplan.catalog import CLASSES
     from autoplan.report.text import dump
     from autoplan.schema.loader import json_schema
+    from autoplan.schema.runs import RunsSpec
 
-    write(dump(json_schema(CLASSES[kind.value]), form.value), output)
+    read = RunsSpec if kind is File.runs else CLASSES[Kind(kind).value]
+    write(dump(json_schema(read), form.value), output)

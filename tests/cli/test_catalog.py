@@ -123,6 +123,15 @@ def test_schemas_are_schemas_and_accept_the_shipped_files(run, kind):
         validator.validate(yaml.safe_load(entry_text(kind, name)[0]))
 
 
+def test_schema_of_runs_accepts_what_calibrate_reads(run):
+    """A user's runs are no entry of a catalogue, and have a schema all the same."""
+    validator = jsonschema.Draft202012Validator(json.loads(run("schema", "runs").stdout))
+    one = {"job": "llama3-8b-8x-a100", "layout": "tp=8", "step_time": "46.9 s"}
+
+    assert validator.is_valid({"schema": 1, "kind": "runs", "runs": 3 * [one]})
+    assert not validator.is_valid({"schema": 1, "kind": "runs", "runs": 2 * [one]})
+
+
 def test_schema_refuses_a_job_with_an_unknown_key(run):
     """The schema is as strict as the program."""
     validator = jsonschema.Draft202012Validator(json.loads(run("schema").stdout))
