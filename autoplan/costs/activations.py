@@ -120,8 +120,8 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     >>> float(saved.full[0])  # 2h / 8
     1024.0
 
-    Leaves out: buffers that a stack shares between layers; rotary tables; which layers are dense in a model
-    with experts: each is the average of all.
+    Leaves out: buffers that a stack shares between layers; rotary tables; how layers of several kinds differ:
+    it is given one kind at a time, or averages.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, sections 4 and 5; counted on real PyTorch modules,
     benchmarks/memory.
     """

@@ -83,8 +83,8 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     >>> round((2 * 8192 * 218_103_808 + 4 * 8192 * 4096.5 * 4096) / 8 / 1e9, 1)  # products and attention
     515.4
 
-    Leaves out: contention between collectives and compute; local windows, and dense layers among those with
-    experts, are averaged over layers.
+    Leaves out: contention between collectives and compute; how layers of several kinds differ: it is given
+    one kind at a time, or averages.
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.3, for the split; the rates are of ``machine``.
     """
     tokens = tokens_of(job, candidates)

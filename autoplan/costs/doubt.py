@@ -13,6 +13,7 @@ boundaries, and everything on a device that was not measured.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from math import hypot
 
@@ -20,6 +21,7 @@ import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.block import block_times
+from autoplan.costs.kinds import kinds_of
 from autoplan.costs.machine import Machine
 from autoplan.schema.job import Job
 from autoplan.schema.stack import UncertaintySpec
@@ -31,9 +33,9 @@ _SWEPT = ("bf16", "fp16")
 
 
 def modelled_compute(job: Job, candidates: Candidates, machine: Machine) -> Array:
-    """Return the share of a layer's compute that no table of kernels prices [1], shape [C].
+    """Return the share of the layers' compute that no table of kernels prices [1], shape [C].
 
-    The time of a layer on a machine where all that tables hold takes none, over its time.
+    The time of the layers on a machine where all that tables hold takes none, over its time.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.machine import machine_of
@@ -56,8 +58,15 @@ def modelled_compute(job: Job, candidates: Candidates, machine: Machine) -> Arra
         attention_forward=replace(machine.attention_forward, beyond=True),
         attention_backward=replace(machine.attention_backward, beyond=True),
     )
-    whole, rest = (block_times(job, candidates, m) for m in (machine, left))
-    share: Array = (rest.forward + rest.backward) / (whole.forward + whole.backward)
+    kinds = kinds_of(job.model, job.workload.sequence_length)
+    count = Counter(kinds.sequence)
+    whole = rest = np.zeros(())
+    for k, kind in enumerate(kinds.jobs(job)):
+        layer, without = (block_times(kind, candidates, m) for m in (machine, left))
+        layers = count[k] if kinds.several else 1
+        whole = whole + layers * (layer.forward + layer.backward)
+        rest = rest + layers * (without.forward + without.backward)
+    share: Array = rest / whole
     return np.clip(share, 0.0, 1.0)
 
 

@@ -12,8 +12,8 @@ A token is copied to the ranks of the K experts that it visits, and what they gi
 up. Ranks of a stage are numbered y first, then x, then those that hold the same experts (``edp``), as in
 Megatron-LM, megatron/core/parallel_state.py: y x edp = t c d.
 
-A model may have dense layers among those with experts. Layers are priced as one average layer, each kind by
-its share of them; where stages hold different mixtures this is off by the difference.
+A model may have dense layers among those with experts. Given such a model, these functions count the average
+layer, each kind by its share; stages are priced a kind at a time (``holding``).
 """
 
 from __future__ import annotations

@@ -13,7 +13,10 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from autoplan.costs.arrays import Array
 from autoplan.costs.footprint import (
@@ -26,9 +29,12 @@ from autoplan.costs.footprint import (
     next_layer_room,
     recompute_room,
 )
+from autoplan.costs.holding import chosen_of, footprint_holding, moved_rooms
+from autoplan.costs.kinds import Held, held_by, kinds_of
 from autoplan.costs.moments import Moment, moments_of
 from autoplan.costs.residency import gradients_stand, host_bytes, residency_of
 from autoplan.costs.scope import Scope
+from autoplan.costs.weights import weights_of
 from autoplan.schema.job import Job
 
 __all__ = [
@@ -143,30 +149,63 @@ def memory_predictions(scope: Scope, counts: Counts) -> list[MemoryPrediction]:
     Leaves out: what ``footprint`` and ``moments`` do.
     Source: counted on real PyTorch modules, benchmarks/memory.
     """
-    footprint = footprint_of(scope)
-    moments, _ = moments_of(scope)
-    tables = [_categories(scope, footprint, moment, counts) for moment in moments]
-    host = _host(scope, counts)
+    job = scope.job
+    kinds = kinds_of(job.model, job.workload.sequence_length)
+    vpp = scope.candidates.vpp.tolist()
+    held = held_by(kinds, counts.layers, counts.selective, counts.full, vpp)
+    scopes = [_of_kind(scope, kind) for kind in kinds.jobs(job)] if kinds.several else [scope]
+    footprints = [footprint_of(kind) for kind in scopes]
+    footprint = footprint_holding(footprints, held)
+    moments = [_holding(same, held) for same in zip(*(moments_of(kind)[0] for kind in scopes), strict=True)]
+    rooms = moved_rooms(footprints, held)
+    tables = [_categories(scopes, held, footprint, moment, rooms) for moment in moments]
+    host = _host(scopes, held)
     rows = range(len(scope.candidates))
-    return [_prediction(scope.job, footprint, moments, tables, counts, host, row) for row in rows]
+    return [_prediction(job, footprint, moments, tables, counts, host, row) for row in rows]
 
 
-def _categories(scope: Scope, footprint: Footprint, moment: Moment, counts: Counts) -> dict[str, Array]:
+def _of_kind(scope: Scope, job: Job) -> Scope:
+    return replace(scope, job=job, weights=weights_of(job, scope.candidates))
+
+
+def _holding(kinds: Sequence[Moment], held: Held) -> Moment:
+    """Return a moment of stages with the layers of ``held``: with constants of the neediest kind."""
+    if len(kinds) == 1:
+        return kinds[0]
+    neediest = np.argmax(
+        [np.where(n > 0, kind.fixed, -np.inf) for n, kind in zip(held.layers, kinds, strict=True)], axis=0
+    )
+    total = held.layers.sum(axis=0)
+    changed: dict[str, Any] = {}
+    for name in ("activations", "logits"):
+        changed[name] = chosen_of(neediest, [getattr(kind, name) for kind in kinds])
+    for name in ("gradients", "transient"):
+        layers = [getattr(kind, f"{name}_layer") for kind in kinds]
+        changed[f"{name}_layer"] = chosen_of(held.last, layers)
+        more = sum(n * x for n, x in zip(held.layers, layers, strict=True)) - total * changed[f"{name}_layer"]
+        fixed = [getattr(kind, f"{name}_fixed") for kind in kinds]
+        changed[f"{name}_fixed"] = chosen_of(neediest, fixed) + more
+    return replace(kinds[0], **changed)
+
+
+def _categories(
+    scopes: Sequence[Scope], kinds: Held, footprint: Footprint, moment: Moment, rooms: tuple[Array, Array]
+) -> dict[str, Array]:
     """Return the bytes of a moment by category, shape [C, p]; none where there is no such layer."""
-    layers, selective, full = counts.layers, counts.selective, counts.full
+    layers, selective, full = kinds.counts
     kept = kept_bytes(footprint, layers, selective, full)
     transient = moment.transient_fixed + layers * moment.transient_layer
     activations = moment.microbatches * kept + moment.activations
     if moment.phase == "last":
         transient = transient + recompute_room(footprint, layers, selective, full)
     if moment.phase == "next":
-        transient = transient + next_layer_room(footprint, layers, selective, full)
+        transient = transient + next_layer_room(footprint, layers, selective, full) + rooms[0]
         activations = activations - last_layer_bytes(footprint, layers, selective, full)
     if moment.phase == "second":
-        activations = activations + first_layer_bytes(footprint, selective, full)
-    parts = scope.weights
+        activations = activations + first_layer_bytes(footprint, selective, full) + rooms[1]
+    scope, parts = scopes[0], scopes[0].weights
     stand = gradients_stand(scope)
-    held = [(counts.layers, residency_of(scope, parts.layer))]
+    held = [(n, residency_of(kind, kind.weights.layer)) for n, kind in zip(kinds.layers, scopes, strict=True)]
     held += [
         (scope.first, residency_of(scope, parts.embedding)),
         (scope.last, residency_of(scope, parts.head)),
@@ -183,11 +222,12 @@ def _categories(scope: Scope, footprint: Footprint, moment: Moment, counts: Coun
     }
 
 
-def _host(scope: Scope, counts: Counts) -> Array:
-    parts = scope.weights
+def _host(scopes: Sequence[Scope], held: Held) -> Array:
+    scope, parts = scopes[0], scopes[0].weights
     outside = scope.first * host_bytes(scope, parts.embedding) + scope.last * host_bytes(scope, parts.head)
-    held: Array = outside + counts.layers * host_bytes(scope, parts.layer)
-    return held
+    layers = (n * host_bytes(kind, kind.weights.layer) for n, kind in zip(held.layers, scopes, strict=True))
+    total: Array = sum(layers, outside)
+    return total
 
 
 def _prediction(

@@ -20,6 +20,8 @@ from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.block import BlockTimes, block_times, mean_keys
 from autoplan.costs.doubt import half_width, modelled_compute, within_tables
 from autoplan.costs.footprint import Footprint, footprint_of, memory_limit_bytes
+from autoplan.costs.holding import price_kinds, stages_holding
+from autoplan.costs.kinds import Held, Kinds, held_by, kinds_of
 from autoplan.costs.latent import head_widths
 from autoplan.costs.machine import Machine, ideal, machine_of, serial
 from autoplan.costs.memory import Counts, MemoryPrediction, StageMemory, memory_predictions
@@ -27,7 +29,8 @@ from autoplan.costs.parameters import active_parameters
 from autoplan.costs.pipeline import pipeline_seconds
 from autoplan.costs.scope import microbatches, scope_of
 from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail
-from autoplan.costs.step import boundary_seconds, price_stages
+from autoplan.costs.step import boundary_seconds
+from autoplan.costs.work import Work
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -133,14 +136,17 @@ def predict_all(job: Job, layouts: Sequence[Layout]) -> list[Prediction]:
 class _Prices:
     """Everything that the predictions of several layouts of one depth are read from.
 
-    Arrays with one row a layout: stage coefficients and counts [C, p], steps and block times [C].
+    Arrays with one row a layout: stage coefficients and counts [C, p], steps and block times of each kind of
+    layer [C], of which stages hold ``held`` [K, C, p].
     """
 
     job: Job
     layouts: Sequence[Layout]
     stages: Stages
     counts: Counts
-    block: BlockTimes
+    held: Held
+    kinds: Sequence[Stages]
+    blocks: Sequence[BlockTimes]
     boundary: Array
     m: Array
     step: Array
@@ -153,11 +159,13 @@ class _Prices:
     @staticmethod
     def of(job: Job, layouts: Sequence[Layout]) -> _Prices:
         candidates, counts = Candidates.of(layouts), _counts_of(layouts)
-        machine = machine_of(job)
-        stages = price_stages(job, candidates, machine)
+        machine, kinds = machine_of(job), _kinds(job)
+        held = _held(kinds, candidates, counts)
+        of_kinds = price_kinds(job, candidates, machine)
+        stages = stages_holding(of_kinds, held)
         step = _step(stages, counts, job, candidates)
         bounds = [
-            _step(price_stages(job, candidates, other), counts, job, candidates)
+            _step(stages_holding(price_kinds(job, candidates, other), held), counts, job, candidates)
             for other in (ideal(machine, job), serial(machine))
         ]
         return _Prices(
@@ -166,7 +174,9 @@ class _Prices:
             machine=machine,
             stages=stages,
             counts=counts,
-            block=block_times(job, candidates, machine),
+            held=held,
+            kinds=of_kinds,
+            blocks=[block_times(kind, candidates, machine) for kind in kinds.jobs(job)],
             boundary=2.0 * boundary_seconds(job, candidates, machine)[:, 0],
             m=microbatches(job, candidates),
             step=step,
@@ -219,26 +229,32 @@ class _Prices:
         priced = computed * (1.0 - float(self.modelled[row])) + inside
         return min(1.0, max(0.0, 1.0 - priced / float(self.step[row])))
 
+    def _work(self, row: int, stage: int) -> Work:
+        """Return the seconds of the layers of a stage for one microbatch, kind by kind."""
+        at = row, stage
+        held = zip(self.held.layers, self.held.selective, self.held.full, strict=True)
+        parts = [
+            Work.of(kind.take(at), block, row, (float(n[at]), s[at], float(f[at])))
+            for kind, block, (n, s, f) in zip(self.kinds, self.blocks, held, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else Work.sum(parts)
+
     def _time(self, row: int) -> TimePrediction:
         """Split the step along its slowest stage; what that stage idles is the bubble."""
-        stages, m, block = self.stages.take(row), float(self.m[row]), self.block
+        stages, m = self.stages.take(row), float(self.m[row])
         n, s, f = (x[row] for x in (self.counts.layers, self.counts.selective, self.counts.full))
         both = stage_forward(stages, n) + stage_backward(stages, n, s, f)
         slowest = int(both.argmax())
         here = stages.take(slowest)
-        layers, full = float(n[slowest]), float(f[slowest])
-        again = float(s[slowest] * here.backward_selective + full * here.backward_full)
+        work = self._work(row, slowest)
+        again = work.again
         # Recompute that hides beside traffic adds less than its work, and its collectives come first.
-        tensor_again = min(again, full * float(block.tensor_full[row]))
-        waits_again = float(s[slowest] * block.context_selective[row] + full * block.context_full[row])
-        context_again = min(again - tensor_again, waits_again)
-        context = layers * float(block.context_forward[row] + block.context_backward[row])
-        exchange_again = full * float(block.exchange[row]) + float(s[slowest] * block.exchange_selective[row])
-        exchange_again = min(again - tensor_again - context_again, exchange_again)
-        exchange = layers * 2.0 * float(block.exchange[row])
-        tensor = layers * float(block.tensor_forward[row] + block.tensor_backward[row])
-        tensor += float(here.outside_tensor)
-        computed = layers * float(block.forward[row] + block.backward[row]) + float(here.outside_compute)
+        tensor_again = min(again, work.tensor_again)
+        context_again = min(again - tensor_again, work.context_again)
+        exchange_again = min(again - tensor_again - context_again, work.exchange_again)
+        context, exchange = work.context, work.exchange
+        tensor = work.tensor + float(here.outside_tensor)
+        computed = work.computed + float(here.outside_compute)
         boundary = float(self.boundary[row])
         waits = float(both[slowest]) - again - computed - tensor - context - exchange - boundary
         tail = stage_tail(stages, n, s, f)
@@ -267,7 +283,7 @@ class Steps:
 
     candidates: Candidates
     counts: Counts
-    memory: Footprint
+    memory: Sequence[Footprint]
 
     @staticmethod
     def of(job: Job, layouts: Sequence[Layout]) -> Steps:
@@ -282,7 +298,8 @@ class Steps:
         Leaves out: nothing; the parts say what they do. Source: of ``footprint``.
         """
         candidates = Candidates.of(layouts)
-        return Steps(candidates, _counts_of(layouts), footprint_of(scope_of(job, candidates)))
+        memory = [footprint_of(scope_of(kind, candidates)) for kind in _kinds(job).jobs(job)]
+        return Steps(candidates, _counts_of(layouts), memory)
 
     def seconds(self, job: Job) -> Array:
         """Return the seconds [s] of each layout's step for ``job``: the same as ``predict_all`` gives.
@@ -295,7 +312,8 @@ class Steps:
 
         Leaves out: what ``predict`` does. Source: of ``step``.
         """
-        stages = price_stages(job, self.candidates, machine_of(job), memory=self.memory)
+        kinds = price_kinds(job, self.candidates, machine_of(job), self.memory)
+        stages = stages_holding(kinds, _held(_kinds(job), self.candidates, self.counts))
         return _step(stages, self.counts, job, self.candidates)
 
 
@@ -332,6 +350,17 @@ def model_flops_per_step(job: Job) -> float:
     each = 6.0 if job.adapters is None else 4.0
     a_token = each * weights + 12.0 * model.layers * width * mean_keys(model, s)
     return a_token * job.workload.global_batch_size * s
+
+
+def _kinds(job: Job) -> Kinds:
+    return kinds_of(job.model, job.workload.sequence_length)
+
+
+def _held(kinds: Kinds, candidates: Candidates, counts: Counts) -> Held:
+    if not kinds.several:
+        none = np.zeros(counts.layers.shape, dtype=np.int64)
+        return Held(counts.layers[None], counts.selective[None], counts.full[None], none, none, none)
+    return held_by(kinds, counts.layers, counts.selective, counts.full, candidates.vpp.tolist())
 
 
 def _step(stages: Stages, counts: Counts, job: Job, candidates: Candidates) -> Array:

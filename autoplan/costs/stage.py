@@ -74,7 +74,7 @@ def stage_forward(stages: Stages, layers: Array) -> Array:
     >>> stage_forward(some, 3)  # 1 + 3 x 2
     7.0
 
-    Leaves out: differences between layers.
+    Leaves out: nothing; where layers differ, ``holding`` puts that into F_x.
     Source: a sum; its parts are in ``step``.
     """
     seconds: Array = stages.forward_fixed + layers * stages.forward_layer
@@ -88,7 +88,7 @@ def stage_backward(stages: Stages, layers: Array, selective: Array, full: Array)
     >>> stage_backward(some, 4, 1, 3)  # 1 + 4 x 2 + 1 x 1 + 3 x 1
     13.0
 
-    Leaves out: differences between layers.
+    Leaves out: nothing; where layers differ, ``holding`` puts that into B_x.
     Source: a sum; its parts are in ``step``.
     """
     seconds: Array = (

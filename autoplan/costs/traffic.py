@@ -170,7 +170,7 @@ def stage_traffic(scope: Scope, layers: Array, selective: Array, full: Array) ->
     1116691496960.0
 
     Leaves out: transfers between stages; rows that experts exchange; scalars such as the gradient norm; rows
-    that padding adds.
+    that padding adds; which kinds of layers a stage holds, where there are several: it has average ones.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2; Rajbhandari et al. 2020,
     arXiv:1910.02054, section 7; counted on real PyTorch modules, benchmarks/memory.
     """

@@ -90,8 +90,8 @@ def weights_of(job: Job, candidates: Candidates) -> Weights:
     >>> float(weights.head.total[0, 0])  # 128,256 x 4,096 / 2 + 4,096
     262672384.0
 
-    Leaves out: padding of rows where a number of ranks does not divide them; which layers are dense in a
-    model with experts: all are counted as their average.
+    Leaves out: padding of rows where a number of ranks does not divide them; how layers of several kinds
+    differ: it is given one kind at a time, or averages.
     Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3; counted on real PyTorch modules,
     benchmarks/memory.
     """

@@ -5,7 +5,7 @@ Notation (this file only)::
     t_s  seconds of stage s for one microbatch, forward and backward    p  stages    m  microbatches
     v    virtual stages of a device                                     U  sum of t of all stages
 
-A stage's mixes of recompute that need no less memory than another of as many layers, have as long a backward
+A stage's mixes of recompute that need no less memory than another of the same layers, have as long a backward
 and as long a tail are left out, unless a rule of the user's own tells the two apart: no step is shorter for
 them. A list of first stages is cut where no way to go on is below the corner, or keeps the user's own rules.
 A step takes at least
@@ -29,15 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Array, Candidates
-from autoplan.costs.footprint import memory_limit_bytes, stage_fits
 from autoplan.costs.machine import Machine
 from autoplan.costs.pipeline import pipeline_seconds
 from autoplan.costs.scope import microbatches
-from autoplan.costs.stage import stage_backward, stage_forward, stage_tail
-from autoplan.costs.step import price_stages
 from autoplan.proof.claims import Corner
 from autoplan.proof.own_rules import OwnRules
-from autoplan.proof.space import even_only, modes_of
+from autoplan.proof.prices import Rows, row_prices, rows_of
+from autoplan.proof.space import even_only
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
 
@@ -71,8 +69,9 @@ class Outcome:
 class Listing:
     """One choice with the prices of every number of layers and mix of recompute, shape [p, X].
 
-    ``starts`` are where another number of layers begins; ``counts`` the number of layers there. ``kept`` says
-    which mixes a stage may have by the user's own ``rules``, whatever the others have.
+    ``starts`` are where another number of layers begins; ``counts`` the number of layers there. Where layers
+    differ, a stage is listed once for each number of layers ``before`` it; elsewhere that is -1. ``kept``
+    says which mixes a stage may have by the user's own ``rules``, whatever the others have.
     """
 
     candidates: Candidates
@@ -80,6 +79,7 @@ class Listing:
     m: int
     v: int
     total: int
+    before: Ints
     layers: Ints
     selective: Ints
     full: Ints
@@ -112,31 +112,29 @@ class Listing:
     def of(job: Job, candidates: Candidates, position: int, machine: Machine) -> Listing:
         """Return the choice at ``position`` with all prices [s, byte]."""
         one = candidates.take(np.array([position]))
-        stages, pp, v = price_stages(job, one, machine).take((0, slice(None), None)), one.pp, int(one.vpp[0])
-        layers, selective, full = _mixes(job, pp, v, int(one.checkpoint[0]))
-        held = (layers.astype(float), selective.astype(float), full.astype(float))
-        memory, fits = stage_fits(stages.memory, *held, memory_limit_bytes(job))
-        shape = (pp, len(layers))
-        forward = np.broadcast_to(stage_forward(stages, held[0]), shape)
-        starts = np.flatnonzero(np.diff(layers, prepend=-1))
+        pp, v = one.pp, int(one.vpp[0])
+        rows = rows_of(job, pp, v, int(one.checkpoint[0]))
+        forward, backward, tail, memory, fits = row_prices(job, one, machine, rows)
+        starts, layers = rows.starts, rows.layers
         rules = OwnRules.of(job, one)
-        mixes = {"layers": layers, "selective": selective, "full": full}
+        mixes = {"layers": layers, "selective": rows.selective, "full": rows.full}
         return Listing(
             candidates=one,
             schedule=int(one.schedule[0]),
             m=int(microbatches(job, one)[0]),
             v=v,
             total=job.model.layers,
+            before=rows.before,
             layers=layers,
-            selective=selective,
-            full=full,
+            selective=rows.selective,
+            full=rows.full,
             starts=starts,
             counts=layers[starts],
             forward=forward,
-            backward=np.broadcast_to(stage_backward(stages, *held), shape),
-            tail=np.broadcast_to(stage_tail(stages, *held).total, shape),
-            memory=np.broadcast_to(memory, shape),
-            fits=np.broadcast_to(fits > 0, shape) & _allowed(job, layers, pp, v),
+            backward=backward,
+            tail=tail,
+            memory=memory,
+            fits=(fits > 0) & _allowed(job, rows, pp, v),
             rules=rules,
             kept=np.stack([rules.kept({s: mixes}, len(layers)) for s in range(pp)]),
         )
@@ -173,30 +171,20 @@ class Listing:
         )
 
 
-def _mixes(job: Job, pp: int, v: int, each: int) -> tuple[Ints, Ints, Ints]:
-    """Return layers, and of these recomputed selectively and whole, of every mix a stage may have."""
-    modes = set(modes_of(job))
-    rows = [
-        (held, selective, full)
-        for held in range(v, job.model.layers - (pp - 1) * v + 1, v)
-        for selective in range(held + 1 if "selective" in modes else 1)
-        for full in range(0, held - selective + 1 if "full" in modes else 1, each)
-        if "none" in modes or selective + full == held
-    ]
-    layers, partly, whole = np.array(rows, dtype=np.int64).T
-    return layers, partly, whole
-
-
-def _allowed(job: Job, layers: Ints, pp: int, v: int) -> NDArray[np.bool_]:
-    """Return which stages may hold how many layers, shape [p, X]."""
+def _allowed(job: Job, rows: Rows, pp: int, v: int) -> NDArray[np.bool_]:
+    """Return which stages may hold which rows, shape [p, X]."""
+    layers, total = rows.layers, job.model.layers
+    allowed = np.ones((pp, len(layers)), dtype=bool)
     if pp == 1:
-        only: NDArray[np.bool_] = (layers == job.model.layers)[None]
-        return only
-    if not even_only(job):
-        return np.ones((pp, len(layers)), dtype=bool)
-    wanted = np.array(even_stages(job.model.layers, pp, v))
-    even: NDArray[np.bool_] = layers[None] == wanted[:, None]
-    return even
+        allowed &= layers == total
+    if even_only(job):
+        allowed &= layers[None] == np.array(even_stages(total, pp, v))[:, None]
+    if rows.held is not None:
+        # A layer of each chunk at least for every stage before this one and behind it.
+        stage, behind = np.arange(pp)[:, None], total - rows.before - layers
+        allowed &= np.where(stage == 0, rows.before == 0, rows.before >= stage * v)
+        allowed &= np.where(stage == pp - 1, behind == 0, behind >= (pp - 1 - stage) * v)
+    return allowed
 
 
 def below(listing: Listing, corner: Corner) -> Outcome:
@@ -239,10 +227,10 @@ def _menu(listing: Listing, fits: NDArray[np.bool_], stage: int) -> Ints:
     """
     index = np.flatnonzero(fits)
     backward, tail = listing.backward[stage], listing.tail[stage]
-    kinds = [listing.layers]
+    kinds = [listing.before, listing.layers]
     kinds += [getattr(listing, name) for name in sorted({"selective", "full"} & listing.rules.told_apart)]
     order = index[np.lexsort((tail[index], backward[index], *(kind[index] for kind in reversed(kinds))))]
-    edges = [np.diff(kind[order], prepend=-1, append=-1) != 0 for kind in kinds]
+    edges = [np.diff(kind[order], prepend=-2, append=-2) != 0 for kind in kinds]
     bounds = np.flatnonzero(np.logical_or.reduce(edges))
     kept = []
     for start, end in pairwise(bounds):
@@ -266,12 +254,15 @@ class _Rest:
         sums, slowest = np.full((p + 1, size), np.inf), np.full((p + 1, size), np.inf)
         sums[p, 0] = slowest[p, 0] = 0.0
         for s in reversed(range(p)):
-            for time, held in zip(both[s].tolist(), listing.counts.tolist(), strict=True):
+            befores = listing.before[listing.starts].tolist()
+            for time, held, before in zip(both[s].tolist(), listing.counts.tolist(), befores, strict=True):
                 if time < np.inf and held < size:
-                    after = slice(0, size - held)
-                    sums[s, held:] = np.minimum(sums[s, held:], time + sums[s + 1, after])
+                    # With so many layers before it, the stage and those behind hold the rest.
+                    left = slice(held, size) if before < 0 else slice(size - 1 - before, size - before)
+                    after = slice(left.start - held, left.stop - held)
+                    sums[s, left] = np.minimum(sums[s, left], time + sums[s + 1, after])
                     least = np.maximum(time, slowest[s + 1, after])
-                    slowest[s, held:] = np.minimum(slowest[s, held:], least)
+                    slowest[s, left] = np.minimum(slowest[s, left], least)
         return _Rest(sums, slowest)
 
 
@@ -344,7 +335,8 @@ class _Ways:
         rows, columns = np.divmod(np.arange(len(first.held) * len(menu)), len(menu))
         mix = menu[columns]
         held = first.held[rows] + x.layers[mix]
-        possible = np.flatnonzero(held <= x.total)
+        follows = (x.before[mix] < 0) | (x.before[mix] == first.held[rows])
+        possible = np.flatnonzero((held <= x.total) & follows)
         possible = possible[self.rest.sums[s + 1, x.total - held[possible]] < np.inf]
         rows, mix, held = rows[possible], mix[possible], held[possible]
         before, f, b = first.total[rows], x.forward[s, mix], x.backward[s, mix]

@@ -13,6 +13,7 @@ from autoplan.costs.predict import Prediction, StageMemory
 from autoplan.plans import Plan
 from autoplan.report.breakdown import GIB, beside, fullest_stage, memory_table, time_table
 from autoplan.report.columns import plain_table
+from autoplan.report.kind_words import stage_kinds
 from autoplan.report.pictures import spread
 from autoplan.report.table import heading, listed
 from autoplan.report.terminal import Terminal, render
@@ -51,7 +52,7 @@ def plan_table(job: Job, plan: Plan, terminal: Terminal) -> str:
         Text(""),
     ]
     if len(predicted.memory.stages) > 1:
-        parts += [*_stages(predicted, terminal), Text("")]
+        parts += [*_stages(predicted, stage_kinds(job, plan.layout), terminal), Text("")]
     parts += listed(surety_sentences(job, [predicted]))
     return render(Group(*parts), terminal)
 
@@ -83,21 +84,25 @@ def _facts(predicted: Prediction) -> Iterator[tuple[str, str]]:
     )
 
 
-def _stages(predicted: Prediction, terminal: Terminal) -> Iterator[RenderableType]:
+def _stages(predicted: Prediction, kinds: Sequence[str], terminal: Terminal) -> Iterator[RenderableType]:
     stages = predicted.memory.stages
     fullest = fullest_stage(predicted)
     picked = sorted({*spread(len(stages), MOST_STAGES), stages.index(fullest)})
     limit = predicted.memory_limit_bytes
     table = plain_table(terminal)
     yield Text("memory of a device by stage (GiB)", style="bold")
-    categories = _CATEGORIES if terminal.width >= _ROOMY else ()
+    roomy = _ROOMY + max((len(words) + 2 for words in kinds), default=0)
+    categories = _CATEGORIES if terminal.width >= roomy else ()
     heads = ("\nstage", "\nlayers", *(head for _, head in categories), "\npeak", "of limit\n(%)")
     for head in heads:
         table.add_column(Text(head), justify="right", no_wrap=True)
     table.add_column(Text("\nat worst in"), no_wrap=True)
+    if kinds:
+        table.add_column(Text("\nkinds of layers"), no_wrap=True)
     for index in picked:
         style = "bold" if stages[index] is fullest else ""
         cells = _stage_cells(stages[index], [field for field, _ in categories], limit)
+        cells += kinds[index : index + 1]
         table.add_row(*(Text(cell, style=style) for cell in cells))
     yield table
     if len(picked) < len(stages):

@@ -6,9 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from autoplan.costs.arrays import Array
 from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.machine import machine_of
 from autoplan.costs.predict import predict_all
+from autoplan.costs.stage import Stages
 from autoplan.errors import UnsupportedError
 from autoplan.plans import Certificate, Front, Plan, Rejection
 from autoplan.plans.patience import ENDLESS, Patience
@@ -57,7 +61,7 @@ def search(
     space = space_of(job)
     machine, modes = machine_of(job), recompute_modes(job)
     even = job.search.stages == "even" or not job.stack.rules.uneven_stages
-    groups = [priced(job, c, machine, modes, even=even) for c in space.groups]
+    groups = [g for c in space.groups for g in priced(job, c, machine, modes, even=even)]
     fitting, lost = short_of_memory(job, groups)
     rejected = (*space.rejected, *lost)
     if not fitting:
@@ -100,7 +104,7 @@ def least_needed(job: Job) -> float | None:
     """
     machine, modes = machine_of(job), recompute_modes(job)
     even = job.search.stages == "even" or not job.stack.rules.uneven_stages
-    groups = [priced(job, c, machine, modes, even=even) for c in space_of(job).groups]
+    groups = [g for c in space_of(job).groups for g in priced(job, c, machine, modes, even=even)]
     return min((float(least_memory(group).min()) for group in groups), default=None)
 
 
@@ -157,14 +161,19 @@ def _longest_seconds(groups: Sequence[Group]) -> float:
     """
     longest = 0.0
     for group in groups:
-        s, layers = group.stages, float(group.layers)
-        each = s.forward_layer + s.backward_layer + s.backward_full + s.backward_selective
-        stage = s.forward_fixed + s.backward_fixed + layers * each
-        once = s.reduce_fixed + s.gather_fixed + s.optimizer_fixed
-        once = once + layers * (s.reduce_layer + s.gather_layer + s.optimizer_layer)
-        step = (group.m + group.pp)[:, None] * 2 * stage + once
+        layers = float(group.layers)
+        stages, once = zip(*(_longest_parts(kind, layers) for kind in group.kinds), strict=True)
+        step = (group.m + group.pp)[:, None] * 2 * np.maximum.reduce(stages) + np.maximum.reduce(once)
         longest = max(longest, float(step.max()))
     return longest
+
+
+def _longest_parts(s: Stages, layers: float) -> tuple[Array, Array]:
+    """Return a stage's time with all layers of one kind, recomputed whole and selectively, and its tail."""
+    each = s.forward_layer + s.backward_layer + s.backward_full + s.backward_selective
+    stage = s.forward_fixed + s.backward_fixed + layers * each
+    once = s.reduce_fixed + s.gather_fixed + s.optimizer_fixed
+    return stage, once + layers * (s.reduce_layer + s.gather_layer + s.optimizer_layer)
 
 
 def _layout(groups: Sequence[Group], found: Found) -> Layout:

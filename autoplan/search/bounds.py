@@ -19,6 +19,15 @@ from autoplan.costs.footprint import bytes_to_save, stage_needed
 from autoplan.costs.stage import Stages, stage_backward, stage_forward, tail_floor
 from autoplan.schema.layout import even_stages
 from autoplan.search.group import Group, Schedule
+from autoplan.search.placed import (
+    contents_bounds,
+    contents_memory,
+    even_memory,
+    least_time,
+    most_recompute,
+    standing_share,
+)
+from autoplan.search.places import Places
 
 __all__ = [
     "Bound",
@@ -29,6 +38,7 @@ __all__ = [
     "least_memory",
     "least_of_stages",
     "least_stage_memory",
+    "least_steps",
     "least_tail",
     "longest_stage",
     "most_recompute",
@@ -37,7 +47,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Lower bounds of C candidates; ``stage_seconds`` has shape [C, p, L], infinite where impossible."""
+    """Lower bounds of C candidates; ``stage_seconds`` has shape [C, p, L], infinite where impossible.
+
+    Where layers differ, it has one entry for each content of the group's places.
+    """
 
     step_seconds: Array
     stage_seconds: Array
@@ -50,7 +63,10 @@ def bound(group: Group, limit: Array | float) -> Bound:
 
     ``limit`` is one for all, or one for each candidate, shape [C].
     """
-    return bound_by(group, _stage_seconds(group, limit))
+    if group.places is None:
+        return bound_by(group, _stage_seconds(group, limit))
+    seconds, tail = contents_bounds(group, group.places, limit)
+    return _bound_of(group, seconds, group.places.least_sum(seconds), group.places.least_peak(seconds), tail)
 
 
 def bound_by(group: Group, seconds: Array) -> Bound:
@@ -59,7 +75,10 @@ def bound_by(group: Group, seconds: Array) -> Bound:
     They may grow in any way with the layers. Where the group has one candidate, there may be several of them.
     """
     total, bottleneck = least_of_stages(group, seconds)
-    tail = least_tail(group)
+    return _bound_of(group, seconds, total, bottleneck, least_tail(group))
+
+
+def _bound_of(group: Group, seconds: Array, total: Array, bottleneck: Array, tail: Array) -> Bound:
     possible = np.isfinite(bottleneck)
     busy = least_busy(group, total, np.where(possible, bottleneck, 0.0))
     step = np.where(possible, busy + tail, np.inf)
@@ -70,6 +89,14 @@ def least_of_stages(group: Group, seconds: Array) -> tuple[Array, Array]:
     """Return the least sum of stage times, and what some stage takes at least, shape [C]."""
     k = group.layers / group.v
     return _least_sum(seconds, k, group.pp), _bottleneck(seconds, k)
+
+
+def least_steps(group: Group) -> Array:
+    """Return what no step of each candidate is below under any limit, shape [C]; zero where it takes long."""
+    if group.places is None:
+        return np.zeros(len(group.candidates))
+    total = least_time(group, group.places)
+    return least_busy(group, total, total / group.pp)
 
 
 def least_busy(group: Group, total: Array, bottleneck: Array) -> Array:
@@ -191,6 +218,9 @@ def least_tail(group: Group) -> Array:
 
 def least_memory(group: Group) -> Array:
     """Return the least bytes by which each candidate is judged to fit, shape [C]."""
+    if group.places is not None:
+        of_contents = (contents_memory(part, group.places) for part in _parts(group))
+        return np.concatenate([group.places.least_peak(memory) for memory in of_contents])
     peaks = [_bottleneck(least_stage_memory(part), part.layers / part.v) for part in _parts(group)]
     return np.concatenate(peaks)
 
@@ -201,6 +231,8 @@ def fits_somehow(group: Group, limit: float) -> NDArray[np.bool_]:
     Most are told by one split: even stages fit; or no stage has room for its share, which some stage has to
     hold. Only the others are looked at with every number of layers.
     """
+    if group.places is not None:
+        return _places_fit(group, group.places, limit)
     c = group.candidates
     shares = {v: even_stages(group.layers, group.pp, v) for v in np.unique(c.vpp).tolist()}
     even = np.array([shares[v] for v in c.vpp.tolist()], dtype=np.float64)
@@ -212,6 +244,15 @@ def fits_somehow(group: Group, limit: float) -> NDArray[np.bool_]:
     # Where layers share a checkpoint, more of them may need less.
     open_ = np.flatnonzero(~fits & (room | (c.checkpoint > 1)))
     if len(open_):
+        fits[open_] = least_memory(group.take(open_)) <= limit
+    return fits
+
+
+def _places_fit(group: Group, places: Places, limit: float) -> NDArray[np.bool_]:
+    fits: NDArray[np.bool_] = even_memory(group, places) <= limit
+    # What stands is shared by the stages, and some stage has its share.
+    open_ = np.flatnonzero(~fits & (standing_share(group, places) <= limit))
+    if len(open_) and not group.even:
         fits[open_] = least_memory(group.take(open_)) <= limit
     return fits
 
@@ -246,24 +287,3 @@ def least_stage_memory(group: Group) -> Array:
     ]
     least: Array = np.where(group.allowed(), np.minimum.reduce(options), np.inf)
     return least
-
-
-def most_recompute(
-    layers: Array, checkpoint: NDArray[np.int64] | int, modes: frozenset[str]
-) -> list[tuple[Array, Array, NDArray[np.bool_]]]:
-    """Return the mixes of a stage with the most recompute of each kind: selective, full, where allowed.
-
-    Whole recompute comes in multiples of ``checkpoint``; what is left over may be recomputed selectively.
-    """
-    none = np.zeros_like(layers)
-    anywhere = np.ones_like(layers, dtype=bool)
-    found = [(none, none, anywhere)] if "none" in modes else []
-    if "selective" in modes:
-        found.append((layers, none, anywhere))
-    if "full" in modes:
-        rest = layers % checkpoint
-        if "selective" in modes:
-            found.append((rest, layers - rest, anywhere))
-        if "none" in modes or "selective" not in modes:
-            found.append((none, layers - rest, (rest == 0) | ("none" in modes)))
-    return found

@@ -7,6 +7,7 @@ import numpy as np
 from autoplan.costs.arrays import Array
 from autoplan.search.group import Group
 from autoplan.search.menus import Menu, Option
+from autoplan.search.splits import least_slowest
 
 __all__ = ["found_at_once", "offered"]
 
@@ -28,7 +29,12 @@ def found_at_once(menu: Menu, layers: int) -> tuple[Option, ...] | None:
 
 
 def _filled(menu: Menu, layers: int) -> tuple[Option, ...] | None:
-    """Return options that add up to ``layers``: from the fewest, grow the stage that stays quickest."""
+    """Return options that add up to ``layers``: from the fewest, grow the stage that stays quickest.
+
+    Where layers differ, those on a path of places whose slowest is least.
+    """
+    if menu.placed:
+        return least_slowest(menu, layers)
     at = [0] * len(menu.stages)
     held = sum(options[0].layers for options in menu.stages)
     while held < layers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
@@ -11,21 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Array, Candidates
+from autoplan.costs.holding import price_kinds, stages_holding
+from autoplan.costs.kinds import kinds_of
 from autoplan.costs.machine import Machine
 from autoplan.costs.scope import microbatches
 from autoplan.costs.stage import Stages
-from autoplan.costs.step import price_stages
 from autoplan.costs.turns import Amount, Largest, pipeline_time
 from autoplan.plans.own_rules import OwnRule, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
 from autoplan.schema.relation import Known, Node, Uniform, left_of
 from autoplan.search.own_mixes import StageRules, parts_of, stage_rules
+from autoplan.search.places import Places, places_of
 
 __all__ = ["Group", "Schedule", "own_parts", "priced"]
 
 #: Entries of one array [C, p, L] that are worked on at once: 16 MB of floats.
 _BLOCK = 2_000_000
+#: Arrays of contents that are worked on together, where there is one for each kind of layers.
+_SEVERAL = 4
 
 X = TypeVar("X", bound=Amount)
 
@@ -49,22 +53,30 @@ class Group:
 
     ``m`` microbatches and ``v`` virtual stages have shape [C]. ``rules`` holds what the user's own rules
     leave to decide for each candidate, as parts that all have to hold; empty where they leave nothing.
+    ``kinds`` has the coefficients for each kind of layer. Where there are several, all candidates have as
+    many virtual stages, and ``places`` says what a stage may hold.
     """
 
     layers: int
     modes: frozenset[str]
     even: bool
     candidates: Candidates
-    stages: Stages
+    kinds: tuple[Stages, ...]
     m: Array
     v: Array
     gpipe: NDArray[np.bool_]
     rules: tuple[tuple[Node, ...], ...] = ()
+    places: Places | None = None
 
     @property
     def pp(self) -> int:
         """Pipeline depth."""
         return self.candidates.pp
+
+    @property
+    def stages(self) -> Stages:
+        """The coefficients of stages whose layers are all alike."""
+        return self.kinds[0]
 
     def schedule(self, position: int) -> Schedule:
         """Return the schedule of the candidate at ``position``."""
@@ -78,12 +90,25 @@ class Group:
             modes=self.modes,
             even=self.even,
             candidates=self.candidates.take(index),
-            stages=self.stages.take(index),
+            kinds=tuple(kind.take(index) for kind in self.kinds),
             m=self.m[index],
             v=self.v[index],
             gpipe=self.gpipe[index],
             rules=tuple(self.rules[i] for i in index.tolist()) if self.rules else (),
+            places=self.places,
         )
+
+    def holding(self, position: int, stage: int) -> Callable[[int, int, Array, Array], Stages]:
+        """Return what gives a stage's coefficients for its first layer, layers and their recompute."""
+        kinds, places = [kind.take((position, stage)) for kind in self.kinds], self.places
+        if places is None:
+            return lambda first, layers, selective, full: kinds[0]  # noqa: ARG005 - layers are alike
+
+        def at(first: int, layers: int, selective: Array, full: Array) -> Stages:
+            order = places.order(stage, first, layers)
+            return stages_holding(kinds, places.prefixes.held(order, selective, full))
+
+        return at
 
     def parts(self, position: int) -> tuple[Node, ...]:
         """Return what the user's own rules leave to decide for the candidate at ``position``."""
@@ -98,6 +123,13 @@ class Group:
     def asks_uniform(self, position: int) -> bool:
         """Return whether a rule of the user's own wants every stage of a candidate recomputed alike."""
         return bool(self.rules) and self.uniform_part(position) in self.rules[position]
+
+    def by_cases(self, position: int) -> bool:
+        """Return whether a candidate is looked at once for each way to recompute all of its stages alike.
+
+        Where layers differ, what a stage's recompute costs depends on its place: the solver has the rule.
+        """
+        return self.places is None and self.asks_uniform(position)
 
     def stage_rules(self, position: int) -> tuple[StageRules, ...]:
         """Return what they say about each stage."""
@@ -139,7 +171,8 @@ class Group:
     @property
     def block_size(self) -> int:
         """How many candidates to work on at once, so that arrays [C, p, L] stay small."""
-        return max(1, _BLOCK // (self.pp * self.layers))
+        each = self.places.contents * _SEVERAL if self.places else self.pp * self.layers
+        return max(1, _BLOCK // each)
 
     def blocks(self) -> Iterator[NDArray[np.int64]]:
         """Yield positions of candidates, block by block."""
@@ -166,20 +199,32 @@ class Group:
         return only
 
 
-def priced(job: Job, candidates: Candidates, machine: Machine, modes: frozenset[str], *, even: bool) -> Group:
-    """Return ``candidates`` with all that the search needs to know of them."""
-    stages = price_stages(job, candidates, machine)
-    return Group(
-        layers=job.model.layers,
-        modes=modes,
-        even=even,
-        candidates=candidates,
-        stages=stages,
-        m=microbatches(job, candidates),
-        v=candidates.vpp.astype(np.float64),
-        gpipe=candidates.schedule == SCHEDULES.index("gpipe"),
-        rules=own_parts(job, candidates, own_rules(job)),
-    )
+def priced(
+    job: Job, candidates: Candidates, machine: Machine, modes: frozenset[str], *, even: bool
+) -> list[Group]:
+    """Return ``candidates`` with all that the search needs to know of them.
+
+    One group, or where layers differ one for each number of virtual stages.
+    """
+    kinds = kinds_of(job.model, job.workload.sequence_length)
+    parts = [candidates]
+    if kinds.several:
+        parts = [candidates.take(candidates.vpp == v) for v in np.unique(candidates.vpp)]
+    return [
+        Group(
+            layers=job.model.layers,
+            modes=modes,
+            even=even,
+            candidates=c,
+            kinds=price_kinds(job, c, machine),
+            m=microbatches(job, c),
+            v=c.vpp.astype(np.float64),
+            gpipe=c.schedule == SCHEDULES.index("gpipe"),
+            rules=own_parts(job, c, own_rules(job)),
+            places=places_of(kinds.sequence, c.pp, int(c.vpp[0]), even=even) if kinds.several else None,
+        )
+        for c in parts
+    ]
 
 
 @lru_cache(maxsize=256)

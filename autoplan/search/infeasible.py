@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autoplan.costs.arrays import Array
 from autoplan.costs.footprint import memory_limit_bytes, stage_needed
 from autoplan.costs.predict import predict
 from autoplan.plans import Rejection
 from autoplan.plans.questions import step_limit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
-from autoplan.search.bounds import fits_somehow, least_memory, least_stage_memory, most_recompute
+from autoplan.search.bounds import fits_somehow, least_memory, least_stage_memory
 from autoplan.search.group import Group
+from autoplan.search.placed import contents_memory, most_recompute
 from autoplan.search.space import clashing_rules, counts_of
 from autoplan.units import format_bytes, format_seconds
 
@@ -38,6 +40,9 @@ def smallest_layout(groups: Sequence[Group]) -> Layout:
     peaks = [least_memory(group) for group in groups]
     best = int(np.argmin([p.min() for p in peaks]))
     group, i = groups[best], int(peaks[best].argmin())
+    if group.places is not None:
+        places, one = group.places, group.take(np.array([i]))
+        return _with_least_recompute(group, i, tuple(places.smallest_peak(contents_memory(one, places)[0])))
     least = least_stage_memory(group.take(np.array([i])))[0]
     layers = _spread(least, float(peaks[best][i]), group)
     return _with_least_recompute(group, i, layers)
@@ -59,13 +64,21 @@ def _spread(least: np.ndarray, peak: float, group: Group) -> tuple[int, ...]:
 
 def _with_least_recompute(group: Group, i: int, layers: tuple[int, ...]) -> Layout:
     """Return the layout of candidate ``i`` in whose stages the kind of recompute saves the most."""
-    stages = group.stages.take(i)
     held = np.asarray(layers, dtype=np.float64)
     mixes = most_recompute(held, group.candidates.checkpoint[i], group.modes)
-    needs = np.stack([np.where(ok, stage_needed(stages.memory, held, s, f), np.inf) for s, f, ok in mixes])
+    needs = np.stack([np.where(ok, _needed(group, i, layers, s, f), np.inf) for s, f, ok in mixes])
     best = needs.argmin(axis=0)
     selective, full = (tuple(int(mixes[b][k][j]) for j, b in enumerate(best)) for k in (0, 1))
     return group.layout(i, layers, selective, full)
+
+
+def _needed(group: Group, i: int, layers: Sequence[int], selective: Array, full: Array) -> Array:
+    """Return the bytes by which each stage of candidate ``i`` is judged to fit, shape [p]."""
+    found = []
+    for stage, (n, s, f) in enumerate(zip(layers, selective, full, strict=True)):
+        memory = group.holding(i, stage)(sum(layers[:stage]), n, s, f).memory
+        found.append(stage_needed(memory, np.array(float(n)), s, f))
+    return np.array(found, dtype=np.float64)
 
 
 def reasons_of(job: Job, groups: Sequence[Group], fastest: float | None) -> tuple[str, ...]:

@@ -20,16 +20,19 @@ from numpy.typing import NDArray
 from autoplan.costs.arrays import Array
 from autoplan.costs.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail
-from autoplan.schema.relation import Known, Node, Uniform, left_of
+from autoplan.schema.relation import Node
 from autoplan.search.group import Group, Schedule
 from autoplan.search.own_mixes import StageRules, across, keeps
 from autoplan.search.scaling import Scale
 
-__all__ = ["Menu", "Option", "menu_of", "mixes", "priced_mixes"]
+__all__ = ["Menu", "Option", "menu_of", "mixes", "on_every_stage", "priced_mixes", "told_apart"]
 
 
 class Option(NamedTuple):
-    """One way to fill a stage; times and memory in ticks, times of one virtual stage's microbatch."""
+    """One way to fill a stage; times and memory in ticks, times of one virtual stage's microbatch.
+
+    ``first`` counts the layers of the stages before it, where an option is for one place only.
+    """
 
     layers: int
     selective: int
@@ -39,6 +42,7 @@ class Option(NamedTuple):
     both_ticks: int
     tail_ticks: int
     memory_ticks: int
+    first: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +50,13 @@ class Menu:
     """What the solver chooses from for one candidate: one tuple of options a stage.
 
     A step takes the ``pipeline_time`` of the schedule, and the longest tail. ``rules`` are what the user's
-    own rules say across stages.
+    own rules say across stages; ``placed``, that layers differ, and each option is for one place.
     """
 
     stages: tuple[tuple[Option, ...], ...]
     schedule: Schedule
     rules: tuple[Node, ...] = ()
+    placed: bool = False
 
     @property
     def empty(self) -> bool:
@@ -69,10 +74,10 @@ class Menu:
 
     @property
     def quickest(self) -> Menu:
-        """The menu with one option for each number of layers of a stage, the quickest: the first of them."""
+        """The menu with one option for each place and number of layers, the quickest: the first of them."""
         if not self.rules:
             return self
-        rows = (tuple({o.layers: o for o in reversed(row)}.values())[::-1] for row in self.stages)
+        rows = (tuple({(o.first, o.layers): o for o in reversed(row)}.values())[::-1] for row in self.stages)
         return replace(self, stages=tuple(rows))
 
     def keeps_rules(self, options: Sequence[Option]) -> bool:
@@ -126,16 +131,15 @@ def _kept_by_rules(
     for row, rules in zip(stages, group.stage_rules(position), strict=True):
         if rules.of_recompute:
             counts = (np.flatnonzero(wanted[rules.stage]) + 1).tolist()
-            found = [_told_apart(group, position, rules, n, most, scale) for n in counts]
+            found = [told_apart(group, position, rules, (-1, n), most, scale) for n in counts]
             rows.append(tuple(option for options in found for option in options))
         else:
             none = np.zeros(1)
             rows.append(tuple(o for o in row if rules.allows(o.layers, none, none)[0]))
-    uniform = left_of(Uniform("recompute"), Known({}, group.pp)) in group.parts(position)
-    return _on_every_stage(rows, group.layers) if uniform else tuple(rows)
+    return on_every_stage(rows, group.layers) if group.asks_uniform(position) else tuple(rows)
 
 
-def _on_every_stage(rows: Sequence[tuple[Option, ...]], layers: int) -> tuple[tuple[Option, ...], ...]:
+def on_every_stage(rows: Sequence[tuple[Option, ...]], layers: int) -> tuple[tuple[Option, ...], ...]:
     """Return the options of ways to recompute that every stage offers, for all ``layers`` between them."""
     held: dict[object, list[int]] = {}
     for i, row in enumerate(rows):
@@ -156,30 +160,29 @@ def _ways(option: Option) -> Iterator[object]:
         yield "selective"
 
 
-def _told_apart(
+def told_apart(
     group: Group,
     position: int,
     rules: StageRules,
-    layers: int,
+    place: tuple[int, int],
     most: tuple[float, float],
     scale: Scale,
 ) -> list[Option]:
-    """Return the fastest of each kind of mixes that rules tell apart, for a stage of ``layers``.
+    """Return the fastest of each kind of mixes that rules tell apart, for a stage at a place.
 
-    The fastest of all comes first.
+    ``place`` is how many layers come before the stage, and how many it has; ``most`` holds the bytes and the
+    seconds that it may take. The fastest of all comes first.
     """
-    stage, held, v = (
-        group.stages.take((position, rules.stage)),
-        np.array(float(layers)),
-        int(group.v[position]),
-    )
-    limit, longest = most
+    layers, at, v = place[1], group.holding(position, rules.stage), int(group.v[position])
+    held, (limit, longest) = np.array(float(layers)), most
     selective, full = mixes(layers, group.modes, int(group.candidates.checkpoint[position]))
+    stage = at(*place, selective, full)
     memory, fits = stage_fits(stage.memory, held, selective, full, limit)
     seconds = stage_forward(stage, held) + stage_backward(stage, held, selective, full)
     left = np.flatnonzero((fits > 0) & (seconds <= longest))
     left = left[rules.allows(layers, selective[left], full[left])]
     order = left[np.lexsort((memory[left], seconds[left]))]
+    stage = at(*place, selective[order], full[order])
     options = priced_mixes(stage, layers, selective[order], full[order], memory[order], v=v, scale=scale)
     kinds: dict[tuple[int, ...], Option] = {}
     for option in options:
@@ -206,7 +209,7 @@ def mixes(layers: int, modes: frozenset[str], each: int) -> tuple[Array, Array]:
 def priced_mixes(
     stage: Stages, layers: int, selective: Array, full: Array, memory: Array, *, v: int, scale: Scale
 ) -> list[Option]:
-    """Return mixes of one stage (scalar coefficients) as options, with their ``memory`` [byte]."""
+    """Return mixes of one stage (coefficients of any mix, or of these) as options, with ``memory`` [byte]."""
     held = np.array(float(layers))
     forward = np.broadcast_to(scale.step_ticks(stage_forward(stage, held) / v), selective.shape)
     backward = scale.step_ticks(stage_backward(stage, held, selective, full) / v)

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.plans.patience import ENDLESS, Patience
-from autoplan.search.bounds import Bound, bound, longest_stage
+from autoplan.search.bounds import Bound, bound, least_steps, longest_stage
 from autoplan.search.fillings import found_at_once, offered
 from autoplan.search.group import Group
 from autoplan.search.menus import Menu, Option, menu_of
 from autoplan.search.model import Solution, SolverStoppedError, solve, step_ticks
 from autoplan.search.paths import Paths
+from autoplan.search.placed_menus import menu_of_places
 from autoplan.search.scaling import Scale
 from autoplan.search.splits import quick_step, without_slow
 from autoplan.search.tails import with_shorter_tails
@@ -87,7 +88,7 @@ class Walk:
 
     def forget(self) -> None:
         """Forget all bounds, which hold for the tightest limit asked for and below it only."""
-        self.bounds = [np.zeros(len(g.candidates)) for g in self.groups]
+        self.bounds = [least_steps(g) for g in self.groups]
         self.cases: dict[tuple[int, int], Cases] = {}
 
     def front(self, limit_ticks: int, thinning: float) -> Iterator[Found]:
@@ -123,7 +124,7 @@ class Walk:
         lower = bound(group, limits * self.scale.tick_bytes)
         for i in np.flatnonzero(lower.step_seconds <= most)[:_TRIES]:
             limit = float(limits[i] * self.scale.tick_bytes)
-            if group.asks_uniform(int(i)):
+            if group.by_cases(int(i)):
                 cases = self.cases[found.group, found.position]
                 within = cases.within(limit, most, remember=False)
                 menus = [cases.menu(case, self.scale, _MARGIN, most) for case in within]
@@ -136,7 +137,11 @@ class Walk:
     def _menu(self, group: Group, i: int, limit: float, best: float, lower: Bound) -> Menu:
         busy = best * (1 + _MARGIN) - float(lower.tail[i])
         longest = longest_stage(group.schedule(i), float(lower.stage_sum[i]), busy)
-        wanted = offered(group, lower.stage_seconds[i], longest)
+        seconds = lower.stage_seconds[i]
+        if group.places is not None:
+            some = seconds <= longest
+            return menu_of_places(group, group.places, i, limit, some, self.scale, longest=longest)
+        wanted = offered(group, seconds, longest)
         return menu_of(group, i, limit, wanted, self.scale, longest=longest)
 
     def fastest(self, limit_ticks: int) -> Found | None:
@@ -280,7 +285,7 @@ class Walk:
                 continue
             rest = float(fresh.stage_sum[i]), float(fresh.tail[i])
             place = _Live(group, int(index[i]), lower, np.inf, *rest, Menu((), part.schedule(i)))
-            look = self._by_case if part.asks_uniform(int(i)) else self._alone
+            look = self._by_case if part.by_cases(int(i)) else self._alone
             found = look(place, part, int(i), fresh, limit, best)
             live.extend(each for each in found if not each.menu.empty)
             best = min([best, *(each.incumbent_seconds for each in found)])

@@ -22,7 +22,7 @@ from autoplan.search.menus import Menu, Option
 from autoplan.search.model import step_ticks
 from autoplan.search.paths import steady_rounds
 
-__all__ = ["least_behind", "quick_step", "without_slow"]
+__all__ = ["least_behind", "least_slowest", "quick_step", "without_slow"]
 
 #: Layouts that are looked at for a quick one, and by what share of a step each has to be more even.
 _TRIES = 12
@@ -65,6 +65,21 @@ def least_behind(menu: Menu, layers: int, busy: int) -> list[int]:
     return [min((total for total, _ in here.values()), default=0) for here in _sums(menu, layers, busy)]
 
 
+def least_slowest(menu: Menu, layers: int) -> tuple[Option, ...] | None:
+    """Return options on a path of places whose slowest takes least; None if there is no path."""
+    ways: dict[int, tuple[int, tuple[Option, ...]]] = {0: (0, ())}
+    for row in menu.stages:
+        after: dict[int, tuple[int, tuple[Option, ...]]] = {}
+        for o in row:
+            if o.first in ways:
+                slowest, before = ways[o.first]
+                now, ticks = o.first + o.layers, max(slowest, o.both_ticks)
+                if now not in after or ticks < after[now][0]:
+                    after[now] = (ticks, (*before, o))
+        ways = after
+    return ways[layers][1] if layers in ways else None
+
+
 def _applies(menu: Menu) -> bool:
     s = menu.schedule
     around = steady_rounds(s, 0) >= (s.v - 1) * s.p
@@ -86,6 +101,7 @@ def _sums(menu: Menu, layers: int, most: int) -> list[_Sums]:
         largest += max(o.layers for o in row)
     behind: dict[int, int] = {0: 0}
     sums: list[_Sums] = []
+    placed = menu.placed
     for s in reversed(range(menu.schedule.p)):
         here: _Sums = {}
         least, greatest = ranges[s]
@@ -94,6 +110,8 @@ def _sums(menu: Menu, layers: int, most: int) -> list[_Sums]:
                 now, total = held + o.layers, ticks + o.both_ticks
                 allowed = least <= now <= greatest and total + _rounds(menu, s) * o.both_ticks <= most
                 if allowed and (now not in here or total < here[now][0]):
+                    if placed and o.first != layers - now:
+                        continue
                     here[now] = (total, o)
         behind = {held: total for held, (total, _) in here.items()}
         sums.append(here)
@@ -145,7 +163,7 @@ def _kept(menu: Menu, layers: int, sums: list[_Sums], busy: int, pace: int) -> t
         for held, ticks in before.items():
             for o in row:
                 now, behind = held + o.layers, after.get(layers - held - o.layers)
-                if behind is None:
+                if behind is None or (menu.placed and o.first != held):
                     continue
                 here = behind + o.both_ticks
                 rest = max(here + _rounds(menu, s) * o.both_ticks, ticks + here + paced)

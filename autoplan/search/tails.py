@@ -14,10 +14,12 @@ apart, every mix stands for those that they do not tell from it; where recompute
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autoplan.costs.arrays import Array
 from autoplan.costs.footprint import stage_fits
 from autoplan.costs.stage import Stages, stage_backward
 from autoplan.search.group import Group
@@ -40,8 +42,9 @@ def with_shorter_tails(
     below = _hidden_below(menu, group.layers, busy)
     rules, each = group.stage_rules(position), int(group.candidates.checkpoint[position])
     for i, (row, longest) in enumerate(zip(menu.stages, below, strict=True)):
-        stage = group.stages.take((position, i))
-        tails = _Tails(stage, limit, group.modes, rules[i], menu.schedule.v, enough, longest, scale, each)
+        at = group.holding(position, i)
+        hides = bool(group.stages.hides_reduce[position, i])
+        tails = _Tails(at, hides, limit, group.modes, rules[i], menu.schedule.v, enough, longest, scale, each)
         stages.append(tuple(o for first in row for o in (first, *tails.shorter(first))))
     return menu if tuple(stages) == menu.stages else replace(menu, stages=tuple(stages))
 
@@ -66,13 +69,14 @@ def _hidden_below(menu: Menu, layers: int, busy: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Tails:
-    """What bounds the options of a stage with more recompute than needed.
+    """What bounds the options of a stage with more recompute than needed; ``at`` gives its coefficients.
 
     Tails of at most ``enough`` ticks are short enough; stages of ``longest`` ticks or more are not hidden.
     Layers are recomputed whole in multiples of ``each``.
     """
 
-    stage: Stages
+    at: Callable[[int, int, Array, Array], Stages]
+    hides: bool
     limit: float
     modes: frozenset[str]
     rules: StageRules
@@ -84,8 +88,8 @@ class _Tails:
 
     def shorter(self, first: Option) -> list[Option]:
         """Return options of as many layers as ``first`` with ever more recompute and ever shorter tails."""
-        hides = float(self.stage.hides_reduce) and first.both_ticks < self.longest
-        if first.tail_ticks <= self.enough or not hides:
+        hidden = self.hides and first.both_ticks < self.longest
+        if first.tail_ticks <= self.enough or not hidden:
             return []
         found = [first]
         for option in sorted(
@@ -101,13 +105,15 @@ class _Tails:
         """Return options that fit and take longer than ``first``, but not too long."""
         held = np.array(float(first.layers))
         selective, full = mixes(first.layers, self.modes, self.each)
-        memory, fits = stage_fits(self.stage.memory, held, selective, full, self.limit)
-        backward = self.scale.step_ticks(stage_backward(self.stage, held, selective, full) / self.v)
+        stage = self.at(first.first, first.layers, selective, full)
+        memory, fits = stage_fits(stage.memory, held, selective, full, self.limit)
+        backward = self.scale.step_ticks(stage_backward(stage, held, selective, full) / self.v)
         both = first.forward_ticks + backward
         worth = (fits > 0) & (backward > first.backward_ticks) & (both < self.longest)
         worth &= self.rules.alike(selective, full, (first.selective, first.full))
         left = np.flatnonzero(worth)
         left = left[self.rules.allows(first.layers, selective[left], full[left])]
-        return priced_mixes(
-            self.stage, first.layers, selective[left], full[left], memory[left], v=self.v, scale=self.scale
-        )
+        selective, full = selective[left], full[left]
+        stage = self.at(first.first, first.layers, selective, full)
+        options = priced_mixes(stage, first.layers, selective, full, memory[left], v=self.v, scale=self.scale)
+        return [o._replace(first=first.first) for o in options] if first.first >= 0 else options

@@ -20,6 +20,17 @@ def test_the_table_says_step_memory_and_whether_it_fits(run):
     assert "to spare" in done.stdout
 
 
+def test_stages_say_which_layers_they_hold_where_layers_differ(run):
+    """The dense layers of DeepSeek-V3 are on the first stage, which is the smaller for it."""
+    layout = "tp=1,pp=16,dp=16,ep=8,mbs=1,zero=1,recompute=full"
+    done = run("evaluate", "deepseek-v3-256x-h100", "--layout", layout)
+    rows = [line.split() for line in done.stdout.splitlines() if line.endswith((" dense", " experts"))]
+
+    assert [row[:2] + row[-2:] for row in rows[:2]] == [["0", "3", "3", "dense"], ["1", "4", "4", "experts"]]
+    assert len(rows) == 16
+    assert "kinds of layers" not in run("evaluate", JOB, "--layout", "tp=2,pp=2").stdout
+
+
 def test_a_layout_that_does_not_fit_is_still_priced(run):
     """Too much memory is a result, not an error."""
     done = run("evaluate", JOB, "--layout", "tp=1,mbs=4")

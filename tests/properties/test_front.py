@@ -15,11 +15,12 @@ import pytest
 from autoplan.catalog import kernels_for, load_entry, stack
 from autoplan.costs.arrays import Candidates
 from autoplan.costs.footprint import memory_limit_bytes, stage_memory, stage_needed
+from autoplan.costs.holding import price_kinds, stages_holding
+from autoplan.costs.kinds import Prefixes, kinds_of
 from autoplan.costs.machine import machine_of
 from autoplan.costs.pipeline import pipeline_seconds
 from autoplan.costs.scope import microbatches
 from autoplan.costs.stage import stage_backward, stage_forward, stage_tail
-from autoplan.costs.step import price_stages
 from autoplan.plans import broken_rules
 from autoplan.plans.questions import batch_of, merged, values_of
 from autoplan.schema.job import Cluster, Job, Limits, RoutingSpec, RuleSpec, SearchSpec, Workload
@@ -228,13 +229,13 @@ def all_points(job: Job, own=(), most: int = MOST_LAYOUTS) -> list[tuple[float, 
         return []
     for group in filter(None, layouts):
         c = Candidates.of(group)
-        prices, batches_of_each = price_stages(job, c, machine_of(job)), microbatches(job, c)
+        prices, batches_of_each = price_kinds(job, c, machine_of(job)), microbatches(job, c)
         for i, layout in enumerate(group):
-            points += points_of(job, layout, prices.take(i), batches_of_each[i], own)
+            points += points_of(job, layout, [kind.take(i) for kind in prices], batches_of_each[i], own)
     return points
 
 
-def points_of(job, layout, stages, m, own):
+def points_of(job, layout, kinds, m, own):
     """Yield the point of each way to fill the stages of ``layout``, which takes ``m`` microbatches."""
     for layers in splits(job, layout.pp, layout.vpp):
         choices = list(itertools.product(*(mixes(job, n, layout.checkpoint) for n in layers)))
@@ -246,6 +247,8 @@ def points_of(job, layout, stages, m, own):
         chosen = np.array(choices, dtype=float)
         held = np.array(layers, dtype=float)
         s, f = chosen[..., 0], chosen[..., 1]
+        order = orders(job, layers, layout.vpp)
+        stages = stages_holding(kinds, order.held(np.arange(layout.pp), s, f))
         time = pipeline_seconds(
             stage_forward(stages, held) + 0 * s,
             stage_backward(stages, held, s, f),
@@ -258,6 +261,16 @@ def points_of(job, layout, stages, m, own):
         needed = stage_needed(stages.memory, held, s, f).max(axis=-1)
         columns = (time.tolist(), memory.tolist(), itertools.repeat(str(layout)), needed.tolist())
         yield from zip(*columns, strict=False)
+
+
+def orders(job, layers, vpp):
+    """Return the kinds of the layers of each stage: chunks go to the stages in turn, round after round."""
+    kinds = kinds_of(job.model, job.workload.sequence_length)
+    held, left = [[] for _ in layers], iter(kinds.sequence)
+    for _ in range(vpp):
+        for stage, n in zip(held, layers, strict=True):
+            stage.extend(next(left) for _ in range(n // vpp))
+    return Prefixes.of(held, len(kinds.models))
 
 
 def with_stages(layout, layers, mix):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autoplan.catalog import stack
 from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.machine import machine_of
 from autoplan.costs.predict import predict_all
@@ -17,13 +18,34 @@ from autoplan.proof.listing import Listing, below, reach
 from autoplan.proof.space import valid_choices
 from autoplan.schema.job import RuleSpec
 from autoplan.schema.layout import Layout, even_stages
+from autoplan.schema.model import MixtureOfExperts
 from tests.own_rules import OWN
 from tests.small_jobs import layouts, small_job, with_limit
 
 
-def prepared(seed):
-    """Return a small job with a memory limit that binds, and each choice with its layouts' predictions."""
-    job = small_job(seed)
+def unlike_layers(job, seed):
+    """Return ``job`` with experts in part of its layers, in a stack that has them."""
+    layers = max(job.model.layers, 3)
+    moe = MixtureOfExperts(
+        experts=4,
+        top_k=2,
+        expert_ffn_size=512,
+        first_dense_layers=1 if seed % 2 else 0,
+        every=1 if seed % 2 else 2,
+    )
+    search = job.search.model_copy(update={"expert_tensor_parallel": 1, "context_parallel": 1})
+    model = job.model.model_copy(update={"layers": layers, "moe": moe})
+    return replace(job, model=model, stack=stack("megatron-core"), search=search)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_below_a_corner_is_found_where_layers_differ(seed):
+    """Likewise where a stage's price depends on where it begins."""
+    agrees_with_a_plain_list(seed, *prepared(seed, unlike_layers(small_job(seed), seed)))
+
+
+def prepared(seed, job):
+    """Return ``job`` with a memory limit that binds, and each choice with its layouts' predictions."""
     groups = [(group, i) for group in valid_choices(job) for i in range(len(group))]
     found = []
     for group, i in groups:
@@ -39,15 +61,22 @@ def prepared(seed):
 def first_of(job, group, i) -> Layout:
     """Return any layout of a choice."""
     listing = Listing.of(job, group, i, machine_of(job))
-    sizes = {int(n): int(x) for x, n in zip(listing.starts, listing.counts, strict=True)}
+    places = {
+        (int(listing.before[x]), int(n)): int(x) for x, n in zip(listing.starts, listing.counts, strict=True)
+    }
     even = even_stages(job.model.layers, group.pp, int(group.vpp[i]))
-    return listing.layout([sizes[n] for n in even])
+    before = [sum(even[:stage]) for stage in range(group.pp)] if (0, even[0]) in places else [-1] * group.pp
+    return listing.layout([places[place] for place in zip(before, even, strict=True)])
 
 
 @pytest.mark.parametrize("seed", range(14))
 def test_what_is_below_a_corner_is_found_and_nothing_else(seed):
     """For corners at, above and below every kind of layout, the enumerator agrees with a plain list."""
-    job, found = prepared(seed)
+    agrees_with_a_plain_list(seed, *prepared(seed, small_job(seed)))
+
+
+def agrees_with_a_plain_list(seed, job, found):
+    """Hold what the enumerator finds below corners against the predictions of all layouts."""
     rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
     limit, machine = memory_limit_bytes(job), machine_of(job)
     for group, i, members, predictions in found:

@@ -50,7 +50,7 @@ def test_every_mix_has_an_option_as_good(pp):
     """As quick a backward, and a tail as short or no longer than the first stage's least."""
     job = slow_job()
     candidates = next(c for c in space_of(job).groups if c.pp == pp)
-    group = priced(job, candidates, machine_of(job), recompute_modes(job), even=False)
+    (group,) = priced(job, candidates, machine_of(job), recompute_modes(job), even=False)
     limit = memory_limit_bytes(job)
     scale = Scale.of(100.0, limit)
     held = group.layers // pp

@@ -1,0 +1,179 @@
+"""Models whose layers differ: the front against brute force, and stages against the sum of their layers."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoplan.catalog import load_job, stack
+from autoplan.costs.arrays import Candidates
+from autoplan.costs.footprint import kept_bytes, stage_memory
+from autoplan.costs.holding import price_kinds, stages_holding
+from autoplan.costs.kinds import held_by, kinds_of
+from autoplan.costs.machine import machine_of
+from autoplan.costs.predict import predict
+from autoplan.costs.stage import stage_backward, stage_forward
+from autoplan.plans import broken_rules
+from autoplan.schema.job import Limits, RuleSpec
+from autoplan.schema.layout import Layout
+from autoplan.schema.model import MixtureOfExperts, SlidingWindow
+from autoplan.search.answer import search
+from tests.own_rules import OWN
+from tests.properties.test_front import (
+    SPARSE_STACKS,
+    all_points,
+    contradictions,
+    orders,
+    random_experts,
+    random_job,
+    whole_front,
+)
+
+INSTANCES = 60
+PIPELINES = 20
+OWN_INSTANCES = 20
+
+
+def with_unlike_layers(rng: random.Random, job):
+    """Return a job of few devices like ``job`` with layers of several kinds, in blocks or by turns."""
+    layers = rng.randint(2, 9)
+    job = replace(
+        job,
+        model=job.model.model_copy(update={"layers": layers}),
+        cluster=replace(job.cluster, devices=rng.choice([1, 2, 2, 4])),
+        workload=job.workload.model_copy(update={"global_batch_size": rng.choice([4, 8])}),
+    )
+    changes = {}
+    if rng.random() < 0.75:
+        job = random_experts(rng, job)
+        every = rng.choice([1, 1, 2, 3]) if layers >= 3 else 1
+        first = rng.randint(1, layers - 1) if every == 1 else 0
+        sizes = {"first_dense_layers": first, "every": every}
+        changes["moe"] = MixtureOfExperts(**job.model.moe.model_dump() | sizes)
+    else:
+        job = replace(job, stack=stack(rng.choice(SPARSE_STACKS)))
+    if rng.random() < 0.4 or not changes:
+        changes["sliding_window"] = SlidingWindow(window=rng.choice([16, 64]), every=rng.choice([2, 3]))
+    return replace(job, model=job.model.model_copy(update=changes))
+
+
+def instance(seed: int, own=0, **narrow):
+    """Return a random job with unlike layers and a memory limit that binds, and all its points."""
+    rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
+    while True:
+        job = with_unlike_layers(rng, random_job(rng))
+        job = replace(job, search=job.search.model_copy(update=narrow))
+        chosen = rng.sample(OWN, own)
+        keeps = [lambda x, means=means, job=job: means(x, job) for _, means in chosen]
+        if not several(job):
+            continue
+        points = all_points(job, keeps, most=20_000)
+        if len(points) > 1:
+            memories = sorted(needed for *_, needed in points)
+            limit = memories[int(rng.random() ** 2 * (len(memories) - 1))] * 1.0000001
+            limits = Limits(peak_memory=limit, memory_confidence=job.limits.memory_confidence)
+            rules = tuple(RuleSpec(rule=text) for text, _ in chosen)
+            return replace(job, limits=limits, rules=rules), points
+
+
+def several(job):
+    """Return whether a job's layers differ."""
+    return kinds_of(job.model, job.workload.sequence_length).several
+
+
+@pytest.mark.parametrize("seed", range(INSTANCES))
+def test_the_front_is_that_of_brute_force(seed):
+    """S2: dense layers before and among experts, windows by turns; any split, schedule and recompute."""
+    job, points = instance(seed)
+
+    assert contradictions(job, points, whole_front(job)) == []
+
+
+@pytest.mark.parametrize("seed", range(PIPELINES))
+def test_the_front_of_pipelines_is_that_of_brute_force(seed):
+    """S2 where only pipelines are asked for: plain ones, and those whose chunks hold layers of two places."""
+    schedule = ("1f1b", "interleaved") if seed % 2 else "any"
+    narrow = {"pipeline_parallel": (2, 4), "tensor_parallel": 1, "schedule": schedule, "stages": "any"}
+    job, points = instance(seed + 300, **narrow)
+
+    assert contradictions(job, points, whole_front(job)) == []
+
+
+@pytest.mark.parametrize("seed", range(OWN_INSTANCES))
+def test_the_front_under_own_rules_is_that_of_brute_force(seed):
+    """S1 with rules of the user's own about the stages."""
+    job, points = instance(seed + 600, own=1 + seed % 2)
+    front = whole_front(job)
+
+    assert contradictions(job, points, front) == []
+    assert not any(broken_rules(job, plan.layout) for plan in front.plans)
+
+
+def random_layout(rng: random.Random, total: int, pp: int, v: int) -> Layout:
+    """Return a random split of the layers, each stage recomputed in part."""
+    cuts = sorted(rng.sample(range(1, total // v), pp - 1))
+    layers = tuple((b - a) * v for a, b in zip([0, *cuts], [*cuts, total // v], strict=True))
+    full = tuple(rng.randint(0, n) for n in layers)
+    selective = tuple(rng.randint(0, n - f) for n, f in zip(layers, full, strict=True))
+    schedule = "interleaved" if v > 1 else "1f1b"
+    return Layout(1, pp, 8 // pp, 1, layers, selective, full, 1, v, False, schedule)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_stage_is_the_sum_of_its_layers(seed):
+    """Times and what is kept add up layer by layer: the first are recomputed whole, the next selectively."""
+    rng = random.Random(seed)  # noqa: S311
+    job = load_job("mixtral-8x7b-8x-h200")
+    moe = job.model.moe.model_copy(update={"first_dense_layers": rng.choice([0, 3]), "every": 2})
+    job = replace(job, model=job.model.model_copy(update={"layers": 12, "moe": moe, "ffn_size": 999}))
+    v = rng.choice([1, 2])
+    layout = random_layout(rng, 12, rng.choice([2, 4]), v)
+    one = Candidates.of([layout])
+    n, s, f = (np.array([x], dtype=float) for x in (layout.layers, layout.selective, layout.full))
+    kinds = price_kinds(job, one, machine_of(job))
+    stages = stages_holding(
+        kinds, held_by(kinds_of(job.model, job.workload.sequence_length), n, s, f, [v])
+    ).take(0)
+    following = orders(job, layout.layers, v)
+    for stage in range(layout.pp):
+        held = np.diff(following.table[1, stage, : layout.layers[stage] + 1]).astype(int).tolist()
+        whole, again = layout.full[stage], layout.full[stage] + layout.selective[stage]
+        at = [kind.take((0, stage)) for kind in kinds]
+        forward = at[0].forward_fixed + sum(at[k].forward_layer for k in held)
+        backward = at[0].backward_fixed + sum(at[k].backward_layer for k in held)
+        backward += sum(at[k].backward_full for k in held[:whole])
+        backward += sum(at[k].backward_selective for k in held[whole:again])
+        kept = at[0].memory.entry + sum(at[k].memory.full for k in held[:whole])
+        kept += sum(at[k].memory.selective for k in held[whole:again])
+        kept += sum(at[k].memory.none for k in held[again:])
+
+        assert stage_forward(stages, n[0])[stage] == pytest.approx(forward, rel=1e-12)
+        assert stage_backward(stages, n[0], s[0], f[0])[stage] == pytest.approx(backward, rel=1e-12)
+        assert kept_bytes(stages.memory, n[0], s[0], f[0])[stage] == pytest.approx(kept, rel=1e-12)
+    used = stage_memory(stages.memory, n[0], s[0], f[0])
+    shown = [stage.total for stage in predict(job, layout).memory.stages]
+    assert shown == pytest.approx(used.tolist(), rel=1e-12)
+
+
+@pytest.mark.parametrize("devices", [8, 16])
+def test_kinds_that_cost_the_same_make_no_difference(devices):
+    """Eager attention works on all scores, windows or none: places and plain counts find the same front."""
+    job = load_job("llama3-8b-8x-a100")
+    eager = stack("megatron-lm")
+    block = eager.block.model_copy(update={"attention": "eager"})
+    eager = eager.model_copy(update={"block": block, "context": None})
+    job = replace(job, stack=eager, cluster=replace(job.cluster, devices=devices))
+    windows = SlidingWindow(window=1024, every=2)
+    other = replace(job, model=job.model.model_copy(update={"sliding_window": windows}))
+
+    assert several(other)
+    assert not several(job)
+    fronts = [search(x, thinning=0.05) for x in (job, other)]
+    points = [
+        [(p.predicted.step_seconds, p.predicted.peak_memory_bytes_per_device) for p in front.plans]
+        for front in fronts
+    ]
+    assert np.array(points[0]) == pytest.approx(np.array(points[1]), rel=1e-4)
