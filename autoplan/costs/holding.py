@@ -32,7 +32,15 @@ from autoplan.schema.job import Job
 __all__ = ["chosen_of", "footprint_holding", "most_of", "moved_rooms", "price_kinds", "stages_holding"]
 
 #: Costs that add up over the layers of a stage, by the beginning of their coefficients' names.
-_ADDED: Final = ("forward", "backward", "reduce", "gather", "optimizer")
+_ADDED: Final = (
+    "forward",
+    "backward",
+    "wire_forward",
+    "wire_backward",
+    "reduce",
+    "gather",
+    "optimizer",
+)
 _PHASES: Final = ("before", "last", "next", "second", "late", "update")
 
 

@@ -48,6 +48,10 @@ class Stages:
     backward_full: Array  # added by each layer recomputed whole
     outside_compute: Array  # of forward and backward outside layers: products and memory traffic
     outside_tensor: Array  # of the same: tensor-parallel collectives
+    wire_forward_fixed: Array  # of forward: when others use the link that the data axis is on
+    wire_forward_layer: Array
+    wire_backward_fixed: Array
+    wire_backward_layer: Array
     reduce_fixed: Array  # gradient reduction of a step
     reduce_layer: Array
     gather_fixed: Array  # parameter gathering of a step
@@ -118,11 +122,12 @@ def stage_tail(stages: Stages, layers: Array, selective: Array, full: Array) -> 
 
     Exposed reduction is max((R - B)/v, R_bucket) where it runs beside the backward B of the last
     microbatch (of v chunks, all but the last are reduced while the others still compute), R where it does
-    not; gathering likewise beside the forward of the first microbatch. Of what is hidden, the share
-    ``interference`` is felt.
+    not; gathering likewise beside the forward of the first microbatch. Neither hides while other axes use
+    the same link. Of what is hidden, the share ``interference`` is felt.
 
     >>> ones = dict.fromkeys(Stages.__slots__, 1.0)
-    >>> some = Stages(**ones | {"reduce_layer": 3.0, "interference": 0.0})
+    >>> some = Stages(**ones | {"reduce_layer": 3.0, "interference": 0.0} | {
+    ...     f"wire_{x}_{y}": 0.0 for x in ("forward", "backward") for y in ("fixed", "layer")})
     >>> tail = stage_tail(some, 3, 0, 0)  # R = 10 beside B = 4; G = 4 beside F = 4, of which a bucket shows
     >>> float(tail.exposed), tail.optimizer
     (7.0, 4.0)
@@ -134,7 +139,8 @@ def stage_tail(stages: Stages, layers: Array, selective: Array, full: Array) -> 
     reduce = stages.reduce_fixed + layers * stages.reduce_layer
     gather = stages.gather_fixed + layers * stages.gather_layer
     backward = stage_backward(stages, layers, selective, full)
-    forward = stage_forward(stages, layers)
+    backward = backward - stages.wire_backward_fixed - layers * stages.wire_backward_layer
+    forward = stage_forward(stages, layers) - stages.wire_forward_fixed - layers * stages.wire_forward_layer
     exposed = _exposed(stages, reduce, backward, stages.hides_reduce, stages.bucket_reduce)
     exposed = exposed + _exposed(stages, gather, forward, stages.hides_gather, stages.bucket_gather)
     return TailParts(exposed=exposed, optimizer=stages.optimizer_fixed + layers * stages.optimizer_layer)

@@ -14,19 +14,19 @@ from functools import partial
 
 import numpy as np
 
-from autoplan.costs.arrays import Array, Candidates, column, flag
+from autoplan.costs.arrays import Array, Candidates, column
 from autoplan.costs.block import block_times, tensor_group, tensor_seconds
-from autoplan.costs.collectives import Group, collective_seconds, point_to_point_seconds
-from autoplan.costs.experts import expert_group
+from autoplan.costs.collectives import collective_seconds, point_to_point_seconds
 from autoplan.costs.footprint import Footprint, footprint_of
 from autoplan.costs.machine import Machine
-from autoplan.costs.mesh import data_group, replica_group, shard_group, stage_distance
+from autoplan.costs.mesh import stage_distance
+from autoplan.costs.once import once_a_step
 from autoplan.costs.operations import beside_seconds, gemm_seconds, stream_seconds
-from autoplan.costs.optimizers import state_bytes
-from autoplan.costs.scope import Scope, scope_of, tokens_of
+from autoplan.costs.scope import scope_of, tokens_of
 from autoplan.costs.stage import Stages
+from autoplan.costs.stage_context import Ranks, StageContext, scattered_seconds
 from autoplan.costs.traffic import Calls, loss_bytes, tensor_calls
-from autoplan.costs.weights import Part, padded_vocabulary
+from autoplan.costs.weights import padded_vocabulary
 from autoplan.schema.job import Job
 
 __all__ = ["boundary_seconds", "price_stages"]
@@ -35,93 +35,6 @@ __all__ = ["boundary_seconds", "price_stages"]
 #: the softmax in fp32; backward reads that, writes the gradient in fp32 and in bf16.
 _LOSS_FORWARD_BYTES = 2 + 2 + 4 + 4 + 4
 _LOSS_BACKWARD_BYTES = 4 + 4 + 4 + 2
-
-
-@dataclass(frozen=True, slots=True)
-class _Ranks:
-    """Ranks that hold the same parameters: all of them, those that share state, those with copies of it."""
-
-    everyone: Group
-    shard: Group
-    copies: Group
-
-
-@dataclass(frozen=True, slots=True)
-class _Context:
-    """What the parts of a stage's time share: the scope, the machine, and parameters of one rank.
-
-    ``layer`` [C, 1] are those of a layer, ``fixed`` [C, p] those of a stage outside layers; ``trained_*``
-    those of them that have gradients.
-    """
-
-    scope: Scope
-    machine: Machine
-
-    @property
-    def job(self) -> Job:
-        """The job at its precision."""
-        return self.scope.job
-
-    @property
-    def candidates(self) -> Candidates:
-        """The candidates."""
-        return self.scope.candidates
-
-    @property
-    def tokens(self) -> Array:
-        """Tokens of a microbatch, shape [C]."""
-        return self.scope.tokens[:, 0]
-
-    @property
-    def first(self) -> Array:
-        """1 on the first stage."""
-        return self.scope.first
-
-    @property
-    def last(self) -> Array:
-        """1 on the last stage."""
-        return self.scope.last
-
-    @property
-    def layer(self) -> Array:
-        """Parameters of a layer."""
-        return self.scope.weights.layer.total
-
-    @property
-    def fixed(self) -> Array:
-        """Parameters outside layers."""
-        parts = self.scope.weights
-        outside: Array = self.first * parts.embedding.total + self.last * parts.head.total
-        return outside
-
-    @property
-    def trained_layer(self) -> Array:
-        """Parameters of a layer that have gradients."""
-        return self.scope.weights.layer.trained
-
-    @property
-    def experts(self) -> Array:
-        """Those parameters of a layer that its experts hold, all of them trained."""
-        return self.scope.weights.layer.experts
-
-    @property
-    def data(self) -> _Ranks:
-        """Those that hold the parameters of all but experts."""
-        c = self.candidates
-        return _Ranks(data_group(c), shard_group(c), replica_group(c))
-
-    @property
-    def alike(self) -> _Ranks:
-        """Those that hold the same experts; none of them has a copy of what another keeps."""
-        group = expert_group(self.candidates)
-        return _Ranks(group, group, Group(np.ones_like(group.ranks), group.stride))
-
-    @property
-    def trained_fixed(self) -> Array:
-        """Parameters outside layers that have gradients."""
-        parts = self.scope.weights
-        outside: Array = self.first * parts.embedding.trained + self.last * parts.head.trained
-        return outside
 
 
 def price_stages(
@@ -144,14 +57,14 @@ def price_stages(
     Source: of its parts, ``block``, ``collectives``, ``operations`` and ``footprint``.
     """
     scope = scope_of(job, candidates)
-    context = _Context(scope, machine)
-    coefficients = {**_times(context), **_tails(context)}
+    context = StageContext(scope, machine)
+    coefficients = {**_times(context), **once_a_step(context)}
     shape = (len(candidates), candidates.pp)
     times = {name: np.broadcast_to(x, shape) for name, x in coefficients.items()}
     return Stages(**times, memory=memory or footprint_of(scope))
 
 
-def _times(context: _Context) -> dict[str, Array]:
+def _times(context: StageContext) -> dict[str, Array]:
     """Return seconds of one microbatch: compute, collectives and the stage boundary."""
     block = block_times(context.job, context.candidates, context.machine)
     data, experts = context.data, context.experts
@@ -168,27 +81,34 @@ def _times(context: _Context) -> dict[str, Array]:
     forward_x = context.first * embed.forward + context.last * head.forward + tensor_forward
     backward_x = context.first * embed.backward + context.last * head.backward + tensor_backward
     outside = context.first * embed.total + context.last * head.total
-    forward = column(block.forward + block.tensor_forward + block.context_forward + block.exchange)
-    backward = column(block.backward + block.tensor_backward + block.context_backward + block.exchange)
+    # While others use the fabric that the data axis is on, its messages wait.
+    others = column(block.tensor_forward + block.context_forward + block.exchange)
+    others_back = column(block.tensor_backward + block.context_backward + block.exchange)
+    wire_forward, wire_backward = context.contended * others, context.contended * others_back
+    forward, backward = column(block.forward) + others, column(block.backward) + others_back
     beside = partial(beside_seconds, interference=context.machine.overlap.interference)
     # ZeRO-3 gathers the next layer and reduces the last one while this one computes.
     traffic = gather + reduce
-    paced = beside(backward, traffic)
+    paced = wire_backward + beside(backward - wire_backward, traffic)
     selective = backward + column(block.selective + block.context_selective + block.exchange_selective)
     full = backward + column(block.full + block.tensor_full + block.context_full + block.exchange)
     return {
         "outside_compute": outside,
         "outside_tensor": tensor_forward + tensor_backward,
         "forward_fixed": beside(forward_x, gather_x) + boundary,
-        "forward_layer": beside(forward, gather),
+        "forward_layer": wire_forward + beside(forward - wire_forward, gather),
         "backward_fixed": beside(backward_x, gather_x + reduce_x) + boundary,
         "backward_layer": paced,
-        "backward_selective": beside(selective, traffic) - paced,
-        "backward_full": beside(full, traffic) - paced,
+        "backward_selective": wire_backward + beside(selective - wire_backward, traffic) - paced,
+        "backward_full": wire_backward + beside(full - wire_backward, traffic) - paced,
+        "wire_forward_fixed": context.contended * tensor_forward,
+        "wire_forward_layer": wire_forward,
+        "wire_backward_fixed": context.contended * tensor_backward,
+        "wire_backward_layer": wire_backward,
     }
 
 
-def _outside_tensor(context: _Context) -> tuple[Array, Array]:
+def _outside_tensor(context: StageContext) -> tuple[Array, Array]:
     """Return tensor-parallel collectives of embedding, head and loss, forward and backward, [C, p] [s]."""
     job, c, machine = context.job, context.candidates, context.machine
     calls = tensor_calls(job, c)
@@ -208,7 +128,7 @@ def _outside_tensor(context: _Context) -> tuple[Array, Array]:
 
 
 def _microbatch_traffic(
-    context: _Context, parameters: Array, trained: Array, ranks: _Ranks
+    context: StageContext, parameters: Array, trained: Array, ranks: Ranks
 ) -> tuple[Array, Array]:
     """Return seconds to gather ``parameters`` and to reduce gradients of ``trained`` in each microbatch.
 
@@ -226,21 +146,8 @@ def _microbatch_traffic(
     if policy.overlap.gathers_into_lists:
         gather = gather + messages * context.machine.host_launch * ranks.shard.ranks
     wire = policy.overlap.gradient_bytes * trained / messages
-    reduce = messages * _scattered_seconds(context, wire, ranks)
+    reduce = messages * scattered_seconds(context, wire, ranks)
     return zero3 * gather, each * reduce
-
-
-def _scattered_seconds(context: _Context, size: Array, ranks: _Ranks) -> Array:
-    """Return the seconds to reduce ``size`` bytes of gradients to what each rank keeps, shape as ``size``.
-
-    A reduce-scatter among the ranks that share state, and an all-reduce of its result over copies; an
-    all-reduce over everyone in a stack that reduces gradients whole.
-    """
-    links, group = context.machine.links, ranks.shard
-    if context.job.stack.overlap.reduces_whole:
-        return collective_seconds("all_reduce", size, ranks.everyone, links)
-    inside = collective_seconds("reduce_scatter", size, group, links)
-    return inside + collective_seconds("all_reduce", size / group.ranks, ranks.copies, links)
 
 
 def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
@@ -287,7 +194,7 @@ class _Outside:
         return self.forward + self.backward
 
 
-def _embedding_seconds(context: _Context) -> _Outside:
+def _embedding_seconds(context: StageContext) -> _Outside:
     """Return forward and backward of the embedding: rows read and written."""
     machine = context.machine
     moved = 2.0 * machine.element_bytes * context.tokens * context.job.model.hidden_size
@@ -295,7 +202,7 @@ def _embedding_seconds(context: _Context) -> _Outside:
     return _Outside(seconds, seconds)
 
 
-def _head_seconds(context: _Context) -> _Outside:
+def _head_seconds(context: StageContext) -> _Outside:
     """Return forward and backward of the output product and the loss over T tokens."""
     job, c, machine = context.job, context.candidates, context.machine
     t = c.tp.astype(np.float64)
@@ -308,87 +215,3 @@ def _head_seconds(context: _Context) -> _Outside:
     backward += gemm_seconds(wide, v, context.tokens, machine)
     backward += stream_seconds(_LOSS_BACKWARD_BYTES * context.tokens * columns, machine, calls=3)
     return _Outside(column(forward), column(backward))
-
-
-@dataclass(frozen=True, slots=True)
-class _Reduction:
-    """Seconds of a bucket's reduction and gathering, and of one parameter's, shape [C, 1]."""
-
-    bucket_reduce: Array
-    bucket_gather: Array
-    reduce: Array
-    gather: Array
-
-
-def _reduction(context: _Context, parameters: Array, ranks: _Ranks) -> _Reduction:
-    """Return what gradients of ``parameters`` a layer cost over ``ranks``, once a step."""
-    c, policy, links = context.candidates, context.job.stack, context.machine.links
-    per_stage = parameters * context.job.model.layers / c.pp
-    # The reference size of a message: a bucket, or all of an even stage in a stack without overlap.
-    whole = not policy.overlap.gradient_reduce
-    bucket = per_stage if whole else np.minimum(per_stage, policy.overlap.bucket.value / 4)
-    wire, copy = policy.overlap.gradient_bytes, policy.memory.gathered_bytes
-    reduced = collective_seconds("all_reduce", wire * bucket, ranks.everyone, links)
-    scattered = _scattered_seconds(context, wire * bucket, ranks)
-    gathered = collective_seconds("all_gather", copy * bucket, ranks.shard, links)
-    zero = column(c.zero)
-    each = 2 if not policy.rules.accumulates_locally else 3
-    reduce_bucket = np.where(zero == 0, reduced, np.where(zero < each, scattered, 0.0))
-    gather_bucket = np.where(
-        (zero == 1) | ((zero == 2) & (policy.memory.parameters_sharded_from > 2)), gathered, 0.0
-    )
-    return _Reduction(reduce_bucket, gather_bucket, reduce_bucket / bucket, gather_bucket / bucket)
-
-
-def _tails(context: _Context) -> dict[str, Array]:
-    """Return what happens once a step: reduction, gathering, the optimizer."""
-    overlap, weights, experts = context.machine.overlap, context.scope.weights, context.experts
-    data = _reduction(context, context.layer - experts, context.data)
-    others = context.trained_layer - experts
-    reduce_layer, gather_layer = data.reduce * others, data.gather * others
-    bucket_reduce, bucket_gather = data.bucket_reduce, data.bucket_gather
-    if context.job.model.moe is not None:
-        # Experts are reduced over the ranks that hold the same, in buckets of their own.
-        apart = _reduction(context, experts, context.alike)
-        reduce_layer = reduce_layer + apart.reduce * experts
-        gather_layer = gather_layer + apart.gather * experts
-        bucket_reduce = bucket_reduce + apart.bucket_reduce
-        bucket_gather = bucket_gather + apart.bucket_gather
-    hidden = 0.0 if overlap.everything else 1.0
-    one = np.ones_like(bucket_reduce)
-    return {
-        "reduce_fixed": data.reduce * context.trained_fixed,
-        "reduce_layer": reduce_layer,
-        "gather_fixed": data.gather * context.trained_fixed,
-        "gather_layer": gather_layer,
-        "bucket_reduce": hidden * bucket_reduce,
-        "bucket_gather": hidden * bucket_gather,
-        "hides_reduce": one * float(overlap.gradient_reduce),
-        "hides_gather": one * float(overlap.parameter_gather),
-        "interference": one * overlap.interference,
-        "chunks": column(context.candidates.vpp),
-        "optimizer_fixed": _update_seconds(context, weights.embedding) * context.trained_fixed,
-        "optimizer_layer": _update_seconds(context, weights.layer) * context.trained_layer,
-    }
-
-
-def _update_seconds(context: _Context, part: Part) -> Array:
-    """Return the optimizer step's seconds for one parameter of ``part`` on a rank, shape [C, 1].
-
-    Every state is read and written, the gradient read for its norm, read and written to be clipped and read
-    again for the update; the parameter is written from the master copy. Gradients that persist are set to
-    zero, on each rank all of them. State in host memory is updated there: the gradient goes down and the
-    parameter up the host link, then the same traffic runs at the host's rate (Ren et al. 2021, arXiv
-    2101.06840).
-    """
-    job, scope = context.job, context.scope
-    memory = job.stack.memory
-    states, _ = state_bytes(job.optimizer, memory)
-    moved = 2.0 * states + 4.0 * memory.gradient_bytes + memory.master_bytes + memory.parameter_bytes
-    sharded = flag(scope.zero >= 1)
-    zeroed = float(memory.gradient_bytes) if memory.gradients_persist else 0.0
-    device = stream_seconds(scope.spread(sharded, moved, part) + zeroed, context.machine, calls=0)
-    copied = scope.spread(sharded, float(memory.gradient_bytes + memory.gathered_bytes), part)
-    there = scope.spread(sharded, moved, part) / context.machine.host_update
-    host = copied / context.machine.host_link + there
-    return np.where(column(context.candidates.offload) > 0, host, device)

@@ -1,0 +1,155 @@
+"""What the parts of a stage's time share: a job's scope, the machine, and who holds the same parameters.
+
+Notation (this file only)::
+
+    C, p  candidates, stages      [1]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoplan.costs.arrays import Array, Candidates, flag
+from autoplan.costs.collectives import Group, collective_seconds
+from autoplan.costs.experts import expert_group
+from autoplan.costs.machine import Machine
+from autoplan.costs.mesh import data_group, replica_group, shard_group
+from autoplan.costs.scope import Scope
+from autoplan.schema.job import Job
+
+__all__ = ["Ranks", "StageContext", "scattered_seconds"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Ranks that hold the same parameters: all of them, those that share state, those with copies of it."""
+
+    everyone: Group
+    shard: Group
+    copies: Group
+
+
+@dataclass(frozen=True, slots=True)
+class StageContext:
+    """What the parts of a stage's time share: the scope, the machine, and parameters of one rank.
+
+    ``layer`` [C, 1] are those of a layer, ``fixed`` [C, p] those of a stage outside layers; ``trained_*``
+    those of them that have gradients.
+    """
+
+    scope: Scope
+    machine: Machine
+
+    @property
+    def job(self) -> Job:
+        """The job at its precision."""
+        return self.scope.job
+
+    @property
+    def candidates(self) -> Candidates:
+        """The candidates."""
+        return self.scope.candidates
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of a microbatch, shape [C]."""
+        return self.scope.tokens[:, 0]
+
+    @property
+    def first(self) -> Array:
+        """1 on the first stage."""
+        return self.scope.first
+
+    @property
+    def last(self) -> Array:
+        """1 on the last stage."""
+        return self.scope.last
+
+    @property
+    def layer(self) -> Array:
+        """Parameters of a layer."""
+        return self.scope.weights.layer.total
+
+    @property
+    def fixed(self) -> Array:
+        """Parameters outside layers."""
+        parts = self.scope.weights
+        outside: Array = self.first * parts.embedding.total + self.last * parts.head.total
+        return outside
+
+    @property
+    def trained_layer(self) -> Array:
+        """Parameters of a layer that have gradients."""
+        return self.scope.weights.layer.trained
+
+    @property
+    def experts(self) -> Array:
+        """Those parameters of a layer that its experts hold, all of them trained."""
+        return self.scope.weights.layer.experts
+
+    @property
+    def data(self) -> Ranks:
+        """Those that hold the parameters of all but experts."""
+        c = self.candidates
+        return Ranks(data_group(c), shard_group(c), replica_group(c))
+
+    @property
+    def contended(self) -> Array:
+        """1 where those that hold the same parameters are in one node, on the fabric of tensors.
+
+        >>> from autoplan.catalog import load_job
+        >>> from autoplan.costs.machine import machine_of
+        >>> from autoplan.costs.scope import scope_of
+        >>> from autoplan.schema.layout import parse_layout
+        >>> job = load_job("llama3-70b-64x-h100")
+        >>> both = [parse_layout(text, layers=80, devices=64) for text in ("tp=2,pp=16", "tp=2,pp=4")]
+        >>> context = StageContext(scope_of(job, Candidates.of(both[:1])), machine_of(job))
+        >>> wider = StageContext(scope_of(job, Candidates.of(both[1:])), machine_of(job))
+        >>> float(context.contended[0, 0]), float(wider.contended[0, 0])  # 4 and 16 of 8 in a node
+        (1.0, 0.0)
+
+        Leaves out: stage boundaries and the data axis on the same network. Source: a definition.
+        """
+        group = self.data.everyone
+        return flag(group.ranks * group.stride <= self.machine.links.devices_per_node)
+
+    @property
+    def alike(self) -> Ranks:
+        """Those that hold the same experts; none of them has a copy of what another keeps."""
+        group = expert_group(self.candidates)
+        return Ranks(group, group, Group(np.ones_like(group.ranks), group.stride))
+
+    @property
+    def trained_fixed(self) -> Array:
+        """Parameters outside layers that have gradients."""
+        parts = self.scope.weights
+        outside: Array = self.first * parts.embedding.trained + self.last * parts.head.trained
+        return outside
+
+
+def scattered_seconds(context: StageContext, size: Array, ranks: Ranks) -> Array:
+    """Return the seconds to reduce ``size`` bytes of gradients to what each rank keeps, shape as ``size``.
+
+    A reduce-scatter among the ranks that share state, and an all-reduce of its result over copies; an
+    all-reduce over everyone in a stack that reduces gradients whole.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.machine import machine_of
+    >>> from autoplan.costs.scope import scope_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
+    >>> context, size = StageContext(scope_of(job, one), machine_of(job)), np.full((1, 1), 2.0**26)
+    >>> inside = collective_seconds("reduce_scatter", size, context.data.shard, context.machine.links)
+    >>> bool(scattered_seconds(context, size, context.data) == inside)  # no copies
+    True
+
+    Leaves out: buckets that are not full.
+    Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 7; Zhang et al. 2022 (MiCS), arXiv:2205.00119.
+    """
+    links, group = context.machine.links, ranks.shard
+    if context.job.stack.overlap.reduces_whole:
+        return collective_seconds("all_reduce", size, ranks.everyone, links)
+    inside = collective_seconds("reduce_scatter", size, group, links)
+    return inside + collective_seconds("all_reduce", size / group.ranks, ranks.copies, links)
