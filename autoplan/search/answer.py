@@ -71,30 +71,43 @@ def search(
     ceiling = most[0] if most else _longest_seconds(fitting)
     scale = Scale.of(ceiling, limit)
     walk = Walk(fitting, scale, ceiling, patience)
-    found = []
-    limit_ticks = scale.memory_limit_ticks(limit)
-    for plan in walk.front(limit_ticks, thinning):
-        found.append(plan)
-        if progress is not None:
-            progress(len(found), plan.memory_ticks * scale.tick_bytes / limit)
-        if fastest_only or inner_objectives(job.objectives) == {"step_time"}:
-            break
+    one = fastest_only or inner_objectives(job.objectives) == {"step_time"}
+    found = _walked(walk, limit, thinning, progress, one=one)
     if walk.stopped and not found:
         raise UnsupportedError(f"{_stopped(walk)} before any layout was found: narrow the job's `search`")
     if not found and fastest_only:
         return _nothing(job, space, rejected, ())
     if not found:
-        fastest = _fastest_seconds(fitting, limit)
-        # Where even a longer step would not do, the clash is one without the limit on it.
-        within = ceiling if fastest is not None else _longest_seconds(fitting)
-        clash = own_clash(job, fitting, lambda g: _fastest_seconds(g, limit, within) is not None)
-        reasons = (f"{_CLASH}: {'; '.join(clash)}",) if clash else reasons_of(job, groups, fastest)
-        return _nothing(job, space, rejected, reasons)
+        return _nothing(job, space, rejected, _reasons(job, groups, fitting, ceiling))
     first, found = found[0], _wanted(job, walk, found)
     layouts = [_layout(fitting, f) for f in found]
     plans = [Plan(*pair) for pair in zip(layouts, predict_all(job, layouts), strict=True)]
     certificate = _certificate(job, space, walk, [first, *found], thinning, plans[0].predicted.step_seconds)
     return _accounted(Front(job, _undominated(plans), certificate, rejected))
+
+
+def _walked(
+    walk: Walk, limit: float, thinning: float, progress: Progress | None, *, one: bool
+) -> list[Found]:
+    """Return the plans that ``walk`` finds, only the first where ``one`` is asked for."""
+    found = []
+    for plan in walk.front(walk.scale.memory_limit_ticks(limit), thinning):
+        found.append(plan)
+        if progress is not None:
+            progress(len(found), plan.memory_ticks * walk.scale.tick_bytes / limit)
+        if one:
+            break
+    return found
+
+
+def _reasons(job: Job, groups: Sequence[Group], fitting: Sequence[Group], ceiling: float) -> tuple[str, ...]:
+    """Return why none of ``fitting`` keeps all wishes within ``ceiling`` seconds."""
+    limit = memory_limit_bytes(job)
+    fastest = _fastest_seconds(fitting, limit)
+    # Where even a longer step would not do, the clash is one without the limit on it.
+    within = ceiling if fastest is not None else _longest_seconds(fitting)
+    clash = own_clash(job, fitting, lambda g: _fastest_seconds(g, limit, within) is not None)
+    return (f"{_CLASH}: {'; '.join(clash)}",) if clash else reasons_of(job, groups, fastest)
 
 
 def least_needed(job: Job) -> float | None:
