@@ -146,8 +146,15 @@ def _objective(solution: Solution) -> int:
     return _TIME_WEIGHT * solution.step_ticks + solution.memory_ticks
 
 
+class _Constraints(cp_model.CpModel):
+    """A model without the deprecated names of its methods, which take longer to make than most solves."""
+
+    def _add_pre_pep8_methods(self) -> None:
+        pass
+
+
 def _model(menus: Sequence[Menu], layers: int, ceiling: int, limit_ticks: int, paths: Paths) -> _Model:
-    cp = cp_model.CpModel()
+    cp = _Constraints()
     # Variables.
     chosen = [_literals(cp, menu, i, ceiling) for i, menu in enumerate(menus)]
     memory = cp.new_int_var(0, limit_ticks, "peak_memory_ticks")
