@@ -41,7 +41,7 @@ def unlike_layers(job, seed):
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_below_a_corner_is_found_where_layers_differ(seed):
     """Likewise where a stage's price depends on where it begins."""
-    agrees_with_a_plain_list(seed, *prepared(seed, unlike_layers(small_job(seed), seed)))
+    assert_listing_agrees(seed, *prepared(seed, unlike_layers(small_job(seed), seed)))
 
 
 def prepared(seed, job):
@@ -72,10 +72,10 @@ def first_of(job, group, i) -> Layout:
 @pytest.mark.parametrize("seed", range(14))
 def test_what_is_below_a_corner_is_found_and_nothing_else(seed):
     """For corners at, above and below every kind of layout, the enumerator agrees with a plain list."""
-    agrees_with_a_plain_list(seed, *prepared(seed, small_job(seed)))
+    assert_listing_agrees(seed, *prepared(seed, small_job(seed)))
 
 
-def agrees_with_a_plain_list(seed, job, found):
+def assert_listing_agrees(seed, job, found):
     """Hold what the enumerator finds below corners against the predictions of all layouts."""
     rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
     limit, machine = memory_limit_bytes(job), machine_of(job)
