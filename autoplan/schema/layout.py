@@ -259,7 +259,12 @@ def _stages(value: str | None, layers: int, pp: int, vpp: int) -> tuple[int, ...
         raise LayoutError([f"stages={value}: layers a stage are needed, such as 10/11/11"])
     counts = tuple(map(int, entries))
     if len(counts) != pp or sum(counts) != layers:
-        raise LayoutError([f"stages={value}: {pp} stages that add up to {layers} layers are needed"])
+        needed = (
+            f"{pp} stages that add up to {layers} layers are"
+            if pp > 1
+            else f"one stage of {layers} layers is"
+        )
+        raise LayoutError([f"stages={value}: {needed} needed"])
     return counts
 
 
