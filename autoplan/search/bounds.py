@@ -9,7 +9,7 @@ the two at least (``least_busy``), and the least tail, bound the step.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,29 +42,37 @@ __all__ = [
     "least_tail",
     "longest_stage",
     "most_recompute",
+    "roomy",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Lower bounds of C candidates; ``stage_seconds`` has shape [C, p, L], infinite where impossible.
+    """Lower bounds of C candidates; ``stage_seconds`` has shape [C, p, n], infinite where impossible.
 
-    Where layers differ, it has one entry for each content of the group's places.
+    It goes up to the most layers that a step of the seconds asked for has room for, n <= L; where layers
+    differ, it has one entry for each content of the group's places. ``lasting_seconds`` bounds longer steps,
+    too.
     """
 
     step_seconds: Array
+    lasting_seconds: Array
     stage_seconds: Array
     stage_sum: Array
     tail: Array
 
 
-def bound(group: Group, limit: Array | float) -> Bound:
+def bound(group: Group, limit: Array | float, most: float = np.inf) -> Bound:
     """Return lower bounds on the step of each candidate with every device within ``limit`` bytes.
 
-    ``limit`` is one for all, or one for each candidate, shape [C].
+    ``limit`` is one for all, or one for each candidate, shape [C]. Steps above ``most`` seconds are of no
+    interest: a bound above it says that the candidate has none within it.
     """
     if group.places is None:
-        return bound_by(group, _stage_seconds(group, limit))
+        seconds, cut = _stage_seconds(group, limit, most)
+        found = bound_by(group, seconds)
+        step = found.step_seconds
+        return replace(found, lasting_seconds=np.where(cut, np.minimum(step, most), step))
     seconds, tail = contents_bounds(group, group.places, limit)
     return _bound_of(group, seconds, group.places.least_sum(seconds), group.places.least_peak(seconds), tail)
 
@@ -82,7 +90,7 @@ def _bound_of(group: Group, seconds: Array, total: Array, bottleneck: Array, tai
     possible = np.isfinite(bottleneck)
     busy = least_busy(group, total, np.where(possible, bottleneck, 0.0))
     step = np.where(possible, busy + tail, np.inf)
-    return Bound(step_seconds=step, stage_seconds=seconds, stage_sum=total, tail=tail)
+    return Bound(step, lasting_seconds=step, stage_seconds=seconds, stage_sum=total, tail=tail)
 
 
 def least_of_stages(group: Group, seconds: Array) -> tuple[Array, Array]:
@@ -131,15 +139,48 @@ def longest_stage(menu: Schedule, total: float, busy: float) -> float:
     return min(alone, (busy - 2 * total) / (m - 1 - p)) if menu.v == 1 and m > p + 1 else alone
 
 
-def _stage_seconds(group: Group, limit: Array | float) -> Array:
-    """Return the relaxed time of each stage for each number of layers, shape [C, p, L]."""
+def roomy(group: Group, lower: Bound, most: float) -> NDArray[np.bool_]:
+    """Return which candidates may have stages short enough for a step of ``most`` that hold all layers."""
+    if group.places is not None:
+        return np.ones(len(group.candidates), dtype=bool)
+    sums, busy = lower.stage_sum.tolist(), (most - lower.tail).tolist()
+    longest = np.array([longest_stage(group.schedule(i), sums[i], busy[i]) for i in range(len(sums))])
+    counts = np.arange(1, lower.stage_seconds.shape[2] + 1)
+    held = np.where(lower.stage_seconds <= longest[:, None, None], counts, 0).max(axis=2)
+    enough: NDArray[np.bool_] = held.all(axis=1) & (held.sum(axis=1) >= group.layers)
+    return enough
+
+
+def _stage_seconds(group: Group, limit: Array | float, most: float) -> tuple[Array, NDArray[np.bool_]]:
+    """Return the relaxed time of each stage for each number of layers, shape [C, p, n].
+
+    Stages that alone make a step longer than ``most`` are left out; where memory has room for such ones,
+    the second array says so, shape [C].
+    """
     stages = group.stages.take((..., None))
-    layers = np.arange(1.0, group.layers + 1)
+    reach = _reach(group, most)
+    layers = np.arange(1.0, reach + 1)
     limits = np.asarray(limit, dtype=np.float64).reshape(-1, 1, 1)
     again = _relaxed_recompute(stages, layers, limits, group.modes)
     none = np.zeros(())
     seconds = stage_forward(stages, layers) + stage_backward(stages, layers, none, none) + again
-    return np.where(group.allowed(), seconds, np.inf)
+    # More layers never need less: where the last ones do not fit, none beyond them do.
+    cut: NDArray[np.bool_] = np.isfinite(seconds[..., -1]).any(axis=1) & np.array(reach < group.layers)
+    return np.where(group.allowed()[..., :reach], seconds, np.inf), cut
+
+
+def _reach(group: Group, most: float) -> int:
+    """Return how many layers a stage has at most in a step within ``most`` seconds: m of it are no longer."""
+    if not np.isfinite(most):
+        return group.layers
+    none = np.zeros(())
+    fixed, one = (
+        stage_forward(group.stages, n) + stage_backward(group.stages, n, none, none)
+        for n in (none, np.ones(()))
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = np.floor((most / group.m[:, None] - fixed) / (one - fixed)) + 1
+    return int(np.clip(np.nanmax(room), group.v.max(), group.layers))
 
 
 def _relaxed_recompute(stages: Stages, layers: Array, limit: Array, modes: frozenset[str]) -> Array:
@@ -186,6 +227,7 @@ def _bottleneck(seconds: Array, k: Array) -> Array:
     fixed = np.isfinite(seconds).sum(axis=2).max(axis=1) == 1
     rank = np.where(fixed, finite, k).astype(np.int64) - 1
     kth = flat[np.arange(len(flat)), np.clip(rank, 0, flat.shape[1] - 1)]
+    kth = np.where(rank < flat.shape[1], kth, np.inf)
     least: Array = np.maximum(kth, seconds.min(axis=2).max(axis=1))
     return least
 

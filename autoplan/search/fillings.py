@@ -15,7 +15,7 @@ __all__ = ["found_at_once", "offered"]
 def offered(part: Group, seconds: Array, longest: float) -> Array:
     """Return stage times [p, L] with what is too slow, or would leave too much to others, infinite."""
     wanted = np.where(seconds <= longest, seconds, np.inf)
-    counts = np.arange(1, part.layers + 1)
+    counts = np.arange(1, seconds.shape[1] + 1)
     most = np.where(np.isfinite(wanted), counts, 0).max(axis=1)
     others = most.sum() - most
     within: Array = np.where(counts[None, :] + others[:, None] >= part.layers, wanted, np.inf)

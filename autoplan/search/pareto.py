@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.plans.patience import ENDLESS, Patience
-from autoplan.search.bounds import Bound, bound, least_steps, longest_stage
+from autoplan.search.bounds import Bound, bound, least_steps, longest_stage, roomy
 from autoplan.search.fillings import found_at_once, offered
 from autoplan.search.group import Group
 from autoplan.search.menus import Menu, Option, menu_of
@@ -35,6 +35,8 @@ _TRIES = 2
 #: Candidates and options within this share of the best layout known are left to the solver: bounds
 #: exclude only what is clearly worse.
 _MARGIN = 0.005
+#: Bounds look this far beyond the best step known: candidates above it wait until the best is there.
+_OUTLOOK = 2.0
 #: Steps, as shares of a candidate's bound, that are asked for in turn where the user's own rules matter.
 _GUESSES = (1.01, 1.04, 1.15, 1.5, 3.0)
 #: Share of a step that is less than any tick.
@@ -96,9 +98,10 @@ class Walk:
 
         Where a larger step down costs less than ``thinning`` in time, it is taken.
         """
+        known = np.inf
         while limit_ticks > 0:
             try:
-                found = self.fastest(limit_ticks)
+                found = self.fastest(limit_ticks, known)
             except SolverStoppedError:
                 self.stopped = True
                 return
@@ -108,20 +111,21 @@ class Walk:
             self.stopped = self.stopped or self.patience.over
             if self.stopped:
                 return
-            limit_ticks = self._next_limit(found, thinning)
+            limit_ticks, known = self._next_limit(found, thinning)
 
-    def _next_limit(self, found: Found, thinning: float) -> int:
+    def _next_limit(self, found: Found, thinning: float) -> tuple[int, float]:
         """Return the memory to ask for next: as little as costs at most ``thinning`` in time.
 
-        Layouts between here and there are matched by the next plan, which is smaller and hardly slower.
+        Layouts between here and there are matched by the next plan, which is smaller and hardly slower. The
+        step of a layout within that memory follows, infinite where none is known [s].
         """
         step_down = min(found.memory_ticks - 1, int(found.memory_ticks * (1.0 - thinning)))
         if thinning <= 0 or step_down <= 0:
-            return step_down
+            return step_down, np.inf
         most = found.step_ticks * self.scale.tick_seconds * (1.0 + thinning)
         limits = np.unique(np.linspace(step_down / 2, step_down, _PROBES).astype(np.int64))
         group = self.groups[found.group].take(np.full(len(limits), found.position))
-        lower = bound(group, limits * self.scale.tick_bytes)
+        lower = bound(group, limits * self.scale.tick_bytes, most)
         for i in np.flatnonzero(lower.step_seconds <= most)[:_TRIES]:
             limit = float(limits[i] * self.scale.tick_bytes)
             if group.by_cases(int(i)):
@@ -130,9 +134,10 @@ class Walk:
                 menus = [cases.menu(case, self.scale, _MARGIN, most) for case in within]
             else:
                 menus = [self._menu(group, int(i), limit, most, lower)]
-            if any(self._incumbent(menu) <= most for menu in menus):
-                return int(limits[i])
-        return step_down
+            known = min(map(self._incumbent, menus), default=np.inf)
+            if known <= most:
+                return int(limits[i]), known
+        return step_down, np.inf
 
     def _menu(self, group: Group, i: int, limit: float, best: float, lower: Bound) -> Menu:
         busy = best * (1 + _MARGIN) - float(lower.tail[i])
@@ -144,13 +149,14 @@ class Walk:
         wanted = offered(group, seconds, longest)
         return menu_of(group, i, limit, wanted, self.scale, longest=longest)
 
-    def fastest(self, limit_ticks: int) -> Found | None:
+    def fastest(self, limit_ticks: int, known: float = np.inf) -> Found | None:
         """Return the fastest layout within the limit, of all layouts; None when there is none.
 
-        When patience ends, it is the best layout known. Raises SolverStoppedError when none is.
+        ``known`` is the step of a layout within the limit, where the caller has one [s]. When patience ends,
+        it is the best layout known. Raises SolverStoppedError when none is.
         """
         limit = limit_ticks * self.scale.tick_bytes
-        live, best, unseen = self._survivors(limit)
+        live, best, unseen = self._survivors(limit, known)
         menus = [tight for c in live if (tight := self._tightened(c, best)) is not None]
         ceiling = min(self.ceiling, int(best / self.scale.tick_seconds) + 1)
         menus, ceiling = self._narrowed(menus, ceiling, limit)
@@ -236,13 +242,13 @@ class Walk:
         menu = replace(live.menu, stages=kept)
         return None if menu.empty else replace(live, menu=menu)
 
-    def _survivors(self, limit: float) -> tuple[list[_Live], float, float]:
+    def _survivors(self, limit: float, known: float) -> tuple[list[_Live], float, float]:
         """Return candidates with menus, in order of bounds, until no other bound is below the best.
 
         The best step known follows, and what no other candidate is below; both in seconds.
         """
         live: list[_Live] = []
-        best = self.ceiling * self.scale.tick_seconds
+        best = min(known, self.ceiling * self.scale.tick_seconds)
         fresh = [np.zeros(len(b), dtype=bool) for b in self.bounds]
         while True:
             batch = self._next_batch(fresh, best)
@@ -273,10 +279,12 @@ class Walk:
     def _refreshed(self, group: int, index: NDArray[np.int64], limit: float, best: float) -> list[_Live]:
         """Bound a batch anew and return menus of those that may beat ``best``, least bound first."""
         part = self.groups[group].take(index)
-        fresh = bound(part, limit)
-        self.bounds[group][index] = np.maximum(self.bounds[group][index], fresh.step_seconds)
+        fresh = bound(part, limit, best * _OUTLOOK)
+        self.bounds[group][index] = np.maximum(self.bounds[group][index], fresh.lasting_seconds)
+        most = best * (1 + _MARGIN)
+        close = np.flatnonzero((fresh.step_seconds <= most) & roomy(part, fresh, most))
         live: list[_Live] = []
-        for i in np.argsort(fresh.step_seconds, kind="stable"):
+        for i in close[np.argsort(fresh.step_seconds[close], kind="stable")]:
             lower = float(self.bounds[group][index[i]])
             if fresh.step_seconds[i] > best * (1 + _MARGIN):
                 break

@@ -49,8 +49,12 @@ def quick_step(menu: Menu, layers: int, ceiling: int) -> int:
 
 def without_slow(menu: Menu, layers: int, busy: int) -> Menu | None:
     """Return ``menu`` without options that no pipeline of up to ``busy`` ticks has; None if none is left."""
-    if not _applies(menu):
+    if menu.schedule.gpipe or menu.schedule.p == 1 or menu.fixed:
         return menu
+    stages = _passed_first(menu, layers, busy)
+    menu = replace(menu, stages=stages)
+    if menu.empty or not _applies(menu):
+        return None if menu.empty else menu
     sums = _sums(menu, layers, busy)
     if layers not in sums[0]:
         return None
@@ -84,6 +88,39 @@ def _applies(menu: Menu) -> bool:
     s = menu.schedule
     around = steady_rounds(s, 0) >= (s.v - 1) * s.p
     return around and not s.gpipe and s.m > s.p > 1 and not menu.fixed
+
+
+def _passed_first(menu: Menu, layers: int, busy: int) -> tuple[tuple[Option, ...], ...]:
+    """Return options of splits that leave each stage s time for all of its chunks: P_s + m v t_s <= ``busy``.
+
+    P_s is the sum of t of the stages before it: its first forward comes no sooner, and its last backward is
+    that much before the end, whatever the microbatches. It holds for every schedule but GPipe's, too.
+    """
+    chunks, before = menu.schedule.m * menu.schedule.v, {0: 0}
+    reached: list[dict[int, int]] = []
+    for row in menu.stages:
+        reached.append(before)
+        after: dict[int, int] = {}
+        for held, ticks in before.items():
+            for o in row:
+                if ticks + chunks * o.both_ticks <= busy and not (menu.placed and o.first != held):
+                    now = held + o.layers
+                    after[now] = min(ticks + o.both_ticks, after.get(now, busy))
+        before = after
+    stages: list[tuple[Option, ...]] = []
+    ends = {layers}
+    for row, starts in zip(reversed(menu.stages), reversed(reached), strict=True):
+        kept: dict[Option, None] = {}
+        begins: set[int] = set()
+        for o in row:
+            for end in ends:
+                ticks = starts.get(end - o.layers, busy)
+                if ticks + chunks * o.both_ticks <= busy and not (menu.placed and o.first != end - o.layers):
+                    kept[o] = None
+                    begins.add(end - o.layers)
+        stages.append(tuple(kept))
+        ends = begins
+    return tuple(stages[::-1])
 
 
 def _rounds(menu: Menu, s: int) -> int:

@@ -137,6 +137,7 @@ def test_the_search_bounds_pipelines_from_below(stages, m, schedule):
 
     assert least <= seconds * (1 + 1e-9)
     assert max(both) <= longest * (1 + 1e-9)
+    assert max(sum(both[:s]) / v + m * t for s, t in enumerate(both)) <= seconds * (1 + 1e-9)
 
 
 @many
