@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -45,6 +45,8 @@ __all__ = [
     "StageMemory",
     "memory_predictions",
 ]
+
+_Table: TypeAlias = dict[str, list[list[float]]]
 
 #: What is allocated, by category; ``framework`` comes on top.
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "transient")
@@ -158,10 +160,33 @@ def memory_predictions(scope: Scope, counts: Counts) -> list[MemoryPrediction]:
     footprint = footprint_holding(footprints, held)
     moments = [_holding(same, held) for same in zip(*(moments_of(kind)[0] for kind in scopes), strict=True)]
     rooms = moved_rooms(footprints, held)
-    tables = [_categories(scopes, held, footprint, moment, rooms) for moment in moments]
+    tables = [_listed(_categories(scopes, held, footprint, moment, rooms)) for moment in moments]
     host = _host(scopes, held)
     rows = range(len(scope.candidates))
-    return [_prediction(job, footprint, moments, tables, counts, host, row) for row in rows]
+    levels = _levels(footprint, counts)
+    return [_prediction(job, levels, moments, tables, counts, host, row) for row in rows]
+
+
+class _Level(NamedTuple):
+    """What is added to the moments of one stage [byte], and by how much what moves is multiplied [1]."""
+
+    standing: float
+    share: float
+    framework: float
+    high_share: float
+    high_framework: float
+
+
+def _levels(footprint: Footprint, counts: Counts) -> list[list[_Level]]:
+    """Return the level of each stage of each candidate; reading arrays entry by entry takes far longer."""
+    here = footprint
+    standing = here.standing_fixed + counts.layers * here.standing_layer
+    columns = np.broadcast_arrays(standing, here.share, here.framework, here.high_share, here.high_framework)
+    return [[_Level(*entry) for entry in row] for row in np.stack(columns, axis=-1).tolist()]
+
+
+def _listed(table: dict[str, Array]) -> _Table:
+    return {name: entries.tolist() for name, entries in table.items()}
 
 
 def _of_kind(scope: Scope, job: Job) -> Scope:
@@ -232,16 +257,16 @@ def _host(scopes: Sequence[Scope], held: Held) -> Array:
 
 def _prediction(
     job: Job,
-    footprint: Footprint,
+    levels: Sequence[Sequence[_Level]],
     moments: Sequence[Moment],
-    tables: Sequence[dict[str, Array]],
+    tables: Sequence[_Table],
     counts: Counts,
     host: Array,
     row: int,
 ) -> MemoryPrediction:
+    layers, hosts = counts.layers[row].astype(int).tolist(), host[row].tolist()
     stages = tuple(
-        _stage(job, footprint.take((row, i)), moments, tables, (row, i), int(layers), float(host[row, i]))
-        for i, layers in enumerate(counts.layers[row])
+        _stage(job, levels[row][i], moments, tables, (row, i), n, hosts[i]) for i, n in enumerate(layers)
     )
     fullest = max(stages, key=lambda stage: stage.total)
     limit = memory_limit_bytes(job)
@@ -258,37 +283,39 @@ def _prediction(
 
 def _stage(
     job: Job,
-    here: Footprint,
+    here: _Level,
     moments: Sequence[Moment],
-    tables: Sequence[dict[str, Array]],
+    tables: Sequence[_Table],
     at: tuple[int, int],
     layers: int,
     host: float,
 ) -> StageMemory:
+    row, stage = at
     found = tuple(
-        MomentMemory(moment.name, **{name: float(table[name][at]) for name in CATEGORIES})
+        MomentMemory(moment.name, *(table[name][row][stage] for name in CATEGORIES))
         for moment, table in zip(moments, tables, strict=True)
         if layers > 1 or moment.phase not in {"next", "second"}
     )
-    worst = max(found, key=lambda moment: moment.allocated)
-    standing = float(here.standing_fixed + layers * here.standing_layer)
-    moving = worst.allocated - standing
-    reserved = standing + moving * float(here.share)
-    total = reserved + float(here.framework)
+    amounts = [moment.allocated for moment in found]
+    allocated = max(amounts)
+    worst = found[amounts.index(allocated)]
+    moving = allocated - here.standing
+    reserved = here.standing + moving * here.share
+    total = reserved + here.framework
     policy = job.stack.memory
     share_low = max(1.0, policy.reserved_share.low * (1.0 - job.stack.uncertainty.memory.value))
-    framework_low = float(here.framework) - policy.context.value + policy.context.low
+    framework_low = here.framework - policy.context.value + policy.context.low
     return StageMemory(
-        stage=at[1],
+        stage=stage,
         layers=layers,
         moment=worst.moment,
         **{name: getattr(worst, name) for name in CATEGORIES},
-        framework=total - worst.allocated,
-        allocated=worst.allocated,
+        framework=total - allocated,
+        allocated=allocated,
         reserved=reserved,
         total=total,
-        total_low=standing + moving * share_low + framework_low,
-        total_high=standing + moving * float(here.high_share) + float(here.high_framework),
+        total_low=here.standing + moving * share_low + framework_low,
+        total_high=here.standing + moving * here.high_share + here.high_framework,
         host=host,
         moments=found,
     )

@@ -26,8 +26,8 @@ from autoplan.search.places import Places, places_of
 
 __all__ = ["Group", "Schedule", "own_parts", "priced"]
 
-#: Entries of one array [C, p, L] that are worked on at once: 16 MB of floats.
-_BLOCK = 2_000_000
+#: Entries of one array [C, p, L] that are worked on at once: 1.6 MB of floats, which a core keeps at hand.
+_BLOCK = 200_000
 #: Arrays of contents that are worked on together, where there is one for each kind of layers.
 _SEVERAL = 4
 
