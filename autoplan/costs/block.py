@@ -22,13 +22,14 @@ import numpy as np
 
 from autoplan.costs.activations import dropout_masks, sequence_split
 from autoplan.costs.arrays import Array, Candidates
+from autoplan.costs.beside import beside_seconds
 from autoplan.costs.collectives import Group, collective_seconds
 from autoplan.costs.context import attention_steps, context_times, step_kernel_seconds
 from autoplan.costs.elementwise import DROPOUT_TRIPS, stream_times
 from autoplan.costs.experts import exchange_seconds, expert_kernels, expert_products
 from autoplan.costs.latent import head_widths, latent_products
 from autoplan.costs.machine import Machine
-from autoplan.costs.operations import Product, beside_seconds, gemm_seconds, stream_seconds
+from autoplan.costs.operations import Product, gemm_seconds, stream_seconds
 from autoplan.costs.parameters import expert_share
 from autoplan.costs.scope import tokens_of
 from autoplan.costs.traffic import OPERATIONS, Calls, tensor_calls
@@ -162,7 +163,7 @@ def _tensor_backward(job: Job, candidates: Candidates, machine: Machine, calls: 
     reduces = replace(calls, all_gather=none, regathers=none)
     computed = _weight_seconds(_column_products(job, candidates), machine)
     reduced = tensor_seconds(job, candidates, machine, reduces)
-    exposed = beside_seconds(computed, reduced, machine.overlap.interference) - computed
+    exposed = beside_seconds(computed, reduced, tensor_group(candidates), machine) - computed
     return tensor_seconds(job, candidates, machine, gathers) + exposed
 
 

@@ -120,6 +120,27 @@ def _ring_seconds(operation: Operation, size: Array, group: Group, within: Array
     return seconds
 
 
+def rate_share(group: Group, links: Links) -> Array:
+    """Return the rate of the group's rings as a share of that of a whole node's fabric [1].
+
+    1 inside a node; across nodes what its r devices of a node bring of the network, r B_network / B_fabric,
+    at most 1.
+
+    >>> links = Links(8, 400e9, 400e9, False, 0.0, 20e9, 0.0, 0.0, ())
+    >>> groups = Group(np.array([8.0, 64.0, 8.0]), np.array([1.0, 1.0, 8.0]))  # a node; eight; one of each
+    >>> rate_share(groups, links).tolist()
+    [1.0, 0.4, 0.05]
+
+    Leaves out: rings inside a node of fewer devices than it has.
+    Source: as of ``collective_seconds``.
+    """
+    within = group.ranks_in_node(links)
+    fabric = _fabric_bandwidth(np.asarray(float(links.devices_per_node)), links)
+    across = np.minimum(1.0, within * links.network_bandwidth / fabric)
+    share: Array = np.where(group.ranks > within, across, 1.0)
+    return share
+
+
 def _hop_seconds(operation: Operation, ranks: Array, within: Array, nodes: Array, links: Links) -> Array:
     """Return the latency of all hops: of a ring, or of a tree where that is shorter.
 

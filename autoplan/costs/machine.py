@@ -69,6 +69,7 @@ class Overlap:
     tensor_backward: bool
     pipeline: bool
     everything: bool
+    waits: bool
     interference: float
 
 
@@ -198,6 +199,7 @@ def _overlap(stack: StackSpec) -> Overlap:
         tensor_backward=policy.tensor_backward,
         pipeline=policy.pipeline,
         everything=False,
+        waits=policy.waits,
         interference=policy.interference.value,
     )
 
@@ -245,6 +247,7 @@ def ideal(machine: Machine, job: Job) -> Machine:
             tensor_backward=True,
             pipeline=True,
             everything=True,
+            waits=False,
             interference=0.0,
         ),
     )
@@ -254,8 +257,8 @@ def serial(machine: Machine) -> Machine:
     """Return ``machine`` with nothing overlapped, for upper bounds: the same rates [FLOP/s, byte/s].
 
     >>> from autoplan.catalog import load_job
-    >>> serial(machine_of(load_job("llama3-8b-8x-a100"))).overlap.interference
-    1.0
+    >>> serial(machine_of(load_job("llama3-8b-8x-a100"))).overlap.waits
+    True
 
     Leaves out: what collectives take from kernels they run beside, as none do.
     Source: a definition.
@@ -266,6 +269,7 @@ def serial(machine: Machine) -> Machine:
         tensor_backward=False,
         pipeline=False,
         everything=False,
+        waits=True,
         interference=1.0,
     )
     return replace(machine, overlap=alone)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.arrays import Array, column, flag
+from autoplan.costs.beside import felt_share
 from autoplan.costs.collectives import collective_seconds
 from autoplan.costs.operations import stream_seconds
 from autoplan.costs.optimizers import state_bytes
@@ -55,7 +56,8 @@ def once_a_step(context: StageContext) -> dict[str, Array]:
     """Return what happens once a step [s], by the names of ``Stages``: reduction, gathering, the optimizer.
 
     >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.arrays import Candidates
+    >>> from autoplan.costs.beside import felt_share
+    from autoplan.costs.arrays import Candidates
     >>> from autoplan.costs.machine import machine_of
     >>> from autoplan.costs.scope import scope_of
     >>> from autoplan.schema.layout import parse_layout
@@ -91,7 +93,7 @@ def once_a_step(context: StageContext) -> dict[str, Array]:
         "bucket_gather": hidden * bucket_gather,
         "hides_reduce": one * float(overlap.gradient_reduce),
         "hides_gather": one * float(overlap.parameter_gather),
-        "interference": one * overlap.interference,
+        "interference": one * felt_share(context.data.shard, context.machine),
         "chunks": column(context.candidates.vpp),
         "optimizer_fixed": _update_seconds(context, weights.embedding) * context.trained_fixed,
         "optimizer_layer": _update_seconds(context, weights.layer) * context.trained_layer,

@@ -32,7 +32,6 @@ from autoplan.costs.tables import (
 __all__ = [
     "Product",
     "attention_seconds",
-    "beside_seconds",
     "gemm_seconds",
     "product_seconds",
     "stream_seconds",
@@ -161,20 +160,3 @@ def stream_seconds(moved_bytes: Array, machine: Machine, calls: float = 1.0) -> 
     Source: fitted to the sweeps that costmodels/kernels name.
     """
     return moved_bytes / machine.stream_bandwidth + calls * machine.stream_launch
-
-
-def beside_seconds(compute: Array, traffic: Array, interference: float) -> Array:
-    """Return the time of compute with communication beside it [s]: max(C, N) + share x min(C, N).
-
-    Collectives take multiprocessors and memory bandwidth from the kernels they run beside; the share
-    that shows is the stack's ``interference`` (0: free, 1: as if one after the other).
-
-    >>> float(beside_seconds(np.array(3.0), np.array(2.0), 0.25))  # 3 + 2 / 4
-    3.5
-
-    Leaves out: which kernels and which collectives meet.
-    Source: fitted to the runs of benchmarks/accuracy, as the stack's file says.
-    """
-    longer: Array = np.maximum(compute, traffic)
-    shorter: Array = np.minimum(compute, traffic)
-    return longer + interference * shorter

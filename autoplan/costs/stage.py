@@ -60,7 +60,7 @@ class Stages:
     bucket_gather: Array
     hides_reduce: Array  # 1 where gradient reduction runs beside backward
     hides_gather: Array
-    interference: Array  # share of hidden traffic that slows what it hides behind
+    interference: Array  # share of compute that reduction and gathering take while they run beside it
     chunks: Array  # virtual stages; all but the last reduce while others still compute
     optimizer_fixed: Array
     optimizer_layer: Array
@@ -123,7 +123,7 @@ def stage_tail(stages: Stages, layers: Array, selective: Array, full: Array) -> 
     Exposed reduction is max((R - B)/v, R_bucket) where it runs beside the backward B of the last
     microbatch (of v chunks, all but the last are reduced while the others still compute), R where it does
     not; gathering likewise beside the forward of the first microbatch. Neither hides while other axes use
-    the same link. Of what is hidden, the share ``interference`` is felt.
+    the same link. What runs beside compute takes the share ``interference`` of it: that much shows at least.
 
     >>> ones = dict.fromkeys(Stages.__slots__, 1.0)
     >>> some = Stages(**ones | {"reduce_layer": 3.0, "interference": 0.0} | {
@@ -170,6 +170,7 @@ def tail_floor(stages: Stages, layers: Array) -> Array:
 
 def _exposed(stages: Stages, traffic: Array, window: Array, hides: Array, bucket: Array) -> Array:
     left = np.minimum(np.maximum((traffic - window) / stages.chunks, bucket), traffic)
-    felt = left + stages.interference * (traffic - left)
+    alone = np.minimum(bucket, traffic)
+    felt = np.maximum(left, alone + stages.interference * (traffic - alone))
     exposed: Array = np.where(hides > 0, felt, traffic)
     return exposed

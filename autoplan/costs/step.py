@@ -15,13 +15,14 @@ from functools import partial
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates, column
+from autoplan.costs.beside import beside_seconds
 from autoplan.costs.block import block_times, tensor_group, tensor_seconds
 from autoplan.costs.collectives import collective_seconds, point_to_point_seconds
 from autoplan.costs.footprint import Footprint, footprint_of
 from autoplan.costs.machine import Machine
 from autoplan.costs.mesh import stage_distance
 from autoplan.costs.once import once_a_step
-from autoplan.costs.operations import beside_seconds, gemm_seconds, stream_seconds
+from autoplan.costs.operations import gemm_seconds, stream_seconds
 from autoplan.costs.scope import scope_of, tokens_of
 from autoplan.costs.stage import Stages
 from autoplan.costs.stage_context import Ranks, StageContext, scattered_seconds
@@ -86,7 +87,7 @@ def _times(context: StageContext) -> dict[str, Array]:
     others_back = column(block.tensor_backward + block.context_backward + block.exchange)
     wire_forward, wire_backward = context.contended * others, context.contended * others_back
     forward, backward = column(block.forward) + others, column(block.backward) + others_back
-    beside = partial(beside_seconds, interference=context.machine.overlap.interference)
+    beside = partial(beside_seconds, group=data.shard, machine=context.machine)
     # ZeRO-3 gathers the next layer and reduces the last one while this one computes.
     traffic = gather + reduce
     paced = wire_backward + beside(backward - wire_backward, traffic)

@@ -184,7 +184,10 @@ class OverlapPolicy(Frozen):
     gradient_reduce: bool = Field(description="gradient reduction runs during backward")
     parameter_gather: bool = Field(description="parameters are gathered during forward")
     interference: SourcedShare = Field(
-        description="share of communication hidden beside compute that slows the compute"
+        description="share of compute that communication beside it takes, at the rate of a node's fabric"
+    )
+    waits: bool = Field(
+        default=False, description="a layer waits for its gather and its reduction: nothing runs beside them"
     )
     pipeline: bool = Field(description="stage boundaries are sent while the next microbatch computes")
     boundary_split: bool = Field(
@@ -295,6 +298,7 @@ class PrecisionPolicy(Frozen):
     """What is different at one precision; what is left out stays as `memory` says."""
 
     parameter_bytes: int | None = Field(default=None, ge=0, le=8, description="see memory.parameter_bytes")
+    gathered_bytes: int | None = Field(default=None, ge=1, le=8, description="see memory.gathered_bytes")
     gradient_bytes: int | None = Field(default=None, ge=1, le=8, description="see memory.gradient_bytes")
     gradient_copy_bytes: int | None = Field(
         default=None, ge=0, le=8, description="see memory.gradient_copy_bytes"
