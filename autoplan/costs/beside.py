@@ -8,41 +8,63 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from autoplan.costs.arrays import Array
-from autoplan.costs.collectives import Group, rate_share
-from autoplan.costs.machine import Machine
+from autoplan.costs.collectives import Group, Operation, collective_seconds, rate_share
+from autoplan.costs.machine import Links, Machine
 
-__all__ = ["beside_seconds", "felt_share"]
+__all__ = ["Flow", "beside_seconds", "flow_of"]
 
 
-def felt_share(group: Group, machine: Machine) -> Array:
-    """Return the share of a device's compute that traffic of ``group`` takes while it flows [1]: i r.
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Traffic: its seconds N, and what compute beside it feels of them where i is 1, r N."""
+
+    seconds: Array
+    felt: Array
+
+    def __add__(self, other: Flow) -> Flow:
+        """Return one after the other."""
+        return Flow(self.seconds + other.seconds, self.felt + other.felt)
+
+    def scaled(self, times: Array | float) -> Flow:
+        """Return so many of it."""
+        return Flow(times * self.seconds, times * self.felt)
+
+    @property
+    def share(self) -> Array:
+        """The mean r; 1 where nothing flows."""
+        share: Array = np.where(
+            self.seconds > 0, self.felt / np.where(self.seconds > 0, self.seconds, 1.0), 1.0
+        )
+        return share
+
+
+def flow_of(operation: Operation, size: Array, group: Group, links: Links) -> Flow:
+    """Return one collective on a full tensor of ``size`` bytes [s].
 
     Collectives copy with multiprocessors and memory bandwidth of the kernels that they run beside, in
-    proportion to the bytes that pass: i of them at the rate of a node's fabric, less where a network paces
-    them.
+    proportion to the bytes that pass: most at the rate of a node's fabric, less where a network paces them.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.machine import machine_of
-    >>> machine = machine_of(load_job("llama3-70b-64x-h100"))
-    >>> machine = replace(machine, overlap=replace(machine.overlap, interference=0.5), links=replace(
-    ...     machine.links, fabric_bandwidth=400e9, network_bandwidth=40e9))
-    >>> eight, one = Group(np.array(64.0), np.array(1.0)), Group(np.array(8.0), np.array(8.0))
-    >>> [float(felt_share(group, machine)) for group in (eight, one)]  # 8 x 40 of 400 GB/s, and 40
-    [0.4, 0.05]
+    >>> links = Links(8, 400e9, 400e9, False, 0.0, 40e9, 0.0, 0.0, ())
+    >>> groups = Group(np.array([64.0, 8.0]), np.array([1.0, 8.0]))  # eight devices of a node, and one
+    >>> flow = flow_of("all_gather", np.array([64 / 63 * 320e9, 8 / 7 * 40e9]), groups, links)
+    >>> flow.seconds.round(9).tolist(), flow.felt.round(9).tolist()  # at 8 x 40 of 400 GB/s, and at 40
+    ([1.0, 1.0], [0.8, 0.1])
 
     Leaves out: which kernels and which collectives meet; channels of rings that carry little.
-    Source: the share is fitted to the runs of benchmarks/accuracy, as the stack's file says.
+    Source: as of ``collective_seconds``; that the bytes count is read from the runs of benchmarks/accuracy,
+    where a layer of 405B with one device of each node in its rings hides its traffic and feels little.
     """
-    share: Array = machine.overlap.interference * rate_share(group, machine.links)
-    return share
+    seconds = collective_seconds(operation, size, group, links)
+    return Flow(seconds, rate_share(group, links) * seconds)
 
 
-def beside_seconds(compute: Array, traffic: Array, group: Group, machine: Machine) -> Array:
-    """Return the time of compute with traffic of ``group`` beside it [s]: max(N, C + i r N).
+def beside_seconds(compute: Array, traffic: Flow, machine: Machine) -> Array:
+    """Return the time of compute with traffic beside it [s]: max(N, C + i r N).
 
     While traffic flows, compute goes on at 1 - i r of its speed: if it ends first, at C / (1 - i r) <= N, the
     traffic counts; else it has i r N left to do. In a stack that waits for its traffic it is C + N.
@@ -52,14 +74,16 @@ def beside_seconds(compute: Array, traffic: Array, group: Group, machine: Machin
     >>> from autoplan.costs.machine import machine_of
     >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> machine = replace(machine, overlap=replace(machine.overlap, interference=0.25))
-    >>> eight = Group(np.array(8.0), np.array(1.0))  # a node, whose fabric sets the pace
-    >>> beside_seconds(np.array([3.0, 3.0]), np.array([2.0, 8.0]), eight, machine).tolist()  # 3 + 2 / 4; 8
+    >>> flow = Flow(np.array([2.0, 8.0]), np.array([2.0, 8.0]))  # in a node, whose fabric sets the pace
+    >>> beside_seconds(np.array([3.0, 3.0]), flow, machine).tolist()  # 3 + 2 / 4; 8
     [3.5, 8.0]
 
     Leaves out: what compute takes from the traffic.
-    Source: as of ``felt_share``; the form is that of two flows of which one slows the other.
+    Source: two flows of which one slows the other; the share i is fitted to the runs of benchmarks/accuracy,
+    as the stack's file says.
     """
     if machine.overlap.waits:
-        return compute + traffic
-    together: Array = np.maximum(traffic, compute + felt_share(group, machine) * traffic)
+        return compute + traffic.seconds
+    felt = machine.overlap.interference * traffic.felt
+    together: Array = np.maximum(traffic.seconds, compute + felt)
     return together

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates, flag
-from autoplan.costs.beside import beside_seconds
-from autoplan.costs.collectives import Group, collective_seconds, ring_step_seconds
+from autoplan.costs.beside import Flow, beside_seconds
+from autoplan.costs.collectives import Group, collective_seconds, rate_share, ring_step_seconds
 from autoplan.costs.latent import head_widths
 from autoplan.costs.machine import Machine, Rate
 from autoplan.costs.mesh import context_group
@@ -228,7 +228,8 @@ def _all_to_all(size: Array, group: Group, machine: Machine) -> Array:
 
 def _beside(kernel: Array, transfer: Array, group: Group, machine: Machine) -> Array:
     """Return what a transfer of ``group`` adds to the kernel that it runs beside."""
-    return beside_seconds(kernel, transfer, group, machine) - kernel
+    flow = Flow(transfer, rate_share(group, machine.links) * transfer)
+    return beside_seconds(kernel, flow, machine) - kernel
 
 
 def context_buffer_bytes(job: Job, candidates: Candidates, element_bytes: float) -> Array:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.arrays import Array, column, flag
-from autoplan.costs.beside import felt_share
+from autoplan.costs.beside import flow_of
 from autoplan.costs.collectives import collective_seconds
 from autoplan.costs.operations import stream_seconds
 from autoplan.costs.optimizers import state_bytes
-from autoplan.costs.stage_context import Ranks, StageContext, scattered_seconds
+from autoplan.costs.stage_context import Ranks, StageContext, scattered
 from autoplan.costs.weights import Part
 
 __all__ = ["once_a_step"]
@@ -24,12 +24,16 @@ __all__ = ["once_a_step"]
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """Seconds of a bucket's reduction and gathering, and of one parameter's, shape [C, 1]."""
+    """Seconds of a bucket's reduction and gathering, and of one parameter's, shape [C, 1].
+
+    ``share`` is the rate of the reduction as one of the fabric's.
+    """
 
     bucket_reduce: Array
     bucket_gather: Array
     reduce: Array
     gather: Array
+    share: Array
 
 
 def _reduction(context: StageContext, parameters: Array, ranks: Ranks) -> _Reduction:
@@ -40,24 +44,24 @@ def _reduction(context: StageContext, parameters: Array, ranks: Ranks) -> _Reduc
     whole = not policy.overlap.gradient_reduce
     bucket = per_stage if whole else np.minimum(per_stage, policy.overlap.bucket.value / 4)
     wire, copy = policy.overlap.gradient_bytes, policy.memory.gathered_bytes
-    reduced = collective_seconds("all_reduce", wire * bucket, ranks.everyone, links)
-    scattered = scattered_seconds(context, wire * bucket, ranks)
+    reduced = flow_of("all_reduce", wire * bucket, ranks.everyone, links)
+    parted = scattered(context, wire * bucket, ranks)
     gathered = collective_seconds("all_gather", copy * bucket, ranks.shard, links)
     zero = column(c.zero)
     each = 2 if not policy.rules.accumulates_locally else 3
-    reduce_bucket = np.where(zero == 0, reduced, np.where(zero < each, scattered, 0.0))
+    reduce_bucket = np.where(zero == 0, reduced.seconds, np.where(zero < each, parted.seconds, 0.0))
     gather_bucket = np.where(
         (zero == 1) | ((zero == 2) & (policy.memory.parameters_sharded_from > 2)), gathered, 0.0
     )
-    return _Reduction(reduce_bucket, gather_bucket, reduce_bucket / bucket, gather_bucket / bucket)
+    share = np.where(zero == 0, reduced.share, parted.share)
+    return _Reduction(reduce_bucket, gather_bucket, reduce_bucket / bucket, gather_bucket / bucket, share)
 
 
 def once_a_step(context: StageContext) -> dict[str, Array]:
     """Return what happens once a step [s], by the names of ``Stages``: reduction, gathering, the optimizer.
 
     >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.beside import felt_share
-    from autoplan.costs.arrays import Candidates
+    >>> from autoplan.costs.arrays import Candidates
     >>> from autoplan.costs.machine import machine_of
     >>> from autoplan.costs.scope import scope_of
     >>> from autoplan.schema.layout import parse_layout
@@ -93,7 +97,7 @@ def once_a_step(context: StageContext) -> dict[str, Array]:
         "bucket_gather": hidden * bucket_gather,
         "hides_reduce": one * float(overlap.gradient_reduce),
         "hides_gather": one * float(overlap.parameter_gather),
-        "interference": one * felt_share(context.data.shard, context.machine),
+        "interference": one * overlap.interference * data.share,
         "chunks": column(context.candidates.vpp),
         "optimizer_fixed": _update_seconds(context, weights.embedding) * context.trained_fixed,
         "optimizer_layer": _update_seconds(context, weights.layer) * context.trained_layer,

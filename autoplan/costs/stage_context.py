@@ -12,14 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates, flag
-from autoplan.costs.collectives import Group, collective_seconds
+from autoplan.costs.beside import Flow, flow_of
+from autoplan.costs.collectives import Group
 from autoplan.costs.experts import expert_group
 from autoplan.costs.machine import Machine
 from autoplan.costs.mesh import data_group, replica_group, shard_group
 from autoplan.costs.scope import Scope
 from autoplan.schema.job import Job
 
-__all__ = ["Ranks", "StageContext", "scattered_seconds"]
+__all__ = ["Ranks", "StageContext", "scattered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +130,8 @@ class StageContext:
         return outside
 
 
-def scattered_seconds(context: StageContext, size: Array, ranks: Ranks) -> Array:
-    """Return the seconds to reduce ``size`` bytes of gradients to what each rank keeps, shape as ``size``.
+def scattered(context: StageContext, size: Array, ranks: Ranks) -> Flow:
+    """Return how ``size`` bytes of gradients are reduced to what each rank keeps [s], shape as ``size``.
 
     A reduce-scatter among the ranks that share state, and an all-reduce of its result over copies; an
     all-reduce over everyone in a stack that reduces gradients whole.
@@ -139,10 +140,11 @@ def scattered_seconds(context: StageContext, size: Array, ranks: Ranks) -> Array
     >>> from autoplan.costs.machine import machine_of
     >>> from autoplan.costs.scope import scope_of
     >>> from autoplan.schema.layout import parse_layout
+    >>> from autoplan.costs.collectives import collective_seconds
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
     >>> context, size = StageContext(scope_of(job, one), machine_of(job)), np.full((1, 1), 2.0**26)
     >>> inside = collective_seconds("reduce_scatter", size, context.data.shard, context.machine.links)
-    >>> bool(scattered_seconds(context, size, context.data) == inside)  # no copies
+    >>> bool(scattered(context, size, context.data).seconds == inside)  # no copies
     True
 
     Leaves out: buckets that are not full.
@@ -150,6 +152,6 @@ def scattered_seconds(context: StageContext, size: Array, ranks: Ranks) -> Array
     """
     links, group = context.machine.links, ranks.shard
     if context.job.stack.overlap.reduces_whole:
-        return collective_seconds("all_reduce", size, ranks.everyone, links)
-    inside = collective_seconds("reduce_scatter", size, group, links)
-    return inside + collective_seconds("all_reduce", size / group.ranks, ranks.copies, links)
+        return flow_of("all_reduce", size, ranks.everyone, links)
+    inside = flow_of("reduce_scatter", size, group, links)
+    return inside + flow_of("all_reduce", size / group.ranks, ranks.copies, links)

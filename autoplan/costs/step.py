@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates, column
-from autoplan.costs.beside import beside_seconds
+from autoplan.costs.beside import Flow, beside_seconds, flow_of
 from autoplan.costs.block import block_times, tensor_group, tensor_seconds
 from autoplan.costs.collectives import collective_seconds, point_to_point_seconds
 from autoplan.costs.footprint import Footprint, footprint_of
@@ -25,7 +25,7 @@ from autoplan.costs.once import once_a_step
 from autoplan.costs.operations import gemm_seconds, stream_seconds
 from autoplan.costs.scope import scope_of, tokens_of
 from autoplan.costs.stage import Stages
-from autoplan.costs.stage_context import Ranks, StageContext, scattered_seconds
+from autoplan.costs.stage_context import Ranks, StageContext, scattered
 from autoplan.costs.traffic import Calls, loss_bytes, tensor_calls
 from autoplan.costs.weights import padded_vocabulary
 from autoplan.schema.job import Job
@@ -87,7 +87,7 @@ def _times(context: StageContext) -> dict[str, Array]:
     others_back = column(block.tensor_backward + block.context_backward + block.exchange)
     wire_forward, wire_backward = context.contended * others, context.contended * others_back
     forward, backward = column(block.forward) + others, column(block.backward) + others_back
-    beside = partial(beside_seconds, group=data.shard, machine=context.machine)
+    beside = partial(beside_seconds, machine=context.machine)
     # ZeRO-3 gathers the next layer and reduces the last one while this one computes.
     traffic = gather + reduce
     paced = wire_backward + beside(backward - wire_backward, traffic)
@@ -130,8 +130,8 @@ def _outside_tensor(context: StageContext) -> tuple[Array, Array]:
 
 def _microbatch_traffic(
     context: StageContext, parameters: Array, trained: Array, ranks: Ranks
-) -> tuple[Array, Array]:
-    """Return seconds to gather ``parameters`` and to reduce gradients of ``trained`` in each microbatch.
+) -> tuple[Flow, Flow]:
+    """Return how ``parameters`` are gathered, and gradients of ``trained`` reduced, in each microbatch.
 
     ZeRO-3 gathers forward and again backward, and reduces, every microbatch; ZeRO-2 reduces every
     microbatch unless the stack accumulates locally.
@@ -143,12 +143,13 @@ def _microbatch_traffic(
     # Each message pays the latency of its ring again.
     messages = policy.overlap.messages
     copy = policy.memory.gathered_bytes * parameters / messages
-    gather = messages * collective_seconds("all_gather", copy, ranks.shard, links)
+    gather = flow_of("all_gather", copy, ranks.shard, links)
     if policy.overlap.gathers_into_lists:
-        gather = gather + messages * context.machine.host_launch * ranks.shard.ranks
+        listed = context.machine.host_launch * ranks.shard.ranks
+        gather = gather + Flow(listed, listed)
     wire = policy.overlap.gradient_bytes * trained / messages
-    reduce = messages * scattered_seconds(context, wire, ranks)
-    return zero3 * gather, each * reduce
+    reduce = scattered(context, wire, ranks)
+    return gather.scaled(messages * zero3), reduce.scaled(messages * each)
 
 
 def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:

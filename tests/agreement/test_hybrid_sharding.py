@@ -54,15 +54,19 @@ def test_a_copy_in_each_node_takes_the_memory_of_a_nodes_share():
 
 
 def test_gathers_stay_in_the_node_and_copies_add_their_shares():
-    """A layer is scattered over the fabric, and an eighth of it reduced over the network."""
+    """A layer is scattered over the fabric, and an eighth of it reduced over the network.
+
+    Of a whole layer's compute each takes what its bytes take at the rate of the fabric.
+    """
     job = many_nodes(64, tokens=65536)
     both = [Candidates.of([laid_out(job, f"dp=64,zero=2{text}")]) for text in (",shard=8", "")]
     inside, across, whole = shard_group(both[0]), replica_group(both[0]), shard_group(both[1])
     policy, links = job.stack.overlap, machine_of(job).links
     size = policy.gradient_bytes * scope_of(job, both[0]).weights.layer.trained
+    alone = 8 * links.network_bandwidth / links.fabric_bandwidth  # of a node's fabric, eight of the network
     copied = collective_seconds("reduce_scatter", size, inside, links)
-    copied = copied + collective_seconds("all_reduce", size / 8, across, links)
-    shared = collective_seconds("reduce_scatter", size, whole, links)
+    copied = copied + alone / 8 * collective_seconds("all_reduce", size / 8, across, links)
+    shared = alone * collective_seconds("reduce_scatter", size, whole, links)
     times = [float(price_stages(job, c, machine_of(job)).backward_layer[0, 0]) for c in both]
 
     assert (inside.ranks.tolist(), inside.stride.tolist()) == ([[8.0]], [[1.0]])
