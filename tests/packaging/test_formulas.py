@@ -16,6 +16,8 @@ EXEMPT = frozenset({"autoplan.costs", "autoplan.costs.arrays", "autoplan.costs.t
 #: Methods that only read, select or add up what their class holds; the sentence they have is enough.
 READINGS = frozenset(
     {
+        "Flow.scaled",
+        "Flow.share",
         "Footprint.take",
         "LayerParameters.attention",
         "LayerParameters.expert_parallel",
