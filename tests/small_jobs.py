@@ -12,6 +12,7 @@ from autoplan.plans import broken_rules
 from autoplan.schema.job import Cluster, Job, Limits, SearchSpec, Workload
 from autoplan.schema.layout import Layout, even_stages
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.stack import StackSpec
 
 NODES = ("dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb")
 STACKS = ("analytic", "megatron-core", "megatron-lm", "fsdp2", "ddp", "megatron-deepspeed")
@@ -59,6 +60,18 @@ def with_limit(job: Job, needed: list[float], share: float) -> Job:
     return replace(job, limits=Limits(peak_memory=limit))
 
 
+def with_zero_bubble(software: StackSpec) -> StackSpec:
+    """Return a stack that has the zero-bubble schedule beside its own."""
+    schedules = tuple(dict.fromkeys([*software.rules.schedules, "zero-bubble"]))
+    rules = software.rules.model_copy(update={"schedules": schedules})
+    return software.model_copy(update={"rules": rules})
+
+
+def zero_bubble(job: Job) -> list[tuple[str, int]]:
+    """Return the zero-bubble schedule where the stack of ``job`` has it."""
+    return [("zero-bubble", 1)] if "zero-bubble" in job.stack.rules.schedules else []
+
+
 def choices(job: Job) -> Iterator[Layout]:
     """Yield the first layout of every choice of degrees, microbatch, ZeRO stage and schedule."""
     n, batch, layers = job.cluster.devices, job.workload.global_batch_size, job.model.layers
@@ -67,7 +80,7 @@ def choices(job: Job) -> Iterator[Layout]:
             continue
         dp = n // tp // pp // cp
         sizes = [b for b in range(1, batch + 1) if batch % (dp * b) == 0] or [1]
-        schedules = [("1f1b", 1)] if pp == 1 else [("1f1b", 1), ("gpipe", 1)]
+        schedules = [("1f1b", 1)] if pp == 1 else [("1f1b", 1), ("gpipe", 1), *zero_bubble(job)]
         if pp > 1:
             virtual = (v for v in range(2, layers + 1) if layers % v == 0 and v * pp <= layers)
             schedules += [("interleaved", v) for v in virtual]

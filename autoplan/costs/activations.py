@@ -30,7 +30,9 @@ __all__ = [
     "Saved",
     "dropout_masks",
     "element_bytes",
+    "input_bytes",
     "logit_columns",
+    "product_input",
     "saved_bytes_per_token",
     "sequence_split",
 ]
@@ -139,10 +141,10 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
         none=none,
         selective=np.minimum(selective, none),
         full=np.minimum(full, none),
-        mlp=mlp + _product_input(job, e, t, whole),
+        mlp=mlp + product_input(job, e, t, whole),
         entry=e * job.model.hidden_size / whole,
         embedding_mask=dropout_masks(job) * job.model.hidden_size / whole,
-        head_inputs=_product_input(job, e, t, whole) + _norm_copies(job, e, whole, norms=1),
+        head_inputs=product_input(job, e, t, whole) + _norm_copies(job, e, whole, norms=1),
     )
 
 
@@ -167,16 +169,31 @@ def _norm_copies(job: Job, e: float, whole: Array, *, norms: int) -> Array:
     return norms * (statistics + copies) / whole
 
 
-def _product_input(job: Job, e: float, t: Array, whole: Array) -> Array:
-    """The input of a column-parallel product: split, or gathered and kept so."""
+def product_input(job: Job, e: float, t: Array, whole: Array) -> Array:
+    """Return what a column-parallel product keeps of its input for a token [byte]: split, or gathered.
+
+    >>> from autoplan.catalog import load_job
+    >>> one, eight = np.ones(1), np.full(1, 8.0)
+    >>> [float(product_input(load_job("llama3-8b-8x-a100"), 2.0, eight, x)[0]) for x in (one, eight)]
+    [8192.0, 1024.0]
+
+    Leaves out: nothing. Source: as of ``saved_bytes_per_token``.
+    """
     kept_whole = job.stack.block.gathered_inputs_kept
-    width = _input_bytes(job, e) * job.model.hidden_size
+    width = input_bytes(job, e) * job.model.hidden_size
     split = np.where(whole > 1, 1.0 if kept_whole else t, 1.0)
     return width / split
 
 
-def _input_bytes(job: Job, e: float) -> float:
-    """Bytes of an element that a product keeps of its input: one where products are in fp8."""
+def input_bytes(job: Job, e: float) -> float:
+    """Return the bytes of an element that a product keeps of its input: one where products are in fp8.
+
+    >>> from autoplan.catalog import load_job
+    >>> input_bytes(load_job("llama3-8b-8x-a100"), 2.0)  # bf16
+    2.0
+
+    Leaves out: scales of blocks. Source: as of ``saved_bytes_per_token``.
+    """
     return 1.0 if job.precision == "fp8" else e
 
 
@@ -186,7 +203,7 @@ def _outside(job: Job, e: float, t: Array, whole: Array) -> Array:
     norms = 4 if model.post_norms else 2
     shared = 1 if model.parallel_block and model.shared_block_norm else 2
     local = (norms * e + 2.0 * dropout_masks(job)) * model.hidden_size / whole
-    return local + _norm_copies(job, e, whole, norms=norms) + shared * _product_input(job, e, t, whole)
+    return local + _norm_copies(job, e, whole, norms=norms) + shared * product_input(job, e, t, whole)
 
 
 def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
@@ -226,7 +243,7 @@ def _core_attention(job: Job, e: float, t: Array) -> Array:
 def _mlp(job: Job, candidates: Candidates, e: float) -> Array:
     """The MLP's inner tensors; those of experts, and their rows in and out, by their share of layers."""
     model, t = job.model, candidates.tp.astype(np.float64)
-    last = _input_bytes(job, e)
+    last = input_bytes(job, e)
     up = (2 if job.stack.block.fused_activation else 3) if model.gated else 1
     adapted = 3 * e * job.adapters.rank if job.adapters and job.adapters.targets == "all" else 0.0
     inner = e * up + last

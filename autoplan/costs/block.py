@@ -31,13 +31,21 @@ from autoplan.costs.latent import head_widths, latent_products
 from autoplan.costs.machine import Machine
 from autoplan.costs.operations import Product, gemm_seconds, stream_seconds
 from autoplan.costs.parameters import expert_share
+from autoplan.costs.pipeline import weights_apart
 from autoplan.costs.scope import tokens_of
 from autoplan.costs.traffic import OPERATIONS, Calls, tensor_calls
 from autoplan.costs.weights import weights_of
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["BlockTimes", "block_times", "mean_keys", "tensor_group", "tensor_seconds"]
+__all__ = [
+    "BlockTimes",
+    "block_times",
+    "mean_keys",
+    "regather_seconds",
+    "tensor_group",
+    "tensor_seconds",
+]
 
 #: Kernels of backward over those of forward: a product has two gradients, most others one.
 _BACKWARD_KERNELS = 2
@@ -47,19 +55,23 @@ _BACKWARD_KERNELS = 2
 class BlockTimes:
     """Seconds of one layer and one microbatch, arrays of shape [C].
 
+    ``weight`` is the part of ``backward`` that weight gradients take;
     ``selective`` and ``full`` are compute done again in backward under each recompute mode;
     ``tensor_forward``, ``tensor_backward`` and ``tensor_full`` the tensor-parallel collectives of
-    forward, backward and of a forward done again, ``context_*`` what is exposed of the context axis.
+    forward, backward (``tensor_weight``: of that, what weight gradients wait for where they are done apart)
+    and of a forward done again, ``context_*`` what is exposed of the context axis.
     ``exchange`` sends rows to experts and back, in forward as in backward, and again in whole recompute
     (``exchange_selective``: in selective).
     """
 
     forward: Array
     backward: Array
+    weight: Array
     selective: Array
     full: Array
     tensor_forward: Array
     tensor_backward: Array
+    tensor_weight: Array
     tensor_full: Array
     context_forward: Array
     context_backward: Array
@@ -92,7 +104,8 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     products = _products(job, tokens, candidates)
     trained = _adapter_products(job, tokens, candidates) if job.adapters else products
     forward_gemm = _forward_seconds(products, machine)
-    backward_gemm = _input_seconds(products, machine) + _weight_seconds(trained, machine)
+    weight_gemm = _weight_seconds(trained, machine)
+    backward_gemm = _input_seconds(products, machine) + weight_gemm
     if job.adapters:
         forward_gemm = forward_gemm + _forward_seconds(trained, machine)
         backward_gemm = backward_gemm + _input_seconds(trained, machine)
@@ -102,24 +115,25 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     launches = (job.stack.block.kernels + expert_kernels(job, candidates)) * machine.host_launch
     forward, waits = _paced(forward_gemm + attention.forward + stream, attention.wait_forward, launches)
     accumulated = _accumulation_seconds(job, candidates, machine)
-    backward, waits_backward = _paced(
-        backward_gemm + attention.backward + stream_backward + accumulated,
-        attention.wait_backward,
-        _BACKWARD_KERNELS * launches,
-    )
+    computed = backward_gemm + attention.backward + stream_backward + accumulated
+    backward, waits_backward = _paced(computed, attention.wait_backward, _BACKWARD_KERNELS * launches)
     core = job.stack.block.selective == "attention"
     exchange = exchange_seconds(job, candidates, machine)
     if not core:
         # The products of experts are no plain ones: they are done again, and their rows sent again.
         stream = stream + _forward_seconds(expert_products(job, tokens, candidates), machine)
     calls = tensor_calls(job, candidates)
+    again = weights_apart(candidates) * regather_seconds(job, candidates, machine, calls.backward)
     return BlockTimes(
         forward=forward,
         backward=backward,
+        # A host that is too slow for one half of backward is too slow for the other.
+        weight=(weight_gemm + accumulated) / computed * backward,
         selective=attention.forward if core else stream,
         full=forward,
         tensor_forward=tensor_seconds(job, candidates, machine, calls.forward),
-        tensor_backward=_tensor_backward(job, candidates, machine, calls.backward),
+        tensor_backward=_tensor_backward(job, candidates, machine, calls.backward) + again,
+        tensor_weight=again,
         tensor_full=tensor_seconds(job, candidates, machine, calls.again),
         context_forward=waits,
         context_backward=waits_backward,
@@ -154,10 +168,11 @@ def _tensor_backward(job: Job, candidates: Candidates, machine: Machine, calls: 
     """Return what is exposed of the collectives of backward [s], shape [C].
 
     Where the stack does so, the gradient of a column-split product's input is reduced while the gradient of
-    its weight is computed.
+    its weight is computed; not where that is done apart.
     """
+    alone = tensor_seconds(job, candidates, machine, calls)
     if not machine.overlap.tensor_backward or job.adapters:
-        return tensor_seconds(job, candidates, machine, calls)
+        return alone
     none = np.zeros(len(candidates))
     gathers = replace(calls, reduce_scatter=none, all_reduce=none)
     reduces = replace(calls, all_gather=none, regathers=none)
@@ -165,7 +180,8 @@ def _tensor_backward(job: Job, candidates: Candidates, machine: Machine, calls: 
     reduced = tensor_seconds(job, candidates, machine, reduces)
     flow = Flow(reduced, rate_share(tensor_group(candidates), machine.links) * reduced)
     exposed = beside_seconds(computed, flow, machine) - computed
-    return tensor_seconds(job, candidates, machine, gathers) + exposed
+    hidden: Array = tensor_seconds(job, candidates, machine, gathers) + exposed
+    return np.where(weights_apart(candidates) > 0, alone, hidden)
 
 
 def _column_products(job: Job, candidates: Candidates) -> list[Product]:
@@ -325,10 +341,33 @@ def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     """
     if machine.overlap.everything:
         return np.zeros(len(candidates))
-    tokens = tokens_of(job, candidates)
-    size = machine.element_bytes * job.model.hidden_size * tokens
+    size = machine.element_bytes * job.model.hidden_size * tokens_of(job, candidates)
     group, links = tensor_group(candidates), machine.links
     seconds = np.zeros(len(candidates))
     for operation in OPERATIONS:
         seconds = seconds + getattr(calls, operation) * collective_seconds(operation, size, group, links)
     return seconds
+
+
+def regather_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:
+    """Return the time to gather again what weight gradients need, with nothing beside it, shape [C] [s].
+
+    Regathers times the time of one on e T h bytes: weight gradients done apart have no input gradient's
+    product to gather beside.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.machine import Links, machine_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> links = Links(8, 7 * 2.0**23, 7 * 2.0**23, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 8 MiB/s
+    >>> backward = tensor_calls(job, one).backward  # two gathers of 7/8 x 64 MiB
+    >>> regather_seconds(job, one, replace(machine_of(job), links=links), backward).tolist()
+    [2.0]
+
+    Leaves out: gathering for one weight gradient while another is computed.
+    Source: sail-sg/zero-bubble-pipeline-parallelism, megatron/core/zbpp_utils.py, WeightGradStore.pop.
+    """
+    none = np.zeros(len(candidates))
+    gathers = Calls(all_gather=calls.regathers, reduce_scatter=none, all_reduce=none, regathers=none)
+    return tensor_seconds(job, candidates, machine, gathers)

@@ -24,7 +24,8 @@ import numpy as np
 
 from autoplan.costs.arrays import Array, flag, taken
 from autoplan.costs.communicators import communicator_bytes
-from autoplan.costs.moments import Moment, Phase, moments_of
+from autoplan.costs.moment import Moment, Phase
+from autoplan.costs.moments import moments_of
 from autoplan.costs.residency import gradients_stand, residency_of
 from autoplan.costs.scope import Scope
 from autoplan.schema.job import Job

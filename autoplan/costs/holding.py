@@ -35,6 +35,7 @@ __all__ = ["chosen_of", "footprint_holding", "most_of", "moved_rooms", "price_ki
 _ADDED: Final = (
     "forward",
     "backward",
+    "weight",
     "wire_forward",
     "wire_backward",
     "reduce",

@@ -31,7 +31,10 @@ from autoplan.costs.footprint import (
 )
 from autoplan.costs.holding import chosen_of, footprint_holding, moved_rooms
 from autoplan.costs.kinds import Held, held_by, kinds_of
-from autoplan.costs.moments import Moment, moments_of
+from autoplan.costs.moment import Moment
+from autoplan.costs.moments import moments_of
+from autoplan.costs.owed import WEIGHTS
+from autoplan.costs.pipeline import weights_apart
 from autoplan.costs.residency import gradients_stand, host_bytes, residency_of
 from autoplan.costs.scope import Scope
 from autoplan.costs.weights import weights_of
@@ -161,10 +164,13 @@ def memory_predictions(scope: Scope, counts: Counts) -> list[MemoryPrediction]:
     moments = [_holding(same, held) for same in zip(*(moments_of(kind)[0] for kind in scopes), strict=True)]
     rooms = moved_rooms(footprints, held)
     tables = [_listed(_categories(scopes, held, footprint, moment, rooms)) for moment in moments]
-    host = _host(scopes, held)
-    rows = range(len(scope.candidates))
-    levels = _levels(footprint, counts)
-    return [_prediction(job, levels, moments, tables, counts, host, row) for row in rows]
+    host, apart = _host(scopes, held), weights_apart(scope.candidates).tolist()
+    levels, found = _levels(footprint, counts), []
+    for row, has_weights in enumerate(apart):
+        here = [i for i, moment in enumerate(moments) if has_weights or moment.name != WEIGHTS]
+        parts = [moments[i] for i in here], [tables[i] for i in here]
+        found.append(_prediction(job, levels, *parts, counts, host, row))
+    return found
 
 
 class _Level(NamedTuple):
@@ -204,6 +210,10 @@ def _holding(kinds: Sequence[Moment], held: Held) -> Moment:
     changed: dict[str, Any] = {}
     for name in ("activations", "logits"):
         changed[name] = chosen_of(neediest, [getattr(kind, name) for kind in kinds])
+    kept = [kind.activations_layer for kind in kinds]
+    last = changed["activations_layer"] = chosen_of(held.last, kept)
+    more = sum(n * x for n, x in zip(held.layers, kept, strict=True)) - total * last
+    changed["activations"] = changed["activations"] + more
     for name in ("gradients", "transient"):
         layers = [getattr(kind, f"{name}_layer") for kind in kinds]
         changed[f"{name}_layer"] = chosen_of(held.last, layers)
@@ -220,7 +230,7 @@ def _categories(
     layers, selective, full = kinds.counts
     kept = kept_bytes(footprint, layers, selective, full)
     transient = moment.transient_fixed + layers * moment.transient_layer
-    activations = moment.microbatches * kept + moment.activations
+    activations = moment.microbatches * kept + moment.activations + layers * moment.activations_layer
     if moment.phase == "last":
         transient = transient + recompute_room(footprint, layers, selective, full)
     if moment.phase == "next":

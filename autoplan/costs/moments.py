@@ -18,20 +18,22 @@ gradient on the wire, which is a layer's in the next-to-last and the output laye
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from autoplan.costs.activations import Saved, element_bytes, logit_columns, saved_bytes_per_token
 from autoplan.costs.arrays import Array, column, flag
-from autoplan.costs.pipeline import microbatches_in_flight
+from autoplan.costs.moment import Moment, Phase
+from autoplan.costs.owed import owing
+from autoplan.costs.pipeline import microbatches_in_flight, weights_apart
 from autoplan.costs.residency import gradients_stand, residency_of, update_bytes
 from autoplan.costs.scope import Scope
 from autoplan.costs.sharding import Gathered, gathered_of
 from autoplan.costs.working import fresh_bytes, fresh_kept, layer_working_bytes
 from autoplan.schema.layout import SCHEDULES
 
-__all__ = ["MOMENTS", "Kept", "Moment", "kept_of", "moments_of"]
+__all__ = ["MOMENTS", "Kept", "kept_of", "moments_of"]
 
 #: In order of time.
 MOMENTS: Final = (
@@ -48,39 +50,6 @@ MOMENTS: Final = (
 )
 
 _GPIPE = SCHEDULES.index("gpipe")
-
-#: When a moment is: before backward of the layers, in that of the last, of the one next to it, of the
-#: second, of the first and later, after it.
-Phase = Literal["before", "last", "next", "second", "late", "update"]
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """What is alive at one moment: ``*_fixed`` whatever the layers, ``*_layer`` for each of them.
-
-    ``microbatches`` counts those that keep K.
-    """
-
-    name: str
-    phase: Phase
-    microbatches: Array
-    gradients_fixed: Array
-    gradients_layer: Array
-    activations: Array
-    logits: Array
-    transient_fixed: Array
-    transient_layer: Array
-
-    @property
-    def fixed(self) -> Array:
-        """All that does not depend on layers [byte]."""
-        total: Array = self.gradients_fixed + self.activations + self.logits + self.transient_fixed
-        return total
-
-    @property
-    def layer(self) -> Array:
-        """All that each layer adds [byte], but for its part of K."""
-        return self.gradients_layer + self.transient_layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +157,8 @@ def moments_of(scope: Scope) -> tuple[tuple[Moment, ...], Kept]:
         zero=np.zeros((len(scope.candidates), scope.candidates.pp)),
     )
     moments = (*_before(stage), *_layers(stage), _embedding(stage), _update(stage))
+    if weights_apart(scope.candidates).any():
+        moments = owing(moments, scope, _head_fresh(stage))
     return moments, stage.kept
 
 

@@ -28,7 +28,7 @@ from autoplan.costs.memory import Counts, MemoryPrediction, StageMemory, memory_
 from autoplan.costs.parameters import active_parameters
 from autoplan.costs.pipeline import pipeline_seconds
 from autoplan.costs.scope import microbatches, scope_of
-from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail
+from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail, stage_weight
 from autoplan.costs.step import boundary_seconds
 from autoplan.costs.work import Work
 from autoplan.schema.job import Job
@@ -369,6 +369,7 @@ def _step(stages: Stages, counts: Counts, job: Job, candidates: Candidates) -> A
     backward = stage_backward(stages, counts.layers, counts.selective, counts.full)
     tail = stage_tail(stages, counts.layers, counts.selective, counts.full).total
     m, v = microbatches(job, candidates), candidates.vpp.astype(np.float64)
-    busy = pipeline_seconds(forward, backward, m, v, candidates.schedule)
+    weight = stage_weight(stages, counts.layers)
+    busy = pipeline_seconds(forward, backward, m, v, candidates.schedule, weight)
     seconds: Array = busy + tail.max(axis=-1)
     return seconds

@@ -3,6 +3,7 @@
 Notation (this file only)::
 
     l, s, f  layers of a stage; of these, recomputed selectively and whole              [1]
+    W        the part of B that weight gradients take, where they are done apart           [s]
     F, B     forward and backward of one microbatch: F_x, B_x outside layers, F_l, B_l
              of a layer, R_s, R_f what recompute of a layer adds                        [s]
     R, G     reduction of a step's gradients, gathering of its parameters               [s]
@@ -28,6 +29,7 @@ __all__ = [
     "stage_backward",
     "stage_forward",
     "stage_tail",
+    "stage_weight",
     "tail_floor",
 ]
 
@@ -46,6 +48,9 @@ class Stages:
     backward_layer: Array
     backward_selective: Array  # added by each layer recomputed selectively
     backward_full: Array  # added by each layer recomputed whole
+    weight_fixed: Array  # of backward: weight gradients, where they are done apart
+    weight_layer: Array
+    apart: Array  # 1 where they are
     outside_compute: Array  # of forward and backward outside layers: products and memory traffic
     outside_tensor: Array  # of the same: tensor-parallel collectives
     wire_forward_fixed: Array  # of forward: when others use the link that the data axis is on
@@ -104,6 +109,20 @@ def stage_backward(stages: Stages, layers: Array, selective: Array, full: Array)
     return seconds
 
 
+def stage_weight(stages: Stages, layers: Array) -> Array:
+    """Return the weight gradients of one microbatch that are done apart [s]: W = W_x + l W_l, a part of B.
+
+    >>> some = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | {"weight_layer": 2.0})
+    >>> stage_weight(some, 3)  # 1 + 3 x 2
+    7.0
+
+    Leaves out: nothing; where layers differ, ``holding`` puts that into W_x.
+    Source: a sum; its parts are in ``step``.
+    """
+    seconds: Array = stages.weight_fixed + layers * stages.weight_layer
+    return seconds
+
+
 @dataclass(frozen=True, slots=True)
 class TailParts:
     """What a stage does once a step after its last backward, in seconds."""
@@ -122,8 +141,9 @@ def stage_tail(stages: Stages, layers: Array, selective: Array, full: Array) -> 
 
     Exposed reduction is max((R - B)/v, R_bucket) where it runs beside the backward B of the last
     microbatch (of v chunks, all but the last are reduced while the others still compute), R where it does
-    not; gathering likewise beside the forward of the first microbatch. Neither hides while other axes use
-    the same link. What runs beside compute takes the share ``interference`` of it: that much shows at least.
+    not; where weight gradients are done apart, the last of them takes the place of B. Gathering likewise
+    beside the forward of the first microbatch. Neither hides while other axes use the same link. What runs
+    beside compute takes the share ``interference`` of it: that much shows at least.
 
     >>> ones = dict.fromkeys(Stages.__slots__, 1.0)
     >>> some = Stages(**ones | {"reduce_layer": 3.0, "interference": 0.0} | {
@@ -139,6 +159,7 @@ def stage_tail(stages: Stages, layers: Array, selective: Array, full: Array) -> 
     reduce = stages.reduce_fixed + layers * stages.reduce_layer
     gather = stages.gather_fixed + layers * stages.gather_layer
     backward = stage_backward(stages, layers, selective, full)
+    backward = np.where(stages.apart > 0, stage_weight(stages, layers), backward)
     backward = backward - stages.wire_backward_fixed - layers * stages.wire_backward_layer
     forward = stage_forward(stages, layers) - stages.wire_forward_fixed - layers * stages.wire_forward_layer
     exposed = _exposed(stages, reduce, backward, stages.hides_reduce, stages.bucket_reduce)

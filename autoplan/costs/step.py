@@ -16,13 +16,14 @@ import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates, column
 from autoplan.costs.beside import Flow, beside_seconds, flow_of
-from autoplan.costs.block import block_times, tensor_group, tensor_seconds
+from autoplan.costs.block import BlockTimes, block_times, regather_seconds, tensor_group, tensor_seconds
 from autoplan.costs.collectives import collective_seconds, point_to_point_seconds
 from autoplan.costs.footprint import Footprint, footprint_of
 from autoplan.costs.machine import Machine
 from autoplan.costs.mesh import stage_distance
 from autoplan.costs.once import once_a_step
 from autoplan.costs.operations import gemm_seconds, stream_seconds
+from autoplan.costs.pipeline import weights_apart
 from autoplan.costs.scope import scope_of, tokens_of
 from autoplan.costs.stage import Stages
 from autoplan.costs.stage_context import Ranks, StageContext, scattered
@@ -73,44 +74,76 @@ def _times(context: StageContext) -> dict[str, Array]:
         context, context.layer - experts, context.trained_layer - experts, data
     )
     if context.job.model.moe is not None:
-        apart = _microbatch_traffic(context, experts, experts, context.alike)
-        gather, reduce = gather + apart[0], reduce + apart[1]
-    gather_x, reduce_x = _microbatch_traffic(context, context.fixed, context.trained_fixed, data)
+        own = _microbatch_traffic(context, experts, experts, context.alike)
+        gather, reduce = gather + own[0], reduce + own[1]
+    return {**_outside_times(context), **_layer_times(context, block, gather, reduce)}
+
+
+def _outside_times(context: StageContext) -> dict[str, Array]:
+    """Return seconds of one microbatch outside of layers, those of the stage boundary among them."""
+    gather, reduce = _microbatch_traffic(context, context.fixed, context.trained_fixed, context.data)
     boundary = boundary_seconds(context.job, context.candidates, context.machine)
     embed, head = _embedding_seconds(context), _head_seconds(context)
-    tensor_forward, tensor_backward = _outside_tensor(context)
-    forward_x = context.first * embed.forward + context.last * head.forward + tensor_forward
-    backward_x = context.first * embed.backward + context.last * head.backward + tensor_backward
-    outside = context.first * embed.total + context.last * head.total
-    # While others use the fabric that the data axis is on, its messages wait.
-    others = column(block.tensor_forward + block.context_forward + block.exchange)
-    others_back = column(block.tensor_backward + block.context_backward + block.exchange)
-    wire_forward, wire_backward = context.contended * others, context.contended * others_back
-    forward, backward = column(block.forward) + others, column(block.backward) + others_back
+    tensor_forward, tensor_backward, tensor_weight = _outside_tensor(context)
+    forward = context.first * embed.forward + context.last * head.forward + tensor_forward
+    backward = context.first * embed.backward + context.last * head.backward + tensor_backward
     beside = partial(beside_seconds, machine=context.machine)
-    # ZeRO-3 gathers the next layer and reduces the last one while this one computes.
-    traffic = gather + reduce
-    paced = wire_backward + beside(backward - wire_backward, traffic)
-    selective = backward + column(block.selective + block.context_selective + block.exchange_selective)
-    full = backward + column(block.full + block.tensor_full + block.context_full + block.exchange)
+    apart = column(weights_apart(context.candidates))
+    # The embedding has no product, and its gradient comes with the input gradient.
+    behind = apart * context.last
+    weight = behind * head.weight + tensor_weight
+    later = beside(weight, reduce.scaled(behind))
     return {
-        "outside_compute": outside,
+        "apart": apart,
+        "outside_compute": context.first * embed.total + context.last * head.total,
         "outside_tensor": tensor_forward + tensor_backward,
-        "forward_fixed": beside(forward_x, gather_x) + boundary,
-        "forward_layer": wire_forward + beside(forward - wire_forward, gather),
-        "backward_fixed": beside(backward_x, gather_x + reduce_x) + boundary,
-        "backward_layer": paced,
-        "backward_selective": wire_backward + beside(selective - wire_backward, traffic) - paced,
-        "backward_full": wire_backward + beside(full - wire_backward, traffic) - paced,
+        "forward_fixed": beside(forward, gather) + boundary,
+        "backward_fixed": beside(backward - weight, gather + reduce.scaled(1.0 - behind)) + later + boundary,
+        "weight_fixed": later,
         "wire_forward_fixed": context.contended * tensor_forward,
-        "wire_forward_layer": wire_forward,
-        "wire_backward_fixed": context.contended * tensor_backward,
-        "wire_backward_layer": wire_backward,
+        "wire_backward_fixed": context.contended * np.where(apart > 0, tensor_weight, tensor_backward),
     }
 
 
-def _outside_tensor(context: StageContext) -> tuple[Array, Array]:
-    """Return tensor-parallel collectives of embedding, head and loss, forward and backward, [C, p] [s]."""
+def _layer_times(context: StageContext, block: BlockTimes, gather: Flow, reduce: Flow) -> dict[str, Array]:
+    """Return seconds of one layer and microbatch, beside what the data axis gathers and reduces for it."""
+    apart = column(weights_apart(context.candidates))
+    # While others use the fabric that the data axis is on, its messages wait.
+    others = column(block.tensor_forward + block.context_forward + block.exchange)
+    others_back = column(block.tensor_backward + block.context_backward + block.exchange)
+    wire_weight = context.contended * column(block.tensor_weight)
+    wire_forward, wire_backward = context.contended * others, context.contended * others_back - wire_weight
+    forward, backward = column(block.forward) + others, column(block.backward) + others_back
+    beside = partial(beside_seconds, machine=context.machine)
+    weight = apart * column(block.weight) + column(block.tensor_weight)
+    later = wire_weight + beside(weight - wire_weight, reduce.scaled(apart))
+    # ZeRO-3 gathers the next layer and reduces the last one while this one computes; where weight gradients
+    # are done apart, it reduces beside those.
+    traffic = gather + reduce.scaled(1.0 - apart)
+
+    def paced(work: Array) -> Array:
+        inner: Array = wire_backward + beside(work - weight - wire_backward, traffic)
+        return inner
+
+    selective = backward + column(block.selective + block.context_selective + block.exchange_selective)
+    full = backward + column(block.full + block.tensor_full + block.context_full + block.exchange)
+    return {
+        "forward_layer": wire_forward + beside(forward - wire_forward, gather),
+        "backward_layer": paced(backward) + later,
+        "backward_selective": paced(selective) - paced(backward),
+        "backward_full": paced(full) - paced(backward),
+        "weight_layer": later,
+        "wire_forward_layer": wire_forward,
+        # What reductions of a step run beside: the last backward, or weight gradients that come after it.
+        "wire_backward_layer": np.where(apart > 0, wire_weight, wire_backward),
+    }
+
+
+def _outside_tensor(context: StageContext) -> tuple[Array, Array, Array]:
+    """Return tensor-parallel collectives of embedding, head and loss, forward and backward, [C, p] [s].
+
+    Then, of backward, what the head's weight gradient waits for where it is done apart.
+    """
     job, c, machine = context.job, context.candidates, context.machine
     calls = tensor_calls(job, c)
 
@@ -119,13 +152,15 @@ def _outside_tensor(context: StageContext) -> tuple[Array, Array]:
 
     forward = context.first * seconds(calls.embedding_forward) + context.last * seconds(calls.head_forward)
     backward = context.first * seconds(calls.embedding_backward) + context.last * seconds(calls.head_backward)
+    again = weights_apart(c) * regather_seconds(job, c, machine, calls.head_backward)
+    weight = context.last * column(again)
     if machine.overlap.everything:
-        return forward, backward
+        return forward, backward + weight, weight
     group = tensor_group(c)
     reduced, gathered = (x[:, 0] for x in loss_bytes(context.scope))
     loss = collective_seconds("all_reduce", reduced, group, machine.links)
     loss = loss + collective_seconds("all_gather", gathered, group, machine.links)
-    return forward + context.last * column(loss), backward
+    return forward + context.last * column(loss), backward + weight, weight
 
 
 def _microbatch_traffic(
@@ -185,10 +220,11 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
 
 @dataclass(frozen=True, slots=True)
 class _Outside:
-    """Compute outside layers, seconds of one microbatch, shape [C, 1]."""
+    """Compute outside layers, seconds of one microbatch, shape [C, 1]; ``weight`` is a part of backward."""
 
     forward: Array
     backward: Array
+    weight: Array
 
     @property
     def total(self) -> Array:
@@ -201,7 +237,7 @@ def _embedding_seconds(context: StageContext) -> _Outside:
     machine = context.machine
     moved = 2.0 * machine.element_bytes * context.tokens * context.job.model.hidden_size
     seconds = column(stream_seconds(moved, machine, calls=2))
-    return _Outside(seconds, seconds)
+    return _Outside(seconds, seconds, np.zeros_like(seconds))
 
 
 def _head_seconds(context: StageContext) -> _Outside:
@@ -214,6 +250,7 @@ def _head_seconds(context: StageContext) -> _Outside:
     forward = gemm_seconds(context.tokens, v, wide, machine)
     forward += stream_seconds(_LOSS_FORWARD_BYTES * context.tokens * columns, machine, calls=4)
     backward = gemm_seconds(context.tokens, wide, v, machine)
-    backward += gemm_seconds(wide, v, context.tokens, machine)
+    weight = gemm_seconds(wide, v, context.tokens, machine)
+    backward += weight
     backward += stream_seconds(_LOSS_BACKWARD_BYTES * context.tokens * columns, machine, calls=3)
-    return _Outside(column(forward), column(backward))
+    return _Outside(column(forward), column(backward), column(weight))

@@ -10,6 +10,7 @@ Notation (this file only)::
     F^_s the largest F_l of l <= s; B^_s likewise                                  [s]
     S_s  from the first forward of stage s until it has done w_s + 1 chunks        [s]
     E_s  the same from the end backwards                                           [s]
+    W_s  weight gradient of one microbatch, where it is done apart from B_s        [s]
 
 A form is written once, for whatever can be added, multiplied by whole numbers and compared by the given
 ``largest``: arrays of candidates, ticks, paths of the solver's rows. It holds without time on the wire; each
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, product
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-__all__ = ["Amount", "Largest", "flushed", "in_turn", "pipeline_time"]
+__all__ = ["Amount", "Largest", "apart", "flushed", "in_turn", "pipeline_time"]
 
 
 class Amount(Protocol):
@@ -41,16 +42,28 @@ Largest: TypeAlias = Callable[[Sequence[X]], X]
 
 
 def pipeline_time(
-    forward: Sequence[X], backward: Sequence[X], m: int, v: int, largest: Largest[X], *, gpipe: bool
+    forward: Sequence[X],
+    backward: Sequence[X],
+    m: int,
+    v: int,
+    largest: Largest[X],
+    *,
+    gpipe: bool,
+    weight: Sequence[X] | None = None,
 ) -> X:
     """Return the time of a step from its first forward to its last backward; times are of one chunk.
+
+    Where ``weight`` gradients are done apart (zero-bubble), ``backward`` is the input gradient alone.
 
     >>> pipeline_time([1, 2], [2, 4], 8, 1, max, gpipe=False)
     51
 
-    Leaves out: what ``flushed`` and ``in_turn`` do.
-    Source: Huang et al. 2019, arXiv:1811.06965; Narayanan et al. 2021, arXiv:2104.04473.
+    Leaves out: what ``flushed``, ``in_turn`` and ``apart`` do.
+    Source: Huang et al. 2019, arXiv:1811.06965; Narayanan et al. 2021, arXiv:2104.04473; Qi et al. 2023,
+    arXiv:2401.10241.
     """
+    if weight is not None:
+        return apart(forward, backward, weight, m, largest)
     return flushed(forward, backward, m, largest) if gpipe else in_turn(forward, backward, m, v, largest)
 
 
@@ -188,3 +201,96 @@ def _round(
         if 0 <= between < chunks - 1 - wait:
             ways.append(_sum([*times, fills[s], between * both[s]]))
     return [largest(ways)] if ways else []
+
+
+def apart(forward: Sequence[X], backward: Sequence[X], weight: Sequence[X], m: int, largest: Largest[X]) -> X:
+    """Return the time under zero-bubble (ZB-H1): ``backward`` is the input gradient, ``weight`` the rest.
+
+    Stage s does its n-th weight gradient after its (n+s)-th backward: none after the first s, and s of them
+    at the end. In between, m - p times, it does F, B and W in turn, where a longest path stays on one stage:
+
+    T = max over s of D_s + (m - p - 1)(F_s + B_s + W_s) + W_s + H_s, D_s being the end of the stage's s-th
+    backward from 0 (``_turned``) and H_s the longest way on from its last but w_s forwards (``_onwards``);
+    for m = p, max over s of D_s + G_s (``_drained``).
+
+    >>> apart([1] * 4, [1] * 4, [1] * 4, 8, max), in_turn([1] * 4, [2] * 4, 8, 1, max)  # 8 x 3 + 3, and + 9
+    (27, 33)
+
+    Leaves out: time on the wire. It equals the simulation of ``schedule`` for all times.
+    Source: the order of Qi et al. 2023, arXiv:2401.10241, section 2.1; the form is ours.
+    """
+    p, each = len(forward), list(zip(forward, backward, weight, strict=True))
+    if p == 1:
+        alone: X = m * _sum(each[0])
+        return alone
+    turned = _turned(forward, backward, weight, m, largest)
+    if m < p:
+        return largest([turned[s] + min(m, s + 1) * weight[s] for s in range(p)])
+    drained = _drained(backward, weight, largest)
+    if m == p:
+        return largest([a + b for a, b in zip(turned, drained, strict=True)])
+    onwards = _onwards(forward, backward, drained, largest)
+    return largest([_sum([turned[s], (m - p - 1) * _sum(each[s]), weight[s], onwards[s]]) for s in range(p)])
+
+
+def _turned(
+    forward: Sequence[X], backward: Sequence[X], weight: Sequence[X], m: int, largest: Largest[X]
+) -> list[X]:
+    """Return when each stage s ends its s-th backward from 0; where m < p, its last.
+
+    Round k of a stage is its k-th backward and the forward before it, if there are any left. A forward needs
+    the one of the round before on the stage before; a backward that of its round on the stage behind.
+    """
+    p, longest = len(forward), _running(forward, largest)
+    there = list(accumulate(forward, operator.add))
+    sent = [there[s] + min(p - 1 - s, m - 1) * longest[s] for s in range(p)]
+    rounds = [_returned(dict(enumerate(sent)), backward, largest)]
+    ready = dict(enumerate(sent))
+    for k in range(1, min(m, p)):
+        before, sent_before = rounds[-1], ready
+        ready = {}
+        for s in range(k if m >= p else 0, p):
+            done = before[s] + weight[s] if k - 1 >= s else before[s]
+            if k <= m - p + s:
+                done = forward[s] + (largest([done, sent_before[s - 1]]) if s else done)
+            ready[s] = done
+        rounds.append(_returned(ready, backward, largest))
+    return [rounds[s if m >= p else m - 1][s] for s in range(p)]
+
+
+def _returned(ready: dict[int, X], backward: Sequence[X], largest: Largest[X]) -> dict[int, X]:
+    """Return when the backward of a round ends on each stage that is ``ready`` for it by itself."""
+    ends: dict[int, X] = {}
+    for s in sorted(ready, reverse=True):
+        start = largest([ready[s], ends[s + 1]]) if s + 1 in ends else ready[s]
+        ends[s] = start + backward[s]
+    return ends
+
+
+def _drained(backward: Sequence[X], weight: Sequence[X], largest: Largest[X]) -> list[X]:
+    """Return G_s, the longest way from the last forward of stage s, and its backward, to the end.
+
+    w_s backwards and weight gradients are left on it, which the slowest stage l <= s paces. The way ends with
+    the l + 1 weight gradients of stage l, or one of a stage before it.
+    """
+    ends = [weight[0]]
+    for s in range(1, len(weight)):
+        ends.append(largest([(s + 1) * weight[s], backward[s - 1] + ends[-1]]))
+    paces = [b + w for b, w in zip(backward, weight, strict=True)]
+
+    def way(s: int, slowest: int) -> X:
+        """Return the way from stage ``s`` that spends what it has of rounds on the ``slowest``."""
+        left: X = (len(weight) - 1 - s) * paces[slowest]
+        return _sum([left, *backward[slowest:s], ends[slowest]])
+
+    return [largest([way(s, slowest) for slowest in range(s + 1)]) for s in range(len(weight))]
+
+
+def _onwards(
+    forward: Sequence[X], backward: Sequence[X], drained: Sequence[X], largest: Largest[X]
+) -> list[X]:
+    """Return H_s = F_s + max(B_s + G_s, H_{s+1}): what a stage's last forward leads to."""
+    onwards: list[X] = []
+    for f, b, left in reversed(list(zip(forward, backward, drained, strict=True))):
+        onwards.append(f + largest([b + left, *onwards[-1:]]))
+    return onwards[::-1]

@@ -141,7 +141,7 @@ def _search_key(key: str) -> Callable[[Job, float | None], Iterator[Relaxed]]:
             "microbatch_size": _divisors(batch),
             "virtual_stages": _divisors(job.model.layers),
             "zero_stage": (0, 1, 2, 3),
-            "schedule": ("1f1b", "gpipe", "interleaved"),
+            "schedule": job.stack.rules.schedules,
         }
         if key in domains:
             yield from _wider(job, key, domains[key])

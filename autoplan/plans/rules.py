@@ -30,6 +30,7 @@ Mask = NDArray[np.bool_]
 T = TypeVar("T")
 
 _INTERLEAVED = SCHEDULES.index("interleaved")
+_ZERO_BUBBLE = SCHEDULES.index("zero-bubble")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,10 @@ def _job_rules(job: Job) -> Iterator[Rule]:
         "the interleaved schedule needs a pipeline and microbatches in multiples of pp",
         lambda c: (c.schedule != _INTERLEAVED) | ((c.pp > 1) & _divides(batch, c.dp * c.microbatch * c.pp)),
     )
+    if "zero-bubble" in job.stack.rules.schedules:
+        yield Rule(
+            "the zero-bubble schedule needs a pipeline", lambda c: (c.schedule != _ZERO_BUBBLE) | (c.pp > 1)
+        )
 
 
 def _stack_rules(job: Job) -> Iterator[Rule]:

@@ -15,7 +15,10 @@ A step takes at least
 - under 1F1B with m > p - s, U + (sum of t from s on) + (m - 1 - p + s) t_s: before its first backward stage s
   waits for the first microbatch to come back, after its last forward for the last one, and in between does
   the others;
-- under GPipe U + (m - 1)(max F + max B), which is the step.
+- under GPipe U + (m - 1)(max F + max B), which is the step;
+- under zero-bubble, whose weight gradients W come after the backward B that others wait for: the sum of F
+  before s, and m t_s; with m >= p, the sum of F and B of all stages, m t_s less what s does of it meanwhile
+  (p - s forwards, a backward), less the B before s.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +37,7 @@ from autoplan.costs.pipeline import pipeline_seconds
 from autoplan.costs.scope import microbatches
 from autoplan.proof.claims import Corner
 from autoplan.proof.own_rules import OwnRules
+from autoplan.proof.parts import First, Rest, nothing
 from autoplan.proof.prices import Rows, row_prices, rows_of
 from autoplan.proof.space import even_only
 from autoplan.schema.job import Job
@@ -87,6 +91,7 @@ class Listing:
     counts: Ints
     forward: Array
     backward: Array
+    weight: Array
     tail: Array
     memory: Array
     fits: NDArray[np.bool_]
@@ -99,9 +104,19 @@ class Listing:
         return self.candidates.pp
 
     @property
+    def held(self) -> list[tuple[int, int]]:
+        """The layers before a stage, and its own, for each number of layers."""
+        return list(zip(self.before[self.starts].tolist(), self.counts.tolist(), strict=True))
+
+    @property
     def gpipe(self) -> bool:
         """Whether the schedule is GPipe."""
         return SCHEDULES[self.schedule] == "gpipe"
+
+    @property
+    def apart(self) -> bool:
+        """Whether the schedule is zero-bubble."""
+        return SCHEDULES[self.schedule] == "zero-bubble"
 
     @property
     def each(self) -> int:
@@ -114,7 +129,7 @@ class Listing:
         one = candidates.take(np.array([position]))
         pp, v = one.pp, int(one.vpp[0])
         rows = rows_of(job, pp, v, int(one.checkpoint[0]))
-        forward, backward, tail, memory, fits = row_prices(job, one, machine, rows)
+        forward, backward, weight, tail, memory, fits = row_prices(job, one, machine, rows)
         starts, layers = rows.starts, rows.layers
         rules = OwnRules.of(job, one)
         mixes = {"layers": layers, "selective": rows.selective, "full": rows.full}
@@ -132,6 +147,7 @@ class Listing:
             counts=layers[starts],
             forward=forward,
             backward=backward,
+            weight=weight,
             tail=tail,
             memory=memory,
             fits=(fits > 0) & _allowed(job, rows, pp, v),
@@ -190,10 +206,11 @@ def _allowed(job: Job, rows: Rows, pp: int, v: int) -> NDArray[np.bool_]:
 def below(listing: Listing, corner: Corner) -> Outcome:
     """Return a layout of ``listing`` below ``corner``, if there is one: no way to one is passed over."""
     fits = listing.fits & listing.kept & (listing.memory <= corner.memory_bytes)
-    rest = _Rest.of(listing, _shortest(listing, fits))
+    rest = Rest.of(listing.held, listing.total, _shortest(listing, fits))
     if not rest.sums[0][listing.total] < np.inf:
         return Outcome(None, np.inf, 0)
-    ways = _Ways(listing, corner.step_seconds, [_menu(listing, fits[s], s) for s in range(listing.pp)], rest)
+    menus = [_menu(listing, fits[s], s) for s in range(listing.pp)]
+    ways = _Ways(listing, corner.step_seconds, menus, rest, _passing(listing, fits))
     try:
         return ways.first()
     except _TooManyError:
@@ -206,11 +223,14 @@ def reach(listing: Listing) -> Corner | None:
     No layout is below a corner that has less of either.
     """
     memory = np.where(listing.fits, listing.memory, np.inf)
-    least = _Rest.of(listing, np.minimum.reduceat(memory, listing.starts, axis=1)).slowest[0][listing.total]
+    least = Rest.of(listing.held, listing.total, np.minimum.reduceat(memory, listing.starts, axis=1)).slowest[
+        0
+    ][listing.total]
     if not least < np.inf:
         return None
-    rest = _Rest.of(listing, _shortest(listing, listing.fits))
-    return Corner(float(least), float(_Ways(listing, np.inf, [], rest).least()))
+    rest = Rest.of(listing.held, listing.total, _shortest(listing, listing.fits))
+    ways = _Ways(listing, np.inf, [], rest, _passing(listing, listing.fits))
+    return Corner(float(least), float(ways.least()))
 
 
 def _shortest(listing: Listing, fits: NDArray[np.bool_]) -> Array:
@@ -218,6 +238,15 @@ def _shortest(listing: Listing, fits: NDArray[np.bool_]) -> Array:
     backward = np.minimum.reduceat(np.where(fits, listing.backward, np.inf), listing.starts, axis=1)
     shortest: Array = listing.forward[:, listing.starts] + backward
     return shortest
+
+
+def _passing(listing: Listing, fits: NDArray[np.bool_]) -> Array:
+    """Return the least sum of F and B of the stages from s on with n layers, [p + 1, L + 1] [s]."""
+    if not listing.apart:
+        return np.zeros((listing.pp + 1, listing.total + 1))
+    without = np.where(fits, listing.backward - listing.weight, np.inf)
+    shortest = np.minimum.reduceat(listing.forward + without, listing.starts, axis=1)
+    return Rest.of(listing.held, listing.total, shortest).sums
 
 
 def _menu(listing: Listing, fits: NDArray[np.bool_], stage: int) -> Ints:
@@ -240,56 +269,6 @@ def _menu(listing: Listing, fits: NDArray[np.bool_], stage: int) -> Ints:
     return np.concatenate(kept) if kept else order
 
 
-@dataclass(frozen=True, slots=True)
-class _Rest:
-    """The least sum of t and the least slowest t of the stages from s on with n layers, [p + 1, L + 1]."""
-
-    sums: Array
-    slowest: Array
-
-    @staticmethod
-    def of(listing: Listing, both: Array) -> _Rest:
-        """Return the least of all ways to hold the layers; ``both`` is t by stage and number of layers."""
-        p, size = listing.pp, listing.total + 1
-        sums, slowest = np.full((p + 1, size), np.inf), np.full((p + 1, size), np.inf)
-        sums[p, 0] = slowest[p, 0] = 0.0
-        for s in reversed(range(p)):
-            befores = listing.before[listing.starts].tolist()
-            for time, held, before in zip(both[s].tolist(), listing.counts.tolist(), befores, strict=True):
-                if time < np.inf and held < size:
-                    # With so many layers before it, the stage and those behind hold the rest.
-                    left = slice(held, size) if before < 0 else slice(size - 1 - before, size - before)
-                    after = slice(left.start - held, left.stop - held)
-                    sums[s, left] = np.minimum(sums[s, left], time + sums[s + 1, after])
-                    least = np.maximum(time, slowest[s + 1, after])
-                    slowest[s, left] = np.minimum(slowest[s, left], least)
-        return _Rest(sums, slowest)
-
-
-@dataclass(slots=True)
-class _First:
-    """Partial layouts of the first stages: one row each."""
-
-    mixes: Ints  # [S, k]
-    held: Ints
-    total: Array  # sum of t so far
-    plain: Array  # the longest of the first kind of path, by the stages so far
-    turning: Array  # likewise of the second: (m - 1 - p + s) t_s - sum of t before s
-    forward: Array  # the longest forward and backward so far
-    backward: Array
-    tail: Array
-
-    def take(self, index: Any) -> _First:  # noqa: ANN401 - whatever numpy takes as an index
-        """Return the rows at ``index``."""
-        return _First(*(getattr(self, name)[index] for name in self.__slots__))
-
-
-def _nothing() -> _First:
-    """Return the beginning of every layout: no stage yet."""
-    zero, none = np.zeros(1), np.full(1, -np.inf)
-    return _First(np.zeros((1, 0), np.int64), np.zeros(1, np.int64), zero, zero, none, zero, zero, none)
-
-
 @dataclass(slots=True)
 class _Ways:
     """The ways to build a layout below ``most`` seconds."""
@@ -297,25 +276,26 @@ class _Ways:
     listing: Listing
     most: float
     menus: list[Ints]
-    rest: _Rest
+    rest: Rest
+    passing: Array
     listed: int = 0
 
     def least(self) -> float:
         """Return what no layout is below [s]."""
-        return float(self._least(_nothing(), 0)[0])
+        return float(self._least(nothing(), 0)[0])
 
     def first(self) -> Outcome:
         """Return the first layout found that takes less than ``most``, or none."""
         if not self.least() < self.most:
             return Outcome(None, np.inf, 0)
-        for found in self._complete(_nothing(), 0):
+        for found in self._complete(nothing(), 0):
             seconds = self._price(found)
             best = int(seconds.argmin())
             if seconds[best] < self.most:
                 return Outcome(self.listing.layout(found.mixes[best]), float(seconds[best]), self.listed)
         return Outcome(None, np.inf, self.listed)
 
-    def _complete(self, first: _First, stage: int) -> Iterator[_First]:
+    def _complete(self, first: First, stage: int) -> Iterator[First]:
         """Yield all complete layouts that begin as ``first`` and may be below the corner, in chunks."""
         if stage == self.listing.pp:
             yield first
@@ -329,7 +309,7 @@ class _Ways:
             if len(longer.held):
                 yield from self._complete(longer, stage + 1)
 
-    def _longer(self, first: _First, s: int) -> _First:
+    def _longer(self, first: First, s: int) -> First:
         """Return ``first`` with every mix of the next stage, where that may still be below the corner."""
         x, menu = self.listing, self.menus[s]
         rows, columns = np.divmod(np.arange(len(first.held) * len(menu)), len(menu))
@@ -340,13 +320,18 @@ class _Ways:
         possible = possible[self.rest.sums[s + 1, x.total - held[possible]] < np.inf]
         rows, mix, held = rows[possible], mix[possible], held[possible]
         before, f, b = first.total[rows], x.forward[s, mix], x.backward[s, mix]
-        both = f + b
+        both, gone, passed = f + b, first.gone[rows], first.passed[rows]
+        without = b - x.weight[s, mix]
         turning = (x.m - 1 - x.pp + s) * both - before if x.m > x.pp - s else np.full_like(both, -np.inf)
-        longer = _First(
+        if x.apart:
+            turning = x.m * both - (x.pp - s) * f - without - (passed - gone)
+        longer = First(
             mixes=np.concatenate([first.mixes[rows], mix[:, None]], axis=1),
             held=held,
             total=before + both,
-            plain=np.maximum(first.plain[rows], before / x.v + x.m * both),
+            gone=gone + f,
+            passed=passed + f + without,
+            plain=np.maximum(first.plain[rows], (gone if x.apart else before / x.v) + x.m * both),
             turning=np.maximum(first.turning[rows], turning),
             forward=np.maximum(first.forward[rows], f),
             backward=np.maximum(first.backward[rows], b),
@@ -355,13 +340,16 @@ class _Ways:
         longer = longer.take(self._least(longer, s + 1) < self.most)
         return longer.take(x.keep(longer.mixes)) if x.rules.relations else longer
 
-    def _least(self, first: _First, s: int) -> Array:
+    def _least(self, first: First, s: int) -> Array:
         """Return what no way to go on from stage ``s`` is below [s]."""
         x, left = self.listing, self.listing.total - first.held
         total = first.total + self.rest.sums[s, left]
         slowest = self.rest.slowest[s, left]
-        least = np.maximum(first.plain, first.total / x.v + x.m * slowest)
-        if x.gpipe:
+        least = np.maximum(first.plain, (first.gone if x.apart else first.total / x.v) + x.m * slowest)
+        if x.apart:
+            if x.m >= x.pp:
+                least = np.maximum(least, first.passed + self.passing[s, left] + first.turning)
+        elif x.gpipe:
             both = np.maximum(first.forward + first.backward, slowest)
             least = np.maximum(least, total + (x.m - 1) * both)
         elif x.v == 1:
@@ -371,11 +359,11 @@ class _Ways:
         seconds: Array = least + np.maximum(first.tail, 0.0)
         return seconds
 
-    def _price(self, found: _First) -> Array:
+    def _price(self, found: First) -> Array:
         """Return the steps of complete layouts [s]."""
         x = self.listing
         stage = np.arange(x.pp)
-        forward, backward = x.forward[stage, found.mixes], x.backward[stage, found.mixes]
+        forward, backward, weight = (part[stage, found.mixes] for part in (x.forward, x.backward, x.weight))
         m, v, schedule = (np.array(number) for number in (float(x.m), float(x.v), x.schedule))
-        seconds: Array = pipeline_seconds(forward, backward, m, v, schedule) + found.tail
+        seconds: Array = pipeline_seconds(forward, backward, m, v, schedule, weight) + found.tail
         return seconds

@@ -14,7 +14,7 @@ from autoplan.costs.footprint import memory_limit_bytes, stage_fits
 from autoplan.costs.holding import price_kinds, stages_holding
 from autoplan.costs.kinds import Held, Prefixes, kinds_of, order_of
 from autoplan.costs.machine import Machine
-from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail
+from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail, stage_weight
 from autoplan.proof.space import modes_of
 from autoplan.schema.job import Job
 
@@ -79,7 +79,10 @@ def _rows(sequence: tuple[int, ...], kinds: int, modes: tuple[str, ...], pp: int
 
 
 def row_prices(job: Job, one: Candidates, machine: Machine, rows: Rows) -> tuple[Array, ...]:
-    """Return forward, backward and tail [s], memory [byte] and whether it fits of each row, shape [p, X]."""
+    """Return forward, backward, weight gradients done apart and tail [s], memory [byte], whether it fits.
+
+    Of each row, shape [p, X].
+    """
     stages = [kind.take((0, slice(None), None)) for kind in price_kinds(job, one, machine)]
     if rows.held is None:
         return _prices(job, stages[0], rows)
@@ -91,6 +94,7 @@ def _prices(job: Job, stages: Stages, rows: Rows) -> tuple[Array, ...]:
     found = (
         stage_forward(stages, n),
         stage_backward(stages, n, s, f),
+        stage_weight(stages, n),
         stage_tail(stages, n, s, f).total,
         *stage_fits(stages.memory, n, s, f, memory_limit_bytes(job)),
     )

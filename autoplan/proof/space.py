@@ -114,7 +114,7 @@ def _rows(job: Job, pp: int) -> Iterator[_Row]:
         share = batch // dp
         sizes = [b for b in range(1, share + 1) if share % b == 0] if batch % dp == 0 else [1]
         for mbs, zero, sp, (schedule, vpp), k, offload in product(
-            sizes, range(4), (0, 1) if tp > 1 else (0,), _orders(job.model.layers, pp), _shared(job), offloads
+            sizes, range(4), (0, 1) if tp > 1 else (0,), _orders(job, pp), _shared(job), offloads
         ):
             for ep, etp in _spreads(job, tp, here):
                 for shard in _sharing(job, tp, dp * cp) if zero else (0,):
@@ -156,12 +156,16 @@ def _sharing(job: Job, tp: int, ranks: int) -> list[int]:
     return sorted({n if n != ranks else 0 for n in named})
 
 
-def _orders(layers: int, pp: int) -> list[tuple[int, int]]:
-    """Return schedules with their virtual stages."""
+def _orders(job: Job, pp: int) -> list[tuple[int, int]]:
+    """Return schedules with their virtual stages; zero-bubble where the stack has it or the job asks."""
     if pp == 1:
         return [(SCHEDULES.index("1f1b"), 1)]
+    layers, asked = job.model.layers, job.search.schedule
+    named = "zero-bubble" in (asked if isinstance(asked, tuple) else (asked,))
+    names = [x for x in SCHEDULES if named or x != "zero-bubble" or x in job.stack.rules.schedules]
     virtual = [v for v in range(2, _MOST_VIRTUAL + 1) if layers % v == 0 and v * pp <= layers]
-    return [(i, v) for i, name in enumerate(SCHEDULES) for v in (virtual if name == "interleaved" else [1])]
+    pairs = [(name, v) for name in names for v in (virtual if name == "interleaved" else [1])]
+    return [(SCHEDULES.index(name), v) for name, v in pairs]
 
 
 def _first_broken(job: Job, candidates: Candidates) -> tuple[list[int | None], list[str]]:

@@ -22,7 +22,7 @@ from autoplan.errors import LayoutError
 
 __all__ = ["SCHEDULES", "Layout", "Schedule", "devices_of", "even_stages", "parse_layout"]
 
-Schedule = Literal["1f1b", "gpipe", "interleaved"]
+Schedule = Literal["1f1b", "gpipe", "interleaved", "zero-bubble"]
 
 SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
 

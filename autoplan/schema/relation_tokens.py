@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from autoplan.schema.relation_names import WORDS
+
 __all__ = ["RuleSyntaxError", "Token", "tokens_of"]
 
 _MOST_CHARACTERS: Final = 300
+#: Words that would else be read as a subtraction.
+_HYPHENATED: Final = "|".join(word for words in WORDS.values() for word in words if "-" in word)
 _TOKEN: Final = re.compile(
-    r"\s*(?:(?P<number>[0-9]+(?![\w.]))|(?P<word>[0-9]*[A-Za-z_][\w-]*?(?![\w]))"
+    rf"\s*(?:(?P<number>[0-9]+(?![\w.]))|(?P<word>(?:{_HYPHENATED})(?![\w-])|[0-9]*[A-Za-z_][\w-]*?(?![\w]))"
     r"|(?P<symbol><=|>=|==|!=|//|[-+*/%<>(){}\[\],]))"
 )
 

@@ -21,6 +21,7 @@ from autoplan.schema.base import (
     SourcedShare,
 )
 from autoplan.schema.costmodel import CostModel, Name, SourcedFactor
+from autoplan.schema.layout import Schedule
 
 __all__ = [
     "BlockPolicy",
@@ -225,9 +226,7 @@ class StackRules(Frozen):
     tensor_parallel: bool = Field(description="whether it splits tensors")
     pipeline_parallel: bool = Field(description="whether it has pipelines")
     sequence_parallel: bool = Field(description="whether it splits sequences beside tensors")
-    schedules: tuple[Literal["1f1b", "gpipe", "interleaved"], ...] = Field(
-        description="pipeline schedules that it has"
-    )
+    schedules: tuple[Schedule, ...] = Field(description="pipeline schedules that it has")
     uneven_stages: bool = Field(description="whether stages may hold unequal numbers of layers")
     vocabulary_multiple: int = Field(
         ge=1, description="the vocabulary is padded to a multiple of this times tp"

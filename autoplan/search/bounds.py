@@ -8,8 +8,9 @@ the two at least (``least_busy``), and the least tail, bound the step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +32,11 @@ from autoplan.search.places import Places
 
 __all__ = [
     "Bound",
+    "Shares",
     "bound",
     "bound_by",
     "fits_somehow",
+    "least_apart",
     "least_busy",
     "least_memory",
     "least_of_stages",
@@ -115,7 +118,7 @@ def least_busy(group: Group, total: Array, bottleneck: Array) -> Array:
 
     GPipe: sum + (m-1) max. All others: m max. 1F1B: 2 sum + (m-1-p) max where m > p, 2 p sum / (2p-m+1)
     elsewhere (P_L is at most (p-m+1)/p of T, for the last stage L that fills up). Interleaved: P_s + M t_s
-    <= T stage by stage, so sum <= v T (1 - (1 - 1/M)^p).
+    <= T stage by stage, so sum <= v T (1 - (1 - 1/M)^p). Zero-bubble: ``least_apart``.
     """
     m, v, p = group.m, group.v, group.pp
     flushed = total + (m - 1) * bottleneck
@@ -124,7 +127,52 @@ def least_busy(group: Group, total: Array, bottleneck: Array) -> Array:
     chunked = total / v / (1 - (1 - 1 / (m * v)) ** p)
     in_turn = np.maximum(m * bottleneck, np.where(v > 1, chunked, plain))
     least: Array = np.where(group.gpipe, flushed, in_turn)
+    if group.apart.any():
+        least = np.where(group.apart, least_apart(m, p, total, bottleneck, _shares(group.kinds)), least)
     return least
+
+
+class Shares(NamedTuple):
+    """Shares of a stage's time: forward at least and at most, forward with input gradient at least, [C]."""
+
+    forward: Array
+    most_forward: Array
+    without_weights: Array
+
+
+def least_apart(m: Array, p: int, total: Array, bottleneck: Array, shares: Shares) -> Array:
+    """Return a bound on the time of zero-bubble by the sum and the largest of its stage times, shape [C].
+
+    Stage x, the slowest, takes c. For m >= p there is a path on which the first microbatch comes to x, goes
+    to the last stage and back, and x does the rest: m c + the forwards of stages before x + forward and input
+    gradient of those behind - (p-1-x) forwards of x. By the shares of forward (at least a, at most g) and of
+    both (at least b): m c + a S + (b - a) S' - g (p-1-x) c, S being the sum of the others, and S' of those
+    behind x at least S - x c. This is least for x = 0 or for x c = S.
+    """
+    a, g, b = shares
+    others = total - bottleneck
+    at_first = b * others - g * (p - 1) * bottleneck
+    between = a * others - g * (p * bottleneck - total)
+    # A slower stage makes a step longer, as long as there are enough microbatches.
+    enough = (m >= p) & (m >= b + g * (p - 1)) & (m >= a + g * p)
+    more = np.where(enough, np.maximum(np.minimum(at_first, between), 0.0), 0.0)
+    least: Array = m * bottleneck + more
+    return least
+
+
+def _shares(kinds: Sequence[Stages]) -> Shares:
+    """Return the shares of each candidate, over its stages, numbers of layers and kinds of recompute."""
+    found = []
+    for x in kinds:
+        again = np.maximum(np.maximum(x.backward_selective, x.backward_full), 0.0)
+        # With more layers the shares go from those of one, with what is outside of layers, to a layer's own.
+        for fixed in (1.0, 0.0):
+            forward = fixed * x.forward_fixed + x.forward_layer
+            both = forward + fixed * x.backward_fixed + x.backward_layer
+            weight = fixed * x.weight_fixed + x.weight_layer
+            found.append((forward / (both + again), forward / both, 1.0 - weight / both))
+    least, most, without = (np.stack(rows) for rows in zip(*found, strict=True))
+    return Shares(least.min(axis=(0, 2)), most.max(axis=(0, 2)), without.min(axis=(0, 2)))
 
 
 def longest_stage(menu: Schedule, total: float, busy: float) -> float:
@@ -136,7 +184,9 @@ def longest_stage(menu: Schedule, total: float, busy: float) -> float:
     if menu.gpipe:
         return (busy - total) / (m - 1) if m > 1 else busy
     alone = busy / m
-    return min(alone, (busy - 2 * total) / (m - 1 - p)) if menu.v == 1 and m > p + 1 else alone
+    if menu.v > 1 or menu.apart or m <= p + 1:
+        return alone
+    return min(alone, (busy - 2 * total) / (m - 1 - p))
 
 
 def roomy(group: Group, lower: Bound, most: float) -> NDArray[np.bool_]:

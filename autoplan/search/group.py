@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,18 +33,33 @@ _SEVERAL = 4
 
 X = TypeVar("X", bound=Amount)
 
+_ZERO_BUBBLE: Final = SCHEDULES.index("zero-bubble")
+_WHOLE: Final = ("forward_ticks", "backward_ticks")
+
 
 class Schedule(NamedTuple):
-    """Stages, microbatches and virtual stages of one candidate, and whether it runs GPipe."""
+    """Stages, microbatches and virtual stages of one candidate, and whether it runs GPipe.
+
+    ``apart`` says that weight gradients are done apart from input gradients: zero-bubble.
+    """
 
     p: int
     m: int
     v: int
     gpipe: bool
+    apart: bool = False
 
-    def time(self, forward: Sequence[X], backward: Sequence[X], largest: Largest[X]) -> X:
-        """Return the time of the schedule; times are of one chunk."""
-        return pipeline_time(forward, backward, self.m, self.v, largest, gpipe=self.gpipe)
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What the time of the schedule is made of, as ``Option`` calls it."""
+        return ("forward_ticks", "input_ticks", "weight_ticks") if self.apart else _WHOLE
+
+    def time(self, times: Sequence[Sequence[X]], largest: Largest[X]) -> X:
+        """Return the time of the schedule; ``times`` are of one chunk, a row of stages for each part."""
+        forward, backward, *weight = times
+        return pipeline_time(
+            forward, backward, self.m, self.v, largest, gpipe=self.gpipe, weight=weight[0] if weight else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +96,14 @@ class Group:
     def schedule(self, position: int) -> Schedule:
         """Return the schedule of the candidate at ``position``."""
         m, v, gpipe = self.m[position], self.v[position], self.gpipe[position]
-        return Schedule(self.pp, int(m), int(v), bool(gpipe))
+        apart = self.candidates.schedule[position] == _ZERO_BUBBLE
+        return Schedule(self.pp, int(m), int(v), bool(gpipe), bool(apart))
+
+    @property
+    def apart(self) -> NDArray[np.bool_]:
+        """Which candidates do weight gradients apart, shape [C]."""
+        apart: NDArray[np.bool_] = self.candidates.schedule == _ZERO_BUBBLE
+        return apart
 
     def take(self, index: NDArray[np.int64]) -> Group:
         """Return the candidates at ``index``."""
@@ -164,9 +186,11 @@ class Group:
     def rounding(self, position: int) -> float:
         """Return by how many ticks at most a step of the candidate is rounded up.
 
-        A path has at most mv + p forwards, as many backwards, and a tail, each rounded up by less than one.
+        A path has at most mv + p forwards, as many backwards (and weight gradients apart), and a tail, each
+        rounded up by less than one.
         """
-        return 2.0 * float(self.m[position] * self.v[position] + self.pp) + 1.0
+        parts = len(self.schedule(position).parts)
+        return parts * float(self.m[position] * self.v[position] + self.pp) + 1.0
 
     @property
     def block_size(self) -> int:

@@ -19,19 +19,29 @@ from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Array
 from autoplan.costs.footprint import bytes_to_save, stage_fits
-from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail
+from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail, stage_weight
 from autoplan.schema.relation import Node
 from autoplan.search.group import Group, Schedule
 from autoplan.search.own_mixes import StageRules, across, keeps
 from autoplan.search.scaling import Scale
 
-__all__ = ["Menu", "Option", "menu_of", "mixes", "on_every_stage", "priced_mixes", "told_apart"]
+__all__ = [
+    "Menu",
+    "Option",
+    "menu_of",
+    "mixes",
+    "on_every_stage",
+    "option_table",
+    "priced_mixes",
+    "told_apart",
+]
 
 
 class Option(NamedTuple):
     """One way to fill a stage; times and memory in ticks, times of one virtual stage's microbatch.
 
     ``first`` counts the layers of the stages before it, where an option is for one place only.
+    ``weight_ticks`` are the part of backward that weight gradients take, where they are done apart.
     """
 
     layers: int
@@ -43,6 +53,12 @@ class Option(NamedTuple):
     tail_ticks: int
     memory_ticks: int
     first: int = -1
+    weight_ticks: int = 0
+
+    @property
+    def input_ticks(self) -> int:
+        """What is left of backward without weight gradients."""
+        return self.backward_ticks - self.weight_ticks
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,20 +226,40 @@ def priced_mixes(
     stage: Stages, layers: int, selective: Array, full: Array, memory: Array, *, v: int, scale: Scale
 ) -> list[Option]:
     """Return mixes of one stage (coefficients of any mix, or of these) as options, with ``memory`` [byte]."""
-    held = np.array(float(layers))
-    forward = np.broadcast_to(scale.step_ticks(stage_forward(stage, held) / v), selective.shape)
-    backward = scale.step_ticks(stage_backward(stage, held, selective, full) / v)
+    table = option_table(stage, np.array(float(layers)), (selective, full), memory, v=v, scale=scale)
+    return [Option(*entry) for entry in table.tolist()]
+
+
+def option_table(
+    stage: Stages, layers: Array, mix: tuple[Array, Array], memory: Array, *, v: int, scale: Scale
+) -> NDArray[np.int64]:
+    """Return the entries of options, which are the last axis, for coefficients of stages that fit each.
+
+    ``mix`` are the layers recomputed selectively and whole, ``memory`` what it needs [byte].
+    """
+    selective, full = mix
+    there = scale.step_ticks(stage_forward(stage, layers) / v)
+    later: NDArray[np.int64] = np.zeros((), dtype=np.int64)
+    more: tuple[NDArray[np.int64], ...] = ()
+    backward = stage_backward(stage, layers, selective, full)
+    if np.any(stage.apart):
+        weight = stage_weight(stage, layers)
+        later, backward = scale.step_ticks(weight / v), backward - weight
+        more = np.array(-1), later
+    back = scale.step_ticks(backward / v) + later
     columns = (
-        np.full(selective.shape, layers),
+        layers.astype(np.int64),
         selective.astype(np.int64),
         full.astype(np.int64),
-        forward,
-        backward,
-        forward + backward,
-        scale.step_ticks(stage_tail(stage, held, selective, full).total),
+        there,
+        back,
+        there + back,
+        scale.step_ticks(stage_tail(stage, layers, selective, full).total),
         scale.memory_ticks(memory),
+        *more,
     )
-    return [Option(*entry) for entry in np.stack(columns, axis=-1).tolist()]
+    table: NDArray[np.int64] = np.stack(np.broadcast_arrays(*columns), axis=-1)
+    return table
 
 
 def _options(
@@ -241,19 +277,7 @@ def _options(
     v, each = units
     layers = counts.astype(np.float64)[None, :]
     selective, full, memory, fits = _fastest_mix(stages, layers, limit, modes, scale, each)
-    forward = stage_forward(stages, layers) / v
-    backward = stage_backward(stages, layers, selective, full) / v
-    columns = (
-        np.broadcast_to(counts, fits.shape),
-        selective.astype(np.int64),
-        full.astype(np.int64),
-        (there := scale.step_ticks(forward)),
-        (back := scale.step_ticks(backward)),
-        there + back,
-        scale.step_ticks(stage_tail(stages, layers, selective, full).total),
-        scale.memory_ticks(memory),
-    )
-    table = np.stack(columns, axis=-1).tolist()
+    table = option_table(stages, layers, (selective, full), memory, v=v, scale=scale).tolist()
     return [[Option(*entry) for entry in row] for row in table], fits
 
 

@@ -91,6 +91,11 @@ class _Chosen:
             for options, literals in zip(self.menu.stages, self.hold, strict=True)
         ]
 
+    @property
+    def times(self) -> list[list[Expression]]:
+        """What the time of the schedule is made of, a row of stages for each part."""
+        return [self.by_stage(part) for part in self.menu.schedule.parts]
+
 
 @dataclass(frozen=True, slots=True)
 class _Model:
@@ -103,10 +108,14 @@ class _Model:
     paths: Paths
 
 
+def _times(menu: Menu, options: Sequence[Option]) -> list[list[int]]:
+    """Return the ticks of one option a stage, a row for each part of the schedule."""
+    return [[getattr(o, part) for o in options] for part in menu.schedule.parts]
+
+
 def step_ticks(menu: Menu, options: Sequence[Option]) -> int:
     """Return the step time of one option a stage, in ticks: what the model minimises."""
-    forward, backward = [o.forward_ticks for o in options], [o.backward_ticks for o in options]
-    return menu.schedule.time(forward, backward, max) + max(o.tail_ticks for o in options)
+    return menu.schedule.time(_times(menu, options), max) + max(o.tail_ticks for o in options)
 
 
 def solve(
@@ -138,7 +147,9 @@ def solve(
         if answer.stopped or answer.objective >= _objective(best):
             return replace(best, bound_ticks=min(best.step_ticks, answer.objective // _TIME_WEIGHT))
         _add_longest_paths(model, answer.solution)
-        _add_whole_form(model, answer.solution)
+        # That of zero-bubble has p^2 maxima: its paths one by one are quicker.
+        if not model.chosen[answer.solution.candidate].menu.schedule.apart:
+            _add_whole_form(model, answer.solution)
         work -= answer.work
 
 
@@ -226,8 +237,7 @@ def _step(cp: cp_model.CpModel, chosen: _Chosen, ceiling: int, paths: Paths) -> 
     largest = partial(_largest, cp, ceiling)
     tail = largest(chosen.by_stage("tail_ticks"))
     if chosen.busy is None:
-        forward, backward = chosen.by_stage("forward_ticks"), chosen.by_stage("backward_ticks")
-        return cp_model.LinearExpr.sum([menu.schedule.time(forward, backward, largest), tail])
+        return cp_model.LinearExpr.sum([menu.schedule.time(chosen.times, largest), tail])
     _paced_by_the_slowest(cp, chosen, chosen.busy, largest)
     for passes in paths.of(menu.schedule):
         _takes_at_least(cp, chosen, chosen.busy, passes)
@@ -252,7 +262,7 @@ def _paced_by_the_slowest(
     s, both = chosen.menu.schedule, chosen.by_stage("both_ticks")
     slowest = largest(both)
     cp.add(busy >= s.m * s.v * slowest)
-    if s.v == 1 and s.m > s.p:
+    if s.v == 1 and s.m > s.p and not s.apart:
         parts = [*both, slowest]
         cp.add(busy >= cp_model.LinearExpr.weighted_sum(parts, [2] * s.p + [s.m - 1 - s.p]))
 
@@ -261,10 +271,14 @@ def _takes_at_least(cp: cp_model.CpModel, chosen: _Chosen, busy: cp_model.IntVar
     """The schedule takes no less than a path."""
     literals: list[cp_model.IntVar] = []
     ticks: list[int] = []
-    forwards, backwards = passes.tolist()
-    for row, taken, f, b in zip(chosen.menu.stages, chosen.hold, forwards, backwards, strict=True):
+    forwards, backwards, *weights = passes.tolist()
+    later = weights[0] if weights else backwards
+    for row, taken, f, b, w in zip(chosen.menu.stages, chosen.hold, forwards, backwards, later, strict=True):
         literals += taken
-        ticks += [f * o.forward_ticks + b * o.backward_ticks for o in row]
+        if w == b:
+            ticks += [f * o.forward_ticks + b * o.backward_ticks for o in row]
+        else:
+            ticks += [f * o.forward_ticks + b * o.input_ticks + w * o.weight_ticks for o in row]
     cp.add(busy >= cp_model.LinearExpr.weighted_sum(literals, ticks))
 
 
@@ -275,8 +289,7 @@ def _add_longest_paths(model: _Model, solution: Solution) -> None:
     """
     menu = model.chosen[solution.candidate].menu
     for options in [solution.options, *_alike(menu, solution.options)]:
-        forward, backward = [o.forward_ticks for o in options], [o.backward_ticks for o in options]
-        passes = model.paths.add(menu.schedule, forward, backward)
+        passes = model.paths.add(menu.schedule, _times(menu, options))
         if passes is not None:
             _takes_at_least_everywhere(model, menu.schedule, passes)
 
@@ -286,9 +299,8 @@ def _add_whole_form(model: _Model, solution: Solution) -> None:
     schedule = model.chosen[solution.candidate].menu.schedule
     for c in model.chosen:
         if c.busy is not None and c.menu.schedule == schedule:
-            forward, backward = c.by_stage("forward_ticks"), c.by_stage("backward_ticks")
             largest = partial(_largest, model.cp, model.ceiling)
-            model.cp.add(c.busy >= schedule.time(forward, backward, largest))
+            model.cp.add(c.busy >= schedule.time(c.times, largest))
 
 
 def _takes_at_least_everywhere(model: _Model, schedule: Schedule, passes: Passes) -> None:

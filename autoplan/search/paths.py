@@ -6,7 +6,7 @@ A row of the model says that a step takes at least the time of one path. A few p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,7 +17,8 @@ from autoplan.search.group import Schedule
 
 __all__ = ["Passes", "Paths", "longest_path", "steady_rounds", "usual_paths"]
 
-#: Forwards [0] and backwards [1] of each stage on a path, shape [2, p].
+#: Forwards [0] and backwards [1] of each stage on a path, shape [2, p]; where weight gradients are done
+#: apart, input gradients [1] and weight gradients [2], shape [3, p].
 Passes: TypeAlias = NDArray[np.int64]
 
 
@@ -31,9 +32,9 @@ class Paths:
         """Return the usual paths of ``schedule``, and those found so far."""
         return self._found.setdefault(schedule, usual_paths(schedule))
 
-    def add(self, schedule: Schedule, forward: Sequence[int], backward: Sequence[int]) -> Passes | None:
+    def add(self, schedule: Schedule, ticks: Sequence[Sequence[int]]) -> Passes | None:
         """Return the longest path for these ticks of each stage; None where it is known already."""
-        path, known = longest_path(schedule, forward, backward), self.of(schedule)
+        path, known = longest_path(schedule, ticks), self.of(schedule)
         if any(np.array_equal(path, other) for other in known):
             return None
         known.append(path)
@@ -56,14 +57,15 @@ class _Path:
         return _Path(times * self.ticks, times * self.passes)
 
 
-def longest_path(schedule: Schedule, forward: Sequence[int], backward: Sequence[int]) -> Passes:
-    """Return the path that takes as long as the schedule does, for these ticks of each stage."""
-    legs = np.eye(2 * schedule.p, dtype=np.int64).reshape(2, schedule.p, 2, schedule.p)
-    here, back = (
-        [_Path(ticks, leg) for ticks, leg in zip(row, legs[kind], strict=True)]
-        for kind, row in enumerate((forward, backward))
-    )
-    return schedule.time(here, back, _longest).passes
+def longest_path(schedule: Schedule, ticks: Sequence[Sequence[int]]) -> Passes:
+    """Return the path that takes as long as the schedule does, for these ticks of each part and stage."""
+    parts = len(ticks)
+    legs = np.eye(parts * schedule.p, dtype=np.int64).reshape(parts, schedule.p, parts, schedule.p)
+    paths = [
+        [_Path(time, leg) for time, leg in zip(row, legs[kind], strict=True)]
+        for kind, row in enumerate(ticks)
+    ]
+    return schedule.time(paths, _longest).passes
 
 
 def _longest(paths: Sequence[_Path]) -> _Path:
@@ -76,6 +78,8 @@ def usual_paths(schedule: Schedule) -> list[Passes]:
     For each stage s: once through the stages before it and all chunks on s; and, where the schedule gets
     as far, twice through s and the stages behind it, and the other chunks on s.
     """
+    if schedule.apart:
+        return [path for s in range(schedule.p) for path in _paths_apart(schedule, s)]
     p, chunks = schedule.p, schedule.m * schedule.v
     paths = []
     for s in range(p):
@@ -89,6 +93,28 @@ def usual_paths(schedule: Schedule) -> list[Passes]:
             around[:, s] += steady
             paths.append(around)
     return paths
+
+
+def _paths_apart(schedule: Schedule, s: int) -> Iterator[Passes]:
+    """Yield paths that stay on stage ``s`` of a schedule that does weight gradients apart.
+
+    The first microbatch comes to s, or on to the last stage and back to it; s does all it has; its weight
+    gradients end the step, or the last backward goes on to the first stage.
+    """
+    p, m = schedule.p, schedule.m
+    for filled in (False, True) if m >= p > s + 1 else (False,):
+        path = np.zeros((3, p), dtype=np.int64)
+        path[0, :s], path[:, s] = 1, m
+        if filled:
+            path[0, s] -= p - 1 - s
+            path[:2, s + 1 :] = 1
+        yield path
+        if s and m > s:
+            onwards = path.copy()
+            onwards[2, s] -= s + 1
+            onwards[1, :s] += 1
+            onwards[2, 0] += 1
+            yield onwards
 
 
 def steady_rounds(schedule: Schedule, s: int) -> int:

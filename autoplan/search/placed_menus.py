@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from autoplan.costs.arrays import Array, Ints
 from autoplan.costs.footprint import stage_fits
 from autoplan.costs.holding import stages_holding
-from autoplan.costs.stage import stage_backward, stage_forward, stage_tail
+from autoplan.costs.stage import stage_backward
 from autoplan.search.group import Group
-from autoplan.search.menus import Menu, Option, mixes, on_every_stage, told_apart
+from autoplan.search.menus import Menu, Option, mixes, on_every_stage, option_table, told_apart
 from autoplan.search.own_mixes import StageRules, across
 from autoplan.search.places import Places
 from autoplan.search.scaling import Scale
@@ -117,19 +117,11 @@ def _of_layers(
         chosen: Array = np.broadcast_to(values, shape)[rows, best]
         return chosen
 
-    v = places.v
-    forward_ticks = scale.step_ticks(at(stage_forward(here, count)) / v)
-    backward_ticks = scale.step_ticks(backward[rows, best] / v)
-    columns = (
-        np.full(len(stage), layers),
-        selective[best].astype(np.int64),
-        full[best].astype(np.int64),
-        forward_ticks,
-        backward_ticks,
-        forward_ticks + backward_ticks,
-        scale.step_ticks(at(stage_tail(here, count, selective, full).total)),
-        scale.memory_ticks(at(memory)),
+    chosen = stages_holding(
+        [kind.take((position, stage)) for kind in group.kinds],
+        places.prefixes.held(order, selective[best], full[best]),
     )
+    mix = selective[best], full[best]
+    table = option_table(chosen, count, mix, at(memory), v=places.v, scale=scale).tolist()
     fitting = np.isfinite(ranked[rows, best]).tolist()
-    table = np.stack(columns, axis=-1).tolist()
     return [Option(*entry) if fit else None for entry, fit in zip(table, fitting, strict=True)]

@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 _INTERLEAVED = SCHEDULES.index("interleaved")
+#: Schedules that few stacks have; the others are listed for every stack, and fall to a rule.
+_RARE = {"zero-bubble"}
 _MOST_VIRTUAL_STAGES = 16
 _MATCHED = "matched: shorter rings of cp ranks, for fewer sequences each, are no slower and no larger"
 
@@ -147,7 +149,7 @@ def _choices(job: Job, pp: int) -> list[_Choice]:
     pipeline.
     """
     devices, batch = job.cluster.devices, job.workload.global_batch_size
-    rest = list(product(_schedules(job.model.layers, pp), _checkpoints(job), _offloads(job)))
+    rest = list(product(_schedules(job, pp), _checkpoints(job), _offloads(job)))
     found: list[_Choice] = []
     for tp, cp in product(divisors(devices // pp), repeat=2):
         dp, left = divmod(devices // pp, tp * cp)
@@ -209,10 +211,13 @@ def _offloads(job: Job) -> list[int]:
     return sorted({int(x != "none") for x in (wish if isinstance(wish, tuple) else (wish,))})
 
 
-def _schedules(layers: int, pp: int) -> list[tuple[int, int]]:
+def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
+    """Return schedules and virtual stages; zero-bubble where the stack has it, or the job asks for it."""
     if pp == 1:
         return [(SCHEDULES.index("1f1b"), 1)]
-    plain = [(i, 1) for i in range(len(SCHEDULES)) if i != _INTERLEAVED]
+    layers, wish = job.model.layers, job.search.schedule
+    asked = {*job.stack.rules.schedules, *(wish if isinstance(wish, tuple) else (wish,))}
+    plain = [(i, 1) for i, name in enumerate(SCHEDULES) if name in {"1f1b", "gpipe"} | (asked & _RARE)]
     virtual = [v for v in divisors(layers) if 1 < v <= _MOST_VIRTUAL_STAGES and pp * v <= layers]
     return plain + [(_INTERLEAVED, v) for v in virtual]
 

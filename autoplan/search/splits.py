@@ -16,6 +16,7 @@ stays complete for every layout as fast as the one known.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from autoplan.search.menus import Menu, Option
@@ -51,6 +52,8 @@ def without_slow(menu: Menu, layers: int, busy: int) -> Menu | None:
     """Return ``menu`` without options that no pipeline of up to ``busy`` ticks has; None if none is left."""
     if menu.schedule.gpipe or menu.schedule.p == 1 or menu.fixed:
         return menu
+    if menu.schedule.apart:
+        return _within_apart(menu, layers, busy) if menu.schedule.m >= menu.schedule.p else menu
     stages = _passed_first(menu, layers, busy)
     menu = replace(menu, stages=stages)
     if menu.empty or not _applies(menu):
@@ -62,6 +65,43 @@ def without_slow(menu: Menu, layers: int, busy: int) -> Menu | None:
     most = busy - sums[0][layers][0]
     stages = _kept(menu, layers, _sums(menu, layers, most), busy, _pace(menu, layers))
     return replace(menu, stages=stages) if all(stages) else None
+
+
+def _within_apart(menu: Menu, layers: int, busy: int) -> Menu | None:
+    """Return ``menu`` without options too slow for zero-bubble; None if none is left.
+
+    A step takes at least m t_s and the forwards before stage s. Where that is more, its w_s forwards give way
+    to the F and B of the stages behind, to which the first microbatch goes and from which it comes back.
+    """
+    p, m = menu.schedule.p, menu.schedule.m
+    ahead = _least_ways(menu, range(p), lambda o: o.forward_ticks)
+    behind = _least_ways(menu, range(p)[::-1], lambda o: o.forward_ticks + o.input_ticks)
+    stages = []
+    for s, row in enumerate(menu.stages):
+        kept: dict[Option, None] = {}
+        for held, before in ahead[s].items():
+            for o in row:
+                after = behind[p - 1 - s].get(layers - held - o.layers)
+                if after is None or (menu.placed and o.first != held):
+                    continue
+                meanwhile = after - (p - 1 - s) * o.forward_ticks
+                if before + m * o.both_ticks + max(meanwhile, 0) <= busy:
+                    kept[o] = None
+        stages.append(tuple(o for o in row if o in kept))
+    return replace(menu, stages=tuple(stages)) if all(stages) else None
+
+
+def _least_ways(menu: Menu, stages: Sequence[int], ticks: Callable[[Option], int]) -> list[dict[int, int]]:
+    """Return the least sum of ``ticks`` of the first n ``stages``, from n = 0, by the layers they hold."""
+    ways: list[dict[int, int]] = [{0: 0}]
+    for s in stages:
+        after: dict[int, int] = {}
+        for held, total in ways[-1].items():
+            for o in menu.stages[s]:
+                now, sum_ = held + o.layers, total + ticks(o)
+                after[now] = min(sum_, after.get(now, sum_))
+        ways.append(after)
+    return ways
 
 
 def least_behind(menu: Menu, layers: int, busy: int) -> list[int]:
@@ -87,14 +127,15 @@ def least_slowest(menu: Menu, layers: int) -> tuple[Option, ...] | None:
 def _applies(menu: Menu) -> bool:
     s = menu.schedule
     around = steady_rounds(s, 0) >= (s.v - 1) * s.p
-    return around and not s.gpipe and s.m > s.p > 1 and not menu.fixed
+    return around and not s.gpipe and not s.apart and s.m > s.p > 1 and not menu.fixed
 
 
 def _passed_first(menu: Menu, layers: int, busy: int) -> tuple[tuple[Option, ...], ...]:
     """Return options of splits that leave each stage s time for all of its chunks: P_s + m v t_s <= ``busy``.
 
     P_s is the sum of t of the stages before it: its first forward comes no sooner, and its last backward is
-    that much before the end, whatever the microbatches. It holds for every schedule but GPipe's, too.
+    that much before the end, whatever the microbatches. It holds for every schedule that does its backward
+    whole and in turn.
     """
     chunks, before = menu.schedule.m * menu.schedule.v, {0: 0}
     reached: list[dict[int, int]] = []

@@ -10,6 +10,7 @@ layers leaves the stages behind s so little work, there is nothing to gain, whic
 What is left is offered: mixes of a stage that may be hidden, with ever shorter tails, down to the tail of the
 first stage with its least recompute, since a step has no shorter one. Where the user's own rules tell mixes
 apart, every mix stands for those that they do not tell from it; where recompute is to be uniform, for itself.
+Where weight gradients are done apart, reductions run beside those, and recompute hides none.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def with_shorter_tails(
     menu: Menu, group: Group, position: int, limit: float, busy: int, scale: Scale
 ) -> Menu:
     """Return ``menu`` with options that recompute more to hide more, in pipelines of up to ``busy`` ticks."""
-    if menu.schedule.gpipe or menu.schedule.p == 1 or group.asks_uniform(position):
+    if menu.schedule.gpipe or menu.schedule.apart or menu.schedule.p == 1 or group.asks_uniform(position):
         return menu
     enough = min(o.tail_ticks for o in menu.stages[0])
     stages: list[tuple[Option, ...]] = []

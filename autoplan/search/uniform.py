@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Array
 from autoplan.costs.footprint import bytes_to_save, stage_fits
-from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail
+from autoplan.costs.stage import Stages, stage_backward, stage_forward
 from autoplan.schema.relation import Node
 from autoplan.search.bounds import Bound, bound_by, least_busy, least_of_stages, least_tail, longest_stage
 from autoplan.search.fillings import offered
 from autoplan.search.group import Group
-from autoplan.search.menus import Menu, Option
+from autoplan.search.menus import Menu, Option, option_table
 from autoplan.search.own_mixes import StageRules, across, stage_rules
 from autoplan.search.scaling import Scale
 
@@ -144,19 +144,9 @@ class Cases:
         one, held = self.one, np.arange(1.0, self.one.layers + 1)
         longest = longest_stage(one.schedule(0), case.stage_sum, most * (1 + margin) - case.tail)
         wanted = offered(one, case.seconds, longest)
-        stages, v = self.stages, float(one.v[0])
+        stages, v = self.stages, int(one.v[0])
         selective, full = (x[0, 0] for x in self._mixes(np.array([case.number])))
-        forward = scale.step_ticks(stage_forward(stages, held) / v)
-        backward = scale.step_ticks(stage_backward(stages, held, selective, full) / v)
-        columns = (
-            *(np.broadcast_to(x.astype(np.int64), wanted.shape) for x in (held, selective, full)),
-            forward,
-            backward,
-            forward + backward,
-            scale.step_ticks(stage_tail(stages, held, selective, full).total),
-            scale.memory_ticks(case.memory),
-        )
-        table = np.stack(columns, axis=-1)
+        table = option_table(stages, held, (selective, full), case.memory, v=v, scale=scale)
         rows = (table[i, self._wanted(i, case, wanted[i])].tolist() for i in range(one.pp))
         options = tuple(tuple(Option(*entry) for entry in row) for row in rows)
         return Menu(options, one.schedule(0), self.across)

@@ -20,7 +20,7 @@ from autoplan.costs.operations import gemm_seconds
 from autoplan.costs.pipeline import microbatches_in_flight, pipeline_seconds
 from autoplan.costs.predict import predict
 from autoplan.costs.scope import microbatches
-from autoplan.costs.stage import stage_backward, stage_forward, stage_tail, tail_floor
+from autoplan.costs.stage import stage_backward, stage_forward, stage_tail, stage_weight, tail_floor
 from autoplan.costs.step import price_stages
 from autoplan.plans import broken_rules
 from autoplan.schema.job import Cluster, Job, JobSpec, Limits, SearchSpec, Workload
@@ -196,6 +196,7 @@ def step_of(job, layout, machine):
         microbatches(job, c),
         c.vpp.astype(float),
         c.schedule,
+        stage_weight(stages, layers),
     )
     return float(seconds[0] + stage_tail(stages, layers, selective, full).total.max())
 
@@ -595,7 +596,7 @@ def any_layouts(draw):
         zero=draw(st.integers(0, 3)),
         vpp=vpp,
         sequence_parallel=draw(st.booleans()),
-        schedule="interleaved" if vpp > 1 else draw(st.sampled_from(["1f1b", "gpipe"])),
+        schedule="interleaved" if vpp > 1 else draw(st.sampled_from(["1f1b", "gpipe", "zero-bubble"])),
         cp=draw(st.integers(1, 4)),
         ep=draw(st.integers(1, 4)),
         expert_tensor=draw(st.integers(0, 4)),
@@ -660,6 +661,7 @@ def test_a_usual_mistake_breaks_a_rule_with_a_sentence(layout, sentence):
         ("ddp", "pp=2", "has no pipelines"),
         ("deepspeed", "tp=2,sp=on", "has no sequence parallelism"),
         ("megatron-deepspeed", "pp=2,schedule=gpipe", "has the schedules 1f1b"),
+        ("fsdp2", "pp=2,schedule=zero-bubble", "has the schedules 1f1b, gpipe, interleaved"),
         ("fsdp1", "dp=8,zero=0", "has ZeRO stages 2, 3"),
         ("ddp", "pp=2,stages=15/17", "splits layers evenly"),
         ("ddp", "dp=4,cp=2", "has no context parallelism"),
@@ -729,7 +731,7 @@ def dividing(job):
             continue
         dp = n // tp // pp // cp
         virtual = [1, *(v for v in range(2, 17) if total % v == 0 and pp > 1 and pp * v <= total)]
-        plain = ["1f1b", "gpipe"] if pp > 1 else ["1f1b"]
+        plain = ["1f1b", "gpipe", "zero-bubble"] if pp > 1 else ["1f1b"]
         for (ep, etp), mbs, zero, sp, vpp, shard in itertools.product(
             [(ep, etp) for ep in range(1, n + 1) for etp in {1, tp} if tp * dp * cp % (ep * etp) == 0],
             [b for b in range(1, batch + 1) if batch % (dp * b) == 0],

@@ -20,7 +20,7 @@ from autoplan.costs.kinds import Prefixes, kinds_of
 from autoplan.costs.machine import machine_of
 from autoplan.costs.pipeline import pipeline_seconds
 from autoplan.costs.scope import microbatches
-from autoplan.costs.stage import stage_backward, stage_forward, stage_tail
+from autoplan.costs.stage import stage_backward, stage_forward, stage_tail, stage_weight
 from autoplan.plans import broken_rules
 from autoplan.plans.questions import batch_of, merged, values_of
 from autoplan.schema.job import Cluster, Job, Limits, RoutingSpec, RuleSpec, SearchSpec, Workload
@@ -31,12 +31,14 @@ from autoplan.search.answer import search
 from autoplan.search.model import _PARAMETERS as PARAMETERS
 from tests.by_rules import keeping_rules
 from tests.own_rules import OWN
+from tests.small_jobs import with_zero_bubble
 
 INSTANCES = 160
 OWN_INSTANCES = 60
 UNIFORM_INSTANCES = 20
 SPARSE_INSTANCES = 40
 OFFLOAD_INSTANCES = 16
+ZERO_BUBBLE_INSTANCES = 40
 MOST_LAYOUTS = 60_000
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
 OFFLOADING = ["analytic", "megatron-core", "fsdp2", "deepspeed"]
@@ -138,6 +140,7 @@ def _dense_by_hand(job: Job):
                 yield tp, pp, dp, cp, mbs, zero, sp, 1, "1f1b"
                 if pp > 1:
                     yield tp, pp, dp, cp, mbs, zero, sp, 1, "gpipe"
+                    yield tp, pp, dp, cp, mbs, zero, sp, 1, "zero-bubble"
                     for vpp in range(2, layers + 1):
                         if layers % vpp == 0 and pp * vpp <= layers:
                             yield tp, pp, dp, cp, mbs, zero, sp, vpp, "interleaved"
@@ -255,6 +258,7 @@ def points_of(job, layout, kinds, m, own):
             m,
             np.float64(layout.vpp),
             SCHEDULES.index(layout.schedule),
+            stage_weight(stages, held) + 0 * s,
         )
         time = time + stage_tail(stages, held, s, f).total.max(axis=-1)
         memory = stage_memory(stages.memory, held, s, f).max(axis=-1)
@@ -289,16 +293,17 @@ def pareto(points, limit):
     return front
 
 
-def instance(seed: int, *, experts: bool = False, stacks=None, **search):
+def instance(seed: int, *, experts: bool = False, stacks=None, change=None, **search):
     """Return a random job, narrowed by ``search``, with a memory limit that binds, and all its points.
 
-    Its stack is one of ``stacks``, where they are given.
+    Its stack is one of ``stacks``, where they are given; ``change`` changes the job.
     """
     rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
     for _ in range(200):
         job = random_experts(rng, random_job(rng)) if experts else random_job(rng)
         job = replace(job, search=job.search.model_copy(update=search))
         job = replace(job, stack=stack(rng.choice(stacks))) if stacks else job
+        job = change(job) if change else job
         points = all_points(job)
         if len(points) > 1:
             memories = sorted(needed for *_, needed in points)
@@ -380,6 +385,39 @@ def test_the_front_is_that_of_brute_force_with_state_in_host_memory(seed):
 
     assert contradictions(job, points, front) == []
     assert all(plan.layout.optimizer_offload for plan in front.plans) or wish != "optimizer"
+
+
+@pytest.mark.parametrize("seed", range(ZERO_BUBBLE_INSTANCES))
+def test_the_front_of_zero_bubble_is_that_of_brute_force(seed):
+    """S2 with weight gradients apart, alone and beside 1F1B, in whatever stack: ZeRO, overlaps, experts."""
+    wish = ["zero-bubble", ("1f1b", "zero-bubble")][seed % 2]
+    narrow = {"pipeline_parallel": (2, 3, 4, 6), "schedule": wish, "context_parallel": 1}
+    job, points = instance(seed + 4_000, experts=seed % 5 == 4, change=apart, **narrow)
+    front = whole_front(job)
+
+    assert contradictions(job, points, front) == []
+    assert {plan.layout.schedule for plan in front.plans} <= {"1f1b", "zero-bubble"}
+
+
+def apart(job):
+    """Return ``job`` in a stack that has the zero-bubble schedule."""
+    return replace(job, stack=with_zero_bubble(job.stack))
+
+
+def test_zero_bubble_is_on_fronts_beside_1f1b():
+    """Some of the fronts that brute force agrees with have it, and some have both."""
+    found = []
+    for seed in range(1, 9, 2):
+        narrow = {
+            "pipeline_parallel": (2, 3, 4, 6),
+            "schedule": ("1f1b", "zero-bubble"),
+            "context_parallel": 1,
+        }
+        job, _ = instance(seed + 4_000, change=apart, **narrow)
+        found.append({plan.layout.schedule for plan in whole_front(job).plans})
+
+    assert any("zero-bubble" in schedules for schedules in found)
+    assert any(len(schedules) == 2 for schedules in found)
 
 
 @pytest.mark.parametrize("seed", range(UNIFORM_INSTANCES))

@@ -12,18 +12,19 @@ from hypothesis import strategies as st
 from autoplan.costs.pipeline import pipeline_seconds
 from autoplan.costs.schedule import simulate
 from autoplan.schema.layout import SCHEDULES
-from autoplan.search.bounds import least_busy, longest_stage
+from autoplan.search.bounds import Shares, least_apart, least_busy, longest_stage
 from autoplan.search.group import Schedule
 
 many = settings(max_examples=300, deadline=None)
 times = st.one_of(st.floats(1e-6, 10.0), st.integers(0, 4).map(float))
 
 
-def closed(forward, backward, m, v, schedule):
-    """Return the closed form for one candidate [s]."""
+def closed(forward, backward, m, v, schedule, weight=None):
+    """Return the closed form for one candidate [s]; ``weight`` is the part of backward done apart."""
     index = np.array([SCHEDULES.index(schedule)])
     stages = np.array([forward]), np.array([backward])
-    return float(pipeline_seconds(*stages, np.array([float(m)]), np.array([float(v)]), index)[0])
+    apart = None if weight is None else np.array([weight])
+    return float(pipeline_seconds(*stages, np.array([float(m)]), np.array([float(v)]), index, apart)[0])
 
 
 @st.composite
@@ -58,6 +59,78 @@ def test_1f1b_and_gpipe_take_what_the_schedule_takes(stages, m, schedule):
     played = simulate(*stages, m, 1, schedule).seconds
 
     assert closed(*stages, m, 1, schedule) == pytest.approx(played, rel=1e-9)
+
+
+@st.composite
+def split_stages(draw, most=7):
+    """Return forward, backward and weight gradient, a part of backward, of up to ``most`` stages."""
+    rows = draw(st.lists(st.tuples(times, times, times), min_size=1, max_size=most))
+    forward, inputs, weight = (list(row) for row in zip(*rows, strict=True))
+    return forward, [b + w for b, w in zip(inputs, weight, strict=True)], weight
+
+
+@settings(max_examples=1000, deadline=None)
+@given(split_stages(), st.integers(1, 24))
+def test_zero_bubble_takes_what_the_schedule_takes(stages, m):
+    """Whatever the times, also with fewer microbatches than stages, the closed form is the simulation's."""
+    forward, backward, weight = stages
+    played = simulate(forward, backward, m, 1, "zero-bubble", weight=weight).seconds
+
+    assert closed(forward, backward, m, 1, "zero-bubble", weight) == pytest.approx(played, rel=1e-9)
+
+
+@many
+@given(st.integers(1, 9), st.integers(0, 20), times, times, times)
+def test_zero_bubble_of_equal_stages_takes_what_the_paper_says(p, more, forward, inputs, weight):
+    """At most m (F + B + W) + (p - 1)(F + B - W) for W of at most F and B, m >= p; equal for F = B = W."""
+    m, weight = p + more, min(weight, forward, inputs)
+    seconds = closed([forward] * p, [inputs + weight] * p, m, 1, "zero-bubble", [weight] * p)
+
+    assert seconds <= (m * (forward + inputs + weight) + (p - 1) * (forward + inputs - weight)) * (1 + 1e-9)
+    equal = closed([forward] * p, [2 * forward] * p, m, 1, "zero-bubble", [forward] * p)
+    assert equal == pytest.approx((3 * m + p - 1) * forward, rel=1e-9)
+
+
+@many
+@given(st.integers(1, 9), st.integers(1, 24), times, times, times)
+def test_zero_bubble_of_equal_stages_is_never_slower_than_1f1b(p, m, forward, inputs, weight):
+    """On the same times: nothing waits for a weight gradient. Unequal stages may wait at the end."""
+    stages, weights = ([forward] * p, [inputs + weight] * p), [weight] * p
+
+    assert closed(*stages, m, 1, "zero-bubble", weights) <= closed(*stages, m, 1, "1f1b") * (1 + 1e-12)
+
+
+@many
+@given(split_stages(), st.integers(1, 16), st.data())
+def test_a_longer_part_never_makes_zero_bubble_shorter(stages, m, data):
+    """The time is monotone in each forward, input gradient and weight gradient."""
+    kind, i = data.draw(st.integers(0, 2)), data.draw(st.integers(0, len(stages[0]) - 1))
+    more, longer = data.draw(times), [list(row) for row in stages]
+    longer[kind][i] += more
+    if kind == 2:
+        longer[1][i] += more
+    (f, b, w), (f2, b2, w2) = stages, longer
+
+    assert closed(f2, b2, m, 1, "zero-bubble", w2) >= closed(f, b, m, 1, "zero-bubble", w) * (1 - 1e-12)
+
+
+@many
+@given(split_stages(), st.integers(1, 24))
+def test_the_search_bounds_zero_bubble_from_below(stages, m):
+    """By the sum and the largest of stage times, and the shares of forward and of input gradients."""
+    forward, backward, weight = (np.array(row) for row in stages)
+    p, both = len(forward), forward + backward
+    if not both.all():
+        return
+    share = Shares(*(np.array([x]) for x in _shares_by_hand(forward, both, weight)))
+    least = least_apart(np.array([float(m)]), p, np.array([both.sum()]), np.array([both.max()]), share)[0]
+
+    assert least <= closed(*stages[:2], m, 1, "zero-bubble", stages[2]) * (1 + 1e-9)
+    assert least >= m * both.max() * (1 - 1e-12)
+
+
+def _shares_by_hand(forward, both, weight):
+    return (forward / both).min(), (forward / both).max(), (1 - weight / both).min()
 
 
 @many
@@ -131,7 +204,8 @@ def test_the_search_bounds_pipelines_from_below(stages, m, schedule):
     m, name = (m * p, "interleaved") if v > 1 else (m, schedule)
     seconds = closed(*stages, m, v, name)
     one = [np.array([float(x)]) for x in (m, v)]
-    group = SimpleNamespace(pp=p, m=one[0], v=one[1], gpipe=np.array([schedule == "gpipe"]))
+    kinds = {"gpipe": np.array([schedule == "gpipe"]), "apart": np.array([False])}
+    group = SimpleNamespace(pp=p, m=one[0], v=one[1], **kinds)
     least = least_busy(group, np.array([sum(both)]), np.array([max(both)]))[0]
     longest = longest_stage(Schedule(p, m, v, schedule == "gpipe"), sum(both), seconds)
 

@@ -20,7 +20,7 @@ from autoplan.schema.job import RuleSpec
 from autoplan.schema.layout import Layout, even_stages
 from autoplan.schema.model import MixtureOfExperts
 from tests.own_rules import OWN
-from tests.small_jobs import layouts, small_job, with_limit
+from tests.small_jobs import layouts, small_job, with_limit, with_zero_bubble
 
 
 def unlike_layers(job, seed):
@@ -73,6 +73,16 @@ def first_of(job, group, i) -> Layout:
 def test_what_is_below_a_corner_is_found_and_nothing_else(seed):
     """For corners at, above and below every kind of layout, the enumerator agrees with a plain list."""
     assert_listing_agrees(seed, *prepared(seed, small_job(seed)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_below_a_corner_is_found_with_zero_bubble(seed):
+    """Likewise in stacks that do weight gradients apart, with layers alike and with unlike ones."""
+    job = replace(small_job(seed), cluster=replace(small_job(seed).cluster, devices=4))
+    job = unlike_layers(job, seed) if seed % 4 == 3 else job
+    search = job.search.model_copy(update={"schedule": "zero-bubble"})
+    job = replace(job, stack=with_zero_bubble(job.stack), search=search)
+    assert_listing_agrees(seed, *prepared(seed, job))
 
 
 def assert_listing_agrees(seed, job, found):

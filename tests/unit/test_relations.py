@@ -46,7 +46,10 @@ def job_with(*rules):
         ("tp <= 0.5", "column 7: only whole numbers are read: write 1/2 for a half"),
         ("tp * pp", "column 1: a relation is needed, such as tp * pp <= 8"),
         ("layers <= 4", "column 1: layers has one number for each stage: write layers[0], sum(layers)"),
-        ("schedule == 1f1", "column 13: schedule is one of 1f1b, gpipe, interleaved - did you mean '1f1b'?"),
+        (
+            "schedule == 1f1",
+            "column 13: schedule is one of 1f1b, gpipe, interleaved, zero-bubble - did you mean '1f1b'?",
+        ),
         ("tp <= 8 8", "column 9: nothing is expected after the relation before '8'"),
         ("layers[0] % layers[1] == 0", "column 13: what divides is the same for all stages"),
         ("__import__('os')", 'column 12: "\'" means nothing here'),

@@ -85,7 +85,7 @@ def test_the_heavier_stage_comes_first():
 
 
 ticks = st.integers(1, 60)
-schedules = st.sampled_from(["1f1b", "1f1b", "gpipe", "interleaved"])
+schedules = st.sampled_from(["1f1b", "1f1b", "gpipe", "interleaved", "zero-bubble"])
 
 
 @st.composite
@@ -94,13 +94,15 @@ def menus(draw, p):
     name = draw(schedules) if p > 1 else "1f1b"
     interleaved = name == "interleaved"
     m = p * draw(st.integers(1, 4)) if interleaved else draw(st.integers(1, 12))
-    schedule = Schedule(p, m, draw(st.sampled_from([2, 3])) if interleaved else 1, gpipe=name == "gpipe")
+    v, apart = draw(st.sampled_from([2, 3])) if interleaved else 1, name == "zero-bubble"
+    schedule = Schedule(p, m, v, gpipe=name == "gpipe", apart=apart)
     rows = []
     for _ in range(p):
         row = []
         for layers in sorted(draw(st.sets(st.integers(1, 4), min_size=1, max_size=3))):
             f, b, tail, memory = (draw(ticks) for _ in range(4))
-            row.append(Option(layers, 0, 0, f, b, f + b, tail, memory))
+            weight = draw(st.integers(0, b)) if apart else 0
+            row.append(Option(layers, 0, 0, f, b, f + b, tail, memory, weight_ticks=weight))
         rows.append(tuple(row))
     return Menu(tuple(rows), schedule)
 
@@ -151,8 +153,8 @@ def test_a_path_takes_as_long_as_it_says(data):
     """The longest path's counts make the schedule's time, and no usual path takes longer."""
     menu = data.draw(st.integers(2, 5).flatmap(menus))
     options = [data.draw(st.sampled_from(row)) for row in menu.stages]
-    each = np.array([[o.forward_ticks for o in options], [o.backward_ticks for o in options]])
-    busy = menu.schedule.time(*each.tolist(), max)
+    each = np.array([[getattr(o, part) for o in options] for part in menu.schedule.parts])
+    busy = menu.schedule.time(each.tolist(), max)
 
-    assert (longest_path(menu.schedule, *each.tolist()) * each).sum() == busy
+    assert (longest_path(menu.schedule, each.tolist()) * each).sum() == busy
     assert menu.schedule.gpipe or all((x * each).sum() <= busy for x in usual_paths(menu.schedule))
