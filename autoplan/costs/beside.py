@@ -3,7 +3,8 @@
 Notation (this file only)::
 
     C  seconds of compute alone             N  seconds of traffic alone            [s]
-    i  the stack's ``interference``         r  share of the fabric's rate          [1]
+    F  seconds of copying at the rate of a node's fabric, at most N                [s]
+    i  the stack's ``interference``                                                [1]
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.arrays import Array
-from autoplan.costs.collectives import Group, Operation, collective_seconds, rate_share
+from autoplan.costs.collectives import Group, Operation, collective_seconds, copy_seconds
 from autoplan.costs.machine import Links, Machine
 
 __all__ = ["Flow", "beside_seconds", "flow_of"]
@@ -21,7 +22,7 @@ __all__ = ["Flow", "beside_seconds", "flow_of"]
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Traffic: its seconds N, and what compute beside it feels of them where i is 1, r N."""
+    """Traffic: its seconds N, and what compute beside it feels of them where i is 1, F."""
 
     seconds: Array
     felt: Array
@@ -36,7 +37,7 @@ class Flow:
 
     @property
     def share(self) -> Array:
-        """The mean r; 1 where nothing flows."""
+        """F / N; 1 where nothing flows."""
         share: Array = np.where(
             self.seconds > 0, self.felt / np.where(self.seconds > 0, self.seconds, 1.0), 1.0
         )
@@ -47,7 +48,7 @@ def flow_of(operation: Operation, size: Array, group: Group, links: Links) -> Fl
     """Return one collective on a full tensor of ``size`` bytes [s].
 
     Collectives copy with multiprocessors and memory bandwidth of the kernels that they run beside, in
-    proportion to the bytes that pass: most at the rate of a node's fabric, less where a network paces them.
+    proportion to the bytes that pass: F is what these take at the rate of a node's fabric.
 
     >>> links = Links(8, 400e9, 400e9, False, 0.0, 40e9, 0.0, 0.0, ())
     >>> groups = Group(np.array([64.0, 8.0]), np.array([1.0, 8.0]))  # eight devices of a node, and one
@@ -60,14 +61,14 @@ def flow_of(operation: Operation, size: Array, group: Group, links: Links) -> Fl
     where a layer of 405B with one device of each node in its rings hides its traffic and feels little.
     """
     seconds = collective_seconds(operation, size, group, links)
-    return Flow(seconds, rate_share(group, links) * seconds)
+    return Flow(seconds, copy_seconds(seconds, operation, size, group, links))
 
 
 def beside_seconds(compute: Array, traffic: Flow, machine: Machine) -> Array:
-    """Return the time of compute with traffic beside it [s]: max(N, C + i r N).
+    """Return the time of compute with traffic beside it [s]: max(N, C + i F).
 
-    While traffic flows, compute goes on at 1 - i r of its speed: if it ends first, at C / (1 - i r) <= N, the
-    traffic counts; else it has i r N left to do. In a stack that waits for its traffic it is C + N.
+    While traffic flows, compute goes on at 1 - i F/N of its speed: if it ends first, the traffic counts; else
+    it has i F left to do. In a stack that waits for its traffic it is C + N.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job

@@ -23,7 +23,7 @@ import numpy as np
 from autoplan.costs.activations import dropout_masks, sequence_split
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.beside import Flow, beside_seconds
-from autoplan.costs.collectives import Group, collective_seconds, rate_share
+from autoplan.costs.collectives import Group, collective_seconds
 from autoplan.costs.context import attention_steps, context_times, step_kernel_seconds
 from autoplan.costs.elementwise import DROPOUT_TRIPS, stream_times
 from autoplan.costs.experts import exchange_seconds, expert_kernels, expert_products
@@ -178,8 +178,7 @@ def _tensor_backward(job: Job, candidates: Candidates, machine: Machine, calls: 
     reduces = replace(calls, all_gather=none, regathers=none)
     computed = _weight_seconds(_column_products(job, candidates), machine)
     reduced = tensor_seconds(job, candidates, machine, reduces)
-    flow = Flow(reduced, rate_share(tensor_group(candidates), machine.links) * reduced)
-    exposed = beside_seconds(computed, flow, machine) - computed
+    exposed = beside_seconds(computed, Flow(reduced, reduced), machine) - computed
     hidden: Array = tensor_seconds(job, candidates, machine, gathers) + exposed
     return np.where(weights_apart(candidates) > 0, alone, hidden)
 

@@ -26,6 +26,7 @@ __all__ = [
     "Group",
     "Operation",
     "collective_seconds",
+    "copy_seconds",
     "point_to_point_seconds",
     "ring_step_seconds",
     "wire_factor",
@@ -120,25 +121,25 @@ def _ring_seconds(operation: Operation, size: Array, group: Group, within: Array
     return seconds
 
 
-def rate_share(group: Group, links: Links) -> Array:
-    """Return the rate of the group's rings as a share of that of a whole node's fabric [1].
+def copy_seconds(seconds: Array, operation: Operation, size: Array, group: Group, links: Links) -> Array:
+    """Return how long a collective of ``seconds`` copies at the rate of a node's fabric [s].
 
-    1 inside a node; across nodes what its r devices of a node bring of the network, r B_network / B_fabric,
-    at most 1.
+    Inside a node its own time; across nodes f(n) V / B_fabric, whatever the network makes of it.
 
-    >>> links = Links(8, 400e9, 400e9, False, 0.0, 20e9, 0.0, 0.0, ())
-    >>> groups = Group(np.array([8.0, 64.0, 8.0]), np.array([1.0, 1.0, 8.0]))  # a node; eight; one of each
-    >>> rate_share(groups, links).tolist()
-    [1.0, 0.4, 0.05]
+    >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, ())
+    >>> group = Group(np.array(8.0), np.array(8.0))  # one device of each node: 7/8 x 8e9 / 1e9 takes 7 s
+    >>> seconds = collective_seconds("all_gather", np.array(8e9), group, links)
+    >>> float(seconds), float(copy_seconds(seconds, "all_gather", np.array(8e9), group, links))
+    (7.0, 1.0)
 
-    Leaves out: rings inside a node of fewer devices than it has.
+    Leaves out: what the kernel does while it waits for the network.
     Source: as of ``collective_seconds``.
     """
-    within = group.ranks_in_node(links)
     fabric = _fabric_bandwidth(np.asarray(float(links.devices_per_node)), links)
-    across = np.minimum(1.0, within * links.network_bandwidth / fabric)
-    share: Array = np.where(group.ranks > within, across, 1.0)
-    return share
+    passed = wire_factor(operation, group.ranks) * size / fabric
+    across = group.ranks > group.ranks_in_node(links)
+    copied: Array = np.where(across, np.minimum(passed, seconds), seconds)
+    return copied
 
 
 def _hop_seconds(operation: Operation, ranks: Array, within: Array, nodes: Array, links: Links) -> Array:

@@ -24,7 +24,7 @@ import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates, flag
 from autoplan.costs.beside import Flow, beside_seconds
-from autoplan.costs.collectives import Group, collective_seconds, rate_share, ring_step_seconds
+from autoplan.costs.collectives import Group, collective_seconds, ring_step_seconds
 from autoplan.costs.latent import head_widths
 from autoplan.costs.machine import Machine, Rate
 from autoplan.costs.mesh import context_group
@@ -194,9 +194,9 @@ def _ring_waits(
     group, c = context_group(candidates), candidates.cp.astype(np.float64)
     one, two = (ring_step_seconds(n * size, group, machine.links) for n in (1.0, 2.0))
     # Gradients go one step behind keys and values, and once more to where they belong.
-    both = np.maximum(c - 2.0, 0.0) * _beside(backward, two, group, machine)
-    back = 2.0 * _beside(backward, one, group, machine) + both
-    return (c - 1.0) * _beside(forward, one, group, machine), back
+    both = np.maximum(c - 2.0, 0.0) * _beside(backward, two, machine)
+    back = 2.0 * _beside(backward, one, machine) + both
+    return (c - 1.0) * _beside(forward, one, machine), back
 
 
 def _gather_waits(
@@ -207,8 +207,8 @@ def _gather_waits(
     gather = collective_seconds("all_gather", size * c, group, machine.links)
     step = ring_step_seconds(size, group, machine.links)
     # A step's gradients go on beside the next kernel, the last one's beside none.
-    gradients = (c - 1.0) * _beside(backward, step, group, machine) + step
-    return _beside(forward, gather, group, machine), _beside(backward, gather, group, machine) + gradients
+    gradients = (c - 1.0) * _beside(backward, step, machine) + step
+    return _beside(forward, gather, machine), _beside(backward, gather, machine) + gradients
 
 
 def _exchange_waits(
@@ -226,10 +226,9 @@ def _all_to_all(size: Array, group: Group, machine: Machine) -> Array:
     return collective_seconds("all_to_all", size, group, machine.links)
 
 
-def _beside(kernel: Array, transfer: Array, group: Group, machine: Machine) -> Array:
-    """Return what a transfer of ``group`` adds to the kernel that it runs beside."""
-    flow = Flow(transfer, rate_share(group, machine.links) * transfer)
-    return beside_seconds(kernel, flow, machine) - kernel
+def _beside(kernel: Array, transfer: Array, machine: Machine) -> Array:
+    """Return what a transfer adds to the kernel that it runs beside."""
+    return beside_seconds(kernel, Flow(transfer, transfer), machine) - kernel
 
 
 def context_buffer_bytes(job: Job, candidates: Candidates, element_bytes: float) -> Array:

@@ -60,13 +60,12 @@ def test_gathers_stay_in_the_node_and_copies_add_their_shares():
     """
     job = many_nodes(64, tokens=65536)
     both = [Candidates.of([laid_out(job, f"dp=64,zero=2{text}")]) for text in (",shard=8", "")]
-    inside, across, whole = shard_group(both[0]), replica_group(both[0]), shard_group(both[1])
+    inside, across = shard_group(both[0]), replica_group(both[0])
     policy, links = job.stack.overlap, machine_of(job).links
     size = policy.gradient_bytes * scope_of(job, both[0]).weights.layer.trained
-    alone = 8 * links.network_bandwidth / links.fabric_bandwidth  # of a node's fabric, eight of the network
     copied = collective_seconds("reduce_scatter", size, inside, links)
-    copied = copied + alone / 8 * collective_seconds("all_reduce", size / 8, across, links)
-    shared = alone * collective_seconds("reduce_scatter", size, whole, links)
+    copied = copied + 2 * 7 / 8 * size / 8 / links.fabric_bandwidth
+    shared = 63 / 64 * size / links.fabric_bandwidth
     times = [float(price_stages(job, c, machine_of(job)).backward_layer[0, 0]) for c in both]
 
     assert (inside.ranks.tolist(), inside.stride.tolist()) == ([[8.0]], [[1.0]])
