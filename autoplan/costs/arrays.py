@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from autoplan.schema.layout import Layout
+    from autoplan.schema.layout import Layout, Offload, RecomputeMode
 
-__all__ = ["Array", "Candidates", "Ints", "column", "flag", "taken"]
+__all__ = ["Array", "Candidates", "Ints", "column", "flag", "host_code", "only_mode", "taken"]
 
 Array: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
@@ -48,13 +48,38 @@ def column(array: Array | Ints | NDArray[np.bool_]) -> Array:
     return np.asarray(array, dtype=np.float64)[:, None]
 
 
+def host_code(offload: Offload, mode: RecomputeMode) -> int:
+    """Return the number that says what is in host memory, and how layers are recomputed that are offloaded.
+
+    1 for the optimizer's state; for activations 2, 4 or 6 by the recompute of all layers.
+
+    >>> host_code("optimizer", "full"), host_code("activations", "none"), host_code("activations", "full")
+    (1, 2, 6)
+    """
+    from autoplan.schema.layout import RECOMPUTE
+
+    moved = 2 * (1 + RECOMPUTE.index(mode)) if "activations" in offload else 0
+    return int("optimizer" in offload) + moved
+
+
+def only_mode(code: int) -> RecomputeMode | None:
+    """Return how all layers are recomputed under a ``host_code``; None where each may be as it likes.
+
+    >>> only_mode(1), only_mode(6)
+    (None, 'full')
+    """
+    from autoplan.schema.layout import RECOMPUTE
+
+    return RECOMPUTE[code // 2 - 1] if code > 1 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """Decisions of ``C`` candidates that share their pipeline depth ``pp``; arrays of shape [C].
 
     Layers a stage and recompute are not part of a candidate: they are chosen, or given, on top of it.
     ``shard`` is how many ranks share state, 0 for all that may; ``schedule`` indexes
-    ``autoplan.schema.layout.SCHEDULES``; ``offload`` is 1 where the optimizer's state is in host memory.
+    ``autoplan.schema.layout.SCHEDULES``; ``offload`` is a ``host_code``.
     """
 
     pp: int
@@ -80,6 +105,16 @@ class Candidates:
         """Ranks that hold the same experts, and share their gradients: tp dp cp / (ep etp) [1]."""
         whole: Ints = np.maximum(self.tp * self.dp * self.cp // (self.ep * self.etp), 1)
         return whole
+
+    @property
+    def optimizer_offload(self) -> Ints:
+        """1 where the optimizer's state is in host memory."""
+        return self.offload % 2
+
+    @property
+    def moved(self) -> Ints:
+        """0 where activations stay, else 1 + the index into ``RECOMPUTE`` of the recompute of all layers."""
+        return self.offload // 2
 
     def take(self, index: NDArray[Any]) -> Candidates:
         """Return the candidates at ``index`` (a mask or positions)."""
@@ -107,6 +142,6 @@ class Candidates:
             vpp=ints([x.vpp for x in layouts]),
             schedule=ints([SCHEDULES.index(x.schedule) for x in layouts]),
             checkpoint=ints([x.checkpoint for x in layouts]),
-            offload=ints([x.optimizer_offload for x in layouts]),
+            offload=ints([host_code(x.offload, x.mode or "none") for x in layouts]),
             shard=ints([x.shard for x in layouts]),
         )

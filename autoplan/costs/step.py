@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from autoplan.costs.activations import saved_bytes_per_token
 from autoplan.costs.arrays import Array, Candidates, column
 from autoplan.costs.beside import Flow, beside_seconds, flow_of
 from autoplan.costs.block import block_times, tensor_group, tensor_seconds
@@ -21,6 +22,7 @@ from autoplan.costs.collectives import collective_seconds, point_to_point_second
 from autoplan.costs.footprint import Footprint, footprint_of
 from autoplan.costs.machine import Machine
 from autoplan.costs.mesh import stage_distance
+from autoplan.costs.offload import copy_waits, moved_bytes
 from autoplan.costs.once import once_a_step
 from autoplan.costs.operations import gemm_seconds, stream_seconds
 from autoplan.costs.scope import scope_of, tokens_of
@@ -93,20 +95,40 @@ def _times(context: StageContext) -> dict[str, Array]:
     paced = wire_backward + beside(backward - wire_backward, traffic)
     selective = backward + column(block.selective + block.context_selective + block.exchange_selective)
     full = backward + column(block.full + block.tensor_full + block.context_full + block.exchange)
+    again_selective = wire_backward + beside(selective - wire_backward, traffic) - paced
+    again_full = wire_backward + beside(full - wire_backward, traffic) - paced
+    there = wire_forward + beside(forward - wire_forward, gather)
+    wait_there, wait_back = _host_waits(context, there, paced, (again_selective, again_full))
     return {
         "outside_compute": outside,
         "outside_tensor": tensor_forward + tensor_backward,
         "forward_fixed": beside(forward_x, gather_x) + boundary,
-        "forward_layer": wire_forward + beside(forward - wire_forward, gather),
+        "forward_layer": there + wait_there,
         "backward_fixed": beside(backward_x, gather_x + reduce_x) + boundary,
-        "backward_layer": paced,
-        "backward_selective": wire_backward + beside(selective - wire_backward, traffic) - paced,
-        "backward_full": wire_backward + beside(full - wire_backward, traffic) - paced,
+        "backward_layer": paced + wait_back,
+        "backward_selective": again_selective,
+        "backward_full": again_full,
+        "host_wait": wait_there + wait_back,
         "wire_forward_fixed": context.contended * tensor_forward,
         "wire_forward_layer": wire_forward,
         "wire_backward_fixed": context.contended * tensor_backward,
         "wire_backward_layer": wire_backward,
     }
+
+
+def _host_waits(
+    context: StageContext, forward: Array, backward: Array, again: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """Return what copies to and from the host add to a layer's forward and backward, shape [C, 1] [s].
+
+    All layers of a candidate whose activations are in host memory are recomputed alike.
+    """
+    scope, c = context.scope, context.candidates
+    if not c.moved.any():
+        return np.zeros((len(c), 1)), np.zeros((len(c), 1))
+    more = np.stack([np.zeros_like(backward), np.zeros_like(backward), *again])[c.moved, np.arange(len(c))]
+    moved = moved_bytes(scope, saved_bytes_per_token(context.job, c))
+    return copy_waits(context.machine, moved, forward, backward + more)
 
 
 def _outside_tensor(context: StageContext) -> tuple[Array, Array]:

@@ -101,8 +101,12 @@ def _recompute(job: Job, _: float | None) -> Iterator[Relaxed]:
 
 
 def _offload(job: Job, _: float | None) -> Iterator[Relaxed]:
-    if job.stack.offload is not None:
-        yield from _wider(job, "offload", ("none", "optimizer"))
+    stack = job.stack
+    words = ["none"] + ["optimizer"] * (stack.offload is not None)
+    if stack.activation_offload is not None:
+        words += ["activations"] + ["optimizer+activations"] * (stack.offload is not None)
+    if len(words) > 1:
+        yield from _wider(job, "offload", tuple(words))
 
 
 def _wider(job: Job, key: str, domain: tuple[int, ...] | tuple[str, ...]) -> Iterator[Relaxed]:

@@ -98,8 +98,8 @@ def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
     parts += _recompute(layout)
     if layout.checkpoint > 1:
         parts.append(f"{layout.checkpoint} layers a checkpoint")
-    if layout.optimizer_offload:
-        parts.append("optimizer on the host")
+    if layout.offload != "none":
+        parts.append(f"{layout.offload.replace('+', ' and ')} on the host")
     return parts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from autoplan.schema.layout import SCHEDULES
+from autoplan.schema.layout import OFFLOADS, SCHEDULES
 
 __all__ = ["LISTS", "NAMES", "WORDS"]
 
@@ -37,7 +37,7 @@ NAMES: Final = {
 WORDS: Final[dict[str, tuple[str, ...]]] = {
     "schedule": SCHEDULES,
     "sp": ("on", "off"),
-    "offload": ("none", "optimizer"),
+    "offload": OFFLOADS,
 }
 #: Numbers of each stage.
 LISTS: Final = {

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from autoplan.schema.relation_names import WORDS
+
 __all__ = ["RuleSyntaxError", "Token", "tokens_of"]
 
 _MOST_CHARACTERS: Final = 300
+#: Words with a plus inside are read whole.
+_JOINED: Final = "|".join(re.escape(word) for words in WORDS.values() for word in words if "+" in word)
 _TOKEN: Final = re.compile(
-    r"\s*(?:(?P<number>[0-9]+(?![\w.]))|(?P<word>[0-9]*[A-Za-z_][\w-]*?(?![\w]))"
+    rf"\s*(?:(?P<number>[0-9]+(?![\w.]))|(?P<word>(?:{_JOINED}|[0-9]*[A-Za-z_][\w-]*?)(?![\w]))"
     r"|(?P<symbol><=|>=|==|!=|//|[-+*/%<>(){}\[\],]))"
 )
 

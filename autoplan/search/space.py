@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.arrays import Candidates
+from autoplan.costs.arrays import Candidates, host_code, only_mode
 from autoplan.plans import Rejection
 from autoplan.plans.own_rules import even_only, own_rules, what_is_left
 from autoplan.plans.rules import rules_for
@@ -147,7 +147,7 @@ def _choices(job: Job, pp: int) -> list[_Choice]:
     pipeline.
     """
     devices, batch = job.cluster.devices, job.workload.global_batch_size
-    rest = list(product(_schedules(job.model.layers, pp), _checkpoints(job), _offloads(job)))
+    rest = [(*order, *kept) for order, kept in product(_schedules(job.model.layers, pp), _kept(job))]
     found: list[_Choice] = []
     for tp, cp in product(divisors(devices // pp), repeat=2):
         dp, left = divmod(devices // pp, tp * cp)
@@ -160,7 +160,7 @@ def _choices(job: Job, pp: int) -> list[_Choice]:
         for (ep, etp), mbs, zero, sp in spread:
             found.extend(
                 _Choice(tp, dp, cp, ep, etp, mbs, zero, sp, vpp, schedule, checkpoint, offload, shard)
-                for (schedule, vpp), checkpoint, offload in rest
+                for schedule, vpp, checkpoint, offload in rest
                 for shard in (shards if zero else (0,))
             )
     return found
@@ -203,10 +203,19 @@ def _checkpoints(job: Job) -> list[int]:
     return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
 
 
-def _offloads(job: Job) -> list[int]:
-    """Return whether the optimizer's state may be on the device (0) and in host memory (1)."""
-    wish = job.search.offload
-    return sorted({int(x != "none") for x in (wish if isinstance(wish, tuple) else (wish,))})
+def _kept(job: Job) -> list[tuple[int, int]]:
+    """Return how many layers may share a kept input, beside what may be in host memory (``host_code``).
+
+    Where activations are there, all layers are recomputed in one of the ways with which the stack has that;
+    only recompute of whole layers has inputs to share.
+    """
+    wish, policy = job.search.offload, job.stack.activation_offload
+    modes = policy.recompute if policy is not None else ("none",)
+    words = wish if isinstance(wish, tuple) else (wish,)
+    codes = sorted({host_code(word, mode) for word in words for mode in modes})
+    pairs = list(product(_checkpoints(job), codes))
+    some = [(shared, code) for shared, code in pairs if shared == 1 or only_mode(code) in {None, "full"}]
+    return some or pairs
 
 
 def _schedules(layers: int, pp: int) -> list[tuple[int, int]]:
@@ -289,13 +298,14 @@ def _columns(candidates: Candidates) -> list[NDArray[np.int64]]:
 
 def counts_of(job: Job, candidates: Candidates) -> NDArray[np.object_]:
     """Return how many layouts each candidate stands for, as whole numbers of any size."""
-    pairs = list(zip(candidates.vpp.tolist(), candidates.checkpoint.tolist(), strict=True))
-    modes, even = len(recompute_modes(job)), even_only(job)
+    c, even = candidates, even_only(job)
+    chosen = list(zip(c.vpp.tolist(), c.checkpoint.tolist(), (c.moved > 0).tolist(), strict=True))
+    modes = len(recompute_modes(job))
     each = {
-        (v, k): layouts_of(job.model.layers, candidates.pp, v, modes, even=even, checkpoint=k)
-        for v, k in set(pairs)
+        (v, k, one): layouts_of(job.model.layers, c.pp, v, 1 if one else modes, even=even, checkpoint=k)
+        for v, k, one in set(chosen)
     }
-    return np.array([each[pair] for pair in pairs], dtype=object)
+    return np.array([each[one] for one in chosen], dtype=object)
 
 
 @cache

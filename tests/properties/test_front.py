@@ -39,7 +39,9 @@ SPARSE_INSTANCES = 40
 OFFLOAD_INSTANCES = 16
 MOST_LAYOUTS = 60_000
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
+MOVING_INSTANCES = 48
 OFFLOADING = ["analytic", "megatron-core", "fsdp2", "deepspeed"]
+MOVING = ["analytic", "analytic", "deepspeed", "fsdp1", "fsdp2", "megatron-core", "megatron-deepspeed"]
 SPARSE_STACKS = ["analytic", "megatron-core", "fsdp2", "deepspeed"]
 STACKS = ["analytic", "megatron-core", "megatron-lm", "fsdp2", "ddp", "megatron-deepspeed", "deepspeed"]
 
@@ -170,10 +172,12 @@ def shards(job: Job) -> list[int]:
     return list(range(job.cluster.devices)) if job.search.shard != "any" else [0]
 
 
-def offloads(job: Job) -> list[bool]:
-    """Return whether the optimizer's state may live in host memory: only where the job asks for it."""
+def offloads(job: Job) -> list[tuple[bool, bool]]:
+    """Return whether the optimizer's state, and activations, may live in host memory: what the job asks for."""
     wish = {str(x) for x in np.atleast_1d(job.search.offload)}
-    return [x == "optimizer" for x in ("none", "optimizer") if x in wish]
+    both = itertools.product((False, True), repeat=2)
+    words = {(False, False): "none", (True, False): "optimizer", (False, True): "activations"}
+    return [x for x in both if words.get(x, "optimizer+activations") in wish]
 
 
 def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
@@ -191,29 +195,39 @@ def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
     ]
 
 
+def mixes_of(job: Job, layout: Layout, layers: int) -> list[tuple[int, int]]:
+    """Return the (selective, full) counts of a stage of ``layout``: all layers alike where they are offloaded."""
+    if not layout.activation_offload:
+        return mixes(job, layers, layout.checkpoint)
+    ways = {"none": (0, 0), "selective": (layers, 0), "full": (0, layers)}
+    return [ways[layout.mode]] if layout.mode != "full" or layers % layout.checkpoint == 0 else []
+
+
 def listed(job: Job) -> Iterator[Layout]:
-    """Yield everything that divides, with even stages that recompute nothing."""
+    """Yield everything that divides, with even stages that recompute nothing, or all where it is offloaded."""
     choices_by_hand = itertools.product(candidates_by_hand(job), checkpoints(job), shards(job), offloads(job))
     for (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule, ep, etp), k, shard, offload in choices_by_hand:
         first = even_stages(job.model.layers, pp, vpp)
         if sum(first) != job.model.layers or (shard and zero == 0):
             continue
         none = (0,) * pp
-        yield Layout(
+        layout = Layout(
             *(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule, cp, ep),
             checkpoint=k,
             shard=shard,
             expert_tensor=etp,
-            optimizer_offload=offload,
+            optimizer_offload=offload[0],
+            activation_offload=offload[1],
         )
+        yield from map(layout.alike, ("none", "selective", "full")) if offload[1] else [layout]
 
 
 def count_up_to(job: Job, layouts: list[list[Layout]], most: int) -> int:
     """Return how many ways there are to fill the stages of ``layouts``; counting ends beyond ``most``."""
-    count, of_stage = 0, functools.cache(lambda n, k: len(mixes(job, n, k)))
+    count, of_stage = 0, functools.cache(lambda layout, n: len(mixes_of(job, layout, n)))
     for layout in itertools.chain.from_iterable(layouts):
         for layers in splits(job, layout.pp, layout.vpp):
-            count += math.prod(of_stage(n, layout.checkpoint) for n in layers)
+            count += math.prod(of_stage(layout, n) for n in layers)
             if count > most:
                 return count
     return count
@@ -238,7 +252,7 @@ def all_points(job: Job, own=(), most: int = MOST_LAYOUTS) -> list[tuple[float, 
 def points_of(job, layout, kinds, m, own):
     """Yield the point of each way to fill the stages of ``layout``, which takes ``m`` microbatches."""
     for layers in splits(job, layout.pp, layout.vpp):
-        choices = list(itertools.product(*(mixes(job, n, layout.checkpoint) for n in layers)))
+        choices = list(itertools.product(*(mixes_of(job, layout, n) for n in layers)))
         if own:
             filled = (with_stages(layout, layers, mix) for mix in choices)
             choices = [m for m, x in zip(choices, filled, strict=True) if all(keeps(x) for keeps in own)]
@@ -380,6 +394,20 @@ def test_the_front_is_that_of_brute_force_with_state_in_host_memory(seed):
 
     assert contradictions(job, points, front) == []
     assert all(plan.layout.optimizer_offload for plan in front.plans) or wish != "optimizer"
+
+
+@pytest.mark.parametrize("seed", range(MOVING_INSTANCES))
+def test_the_front_is_that_of_brute_force_with_activations_in_host_memory(seed):
+    """S2 where what layers keep may be, or has to be, in the memory of the host, beside the optimizer's state."""
+    every = ("none", "optimizer", "activations", "optimizer+activations")
+    wish = [("none", "activations"), "activations", every, "optimizer+activations"][seed % 4]
+    shared = {"checkpoint": "any"} if seed % 3 == 0 else {}
+    narrow = {"context_parallel": 1, "microbatch_size": (1, 2, 4)} | shared
+    job, points = instance(seed + 1_700, experts=seed % 6 == 5, stacks=MOVING, offload=wish, **narrow)
+    front = whole_front(job)
+
+    assert contradictions(job, points, front) == []
+    assert all(plan.layout.activation_offload for plan in front.plans) or "none" in wish
 
 
 @pytest.mark.parametrize("seed", range(UNIFORM_INSTANCES))
