@@ -173,7 +173,7 @@ def shards(job: Job) -> list[int]:
 
 
 def offloads(job: Job) -> list[tuple[bool, bool]]:
-    """Return whether the optimizer's state, and activations, may live in host memory: what the job asks for."""
+    """Return whether optimizer state, and activations, may live in host memory: what the job asks for."""
     wish = {str(x) for x in np.atleast_1d(job.search.offload)}
     both = itertools.product((False, True), repeat=2)
     words = {(False, False): "none", (True, False): "optimizer", (False, True): "activations"}
@@ -196,7 +196,7 @@ def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
 
 
 def mixes_of(job: Job, layout: Layout, layers: int) -> list[tuple[int, int]]:
-    """Return the (selective, full) counts of a stage of ``layout``: all layers alike where they are offloaded."""
+    """Return the (selective, full) counts of a stage of ``layout``: all layers alike under offload."""
     if not layout.activation_offload:
         return mixes(job, layers, layout.checkpoint)
     ways = {"none": (0, 0), "selective": (layers, 0), "full": (0, layers)}
@@ -204,7 +204,7 @@ def mixes_of(job: Job, layout: Layout, layers: int) -> list[tuple[int, int]]:
 
 
 def listed(job: Job) -> Iterator[Layout]:
-    """Yield everything that divides, with even stages that recompute nothing, or all where it is offloaded."""
+    """Yield everything that divides, with even stages that recompute nothing, or all if it is offloaded."""
     choices_by_hand = itertools.product(candidates_by_hand(job), checkpoints(job), shards(job), offloads(job))
     for (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule, ep, etp), k, shard, offload in choices_by_hand:
         first = even_stages(job.model.layers, pp, vpp)
@@ -398,7 +398,7 @@ def test_the_front_is_that_of_brute_force_with_state_in_host_memory(seed):
 
 @pytest.mark.parametrize("seed", range(MOVING_INSTANCES))
 def test_the_front_is_that_of_brute_force_with_activations_in_host_memory(seed):
-    """S2 where what layers keep may be, or has to be, in the memory of the host, beside the optimizer's state."""
+    """S2 where what layers keep may be, or has to be, in host memory, beside the optimizer's state."""
     every = ("none", "optimizer", "activations", "optimizer+activations")
     wish = [("none", "activations"), "activations", every, "optimizer+activations"][seed % 4]
     shared = {"checkpoint": "any"} if seed % 3 == 0 else {}
