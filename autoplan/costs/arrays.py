@@ -107,6 +107,12 @@ class Candidates:
         return whole
 
     @property
+    def expert_shard(self) -> Ints:
+        """Ranks that share state of the same experts: tp shard / (ep etp), or all that hold them [1]."""
+        part = np.maximum(self.tp * self.shard // (self.ep * self.etp), 1)
+        return np.where(self.shard > 0, part, self.edp)
+
+    @property
     def optimizer_offload(self) -> Ints:
         """1 where the optimizer's state is in host memory."""
         return self.offload % 2

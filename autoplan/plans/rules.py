@@ -170,7 +170,10 @@ def _shard_rules(job: Job) -> Iterator[Rule]:
         yield Rule(f"{stack} shares state among all ranks of the data axis", lambda c: c.shard == 0)
         return
     if job.model.moe is not None:
-        yield Rule("with experts, state is shared among all ranks of the data axis", lambda c: c.shard == 0)
+        yield Rule(
+            "ep x etp divides tp x shard: experts are spread and split within the ranks that share state",
+            lambda c: (c.shard == 0) | (c.tp * c.shard % (c.ep * c.etp) == 0),
+        )
     stages = ", ".join(map(str, hybrid.zero_stages))
     yield Rule(
         f"{stack} shares state within part of the data axis with ZeRO stages {stages}",

@@ -177,7 +177,7 @@ def _sharing(job: Job, tp: int, ranks: int) -> list[int]:
     wish, node = job.search.shard, job.cluster.node.devices // tp
     if wish == "any":
         cut = job.stack.hybrid is not None and node in range(2, ranks) and ranks % node == 0
-        return [0, node] if cut and job.model.moe is None else [0]
+        return [0, node] if cut else [0]
     named = wish if isinstance(wish, tuple) else (ranks if wish == "all" else wish,)
     return sorted({n if n != ranks else 0 for n in named})
 

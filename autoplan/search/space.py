@@ -185,7 +185,7 @@ def _shards(job: Job, tp: int, ranks: int) -> list[int]:
     wish, hybrid = job.search.shard, job.stack.hybrid
     if wish == "any":
         here = job.cluster.node.devices // tp
-        several = hybrid is not None and job.model.moe is None and 1 < here < ranks and ranks % here == 0
+        several = hybrid is not None and 1 < here < ranks and ranks % here == 0
         return [0, here] if several else [0]
     wanted = (ranks,) if wish == "all" else wish if isinstance(wish, tuple) else (wish,)
     return sorted({0 if shard == ranks else shard for shard in wanted})

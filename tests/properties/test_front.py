@@ -23,12 +23,14 @@ from autoplan.costs.scope import microbatches
 from autoplan.costs.stage import stage_backward, stage_forward, stage_tail
 from autoplan.plans import broken_rules
 from autoplan.plans.questions import batch_of, merged, values_of
+from autoplan.proof.space import counted
 from autoplan.schema.job import Cluster, Job, Limits, RoutingSpec, RuleSpec, SearchSpec, Workload
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
 from autoplan.schema.question import PriceSpec
 from autoplan.search.answer import search
 from autoplan.search.model import _PARAMETERS as PARAMETERS
+from autoplan.search.space import space_of
 from tests.by_rules import keeping_rules
 from tests.own_rules import OWN
 
@@ -40,6 +42,7 @@ OFFLOAD_INSTANCES = 16
 MOST_LAYOUTS = 60_000
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
 MOVING_INSTANCES = 48
+COPIED_INSTANCES = 32
 OFFLOADING = ["analytic", "megatron-core", "fsdp2", "deepspeed"]
 MOVING = ["analytic", "analytic", "deepspeed", "fsdp1", "fsdp2", "megatron-core", "megatron-deepspeed"]
 SPARSE_STACKS = ["analytic", "megatron-core", "fsdp2", "deepspeed"]
@@ -384,6 +387,18 @@ def test_the_front_is_that_of_brute_force_with_copies_of_state(seed):
     assert contradictions(job, points, whole_front(job)) == []
 
 
+@pytest.mark.parametrize("seed", range(COPIED_INSTANCES))
+def test_the_front_of_experts_is_that_of_brute_force_with_copies_of_state(seed):
+    """S2 where experts share state within part of the ranks that hold them; the proof counts as many."""
+    narrow = {"pipeline_parallel": 1, "context_parallel": 1, "recompute": ("none", "full")}
+    wish = [(2, 4), (2, 8), 2, 4][seed % 4]
+    job, points = instance(seed + 30_000, experts=True, stacks=SPARSE_STACKS, shard=wish, **narrow)
+    space, again = space_of(job), counted(job)
+
+    assert contradictions(job, points, whole_front(job)) == []
+    assert (space.total, space.covered, space.size) == (again.total, again.covered, again.candidates)
+
+
 @pytest.mark.parametrize("seed", range(OFFLOAD_INSTANCES))
 def test_the_front_is_that_of_brute_force_with_state_in_host_memory(seed):
     """S2 where the optimizer's state may be, or has to be, in the memory of the host, on stacks that can."""
@@ -405,9 +420,11 @@ def test_the_front_is_that_of_brute_force_with_activations_in_host_memory(seed):
     narrow = {"context_parallel": 1, "microbatch_size": (1, 2, 4)} | shared
     job, points = instance(seed + 1_700, experts=seed % 6 == 5, stacks=MOVING, offload=wish, **narrow)
     front = whole_front(job)
+    space, again = space_of(job), counted(job)
 
     assert contradictions(job, points, front) == []
     assert all(plan.layout.activation_offload for plan in front.plans) or "none" in wish
+    assert (space.total, space.covered, space.size) == (again.total, again.covered, again.candidates)
 
 
 @pytest.mark.parametrize("seed", range(UNIFORM_INSTANCES))
