@@ -48,17 +48,18 @@ def column(array: Array | Ints | NDArray[np.bool_]) -> Array:
     return np.asarray(array, dtype=np.float64)[:, None]
 
 
-def host_code(offload: Offload, mode: RecomputeMode) -> int:
+def host_code(offload: Offload, mode: RecomputeMode, every: int = 1) -> int:
     """Return the number that says what is in host memory, and how layers are recomputed that are offloaded.
 
-    1 for the optimizer's state; for activations 2, 4 or 6 by the recompute of all layers.
+    1 for the optimizer's state; for activations 2, 4 or 6 by the recompute of all layers, and 8 more for each
+    layer beyond one of which one is offloaded.
 
-    >>> host_code("optimizer", "full"), host_code("activations", "none"), host_code("activations", "full")
-    (1, 2, 6)
+    >>> host_code("optimizer", "full"), host_code("activations", "none"), host_code("activations", "full", 4)
+    (1, 2, 30)
     """
     from autoplan.schema.layout import RECOMPUTE
 
-    moved = 2 * (1 + RECOMPUTE.index(mode)) if "activations" in offload else 0
+    moved = 2 * (1 + RECOMPUTE.index(mode)) + 8 * (every - 1) if "activations" in offload else 0
     return int("optimizer" in offload) + moved
 
 
@@ -70,7 +71,8 @@ def only_mode(code: int) -> RecomputeMode | None:
     """
     from autoplan.schema.layout import RECOMPUTE
 
-    return RECOMPUTE[code // 2 - 1] if code > 1 else None
+    mode = code // 2 % 4
+    return RECOMPUTE[mode - 1] if mode else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,12 @@ class Candidates:
     @property
     def moved(self) -> Ints:
         """0 where activations stay, else 1 + the index into ``RECOMPUTE`` of the recompute of all layers."""
-        return self.offload // 2
+        return self.offload // 2 % 4
+
+    @property
+    def offload_every(self) -> Ints:
+        """Of how many layers one has its activations in host memory; 1 where none has."""
+        return self.offload // 8 + 1
 
     def take(self, index: NDArray[Any]) -> Candidates:
         """Return the candidates at ``index`` (a mask or positions)."""
@@ -148,6 +155,6 @@ class Candidates:
             vpp=ints([x.vpp for x in layouts]),
             schedule=ints([SCHEDULES.index(x.schedule) for x in layouts]),
             checkpoint=ints([x.checkpoint for x in layouts]),
-            offload=ints([host_code(x.offload, x.mode or "none") for x in layouts]),
+            offload=ints([host_code(x.offload, x.mode or "none", x.offload_every) for x in layouts]),
             shard=ints([x.shard for x in layouts]),
         )

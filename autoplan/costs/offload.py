@@ -4,13 +4,15 @@ Notation (this file only)::
 
     K     bytes that a layer keeps of one microbatch, as it is recomputed                   [byte]
     U     bytes that move together: K, or the input that the layers of a checkpoint share   [byte]
+    n     layers of which one is offloaded                                                     [1]
     k     microbatches in flight           l  layers of a stage                                [1]
     W     bandwidth of the host link that copies reach                                    [byte/s]
     C, N  seconds of a layer one way, and of its copy, K / W                                   [s]
 
-Every layer's K goes to the host behind its forward and comes back ahead of its backward; all layers are
+A layer's K goes to the host behind its forward and comes back ahead of its backward; all layers are
 recomputed alike (``autoplan.costs.arrays.host_code``). Where copies are *overlapped*, a layer's is made while
-the next one computes; where they are not, compute waits for them. All results are of one rank.
+the next ones compute, up to the next layer that is offloaded; where they are not, compute waits for them. All
+results are of one rank, and means over n layers.
 """
 
 from __future__ import annotations
@@ -36,14 +38,14 @@ _FULL = 1 + RECOMPUTE.index("full")
 
 
 def _moved_per_token(candidates: Candidates, saved: Saved) -> Array:
-    """Return K of a token [byte], 0 where activations stay, shape [C]."""
+    """Return K / n of a token [byte], 0 where activations stay, shape [C]."""
     kept = np.stack([np.zeros_like(saved.none), *(getattr(saved, mode) for mode in RECOMPUTE)])
-    moved: Array = kept[candidates.moved, np.arange(len(candidates))]
+    moved: Array = kept[candidates.moved, np.arange(len(candidates))] / candidates.offload_every
     return moved
 
 
 def moved_bytes(scope: Scope, saved: Saved) -> Array:
-    """Return what a layer of one microbatch has in host memory [byte], shape [C, 1]: K, or 0 where it stays.
+    """Return what a layer of one microbatch has in host memory [byte], shape [C, 1]: K / n, 0 where it stays.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.scope import scope_of
@@ -62,7 +64,7 @@ def moved_bytes(scope: Scope, saved: Saved) -> Array:
 
 
 def kept_on_device(candidates: Candidates, saved: Saved) -> Saved:
-    """Return ``saved`` without what is in host memory [byte], of one token: each mode less K, at least 0.
+    """Return ``saved`` without what is in host memory [byte], of one token: each mode less K / n, at least 0.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -86,7 +88,8 @@ def on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Phase, Array
 
     The layer that backward is at has U; with overlapped copies the one before it comes back, and where k > 1
     the last one of another microbatch goes out, or comes in. When forward ends, the tensors of ``stays``
-    layers (of the stack) are still there. Empty where nothing moves.
+    layers (of the stack) are still there; with n > 1 these are among the layers that stay, and one more is on
+    its way. Empty where nothing moves.
 
     >>> from autoplan.catalog import load_job, stack
     >>> from autoplan.costs.scope import scope_of
@@ -105,8 +108,9 @@ def on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Phase, Array
     policy = scope.job.stack.activation_offload
     if policy is None or not scope.candidates.moved.any():
         return {}
-    each = np.where(scope.candidates.moved == _FULL, scope.candidates.checkpoint, 1)
-    unit = column(each) * moved_bytes(scope, saved)
+    c = scope.candidates
+    share = 1.0 / column(c.offload_every)
+    unit = column(np.where(c.moved == _FULL, c.checkpoint, 1)) * moved_bytes(scope, saved) / share
     ahead = float(policy.overlapped)
     other = ahead * (in_flight > 1)
     stays = min(float(policy.stays), float(np.ceil(scope.job.model.layers / scope.candidates.pp)))
@@ -118,11 +122,12 @@ def on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Phase, Array
         "second": ahead + 0.0 * other,
         "late": other,
     }
-    return {phase: count * unit for phase, count in units.items()}
+    some = units | {"before": other, "last": other, "next": 1.0 + 0.0 * other, "second": share + 0.0 * other}
+    return {phase: np.where(share < 1, some[phase], count) * unit for phase, count in units.items()}
 
 
 def host_activation_bytes(scope: Scope, layers: Array) -> Array:
-    """Return what a rank of each stage has of activations in host memory [byte], shape [C, p]: k l K.
+    """Return what a rank of each stage has of activations in host memory [byte], shape [C, p]: k l K / n.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.scope import scope_of
@@ -133,7 +138,8 @@ def host_activation_bytes(scope: Scope, layers: Array) -> Array:
     >>> (held / 2**25).tolist()  # 32 MiB x 8 layers x min(m, p - i)
     [[32.0, 24.0, 16.0, 8.0]]
 
-    Leaves out: layers that a stack leaves on the device; sizes that an allocator of pinned memory rounds up.
+    Leaves out: the last layers, which a stack may leave on the device; stages whose layers n does not divide;
+    sizes that an allocator of pinned memory rounds up.
     Source: as of ``moved_bytes`` and ``microbatches_in_flight``.
     """
     c = scope.candidates

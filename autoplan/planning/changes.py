@@ -189,11 +189,15 @@ def _activation_offload(start: Change) -> Iterator[Change]:
     policy, layout = start.job.stack.activation_offload, start.layout
     if policy is None or layout.activation_offload:
         return
+    wish = start.job.search.offload_every
+    some = sorted((1, 2, 4, 8) if wish == "any" else wish if isinstance(wish, tuple) else (wish,))
     for mode in sorted(policy.recompute, key=lambda mode: mode != layout.mode):
-        moved = replace(layout.alike(mode), activation_offload=True)
-        if _asks(start.job, moved):
-            also = "" if mode == layout.mode else f", recompute={mode}"
-            yield start.to(moved, f"activations in host memory{also}")
+        for every in reversed(some):
+            moved = replace(layout.alike(mode), activation_offload=True, offload_every=every)
+            if _asks(start.job, moved):
+                part = f" of one in {every} layers" if every > 1 else ""
+                also = "" if mode == layout.mode else f", recompute={mode}"
+                yield start.to(moved, f"activations{part} in host memory{also}")
 
 
 def _asks(job: Job, layout: Layout) -> bool:

@@ -162,7 +162,7 @@ def _divisors(n: int) -> tuple[int, ...]:
 
 def _open_search(job: Job, _: float | None) -> Iterator[Relaxed]:
     """Yield a search that narrows nothing, where several keys do."""
-    free = SearchSpec(offload=job.search.offload)
+    free = SearchSpec(offload=job.search.offload, offload_every=job.search.offload_every)
     keys = [key for key in SearchSpec.model_fields if getattr(job.search, key) != getattr(free, key)]
     if len(keys) > 1:
         edits = tuple(Edit(f"search.{key}", _listed(getattr(job.search, key)), "any") for key in keys)

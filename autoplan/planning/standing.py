@@ -95,6 +95,7 @@ def _near(job: Job, layout: Layout) -> Iterator[Layout]:
                 checkpoint=int(group.checkpoint[i]),
                 optimizer_offload=bool(group.optimizer_offload[i]),
                 activation_offload=bool(group.moved[i]),
+                offload_every=int(group.offload_every[i]),
                 shard=int(group.shard[i]),
                 layers=layers,
                 selective=selective,

@@ -109,6 +109,7 @@ def _columns(job: Job, c: Candidates) -> dict[str, Sequence[Value]]:
         "vpp": c.vpp,
         "checkpoint": c.checkpoint,
         "shard": np.where(c.shard > 0, c.shard, c.dp * c.cp),
+        "offload_every": c.offload_every,
         "microbatches": job.workload.global_batch_size // (c.dp * c.microbatch),
     }
     return {

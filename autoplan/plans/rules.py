@@ -251,6 +251,16 @@ def _activation_rules(job: Job, host: float) -> Iterator[Rule]:
         f"{stack.title} offloads activations with recompute={' or '.join(policy.recompute)} of all layers",
         lambda c: (c.moved == 0) | _among(c.moved, modes),
     )
+    if not policy.partial:
+        yield Rule(
+            f"{stack.title} offloads activations of all layers (offload_every = 1)",
+            lambda c: c.offload_every == 1,
+        )
+    layers = job.model.layers
+    yield Rule(
+        f"offload_every divides the {layers} layers",
+        lambda c: (c.offload_every == 1) | _divides(layers, c.offload_every),
+    )
     whole = 1 + RECOMPUTE.index("full")
     yield Rule(
         "checkpoint is 1 where activations are offloaded of layers that are not recomputed whole",

@@ -169,6 +169,7 @@ class Listing:
             shard=int(c.shard[0]),
             optimizer_offload=bool(c.optimizer_offload[0]),
             activation_offload=bool(c.moved[0]),
+            offload_every=int(c.offload_every[0]),
         )
 
 

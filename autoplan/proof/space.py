@@ -155,11 +155,19 @@ def _shared_and_moved(job: Job) -> list[tuple[int, int]]:
     """Return how many layers may share a checkpoint, with what may be in host memory.
 
     0 is nothing, 1 the optimizer's state; 2, 4, 6 are activations of layers without recompute, with selective
-    and with whole recompute, as the stack has it; odd numbers above are both.
+    and with whole recompute, as the stack has it; odd numbers above are both. Where only some layers' are,
+    one of n, 8 (n - 1) is added.
     """
     wish, policy = job.search.offload, job.stack.activation_offload
     moves = {"none": 2, "selective": 4, "full": 6}
-    of_layers = [moves[mode] for mode in policy.recompute] if policy is not None else [2]
+    some = job.search.offload_every
+    if some == "any":
+        some = (1, 2, 4, 8) if policy is not None and policy.partial else 1
+    of_layers = [
+        moves[mode] + 8 * (n - 1)
+        for mode in (policy.recompute if policy is not None else ("none",))
+        for n in (some if isinstance(some, tuple) else (some,))
+    ]
     numbers = {
         "none": [0],
         "optimizer": [1],
@@ -169,7 +177,7 @@ def _shared_and_moved(job: Job) -> list[tuple[int, int]]:
     offloads = {n for word in (wish if isinstance(wish, tuple) else (wish,)) for n in numbers[word]}
     found = list(product(_shared(job), sorted(offloads)))
     # A checkpoint of several layers is one of layers recomputed whole.
-    return [(k, n) for k, n in found if k == 1 or n not in {2, 3, 4, 5}] or found
+    return [(k, n) for k, n in found if k == 1 or n % 8 not in {2, 3, 4, 5}] or found
 
 
 def _sharing(job: Job, tp: int, ranks: int) -> list[int]:

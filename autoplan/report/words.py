@@ -99,7 +99,8 @@ def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
     if layout.checkpoint > 1:
         parts.append(f"{layout.checkpoint} layers a checkpoint")
     if layout.offload != "none":
-        parts.append(f"{layout.offload.replace('+', ' and ')} on the host")
+        part = f" of 1 in {layout.offload_every} layers" if layout.offload_every > 1 else ""
+        parts.append(f"{layout.offload.replace('+', ' and ')}{part} on the host")
     return parts
 
 

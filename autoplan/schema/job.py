@@ -114,6 +114,10 @@ class SearchSpec(Frozen):
         description="what may live in host memory: none, the optimizer's state, activations that layers keep,"
         " or both",
     )
+    offload_every: Degrees = Field(
+        default=1,
+        description="of how many layers one has its activations in host memory, if any has; any: 1, 2, 4, 8",
+    )
 
 
 class RoutingSpec(Frozen):

@@ -7,8 +7,8 @@ stage); recompute that differs writes one entry a stage, such as
 first stage, all on the second, none on the third. ``checkpoint=4`` keeps one input for every four layers
 recomputed whole, ``shard=8`` shares state among eight ranks and copies it to the others of the data axis, and
 ``offload=optimizer`` keeps the optimizer's state in host memory, ``offload=activations`` what layers keep for
-backward, and ``offload=optimizer+activations`` both. ``etp`` splits the matrices of an expert, as
-``tp`` splits the others, and is ``tp`` where it is left out.
+backward, and ``offload=optimizer+activations`` both; ``offload_every=4`` moves that of one layer in four.
+``etp`` splits the matrices of an expert, as ``tp`` splits the others, and is ``tp`` where it is left out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ RECOMPUTE: Final[tuple[RecomputeMode, ...]] = get_args(RecomputeMode)
 #: By what is in host memory: 1 for the optimizer's state, 2 for activations, the sum for both.
 OFFLOADS: Final[tuple[Offload, ...]] = get_args(Offload)
 
-_DEGREES: Final = ("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "zero", "vpp", "checkpoint", "shard")
+_DEGREES: Final = (
+    *("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "zero", "vpp"),
+    *("checkpoint", "shard", "offload_every"),
+)
 _KEYS: Final = (*_DEGREES, "sp", "schedule", "stages", "recompute", "offload")
 _LIMIT: Final = 10_000_000
 
@@ -55,8 +58,8 @@ class Layout:
     ``layers``, ``selective`` and ``full`` hold one entry a pipeline stage: its layers, and how many of
     them are recomputed selectively and whole. The microbatch is counted in sequences. ``checkpoint`` is how
     many wholly recomputed layers share one kept input, ``shard`` how many ranks of the data axis share state
-    under ZeRO: 0 for all of them. ``expert_tensor`` is how many ranks split an expert, 0 where as many as
-    split other tensors.
+    under ZeRO: 0 for all of them. One layer in ``offload_every`` has its activations in host memory, if any
+    has. ``expert_tensor`` is how many ranks split an expert, 0 where as many as split other tensors.
     """
 
     tp: int
@@ -75,13 +78,16 @@ class Layout:
     checkpoint: int = 1
     optimizer_offload: bool = False
     activation_offload: bool = False
+    offload_every: int = 1
     expert_tensor: int = 0
     shard: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a layout whose stages do not add up; experts split as tensors are have one form."""
+        """Refuse a layout whose stages do not add up; what makes no difference has one form."""
         if self.expert_tensor == self.tp:
             object.__setattr__(self, "expert_tensor", 0)
+        if not self.activation_offload:
+            object.__setattr__(self, "offload_every", 1)
         if not len(self.layers) == len(self.selective) == len(self.full) == self.pp:
             raise LayoutError([f"pp={self.pp} needs one entry a stage: got {self._stage_counts()}"])
         for stage, (n, s, f) in enumerate(zip(self.layers, self.selective, self.full, strict=True)):
@@ -140,6 +146,7 @@ class Layout:
             ("checkpoint", self.checkpoint, self.checkpoint > 1),
             ("shard", self.shard, self.shard > 0),
             ("offload", self.offload, self.offload != "none"),
+            ("offload_every", self.offload_every, self.offload_every > 1),
             ("stages", "/".join(map(str, self.layers)), not self.even),
         )
         return text + "".join(f",{key}={value}" for key, value, shown in more if shown)
@@ -209,6 +216,7 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
         checkpoint=numbers.get("checkpoint", 1),
         optimizer_offload="optimizer" in offload,
         activation_offload="activations" in offload,
+        offload_every=numbers.get("offload_every", 1),
         tp=tp,
         pp=pp,
         dp=dp,

@@ -21,6 +21,7 @@ NAMES: Final = {
     "vpp": "virtual stages on a device",
     "checkpoint": "wholly recomputed layers that share one kept input",
     "shard": "ranks that share state",
+    "offload_every": "layers of which one has its activations in host memory",
     "microbatches": "microbatches of a step on each data-parallel rank",
     "devices": "devices of the job",
     "devices_per_node": "devices of a node",

@@ -304,6 +304,7 @@ class ActivationOffloadPolicy(Sourced):
         description="recompute of all layers with which it does: full moves kept inputs, none all tensors",
     )
     pipelines: bool = Field(description="whether it does in pipelines")
+    partial: bool = Field(description="whether some layers may keep theirs on the device")
     overlapped: bool = Field(description="copies run beside compute, one layer behind it and one ahead of it")
     stays: int = Field(
         ge=0, le=64, description="layers, or checkpoints, whose tensors are still there when forward ends"

@@ -159,6 +159,7 @@ class Group:
             checkpoint=int(c.checkpoint[i]) if any(full) else 1,
             optimizer_offload=bool(c.optimizer_offload[i]),
             activation_offload=bool(c.moved[i]),
+            offload_every=int(c.offload_every[i]),
             shard=int(c.shard[i]),
         )
 

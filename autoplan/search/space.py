@@ -212,10 +212,18 @@ def _kept(job: Job) -> list[tuple[int, int]]:
     wish, policy = job.search.offload, job.stack.activation_offload
     modes = policy.recompute if policy is not None else ("none",)
     words = wish if isinstance(wish, tuple) else (wish,)
-    codes = sorted({host_code(word, mode) for word in words for mode in modes})
+    codes = sorted({host_code(*choice) for choice in product(words, modes, _offload_every(job))})
     pairs = list(product(_checkpoints(job), codes))
     some = [(shared, code) for shared, code in pairs if shared == 1 or only_mode(code) in {None, "full"}]
     return some or pairs
+
+
+def _offload_every(job: Job) -> list[int]:
+    """Return of how many layers one may have its activations in host memory."""
+    wish, policy = job.search.offload_every, job.stack.activation_offload
+    if wish == "any":
+        return [n for n in (1, 2, 4, 8) if n == 1 or (policy is not None and policy.partial)]
+    return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
 
 
 def _schedules(layers: int, pp: int) -> list[tuple[int, int]]:

@@ -192,7 +192,9 @@ def offloaded(draw, job, layout):
         layout = replace(layout, optimizer_offload=draw(st.booleans()))
     if policy is None or (layout.pp > 1 and not policy.pipelines) or draw(st.booleans()):
         return layout
-    return replace(layout.alike(draw(st.sampled_from(policy.recompute))), activation_offload=True)
+    every = [n for n in (1, 2, 3, 4) if job.model.layers % n == 0] if policy.partial else [1]
+    alike = layout.alike(draw(st.sampled_from(policy.recompute)))
+    return replace(alike, activation_offload=True, offload_every=draw(st.sampled_from(every)))
 
 
 def step_of(job, layout, machine):
@@ -615,6 +617,7 @@ def any_layouts(draw):
         shard=draw(st.sampled_from([0, 0, 4097 * 5, 4097 * 6])),
         optimizer_offload=draw(st.booleans()),
         activation_offload=draw(st.booleans()),
+        offload_every=draw(st.integers(1, 9)),
     )
 
 
@@ -661,6 +664,7 @@ def test_a_layout_is_what_its_text_says(layout):
             "recompute=full:3,offload=optimizer+activations",
             "all layers are recomputed alike where activations are offloaded",
         ),
+        ("offload=activations,offload_every=5", "offload_every divides the 32 layers"),
     ],
 )
 def test_a_usual_mistake_breaks_a_rule_with_a_sentence(layout, sentence):
@@ -688,6 +692,11 @@ def test_a_usual_mistake_breaks_a_rule_with_a_sentence(layout, sentence):
         ("ddp", "pp=2,stages=15/17", "splits layers evenly"),
         ("ddp", "dp=4,cp=2", "has no context parallelism"),
         ("ddp", "offload=activations", "keeps activations on the device"),
+        (
+            "fsdp2",
+            "zero=3,recompute=full,offload=activations,offload_every=2",
+            "offloads activations of all layers (offload_every = 1)",
+        ),
         ("fsdp1", "zero=3,offload=activations", "offloads activations with recompute=full of all layers"),
         ("ddp", "dp=8,shard=4", "shares state among all ranks of the data axis"),
     ],

@@ -41,7 +41,7 @@ SPARSE_INSTANCES = 40
 OFFLOAD_INSTANCES = 16
 MOST_LAYOUTS = 60_000
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
-MOVING_INSTANCES = 48
+MOVING_INSTANCES = 36
 COPIED_INSTANCES = 32
 OFFLOADING = ["analytic", "megatron-core", "fsdp2", "deepspeed"]
 MOVING = ["analytic", "analytic", "deepspeed", "fsdp1", "fsdp2", "megatron-core", "megatron-deepspeed"]
@@ -206,6 +206,14 @@ def mixes_of(job: Job, layout: Layout, layers: int) -> list[tuple[int, int]]:
     return [ways[layout.mode]] if layout.mode != "full" or layers % layout.checkpoint == 0 else []
 
 
+def everies(job: Job) -> list[int]:
+    """Return of how many layers one may be offloaded."""
+    wish = job.search.offload_every
+    policy = job.stack.activation_offload
+    named = [1, 2, 4, 8] if wish == "any" else [int(n) for n in np.atleast_1d(wish)]
+    return named if wish != "any" or (policy and policy.partial) else [1]
+
+
 def listed(job: Job) -> Iterator[Layout]:
     """Yield everything that divides, with even stages that recompute nothing, or all if it is offloaded."""
     choices_by_hand = itertools.product(candidates_by_hand(job), checkpoints(job), shards(job), offloads(job))
@@ -222,7 +230,9 @@ def listed(job: Job) -> Iterator[Layout]:
             optimizer_offload=offload[0],
             activation_offload=offload[1],
         )
-        yield from map(layout.alike, ("none", "selective", "full")) if offload[1] else [layout]
+        for mode, every in itertools.product(("none", "selective", "full"), everies(job)):
+            if offload[1] or (mode == "none" and every == everies(job)[0]):
+                yield replace(layout.alike(mode) if offload[1] else layout, offload_every=every)
 
 
 def count_up_to(job: Job, layouts: list[list[Layout]], most: int) -> int:
@@ -417,8 +427,10 @@ def test_the_front_is_that_of_brute_force_with_activations_in_host_memory(seed):
     every = ("none", "optimizer", "activations", "optimizer+activations")
     wish = [("none", "activations"), "activations", every, "optimizer+activations"][seed % 4]
     shared = {"checkpoint": "any"} if seed % 3 == 0 else {}
-    narrow = {"context_parallel": 1, "microbatch_size": (1, 2, 4)} | shared
-    job, points = instance(seed + 1_700, experts=seed % 6 == 5, stacks=MOVING, offload=wish, **narrow)
+    experts = seed % 6 == 5
+    some = {"offload_every": 1 if experts else ["any", (1, 3), (1, 2)][seed // 4 % 3]}
+    narrow = {"context_parallel": 1, "microbatch_size": (1, 2, 4)} | shared | some
+    job, points = instance(seed + 1_700, experts=experts, stacks=MOVING, offload=wish, **narrow)
     front = whole_front(job)
     space, again = space_of(job), counted(job)
 

@@ -67,6 +67,24 @@ def test_all_but_two_layers_leave_a_device_of_megatron_core():
     assert (kept.host, moved.host) == (0, 32 * LAYER)
 
 
+def test_one_layer_in_four_leaves_and_nothing_is_on_its_way_at_the_end_of_forward():
+    """As --cpu-offloading-num-layers 8: 24 of 32 layers stay, and copies have four layers to hide behind."""
+    job, text = job_of("megatron-core"), "tp=2,dp=4,zero=1"
+    kept, moved = (
+        predict(job, layout_of(f"{text}{more}")) for more in ("", ",offload=activations,offload_every=4")
+    )
+    before, after = kept.memory.stages[0], moved.memory.stages[0]
+
+    assert alive(before, "end of forward") - alive(after, "end of forward") == 8 * LAYER
+    assert alive(before, "last layer") - alive(after, "last layer") == 8 * LAYER
+    # Backward of the second layer has it and the first one, wherever that was.
+    assert alive(before, "second layer") == pytest.approx(alive(after, "second layer"))
+    assert after.host == 8 * LAYER
+    # 24.5 ms each way for four layers of 18 and 35 ms.
+    assert moved.time.overhead == 0
+    assert moved.step_seconds == kept.step_seconds
+
+
 @pytest.mark.parametrize(
     ("software", "stays", "there"), [("deepspeed", 0, 1), ("fsdp1", 0, 1), ("fsdp2", 5, 5)]
 )
@@ -185,6 +203,15 @@ def test_own_rules_name_what_is_offloaded(word):
     assert not breaks(job, parse_relation(f"offload == {word}"), layout)
     assert breaks(job, parse_relation(f"offload != {word} or tp>1+pp"), layout)
     assert breaks(job, parse_relation(f"offload not in {{{word}, none}}"), layout)
+
+
+def test_own_rules_name_how_many_layers_are_offloaded():
+    """``offload_every`` is 1 where none are."""
+    job, relation = job_of("analytic"), parse_relation("offload_every <= 2")
+
+    assert not breaks(job, relation, layout_of("dp=8,zero=1,offload=activations,offload_every=2"))
+    assert breaks(job, relation, layout_of("dp=8,zero=1,offload=activations,offload_every=4"))
+    assert not breaks(job, relation, layout_of("dp=8,zero=1"))
 
 
 def test_an_own_rule_that_names_no_offload_is_refused():
