@@ -237,6 +237,26 @@ def test_what_layers_keep_is_offloaded_only_where_the_job_asks():
     assert front.certificate.layouts_total > silent.certificate.layouts_total
 
 
+def test_half_of_the_layers_on_the_host_beat_recompute_where_sequences_are_long():
+    """At 32,768 tokens attention hides the copies of every second layer of Llama-2-7B on two A100."""
+    spec = JobSpec(
+        kind="training",
+        model="llama2-7b",
+        hardware="dgx-a100-80gb",
+        devices=2,
+        stack="analytic",
+        workload=Workload(sequence_length=32768, global_batch_size=8),
+        search=SearchSpec(offload=("optimizer", "optimizer+activations"), offload_every="any"),
+    )
+    job = resolve_job(spec)
+    kept = replace(job, search=SearchSpec(offload="optimizer"))
+    best, without = (autoplan.plan(one).plans[0] for one in (job, kept))
+
+    assert best.layout.offload_every == 2
+    assert best.predicted.step_seconds < without.predicted.step_seconds
+    assert best.predicted.time.recompute == 0 < without.predicted.time.recompute
+
+
 @pytest.mark.parametrize(
     ("software", "text", "wish", "name"),
     [
