@@ -102,6 +102,8 @@ def layouts(job: Job, first: Layout) -> Iterator[Layout]:
     splits = [first.layers] if even else [held for held in counts if sum(held) == total]
     wish = job.search.recompute
     modes = ("none", "selective", "full") if wish == "any" else wish if isinstance(wish, tuple) else (wish,)
+    if first.activation_offload:
+        modes = (first.mode,)
     for held in splits:
         for mix in itertools.product(*(_mixes(n, modes) for n in held)):
             yield replace(

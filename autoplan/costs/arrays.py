@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from autoplan.schema.layout import Layout
+    from autoplan.schema.layout import Layout, Offload, RecomputeMode
 
-__all__ = ["Array", "Candidates", "Ints", "column", "flag", "taken"]
+__all__ = ["Array", "Candidates", "Ints", "column", "flag", "host_code", "only_mode", "taken"]
 
 Array: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
@@ -48,13 +48,40 @@ def column(array: Array | Ints | NDArray[np.bool_]) -> Array:
     return np.asarray(array, dtype=np.float64)[:, None]
 
 
+def host_code(offload: Offload, mode: RecomputeMode, every: int = 1) -> int:
+    """Return the number that says what is in host memory, and how layers are recomputed that are offloaded.
+
+    1 for the optimizer's state; for activations 2, 4 or 6 by the recompute of all layers, and 8 more for each
+    layer beyond one of which one is offloaded.
+
+    >>> host_code("optimizer", "full"), host_code("activations", "none"), host_code("activations", "full", 4)
+    (1, 2, 30)
+    """
+    from autoplan.schema.layout import RECOMPUTE
+
+    moved = 2 * (1 + RECOMPUTE.index(mode)) + 8 * (every - 1) if "activations" in offload else 0
+    return int("optimizer" in offload) + moved
+
+
+def only_mode(code: int) -> RecomputeMode | None:
+    """Return how all layers are recomputed under a ``host_code``; None where each may be as it likes.
+
+    >>> only_mode(1), only_mode(6)
+    (None, 'full')
+    """
+    from autoplan.schema.layout import RECOMPUTE
+
+    mode = code // 2 % 4
+    return RECOMPUTE[mode - 1] if mode else None
+
+
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """Decisions of ``C`` candidates that share their pipeline depth ``pp``; arrays of shape [C].
 
     Layers a stage and recompute are not part of a candidate: they are chosen, or given, on top of it.
     ``shard`` is how many ranks share state, 0 for all that may; ``schedule`` indexes
-    ``autoplan.schema.layout.SCHEDULES``; ``offload`` is 1 where the optimizer's state is in host memory.
+    ``autoplan.schema.layout.SCHEDULES``; ``offload`` is a ``host_code``.
     """
 
     pp: int
@@ -80,6 +107,27 @@ class Candidates:
         """Ranks that hold the same experts, and share their gradients: tp dp cp / (ep etp) [1]."""
         whole: Ints = np.maximum(self.tp * self.dp * self.cp // (self.ep * self.etp), 1)
         return whole
+
+    @property
+    def expert_shard(self) -> Ints:
+        """Ranks that share state of the same experts: tp shard / (ep etp), or all that hold them [1]."""
+        part = np.maximum(self.tp * self.shard // (self.ep * self.etp), 1)
+        return np.where(self.shard > 0, part, self.edp)
+
+    @property
+    def optimizer_offload(self) -> Ints:
+        """1 where the optimizer's state is in host memory."""
+        return self.offload % 2
+
+    @property
+    def moved(self) -> Ints:
+        """0 where activations stay, else 1 + the index into ``RECOMPUTE`` of the recompute of all layers."""
+        return self.offload // 2 % 4
+
+    @property
+    def offload_every(self) -> Ints:
+        """Of how many layers one has its activations in host memory; 1 where none has."""
+        return self.offload // 8 + 1
 
     def take(self, index: NDArray[Any]) -> Candidates:
         """Return the candidates at ``index`` (a mask or positions)."""
@@ -107,6 +155,6 @@ class Candidates:
             vpp=ints([x.vpp for x in layouts]),
             schedule=ints([SCHEDULES.index(x.schedule) for x in layouts]),
             checkpoint=ints([x.checkpoint for x in layouts]),
-            offload=ints([x.optimizer_offload for x in layouts]),
+            offload=ints([host_code(x.offload, x.mode or "none", x.offload_every) for x in layouts]),
             shard=ints([x.shard for x in layouts]),
         )

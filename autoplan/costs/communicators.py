@@ -38,7 +38,7 @@ def communicator_bytes(scope: Scope) -> Array:
     found = [c.tp, c.cp, depth, whole]
     if scope.job.model.moe is not None:
         own = (c.ep > 1) | (c.etp != c.tp)
-        found += [np.where(own, axis, 1) for axis in (c.ep, c.etp, c.edp)]
+        found += [np.where(own, axis, 1) for axis in (c.ep, c.etp, c.expert_shard)]
     axes = (*(column(axis) for axis in found), *shared)
     sizes = (np.where(axis > 2, each.value, np.where(axis > 1, each.low, 0.0)) for axis in axes)
     total: Array = sum(sizes, np.zeros((len(c), 1)))

@@ -35,6 +35,8 @@ __all__ = [
     "expert_kept",
     "expert_kernels",
     "expert_products",
+    "expert_replica_group",
+    "expert_shard_group",
     "load_factor",
     "rows_per_token",
 ]
@@ -61,6 +63,41 @@ def expert_group(candidates: Candidates) -> Group:
     """
     stride = (candidates.ep * candidates.etp).astype(np.float64)
     return Group(candidates.edp.astype(np.float64)[:, None], stride[:, None])
+
+
+def expert_shard_group(candidates: Candidates) -> Group:
+    """Return the ranks that share state of the same experts: how many, and how far apart [1], shape [C, 1].
+
+    Of ranks that hold the same, those that are among the t g neighbours that share other state.
+
+    >>> from autoplan.schema.layout import parse_layout
+    >>> group = expert_shard_group(Candidates.of([parse_layout("ep=2,shard=8", layers=32, devices=32)]))
+    >>> group.ranks.tolist(), group.stride.tolist()  # 8 / 2
+    ([[4.0]], [[2.0]])
+
+    Leaves out: other orders of the axes.
+    Source: PyTorch's torchtitan, torchtitan/distributed/parallel_dims.py, whose sparse mesh has efsdp =
+    dp_shard cp tp / (ep etp) ranks inside of dp_replicate; Megatron-LM, megatron/core/parallel_state.py,
+    get_expert_data_parallel_group with partial_expert_data_parallel.
+    """
+    stride = (candidates.ep * candidates.etp).astype(np.float64)
+    return Group(candidates.expert_shard.astype(np.float64)[:, None], stride[:, None])
+
+
+def expert_replica_group(candidates: Candidates) -> Group:
+    """Return the ranks that hold the same share of experts: how many, and how far apart [1], shape [C, 1].
+
+    >>> from autoplan.schema.layout import parse_layout
+    >>> group = expert_replica_group(Candidates.of([parse_layout("ep=2,shard=8", layers=32, devices=32)]))
+    >>> group.ranks.tolist(), group.stride.tolist()  # 16 / 4 ranks, 2 x 4 apart
+    ([[4.0]], [[8.0]])
+
+    Leaves out: what ``expert_shard_group`` does.
+    Source: as of ``expert_shard_group``.
+    """
+    c = candidates
+    stride = (c.ep * c.etp * c.expert_shard).astype(np.float64)
+    return Group((c.edp // c.expert_shard).astype(np.float64)[:, None], stride[:, None])
 
 
 def load_factor(job: Job, candidates: Candidates) -> Array:

@@ -68,6 +68,7 @@ class Overlap:
     parameter_gather: bool
     tensor_backward: bool
     pipeline: bool
+    host_copies: bool
     everything: bool
     waits: bool
     interference: float
@@ -75,7 +76,10 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One device with its links and its software, at one precision; of the host, a device's share."""
+    """One device with its links and its software, at one precision; of the host, a device's share.
+
+    ``host_link`` is what it copies to or from the host, ``host_copy`` what copies of activations reach of it.
+    """
 
     peak_flops: float
     gemm: Rate
@@ -85,6 +89,7 @@ class Machine:
     stream_launch: float
     host_launch: float
     host_link: float
+    host_copy: float
     host_update: float
     links: Links
     overlap: Overlap
@@ -123,11 +128,17 @@ def machine_of(job: Job) -> Machine:
         stream_launch=stream.launch.value,
         host_launch=job.stack.host_launch.value,
         host_link=job.cluster.node.host.link_bandwidth.value,
+        host_copy=job.cluster.node.host.link_bandwidth.value * _copy_share(job.stack),
         host_update=job.stack.offload.host_update.value if job.stack.offload else _EFFECTIVELY_FREE,
         links=_links(job.cluster, kernels),
         overlap=_overlap(job.stack),
         element_bytes=4 if job.precision == "fp32" else 2,
     )
+
+
+def _copy_share(stack: StackSpec) -> float:
+    """Return the share of the host link that copies of activations reach [1]."""
+    return 1.0 if stack.activation_offload is None else stack.activation_offload.link_share.value
 
 
 def _gemm_rate(kernels: KernelSpec, peak: float) -> Rate:
@@ -198,6 +209,7 @@ def _overlap(stack: StackSpec) -> Overlap:
         parameter_gather=policy.parameter_gather,
         tensor_backward=policy.tensor_backward,
         pipeline=policy.pipeline,
+        host_copies=stack.activation_offload is not None and stack.activation_offload.overlapped,
         everything=False,
         waits=policy.waits,
         interference=policy.interference.value,
@@ -240,12 +252,14 @@ def ideal(machine: Machine, job: Job) -> Machine:
         stream_launch=0.0,
         host_launch=0.0,
         host_update=_EFFECTIVELY_FREE,
+        host_copy=machine.host_link,
         links=links,
         overlap=Overlap(
             gradient_reduce=True,
             parameter_gather=True,
             tensor_backward=True,
             pipeline=True,
+            host_copies=True,
             everything=True,
             waits=False,
             interference=0.0,
@@ -268,6 +282,7 @@ def serial(machine: Machine) -> Machine:
         parameter_gather=False,
         tensor_backward=False,
         pipeline=False,
+        host_copies=False,
         everything=False,
         waits=True,
         interference=1.0,

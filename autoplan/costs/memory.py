@@ -33,6 +33,7 @@ from autoplan.costs.holding import chosen_of, footprint_holding, moved_rooms
 from autoplan.costs.kinds import Held, held_by, kinds_of
 from autoplan.costs.moment import Moment
 from autoplan.costs.moments import moments_of
+from autoplan.costs.offload import host_activation_bytes
 from autoplan.costs.owed import WEIGHTS
 from autoplan.costs.pipeline import weights_apart
 from autoplan.costs.residency import gradients_stand, host_bytes, residency_of
@@ -261,7 +262,8 @@ def _host(scopes: Sequence[Scope], held: Held) -> Array:
     scope, parts = scopes[0], scopes[0].weights
     outside = scope.first * host_bytes(scope, parts.embedding) + scope.last * host_bytes(scope, parts.head)
     layers = (n * host_bytes(kind, kind.weights.layer) for n, kind in zip(held.layers, scopes, strict=True))
-    total: Array = sum(layers, outside)
+    moved = (host_activation_bytes(kind, n) for n, kind in zip(held.layers, scopes, strict=True))
+    total: Array = sum(layers, outside) + sum(moved)
     return total
 
 

@@ -17,7 +17,7 @@ gradient on the wire, which is a layer's in the next-to-last and the output laye
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,7 @@ import numpy as np
 from autoplan.costs.activations import Saved, element_bytes, logit_columns, saved_bytes_per_token
 from autoplan.costs.arrays import Array, column, flag
 from autoplan.costs.moment import Moment, Phase
+from autoplan.costs.offload import kept_on_device, on_device
 from autoplan.costs.owed import owing
 from autoplan.costs.pipeline import microbatches_in_flight, weights_apart
 from autoplan.costs.residency import gradients_stand, residency_of, update_bytes
@@ -54,7 +55,7 @@ _GPIPE = SCHEDULES.index("gpipe")
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Bytes of one microbatch on one rank, and how many are in flight, shape [C, p].
+    """Bytes of one microbatch on one rank's device, and how many are in flight, shape [C, p].
 
     ``none``, ``selective`` and ``full`` of one layer by its recompute, ``entry`` of the stage's input,
     ``inputs`` and ``logits`` of the output layer; ``block`` is what recompute of one checkpoint brings back.
@@ -91,15 +92,16 @@ def kept_of(scope: Scope, saved: Saved) -> Kept:
     benchmarks/memory.
     """
     job, tokens = scope.job, scope.tokens
+    stays = kept_on_device(scope.candidates, saved)
     shape = np.zeros((len(scope.candidates), scope.candidates.pp))
     schedule = scope.candidates.schedule[:, None]
     columns = column(logit_columns(job, scope.candidates))
     m, v = scope.microbatches, column(scope.candidates.vpp)
     return Kept(
         in_flight=shape + microbatches_in_flight(scope.candidates.pp, m, v, schedule),
-        none=shape + tokens * column(saved.none),
-        selective=shape + tokens * column(saved.selective),
-        full=shape + tokens * column(saved.full),
+        none=shape + tokens * column(stays.none),
+        selective=shape + tokens * column(stays.selective),
+        full=shape + tokens * column(stays.full),
         entry=tokens * (column(saved.entry) + scope.first * column(saved.embedding_mask)),
         inputs=scope.last * tokens * column(saved.head_inputs),
         logits=scope.last * tokens * columns * job.stack.block.logits_bytes,
@@ -159,6 +161,11 @@ def moments_of(scope: Scope) -> tuple[tuple[Moment, ...], Kept]:
     moments = (*_before(stage), *_layers(stage), _embedding(stage), _update(stage))
     if weights_apart(scope.candidates).any():
         moments = owing(moments, scope, _head_fresh(stage))
+    if moving := on_device(scope, saved, stage.kept.in_flight):
+        moments = tuple(
+            replace(x, activations=x.activations + moving[x.phase]) if x.phase in moving else x
+            for x in moments
+        )
     return moments, stage.kept
 
 
@@ -229,7 +236,7 @@ def _layers(stage: _Stage) -> tuple[Moment, ...]:
     work = layer_working_bytes(scope, stage.saved)
     tied = gathered.root + _tied_fresh(stage)
     late = {"microbatches": kept.in_flight - 1.0, "gradients_layer": comes * layer}
-    first = column(scope.candidates.checkpoint) * kept.none
+    first = column(scope.candidates.checkpoint) * scope.tokens * column(stage.saved.none)
     return (
         stage.moment(
             "last layer",

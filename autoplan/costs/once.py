@@ -123,4 +123,4 @@ def _update_seconds(context: StageContext, part: Part) -> Array:
     copied = scope.spread(sharded, float(memory.gradient_bytes + memory.gathered_bytes), part)
     there = scope.spread(sharded, moved, part) / context.machine.host_update
     host = copied / context.machine.host_link + there
-    return np.where(column(context.candidates.offload) > 0, host, device)
+    return np.where(column(context.candidates.optimizer_offload) > 0, host, device)

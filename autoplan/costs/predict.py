@@ -52,7 +52,10 @@ _NOISE = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class TimePrediction:
-    """Where a step's seconds go, along the slowest stage; the parts add up to the step."""
+    """Where a step's seconds go, along the slowest stage; the parts add up to the step.
+
+    ``overhead`` is what copies of activations to and from host memory add.
+    """
 
     compute: float
     recompute: float
@@ -256,7 +259,7 @@ class _Prices:
         tensor = work.tensor + float(here.outside_tensor)
         computed = work.computed + float(here.outside_compute)
         boundary = float(self.boundary[row])
-        waits = float(both[slowest]) - again - computed - tensor - context - exchange - boundary
+        waits = float(both[slowest]) - again - computed - tensor - context - exchange - boundary - work.host
         tail = stage_tail(stages, n, s, f)
         worst = int(tail.total.argmax())
         bubble = float(self.step[row]) - m * float(both[slowest]) - float(tail.total[worst])
@@ -270,7 +273,7 @@ class _Prices:
             bubble=bubble if bubble > _NOISE * float(self.step[row]) else 0.0,
             dp_exposed=max(0.0, m * waits + float(tail.exposed[worst])),
             optimizer=float(tail.optimizer[worst]),
-            overhead=0.0,
+            overhead=m * work.host,
         )
 
 

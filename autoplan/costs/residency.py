@@ -64,7 +64,7 @@ def residency_of(scope: Scope, part: Part) -> Residency:
         parameters=scope.spread(scope.parameters_sharded, parameters, part),
         gradients=scope.spread(scope.gradients_sharded, gradients, part),
         copies=policy.gradient_copy_bytes * part.trained + np.zeros_like(part.total),
-        optimizer=_optimizer_bytes(scope, part) * (1 - column(scope.candidates.offload)),
+        optimizer=_optimizer_bytes(scope, part) * (1 - column(scope.candidates.optimizer_offload)),
     )
 
 
@@ -89,7 +89,7 @@ def host_bytes(scope: Scope, part: Part) -> Array:
     Leaves out: pinned buffers of the copies; gradients while they are there.
     Source: Ren et al. 2021 (ZeRO-Offload), arXiv:2101.06840, section 3.
     """
-    held: Array = _optimizer_bytes(scope, part) * column(scope.candidates.offload)
+    held: Array = _optimizer_bytes(scope, part) * column(scope.candidates.optimizer_offload)
     return held
 
 

@@ -96,11 +96,11 @@ class Scope:
         """How many times as large experts' tensors are gathered and reduced as they are [1], shape [C, 1].
 
         More ranks than experts that share whole experts: each rank's share is padded to one,
-        max(1, ranks that hold the same / experts of a rank).
+        max(1, ranks that share their state / experts of a rank).
 
         >>> from types import SimpleNamespace as Some
         >>> job = Some(model=Some(moe=Some(experts=8)), stack=Some(memory=Some(experts_sharded_whole=True)))
-        >>> some = Some(ep=np.array([1]), edp=np.array([64]))
+        >>> some = Some(ep=np.array([1]), expert_shard=np.array([64]))
         >>> ranks = Some(job=job, candidates=some, shards=np.ones((1, 1)), parameters_sharded=flag([[True]]))
         >>> Scope.padding.fget(ranks).tolist()  # 64 ranks for 8 experts
         [[8.0]]
@@ -112,8 +112,8 @@ class Scope:
         if moe is None or not self.job.stack.memory.experts_sharded_whole:
             return np.ones_like(self.shards)
         held = moe.experts / column(self.candidates.ep)
-        alike = column(self.candidates.edp)
-        return np.where(self.parameters_sharded > 0, np.maximum(1.0, alike / held), 1.0)
+        sharing = column(self.candidates.expert_shard)
+        return np.where(self.parameters_sharded > 0, np.maximum(1.0, sharing / held), 1.0)
 
     def padded(self, part: Part) -> Array:
         """Return parameters of ``part`` as they are gathered and reduced [1]: n, experts' times ``padding``.
@@ -134,7 +134,7 @@ class Scope:
     def spread(self, sharded: Array, value: Array | float, part: Part) -> Array:
         """Return ``value``, a rank's of ``part``, as it is split where ``sharded`` is 1, in its unit.
 
-        value / d, but experts' share of it over the ranks that hold the same, and padded as they are.
+        value / d, but experts' share of it over the ranks that share their state, and padded as they are.
 
         >>> from autoplan.catalog import load_job
         >>> from autoplan.schema.layout import parse_layout
@@ -152,8 +152,8 @@ class Scope:
         if self.job.model.moe is None:
             return self.split(sharded, value)
         experts = part.experts / part.total
-        alike = column(self.candidates.edp)
-        divided = (1.0 - experts) / self.shards + experts * self.padding / alike
+        sharing = column(self.candidates.expert_shard)
+        divided = (1.0 - experts) / self.shards + experts * self.padding / sharing
         whole = (1.0 - experts) + experts * self.padding
         spread: Array = value * np.where(sharded > 0, divided, whole)
         return spread

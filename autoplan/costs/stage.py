@@ -53,6 +53,7 @@ class Stages:
     apart: Array  # 1 where they are
     outside_compute: Array  # of forward and backward outside layers: products and memory traffic
     outside_tensor: Array  # of the same: tensor-parallel collectives
+    host_wait: Array  # of forward and backward of a layer: exposed copies to and from the host
     wire_forward_fixed: Array  # of forward: when others use the link that the data axis is on
     wire_forward_layer: Array
     wire_backward_fixed: Array

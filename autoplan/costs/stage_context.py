@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from autoplan.costs.arrays import Array, Candidates, flag
 from autoplan.costs.beside import Flow, flow_of
 from autoplan.costs.collectives import Group
-from autoplan.costs.experts import expert_group
+from autoplan.costs.experts import expert_group, expert_replica_group, expert_shard_group
 from autoplan.costs.machine import Machine
 from autoplan.costs.mesh import data_group, replica_group, shard_group
 from autoplan.costs.scope import Scope
@@ -118,9 +116,9 @@ class StageContext:
 
     @property
     def alike(self) -> Ranks:
-        """Those that hold the same experts; none of them has a copy of what another keeps."""
-        group = expert_group(self.candidates)
-        return Ranks(group, group, Group(np.ones_like(group.ranks), group.stride))
+        """Those that hold the same experts."""
+        c = self.candidates
+        return Ranks(expert_group(c), expert_shard_group(c), expert_replica_group(c))
 
     @property
     def trained_fixed(self) -> Array:
@@ -136,6 +134,7 @@ def scattered(context: StageContext, size: Array, ranks: Ranks) -> Flow:
     A reduce-scatter among the ranks that share state, and an all-reduce of its result over copies; an
     all-reduce over everyone in a stack that reduces gradients whole.
 
+    >>> import numpy as np
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.machine import machine_of
     >>> from autoplan.costs.scope import scope_of

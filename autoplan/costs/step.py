@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from autoplan.costs.activations import saved_bytes_per_token
 from autoplan.costs.arrays import Array, Candidates, column
 from autoplan.costs.beside import Flow, beside_seconds, flow_of
 from autoplan.costs.block import BlockTimes, block_times, regather_seconds, tensor_group, tensor_seconds
@@ -21,6 +22,7 @@ from autoplan.costs.collectives import collective_seconds, point_to_point_second
 from autoplan.costs.footprint import Footprint, footprint_of
 from autoplan.costs.machine import Machine
 from autoplan.costs.mesh import stage_distance
+from autoplan.costs.offload import copy_waits, moved_bytes
 from autoplan.costs.once import once_a_step
 from autoplan.costs.operations import gemm_seconds, stream_seconds
 from autoplan.costs.pipeline import weights_apart
@@ -127,16 +129,35 @@ def _layer_times(context: StageContext, block: BlockTimes, gather: Flow, reduce:
 
     selective = backward + column(block.selective + block.context_selective + block.exchange_selective)
     full = backward + column(block.full + block.tensor_full + block.context_full + block.exchange)
+    there, back = wire_forward + beside(forward - wire_forward, gather), paced(backward) + later
+    again = paced(selective) - paced(backward), paced(full) - paced(backward)
+    wait_there, wait_back = _host_waits(context, there, back, again)
     return {
-        "forward_layer": wire_forward + beside(forward - wire_forward, gather),
-        "backward_layer": paced(backward) + later,
-        "backward_selective": paced(selective) - paced(backward),
-        "backward_full": paced(full) - paced(backward),
+        "forward_layer": there + wait_there,
+        "backward_layer": back + wait_back,
+        "backward_selective": again[0],
+        "backward_full": again[1],
         "weight_layer": later,
+        "host_wait": wait_there + wait_back,
         "wire_forward_layer": wire_forward,
         # What reductions of a step run beside: the last backward, or weight gradients that come after it.
         "wire_backward_layer": np.where(apart > 0, wire_weight, wire_backward),
     }
+
+
+def _host_waits(
+    context: StageContext, forward: Array, backward: Array, again: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """Return what copies to and from the host add to a layer's forward and backward, shape [C, 1] [s].
+
+    All layers of a candidate whose activations are in host memory are recomputed alike.
+    """
+    scope, c = context.scope, context.candidates
+    if not c.moved.any():
+        return np.zeros((len(c), 1)), np.zeros((len(c), 1))
+    more = np.stack([np.zeros_like(backward), np.zeros_like(backward), *again])[c.moved, np.arange(len(c))]
+    moved = moved_bytes(scope, saved_bytes_per_token(context.job, c))
+    return copy_waits(context.machine, moved, forward, backward + more)
 
 
 def _outside_tensor(context: StageContext) -> tuple[Array, Array, Array]:

@@ -223,25 +223,31 @@ def _data_bytes(scope: Scope, layers: Array) -> dict[str, Array]:
     """
     job, parts, m = scope.job, scope.weights, scope.microbatches
     c, r = job.stack.memory.gathered_bytes, job.stack.overlap.gradient_bytes
-    head = scope.last * parts.head.total
-    alone = 1.0 - column(scope.candidates.edp > 1)
-    padded = scope.padded(parts.layer) - alone * scope.padding * parts.layer.experts
+    head, some = scope.last * parts.head.total, scope.candidates
+    # Experts that a rank holds alone, or shares with none, are not gathered, scattered or reduced.
+    alone, unshared = 1.0 - column(some.edp > 1), 1.0 - column(some.expert_shard > 1)
+    padded = scope.padded(parts.layer) - unshared * scope.padding * parts.layer.experts
     total = layers * padded + scope.first * parts.embedding.total + head
-    trained = layers * parts.layer.trained * padded / parts.layer.total
-    trained = trained + scope.first * parts.embedding.trained + scope.last * parts.head.trained
+    part = parts.layer.trained / parts.layer.total
+    outside = scope.first * parts.embedding.trained + scope.last * parts.head.trained
+    trained = layers * part * padded + outside
+    experts = layers * part * scope.padding * parts.layer.experts
+    reduced = trained + (unshared - alone) * experts
+    # What a rank keeps of them is reduced over the copies.
+    kept = (trained - (1.0 - unshared) * experts) / scope.shards
+    kept = kept + (1.0 - alone) * experts / column(some.expert_shard)
     several, sharded = flag(scope.shards > 1), scope.parameters_sharded
-    twice = sharded * column(scope.candidates.zero == 3)
+    twice = sharded * column(some.zero == 3)
     still_there = np.zeros_like(total) if parts.tied else head
     gathers = m * c * (sharded * total + twice * (total - still_there))
     each = np.where((sharded > 0) | ((scope.zero == 2) & (scope.gradients_sharded > 0)), m, 1.0)
     whole = m if job.stack.overlap.every_microbatch else np.ones_like(m)
-    updated = several * (1 - sharded) * column(scope.candidates.zero >= 1)
-    scattered = several * column(scope.candidates.zero >= 1)
+    updated = several * (1 - sharded) * column(some.zero >= 1)
+    scattered = several * column(some.zero >= 1)
     scattered = scattered * float(not job.stack.overlap.reduces_whole)
-    copies = flag(replica_group(scope.candidates).ranks > 1)
+    copies = flag(replica_group(some).ranks > 1)
     return {
         "all_gather": gathers + updated * c * trained,
         "reduce_scatter": scattered * each * r * trained,
-        "all_reduce": several * (1 - scattered) * r * trained * whole
-        + copies * scattered * each * r * trained / scope.shards,
+        "all_reduce": several * (1 - scattered) * r * reduced * whole + copies * scattered * each * r * kept,
     }

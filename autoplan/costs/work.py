@@ -30,6 +30,7 @@ class Work:
     tensor_again: float
     context_again: float
     exchange_again: float
+    host: float
 
     @staticmethod
     def of(stage: Stages, block: BlockTimes, row: int, counts: tuple[float, float, float]) -> Work:
@@ -38,9 +39,10 @@ class Work:
         >>> import numpy as np
         >>> from types import SimpleNamespace as Some
         >>> layer = BlockTimes(**dict.fromkeys(BlockTimes.__slots__, np.array([2.0])))
-        >>> found = Work.of(Some(backward_selective=1.0, backward_full=3.0), layer, 0, (4.0, 1.0, 2.0))
-        >>> found.computed, found.again  # 4 (2 + 2), 1 x 1 + 2 x 3
-        (16.0, 7.0)
+        >>> stage = Some(backward_selective=1.0, backward_full=3.0, host_wait=0.5)
+        >>> found = Work.of(stage, layer, 0, (4.0, 1.0, 2.0))
+        >>> found.computed, found.again, found.host  # 4 (2 + 2), 1 x 1 + 2 x 3, 4 x 0.5
+        (16.0, 7.0, 2.0)
 
         Leaves out: what runs beside traffic. Source: a sum.
         """
@@ -55,13 +57,14 @@ class Work:
             context_again=float(selective * block.context_selective[row] + full * block.context_full[row]),
             exchange_again=full * float(block.exchange[row])
             + float(selective * block.exchange_selective[row]),
+            host=layers * float(stage.host_wait),
         )
 
     @staticmethod
     def sum(parts: Sequence[Work]) -> Work:
         """Return the seconds of all kinds together [s].
 
-        >>> one = Work(*range(8))
+        >>> one = Work(*range(9))
         >>> Work.sum([one, one]).tensor
         2
 

@@ -178,11 +178,31 @@ def _split_loss(start: Change) -> Iterator[Change]:
 
 
 def _offload(start: Change) -> Iterator[Change]:
-    job, layout = start.job, start.layout
+    moved = replace(start.layout, optimizer_offload=True)
+    asked = moved != start.layout and _asks(start.job, moved)
+    if asked and start.job.stack.offload is not None:
+        yield start.to(moved, "optimizer state in host memory")
+
+
+def _activation_offload(start: Change) -> Iterator[Change]:
+    """Move what layers keep, recomputed as they are, else in the other ways that the stack has it with."""
+    policy, layout = start.job.stack.activation_offload, start.layout
+    if policy is None or layout.activation_offload:
+        return
+    wish = start.job.search.offload_every
+    some = sorted((1, 2, 4, 8) if wish == "any" else wish if isinstance(wish, tuple) else (wish,))
+    for mode in sorted(policy.recompute, key=lambda mode: mode != layout.mode):
+        for every in reversed(some):
+            moved = replace(layout.alike(mode), activation_offload=True, offload_every=every)
+            if _asks(start.job, moved):
+                part = f" of one in {every} layers" if every > 1 else ""
+                also = "" if mode == layout.mode else f", recompute={mode}"
+                yield start.to(moved, f"activations{part} in host memory{also}")
+
+
+def _asks(job: Job, layout: Layout) -> bool:
     wish = job.search.offload
-    asked = "optimizer" in (wish if isinstance(wish, tuple) else (wish,))
-    if asked and job.stack.offload is not None and not layout.optimizer_offload:
-        yield start.to(replace(layout, optimizer_offload=True), "optimizer state in host memory")
+    return layout.offload in (wish if isinstance(wish, tuple) else (wish,))
 
 
 def _recompute(mode: Literal["selective", "full"]) -> Kind:
@@ -191,6 +211,9 @@ def _recompute(mode: Literal["selective", "full"]) -> Kind:
     def ladder(start: Change) -> Iterator[Change]:
         wish = start.job.search.recompute
         if wish != "any" and mode not in (wish if isinstance(wish, tuple) else (wish,)):
+            return
+        if start.layout.activation_offload:
+            # All layers go together, see ``_activation_offload``.
             return
         # Layers that share a checkpoint are recomputed together.
         each, most = start.layout.checkpoint if mode == "full" else 1, max(start.layout.layers)
@@ -231,6 +254,7 @@ KINDS: Final = (
     Kind(_fused_loss),
     Kind(_split_loss),
     Kind(_offload),
+    Kind(_activation_offload),
     _recompute("selective"),
     _recompute("full"),
 )

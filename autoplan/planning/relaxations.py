@@ -101,8 +101,12 @@ def _recompute(job: Job, _: float | None) -> Iterator[Relaxed]:
 
 
 def _offload(job: Job, _: float | None) -> Iterator[Relaxed]:
-    if job.stack.offload is not None:
-        yield from _wider(job, "offload", ("none", "optimizer"))
+    stack = job.stack
+    words = ["none"] + ["optimizer"] * (stack.offload is not None)
+    if stack.activation_offload is not None:
+        words += ["activations"] + ["optimizer+activations"] * (stack.offload is not None)
+    if len(words) > 1:
+        yield from _wider(job, "offload", tuple(words))
 
 
 def _wider(job: Job, key: str, domain: tuple[int, ...] | tuple[str, ...]) -> Iterator[Relaxed]:
@@ -158,7 +162,7 @@ def _divisors(n: int) -> tuple[int, ...]:
 
 def _open_search(job: Job, _: float | None) -> Iterator[Relaxed]:
     """Yield a search that narrows nothing, where several keys do."""
-    free = SearchSpec(offload=job.search.offload)
+    free = SearchSpec(offload=job.search.offload, offload_every=job.search.offload_every)
     keys = [key for key in SearchSpec.model_fields if getattr(job.search, key) != getattr(free, key)]
     if len(keys) > 1:
         edits = tuple(Edit(f"search.{key}", _listed(getattr(job.search, key)), "any") for key in keys)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import log2
 from typing import Final
 
+from autoplan.costs.arrays import only_mode
 from autoplan.costs.predict import predict
 from autoplan.plans import Front, Plan, broken_rules
 from autoplan.plans.standing import Refusal, Standing, differences
@@ -92,12 +93,16 @@ def _near(job: Job, layout: Layout) -> Iterator[Layout]:
                 sequence_parallel=bool(group.sequence_parallel[i]),
                 schedule=SCHEDULES[int(group.schedule[i])],
                 checkpoint=int(group.checkpoint[i]),
-                optimizer_offload=bool(group.offload[i]),
+                optimizer_offload=bool(group.optimizer_offload[i]),
+                activation_offload=bool(group.moved[i]),
+                offload_every=int(group.offload_every[i]),
                 shard=int(group.shard[i]),
                 layers=layers,
                 selective=selective,
                 full=full,
             )
+            if only := only_mode(int(group.offload[i])):
+                choice = choice.alike(only)
             found.append((_distance(choice, layout), len(found), choice))
     for *_, choice in sorted(found, key=lambda item: item[:2])[:_MOST_NEAR]:
         yield choice
@@ -119,6 +124,6 @@ def _stages(job: Job, layout: Layout, pp: int, vpp: int) -> tuple[tuple[int, ...
 
 def _distance(one: Layout, other: Layout) -> float:
     degrees = ("tp", "pp", "dp", "cp", "ep", "microbatch", "vpp")
-    switches = ("zero", "sequence_parallel", "schedule", "optimizer_offload")
+    switches = ("zero", "sequence_parallel", "schedule", "optimizer_offload", "activation_offload")
     twos: float = sum(abs(log2(getattr(one, name) / getattr(other, name))) for name in degrees)
     return twos + 0.5 * sum(bool(getattr(one, name) != getattr(other, name)) for name in switches)

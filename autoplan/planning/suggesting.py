@@ -183,7 +183,7 @@ def _wishes(job: Job) -> list[tuple[str, Callable[[Job], Job]]]:
     wishes: list[tuple[str, Callable[[Job], Job]]] = []
     for key in SearchSpec.model_fields:
         mine, open_ = getattr(job.search, key), getattr(free, key)
-        if mine != open_ and key != "offload":
+        if mine != open_ and key not in {"offload", "offload_every"}:
             shown = ", ".join(map(str, mine)) if isinstance(mine, tuple) else str(mine)
             wishes.append((f"search.{key} allows {shown}", _without_key(key, open_)))
     own = [(rule.located, _without_rule(job.rules[i])) for i, rule in enumerate(own_rules(job))]

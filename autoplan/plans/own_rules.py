@@ -10,7 +10,7 @@ import numpy as np
 
 from autoplan.costs.arrays import Candidates
 from autoplan.schema.job import Job, RuleSpec
-from autoplan.schema.layout import SCHEDULES, Layout, even_stages
+from autoplan.schema.layout import OFFLOADS, SCHEDULES, Layout, even_stages
 from autoplan.schema.relation import Known, Name, Node, Place, Value, decided, left_of
 
 __all__ = ["OwnRule", "breaks", "even_only", "names_of", "own_rules", "what_is_left", "without_rules"]
@@ -109,13 +109,17 @@ def _columns(job: Job, c: Candidates) -> dict[str, Sequence[Value]]:
         "vpp": c.vpp,
         "checkpoint": c.checkpoint,
         "shard": np.where(c.shard > 0, c.shard, c.dp * c.cp),
+        "offload_every": c.offload_every,
         "microbatches": job.workload.global_batch_size // (c.dp * c.microbatch),
     }
     return {
         **{name: column.tolist() for name, column in numbers.items()},
         "schedule": [SCHEDULES[i] for i in c.schedule.tolist()],
         "sp": ["on" if on else "off" for on in c.sequence_parallel.tolist()],
-        "offload": ["optimizer" if on else "none" for on in c.offload.tolist()],
+        "offload": [
+            OFFLOADS[state + 2 * (moved > 0)]
+            for state, moved in zip(c.optimizer_offload.tolist(), c.moved.tolist(), strict=True)
+        ],
     }
 
 

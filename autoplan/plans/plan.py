@@ -44,5 +44,6 @@ def layout_fields(layout: Layout) -> dict[str, Any]:
         "selective": list(layout.selective),
         "full": list(layout.full),
         "checkpoint": layout.checkpoint,
-        "offload": "optimizer" if layout.optimizer_offload else "none",
+        "offload": layout.offload,
+        "offload_every": layout.offload_every,
     }

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Candidates, Ints
+from autoplan.costs.offload import host_activation_bytes
 from autoplan.costs.parameters import expert_share
 from autoplan.costs.residency import host_bytes
 from autoplan.costs.scope import scope_of
 from autoplan.plans.own_rules import breaks, own_rules, what_is_left
 from autoplan.schema.job import Job
-from autoplan.schema.layout import SCHEDULES, Layout
+from autoplan.schema.layout import RECOMPUTE, SCHEDULES, Layout
 from autoplan.schema.relation import FALSE, Node
 from autoplan.units import format_bytes
 
@@ -174,7 +175,10 @@ def _shard_rules(job: Job) -> Iterator[Rule]:
         yield Rule(f"{stack} shares state among all ranks of the data axis", lambda c: c.shard == 0)
         return
     if job.model.moe is not None:
-        yield Rule("with experts, state is shared among all ranks of the data axis", lambda c: c.shard == 0)
+        yield Rule(
+            "ep x etp divides tp x shard: experts are spread and split within the ranks that share state",
+            lambda c: (c.shard == 0) | (c.tp * c.shard % (c.ep * c.etp) == 0),
+        )
     stages = ", ".join(map(str, hybrid.zero_stages))
     yield Rule(
         f"{stack} shares state within part of the data axis with ZeRO stages {stages}",
@@ -225,17 +229,78 @@ def _memory_rules(job: Job) -> Iterator[Rule]:
     if not stack.rules.checkpoint_blocks:
         yield Rule(f"{stack.title} checkpoints one layer at a time", lambda c: c.checkpoint == 1)
     if stack.offload is None:
-        yield Rule(f"{stack.title} keeps the optimizer's state on the device", lambda c: c.offload == 0)
-        return
+        yield Rule(
+            f"{stack.title} keeps the optimizer's state on the device", lambda c: c.optimizer_offload == 0
+        )
     host = job.cluster.node.host.memory.value
+    if stack.offload is not None:
+        yield Rule(
+            f"the optimizer's state of a node's devices fits into its host memory of {format_bytes(host)}",
+            lambda c: (c.optimizer_offload == 0) | (_host_bytes_of_node(job, c) <= host),
+        )
+    yield from _activation_rules(job, host)
+
+
+def _activation_rules(job: Job, host: float) -> Iterator[Rule]:
+    stack, policy = job.stack, job.stack.activation_offload
+    if policy is None:
+        yield Rule(f"{stack.title} keeps activations on the device", lambda c: c.moved == 0)
+        return
+    if not policy.pipelines:
+        yield Rule(
+            f"{stack.title} offloads activations without pipelines only",
+            lambda c: (c.moved == 0) | (c.pp == 1),
+        )
+    modes = [1 + RECOMPUTE.index(mode) for mode in policy.recompute]
     yield Rule(
-        f"the optimizer's state of a node's devices fits into its host memory of {format_bytes(host)}",
-        lambda c: (c.offload == 0) | (_host_bytes_of_node(job, c) <= host),
+        f"{stack.title} offloads activations with recompute={' or '.join(policy.recompute)} of all layers",
+        lambda c: (c.moved == 0) | _among(c.moved, modes),
+    )
+    if not policy.partial:
+        yield Rule(
+            f"{stack.title} offloads activations of all layers (offload_every = 1)",
+            lambda c: c.offload_every == 1,
+        )
+    layers = job.model.layers
+    yield Rule(
+        f"offload_every divides the {layers} layers",
+        lambda c: (c.offload_every == 1) | _divides(layers, c.offload_every),
+    )
+    whole = 1 + RECOMPUTE.index("full")
+    yield Rule(
+        "checkpoint is 1 where activations are offloaded of layers that are not recomputed whole",
+        lambda c: (c.moved == 0) | (c.moved == whole) | (c.checkpoint == 1),
+    )
+    yield Rule(
+        f"what a node's devices offload, activations too, fits into its host memory of {format_bytes(host)}",
+        lambda c: _activations_fit(job, c, host),
     )
 
 
+def _activations_fit(job: Job, candidates: Candidates, host: float) -> Mask:
+    fits: Mask = candidates.moved == 0
+    moved = np.flatnonzero(~fits)
+    if len(moved):
+        some = candidates.take(moved)
+        fits[moved] = _host_bytes_of_node(job, some) + _activations_of_node(job, some) <= host
+    return fits
+
+
+def _activations_of_node(job: Job, candidates: Candidates) -> NDArray[np.floating[Any]]:
+    """Return what all devices of the first node keep of activations in host memory, with even stages.
+
+    Pipelines are laid over nodes stage by stage, and the first stages have the most microbatches in flight.
+    """
+    pp, devices, here = candidates.pp, job.cluster.devices, job.cluster.node.devices
+    even = np.full((len(candidates), pp), job.model.layers / pp)
+    of_stages = host_activation_bytes(scope_of(job, candidates), even)
+    first = max(1, min(pp, here * pp // devices))
+    held: NDArray[np.floating[Any]] = of_stages[:, :first].mean(axis=1) * min(here, devices)
+    return held
+
+
 def _host_bytes_of_node(job: Job, candidates: Candidates) -> NDArray[np.floating[Any]]:
-    """Return what all devices of a node keep in host memory, with the layers spread evenly."""
+    """Return what all devices of a node keep of state in host memory, with the layers spread evenly."""
     scope = scope_of(job, candidates)
     parts = scope.weights
     outside = host_bytes(scope, parts.embedding) + host_bytes(scope, parts.head)
@@ -274,6 +339,14 @@ def _search_rules(job: Job) -> Iterator[Rule]:
         names = _listed(search.schedule)
         known = tuple(SCHEDULES.index(s) for s in names)
         yield Rule(f"search.schedule allows {', '.join(names)}", lambda c: _among(c.schedule, known))
+    if search.recompute != "any":
+        modes = _listed(search.recompute)
+        kept = [0, *(1 + RECOMPUTE.index(mode) for mode in modes)]
+        if job.stack.activation_offload is not None:
+            yield Rule(
+                f"search.recompute allows {', '.join(modes)}, of all layers where activations are offloaded",
+                lambda c: _among(c.moved, kept),
+            )
     if search.sequence_parallel != "any":
         wanted = search.sequence_parallel == "on"
         yield Rule(
@@ -311,5 +384,7 @@ def _stage_rules(job: Job, layout: Layout) -> Iterator[str]:
         yield f"every stage holds a multiple of vpp={layout.vpp} layers"
     if not layout.even and not job.stack.rules.uneven_stages:
         yield f"{job.stack.title} splits layers evenly"
+    if layout.activation_offload and layout.mode is None:
+        yield "all layers are recomputed alike where activations are offloaded"
     if any(f % layout.checkpoint for f in layout.full):
         yield f"checkpoint={layout.checkpoint} divides the layers that each stage recomputes whole"

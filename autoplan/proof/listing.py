@@ -31,7 +31,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.arrays import Array, Candidates
+from autoplan.costs.arrays import Array, Candidates, only_mode
 from autoplan.costs.machine import Machine
 from autoplan.costs.pipeline import pipeline_seconds
 from autoplan.costs.scope import microbatches
@@ -128,7 +128,7 @@ class Listing:
         """Return the choice at ``position`` with all prices [s, byte]."""
         one = candidates.take(np.array([position]))
         pp, v = one.pp, int(one.vpp[0])
-        rows = rows_of(job, pp, v, int(one.checkpoint[0]))
+        rows = rows_of(job, pp, v, int(one.checkpoint[0]), only_mode(int(one.offload[0])))
         forward, backward, weight, tail, memory, fits = row_prices(job, one, machine, rows)
         starts, layers = rows.starts, rows.layers
         rules = OwnRules.of(job, one)
@@ -183,7 +183,9 @@ class Listing:
             schedule=SCHEDULES[self.schedule],
             checkpoint=self.each,
             shard=int(c.shard[0]),
-            optimizer_offload=bool(c.offload[0]),
+            optimizer_offload=bool(c.optimizer_offload[0]),
+            activation_offload=bool(c.moved[0]),
+            offload_every=int(c.offload_every[0]),
         )
 
 

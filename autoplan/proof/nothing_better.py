@@ -42,7 +42,8 @@ class _Search:
         listing = Listing.of(answer.job, *choice, machine)
         least = reach(listing)
         if least is None:
-            self.lost += layouts_behind(answer.job, choice[0].pp, listing.v, listing.each)
+            alike = bool(listing.candidates.moved[0])
+            self.lost += layouts_behind(answer.job, choice[0].pp, listing.v, listing.each, alike=alike)
             return
         for corner in corners:
             if corner.memory_bytes < least.memory_bytes or corner.step_seconds <= least.step_seconds:

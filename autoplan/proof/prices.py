@@ -41,10 +41,14 @@ class Rows:
     where: Ints
 
 
-def rows_of(job: Job, pp: int, v: int, each: int) -> Rows:
-    """Return all rows of ``pp`` stages of ``v`` chunks, where ``each`` layers share a checkpoint."""
+def rows_of(job: Job, pp: int, v: int, each: int, only: str | None = None) -> Rows:
+    """Return all rows of ``pp`` stages of ``v`` chunks, where ``each`` layers share a checkpoint.
+
+    All layers are recomputed in the way ``only``, where there is one.
+    """
     kinds = kinds_of(job.model, job.workload.sequence_length)
-    return _rows(kinds.sequence, len(kinds.models), tuple(modes_of(job)), pp, v, each)
+    modes = tuple(modes_of(job)) if only is None else (only,)
+    return _rows(kinds.sequence, len(kinds.models), modes, pp, v, each)
 
 
 @lru_cache(maxsize=64)

@@ -84,7 +84,13 @@ def counted(job: Job) -> Counts:
         alive = np.array([rule is None for rule in fallen])
         same = _alike(job, candidates, alive)
         for i, rule in enumerate(fallen):
-            count = layouts_behind(job, candidates.pp, int(candidates.vpp[i]), int(candidates.checkpoint[i]))
+            count = layouts_behind(
+                job,
+                candidates.pp,
+                int(candidates.vpp[i]),
+                int(candidates.checkpoint[i]),
+                alike=candidates.moved[i] > 0,
+            )
             total += count
             if rule is not None:
                 by_rule[sentences[rule]] += count
@@ -105,16 +111,15 @@ def _choices(job: Job) -> Iterator[Candidates]:
 def _rows(job: Job, pp: int) -> Iterator[_Row]:
     """Yield the columns of ``Candidates`` at one depth."""
     here, batch = job.cluster.devices // pp, job.workload.global_batch_size
-    wish = job.search.offload
-    offloads = sorted({int(x != "none") for x in (wish if isinstance(wish, tuple) else (wish,))})
+    kept = _shared_and_moved(job)
     for tp, cp in product((d for d in range(1, here + 1) if here % d == 0), repeat=2):
         if here % (tp * cp) or (cp > 1 and job.stack.context is None):
             continue
         dp = here // (tp * cp)
         share = batch // dp
         sizes = [b for b in range(1, share + 1) if share % b == 0] if batch % dp == 0 else [1]
-        for mbs, zero, sp, (schedule, vpp), k, offload in product(
-            sizes, range(4), (0, 1) if tp > 1 else (0,), _orders(job, pp), _shared(job), offloads
+        for mbs, zero, sp, (schedule, vpp), (k, offload) in product(
+            sizes, range(4), (0, 1) if tp > 1 else (0,), _orders(job, pp), kept
         ):
             for ep, etp in _spreads(job, tp, here):
                 for shard in _sharing(job, tp, dp * cp) if zero else (0,):
@@ -146,12 +151,41 @@ def _shared(job: Job) -> list[int]:
     return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
 
 
+def _shared_and_moved(job: Job) -> list[tuple[int, int]]:
+    """Return how many layers may share a checkpoint, with what may be in host memory.
+
+    0 is nothing, 1 the optimizer's state; 2, 4, 6 are activations of layers without recompute, with selective
+    and with whole recompute, as the stack has it; odd numbers above are both. Where only some layers' are,
+    one of n, 8 (n - 1) is added.
+    """
+    wish, policy = job.search.offload, job.stack.activation_offload
+    moves = {"none": 2, "selective": 4, "full": 6}
+    some = job.search.offload_every
+    if some == "any":
+        some = (1, 2, 4, 8) if policy is not None and policy.partial else 1
+    of_layers = [
+        moves[mode] + 8 * (n - 1)
+        for mode in (policy.recompute if policy is not None else ("none",))
+        for n in (some if isinstance(some, tuple) else (some,))
+    ]
+    numbers = {
+        "none": [0],
+        "optimizer": [1],
+        "activations": of_layers,
+        "optimizer+activations": [n + 1 for n in of_layers],
+    }
+    offloads = {n for word in (wish if isinstance(wish, tuple) else (wish,)) for n in numbers[word]}
+    found = list(product(_shared(job), sorted(offloads)))
+    # A checkpoint of several layers is one of layers recomputed whole.
+    return [(k, n) for k, n in found if k == 1 or n % 8 not in {2, 3, 4, 5}] or found
+
+
 def _sharing(job: Job, tp: int, ranks: int) -> list[int]:
     """Return how many of ``ranks`` may share state, 0 for all of them."""
     wish, node = job.search.shard, job.cluster.node.devices // tp
     if wish == "any":
         cut = job.stack.hybrid is not None and node in range(2, ranks) and ranks % node == 0
-        return [0, node] if cut and job.model.moe is None else [0]
+        return [0, node] if cut else [0]
     named = wish if isinstance(wish, tuple) else (ranks if wish == "all" else wish,)
     return sorted({n if n != ranks else 0 for n in named})
 
@@ -231,12 +265,13 @@ def _longer_rings(job: Job, c: Candidates, alive: NDArray[np.bool_]) -> NDArray[
     )
 
 
-def layouts_behind(job: Job, pp: int, vpp: int, checkpoint: int = 1) -> int:
+def layouts_behind(job: Job, pp: int, vpp: int, checkpoint: int = 1, *, alike: bool = False) -> int:
     """Return how many layouts a choice stands for: ways to split the layers, and to recompute them.
 
-    Those recomputed whole come in multiples of ``checkpoint``; where that is above 1, there are some.
+    Those recomputed whole come in multiples of ``checkpoint``; where that is above 1, there are some. Where
+    all layers are ``alike``, there is one way to recompute them.
     """
-    layers, modes = job.model.layers, len(modes_of(job))
+    layers, modes = job.model.layers, 1 if alike else len(modes_of(job))
     if pp * vpp > layers or layers % vpp:
         return 1
     if checkpoint == 1:

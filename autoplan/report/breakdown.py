@@ -44,7 +44,7 @@ TIME_NAMES: Final = {
     "bubble": "pipeline bubble",
     "dp_exposed": "data parallel",
     "optimizer": "optimizer",
-    "overhead": "overhead",
+    "overhead": "copies to the host",
 }
 
 _MEMORY_NAMES: Final = {

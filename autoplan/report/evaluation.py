@@ -19,7 +19,7 @@ from autoplan.report.table import heading, listed
 from autoplan.report.terminal import Terminal, render
 from autoplan.report.words import fits_sentence, job_lines, number_words, peaks_sentence, surety_sentences
 from autoplan.schema.job import Job
-from autoplan.units import format_count, format_seconds
+from autoplan.units import format_bytes, format_count, format_seconds
 
 __all__ = ["MOST_STAGES", "plan_table"]
 
@@ -77,6 +77,8 @@ def _facts(predicted: Prediction) -> Iterator[tuple[str, str]]:
     total = f"{format_count(predicted.tokens_per_second)} tokens/s in all"
     yield "speed", f"{here}, {total}, MFU {predicted.model_flops_utilization * 100:.1f} %"
     yield "peak", peaks_sentence(predicted)
+    if host := max(stage.host for stage in predicted.memory.stages):
+        yield "host", f"{format_bytes(host)} a device in host memory"
     bubble = f"{predicted.bubble_share * 100:.1f} %"
     yield (
         "pipeline",

@@ -98,8 +98,9 @@ def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
     parts += _recompute(layout)
     if layout.checkpoint > 1:
         parts.append(f"{layout.checkpoint} layers a checkpoint")
-    if layout.optimizer_offload:
-        parts.append("optimizer on the host")
+    if layout.offload != "none":
+        part = f" of 1 in {layout.offload_every} layers" if layout.offload_every > 1 else ""
+        parts.append(f"{layout.offload.replace('+', ' and ')}{part} on the host")
     return parts
 
 

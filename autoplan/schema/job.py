@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
 from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
-from autoplan.schema.layout import Schedule
+from autoplan.schema.layout import Offload, RecomputeMode, Schedule
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.question import Batches, PriceSpec, distinct
 from autoplan.schema.relation import Node
@@ -37,8 +37,6 @@ __all__ = [
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 Optimizer = Literal["adamw", "adam", "sgd", "adamw-8bit", "adamw-bf16", "lion", "muon"]
-Offload = Literal["none", "optimizer"]
-RecomputeMode = Literal["none", "selective", "full"]
 Objective = Literal["step_time", "tokens_per_second", "peak_memory", "devices", "cost", "energy"]
 
 
@@ -112,7 +110,13 @@ class SearchSpec(Frozen):
         default="any", description="whether pipeline stages may hold unequal numbers of layers"
     )
     offload: Offload | Annotated[tuple[Offload, ...], Field(min_length=1)] = Field(
-        default="none", description="what may live in host memory: none, or the optimizer's state too"
+        default="none",
+        description="what may live in host memory: none, the optimizer's state, activations that layers keep,"
+        " or both",
+    )
+    offload_every: Degrees = Field(
+        default=1,
+        description="of how many layers one has its activations in host memory, if any has; any: 1, 2, 4, 8",
     )
 
 

@@ -6,8 +6,9 @@ stage); recompute that differs writes one entry a stage, such as
 ``recompute=full:4+selective:2/full/none``: four layers recomputed whole and two selectively on the
 first stage, all on the second, none on the third. ``checkpoint=4`` keeps one input for every four layers
 recomputed whole, ``shard=8`` shares state among eight ranks and copies it to the others of the data axis, and
-``offload=optimizer`` keeps the optimizer's state in host memory. ``etp`` splits the matrices of an expert, as
-``tp`` splits the others, and is ``tp`` where it is left out.
+``offload=optimizer`` keeps the optimizer's state in host memory, ``offload=activations`` what layers keep for
+backward, and ``offload=optimizer+activations`` both; ``offload_every=4`` moves that of one layer in four.
+``etp`` splits the matrices of an expert, as ``tp`` splits the others, and is ``tp`` where it is left out.
 """
 
 from __future__ import annotations
@@ -15,20 +16,38 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from autoplan.errors import LayoutError
 
-__all__ = ["SCHEDULES", "Layout", "Schedule", "devices_of", "even_stages", "parse_layout"]
+__all__ = [
+    "OFFLOADS",
+    "RECOMPUTE",
+    "SCHEDULES",
+    "Layout",
+    "Offload",
+    "RecomputeMode",
+    "Schedule",
+    "devices_of",
+    "even_stages",
+    "parse_layout",
+]
 
 Schedule = Literal["1f1b", "gpipe", "interleaved", "zero-bubble"]
+RecomputeMode = Literal["none", "selective", "full"]
+Offload = Literal["none", "optimizer", "activations", "optimizer+activations"]
 
 SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
+RECOMPUTE: Final[tuple[RecomputeMode, ...]] = get_args(RecomputeMode)
+#: By what is in host memory: 1 for the optimizer's state, 2 for activations, the sum for both.
+OFFLOADS: Final[tuple[Offload, ...]] = get_args(Offload)
 
-_DEGREES: Final = ("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "zero", "vpp", "checkpoint", "shard")
+_DEGREES: Final = (
+    *("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "zero", "vpp"),
+    *("checkpoint", "shard", "offload_every"),
+)
 _KEYS: Final = (*_DEGREES, "sp", "schedule", "stages", "recompute", "offload")
-_OFFLOADS: Final = ("none", "optimizer")
 _LIMIT: Final = 10_000_000
 
 
@@ -39,8 +58,8 @@ class Layout:
     ``layers``, ``selective`` and ``full`` hold one entry a pipeline stage: its layers, and how many of
     them are recomputed selectively and whole. The microbatch is counted in sequences. ``checkpoint`` is how
     many wholly recomputed layers share one kept input, ``shard`` how many ranks of the data axis share state
-    under ZeRO: 0 for all of them. ``expert_tensor`` is how many ranks split an expert, 0 where as many as
-    split other tensors.
+    under ZeRO: 0 for all of them. One layer in ``offload_every`` has its activations in host memory, if any
+    has. ``expert_tensor`` is how many ranks split an expert, 0 where as many as split other tensors.
     """
 
     tp: int
@@ -58,13 +77,17 @@ class Layout:
     ep: int = 1
     checkpoint: int = 1
     optimizer_offload: bool = False
+    activation_offload: bool = False
+    offload_every: int = 1
     expert_tensor: int = 0
     shard: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a layout whose stages do not add up; experts split as tensors are have one form."""
+        """Refuse a layout whose stages do not add up; what makes no difference has one form."""
         if self.expert_tensor == self.tp:
             object.__setattr__(self, "expert_tensor", 0)
+        if not self.activation_offload:
+            object.__setattr__(self, "offload_every", 1)
         if not len(self.layers) == len(self.selective) == len(self.full) == self.pp:
             raise LayoutError([f"pp={self.pp} needs one entry a stage: got {self._stage_counts()}"])
         for stage, (n, s, f) in enumerate(zip(self.layers, self.selective, self.full, strict=True)):
@@ -85,6 +108,27 @@ class Layout:
         return self.expert_tensor or self.tp
 
     @property
+    def offload(self) -> Offload:
+        """What is in host memory."""
+        return OFFLOADS[self.optimizer_offload + 2 * self.activation_offload]
+
+    @property
+    def mode(self) -> RecomputeMode | None:
+        """How all layers are recomputed, None where they are not recomputed alike."""
+        entry = self.recompute
+        return next((mode for mode in RECOMPUTE if mode == entry), None)
+
+    def alike(self, mode: RecomputeMode) -> Layout:
+        """Return the layout with all its layers recomputed in the way ``mode``."""
+        none = (0,) * self.pp
+        return replace(
+            self,
+            selective=self.layers if mode == "selective" else none,
+            full=self.layers if mode == "full" else none,
+            checkpoint=self.checkpoint if mode == "full" else 1,
+        )
+
+    @property
     def even(self) -> bool:
         """Whether the stages are those that an even split gives."""
         return self.layers == even_stages(sum(self.layers), self.pp, self.vpp)
@@ -101,7 +145,8 @@ class Layout:
             ("etp", self.etp, self.etp != self.tp),
             ("checkpoint", self.checkpoint, self.checkpoint > 1),
             ("shard", self.shard, self.shard > 0),
-            ("offload", "optimizer", self.optimizer_offload),
+            ("offload", self.offload, self.offload != "none"),
+            ("offload_every", self.offload_every, self.offload_every > 1),
             ("stages", "/".join(map(str, self.layers)), not self.even),
         )
         return text + "".join(f",{key}={value}" for key, value, shown in more if shown)
@@ -158,8 +203,9 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
     vpp = numbers.get("vpp", 1)
     schedule = _schedule(fields.get("schedule"), vpp, problems)
     sp = _switch(fields.get("sp"), tp > 1, problems)
-    if fields.get("offload", "none") not in _OFFLOADS:
-        problems.append(f"offload={fields['offload']}: {' or '.join(_OFFLOADS)} is needed")
+    offload = fields.get("offload", "none")
+    if offload not in OFFLOADS:
+        problems.append(f"offload={offload}: {', '.join(OFFLOADS[:-1])} or {OFFLOADS[-1]} is needed")
     if problems:
         raise LayoutError(problems)
     stages = _stages(fields.get("stages"), layers, pp, vpp)
@@ -168,7 +214,9 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
     selective, full = _recompute(fields.get("recompute", "none"), stages)
     return Layout(
         checkpoint=numbers.get("checkpoint", 1),
-        optimizer_offload=fields.get("offload") == "optimizer",
+        optimizer_offload="optimizer" in offload,
+        activation_offload="activations" in offload,
+        offload_every=numbers.get("offload_every", 1),
         tp=tp,
         pp=pp,
         dp=dp,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from autoplan.schema.layout import SCHEDULES
+from autoplan.schema.layout import OFFLOADS, SCHEDULES
 
 __all__ = ["LISTS", "NAMES", "WORDS"]
 
@@ -21,6 +21,7 @@ NAMES: Final = {
     "vpp": "virtual stages on a device",
     "checkpoint": "wholly recomputed layers that share one kept input",
     "shard": "ranks that share state",
+    "offload_every": "layers of which one has its activations in host memory",
     "microbatches": "microbatches of a step on each data-parallel rank",
     "devices": "devices of the job",
     "devices_per_node": "devices of a node",
@@ -37,7 +38,7 @@ NAMES: Final = {
 WORDS: Final[dict[str, tuple[str, ...]]] = {
     "schedule": SCHEDULES,
     "sp": ("on", "off"),
-    "offload": ("none", "optimizer"),
+    "offload": OFFLOADS,
 }
 #: Numbers of each stage.
 LISTS: Final = {

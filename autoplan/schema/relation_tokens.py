@@ -10,10 +10,10 @@ from autoplan.schema.relation_names import WORDS
 __all__ = ["RuleSyntaxError", "Token", "tokens_of"]
 
 _MOST_CHARACTERS: Final = 300
-#: Words that would else be read as a subtraction.
-_HYPHENATED: Final = "|".join(word for words in WORDS.values() for word in words if "-" in word)
+#: Words that would else be read as a subtraction or a sum.
+_JOINED: Final = "|".join(re.escape(word) for words in WORDS.values() for word in words if {*word} & {*"-+"})
 _TOKEN: Final = re.compile(
-    rf"\s*(?:(?P<number>[0-9]+(?![\w.]))|(?P<word>(?:{_HYPHENATED})(?![\w-])|[0-9]*[A-Za-z_][\w-]*?(?![\w]))"
+    rf"\s*(?:(?P<number>[0-9]+(?![\w.]))|(?P<word>(?:{_JOINED})(?![\w-])|[0-9]*[A-Za-z_][\w-]*?(?![\w]))"
     r"|(?P<symbol><=|>=|==|!=|//|[-+*/%<>(){}\[\],]))"
 )
 

@@ -21,9 +21,10 @@ from autoplan.schema.base import (
     SourcedShare,
 )
 from autoplan.schema.costmodel import CostModel, Name, SourcedFactor
-from autoplan.schema.layout import Schedule
+from autoplan.schema.layout import RecomputeMode, Schedule
 
 __all__ = [
+    "ActivationOffloadPolicy",
     "BlockPolicy",
     "ContextPolicy",
     "ExpertPolicy",
@@ -293,6 +294,22 @@ class OffloadPolicy(Frozen):
     )
 
 
+class ActivationOffloadPolicy(Sourced):
+    """How a stack keeps in host memory what layers keep for backward."""
+
+    recompute: tuple[RecomputeMode, ...] = Field(
+        min_length=1,
+        description="recompute of all layers with which it does: full moves kept inputs, none all tensors",
+    )
+    pipelines: bool = Field(description="whether it does in pipelines")
+    partial: bool = Field(description="whether some layers may keep theirs on the device")
+    overlapped: bool = Field(description="copies run beside compute, one layer behind it and one ahead of it")
+    stays: int = Field(
+        ge=0, le=64, description="layers, or checkpoints, whose tensors are still there when forward ends"
+    )
+    link_share: SourcedShare = Field(description="share of the host link's bandwidth that its copies reach")
+
+
 class PrecisionPolicy(Frozen):
     """What is different at one precision; what is left out stays as `memory` says."""
 
@@ -352,6 +369,9 @@ class StackSpec(CostModel):
     )
     offload: OffloadPolicy | None = Field(
         default=None, description="how optimizer state lives in host memory; left out: it cannot"
+    )
+    activation_offload: ActivationOffloadPolicy | None = Field(
+        default=None, description="how activations live in host memory; left out: they cannot"
     )
     host_launch: SourcedSeconds = Field(description="host time to launch one kernel")
     uncertainty: UncertaintySpec = Field(description="how sure its predictions are")

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.arrays import Array, Candidates
+from autoplan.costs.arrays import Array, Candidates, Ints, only_mode
 from autoplan.costs.holding import price_kinds, stages_holding
 from autoplan.costs.kinds import kinds_of
 from autoplan.costs.machine import Machine
@@ -179,7 +179,9 @@ class Group:
             schedule=SCHEDULES[int(c.schedule[i])],
             # Without whole recompute no layers share an input.
             checkpoint=int(c.checkpoint[i]) if any(full) else 1,
-            optimizer_offload=bool(c.offload[i]),
+            optimizer_offload=bool(c.optimizer_offload[i]),
+            activation_offload=bool(c.moved[i]),
+            offload_every=int(c.offload_every[i]),
             shard=int(c.shard[i]),
         )
 
@@ -228,16 +230,17 @@ def priced(
 ) -> list[Group]:
     """Return ``candidates`` with all that the search needs to know of them.
 
-    One group, or where layers differ one for each number of virtual stages.
+    One group, and one for each recompute of layers whose activations are in host memory; where layers differ
+    one for each number of virtual stages.
     """
     kinds = kinds_of(job.model, job.workload.sequence_length)
-    parts = [candidates]
+    parts = _alike(candidates, candidates.moved)
     if kinds.several:
-        parts = [candidates.take(candidates.vpp == v) for v in np.unique(candidates.vpp)]
+        parts = [one for part in parts for one in _alike(part, part.vpp)]
     return [
         Group(
             layers=job.model.layers,
-            modes=modes,
+            modes=_modes_of(c, modes),
             even=even,
             candidates=c,
             kinds=price_kinds(job, c, machine),
@@ -249,6 +252,18 @@ def priced(
         )
         for c in parts
     ]
+
+
+def _alike(candidates: Candidates, column: Ints) -> list[Candidates]:
+    """Return ``candidates`` in parts that have the same number in ``column``."""
+    numbers = np.unique(column)
+    return [candidates] if len(numbers) == 1 else [candidates.take(column == number) for number in numbers]
+
+
+def _modes_of(candidates: Candidates, modes: frozenset[str]) -> frozenset[str]:
+    """Return the recompute modes of candidates of which none, or all, have activations in host memory."""
+    only = only_mode(int(candidates.offload[0]))
+    return modes if only is None else frozenset({only})
 
 
 @lru_cache(maxsize=256)

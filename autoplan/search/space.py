@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.arrays import Candidates
+from autoplan.costs.arrays import Candidates, host_code, only_mode
 from autoplan.plans import Rejection
 from autoplan.plans.own_rules import even_only, own_rules, what_is_left
 from autoplan.plans.rules import rules_for
@@ -149,7 +149,7 @@ def _choices(job: Job, pp: int) -> list[_Choice]:
     pipeline.
     """
     devices, batch = job.cluster.devices, job.workload.global_batch_size
-    rest = list(product(_schedules(job, pp), _checkpoints(job), _offloads(job)))
+    rest = [(*order, *kept) for order, kept in product(_schedules(job, pp), _kept(job))]
     found: list[_Choice] = []
     for tp, cp in product(divisors(devices // pp), repeat=2):
         dp, left = divmod(devices // pp, tp * cp)
@@ -162,7 +162,7 @@ def _choices(job: Job, pp: int) -> list[_Choice]:
         for (ep, etp), mbs, zero, sp in spread:
             found.extend(
                 _Choice(tp, dp, cp, ep, etp, mbs, zero, sp, vpp, schedule, checkpoint, offload, shard)
-                for (schedule, vpp), checkpoint, offload in rest
+                for schedule, vpp, checkpoint, offload in rest
                 for shard in (shards if zero else (0,))
             )
     return found
@@ -187,7 +187,7 @@ def _shards(job: Job, tp: int, ranks: int) -> list[int]:
     wish, hybrid = job.search.shard, job.stack.hybrid
     if wish == "any":
         here = job.cluster.node.devices // tp
-        several = hybrid is not None and job.model.moe is None and 1 < here < ranks and ranks % here == 0
+        several = hybrid is not None and 1 < here < ranks and ranks % here == 0
         return [0, here] if several else [0]
     wanted = (ranks,) if wish == "all" else wish if isinstance(wish, tuple) else (wish,)
     return sorted({0 if shard == ranks else shard for shard in wanted})
@@ -205,10 +205,27 @@ def _checkpoints(job: Job) -> list[int]:
     return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
 
 
-def _offloads(job: Job) -> list[int]:
-    """Return whether the optimizer's state may be on the device (0) and in host memory (1)."""
-    wish = job.search.offload
-    return sorted({int(x != "none") for x in (wish if isinstance(wish, tuple) else (wish,))})
+def _kept(job: Job) -> list[tuple[int, int]]:
+    """Return how many layers may share a kept input, beside what may be in host memory (``host_code``).
+
+    Where activations are there, all layers are recomputed in one of the ways with which the stack has that;
+    only recompute of whole layers has inputs to share.
+    """
+    wish, policy = job.search.offload, job.stack.activation_offload
+    modes = policy.recompute if policy is not None else ("none",)
+    words = wish if isinstance(wish, tuple) else (wish,)
+    codes = sorted({host_code(*choice) for choice in product(words, modes, _offload_every(job))})
+    pairs = list(product(_checkpoints(job), codes))
+    some = [(shared, code) for shared, code in pairs if shared == 1 or only_mode(code) in {None, "full"}]
+    return some or pairs
+
+
+def _offload_every(job: Job) -> list[int]:
+    """Return of how many layers one may have its activations in host memory."""
+    wish, policy = job.search.offload_every, job.stack.activation_offload
+    if wish == "any":
+        return [n for n in (1, 2, 4, 8) if n == 1 or (policy is not None and policy.partial)]
+    return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
 
 
 def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
@@ -294,13 +311,14 @@ def _columns(candidates: Candidates) -> list[NDArray[np.int64]]:
 
 def counts_of(job: Job, candidates: Candidates) -> NDArray[np.object_]:
     """Return how many layouts each candidate stands for, as whole numbers of any size."""
-    pairs = list(zip(candidates.vpp.tolist(), candidates.checkpoint.tolist(), strict=True))
-    modes, even = len(recompute_modes(job)), even_only(job)
+    c, even = candidates, even_only(job)
+    chosen = list(zip(c.vpp.tolist(), c.checkpoint.tolist(), (c.moved > 0).tolist(), strict=True))
+    modes = len(recompute_modes(job))
     each = {
-        (v, k): layouts_of(job.model.layers, candidates.pp, v, modes, even=even, checkpoint=k)
-        for v, k in set(pairs)
+        (v, k, one): layouts_of(job.model.layers, c.pp, v, 1 if one else modes, even=even, checkpoint=k)
+        for v, k, one in set(chosen)
     }
-    return np.array([each[pair] for pair in pairs], dtype=object)
+    return np.array([each[one] for one in chosen], dtype=object)
 
 
 @cache

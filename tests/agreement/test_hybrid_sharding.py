@@ -11,14 +11,17 @@ import autoplan
 from autoplan.catalog import load_job, resolve_job, stack
 from autoplan.costs.arrays import Candidates
 from autoplan.costs.collectives import collective_seconds
+from autoplan.costs.experts import expert_replica_group, expert_shard_group
 from autoplan.costs.machine import machine_of
 from autoplan.costs.mesh import replica_group, shard_group
 from autoplan.costs.predict import predict
 from autoplan.costs.scope import scope_of
 from autoplan.costs.step import price_stages
 from autoplan.costs.traffic import stage_traffic
+from autoplan.plans import broken_rules
 from autoplan.schema.job import Job, JobSpec, SearchSpec, Workload
 from autoplan.schema.layout import Layout, parse_layout
+from autoplan.search.space import space_of
 
 
 def many_nodes(devices: int = 256, tokens: int = 2048) -> Job:
@@ -81,6 +84,88 @@ def test_bytes_of_copies_are_counted():
     moved = stage_traffic(scope_of(job, c), np.array([[layers]]), np.zeros((1, 1)), np.zeros((1, 1)))
 
     assert float(moved["all_reduce"][0, 0]) == pytest.approx(float(moved["reduce_scatter"][0, 0]) / 8)
+
+
+def experts_on(devices: int, software: str = "fsdp2") -> Job:
+    """Return Mixtral 8x7B on nodes of eight H100."""
+    workload = Workload(sequence_length=2048, global_batch_size=devices)
+    spec = JobSpec(
+        kind="training",
+        model="mixtral-8x7b",
+        hardware="dgx-h100",
+        devices=devices,
+        stack=software,
+        workload=workload,
+    )
+    return resolve_job(spec)
+
+
+@pytest.mark.parametrize("spread", ["ep=1", "ep=2", "ep=8", "tp=2,ep=4,sp=on", "tp=2,ep=8,etp=1,sp=on"])
+def test_a_copy_of_experts_in_each_node_takes_the_memory_of_a_nodes_share(spread):
+    """Experts are spread, split and shared in a node as if it were alone, however many nodes have copies."""
+    tp = 2 if "tp=2," in spread else 1
+    alone = predict(experts_on(8), laid_out(experts_on(8), spread)).memory
+    copied = predict(experts_on(64), laid_out(experts_on(64), f"{spread},shard={8 // tp}")).memory
+
+    assert copied.parameters == alone.parameters
+    assert copied.optimizer == alone.optimizer
+
+
+@pytest.mark.parametrize(
+    ("spread", "shared", "copies"),
+    [("ep=1,shard=8", (8, 1), (8, 8)), ("ep=2,shard=8", (4, 2), (8, 8)), ("ep=8,shard=8", (1, 8), (8, 8))],
+)
+def test_experts_have_their_own_groups_in_a_node_and_across(spread, shared, copies):
+    """Of 64 ranks 64 / ep hold the same experts: 8 / ep of a node share them, and 8 nodes have copies."""
+    c = Candidates.of([laid_out(experts_on(64), spread)])
+    groups = (expert_shard_group(c), expert_replica_group(c))
+    found = [(int(group.ranks[0, 0]), int(group.stride[0, 0])) for group in groups]
+
+    assert found == [shared, copies]
+
+
+def test_bytes_of_experts_that_nobody_shares_are_reduced_whole():
+    """With one expert on each of a node's ranks it is reduced over nodes, and of all else an eighth is."""
+    job = experts_on(64)
+    here = scope_of(job, Candidates.of([laid_out(job, "ep=8,shard=8")]))
+    layer, outside, layers = here.weights.layer, here.weights, job.model.layers
+    moved = stage_traffic(here, np.full((1, 1), float(layers)), np.zeros((1, 1)), np.zeros((1, 1)))
+    experts = layers * float(layer.experts[0, 0])
+    others = layers * float((layer.trained - layer.experts)[0, 0])
+    others += float((outside.embedding.trained + outside.head.trained)[0, 0])
+    wire = job.stack.overlap.gradient_bytes
+
+    assert float(moved["reduce_scatter"][0, 0]) == pytest.approx(wire * others)
+    assert float(moved["all_reduce"][0, 0]) == pytest.approx(wire * (others / 8 + experts))
+
+
+def test_experts_do_not_leave_the_ranks_that_share_state():
+    """Eight experts' ranks are more than four that share state, unless tensors split these, too."""
+    sentence = "ep x etp divides tp x shard: experts are spread and split within the ranks that share state"
+    job = experts_on(64)
+
+    assert sentence in broken_rules(job, laid_out(job, "ep=8,shard=4"))
+    assert sentence not in broken_rules(job, laid_out(job, "tp=2,ep=8,etp=1,shard=4"))
+    assert sentence not in broken_rules(job, laid_out(job, "ep=4,shard=4"))
+
+
+def test_copies_of_experts_are_searched_on_several_nodes():
+    """Megatron-Core's instances of the distributed optimizer: what is found is what brute choice says."""
+    job = replace(
+        experts_on(16, "megatron-core"),
+        search=SearchSpec(pipeline_parallel=1, zero_stage=1, recompute="full", tensor_parallel=(1, 2)),
+    )
+    shards = {int(x) for group in space_of(job).groups for x in group.shard}
+    fastest = autoplan.plan(job).plans
+    fixed = [
+        plan
+        for wish in ("all", 8, 4)
+        for plan in autoplan.plan(replace(job, search=job.search.model_copy(update={"shard": wish}))).plans
+    ]
+
+    assert shards == {0, 4, 8}
+    best = min(plan.predicted.step_seconds for plan in fixed)
+    assert fastest[0].predicted.step_seconds == pytest.approx(best, rel=1e-6)
 
 
 def test_copies_are_faster_on_many_nodes_and_shares_of_all_are_smaller():

@@ -31,6 +31,16 @@ def test_stages_say_which_layers_they_hold_where_layers_differ(run):
     assert "kinds of layers" not in run("evaluate", JOB, "--layout", "tp=2,pp=2").stdout
 
 
+def test_what_is_in_host_memory_is_said(run):
+    """32 layers of 613 MB, and the copies that the step waits for; nothing where nothing is there."""
+    layout = "tp=2,dp=4,zero=1"
+    there = run("evaluate", "llama3-8b-8x-a100", "--layout", f"{layout},offload=activations").stdout
+
+    assert "18.3 GiB a device in host memory" in there
+    assert "copies to the host" in there
+    assert "host" not in run("evaluate", "llama3-8b-8x-a100", "--layout", layout).stdout
+
+
 def test_a_layout_that_does_not_fit_is_still_priced(run):
     """Too much memory is a result, not an error."""
     done = run("evaluate", JOB, "--layout", "tp=1,mbs=4")

@@ -90,6 +90,12 @@ CASES = {
         ],
         ["fewer rules of your own", "room on the device"],
     ),
+    "activations too large, and no recompute": (
+        (SMALL % (2, 8)).replace("4096", "65536")
+        + "stack: analytic\nsearch: {recompute: none, offload: optimizer, schedule: 1f1b}",
+        ["search.recompute allows none", MEMORY],
+        ["recompute", "offload to host memory", "more devices", "shorter sequences"],
+    ),
     "a rule that nothing keeps": (
         PIPELINE + "rules: ['full[0] > layers[0]']",
         ["rules[0]: full[0] > layers[0]"],

@@ -83,6 +83,8 @@ def test_the_table_says_what_was_covered(run, tmp_path):
         "limits: {step_time: 6 s}",
         "limits: {memory_confidence: central, memory_headroom: 10 %}",
         "search: {stages: even, recompute: [none, full]}",
+        "search: {offload: [none, optimizer+activations], offload_every: any, schedule: 1f1b}",
+        "search: {offload: activations, recompute: selective}",
         "limits: {peak_memory: 10 GiB}",
         "limits: {step_time: 1 ms}",
         "search: {tensor_parallel: 3}",

@@ -53,6 +53,7 @@ FACTS = {
     "attention launch": ("kernels", "attention.launch.value", -1),
     "stream launch": ("kernels", "stream.launch.value", -1),
     "collective launch": ("kernels", "collectives.launch.value", -1),
+    "host link": ("node", "host.link_bandwidth.value", 1),
     "host launch": ("stack", "host_launch.value", -1),
 }
 quick = settings(max_examples=60, deadline=None)
@@ -164,7 +165,7 @@ def layouts_for(draw, job):
         layers = tuple(b - a for a, b in itertools.pairwise(cuts))
     full = [draw(st.integers(0, n)) for n in layers]
     selective = [draw(st.integers(0, n - f)) for n, f in zip(layers, full, strict=True)]
-    return Layout(
+    layout = Layout(
         tp=int(c.tp[i]),
         pp=c.pp,
         dp=int(c.dp[i]),
@@ -181,6 +182,19 @@ def layouts_for(draw, job):
         cp=int(c.cp[i]),
         shard=int(c.shard[i]),
     )
+    return offloaded(draw, job, layout)
+
+
+def offloaded(draw, job, layout):
+    """Return ``layout`` with something of it in host memory, or nothing, as the stack of ``job`` can."""
+    policy = job.stack.activation_offload
+    if job.stack.offload is not None:
+        layout = replace(layout, optimizer_offload=draw(st.booleans()))
+    if policy is None or (layout.pp > 1 and not policy.pipelines) or draw(st.booleans()):
+        return layout
+    every = [n for n in (1, 2, 3, 4) if job.model.layers % n == 0] if policy.partial else [1]
+    alike = layout.alike(draw(st.sampled_from(policy.recompute)))
+    return replace(alike, activation_offload=True, offload_every=draw(st.sampled_from(every)))
 
 
 def step_of(job, layout, machine):
@@ -389,7 +403,7 @@ def test_a_narrowed_search_never_improves_the_front(job, data):
 def test_bytes_to_save_is_the_inverse_of_stage_memory(data):
     """A mix that saves less does not fit; one that saves as much does, but for the moments it leaves out."""
     job = data.draw(jobs())
-    layout = data.draw(layouts_for(job))
+    layout = replace(data.draw(layouts_for(job)), activation_offload=False)
     stage = data.draw(st.integers(0, layout.pp - 1))
     s = price_stages(job, Candidates.of([layout]), machine_of(job)).memory.take((0, stage))
     layers = data.draw(st.integers(1, job.model.layers))
@@ -416,7 +430,8 @@ def test_bytes_to_save_is_the_inverse_of_stage_memory(data):
 def test_recompute_saves_memory_and_costs_time(data):
     """One layer more under recompute of one kind never takes less time nor more memory at the end."""
     job = data.draw(jobs())
-    layout = data.draw(layouts_for(job))
+    # Where activations are offloaded, all layers are recomputed in one way, and no other is priced.
+    layout = replace(data.draw(layouts_for(job)), activation_offload=False)
     c = Candidates.of([layout])
     s = price_stages(job, c, machine_of(job)).take((0, data.draw(st.integers(0, layout.pp - 1))))
     saved = saved_bytes_per_token(job, c)
@@ -601,6 +616,9 @@ def any_layouts(draw):
         ep=draw(st.integers(1, 4)),
         expert_tensor=draw(st.integers(0, 4)),
         shard=draw(st.sampled_from([0, 0, 4097 * 5, 4097 * 6])),
+        optimizer_offload=draw(st.booleans()),
+        activation_offload=draw(st.booleans()),
+        offload_every=draw(st.integers(1, 9)),
     )
 
 
@@ -638,6 +656,16 @@ def test_a_layout_is_what_its_text_says(layout):
         ("dp=8,shard=3", "shard cuts the dp x cp ranks into several groups of several ranks"),
         ("dp=8,zero=0,shard=4", "Megatron-Core shares state within part of the data axis with ZeRO stages 1"),
         ("ep=2", "ep is 1: the model has no experts"),
+        ("pp=2,offload=activations", "Megatron-Core offloads activations without pipelines only"),
+        (
+            "recompute=full,offload=activations",
+            "Megatron-Core offloads activations with recompute=none of all layers",
+        ),
+        (
+            "recompute=full:3,offload=optimizer+activations",
+            "all layers are recomputed alike where activations are offloaded",
+        ),
+        ("offload=activations,offload_every=5", "offload_every divides the 32 layers"),
     ],
 )
 def test_a_usual_mistake_breaks_a_rule_with_a_sentence(layout, sentence):
@@ -665,6 +693,13 @@ def test_a_usual_mistake_breaks_a_rule_with_a_sentence(layout, sentence):
         ("fsdp1", "dp=8,zero=0", "has ZeRO stages 2, 3"),
         ("ddp", "pp=2,stages=15/17", "splits layers evenly"),
         ("ddp", "dp=4,cp=2", "has no context parallelism"),
+        ("ddp", "offload=activations", "keeps activations on the device"),
+        (
+            "fsdp2",
+            "zero=3,recompute=full,offload=activations,offload_every=2",
+            "offloads activations of all layers (offload_every = 1)",
+        ),
+        ("fsdp1", "zero=3,offload=activations", "offloads activations with recompute=full of all layers"),
         ("ddp", "dp=8,shard=4", "shares state among all ranks of the data axis"),
     ],
 )

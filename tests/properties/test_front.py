@@ -23,12 +23,14 @@ from autoplan.costs.scope import microbatches
 from autoplan.costs.stage import stage_backward, stage_forward, stage_tail, stage_weight
 from autoplan.plans import broken_rules
 from autoplan.plans.questions import batch_of, merged, values_of
+from autoplan.proof.space import counted
 from autoplan.schema.job import Cluster, Job, Limits, RoutingSpec, RuleSpec, SearchSpec, Workload
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
 from autoplan.schema.question import PriceSpec
 from autoplan.search.answer import search
 from autoplan.search.model import _PARAMETERS as PARAMETERS
+from autoplan.search.space import space_of
 from tests.by_rules import keeping_rules
 from tests.own_rules import OWN
 from tests.small_jobs import with_zero_bubble
@@ -41,7 +43,10 @@ OFFLOAD_INSTANCES = 16
 ZERO_BUBBLE_INSTANCES = 40
 MOST_LAYOUTS = 60_000
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
+MOVING_INSTANCES = 36
+COPIED_INSTANCES = 32
 OFFLOADING = ["analytic", "megatron-core", "fsdp2", "deepspeed"]
+MOVING = ["analytic", "analytic", "deepspeed", "fsdp1", "fsdp2", "megatron-core", "megatron-deepspeed"]
 SPARSE_STACKS = ["analytic", "megatron-core", "fsdp2", "deepspeed"]
 STACKS = ["analytic", "megatron-core", "megatron-lm", "fsdp2", "ddp", "megatron-deepspeed", "deepspeed"]
 
@@ -173,10 +178,12 @@ def shards(job: Job) -> list[int]:
     return list(range(job.cluster.devices)) if job.search.shard != "any" else [0]
 
 
-def offloads(job: Job) -> list[bool]:
-    """Return whether the optimizer's state may live in host memory: only where the job asks for it."""
+def offloads(job: Job) -> list[tuple[bool, bool]]:
+    """Return whether optimizer state, and activations, may live in host memory: what the job asks for."""
     wish = {str(x) for x in np.atleast_1d(job.search.offload)}
-    return [x == "optimizer" for x in ("none", "optimizer") if x in wish]
+    both = itertools.product((False, True), repeat=2)
+    words = {(False, False): "none", (True, False): "optimizer", (False, True): "activations"}
+    return [x for x in both if words.get(x, "optimizer+activations") in wish]
 
 
 def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
@@ -194,29 +201,49 @@ def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
     ]
 
 
+def mixes_of(job: Job, layout: Layout, layers: int) -> list[tuple[int, int]]:
+    """Return the (selective, full) counts of a stage of ``layout``: all layers alike under offload."""
+    if not layout.activation_offload:
+        return mixes(job, layers, layout.checkpoint)
+    ways = {"none": (0, 0), "selective": (layers, 0), "full": (0, layers)}
+    return [ways[layout.mode]] if layout.mode != "full" or layers % layout.checkpoint == 0 else []
+
+
+def everies(job: Job) -> list[int]:
+    """Return of how many layers one may be offloaded."""
+    wish = job.search.offload_every
+    policy = job.stack.activation_offload
+    named = [1, 2, 4, 8] if wish == "any" else [int(n) for n in np.atleast_1d(wish)]
+    return named if wish != "any" or (policy and policy.partial) else [1]
+
+
 def listed(job: Job) -> Iterator[Layout]:
-    """Yield everything that divides, with even stages that recompute nothing."""
+    """Yield everything that divides, with even stages that recompute nothing, or all if it is offloaded."""
     choices_by_hand = itertools.product(candidates_by_hand(job), checkpoints(job), shards(job), offloads(job))
     for (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule, ep, etp), k, shard, offload in choices_by_hand:
         first = even_stages(job.model.layers, pp, vpp)
         if sum(first) != job.model.layers or (shard and zero == 0):
             continue
         none = (0,) * pp
-        yield Layout(
+        layout = Layout(
             *(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule, cp, ep),
             checkpoint=k,
             shard=shard,
             expert_tensor=etp,
-            optimizer_offload=offload,
+            optimizer_offload=offload[0],
+            activation_offload=offload[1],
         )
+        for mode, every in itertools.product(("none", "selective", "full"), everies(job)):
+            if offload[1] or (mode == "none" and every == everies(job)[0]):
+                yield replace(layout.alike(mode) if offload[1] else layout, offload_every=every)
 
 
 def count_up_to(job: Job, layouts: list[list[Layout]], most: int) -> int:
     """Return how many ways there are to fill the stages of ``layouts``; counting ends beyond ``most``."""
-    count, of_stage = 0, functools.cache(lambda n, k: len(mixes(job, n, k)))
+    count, of_stage = 0, functools.cache(lambda layout, n: len(mixes_of(job, layout, n)))
     for layout in itertools.chain.from_iterable(layouts):
         for layers in splits(job, layout.pp, layout.vpp):
-            count += math.prod(of_stage(n, layout.checkpoint) for n in layers)
+            count += math.prod(of_stage(layout, n) for n in layers)
             if count > most:
                 return count
     return count
@@ -241,7 +268,7 @@ def all_points(job: Job, own=(), most: int = MOST_LAYOUTS) -> list[tuple[float, 
 def points_of(job, layout, kinds, m, own):
     """Yield the point of each way to fill the stages of ``layout``, which takes ``m`` microbatches."""
     for layers in splits(job, layout.pp, layout.vpp):
-        choices = list(itertools.product(*(mixes(job, n, layout.checkpoint) for n in layers)))
+        choices = list(itertools.product(*(mixes_of(job, layout, n) for n in layers)))
         if own:
             filled = (with_stages(layout, layers, mix) for mix in choices)
             choices = [m for m, x in zip(choices, filled, strict=True) if all(keeps(x) for keeps in own)]
@@ -375,6 +402,18 @@ def test_the_front_is_that_of_brute_force_with_copies_of_state(seed):
     assert contradictions(job, points, whole_front(job)) == []
 
 
+@pytest.mark.parametrize("seed", range(COPIED_INSTANCES))
+def test_the_front_of_experts_is_that_of_brute_force_with_copies_of_state(seed):
+    """S2 where experts share state within part of the ranks that hold them; the proof counts as many."""
+    narrow = {"pipeline_parallel": 1, "context_parallel": 1, "recompute": ("none", "full")}
+    wish = [(2, 4), (2, 8), 2, 4][seed % 4]
+    job, points = instance(seed + 30_000, experts=True, stacks=SPARSE_STACKS, shard=wish, **narrow)
+    space, again = space_of(job), counted(job)
+
+    assert contradictions(job, points, whole_front(job)) == []
+    assert (space.total, space.covered, space.size) == (again.total, again.covered, again.candidates)
+
+
 @pytest.mark.parametrize("seed", range(OFFLOAD_INSTANCES))
 def test_the_front_is_that_of_brute_force_with_state_in_host_memory(seed):
     """S2 where the optimizer's state may be, or has to be, in the memory of the host, on stacks that can."""
@@ -418,6 +457,24 @@ def test_zero_bubble_is_on_fronts_beside_1f1b():
 
     assert any("zero-bubble" in schedules for schedules in found)
     assert any(len(schedules) == 2 for schedules in found)
+
+
+@pytest.mark.parametrize("seed", range(MOVING_INSTANCES))
+def test_the_front_is_that_of_brute_force_with_activations_in_host_memory(seed):
+    """S2 where what layers keep may be, or has to be, in host memory, beside the optimizer's state."""
+    every = ("none", "optimizer", "activations", "optimizer+activations")
+    wish = [("none", "activations"), "activations", every, "optimizer+activations"][seed % 4]
+    shared = {"checkpoint": "any"} if seed % 3 == 0 else {}
+    experts = seed % 6 == 5
+    some = {"offload_every": 1 if experts else ["any", (1, 3), (1, 2)][seed // 4 % 3]}
+    narrow = {"context_parallel": 1, "microbatch_size": (1, 2, 4)} | shared | some
+    job, points = instance(seed + 1_700, experts=experts, stacks=MOVING, offload=wish, **narrow)
+    front = whole_front(job)
+    space, again = space_of(job), counted(job)
+
+    assert contradictions(job, points, front) == []
+    assert all(plan.layout.activation_offload for plan in front.plans) or "none" in wish
+    assert (space.total, space.covered, space.size) == (again.total, again.covered, again.candidates)
 
 
 @pytest.mark.parametrize("seed", range(UNIFORM_INSTANCES))

@@ -118,6 +118,16 @@ def assert_listing_agrees(seed, job, found):
                 assert again.step_seconds == pytest.approx(outcome.step_seconds, rel=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_below_a_corner_is_found_with_activations_in_host_memory(seed):
+    """Likewise where what layers keep is offloaded, each recomputed in one of the ways that the stack has."""
+    job = small_job(seed + 40)
+    words = [("none", "activations"), "activations", ("optimizer", "optimizer+activations")][seed % 3]
+    search = job.search.model_copy(update={"offload": words, "recompute": "any"})
+    job = replace(job, stack=stack("analytic"), search=search)
+    assert_listing_agrees(seed, *prepared(seed, job))
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_corners_hold_exactly_what_no_plan_matches(seed):
     """A point is below a corner where it beats a plan, or no plan matches it; nowhere else."""
