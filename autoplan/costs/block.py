@@ -123,7 +123,7 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
         # The products of experts are no plain ones: they are done again, and their rows sent again.
         stream = stream + _forward_seconds(expert_products(job, tokens, candidates), machine)
     calls = tensor_calls(job, candidates)
-    again = weights_apart(candidates) * regather_seconds(job, candidates, machine, calls.backward)
+    again = regather_seconds(job, candidates, machine, calls.backward)
     return BlockTimes(
         forward=forward,
         backward=backward,
@@ -170,9 +170,9 @@ def _tensor_backward(job: Job, candidates: Candidates, machine: Machine, calls: 
     Where the stack does so, the gradient of a column-split product's input is reduced while the gradient of
     its weight is computed; not where that is done apart.
     """
-    alone = tensor_seconds(job, candidates, machine, calls)
-    if not machine.overlap.tensor_backward or job.adapters:
-        return alone
+    apart = weights_apart(candidates) > 0
+    if not machine.overlap.tensor_backward or job.adapters or apart.all():
+        return tensor_seconds(job, candidates, machine, calls)
     none = np.zeros(len(candidates))
     gathers = replace(calls, reduce_scatter=none, all_reduce=none)
     reduces = replace(calls, all_gather=none, regathers=none)
@@ -180,7 +180,7 @@ def _tensor_backward(job: Job, candidates: Candidates, machine: Machine, calls: 
     reduced = tensor_seconds(job, candidates, machine, reduces)
     exposed = beside_seconds(computed, Flow(reduced, reduced), machine) - computed
     hidden: Array = tensor_seconds(job, candidates, machine, gathers) + exposed
-    return np.where(weights_apart(candidates) > 0, alone, hidden)
+    return np.where(apart, tensor_seconds(job, candidates, machine, calls), hidden) if apart.any() else hidden
 
 
 def _column_products(job: Job, candidates: Candidates) -> list[Product]:
@@ -349,24 +349,27 @@ def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Ca
 
 
 def regather_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:
-    """Return the time to gather again what weight gradients need, with nothing beside it, shape [C] [s].
+    """Return what weight gradients that are done apart wait for their inputs, shape [C] [s]; else 0.
 
-    Regathers times the time of one on e T h bytes: weight gradients done apart have no input gradient's
-    product to gather beside.
+    Regathers times the time of one on e T h bytes: there is no input gradient's product to gather beside.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.machine import Links, machine_of
     >>> from autoplan.schema.layout import parse_layout
-    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> links = Links(8, 7 * 2.0**23, 7 * 2.0**23, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 8 MiB/s
-    >>> backward = tensor_calls(job, one).backward  # two gathers of 7/8 x 64 MiB
-    >>> regather_seconds(job, one, replace(machine_of(job), links=links), backward).tolist()
-    [2.0]
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> both = [f"tp=4,pp=2,schedule={name}" for name in ("1f1b", "zero-bubble")]
+    >>> some = Candidates.of([parse_layout(x, layers=32, devices=8) for x in both])
+    >>> links = Links(8, 3 * 2.0**24, 3 * 2.0**24, False, 0.0, 1.0, 0.0, 0.0, ())  # 3 x 16 MiB/s
+    >>> backward = tensor_calls(job, some).backward  # two gathers of 3/4 x 64 MiB
+    >>> regather_seconds(job, some, replace(machine_of(job), links=links), backward).tolist()
+    [0.0, 2.0]
 
     Leaves out: gathering for one weight gradient while another is computed.
     Source: sail-sg/zero-bubble-pipeline-parallelism, megatron/core/zbpp_utils.py, WeightGradStore.pop.
     """
-    none = np.zeros(len(candidates))
+    apart, none = weights_apart(candidates), np.zeros(len(candidates))
+    if not apart.any():
+        return none
     gathers = Calls(all_gather=calls.regathers, reduce_scatter=none, all_reduce=none, regathers=none)
-    return tensor_seconds(job, candidates, machine, gathers)
+    return apart * tensor_seconds(job, candidates, machine, gathers)

@@ -173,8 +173,7 @@ def _outside_tensor(context: StageContext) -> tuple[Array, Array, Array]:
 
     forward = context.first * seconds(calls.embedding_forward) + context.last * seconds(calls.head_forward)
     backward = context.first * seconds(calls.embedding_backward) + context.last * seconds(calls.head_backward)
-    again = weights_apart(c) * regather_seconds(job, c, machine, calls.head_backward)
-    weight = context.last * column(again)
+    weight = context.last * column(regather_seconds(job, c, machine, calls.head_backward))
     if machine.overlap.everything:
         return forward, backward + weight, weight
     group = tensor_group(c)
