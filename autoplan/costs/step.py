@@ -16,11 +16,12 @@ import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates, column
 from autoplan.costs.beside import Flow, beside_seconds, flow_of
-from autoplan.costs.block import block_times, tensor_group, tensor_seconds
+from autoplan.costs.block import block_times, tensor_seconds
 from autoplan.costs.collectives import collective_seconds, point_to_point_seconds
+from autoplan.costs.experts import exchange_groups
 from autoplan.costs.footprint import Footprint, footprint_of
 from autoplan.costs.machine import Machine
-from autoplan.costs.mesh import stage_distance
+from autoplan.costs.mesh import context_group, pipeline_group, tensor_group
 from autoplan.costs.once import once_a_step
 from autoplan.costs.operations import gemm_seconds, stream_seconds
 from autoplan.costs.scope import scope_of, tokens_of
@@ -82,10 +83,14 @@ def _times(context: StageContext) -> dict[str, Array]:
     forward_x = context.first * embed.forward + context.last * head.forward + tensor_forward
     backward_x = context.first * embed.backward + context.last * head.backward + tensor_backward
     outside = context.first * embed.total + context.last * head.total
-    # While others use the fabric that the data axis is on, its messages wait.
     others = column(block.tensor_forward + block.context_forward + block.exchange)
     others_back = column(block.tensor_backward + block.context_backward + block.exchange)
-    wire_forward, wire_backward = context.contended * others, context.contended * others_back
+    # While others use the fabric that the data axis is on, its messages wait.
+    tensor, ring, spread = _contended(context)
+    wire_forward = tensor * column(block.tensor_forward) + ring * column(block.context_forward)
+    wire_backward = tensor * column(block.tensor_backward) + ring * column(block.context_backward)
+    exchanged = spread * column(block.exchange)
+    wire_forward, wire_backward = wire_forward + exchanged, wire_backward + exchanged
     forward, backward = column(block.forward) + others, column(block.backward) + others_back
     beside = partial(beside_seconds, machine=context.machine)
     # ZeRO-3 gathers the next layer and reduces the last one while this one computes.
@@ -102,11 +107,19 @@ def _times(context: StageContext) -> dict[str, Array]:
         "backward_layer": paced,
         "backward_selective": wire_backward + beside(selective - wire_backward, traffic) - paced,
         "backward_full": wire_backward + beside(full - wire_backward, traffic) - paced,
-        "wire_forward_fixed": context.contended * tensor_forward,
+        "wire_forward_fixed": tensor * tensor_forward,
         "wire_forward_layer": wire_forward,
-        "wire_backward_fixed": context.contended * tensor_backward,
+        "wire_backward_fixed": tensor * tensor_backward,
         "wire_backward_layer": wire_backward,
     }
+
+
+def _contended(context: StageContext) -> tuple[Array, Array, Array]:
+    """Return 1 where tensors, contexts and experts share the fabric of the data axis, each [C, 1]."""
+    c = context.candidates
+    exchange, splits = (context.contended(group) for group in exchange_groups(c))
+    tensor, ring = context.contended(tensor_group(c)), context.contended(context_group(c))
+    return tensor, ring, exchange * splits
 
 
 def _outside_tensor(context: StageContext) -> tuple[Array, Array]:
@@ -179,7 +192,7 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     split = np.where(cut, c.tp, 1)
     elements = tokens_of(job, c) * job.model.hidden_size / split
     size = machine.element_bytes * elements
-    once = point_to_point_seconds(size, stage_distance(c), machine.links)
+    once = point_to_point_seconds(size, pipeline_group(c), machine.links)
     return column(once * c.vpp * job.stack.overlap.boundary_waits)
 
 

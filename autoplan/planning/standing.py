@@ -11,7 +11,7 @@ from autoplan.costs.predict import predict
 from autoplan.plans import Front, Plan, broken_rules
 from autoplan.plans.standing import Refusal, Standing, differences
 from autoplan.schema.job import Job
-from autoplan.schema.layout import SCHEDULES, Layout, even_stages
+from autoplan.schema.layout import ORDERS, SCHEDULES, Layout, even_stages
 
 __all__ = ["refusal_of", "standing_of"]
 
@@ -94,6 +94,7 @@ def _near(job: Job, layout: Layout) -> Iterator[Layout]:
                 checkpoint=int(group.checkpoint[i]),
                 optimizer_offload=bool(group.offload[i]),
                 shard=int(group.shard[i]),
+                order=ORDERS[int(group.order[i])],
                 layers=layers,
                 selective=selective,
                 full=full,

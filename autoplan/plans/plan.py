@@ -45,4 +45,5 @@ def layout_fields(layout: Layout) -> dict[str, Any]:
         "full": list(layout.full),
         "checkpoint": layout.checkpoint,
         "offload": "optimizer" if layout.optimizer_offload else "none",
+        "order": layout.order,
     }

@@ -37,7 +37,7 @@ from autoplan.proof.own_rules import OwnRules
 from autoplan.proof.prices import Rows, row_prices, rows_of
 from autoplan.proof.space import even_only
 from autoplan.schema.job import Job
-from autoplan.schema.layout import SCHEDULES, Layout, even_stages
+from autoplan.schema.layout import ORDERS, SCHEDULES, Layout, even_stages
 
 __all__ = ["Listing", "Outcome", "below", "reach"]
 
@@ -167,6 +167,7 @@ class Listing:
             schedule=SCHEDULES[self.schedule],
             checkpoint=self.each,
             shard=int(c.shard[0]),
+            order=ORDERS[int(c.order[0])],
             optimizer_offload=bool(c.offload[0]),
         )
 

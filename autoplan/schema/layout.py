@@ -7,7 +7,8 @@ stage); recompute that differs writes one entry a stage, such as
 first stage, all on the second, none on the third. ``checkpoint=4`` keeps one input for every four layers
 recomputed whole, ``shard=8`` shares state among eight ranks and copies it to the others of the data axis, and
 ``offload=optimizer`` keeps the optimizer's state in host memory. ``etp`` splits the matrices of an expert, as
-``tp`` splits the others, and is ``tp`` where it is left out.
+``tp`` splits the others, and is ``tp`` where it is left out. ``order=tp-pp-cp-dp`` numbers ranks tensor
+first, then pipeline, then context, then data: what comes first runs inside a node.
 """
 
 from __future__ import annotations
@@ -20,14 +21,27 @@ from typing import Final, Literal, get_args
 
 from autoplan.errors import LayoutError
 
-__all__ = ["SCHEDULES", "Layout", "Schedule", "devices_of", "even_stages", "parse_layout"]
+__all__ = ["ORDERS", "SCHEDULES", "Layout", "Order", "Schedule", "devices_of", "even_stages", "parse_layout"]
 
 Schedule = Literal["1f1b", "gpipe", "interleaved"]
 
 SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
 
+#: Orders in which ranks are numbered, the innermost axis first; the first is meant where none is named.
+Order = Literal[
+    "tp-cp-dp-pp",
+    "tp-cp-pp-dp",
+    "tp-pp-cp-dp",
+    "pp-tp-cp-dp",
+    "cp-dp-tp-pp",
+    "cp-dp-pp-tp",
+    "pp-cp-dp-tp",
+]
+
+ORDERS: Final[tuple[Order, ...]] = get_args(Order)
+
 _DEGREES: Final = ("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "zero", "vpp", "checkpoint", "shard")
-_KEYS: Final = (*_DEGREES, "sp", "schedule", "stages", "recompute", "offload")
+_KEYS: Final = (*_DEGREES, "sp", "schedule", "stages", "recompute", "offload", "order")
 _OFFLOADS: Final = ("none", "optimizer")
 _LIMIT: Final = 10_000_000
 
@@ -40,7 +54,7 @@ class Layout:
     them are recomputed selectively and whole. The microbatch is counted in sequences. ``checkpoint`` is how
     many wholly recomputed layers share one kept input, ``shard`` how many ranks of the data axis share state
     under ZeRO: 0 for all of them. ``expert_tensor`` is how many ranks split an expert, 0 where as many as
-    split other tensors.
+    split other tensors. ``order`` is that in which ranks are numbered, the innermost axis first.
     """
 
     tp: int
@@ -60,6 +74,7 @@ class Layout:
     optimizer_offload: bool = False
     expert_tensor: int = 0
     shard: int = 0
+    order: Order = ORDERS[0]
 
     def __post_init__(self) -> None:
         """Refuse a layout whose stages do not add up; experts split as tensors are have one form."""
@@ -102,6 +117,7 @@ class Layout:
             ("checkpoint", self.checkpoint, self.checkpoint > 1),
             ("shard", self.shard, self.shard > 0),
             ("offload", "optimizer", self.optimizer_offload),
+            ("order", self.order, self.order != ORDERS[0]),
             ("stages", "/".join(map(str, self.layers)), not self.even),
         )
         return text + "".join(f",{key}={value}" for key, value, shown in more if shown)
@@ -144,7 +160,8 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
 
     What is left out takes its default: degrees and mbs 1, ``dp`` the devices that are left, ``zero`` as
     given, ``sp`` on where tp > 1, ``schedule`` 1f1b (interleaved where vpp > 1), even stages, no
-    recompute, state shared by all of the data axis. Raises LayoutError with all that is wrong.
+    recompute, state shared by all of the data axis, ``order`` the first of ORDERS. Raises LayoutError with
+    all that is wrong.
 
     >>> layout = parse_layout("tp=2,pp=3,recompute=full/none/selective:2", layers=32, devices=12)
     >>> layout.dp, layout.layers, layout.full, layout.selective
@@ -157,6 +174,7 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
     tp, pp, cp = (numbers.get(key, 1) for key in ("tp", "pp", "cp"))
     vpp = numbers.get("vpp", 1)
     schedule = _schedule(fields.get("schedule"), vpp, problems)
+    order = _order(fields.get("order"), problems)
     sp = _switch(fields.get("sp"), tp > 1, problems)
     if fields.get("offload", "none") not in _OFFLOADS:
         problems.append(f"offload={fields['offload']}: {' or '.join(_OFFLOADS)} is needed")
@@ -184,6 +202,7 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
         ep=numbers.get("ep", 1),
         expert_tensor=numbers.get("etp", 0),
         shard=0 if shard == dp * cp else shard,
+        order=order,
     )
 
 
@@ -239,6 +258,14 @@ def _schedule(value: str | None, vpp: int, problems: list[str]) -> Schedule:
             return known
     problems.append(f"schedule={value}: known schedules are {', '.join(SCHEDULES)}")
     return default
+
+
+def _order(value: str | None, problems: list[str]) -> Order:
+    for known in ORDERS:
+        if value in {None, known}:
+            return known
+    problems.append(f"order={value}: known orders, the innermost axis first, are {', '.join(ORDERS)}")
+    return ORDERS[0]
 
 
 def _switch(value: str | None, default: bool, problems: list[str]) -> bool:  # noqa: FBT001

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from autoplan.schema.layout import SCHEDULES
+from autoplan.schema.layout import ORDERS, SCHEDULES
 
 __all__ = ["LISTS", "NAMES", "WORDS"]
 
@@ -38,6 +38,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "schedule": SCHEDULES,
     "sp": ("on", "off"),
     "offload": ("none", "optimizer"),
+    "order": ORDERS,
 }
 #: Numbers of each stage.
 LISTS: Final = {

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from autoplan.schema.layout import ORDERS
+
 __all__ = ["RuleSyntaxError", "Token", "tokens_of"]
 
 _MOST_CHARACTERS: Final = 300
 _TOKEN: Final = re.compile(
-    r"\s*(?:(?P<number>[0-9]+(?![\w.]))|(?P<word>[0-9]*[A-Za-z_][\w-]*?(?![\w]))"
+    rf"\s*(?:(?P<number>[0-9]+(?![\w.]))|(?P<word>(?:{'|'.join(ORDERS)})(?![\w-])|[0-9]*[A-Za-z_][\w-]*?(?![\w]))"
     r"|(?P<symbol><=|>=|==|!=|//|[-+*/%<>(){}\[\],]))"
 )
 

@@ -100,11 +100,15 @@ def least_of_stages(group: Group, seconds: Array) -> tuple[Array, Array]:
 
 
 def least_steps(group: Group) -> Array:
-    """Return what no step of each candidate is below under any limit, shape [C]; zero where it takes long."""
-    if group.places is None:
-        return np.zeros(len(group.candidates))
-    total = least_time(group, group.places)
-    return least_busy(group, total, total / group.pp)
+    """Return what no step of each candidate is below under any limit, shape [C], told without its stages."""
+    if group.places is not None:
+        total = least_time(group, group.places)
+        return least_busy(group, total, total / group.pp)
+    stages = group.stages
+    layer, fixed = stages.forward_layer + stages.backward_layer, stages.forward_fixed + stages.backward_fixed
+    total = fixed.sum(axis=1) + group.layers * layer.min(axis=1)
+    slowest = np.maximum(total / group.pp, (fixed + group.v[:, None] * layer).max(axis=1))
+    return least_busy(group, total, slowest) + least_tail(group)
 
 
 def least_busy(group: Group, total: Array, bottleneck: Array) -> Array:

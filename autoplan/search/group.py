@@ -19,7 +19,7 @@ from autoplan.costs.stage import Stages
 from autoplan.costs.turns import Amount, Largest, pipeline_time
 from autoplan.plans.own_rules import OwnRule, own_rules, what_is_left
 from autoplan.schema.job import Job
-from autoplan.schema.layout import SCHEDULES, Layout, even_stages
+from autoplan.schema.layout import ORDERS, SCHEDULES, Layout, even_stages
 from autoplan.schema.relation import Known, Node, Uniform, left_of
 from autoplan.search.own_mixes import StageRules, parts_of, stage_rules
 from autoplan.search.places import Places, places_of
@@ -159,6 +159,7 @@ class Group:
             checkpoint=int(c.checkpoint[i]) if any(full) else 1,
             optimizer_offload=bool(c.offload[i]),
             shard=int(c.shard[i]),
+            order=ORDERS[int(c.order[i])],
         )
 
     def rounding(self, position: int) -> float:

@@ -24,7 +24,7 @@ from autoplan.costs.stage import stage_backward, stage_forward, stage_tail
 from autoplan.plans import broken_rules
 from autoplan.plans.questions import batch_of, merged, values_of
 from autoplan.schema.job import Cluster, Job, Limits, RoutingSpec, RuleSpec, SearchSpec, Workload
-from autoplan.schema.layout import SCHEDULES, Layout, even_stages
+from autoplan.schema.layout import ORDERS, SCHEDULES, Layout, even_stages
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
 from autoplan.schema.question import PriceSpec
 from autoplan.search.answer import search
@@ -170,6 +170,11 @@ def shards(job: Job) -> list[int]:
     return list(range(job.cluster.devices)) if job.search.shard != "any" else [0]
 
 
+def orders_of_ranks(job: Job) -> tuple[str, ...]:
+    """Return the orders in which ranks may be numbered: those of the stack, where there are several nodes."""
+    return job.stack.orders if job.cluster.nodes > 1 else ORDERS[:1]
+
+
 def offloads(job: Job) -> list[bool]:
     """Return whether the optimizer's state may live in host memory: only where the job asks for it."""
     wish = {str(x) for x in np.atleast_1d(job.search.offload)}
@@ -193,8 +198,9 @@ def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
 
 def listed(job: Job) -> Iterator[Layout]:
     """Yield everything that divides, with even stages that recompute nothing."""
-    choices_by_hand = itertools.product(candidates_by_hand(job), checkpoints(job), shards(job), offloads(job))
-    for (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule, ep, etp), k, shard, offload in choices_by_hand:
+    degrees, others = candidates_by_hand(job), (checkpoints(job), shards(job), offloads(job))
+    choices_by_hand = itertools.product(degrees, *others, orders_of_ranks(job))
+    for (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule, ep, etp), k, shard, offload, order in choices_by_hand:
         first = even_stages(job.model.layers, pp, vpp)
         if sum(first) != job.model.layers or (shard and zero == 0):
             continue
@@ -205,6 +211,7 @@ def listed(job: Job) -> Iterator[Layout]:
             shard=shard,
             expert_tensor=etp,
             optimizer_offload=offload,
+            order=order,
         )
 
 
