@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Final
 
@@ -13,8 +14,17 @@ from autoplan.costs.mesh import cuts, data_distance, data_ranks
 from autoplan.plans.own_rules import OwnRule, names_in, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Order
+from autoplan.schema.relation import Node
 
-__all__ = ["NODE_SHARD", "ordered", "orders_of", "regardless_of_order", "unlike_orders", "ways_to_place"]
+__all__ = [
+    "NODE_SHARD",
+    "numbered",
+    "ordered",
+    "orders_of",
+    "regardless_of_order",
+    "unlike_orders",
+    "ways_to_place",
+]
 
 #: Stands for as many ranks that share state as a node has of the data axis, until the order is known.
 NODE_SHARD: Final = -1
@@ -95,14 +105,21 @@ def unlike_orders(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) ->
         return alive
     index = np.flatnonzero(alive)
     some = candidates.take(index)
-    told = [regardless_of_order(some), *cuts(some, job.cluster.node.devices)]
-    for rule in _rules_about_orders(job):
-        left = [id(node) for node in what_is_left(job, rule.relation, some)]
-        told.append(np.array(left, dtype=np.int64))
-    rows = np.array(told)
+    left = [numbered(what_is_left(job, rule.relation, some)) for rule in _rules_about_orders(job)]
+    rows = np.array([regardless_of_order(some), *cuts(some, job.cluster.node.devices), *left])
     first = np.ones(len(index), dtype=bool)
     for back in range(1, orders):
         first[back:] &= (rows[:, back:] != rows[:, :-back]).any(axis=0)
     unlike = np.zeros(len(candidates), dtype=bool)
     unlike[index[first]] = True
     return unlike
+
+
+def numbered(nodes: Sequence[Node]) -> list[int]:
+    """Return a number for each of ``nodes``, the same where they are equal; each object is looked at once."""
+    numbers: dict[Node, int] = {}
+    known: dict[int, int] = {}
+    for node in nodes:
+        if id(node) not in known:
+            known[id(node)] = numbers.setdefault(node, len(numbers))
+    return [known[id(node)] for node in nodes]

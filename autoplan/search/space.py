@@ -19,8 +19,7 @@ from autoplan.plans.own_rules import even_only, own_rules, what_is_left
 from autoplan.plans.rules import Rule, rules_before_placement, rules_for
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
-from autoplan.schema.relation import Node
-from autoplan.search.orders import NODE_SHARD, ordered, orders_of, unlike_orders, ways_to_place
+from autoplan.search.orders import NODE_SHARD, numbered, ordered, orders_of, unlike_orders, ways_to_place
 
 __all__ = [
     "Space",
@@ -251,22 +250,12 @@ def _representative(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) 
     others = [getattr(c, f.name) for f in fields(c) if f.name not in {"pp", "zero"}]
     same = np.flatnonzero(alive & (c.dp * c.cp == 1) & (c.edp == 1))
     # Alike in price; the user's own rules may still tell a ZeRO stage from another.
-    left = [_numbered(what_is_left(job, rule.relation, c.take(same))) for rule in own_rules(job)]
+    left = [numbered(what_is_left(job, rule.relation, c.take(same))) for rule in own_rules(job)]
     for k, i in enumerate(same):
         key = (*(int(x[i]) for x in others), *(numbers[k] for numbers in left))
         keep[i] = key not in seen
         seen.add(key)
     return keep
-
-
-def _numbered(nodes: Sequence[Node]) -> list[int]:
-    """Return a number for each of ``nodes``, the same where they are equal; each object is looked at once."""
-    numbers: dict[Node, int] = {}
-    known: dict[int, int] = {}
-    for node in nodes:
-        if id(node) not in known:
-            known[id(node)] = numbers.setdefault(node, len(numbers))
-    return [known[id(node)] for node in nodes]
 
 
 def _matched(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
