@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,25 +42,41 @@ __all__ = [
     "least_steps",
     "least_tail",
     "longest_stage",
+    "lowest",
     "most_recompute",
     "roomy",
 ]
+
+
+class Scheduled(Protocol):
+    """Candidates of a depth ``pp``: microbatches, virtual stages and whether they run GPipe, shape [C]."""
+
+    @property
+    def pp(self) -> int: ...
+    @property
+    def m(self) -> Array: ...
+    @property
+    def v(self) -> Array: ...
+    @property
+    def gpipe(self) -> NDArray[np.bool_]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Lower bounds of C candidates; ``stage_seconds`` has shape [C, p, n], infinite where impossible.
 
-    It goes up to the most layers that a step of the seconds asked for has room for, n <= L; where layers
-    differ, it has one entry for each content of the group's places. ``lasting_seconds`` bounds longer steps,
-    too.
+    It goes up to the most layers that a step of the seconds asked for has room for, n <= L; ``cut`` says
+    where memory has room for more. Where layers differ, it has one entry for each content of the group's
+    places. ``lasting_seconds`` bounds longer steps, too. ``slowest`` is what some stage takes at least.
     """
 
     step_seconds: Array
     lasting_seconds: Array
     stage_seconds: Array
     stage_sum: Array
+    slowest: Array
     tail: Array
+    cut: NDArray[np.bool_]
 
 
 def bound(group: Group, limit: Array | float, most: float = np.inf) -> Bound:
@@ -72,7 +89,7 @@ def bound(group: Group, limit: Array | float, most: float = np.inf) -> Bound:
         seconds, cut = _stage_seconds(group, limit, most)
         found = bound_by(group, seconds)
         step = found.step_seconds
-        return replace(found, lasting_seconds=np.where(cut, np.minimum(step, most), step))
+        return replace(found, lasting_seconds=np.where(cut, np.minimum(step, most), step), cut=cut)
     seconds, tail = contents_bounds(group, group.places, limit)
     return _bound_of(group, seconds, group.places.least_sum(seconds), group.places.least_peak(seconds), tail)
 
@@ -90,7 +107,8 @@ def _bound_of(group: Group, seconds: Array, total: Array, bottleneck: Array, tai
     possible = np.isfinite(bottleneck)
     busy = least_busy(group, total, np.where(possible, bottleneck, 0.0))
     step = np.where(possible, busy + tail, np.inf)
-    return Bound(step, lasting_seconds=step, stage_seconds=seconds, stage_sum=total, tail=tail)
+    none = np.zeros(len(step), dtype=bool)
+    return Bound(step, step, stage_seconds=seconds, stage_sum=total, slowest=bottleneck, tail=tail, cut=none)
 
 
 def least_of_stages(group: Group, seconds: Array) -> tuple[Array, Array]:
@@ -111,7 +129,7 @@ def least_steps(group: Group) -> Array:
     return least_busy(group, total, slowest) + least_tail(group)
 
 
-def least_busy(group: Group, total: Array, bottleneck: Array) -> Array:
+def least_busy(group: Scheduled, total: Array, bottleneck: Array) -> Array:
     """Return a bound on the pipeline's time by the sum and the largest of its stage times, shape [C].
 
     With P_s the sum of t over stages before s, the paths of ``turns`` hold P_s + m t_s v/v; for the slowest
@@ -129,6 +147,13 @@ def least_busy(group: Group, total: Array, bottleneck: Array) -> Array:
     in_turn = np.maximum(m * bottleneck, np.where(v > 1, chunked, plain))
     least: Array = np.where(group.gpipe, flushed, in_turn)
     return least
+
+
+def lowest(bounds: Array, count: int) -> NDArray[np.int64]:
+    """Return where the ``count`` least of ``bounds`` are, in their order; none that are infinite."""
+    last = np.partition(bounds, min(count, len(bounds)) - 1)[:count].max()
+    near = np.flatnonzero((bounds <= last) & np.isfinite(bounds))
+    return near[np.argsort(bounds[near], kind="stable")[:count]]
 
 
 def longest_stage(menu: Schedule, total: float, busy: float) -> float:

@@ -42,10 +42,10 @@ from tests.properties.test_front import (
     whole_front,
 )
 
-INSTANCES = 24
-OWN_INSTANCES = 15
-SPARSE_INSTANCES = 10
-MOST_LAYOUTS = 12_000
+INSTANCES = 14
+OWN_INSTANCES = 10
+SPARSE_INSTANCES = 6
+MOST_LAYOUTS = 6_000
 #: Rules about the order as a job says them, and what each means.
 RULES = [
     ("order != tp-cp-dp-pp", lambda x: x.order != "tp-cp-dp-pp"),
