@@ -190,22 +190,24 @@ def _interpolate(size: Array, sizes: tuple[int, ...], microseconds: tuple[float,
 
 
 def point_to_point_seconds(size: Array, group: Group, links: Links) -> Array:
-    """Return the time to send ``size`` bytes to the next rank of ``group`` [s].
+    """Return the time to send ``size`` bytes to the next rank of ``group``, or to the one before it [s].
 
-    T = t0 + a + V / B, over the fabric where one node has the whole group, else over the network.
+    T = t0 + a + V / B, over the fabric where one node has the whole group, over the network where it has one
+    rank of it. Where it has several, those at its edge have one neighbour inside and one across: the mean.
 
     >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, ())
-    >>> four = Group(np.array([2.0, 4.0, 2.0]), np.array([4.0, 4.0, 8.0]))
-    >>> point_to_point_seconds(np.array(7e9), four, links).tolist()  # 7e9 / 7e9, and / 1e9
-    [1.0, 7.0, 7.0]
+    >>> groups = Group(np.array([2.0, 2.0, 4.0]), np.array([4.0, 8.0, 4.0]))
+    >>> point_to_point_seconds(np.array(7e9), groups, links).tolist()  # 7e9 / 7e9, 7e9 / 1e9, half of both
+    [1.0, 7.0, 4.0]
 
-    Leaves out: neighbours that share a node in a group that does not (counted as across).
+    Leaves out: ranks of such a group with both neighbours inside, which wait for those at the edge.
     Source: the latency-bandwidth model of NCCL, src/graph/tuning.cc.
     """
-    across = group.ranks > group.ranks_in_node(links)
-    bandwidth = np.where(across, links.network_bandwidth, links.pair_bandwidth)
-    latency = np.where(across, links.network_latency, links.fabric_latency)
-    seconds: Array = links.launch + latency + size / bandwidth
+    inside = links.launch + links.fabric_latency + size / links.pair_bandwidth
+    across = links.launch + links.network_latency + size / links.network_bandwidth
+    here = group.ranks_in_node(links)
+    cut = np.where(here > 1, (inside + across) / 2.0, across)
+    seconds: Array = np.where(here == group.ranks, inside, cut)
     return seconds
 
 
