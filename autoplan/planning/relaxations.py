@@ -142,6 +142,7 @@ def _search_key(key: str) -> Callable[[Job, float | None], Iterator[Relaxed]]:
             "virtual_stages": _divisors(job.model.layers),
             "zero_stage": (0, 1, 2, 3),
             "schedule": ("1f1b", "gpipe", "interleaved"),
+            "order": job.stack.orders,
         }
         if key in domains:
             yield from _wider(job, key, domains[key])
@@ -292,6 +293,7 @@ _KEYS: Final = (
     "zero_stage",
     "sequence_parallel",
     "schedule",
+    "order",
     "stages",
 )
 

@@ -30,7 +30,7 @@ def standing_of(job: Job, plan: Plan, front: Front) -> Standing:
     if limit is not None and own.step_seconds > limit:
         return _against("too slow", plan, front, 0 if plans else None)
     for rank, other in enumerate(plans):
-        if other.layout == plan.layout:
+        if other.layout == plan.layout or _alike_in_order(other, plan):
             return Standing("on the front", len(plans), rank + 1)
     for rank, other in enumerate(plans):
         if _beats(other, plan, 0.0):
@@ -40,6 +40,12 @@ def standing_of(job: Job, plan: Plan, front: Front) -> Standing:
         if _beats(other, plan, thinning):
             return _against("matched", plan, front, rank)
     return _against("not searched", plan, front, 0 if plans else None)
+
+
+def _alike_in_order(other: Plan, plan: Plan) -> bool:
+    """Return whether two plans differ in the order of ranks alone, and nodes do not tell the two apart."""
+    same = replace(other.layout, order=plan.layout.order) == plan.layout
+    return same and other.predicted == plan.predicted
 
 
 def _beats(other: Plan, plan: Plan, slack: float) -> bool:
@@ -120,6 +126,6 @@ def _stages(job: Job, layout: Layout, pp: int, vpp: int) -> tuple[tuple[int, ...
 
 def _distance(one: Layout, other: Layout) -> float:
     degrees = ("tp", "pp", "dp", "cp", "ep", "microbatch", "vpp")
-    switches = ("zero", "sequence_parallel", "schedule", "optimizer_offload")
+    switches = ("zero", "sequence_parallel", "schedule", "optimizer_offload", "order")
     twos: float = sum(abs(log2(getattr(one, name) / getattr(other, name))) for name in degrees)
     return twos + 0.5 * sum(bool(getattr(one, name) != getattr(other, name)) for name in switches)
