@@ -299,13 +299,18 @@ def _columns(candidates: Candidates) -> list[NDArray[np.int64]]:
 
 def counts_of(job: Job, candidates: Candidates) -> NDArray[np.object_]:
     """Return how many layouts each candidate stands for, as whole numbers of any size."""
-    pairs = list(zip(candidates.vpp.tolist(), candidates.checkpoint.tolist(), strict=True))
     modes, even = len(recompute_modes(job)), even_only(job)
-    each = {
-        (v, k): layouts_of(job.model.layers, candidates.pp, v, modes, even=even, checkpoint=k)
-        for v, k in set(pairs)
-    }
-    return np.array([each[pair] for pair in pairs], dtype=object)
+    both = np.array([candidates.vpp, candidates.checkpoint])
+    keys, first, back = np.unique(
+        both[0] * (both[1].max(initial=0) + 1) + both[1], return_index=True, return_inverse=True
+    )
+    each = np.empty(len(keys), dtype=object)
+    each[:] = [
+        layouts_of(job.model.layers, candidates.pp, v, modes, even=even, checkpoint=k)
+        for v, k in both[:, first].T.tolist()
+    ]
+    counts: NDArray[np.object_] = each[back]
+    return counts
 
 
 @cache
