@@ -81,7 +81,8 @@ class Candidates:
 
     Layers a stage and recompute are not part of a candidate: they are chosen, or given, on top of it.
     ``shard`` is how many ranks share state, 0 for all that may; ``schedule`` indexes
-    ``autoplan.schema.layout.SCHEDULES``; ``offload`` is a ``host_code``.
+    ``autoplan.schema.layout.SCHEDULES``; ``offload`` is a ``host_code``; ``order`` indexes
+    ``autoplan.schema.layout.ORDERS``.
     """
 
     pp: int
@@ -98,6 +99,7 @@ class Candidates:
     checkpoint: Ints
     offload: Ints
     shard: Ints
+    order: Ints
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -137,7 +139,7 @@ class Candidates:
     @staticmethod
     def of(layouts: Sequence[Layout]) -> Candidates:
         """Return the candidates behind ``layouts``, which share one pipeline depth."""
-        from autoplan.schema.layout import SCHEDULES
+        from autoplan.schema.layout import ORDERS, SCHEDULES
 
         def ints(values: Sequence[int]) -> Ints:
             return np.array(values, dtype=np.int64)
@@ -157,4 +159,5 @@ class Candidates:
             checkpoint=ints([x.checkpoint for x in layouts]),
             offload=ints([host_code(x.offload, x.mode or "none", x.offload_every) for x in layouts]),
             shard=ints([x.shard for x in layouts]),
+            order=ints([ORDERS.index(x.order) for x in layouts]),
         )

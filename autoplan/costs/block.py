@@ -23,12 +23,13 @@ import numpy as np
 from autoplan.costs.activations import dropout_masks, sequence_split
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.beside import Flow, beside_seconds
-from autoplan.costs.collectives import Group, collective_seconds
+from autoplan.costs.collectives import collective_seconds
 from autoplan.costs.context import attention_steps, context_times, step_kernel_seconds
 from autoplan.costs.elementwise import DROPOUT_TRIPS, stream_times
 from autoplan.costs.experts import exchange_seconds, expert_kernels, expert_products
 from autoplan.costs.latent import head_widths, latent_products
 from autoplan.costs.machine import Machine
+from autoplan.costs.mesh import tensor_group
 from autoplan.costs.operations import Product, gemm_seconds, stream_seconds
 from autoplan.costs.parameters import expert_share
 from autoplan.costs.pipeline import weights_apart
@@ -38,14 +39,7 @@ from autoplan.costs.weights import weights_of
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
-__all__ = [
-    "BlockTimes",
-    "block_times",
-    "mean_keys",
-    "regather_seconds",
-    "tensor_group",
-    "tensor_seconds",
-]
+__all__ = ["BlockTimes", "block_times", "mean_keys", "regather_seconds", "tensor_seconds"]
 
 #: Kernels of backward over those of forward: a product has two gradients, most others one.
 _BACKWARD_KERNELS = 2
@@ -303,20 +297,6 @@ def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> _Att
     backward = stream_seconds((3.0 + dropped) * machine.element_bytes * scores, machine, calls=2)
     none = np.zeros(len(candidates))
     return _Attention(first + second + forward, 2 * (first + second) + backward, none, none)
-
-
-def tensor_group(candidates: Candidates) -> Group:
-    """Return the tensor-parallel group, t neighbours: ranks and stride [1], shape [C].
-
-    >>> from autoplan.schema.layout import parse_layout
-    >>> group = tensor_group(Candidates.of([parse_layout("tp=4", layers=32, devices=8)]))
-    >>> group.ranks.tolist(), group.stride.tolist()
-    ([4.0], [1.0])
-
-    Leaves out: other orders of the axes.
-    Source: Megatron-LM, megatron/core/parallel_state.py, whose order is tp-cp-ep-dp-pp.
-    """
-    return Group(candidates.tp.astype(np.float64), np.ones(len(candidates)))
 
 
 def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:

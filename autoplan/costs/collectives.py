@@ -52,7 +52,18 @@ class Group:
         Leaves out: nodes whose number of devices the stride does not divide.
         Source: Megatron-LM, megatron/core/parallel_state.py, for the order of ranks.
         """
-        room = np.maximum(1, links.devices_per_node // np.maximum(1, self.stride))
+        return self.ranks_among(links.devices_per_node)
+
+    def ranks_among(self, devices: int) -> Array:
+        """Return how many ranks of the group are among so many neighbouring devices [1], at least one.
+
+        >>> Group(np.array([8.0, 2.0]), np.array([2.0, 16.0])).ranks_among(8).tolist()
+        [4.0, 1.0]
+
+        Leaves out: what ``ranks_in_node`` does.
+        Source: as of ``ranks_in_node``.
+        """
+        room = np.maximum(1, devices // np.maximum(1, self.stride))
         within: Array = np.minimum(self.ranks, room)
         return within
 
@@ -179,22 +190,25 @@ def _interpolate(size: Array, sizes: tuple[int, ...], microseconds: tuple[float,
     return seconds
 
 
-def point_to_point_seconds(size: Array, distance: Array, links: Links) -> Array:
-    """Return the time to send ``size`` bytes to the rank ``distance`` further on [s].
+def point_to_point_seconds(size: Array, group: Group, links: Links) -> Array:
+    """Return the time to send ``size`` bytes to the next rank of ``group``, or to the one before it [s].
 
-    T = t0 + a + V / B, over the fabric when the neighbour shares the node, else over the network.
+    T = t0 + a + V / B, over the fabric where one node has the whole group, over the network where it has one
+    rank of it. Where it has several, those at its edge have one neighbour inside and one across: the mean.
 
     >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, ())
-    >>> point_to_point_seconds(np.array(7e9), np.array([4, 8]), links).tolist()  # 7e9 / 7e9 and / 1e9
-    [1.0, 7.0]
+    >>> groups = Group(np.array([2.0, 2.0, 4.0]), np.array([4.0, 8.0, 4.0]))
+    >>> point_to_point_seconds(np.array(7e9), groups, links).tolist()  # 7e9 / 7e9, 7e9 / 1e9, half of both
+    [1.0, 7.0, 4.0]
 
-    Leaves out: stages whose ranks are partly inside and partly across (counted as across).
+    Leaves out: ranks of such a group with both neighbours inside, which wait for those at the edge.
     Source: the latency-bandwidth model of NCCL, src/graph/tuning.cc.
     """
-    across = distance >= links.devices_per_node
-    bandwidth = np.where(across, links.network_bandwidth, links.pair_bandwidth)
-    latency = np.where(across, links.network_latency, links.fabric_latency)
-    seconds: Array = links.launch + latency + size / bandwidth
+    inside = links.launch + links.fabric_latency + size / links.pair_bandwidth
+    across = links.launch + links.network_latency + size / links.network_bandwidth
+    here = group.ranks_in_node(links)
+    cut = np.where(here > 1, (inside + across) / 2.0, across)
+    seconds: Array = np.where(here == group.ranks, inside, cut)
     return seconds
 
 

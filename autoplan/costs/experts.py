@@ -9,7 +9,7 @@ Notation (this file only)::
     u      load of the fullest rank over the mean                   e   bytes of an element             [1]
 
 A token is copied to the ranks of the K experts that it visits, and what they give is sent back and added
-up. Ranks of a stage are numbered y first, then x, then those that hold the same experts (``edp``), as in
+up. ``mesh`` has the places of the y, the x and those ranks that hold the same experts (``edp``), as in
 Megatron-LM, megatron/core/parallel_state.py: y x edp = t c d.
 
 A model may have dense layers among those with experts. Given such a model, these functions count the average
@@ -23,12 +23,14 @@ import numpy as np
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.collectives import Group, collective_seconds
 from autoplan.costs.machine import Machine
+from autoplan.costs.mesh import expert_distance
 from autoplan.costs.operations import Product
 from autoplan.costs.parameters import expert_share
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
 __all__ = [
+    "exchange_groups",
     "exchange_seconds",
     "expert_elements",
     "expert_group",
@@ -58,11 +60,25 @@ def expert_group(candidates: Candidates) -> Group:
     >>> group.ranks.tolist(), group.stride.tolist()  # 8 / 2
     ([[4.0]], [[2.0]])
 
-    Leaves out: other orders of the axes.
+    Leaves out: what ``mesh.axis_distance`` does.
     Source: Megatron-LM, megatron/core/parallel_state.py, expert_decoder_rank_generator.
     """
-    stride = (candidates.ep * candidates.etp).astype(np.float64)
-    return Group(candidates.edp.astype(np.float64)[:, None], stride[:, None])
+    return Group(candidates.edp.astype(np.float64)[:, None], expert_distance(candidates, "dp")[:, None])
+
+
+def exchange_groups(candidates: Candidates) -> tuple[Group, Group]:
+    """Return the x ranks that exchange rows and the y that split an expert [1], each of shape [C].
+
+    >>> from autoplan.schema.layout import parse_layout
+    >>> groups = exchange_groups(Candidates.of([parse_layout("tp=2,ep=4", layers=32, devices=8)]))
+    >>> [(group.ranks.tolist(), group.stride.tolist()) for group in groups]
+    [([4.0], [2.0]), ([2.0], [1.0])]
+
+    Leaves out: what ``mesh.axis_distance`` does.
+    Source: as of ``expert_group``.
+    """
+    x, y = candidates.ep.astype(np.float64), candidates.etp.astype(np.float64)
+    return Group(x, expert_distance(candidates, "cp")), Group(y, expert_distance(candidates, "tp"))
 
 
 def expert_shard_group(candidates: Candidates) -> Group:
@@ -75,13 +91,14 @@ def expert_shard_group(candidates: Candidates) -> Group:
     >>> group.ranks.tolist(), group.stride.tolist()  # 8 / 2
     ([[4.0]], [[2.0]])
 
-    Leaves out: other orders of the axes.
+    Leaves out: what ``mesh.axis_distance`` does.
     Source: PyTorch's torchtitan, torchtitan/distributed/parallel_dims.py, whose sparse mesh has efsdp =
     dp_shard cp tp / (ep etp) ranks inside of dp_replicate; Megatron-LM, megatron/core/parallel_state.py,
     get_expert_data_parallel_group with partial_expert_data_parallel.
     """
-    stride = (candidates.ep * candidates.etp).astype(np.float64)
-    return Group(candidates.expert_shard.astype(np.float64)[:, None], stride[:, None])
+    return Group(
+        candidates.expert_shard.astype(np.float64)[:, None], expert_distance(candidates, "dp")[:, None]
+    )
 
 
 def expert_replica_group(candidates: Candidates) -> Group:
@@ -96,7 +113,7 @@ def expert_replica_group(candidates: Candidates) -> Group:
     Source: as of ``expert_shard_group``.
     """
     c = candidates
-    stride = (c.ep * c.etp * c.expert_shard).astype(np.float64)
+    stride = expert_distance(c, "dp") * c.expert_shard
     return Group((c.edp // c.expert_shard).astype(np.float64)[:, None], stride[:, None])
 
 
@@ -283,10 +300,11 @@ def exchange_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     tokens = candidates.microbatch * float(job.workload.sequence_length) / candidates.cp
     rows = tokens * model.moe.top_k * load_factor(job, candidates) / _whole(candidates)
     size = machine.element_bytes * model.hidden_size * rows
-    x, y = candidates.ep.astype(np.float64), candidates.etp.astype(np.float64)
-    seconds = 2.0 * collective_seconds("all_to_all", size, Group(x, y), machine.links)
+    others, splits = exchange_groups(candidates)
+    seconds = 2.0 * collective_seconds("all_to_all", size, others, machine.links)
     if (candidates.etp > 1).any():
-        inside = Group(np.where(candidates.sequence_parallel == 1, y, 1.0), np.ones_like(y))
+        y = splits.ranks
+        inside = Group(np.where(candidates.sequence_parallel == 1, y, 1.0), splits.stride)
         for operation in ("all_gather", "reduce_scatter"):
             seconds = seconds + collective_seconds(operation, size * y, inside, machine.links)
     exchanged: Array = share * seconds

@@ -18,6 +18,7 @@ import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.block import BlockTimes, block_times, mean_keys
+from autoplan.costs.collectives import Group
 from autoplan.costs.doubt import half_width, modelled_compute, within_tables
 from autoplan.costs.footprint import Footprint, footprint_of, memory_limit_bytes
 from autoplan.costs.holding import price_kinds, stages_holding
@@ -25,6 +26,7 @@ from autoplan.costs.kinds import Held, Kinds, held_by, kinds_of
 from autoplan.costs.latent import head_widths
 from autoplan.costs.machine import Machine, ideal, machine_of, serial
 from autoplan.costs.memory import Counts, MemoryPrediction, StageMemory, memory_predictions
+from autoplan.costs.mesh import tensor_group
 from autoplan.costs.parameters import active_parameters
 from autoplan.costs.pipeline import pipeline_seconds
 from autoplan.costs.scope import microbatches, scope_of
@@ -135,6 +137,12 @@ def predict_all(job: Job, layouts: Sequence[Layout]) -> list[Prediction]:
     return [found[i] for i in range(len(layouts))]
 
 
+def _reach(group: Group) -> Array:
+    """Return how many devices lie between the first and the last of a group, these included."""
+    reach: Array = np.where(group.ranks > 1, group.ranks * group.stride, 1.0)
+    return reach
+
+
 @dataclass(frozen=True, slots=True)
 class _Prices:
     """Everything that the predictions of several layouts of one depth are read from.
@@ -156,6 +164,7 @@ class _Prices:
     lower: Array
     upper: Array
     modelled: Array
+    tensor_reach: Array
     machine: Machine
     memory: Sequence[MemoryPrediction]
 
@@ -187,6 +196,7 @@ class _Prices:
             lower=np.minimum(bounds[0], step),
             upper=np.maximum(bounds[1], step),
             modelled=modelled_compute(job, candidates, machine),
+            tensor_reach=_reach(tensor_group(candidates)),
             memory=memory_predictions(scope_of(job, candidates), counts),
         )
 
@@ -225,7 +235,7 @@ class _Prices:
 
     def _modelled_share(self, row: int, time: TimePrediction) -> float:
         """Return the share of the step that no measured table prices; what idles counts as what computes."""
-        tensor = within_tables(self.layouts[row].tp, self.machine)
+        tensor = within_tables(int(self.tensor_reach[row]), self.machine)
         every = within_tables(self.job.cluster.devices, self.machine)
         inside = time.tp_exposed * tensor + (time.cp_exposed + time.ep_exposed + time.dp_exposed) * every
         computed = time.compute + time.recompute + time.bubble

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoplan.costs.arrays import Array, Candidates, flag
+from autoplan.costs.arrays import Array, Candidates, column, flag
 from autoplan.costs.beside import Flow, flow_of
 from autoplan.costs.collectives import Group
 from autoplan.costs.experts import expert_group, expert_replica_group, expert_shard_group
@@ -94,25 +94,27 @@ class StageContext:
         c = self.candidates
         return Ranks(data_group(c), shard_group(c), replica_group(c))
 
-    @property
-    def contended(self) -> Array:
-        """1 where those that hold the same parameters are in one node, on the fabric of tensors.
+    def contended(self, other: Group) -> Array:
+        """Return 1 where ``other`` and those with the same parameters are on one node's fabric, [C, 1].
 
         >>> from autoplan.catalog import load_job
         >>> from autoplan.costs.machine import machine_of
+        >>> from autoplan.costs.mesh import tensor_group
         >>> from autoplan.costs.scope import scope_of
         >>> from autoplan.schema.layout import parse_layout
-        >>> job = load_job("llama3-70b-64x-h100")
-        >>> both = [parse_layout(text, layers=80, devices=64) for text in ("tp=2,pp=16", "tp=2,pp=4")]
-        >>> context = StageContext(scope_of(job, Candidates.of(both[:1])), machine_of(job))
-        >>> wider = StageContext(scope_of(job, Candidates.of(both[1:])), machine_of(job))
-        >>> float(context.contended[0, 0]), float(wider.contended[0, 0])  # 4 and 16 of 8 in a node
-        (1.0, 0.0)
+        >>> job, flags = load_job("llama3-70b-64x-h100"), []
+        >>> for text in ("tp=2,pp=16", "tp=2,pp=4", "tp=2,pp=16,order=cp-dp-pp-tp"):
+        ...     one = Candidates.of([parse_layout(text, layers=80, devices=64)])
+        ...     context = StageContext(scope_of(job, one), machine_of(job))
+        ...     flags.append(float(context.contended(tensor_group(one))[0, 0]))
+        >>> flags  # 2 x 4 devices of 8 in a node, then 2 x 16, then 4 beside tensors on the network
+        [1.0, 0.0, 0.0]
 
-        Leaves out: stage boundaries and the data axis on the same network. Source: a definition.
+        Leaves out: groups that share the network; stage boundaries on the link of the data axis.
+        Source: a definition.
         """
-        group = self.data.everyone
-        return flag(group.ranks * group.stride <= self.machine.links.devices_per_node)
+        room, own = self.machine.links.devices_per_node, self.data.everyone
+        return column(flag(other.ranks_among(room) == other.ranks)) * flag(own.ranks_among(room) == own.ranks)
 
     @property
     def alike(self) -> Ranks:

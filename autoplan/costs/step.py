@@ -17,11 +17,12 @@ import numpy as np
 from autoplan.costs.activations import saved_bytes_per_token
 from autoplan.costs.arrays import Array, Candidates, column
 from autoplan.costs.beside import Flow, beside_seconds, flow_of
-from autoplan.costs.block import BlockTimes, block_times, regather_seconds, tensor_group, tensor_seconds
+from autoplan.costs.block import BlockTimes, block_times, regather_seconds, tensor_seconds
 from autoplan.costs.collectives import collective_seconds, point_to_point_seconds
+from autoplan.costs.experts import exchange_groups
 from autoplan.costs.footprint import Footprint, footprint_of
 from autoplan.costs.machine import Machine
-from autoplan.costs.mesh import stage_distance
+from autoplan.costs.mesh import context_group, pipeline_group, tensor_group
 from autoplan.costs.offload import copy_waits, moved_bytes
 from autoplan.costs.once import once_a_step
 from autoplan.costs.operations import gemm_seconds, stream_seconds
@@ -89,6 +90,7 @@ def _outside_times(context: StageContext) -> dict[str, Array]:
     tensor_forward, tensor_backward, tensor_weight = _outside_tensor(context)
     forward = context.first * embed.forward + context.last * head.forward + tensor_forward
     backward = context.first * embed.backward + context.last * head.backward + tensor_backward
+    shared = context.contended(tensor_group(context.candidates))
     beside = partial(beside_seconds, machine=context.machine)
     apart = column(weights_apart(context.candidates))
     # The embedding has no product, and its gradient comes with the input gradient.
@@ -102,8 +104,8 @@ def _outside_times(context: StageContext) -> dict[str, Array]:
         "forward_fixed": beside(forward, gather) + boundary,
         "backward_fixed": beside(backward - weight, gather + reduce.scaled(1.0 - behind)) + later + boundary,
         "weight_fixed": later,
-        "wire_forward_fixed": context.contended * tensor_forward,
-        "wire_backward_fixed": context.contended * np.where(apart > 0, tensor_weight, tensor_backward),
+        "wire_forward_fixed": shared * tensor_forward,
+        "wire_backward_fixed": shared * np.where(apart > 0, tensor_weight, tensor_backward),
     }
 
 
@@ -113,8 +115,11 @@ def _layer_times(context: StageContext, block: BlockTimes, gather: Flow, reduce:
     # While others use the fabric that the data axis is on, its messages wait.
     others = column(block.tensor_forward + block.context_forward + block.exchange)
     others_back = column(block.tensor_backward + block.context_backward + block.exchange)
-    wire_weight = context.contended * column(block.tensor_weight)
-    wire_forward, wire_backward = context.contended * others, context.contended * others_back - wire_weight
+    tensor, ring, spread = _contended(context)
+    exchanged, wire_weight = spread * column(block.exchange), tensor * column(block.tensor_weight)
+    wire_forward = tensor * column(block.tensor_forward) + ring * column(block.context_forward)
+    wire_backward = tensor * column(block.tensor_backward) + ring * column(block.context_backward)
+    wire_forward, wire_backward = wire_forward + exchanged, wire_backward + exchanged - wire_weight
     forward, backward = column(block.forward) + others, column(block.backward) + others_back
     beside = partial(beside_seconds, machine=context.machine)
     weight = apart * column(block.weight) + column(block.tensor_weight)
@@ -158,6 +163,14 @@ def _host_waits(
     more = np.stack([np.zeros_like(backward), np.zeros_like(backward), *again])[c.moved, np.arange(len(c))]
     moved = moved_bytes(scope, saved_bytes_per_token(context.job, c))
     return copy_waits(context.machine, moved, forward, backward + more)
+
+
+def _contended(context: StageContext) -> tuple[Array, Array, Array]:
+    """Return 1 where tensors, contexts and experts share the fabric of the data axis, each [C, 1]."""
+    c = context.candidates
+    exchange, splits = (context.contended(group) for group in exchange_groups(c))
+    tensor, ring = context.contended(tensor_group(c)), context.contended(context_group(c))
+    return tensor, ring, exchange * splits
 
 
 def _outside_tensor(context: StageContext) -> tuple[Array, Array, Array]:
@@ -234,7 +247,7 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     split = np.where(cut, c.tp, 1)
     elements = tokens_of(job, c) * job.model.hidden_size / split
     size = machine.element_bytes * elements
-    once = point_to_point_seconds(size, stage_distance(c), machine.links)
+    once = point_to_point_seconds(size, pipeline_group(c), machine.links)
     return column(once * c.vpp * job.stack.overlap.boundary_waits)
 
 

@@ -146,6 +146,7 @@ def _search_key(key: str) -> Callable[[Job, float | None], Iterator[Relaxed]]:
             "virtual_stages": _divisors(job.model.layers),
             "zero_stage": (0, 1, 2, 3),
             "schedule": job.stack.rules.schedules,
+            "order": job.stack.orders,
         }
         if key in domains:
             yield from _wider(job, key, domains[key])
@@ -296,6 +297,7 @@ _KEYS: Final = (
     "zero_stage",
     "sequence_parallel",
     "schedule",
+    "order",
     "stages",
 )
 

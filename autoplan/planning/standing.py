@@ -12,7 +12,7 @@ from autoplan.costs.predict import predict
 from autoplan.plans import Front, Plan, broken_rules
 from autoplan.plans.standing import Refusal, Standing, differences
 from autoplan.schema.job import Job
-from autoplan.schema.layout import SCHEDULES, Layout, even_stages
+from autoplan.schema.layout import ORDERS, SCHEDULES, Layout, even_stages
 
 __all__ = ["refusal_of", "standing_of"]
 
@@ -31,7 +31,7 @@ def standing_of(job: Job, plan: Plan, front: Front) -> Standing:
     if limit is not None and own.step_seconds > limit:
         return _against("too slow", plan, front, 0 if plans else None)
     for rank, other in enumerate(plans):
-        if other.layout == plan.layout:
+        if other.layout == plan.layout or _alike_in_order(other, plan):
             return Standing("on the front", len(plans), rank + 1)
     for rank, other in enumerate(plans):
         if _beats(other, plan, 0.0):
@@ -41,6 +41,12 @@ def standing_of(job: Job, plan: Plan, front: Front) -> Standing:
         if _beats(other, plan, thinning):
             return _against("matched", plan, front, rank)
     return _against("not searched", plan, front, 0 if plans else None)
+
+
+def _alike_in_order(other: Plan, plan: Plan) -> bool:
+    """Return whether two plans differ in the order of ranks alone, and nodes do not tell the two apart."""
+    same = replace(other.layout, order=plan.layout.order) == plan.layout
+    return same and other.predicted == plan.predicted
 
 
 def _beats(other: Plan, plan: Plan, slack: float) -> bool:
@@ -97,6 +103,7 @@ def _near(job: Job, layout: Layout) -> Iterator[Layout]:
                 activation_offload=bool(group.moved[i]),
                 offload_every=int(group.offload_every[i]),
                 shard=int(group.shard[i]),
+                order=ORDERS[int(group.order[i])],
                 layers=layers,
                 selective=selective,
                 full=full,
@@ -124,6 +131,6 @@ def _stages(job: Job, layout: Layout, pp: int, vpp: int) -> tuple[tuple[int, ...
 
 def _distance(one: Layout, other: Layout) -> float:
     degrees = ("tp", "pp", "dp", "cp", "ep", "microbatch", "vpp")
-    switches = ("zero", "sequence_parallel", "schedule", "optimizer_offload", "activation_offload")
+    switches = ("zero", "sequence_parallel", "schedule", "optimizer_offload", "activation_offload", "order")
     twos: float = sum(abs(log2(getattr(one, name) / getattr(other, name))) for name in degrees)
     return twos + 0.5 * sum(bool(getattr(one, name) != getattr(other, name)) for name in switches)

@@ -10,10 +10,19 @@ import numpy as np
 
 from autoplan.costs.arrays import Candidates
 from autoplan.schema.job import Job, RuleSpec
-from autoplan.schema.layout import OFFLOADS, SCHEDULES, Layout, even_stages
+from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES, Layout, even_stages
 from autoplan.schema.relation import Known, Name, Node, Place, Value, decided, left_of
 
-__all__ = ["OwnRule", "breaks", "even_only", "names_of", "own_rules", "what_is_left", "without_rules"]
+__all__ = [
+    "OwnRule",
+    "breaks",
+    "even_only",
+    "names_in",
+    "names_of",
+    "own_rules",
+    "what_is_left",
+    "without_rules",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,9 @@ def what_is_left(job: Job, relation: Node, candidates: Candidates) -> list[Node]
     layers of a stage are known where there is one stage, or where only the even split is wanted.
     """
     fixed, pp = _job_names(job) | {"pp": candidates.pp}, candidates.pp
-    columns = {name: values for name, values in _columns(job, candidates).items() if name in _names(relation)}
+    columns = {
+        name: values for name, values in _columns(job, candidates).items() if name in names_in(relation)
+    }
     rows = zip(candidates.vpp.tolist(), *columns.values(), strict=True)
     found: dict[tuple[Any, ...], Node] = {}
     left = []
@@ -90,10 +101,11 @@ def names_of(job: Job, candidates: Candidates) -> list[dict[str, Value]]:
     return [fixed | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _names(relation: Node) -> frozenset[str]:
+def names_in(relation: Node) -> frozenset[str]:
+    """Return the names of degrees and words that ``relation`` uses."""
     if isinstance(relation, Name):
         return frozenset({relation.name})
-    return frozenset(name for part in relation.below() for name in _names(part))
+    return frozenset(name for part in relation.below() for name in names_in(part))
 
 
 def _columns(job: Job, c: Candidates) -> dict[str, Sequence[Value]]:
@@ -120,6 +132,7 @@ def _columns(job: Job, c: Candidates) -> dict[str, Sequence[Value]]:
             OFFLOADS[state + 2 * (moved > 0)]
             for state, moved in zip(c.optimizer_offload.tolist(), c.moved.tolist(), strict=True)
         ],
+        "order": [ORDERS[i] for i in c.order.tolist()],
     }
 
 

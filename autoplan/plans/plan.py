@@ -46,4 +46,5 @@ def layout_fields(layout: Layout) -> dict[str, Any]:
         "checkpoint": layout.checkpoint,
         "offload": layout.offload,
         "offload_every": layout.offload_every,
+        "order": layout.order,
     }

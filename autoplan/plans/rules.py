@@ -9,23 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Candidates, Ints
+from autoplan.costs.mesh import axis_distance, expert_distance
 from autoplan.costs.offload import host_activation_bytes
 from autoplan.costs.parameters import expert_share
 from autoplan.costs.residency import host_bytes
 from autoplan.costs.scope import scope_of
 from autoplan.plans.own_rules import breaks, own_rules, what_is_left
 from autoplan.schema.job import Job
-from autoplan.schema.layout import RECOMPUTE, SCHEDULES, Layout
+from autoplan.schema.layout import ORDERS, RECOMPUTE, SCHEDULES, Layout, Order
 from autoplan.schema.relation import FALSE, Node
 from autoplan.units import format_bytes
 
-__all__ = ["Rule", "broken_rules", "rules_for"]
+__all__ = ["Rule", "broken_rules", "rules_before_placement", "rules_for"]
 
 Mask = NDArray[np.bool_]
 T = TypeVar("T")
@@ -58,15 +59,26 @@ def rules_for(job: Job) -> list[Rule]:
     A rule of the user that is about single stages is kept by every candidate that has some layout left by it.
     """
     return [
+        *rules_before_placement(job),
+        *_shard_rules(job),
+        *_order_rules(job),
+        *_memory_rules(job),
+        *_search_rules(job),
+        *(Rule(own.sentence, _not_broken(job, own.relation)) for own in own_rules(job)),
+    ]
+
+
+def rules_before_placement(job: Job) -> list[Rule]:
+    """Return the first of the rules of ``job``: all to which the order of ranks makes no difference.
+
+    Nor do they ask how many ranks share state.
+    """
+    return [
         *_model_rules(job),
         *_expert_rules(job),
         *_job_rules(job),
         *_stack_rules(job),
         *_context_rules(job),
-        *_shard_rules(job),
-        *_memory_rules(job),
-        *_search_rules(job),
-        *(Rule(own.sentence, _not_broken(job, own.relation)) for own in own_rules(job)),
     ]
 
 
@@ -196,6 +208,36 @@ def _several_groups(candidates: Candidates) -> Mask:
     return several
 
 
+#: Orders in which the pipeline stands between the context and the data axis.
+_PARTED: Final[tuple[Order, ...]] = ("tp-cp-pp-dp",)
+
+
+def _order_rules(job: Job) -> Iterator[Rule]:
+    stack, orders = job.stack, job.stack.orders
+    yield Rule(f"{stack.title} numbers ranks {' or '.join(orders)}", lambda c: _ordered(c, orders))
+    if parted := tuple(order for order in orders if order in _PARTED):
+        yield Rule(
+            f"ranks that share gradients are neighbours: cp or pp is 1 in the order {', '.join(parted)}",
+            lambda c: (c.cp == 1) | (c.pp == 1) | ~_ordered(c, parted),
+        )
+    plain: tuple[Order, ...] = stack.placement.plain if stack.placement else ()
+    if plain:
+        yield Rule(
+            f"{stack.title} runs the order {', '.join(plain)} with cp = 1 and ep = 1",
+            lambda c: ((c.cp == 1) & (c.ep == 1)) | ~_ordered(c, plain),
+        )
+    if job.model.moe is not None and any(not order.endswith("pp") for order in orders):
+        yield Rule(
+            "pipelines have the same ranks for experts as for all else: inside the pipeline's axis, those of"
+            " experts are as many",
+            lambda c: axis_distance(c, "pp") == expert_distance(c, "pp"),
+        )
+
+
+def _ordered(candidates: Candidates, orders: Sequence[Order]) -> Mask:
+    return _among(candidates.order, [ORDERS.index(order) for order in orders])
+
+
 def _context_rules(job: Job) -> Iterator[Rule]:
     stack, model, sequence = job.stack, job.model, job.workload.sequence_length
     if stack.context is None:
@@ -289,7 +331,8 @@ def _activations_fit(job: Job, candidates: Candidates, host: float) -> Mask:
 def _activations_of_node(job: Job, candidates: Candidates) -> NDArray[np.floating[Any]]:
     """Return what all devices of the first node keep of activations in host memory, with even stages.
 
-    Pipelines are laid over nodes stage by stage, and the first stages have the most microbatches in flight.
+    Pipelines are laid over nodes stage by stage, and the first stages have the most microbatches in flight;
+    an order of ranks that puts more stages of a pipeline into a node fills it less.
     """
     pp, devices, here = candidates.pp, job.cluster.devices, job.cluster.node.devices
     even = np.full((len(candidates), pp), job.model.layers / pp)
@@ -347,6 +390,9 @@ def _search_rules(job: Job) -> Iterator[Rule]:
                 f"search.recompute allows {', '.join(modes)}, of all layers where activations are offloaded",
                 lambda c: _among(c.moved, kept),
             )
+    if search.order != "any":
+        orders: tuple[Order, ...] = _listed(search.order)
+        yield Rule(f"search.order allows {', '.join(orders)}", lambda c: _ordered(c, orders))
     if search.sequence_parallel != "any":
         wanted = search.sequence_parallel == "on"
         yield Rule(

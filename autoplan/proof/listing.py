@@ -41,7 +41,7 @@ from autoplan.proof.parts import First, Rest, nothing
 from autoplan.proof.prices import Rows, row_prices, rows_of
 from autoplan.proof.space import even_only
 from autoplan.schema.job import Job
-from autoplan.schema.layout import SCHEDULES, Layout, even_stages
+from autoplan.schema.layout import ORDERS, SCHEDULES, Layout, even_stages
 
 __all__ = ["Listing", "Outcome", "below", "reach"]
 
@@ -186,6 +186,7 @@ class Listing:
             optimizer_offload=bool(c.optimizer_offload[0]),
             activation_offload=bool(c.moved[0]),
             offload_every=int(c.offload_every[0]),
+            order=ORDERS[int(c.order[0])],
         )
 
 

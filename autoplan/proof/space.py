@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from autoplan.costs.arrays import Candidates
 from autoplan.plans.own_rules import own_rules, what_is_left
 from autoplan.plans.rules import rules_for
+from autoplan.proof.orders import alike_in_order, data_distance, orders_of
 from autoplan.schema.job import Job
-from autoplan.schema.layout import SCHEDULES, even_stages
+from autoplan.schema.layout import ORDERS, SCHEDULES, even_stages
 
 __all__ = [
     "Counts",
@@ -118,12 +119,16 @@ def _rows(job: Job, pp: int) -> Iterator[_Row]:
         dp = here // (tp * cp)
         share = batch // dp
         sizes = [b for b in range(1, share + 1) if share % b == 0] if batch % dp == 0 else [1]
+        places = [
+            (order, _sharing(job, data_distance(order, tp, cp, pp), dp * cp)) for order in orders_of(job)
+        ]
         for mbs, zero, sp, (schedule, vpp), (k, offload) in product(
             sizes, range(4), (0, 1) if tp > 1 else (0,), _orders(job, pp), kept
         ):
-            for ep, etp in _spreads(job, tp, here):
-                for shard in _sharing(job, tp, dp * cp) if zero else (0,):
-                    yield (tp, dp, cp, ep, etp, mbs, zero, sp, vpp, schedule, k, offload, shard)
+            for (ep, etp), (order, shards) in product(_spreads(job, tp, here), places):
+                for shard in shards if zero else (0,):
+                    row = (tp, dp, cp, ep, etp, mbs, zero, sp, vpp, schedule, k, offload, shard)
+                    yield (*row, ORDERS.index(order))
 
 
 def _spreads(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
@@ -180,9 +185,9 @@ def _shared_and_moved(job: Job) -> list[tuple[int, int]]:
     return [(k, n) for k, n in found if k == 1 or n % 8 not in {2, 3, 4, 5}] or found
 
 
-def _sharing(job: Job, tp: int, ranks: int) -> list[int]:
-    """Return how many of ``ranks`` may share state, 0 for all of them."""
-    wish, node = job.search.shard, job.cluster.node.devices // tp
+def _sharing(job: Job, distance: int, ranks: int) -> list[int]:
+    """Return how many of ``ranks``, a ``distance`` apart, may share state, 0 for all of them."""
+    wish, node = job.search.shard, job.cluster.node.devices // distance
     if wish == "any":
         cut = job.stack.hybrid is not None and node in range(2, ranks) and ranks % node == 0
         return [0, node] if cut else [0]
@@ -215,9 +220,9 @@ def _first_broken(job: Job, candidates: Candidates) -> tuple[list[int | None], l
 def _alike(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which choices are matched by another valid one.
 
-    They differ from an earlier one in a ZeRO stage that shards over nothing, or have rings of several
-    sequences where shorter rings of fewer do the same (``docs/search.md``). What the user's own rules may
-    tell apart is not alike.
+    They differ from an earlier one in a ZeRO stage that shards over nothing or in an order of ranks that
+    nodes do not tell from its own, or have rings of several sequences where shorter rings of fewer do the
+    same (``docs/search.md``). What the user's own rules may tell apart is not alike.
     """
     seen: set[tuple[object, ...]] = set()
     same = np.zeros(len(candidates), dtype=bool)
@@ -234,6 +239,7 @@ def _alike(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArra
         c.checkpoint,
         c.offload,
         c.shard,
+        c.order,
     )
     unshared = np.flatnonzero(alive & (c.dp * c.cp == 1) & (c.edp == 1))
     left = [what_is_left(job, rule.relation, c.take(unshared)) for rule in own_rules(job)]
@@ -243,12 +249,12 @@ def _alike(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArra
         seen.add(key)
     if job.stack.context is not None and job.stack.context.exchange == "ring" and not job.rules:
         same |= _longer_rings(job, c, alive & ~same)
-    return same
+    return same | alike_in_order(job, c, alive & ~same)
 
 
 def _longer_rings(job: Job, c: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
     names = ("tp", "ep", "zero", "sequence_parallel", "vpp", "schedule", "checkpoint", "offload", "shard")
-    rest = [tuple(int(getattr(c, name)[i]) for name in names) for i in range(len(c))]
+    rest = [tuple(int(getattr(c, name)[i]) for name in (*names, "order")) for i in range(len(c))]
     sizes = list(zip(c.cp.tolist(), c.microbatch.tolist(), strict=True))
     there = {(*sizes[i], rest[i]) for i in np.flatnonzero(alive)}
     factors = range(2, job.cluster.devices + 1)

@@ -15,7 +15,7 @@ from autoplan.plans.front import RejectionKind
 from autoplan.report.provenance import kernels_measured, number_kinds
 from autoplan.report.terminal import Terminal
 from autoplan.schema.job import Job
-from autoplan.schema.layout import Layout
+from autoplan.schema.layout import ORDERS, Layout
 from autoplan.units import format_bytes, format_count, format_seconds
 
 __all__ = [
@@ -83,10 +83,8 @@ def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
     if layout.etp != layout.tp:
         parts.append(f"etp {layout.etp}")
     parts.append(f"mbs {layout.microbatch}")
-    if layout.zero:
-        parts.append(f"zero {layout.zero}")
-    if layout.shard:
-        parts.append(f"shard {layout.shard}")
+    sharing = (("zero", layout.zero), ("shard", layout.shard))
+    parts += [f"{name} {number}" for name, number in sharing if number]
     if layout.vpp > 1:
         parts.append(f"vpp {layout.vpp}")
     if layout.sequence_parallel:
@@ -101,6 +99,8 @@ def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
     if layout.offload != "none":
         part = f" of 1 in {layout.offload_every} layers" if layout.offload_every > 1 else ""
         parts.append(f"{layout.offload.replace('+', ' and ')}{part} on the host")
+    if layout.order != ORDERS[0]:
+        parts.append(f"ranks {layout.order}")
     return parts
 
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
 from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
-from autoplan.schema.layout import Offload, RecomputeMode, Schedule
+from autoplan.schema.layout import Offload, Order, RecomputeMode, Schedule
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.question import Batches, PriceSpec, distinct
 from autoplan.schema.relation import Node
@@ -97,6 +97,10 @@ class SearchSpec(Frozen):
     )
     schedule: Literal["any"] | Schedule | Annotated[tuple[Schedule, ...], Field(min_length=1)] = Field(
         default="any", description="pipeline schedules allowed"
+    )
+    order: Literal["any"] | Order | Annotated[tuple[Order, ...], Field(min_length=1)] = Field(
+        default="any",
+        description="orders of the axes on the devices allowed, the innermost first: which run inside a node",
     )
     recompute: Literal["any"] | RecomputeMode | Annotated[tuple[RecomputeMode, ...], Field(min_length=1)] = (
         Field(default="any", description="activation recompute modes that layers may use")

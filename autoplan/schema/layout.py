@@ -9,6 +9,8 @@ recomputed whole, ``shard=8`` shares state among eight ranks and copies it to th
 ``offload=optimizer`` keeps the optimizer's state in host memory, ``offload=activations`` what layers keep for
 backward, and ``offload=optimizer+activations`` both; ``offload_every=4`` moves that of one layer in four.
 ``etp`` splits the matrices of an expert, as ``tp`` splits the others, and is ``tp`` where it is left out.
+``order=tp-pp-cp-dp`` numbers ranks tensor first, then pipeline, then context, then data: what comes first
+runs inside a node.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ from autoplan.errors import LayoutError
 
 __all__ = [
     "OFFLOADS",
+    "ORDERS",
     "RECOMPUTE",
     "SCHEDULES",
     "Layout",
     "Offload",
+    "Order",
     "RecomputeMode",
     "Schedule",
     "devices_of",
@@ -43,11 +47,24 @@ RECOMPUTE: Final[tuple[RecomputeMode, ...]] = get_args(RecomputeMode)
 #: By what is in host memory: 1 for the optimizer's state, 2 for activations, the sum for both.
 OFFLOADS: Final[tuple[Offload, ...]] = get_args(Offload)
 
+#: Orders in which ranks are numbered, the innermost axis first; the first is meant where none is named.
+Order = Literal[
+    "tp-cp-dp-pp",
+    "tp-cp-pp-dp",
+    "tp-pp-cp-dp",
+    "pp-tp-cp-dp",
+    "cp-dp-tp-pp",
+    "cp-dp-pp-tp",
+    "pp-cp-dp-tp",
+]
+
+ORDERS: Final[tuple[Order, ...]] = get_args(Order)
+
 _DEGREES: Final = (
     *("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "zero", "vpp"),
     *("checkpoint", "shard", "offload_every"),
 )
-_KEYS: Final = (*_DEGREES, "sp", "schedule", "stages", "recompute", "offload")
+_KEYS: Final = (*_DEGREES, "sp", "schedule", "stages", "recompute", "offload", "order")
 _LIMIT: Final = 10_000_000
 
 
@@ -60,6 +77,7 @@ class Layout:
     many wholly recomputed layers share one kept input, ``shard`` how many ranks of the data axis share state
     under ZeRO: 0 for all of them. One layer in ``offload_every`` has its activations in host memory, if any
     has. ``expert_tensor`` is how many ranks split an expert, 0 where as many as split other tensors.
+    ``order`` is that in which ranks are numbered, the innermost axis first.
     """
 
     tp: int
@@ -81,6 +99,7 @@ class Layout:
     offload_every: int = 1
     expert_tensor: int = 0
     shard: int = 0
+    order: Order = ORDERS[0]
 
     def __post_init__(self) -> None:
         """Refuse a layout whose stages do not add up; what makes no difference has one form."""
@@ -147,6 +166,7 @@ class Layout:
             ("shard", self.shard, self.shard > 0),
             ("offload", self.offload, self.offload != "none"),
             ("offload_every", self.offload_every, self.offload_every > 1),
+            ("order", self.order, self.order != ORDERS[0]),
             ("stages", "/".join(map(str, self.layers)), not self.even),
         )
         return text + "".join(f",{key}={value}" for key, value, shown in more if shown)
@@ -189,7 +209,8 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
 
     What is left out takes its default: degrees and mbs 1, ``dp`` the devices that are left, ``zero`` as
     given, ``sp`` on where tp > 1, ``schedule`` 1f1b (interleaved where vpp > 1), even stages, no
-    recompute, state shared by all of the data axis. Raises LayoutError with all that is wrong.
+    recompute, state shared by all of the data axis, ``order`` the first of ORDERS. Raises LayoutError with
+    all that is wrong.
 
     >>> layout = parse_layout("tp=2,pp=3,recompute=full/none/selective:2", layers=32, devices=12)
     >>> layout.dp, layout.layers, layout.full, layout.selective
@@ -202,6 +223,7 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
     tp, pp, cp = (numbers.get(key, 1) for key in ("tp", "pp", "cp"))
     vpp = numbers.get("vpp", 1)
     schedule = _schedule(fields.get("schedule"), vpp, problems)
+    order = _order(fields.get("order"), problems)
     sp = _switch(fields.get("sp"), tp > 1, problems)
     offload = fields.get("offload", "none")
     if offload not in OFFLOADS:
@@ -232,6 +254,7 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
         ep=numbers.get("ep", 1),
         expert_tensor=numbers.get("etp", 0),
         shard=0 if shard == dp * cp else shard,
+        order=order,
     )
 
 
@@ -287,6 +310,14 @@ def _schedule(value: str | None, vpp: int, problems: list[str]) -> Schedule:
             return known
     problems.append(f"schedule={value}: known schedules are {', '.join(SCHEDULES)}")
     return default
+
+
+def _order(value: str | None, problems: list[str]) -> Order:
+    for known in ORDERS:
+        if value in {None, known}:
+            return known
+    problems.append(f"order={value}: known orders, the innermost axis first, are {', '.join(ORDERS)}")
+    return ORDERS[0]
 
 
 def _switch(value: str | None, default: bool, problems: list[str]) -> bool:  # noqa: FBT001

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from autoplan.schema.layout import OFFLOADS, SCHEDULES
+from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES
 
 __all__ = ["LISTS", "NAMES", "WORDS"]
 
@@ -39,6 +39,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "schedule": SCHEDULES,
     "sp": ("on", "off"),
     "offload": OFFLOADS,
+    "order": ORDERS,
 }
 #: Numbers of each stage.
 LISTS: Final = {

@@ -7,9 +7,9 @@ framework's source does; numbers about the world carry their source and, where i
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from autoplan.schema.base import (
     Bytes,
@@ -21,7 +21,8 @@ from autoplan.schema.base import (
     SourcedShare,
 )
 from autoplan.schema.costmodel import CostModel, Name, SourcedFactor
-from autoplan.schema.layout import RecomputeMode, Schedule
+from autoplan.schema.layout import ORDERS, Order, RecomputeMode, Schedule
+from autoplan.schema.question import distinct
 
 __all__ = [
     "ActivationOffloadPolicy",
@@ -32,6 +33,7 @@ __all__ = [
     "MemoryPolicy",
     "OffloadPolicy",
     "OverlapPolicy",
+    "PlacementPolicy",
     "PrecisionPolicy",
     "StackRules",
     "StackSpec",
@@ -246,6 +248,23 @@ class HybridPolicy(Sourced):
     zero_stages: tuple[int, ...] = Field(min_length=1, description="ZeRO stages with which it does")
 
 
+class PlacementPolicy(Sourced):
+    """In which orders a stack can number ranks: which axis runs inside a node, and which across."""
+
+    orders: Annotated[tuple[Order, ...], Field(min_length=1), AfterValidator(distinct)] = Field(
+        description="orders that it has, the innermost axis first"
+    )
+    plain: tuple[Order, ...] = Field(
+        default=(), description="those of them that it runs with cp = 1 and ep = 1 only"
+    )
+
+    @model_validator(mode="after")
+    def _plain_ones_are_there(self) -> Self:
+        if missing := [order for order in self.plain if order not in self.orders]:
+            raise ValueError(f"plain: {', '.join(missing)} is not among the orders")
+        return self
+
+
 class ContextPolicy(Sourced):
     """How ranks that share a sequence let its tokens attend to each other."""
 
@@ -364,6 +383,9 @@ class StackSpec(CostModel):
     context: ContextPolicy | None = Field(
         default=None, description="how it splits sequences over ranks; left out: it cannot"
     )
+    placement: PlacementPolicy | None = Field(
+        default=None, description="in which orders it numbers ranks; left out: tp-cp-dp-pp"
+    )
     hybrid: HybridPolicy | None = Field(
         default=None, description="how it shares state within part of the data axis; left out: it cannot"
     )
@@ -375,6 +397,11 @@ class StackSpec(CostModel):
     )
     host_launch: SourcedSeconds = Field(description="host time to launch one kernel")
     uncertainty: UncertaintySpec = Field(description="how sure its predictions are")
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """The orders in which it can number ranks."""
+        return self.placement.orders if self.placement else ORDERS[:1]
 
     @model_validator(mode="after")
     def _splits_fused_attention_only(self) -> Self:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,25 +44,48 @@ __all__ = [
     "least_steps",
     "least_tail",
     "longest_stage",
+    "lowest",
     "most_recompute",
     "roomy",
 ]
+
+
+class Scheduled(Protocol):
+    """Candidates of a depth ``pp``: microbatches, virtual stages, whether they run GPipe, shape [C].
+
+    And whether they do weight gradients apart; ``kinds`` are asked for where some do.
+    """
+
+    @property
+    def pp(self) -> int: ...
+    @property
+    def m(self) -> Array: ...
+    @property
+    def v(self) -> Array: ...
+    @property
+    def gpipe(self) -> NDArray[np.bool_]: ...
+    @property
+    def apart(self) -> NDArray[np.bool_]: ...
+    @property
+    def kinds(self) -> Sequence[Stages]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Lower bounds of C candidates; ``stage_seconds`` has shape [C, p, n], infinite where impossible.
 
-    It goes up to the most layers that a step of the seconds asked for has room for, n <= L; where layers
-    differ, it has one entry for each content of the group's places. ``lasting_seconds`` bounds longer steps,
-    too.
+    It goes up to the most layers that a step of the seconds asked for has room for, n <= L; ``cut`` says
+    where memory has room for more. Where layers differ, it has one entry for each content of the group's
+    places. ``lasting_seconds`` bounds longer steps, too. ``slowest`` is what some stage takes at least.
     """
 
     step_seconds: Array
     lasting_seconds: Array
     stage_seconds: Array
     stage_sum: Array
+    slowest: Array
     tail: Array
+    cut: NDArray[np.bool_]
 
 
 def bound(group: Group, limit: Array | float, most: float = np.inf) -> Bound:
@@ -75,7 +98,7 @@ def bound(group: Group, limit: Array | float, most: float = np.inf) -> Bound:
         seconds, cut = _stage_seconds(group, limit, most)
         found = bound_by(group, seconds)
         step = found.step_seconds
-        return replace(found, lasting_seconds=np.where(cut, np.minimum(step, most), step))
+        return replace(found, lasting_seconds=np.where(cut, np.minimum(step, most), step), cut=cut)
     seconds, tail = contents_bounds(group, group.places, limit)
     return _bound_of(group, seconds, group.places.least_sum(seconds), group.places.least_peak(seconds), tail)
 
@@ -93,7 +116,8 @@ def _bound_of(group: Group, seconds: Array, total: Array, bottleneck: Array, tai
     possible = np.isfinite(bottleneck)
     busy = least_busy(group, total, np.where(possible, bottleneck, 0.0))
     step = np.where(possible, busy + tail, np.inf)
-    return Bound(step, lasting_seconds=step, stage_seconds=seconds, stage_sum=total, tail=tail)
+    none = np.zeros(len(step), dtype=bool)
+    return Bound(step, step, stage_seconds=seconds, stage_sum=total, slowest=bottleneck, tail=tail, cut=none)
 
 
 def least_of_stages(group: Group, seconds: Array) -> tuple[Array, Array]:
@@ -103,14 +127,18 @@ def least_of_stages(group: Group, seconds: Array) -> tuple[Array, Array]:
 
 
 def least_steps(group: Group) -> Array:
-    """Return what no step of each candidate is below under any limit, shape [C]; zero where it takes long."""
-    if group.places is None:
-        return np.zeros(len(group.candidates))
-    total = least_time(group, group.places)
-    return least_busy(group, total, total / group.pp)
+    """Return what no step of each candidate is below under any limit, shape [C], told without its stages."""
+    if group.places is not None:
+        total = least_time(group, group.places)
+        return least_busy(group, total, total / group.pp)
+    stages = group.stages
+    layer, fixed = stages.forward_layer + stages.backward_layer, stages.forward_fixed + stages.backward_fixed
+    total = fixed.sum(axis=1) + group.layers * layer.min(axis=1)
+    slowest = np.maximum(total / group.pp, (fixed + group.v[:, None] * layer).max(axis=1))
+    return least_busy(group, total, slowest) + least_tail(group)
 
 
-def least_busy(group: Group, total: Array, bottleneck: Array) -> Array:
+def least_busy(group: Scheduled, total: Array, bottleneck: Array) -> Array:
     """Return a bound on the pipeline's time by the sum and the largest of its stage times, shape [C].
 
     With P_s the sum of t over stages before s, the paths of ``turns`` hold P_s + m t_s v/v; for the slowest
@@ -173,6 +201,13 @@ def _shares(kinds: Sequence[Stages]) -> Shares:
             found.append((forward / (both + again), forward / both, 1.0 - weight / both))
     least, most, without = (np.stack(rows) for rows in zip(*found, strict=True))
     return Shares(least.min(axis=(0, 2)), most.max(axis=(0, 2)), without.min(axis=(0, 2)))
+
+
+def lowest(bounds: Array, count: int) -> NDArray[np.int64]:
+    """Return where the ``count`` least of ``bounds`` are, in their order; none that are infinite."""
+    last = np.partition(bounds, min(count, len(bounds)) - 1)[:count].max()
+    near = np.flatnonzero((bounds <= last) & np.isfinite(bounds))
+    return near[np.argsort(bounds[near], kind="stable")[:count]]
 
 
 def longest_stage(menu: Schedule, total: float, busy: float) -> float:

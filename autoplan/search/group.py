@@ -10,17 +10,19 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.arrays import Array, Candidates, Ints, only_mode
+from autoplan.costs.arrays import Array, Candidates, Ints, only_mode, taken
+from autoplan.costs.footprint import Footprint, footprint_of
 from autoplan.costs.holding import price_kinds, stages_holding
-from autoplan.costs.kinds import kinds_of
+from autoplan.costs.kinds import Kinds, kinds_of
 from autoplan.costs.machine import Machine
-from autoplan.costs.scope import microbatches
+from autoplan.costs.scope import microbatches, scope_of
 from autoplan.costs.stage import Stages
 from autoplan.costs.turns import Amount, Largest, pipeline_time
 from autoplan.plans.own_rules import OwnRule, own_rules, what_is_left
 from autoplan.schema.job import Job
-from autoplan.schema.layout import SCHEDULES, Layout, even_stages
+from autoplan.schema.layout import ORDERS, SCHEDULES, Layout, even_stages
 from autoplan.schema.relation import Known, Node, Uniform, left_of
+from autoplan.search.orders import regardless_of_order
 from autoplan.search.own_mixes import StageRules, parts_of, stage_rules
 from autoplan.search.places import Places, places_of
 
@@ -183,6 +185,7 @@ class Group:
             activation_offload=bool(c.moved[i]),
             offload_every=int(c.offload_every[i]),
             shard=int(c.shard[i]),
+            order=ORDERS[int(c.order[i])],
         )
 
     def rounding(self, position: int) -> float:
@@ -243,7 +246,7 @@ def priced(
             modes=_modes_of(c, modes),
             even=even,
             candidates=c,
-            kinds=price_kinds(job, c, machine),
+            kinds=price_kinds(job, c, machine, _footprints(job, c, kinds)),
             m=microbatches(job, c),
             v=c.vpp.astype(np.float64),
             gpipe=c.schedule == SCHEDULES.index("gpipe"),
@@ -264,6 +267,14 @@ def _modes_of(candidates: Candidates, modes: frozenset[str]) -> frozenset[str]:
     """Return the recompute modes of candidates of which none, or all, have activations in host memory."""
     only = only_mode(int(candidates.offload[0]))
     return modes if only is None else frozenset({only})
+
+
+def _footprints(job: Job, candidates: Candidates, kinds: Kinds) -> list[Footprint]:
+    """Return the memory of each kind of layers; orders of ranks share what one of them takes."""
+    same = regardless_of_order(candidates)
+    first = np.unique(same, return_index=True)[1]
+    some = candidates.take(first)
+    return [taken(footprint_of(scope_of(kind, some)), same) for kind in kinds.jobs(job)]
 
 
 @lru_cache(maxsize=256)

@@ -15,6 +15,7 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.search.bounds import fits_somehow, least_memory, least_stage_memory
 from autoplan.search.group import Group
+from autoplan.search.orders import regardless_of_order
 from autoplan.search.placed import contents_memory, most_recompute
 from autoplan.search.space import clashing_rules, counts_of
 from autoplan.units import format_bytes, format_seconds
@@ -27,7 +28,11 @@ def short_of_memory(job: Job, groups: Sequence[Group]) -> tuple[list[Group], tup
     limit = memory_limit_bytes(job)
     fitting, lost = [], 0
     for group in groups:
-        fits = fits_somehow(group, limit)
+        # Memory does not depend on the order of ranks.
+        _, first, back = np.unique(
+            regardless_of_order(group.candidates), return_index=True, return_inverse=True
+        )
+        fits = fits_somehow(group.take(first), limit)[back]
         lost += int(counts_of(job, group.candidates)[~fits].sum())
         if fits.any():
             fitting.append(group.take(np.flatnonzero(fits)))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.plans.patience import ENDLESS, Patience
-from autoplan.search.bounds import Bound, bound, least_steps, longest_stage, roomy
+from autoplan.search.bounds import Bound, bound, least_steps, longest_stage, lowest, roomy
 from autoplan.search.fillings import found_at_once, offered
 from autoplan.search.group import Group
 from autoplan.search.menus import Menu, Option, menu_of
@@ -22,6 +22,7 @@ from autoplan.search.model import Solution, SolverStoppedError, solve, step_tick
 from autoplan.search.paths import Paths
 from autoplan.search.placed_menus import menu_of_places
 from autoplan.search.scaling import Scale
+from autoplan.search.siblings import Siblings
 from autoplan.search.splits import quick_step, without_slow
 from autoplan.search.tails import with_shorter_tails
 from autoplan.search.uniform import Cases
@@ -82,6 +83,7 @@ class Walk:
         self.groups = groups
         self.scale = scale
         self.ceiling = int(ceiling_seconds / scale.tick_seconds)
+        self.siblings = [Siblings.of(group) for group in groups]
         self.forget()
         self.solves = 0
         self.stopped = False
@@ -272,15 +274,14 @@ class Walk:
         group = int(np.argmin(least))
         if least[group] > best * (1 + _MARGIN) or not np.isfinite(least[group]):
             return None
-        size = min(_BATCH, self.groups[group].block_size)
-        order = np.argsort(stale[group], kind="stable")[:size]
-        return group, order[np.isfinite(stale[group][order])]
+        return group, lowest(stale[group], min(_BATCH, self.groups[group].block_size))
 
     def _refreshed(self, group: int, index: NDArray[np.int64], limit: float, best: float) -> list[_Live]:
         """Bound a batch anew and return menus of those that may beat ``best``, least bound first."""
         part = self.groups[group].take(index)
         fresh = bound(part, limit, best * _OUTLOOK)
         self.bounds[group][index] = np.maximum(self.bounds[group][index], fresh.lasting_seconds)
+        self.siblings[group].tell(index, fresh, self.bounds[group])
         most = best * (1 + _MARGIN)
         close = np.flatnonzero((fresh.step_seconds <= most) & roomy(part, fresh, most))
         live: list[_Live] = []

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from autoplan.costs.arrays import Candidates, host_code, only_mode
 from autoplan.plans import Rejection
 from autoplan.plans.own_rules import even_only, own_rules, what_is_left
-from autoplan.plans.rules import rules_for
+from autoplan.plans.rules import Rule, rules_before_placement, rules_for
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
-from autoplan.schema.relation import Node
+from autoplan.search.orders import NODE_SHARD, numbered, ordered, orders_of, unlike_orders, ways_to_place
 
 __all__ = [
     "Space",
@@ -36,6 +36,7 @@ _INTERLEAVED = SCHEDULES.index("interleaved")
 _RARE = {"zero-bubble"}
 _MOST_VIRTUAL_STAGES = 16
 _MATCHED = "matched: shorter rings of cp ranks, for fewer sequences each, are no slower and no larger"
+_SAME_CUTS = "alike: orders of the axes that put the same ranks of each together in a node"
 
 
 class _Choice(NamedTuple):
@@ -54,6 +55,7 @@ class _Choice(NamedTuple):
     checkpoint: int
     offload: int
     shard: int
+    order: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,27 +94,28 @@ def recompute_modes(job: Job) -> frozenset[str]:
 def space_of(job: Job) -> Space:
     """Return the candidates of ``job``; what breaks a rule is counted at the first rule it breaks."""
     groups, rejected, covered, alike, fewer_rings, total = [], Counter[str](), 0, 0, 0, 0
-    rules = rules_for(job)
+    first_rules, same_cuts = rules_before_placement(job), 0
+    rules = rules_for(job)[len(first_rules) :]
     for pp in divisors(job.cluster.devices):
         choices = _choices(job, pp)
         if not choices:
             continue
         candidates = _candidates(pp, choices)
-        counts = counts_of(job, candidates)
+        counts = counts_of(job, candidates) * ways_to_place(job, candidates)
         total += sum(counts.tolist())
-        alive = np.ones(len(candidates), dtype=bool)
-        for rule in rules:
-            keeps = np.broadcast_to(rule.keeps(candidates), alive.shape)
-            lost = alive & ~keeps
-            if lost.any():
-                rejected[rule.sentence] += int(counts[lost].sum())
-            alive &= keeps
+        alive = _kept(candidates, counts, first_rules, rejected)
+        candidates = ordered(job, candidates.take(alive))
+        counts = counts_of(job, candidates)
+        alive = _kept(candidates, counts, rules, rejected)
         first = _representative(job, candidates, alive)
         alike += int(counts[alive & ~first].sum())
         alive &= first
         matched = _matched(job, candidates, alive)
         fewer_rings += int(counts[matched].sum())
         alive &= ~matched
+        unlike = unlike_orders(job, candidates, alive)
+        same_cuts += int(counts[alive & ~unlike].sum())
+        alive &= unlike
         covered += int(counts[alive].sum())
         if alive.any():
             groups.append(candidates.take(alive))
@@ -121,7 +124,23 @@ def space_of(job: Job) -> Space:
         reasons.append(Rejection("alike: ZeRO stages do not differ without a data axis", alike, "alike"))
     if fewer_rings:
         reasons.append(Rejection(_MATCHED, fewer_rings, "alike"))
+    if same_cuts:
+        reasons.append(Rejection(_SAME_CUTS, same_cuts, "alike"))
     return Space(tuple(groups), total, covered, tuple(reasons))
+
+
+def _kept(
+    candidates: Candidates, counts: NDArray[np.object_], rules: Sequence[Rule], rejected: Counter[str]
+) -> NDArray[np.bool_]:
+    """Return which candidates keep all ``rules``, the others counted under the first one that they break."""
+    alive = np.ones(len(candidates), dtype=bool)
+    for rule in rules:
+        keeps = np.broadcast_to(rule.keeps(candidates), alive.shape)
+        lost = alive & ~keeps
+        if lost.any():
+            rejected[rule.sentence] += int(counts[lost].sum())
+        alive &= keeps
+    return alive
 
 
 def clashing_rules(job: Job) -> list[str]:
@@ -130,7 +149,7 @@ def clashing_rules(job: Job) -> list[str]:
     Rules are left out one by one, the user's own last, as long as those that remain still clash.
     """
     depths = [(pp, choices) for pp in divisors(job.cluster.devices) if (choices := _choices(job, pp))]
-    groups = [_candidates(pp, choices) for pp, choices in depths]
+    groups = [ordered(job, _candidates(pp, choices)) for pp, choices in depths]
     rules = rules_for(job)
     keeps = [np.concatenate([np.broadcast_to(rule.keeps(g), len(g)) for g in groups]) for rule in rules]
     needed = list(range(len(rules)))
@@ -149,13 +168,13 @@ def _choices(job: Job, pp: int) -> list[_Choice]:
     pipeline.
     """
     devices, batch = job.cluster.devices, job.workload.global_batch_size
-    rest = [(*order, *kept) for order, kept in product(_schedules(job, pp), _kept(job))]
+    rest = [(*order, *kept) for order, kept in product(_schedules(job, pp), _checkpoints_and_host(job))]
     found: list[_Choice] = []
     for tp, cp in product(divisors(devices // pp), repeat=2):
         dp, left = divmod(devices // pp, tp * cp)
         if left or (cp > 1 and job.stack.context is None):
             continue
-        shards = _shards(job, tp, dp * cp)
+        shards = _shards(job, tp, pp, dp * cp)
         sizes = divisors(batch // dp) if batch % dp == 0 else [1]
         experts = _expert_degrees(job, tp, tp * dp * cp)
         spread = product(experts, sizes, range(4), (0, 1) if tp > 1 else (0,))
@@ -182,13 +201,14 @@ def _expert_degrees(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
     return [(ep, etp) for ep in divisors(most) for etp in sorted(splits) if ranks % (ep * etp) == 0]
 
 
-def _shards(job: Job, tp: int, ranks: int) -> list[int]:
+def _shards(job: Job, tp: int, pp: int, ranks: int) -> list[int]:
     """Return how many of ``ranks`` may share state, 0 for all; where nothing is said, those of a node too."""
     wish, hybrid = job.search.shard, job.stack.hybrid
     if wish == "any":
-        here = job.cluster.node.devices // tp
-        several = hybrid is not None and 1 < here < ranks and ranks % here == 0
-        return [0, here] if several else [0]
+        distances = (tp, tp * pp, pp, 1) if len(orders_of(job)) > 1 else (tp,)
+        here = {job.cluster.node.devices // distance for distance in distances}
+        several = any(1 < n < ranks and ranks % n == 0 for n in here)
+        return [0, NODE_SHARD] if several and hybrid is not None else [0]
     wanted = (ranks,) if wish == "all" else wish if isinstance(wish, tuple) else (wish,)
     return sorted({0 if shard == ranks else shard for shard in wanted})
 
@@ -205,7 +225,7 @@ def _checkpoints(job: Job) -> list[int]:
     return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
 
 
-def _kept(job: Job) -> list[tuple[int, int]]:
+def _checkpoints_and_host(job: Job) -> list[tuple[int, int]]:
     """Return how many layers may share a kept input, beside what may be in host memory (``host_code``).
 
     Where activations are there, all layers are recomputed in one of the ways with which the stack has that;
@@ -252,22 +272,12 @@ def _representative(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) 
     others = [getattr(c, f.name) for f in fields(c) if f.name not in {"pp", "zero"}]
     same = np.flatnonzero(alive & (c.dp * c.cp == 1) & (c.edp == 1))
     # Alike in price; the user's own rules may still tell a ZeRO stage from another.
-    left = [_numbered(what_is_left(job, rule.relation, c.take(same))) for rule in own_rules(job)]
+    left = [numbered(what_is_left(job, rule.relation, c.take(same))) for rule in own_rules(job)]
     for k, i in enumerate(same):
         key = (*(int(x[i]) for x in others), *(numbers[k] for numbers in left))
         keep[i] = key not in seen
         seen.add(key)
     return keep
-
-
-def _numbered(nodes: Sequence[Node]) -> list[int]:
-    """Return a number for each of ``nodes``, the same where they are equal; each object is looked at once."""
-    numbers: dict[Node, int] = {}
-    known: dict[int, int] = {}
-    for node in nodes:
-        if id(node) not in known:
-            known[id(node)] = numbers.setdefault(node, len(numbers))
-    return [known[id(node)] for node in nodes]
 
 
 def _matched(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -311,14 +321,24 @@ def _columns(candidates: Candidates) -> list[NDArray[np.int64]]:
 
 def counts_of(job: Job, candidates: Candidates) -> NDArray[np.object_]:
     """Return how many layouts each candidate stands for, as whole numbers of any size."""
-    c, even = candidates, even_only(job)
-    chosen = list(zip(c.vpp.tolist(), c.checkpoint.tolist(), (c.moved > 0).tolist(), strict=True))
-    modes = len(recompute_modes(job))
-    each = {
-        (v, k, one): layouts_of(job.model.layers, c.pp, v, 1 if one else modes, even=even, checkpoint=k)
-        for v, k, one in set(chosen)
-    }
-    return np.array([each[one] for one in chosen], dtype=object)
+    c, modes, even = candidates, len(recompute_modes(job)), even_only(job)
+    columns = np.array([c.vpp, c.checkpoint, c.moved > 0])
+    _, first, back = np.unique(_numbered(columns), return_index=True, return_inverse=True)
+    each = np.empty(len(first), dtype=object)
+    each[:] = [
+        layouts_of(job.model.layers, c.pp, v, 1 if alike else modes, even=even, checkpoint=k)
+        for v, k, alike in columns[:, first].T.tolist()
+    ]
+    counts: NDArray[np.object_] = each[back]
+    return counts
+
+
+def _numbered(columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a number for each column of the table, equal where all of its entries are."""
+    keys = np.zeros(columns.shape[1], dtype=np.int64)
+    for row in columns:
+        keys = keys * (row.max(initial=0) + 1) + row
+    return keys
 
 
 @cache

@@ -11,11 +11,12 @@ import autoplan
 from autoplan.catalog import load_entry, resolve_job, stack
 from autoplan.costs.activations import saved_bytes_per_token
 from autoplan.costs.arrays import Candidates
-from autoplan.costs.block import block_times, tensor_group
+from autoplan.costs.block import block_times
 from autoplan.costs.cache import kv_cache_bytes
 from autoplan.costs.collectives import Group, collective_seconds, wire_factor
 from autoplan.costs.footprint import stage_memory
 from autoplan.costs.machine import machine_of, serial
+from autoplan.costs.mesh import tensor_group
 from autoplan.costs.pipeline import (
     bubble_overhead,
     bubble_share,

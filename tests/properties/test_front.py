@@ -25,7 +25,7 @@ from autoplan.plans import broken_rules
 from autoplan.plans.questions import batch_of, merged, values_of
 from autoplan.proof.space import counted
 from autoplan.schema.job import Cluster, Job, Limits, RoutingSpec, RuleSpec, SearchSpec, Workload
-from autoplan.schema.layout import SCHEDULES, Layout, even_stages
+from autoplan.schema.layout import ORDERS, SCHEDULES, Layout, even_stages
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
 from autoplan.schema.question import PriceSpec
 from autoplan.search.answer import search
@@ -178,6 +178,11 @@ def shards(job: Job) -> list[int]:
     return list(range(job.cluster.devices)) if job.search.shard != "any" else [0]
 
 
+def orders_of_ranks(job: Job) -> tuple[str, ...]:
+    """Return the orders in which ranks may be numbered: those of the stack, where there are several nodes."""
+    return job.stack.orders if job.cluster.nodes > 1 else ORDERS[:1]
+
+
 def offloads(job: Job) -> list[tuple[bool, bool]]:
     """Return whether optimizer state, and activations, may live in host memory: what the job asks for."""
     wish = {str(x) for x in np.atleast_1d(job.search.offload)}
@@ -219,8 +224,9 @@ def everies(job: Job) -> list[int]:
 
 def listed(job: Job) -> Iterator[Layout]:
     """Yield everything that divides, with even stages that recompute nothing, or all if it is offloaded."""
-    choices_by_hand = itertools.product(candidates_by_hand(job), checkpoints(job), shards(job), offloads(job))
-    for (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule, ep, etp), k, shard, offload in choices_by_hand:
+    degrees, others = candidates_by_hand(job), (checkpoints(job), shards(job), offloads(job))
+    choices_by_hand = itertools.product(degrees, *others, orders_of_ranks(job))
+    for (tp, pp, dp, cp, mbs, zero, sp, vpp, schedule, ep, etp), k, shard, offload, order in choices_by_hand:
         first = even_stages(job.model.layers, pp, vpp)
         if sum(first) != job.model.layers or (shard and zero == 0):
             continue
@@ -232,6 +238,7 @@ def listed(job: Job) -> Iterator[Layout]:
             expert_tensor=etp,
             optimizer_offload=offload[0],
             activation_offload=offload[1],
+            order=order,
         )
         for mode, every in itertools.product(("none", "selective", "full"), everies(job)):
             if offload[1] or (mode == "none" and every == everies(job)[0]):
