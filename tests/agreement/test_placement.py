@@ -45,7 +45,7 @@ def exposed(job: Job, layout: Layout, order: str):
 
 def test_tensors_run_inside_and_pipelines_across_where_activations_are_most_bytes():
     """Across two boxes of 8 A100 on PCIe, tensors would wait 40 s a step, gradients 28 s, stages 0.6 s."""
-    job = on_nodes("llama3-8b", "8x-a100-pcie-80gb", 16, 512, 64)
+    job = on_nodes("llama3-8b", "8x-a100-pcie-80gb", 16, 512, 64, schedule="1f1b")
     fastest = autoplan.plan(job).plans[0].layout
     step, usual = exposed(job, fastest, ORDERS[0])
     tensors_across, waits_for_tensors = exposed(job, fastest, "cp-dp-pp-tp")
