@@ -7,50 +7,27 @@ A rule is a predicate over arrays of candidates, so the search removes what brea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from math import gcd
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Candidates, Ints
 from autoplan.costs.mesh import axis_distance, expert_distance
-from autoplan.costs.offload import host_activation_bytes
 from autoplan.costs.parameters import expert_share
-from autoplan.costs.residency import host_bytes
-from autoplan.costs.scope import scope_of
+from autoplan.plans.memory_rules import memory_rules
 from autoplan.plans.own_rules import breaks, own_rules, what_is_left
+from autoplan.plans.rule import Mask, Rule, among, divides
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, RECOMPUTE, SCHEDULES, Layout, Order
 from autoplan.schema.relation import FALSE, Node
-from autoplan.units import format_bytes
 
-__all__ = ["Rule", "broken_rules", "rules_before_placement", "rules_for"]
+__all__ = ["broken_rules", "rules_before_placement", "rules_for"]
 
-Mask = NDArray[np.bool_]
 T = TypeVar("T")
 
 _INTERLEAVED = SCHEDULES.index("interleaved")
 _ZERO_BUBBLE = SCHEDULES.index("zero-bubble")
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A sentence, and whether each candidate keeps it."""
-
-    sentence: str
-    keeps: Callable[[Candidates], Mask]
-
-
-def _among(values: Ints, allowed: Sequence[int]) -> Mask:
-    mask: Mask = np.isin(values, np.asarray(allowed, dtype=np.int64))
-    return mask
-
-
-def _divides(number: int, degree: Ints) -> Mask:
-    mask: Mask = number % degree == 0
-    return mask
 
 
 def rules_for(job: Job) -> list[Rule]:
@@ -62,7 +39,7 @@ def rules_for(job: Job) -> list[Rule]:
         *rules_before_placement(job),
         *_shard_rules(job),
         *_order_rules(job),
-        *_memory_rules(job),
+        *memory_rules(job),
         *_search_rules(job),
         *(Rule(own.sentence, _not_broken(job, own.relation)) for own in own_rules(job)),
     ]
@@ -88,20 +65,20 @@ def _not_broken(job: Job, relation: Node) -> Callable[[Candidates], Mask]:
 
 def _model_rules(job: Job) -> Iterator[Rule]:
     model = job.model
-    yield Rule(f"tp divides the {model.heads} attention heads", lambda c: _divides(model.heads, c.tp))
+    yield Rule(f"tp divides the {model.heads} attention heads", lambda c: divides(model.heads, c.tp))
     yield Rule(
         f"tp divides the {model.kv_heads} key-value heads, or is a multiple of them",
-        lambda c: _divides(model.kv_heads, c.tp) | (c.tp % model.kv_heads == 0),
+        lambda c: divides(model.kv_heads, c.tp) | (c.tp % model.kv_heads == 0),
     )
     if expert_share(model) < 1:
-        yield Rule(f"tp divides the MLP width of {model.ffn_size}", lambda c: _divides(model.ffn_size, c.tp))
+        yield Rule(f"tp divides the MLP width of {model.ffn_size}", lambda c: divides(model.ffn_size, c.tp))
     yield Rule(
         f"pp x vpp is at most the {model.layers} layers",
         lambda c: np.asarray(c.pp * c.vpp <= model.layers),
     )
     yield Rule(
         f"vpp divides the {model.layers} layers into whole virtual stages",
-        lambda c: _divides(model.layers, c.vpp),
+        lambda c: divides(model.layers, c.vpp),
     )
 
 
@@ -111,13 +88,13 @@ def _expert_rules(job: Job) -> Iterator[Rule]:
         yield Rule("ep is 1: the model has no experts", lambda c: c.ep == 1)
         yield Rule("etp is tp: the model has no experts", lambda c: c.etp == c.tp)
         return
-    yield Rule(f"ep divides the {moe.experts} experts", lambda c: _divides(moe.experts, c.ep))
+    yield Rule(f"ep divides the {moe.experts} experts", lambda c: divides(moe.experts, c.ep))
     yield Rule(
         f"etp divides the experts' width of {moe.expert_ffn_size}",
-        lambda c: _divides(moe.expert_ffn_size, c.etp),
+        lambda c: divides(moe.expert_ffn_size, c.etp),
     )
     if shared := moe.shared_expert_ffn_size:
-        yield Rule(f"tp divides the shared experts' width of {shared}", lambda c: _divides(shared, c.tp))
+        yield Rule(f"tp divides the shared experts' width of {shared}", lambda c: divides(shared, c.tp))
     yield Rule("ep x etp divides tp x dp x cp", lambda c: c.tp * c.dp * c.cp % (c.ep * c.etp) == 0)
     yield Rule(
         "experts are split as tensors are (etp = tp), or sequences are split, too (sp)",
@@ -143,15 +120,15 @@ def _job_rules(job: Job) -> Iterator[Rule]:
     )
     yield Rule(
         f"dp x mbs divides the global batch of {batch} sequences",
-        lambda c: _divides(batch, c.dp * c.microbatch),
+        lambda c: divides(batch, c.dp * c.microbatch),
     )
     yield Rule(
         f"sequence parallelism splits the {sequence} tokens evenly over tp > 1 ranks",
-        lambda c: (c.sequence_parallel == 0) | ((c.tp > 1) & _divides(sequence, c.tp * c.cp)),
+        lambda c: (c.sequence_parallel == 0) | ((c.tp > 1) & divides(sequence, c.tp * c.cp)),
     )
     yield Rule(
         "the interleaved schedule needs a pipeline and microbatches in multiples of pp",
-        lambda c: (c.schedule != _INTERLEAVED) | ((c.pp > 1) & _divides(batch, c.dp * c.microbatch * c.pp)),
+        lambda c: (c.schedule != _INTERLEAVED) | ((c.pp > 1) & divides(batch, c.dp * c.microbatch * c.pp)),
     )
     if "zero-bubble" in job.stack.rules.schedules:
         yield Rule(
@@ -162,11 +139,11 @@ def _job_rules(job: Job) -> Iterator[Rule]:
 def _stack_rules(job: Job) -> Iterator[Rule]:
     stack, rules = job.stack.title, job.stack.rules
     zeros = ", ".join(map(str, rules.zero_stages))
-    yield Rule(f"{stack} has ZeRO stages {zeros}", lambda c: _among(c.zero, rules.zero_stages))
+    yield Rule(f"{stack} has ZeRO stages {zeros}", lambda c: among(c.zero, rules.zero_stages))
     piped = ", ".join(map(str, rules.zero_stages_with_pipeline)) or "none"
     yield Rule(
         f"{stack} runs pipelines with ZeRO stages {piped}",
-        lambda c: _among(c.zero, rules.zero_stages_with_pipeline) if c.pp > 1 else np.ones(len(c), bool),
+        lambda c: among(c.zero, rules.zero_stages_with_pipeline) if c.pp > 1 else np.ones(len(c), bool),
     )
     if not rules.tensor_parallel:
         yield Rule(f"{stack} does not split tensors", lambda c: c.tp == 1)
@@ -177,7 +154,7 @@ def _stack_rules(job: Job) -> Iterator[Rule]:
     schedules = [SCHEDULES.index(s) for s in rules.schedules]
     yield Rule(
         f"{stack} has the schedules {', '.join(rules.schedules)}",
-        lambda c: _among(c.schedule, schedules),
+        lambda c: among(c.schedule, schedules),
     )
 
 
@@ -194,7 +171,7 @@ def _shard_rules(job: Job) -> Iterator[Rule]:
     stages = ", ".join(map(str, hybrid.zero_stages))
     yield Rule(
         f"{stack} shares state within part of the data axis with ZeRO stages {stages}",
-        lambda c: (c.shard == 0) | _among(c.zero, hybrid.zero_stages),
+        lambda c: (c.shard == 0) | among(c.zero, hybrid.zero_stages),
     )
     yield Rule(
         "shard cuts the dp x cp ranks into several groups of several ranks",
@@ -235,7 +212,7 @@ def _order_rules(job: Job) -> Iterator[Rule]:
 
 
 def _ordered(candidates: Candidates, orders: Sequence[Order]) -> Mask:
-    return _among(candidates.order, [ORDERS.index(order) for order in orders])
+    return among(candidates.order, [ORDERS.index(order) for order in orders])
 
 
 def _context_rules(job: Job) -> Iterator[Rule]:
@@ -247,16 +224,16 @@ def _context_rules(job: Job) -> Iterator[Rule]:
         heads = f"{model.heads} attention heads and the {model.kv_heads} key-value heads"
         yield Rule(
             f"context parallelism by all-to-all gives each rank whole heads: tp x cp divides the {heads}",
-            lambda c: (c.cp == 1) | _divides(gcd(model.heads, model.kv_heads), c.tp * c.cp),
+            lambda c: (c.cp == 1) | divides(gcd(model.heads, model.kv_heads), c.tp * c.cp),
         )
         yield Rule(
             f"context parallelism splits the {sequence} tokens evenly over cp ranks",
-            lambda c: _divides(sequence, c.cp),
+            lambda c: divides(sequence, c.cp),
         )
         return
     yield Rule(
         f"context parallelism splits the {sequence} tokens evenly into 2 cp chunks, two a rank",
-        lambda c: (c.cp == 1) | _divides(sequence, 2 * c.cp),
+        lambda c: (c.cp == 1) | divides(sequence, 2 * c.cp),
     )
     windows = [model.attention_window(layer) or sequence for layer in range(model.layers)]
     if stack.context.exchange == "ring" and min(windows) < sequence:
@@ -264,93 +241,6 @@ def _context_rules(job: Job) -> Iterator[Rule]:
             f"a ring of cp ranks has no sliding windows, and the model has one of {min(windows)} tokens",
             lambda c: c.cp == 1,
         )
-
-
-def _memory_rules(job: Job) -> Iterator[Rule]:
-    stack = job.stack
-    if not stack.rules.checkpoint_blocks:
-        yield Rule(f"{stack.title} checkpoints one layer at a time", lambda c: c.checkpoint == 1)
-    if stack.offload is None:
-        yield Rule(
-            f"{stack.title} keeps the optimizer's state on the device", lambda c: c.optimizer_offload == 0
-        )
-    host = job.cluster.node.host.memory.value
-    if stack.offload is not None:
-        yield Rule(
-            f"the optimizer's state of a node's devices fits into its host memory of {format_bytes(host)}",
-            lambda c: (c.optimizer_offload == 0) | (_host_bytes_of_node(job, c) <= host),
-        )
-    yield from _activation_rules(job, host)
-
-
-def _activation_rules(job: Job, host: float) -> Iterator[Rule]:
-    stack, policy = job.stack, job.stack.activation_offload
-    if policy is None:
-        yield Rule(f"{stack.title} keeps activations on the device", lambda c: c.moved == 0)
-        return
-    if not policy.pipelines:
-        yield Rule(
-            f"{stack.title} offloads activations without pipelines only",
-            lambda c: (c.moved == 0) | (c.pp == 1),
-        )
-    modes = [1 + RECOMPUTE.index(mode) for mode in policy.recompute]
-    yield Rule(
-        f"{stack.title} offloads activations with recompute={' or '.join(policy.recompute)} of all layers",
-        lambda c: (c.moved == 0) | _among(c.moved, modes),
-    )
-    if not policy.partial:
-        yield Rule(
-            f"{stack.title} offloads activations of all layers (offload_every = 1)",
-            lambda c: c.offload_every == 1,
-        )
-    layers = job.model.layers
-    yield Rule(
-        f"offload_every divides the {layers} layers",
-        lambda c: (c.offload_every == 1) | _divides(layers, c.offload_every),
-    )
-    whole = 1 + RECOMPUTE.index("full")
-    yield Rule(
-        "checkpoint is 1 where activations are offloaded of layers that are not recomputed whole",
-        lambda c: (c.moved == 0) | (c.moved == whole) | (c.checkpoint == 1),
-    )
-    yield Rule(
-        f"what a node's devices offload, activations too, fits into its host memory of {format_bytes(host)}",
-        lambda c: _activations_fit(job, c, host),
-    )
-
-
-def _activations_fit(job: Job, candidates: Candidates, host: float) -> Mask:
-    fits: Mask = candidates.moved == 0
-    moved = np.flatnonzero(~fits)
-    if len(moved):
-        some = candidates.take(moved)
-        fits[moved] = _host_bytes_of_node(job, some) + _activations_of_node(job, some) <= host
-    return fits
-
-
-def _activations_of_node(job: Job, candidates: Candidates) -> NDArray[np.floating[Any]]:
-    """Return what all devices of the first node keep of activations in host memory, with even stages.
-
-    Pipelines are laid over nodes stage by stage, and the first stages have the most microbatches in flight;
-    an order of ranks that puts more stages of a pipeline into a node fills it less.
-    """
-    pp, devices, here = candidates.pp, job.cluster.devices, job.cluster.node.devices
-    even = np.full((len(candidates), pp), job.model.layers / pp)
-    of_stages = host_activation_bytes(scope_of(job, candidates), even)
-    first = max(1, min(pp, here * pp // devices))
-    held: NDArray[np.floating[Any]] = of_stages[:, :first].mean(axis=1) * min(here, devices)
-    return held
-
-
-def _host_bytes_of_node(job: Job, candidates: Candidates) -> NDArray[np.floating[Any]]:
-    """Return what all devices of a node keep of state in host memory, with the layers spread evenly."""
-    scope = scope_of(job, candidates)
-    parts = scope.weights
-    outside = host_bytes(scope, parts.embedding) + host_bytes(scope, parts.head)
-    layers = job.model.layers * host_bytes(scope, parts.layer)
-    here = min(job.cluster.node.devices, job.cluster.devices)
-    held: NDArray[np.floating[Any]] = (outside + layers)[:, 0] / candidates.pp * here
-    return held
 
 
 def _listed(value: T | tuple[T, ...]) -> tuple[T, ...]:
@@ -381,14 +271,14 @@ def _search_rules(job: Job) -> Iterator[Rule]:
     if search.schedule != "any":
         names = _listed(search.schedule)
         known = tuple(SCHEDULES.index(s) for s in names)
-        yield Rule(f"search.schedule allows {', '.join(names)}", lambda c: _among(c.schedule, known))
+        yield Rule(f"search.schedule allows {', '.join(names)}", lambda c: among(c.schedule, known))
     if search.recompute != "any":
         modes = _listed(search.recompute)
         kept = [0, *(1 + RECOMPUTE.index(mode) for mode in modes)]
         if job.stack.activation_offload is not None:
             yield Rule(
                 f"search.recompute allows {', '.join(modes)}, of all layers where activations are offloaded",
-                lambda c: _among(c.moved, kept),
+                lambda c: among(c.moved, kept),
             )
     if search.order != "any":
         orders: tuple[Order, ...] = _listed(search.order)
@@ -409,7 +299,7 @@ def _sharing(candidates: Candidates) -> Ints:
 
 def _narrowed(key: str, allowed: tuple[int, ...], of: Callable[[Candidates], Ints]) -> Rule:
     shown = ", ".join(map(str, allowed))
-    return Rule(f"search.{key} allows {shown}", lambda c: _among(of(c), allowed))
+    return Rule(f"search.{key} allows {shown}", lambda c: among(of(c), allowed))
 
 
 def broken_rules(job: Job, layout: Layout) -> list[str]:

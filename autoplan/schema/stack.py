@@ -12,7 +12,6 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from autoplan.schema.base import (
-    Bytes,
     Frozen,
     Sourced,
     SourcedBandwidth,
@@ -23,6 +22,7 @@ from autoplan.schema.base import (
 from autoplan.schema.costmodel import CostModel, Name, SourcedFactor
 from autoplan.schema.layout import ORDERS, Order, RecomputeMode, Schedule
 from autoplan.schema.question import distinct
+from autoplan.schema.ranged import RangedBytes, RangedFactor
 
 __all__ = [
     "ActivationOffloadPolicy",
@@ -39,35 +39,6 @@ __all__ = [
     "StackSpec",
     "UncertaintySpec",
 ]
-
-
-class RangedBytes(SourcedBytes):
-    """A sourced size with the range in which it was seen."""
-
-    low: Bytes = Field(description="least that was seen")
-    high: Bytes = Field(description="most that was seen")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        _refuse_outside(self.low, self.value, self.high)
-        return self
-
-
-class RangedFactor(SourcedFactor):
-    """A sourced ratio with the range in which it was seen."""
-
-    low: float = Field(ge=0, strict=False, description="least that was seen")
-    high: float = Field(ge=0, strict=False, description="most that was seen")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        _refuse_outside(self.low, self.value, self.high)
-        return self
-
-
-def _refuse_outside(low: float, value: float, high: float) -> None:
-    if not low <= value <= high:
-        raise ValueError("the value is outside of its own range: low <= value <= high is needed")
 
 
 class MemoryPolicy(Frozen):

@@ -20,12 +20,12 @@ from autoplan.plans.questions import inner_objectives, step_limit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.resolved import hashes
-from autoplan.search.bounds import least_memory
 from autoplan.search.clashes import own_clash
 from autoplan.search.group import Group, priced
 from autoplan.search.infeasible import reasons_of, short_of_memory
 from autoplan.search.model import solver_parameters, solver_version
 from autoplan.search.pareto import Found, Walk
+from autoplan.search.room import least_memory
 from autoplan.search.scaling import Scale
 from autoplan.search.space import Space, recompute_modes, space_of
 

@@ -8,7 +8,7 @@ the two at least (``least_busy``), and the least tail, bound the step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -16,31 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Array
-from autoplan.costs.footprint import bytes_to_save, stage_needed
+from autoplan.costs.footprint import bytes_to_save
 from autoplan.costs.stage import Stages, stage_backward, stage_forward, tail_floor
-from autoplan.schema.layout import even_stages
 from autoplan.search.group import Group, Schedule
 from autoplan.search.placed import (
     contents_bounds,
-    contents_memory,
-    even_memory,
     least_time,
     most_recompute,
-    standing_share,
 )
-from autoplan.search.places import Places
 
 __all__ = [
     "Bound",
     "Shares",
     "bound",
     "bound_by",
-    "fits_somehow",
+    "k_th_stage",
     "least_apart",
     "least_busy",
-    "least_memory",
     "least_of_stages",
-    "least_stage_memory",
     "least_steps",
     "least_tail",
     "longest_stage",
@@ -123,7 +116,7 @@ def _bound_of(group: Group, seconds: Array, total: Array, bottleneck: Array, tai
 def least_of_stages(group: Group, seconds: Array) -> tuple[Array, Array]:
     """Return the least sum of stage times, and what some stage takes at least, shape [C]."""
     k = group.layers / group.v
-    return _least_sum(seconds, k, group.pp), _bottleneck(seconds, k)
+    return _least_sum(seconds, k, group.pp), k_th_stage(seconds, k)
 
 
 def least_steps(group: Group) -> Array:
@@ -300,7 +293,7 @@ def _relaxed_recompute(stages: Stages, layers: Array, limit: Array, modes: froze
     return least
 
 
-def _bottleneck(seconds: Array, k: Array) -> Array:
+def k_th_stage(seconds: Array, k: Array) -> Array:
     """Return the least time that some stage must take, shape [C].
 
     Stage time grows with layers, so the number of entries below a time is the number of virtual stages
@@ -340,77 +333,4 @@ def least_tail(group: Group) -> Array:
     if group.pp == 1:
         floor = tail_floor(group.stages, np.array(float(group.layers)))
     least: Array = floor.max(axis=1)
-    return least
-
-
-def least_memory(group: Group) -> Array:
-    """Return the least bytes by which each candidate is judged to fit, shape [C]."""
-    if group.places is not None:
-        of_contents = (contents_memory(part, group.places) for part in _parts(group))
-        return np.concatenate([group.places.least_peak(memory) for memory in of_contents])
-    peaks = [_bottleneck(least_stage_memory(part), part.layers / part.v) for part in _parts(group)]
-    return np.concatenate(peaks)
-
-
-def fits_somehow(group: Group, limit: float) -> NDArray[np.bool_]:
-    """Return which candidates have stages and recompute that need at most ``limit`` bytes, shape [C].
-
-    Most are told by one split: even stages fit; or no stage has room for its share, which some stage has to
-    hold. Only the others are looked at with every number of layers.
-    """
-    if group.places is not None:
-        return _places_fit(group, group.places, limit)
-    c = group.candidates
-    shares = {v: even_stages(group.layers, group.pp, v) for v in np.unique(c.vpp).tolist()}
-    even = np.array([shares[v] for v in c.vpp.tolist()], dtype=np.float64)
-    fits: NDArray[np.bool_] = _least_at(group, even).max(axis=1) <= limit
-    if group.even:
-        return fits
-    share = np.ceil(group.layers / group.v / group.pp) * group.v
-    room = _least_at(group, np.broadcast_to(share[:, None], even.shape)).min(axis=1) <= limit
-    # Where layers share a checkpoint, more of them may need less.
-    open_ = np.flatnonzero(~fits & (room | (c.checkpoint > 1)))
-    if len(open_):
-        fits[open_] = least_memory(group.take(open_)) <= limit
-    return fits
-
-
-def _places_fit(group: Group, places: Places, limit: float) -> NDArray[np.bool_]:
-    fits: NDArray[np.bool_] = even_memory(group, places) <= limit
-    # What stands is shared by the stages, and some stage has its share.
-    open_ = np.flatnonzero(~fits & (standing_share(group, places) <= limit))
-    if len(open_) and not group.even:
-        fits[open_] = least_memory(group.take(open_)) <= limit
-    return fits
-
-
-def _least_at(group: Group, layers: Array) -> Array:
-    """Return the least bytes by which each stage is judged to fit with ``layers``, shape [C, p]."""
-    mixes = most_recompute(layers, group.candidates.checkpoint[:, None], group.modes)
-    options = [
-        np.where(allowed, stage_needed(group.stages.memory, layers, selective, full), np.inf)
-        for selective, full, allowed in mixes
-    ]
-    least: Array = np.minimum.reduce(options)
-    return least
-
-
-def _parts(group: Group) -> Iterator[Group]:
-    return (group.take(block) for block in group.blocks())
-
-
-def least_stage_memory(group: Group) -> Array:
-    """Return the least bytes by which each stage is judged to fit, for each number of layers, [C, p, L].
-
-    More recompute of one kind never needs more, so the extremes suffice.
-    """
-    stages = group.stages.take((..., None))
-    layers = np.arange(1.0, group.layers + 1)
-    options = [
-        np.where(allowed, stage_needed(stages.memory, layers, selective, full), np.inf)
-        for selective, full, allowed in most_recompute(
-            layers, group.candidates.checkpoint[:, None, None], group.modes
-        )
-    ]
-    least: Array = np.where(group.allowed(), np.minimum.reduce(options), np.inf)
     return least

@@ -13,10 +13,10 @@ from autoplan.plans import Rejection
 from autoplan.plans.questions import step_limit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
-from autoplan.search.bounds import fits_somehow, least_memory, least_stage_memory
 from autoplan.search.group import Group
 from autoplan.search.orders import regardless_of_order
 from autoplan.search.placed import contents_memory, most_recompute
+from autoplan.search.room import fits_somehow, least_memory, least_stage_memory
 from autoplan.search.space import clashing_rules, counts_of
 from autoplan.units import format_bytes, format_seconds
 

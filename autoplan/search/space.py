@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from autoplan.costs.arrays import Candidates, host_code, only_mode
 from autoplan.plans import Rejection
 from autoplan.plans.own_rules import even_only, own_rules, what_is_left
-from autoplan.plans.rules import Rule, rules_before_placement, rules_for
+from autoplan.plans.rule import Rule
+from autoplan.plans.rules import rules_before_placement, rules_for
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
 from autoplan.search.orders import NODE_SHARD, numbered, ordered, orders_of, unlike_orders, ways_to_place

@@ -1,0 +1,36 @@
+"""A rule that layouts keep or break, and what rules are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.costs.arrays import Candidates, Ints
+
+__all__ = ["Mask", "Rule", "among", "divides"]
+
+Mask: TypeAlias = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A sentence, and whether each candidate keeps it."""
+
+    sentence: str
+    keeps: Callable[[Candidates], Mask]
+
+
+def among(values: Ints, allowed: Sequence[int]) -> Mask:
+    """Return which ``values`` are among those ``allowed``."""
+    mask: Mask = np.isin(values, np.asarray(allowed, dtype=np.int64))
+    return mask
+
+
+def divides(number: int, degree: Ints) -> Mask:
+    """Return which degrees divide ``number``."""
+    mask: Mask = number % degree == 0
+    return mask

@@ -1,0 +1,91 @@
+"""The least memory that a candidate needs with any stages and recompute, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.costs.arrays import Array
+from autoplan.costs.footprint import stage_needed
+from autoplan.schema.layout import even_stages
+from autoplan.search.bounds import k_th_stage
+from autoplan.search.group import Group
+from autoplan.search.placed import contents_memory, even_memory, most_recompute, standing_share
+from autoplan.search.places import Places
+
+__all__ = ["fits_somehow", "least_memory", "least_stage_memory"]
+
+
+def least_memory(group: Group) -> Array:
+    """Return the least bytes by which each candidate is judged to fit, shape [C]."""
+    if group.places is not None:
+        of_contents = (contents_memory(part, group.places) for part in _parts(group))
+        return np.concatenate([group.places.least_peak(memory) for memory in of_contents])
+    peaks = [k_th_stage(least_stage_memory(part), part.layers / part.v) for part in _parts(group)]
+    return np.concatenate(peaks)
+
+
+def fits_somehow(group: Group, limit: float) -> NDArray[np.bool_]:
+    """Return which candidates have stages and recompute that need at most ``limit`` bytes, shape [C].
+
+    Most are told by one split: even stages fit; or no stage has room for its share, which some stage has to
+    hold. Only the others are looked at with every number of layers.
+    """
+    if group.places is not None:
+        return _places_fit(group, group.places, limit)
+    c = group.candidates
+    shares = {v: even_stages(group.layers, group.pp, v) for v in np.unique(c.vpp).tolist()}
+    even = np.array([shares[v] for v in c.vpp.tolist()], dtype=np.float64)
+    fits: NDArray[np.bool_] = _least_at(group, even).max(axis=1) <= limit
+    if group.even:
+        return fits
+    share = np.ceil(group.layers / group.v / group.pp) * group.v
+    room = _least_at(group, np.broadcast_to(share[:, None], even.shape)).min(axis=1) <= limit
+    # Where layers share a checkpoint, more of them may need less.
+    open_ = np.flatnonzero(~fits & (room | (c.checkpoint > 1)))
+    if len(open_):
+        fits[open_] = least_memory(group.take(open_)) <= limit
+    return fits
+
+
+def _places_fit(group: Group, places: Places, limit: float) -> NDArray[np.bool_]:
+    fits: NDArray[np.bool_] = even_memory(group, places) <= limit
+    # What stands is shared by the stages, and some stage has its share.
+    open_ = np.flatnonzero(~fits & (standing_share(group, places) <= limit))
+    if len(open_) and not group.even:
+        fits[open_] = least_memory(group.take(open_)) <= limit
+    return fits
+
+
+def _least_at(group: Group, layers: Array) -> Array:
+    """Return the least bytes by which each stage is judged to fit with ``layers``, shape [C, p]."""
+    mixes = most_recompute(layers, group.candidates.checkpoint[:, None], group.modes)
+    options = [
+        np.where(allowed, stage_needed(group.stages.memory, layers, selective, full), np.inf)
+        for selective, full, allowed in mixes
+    ]
+    least: Array = np.minimum.reduce(options)
+    return least
+
+
+def _parts(group: Group) -> Iterator[Group]:
+    return (group.take(block) for block in group.blocks())
+
+
+def least_stage_memory(group: Group) -> Array:
+    """Return the least bytes by which each stage is judged to fit, for each number of layers, [C, p, L].
+
+    More recompute of one kind never needs more, so the extremes suffice.
+    """
+    stages = group.stages.take((..., None))
+    layers = np.arange(1.0, group.layers + 1)
+    options = [
+        np.where(allowed, stage_needed(stages.memory, layers, selective, full), np.inf)
+        for selective, full, allowed in most_recompute(
+            layers, group.candidates.checkpoint[:, None, None], group.modes
+        )
+    ]
+    least: Array = np.where(group.allowed(), np.minimum.reduce(options), np.inf)
+    return least
