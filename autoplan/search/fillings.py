@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
+
 import numpy as np
 
 from autoplan.costs.arrays import Array
@@ -37,17 +39,16 @@ def _filled(menu: Menu, layers: int) -> tuple[Option, ...] | None:
         return least_slowest(menu, layers)
     at = [0] * len(menu.stages)
     held = sum(options[0].layers for options in menu.stages)
+    grown = [(options[1].both_ticks, i) for i, options in enumerate(menu.stages) if len(options) > 1]
+    heapify(grown)
     while held < layers:
-        grown = [
-            (options[k + 1].both_ticks, i)
-            for i, (options, k) in enumerate(zip(menu.stages, at, strict=True))
-            if k + 1 < len(options)
-        ]
         if not grown:
             return None
-        _, i = min(grown)
-        held += menu.stages[i][at[i] + 1].layers - menu.stages[i][at[i]].layers
-        at[i] += 1
+        _, i = heappop(grown)
+        options, k = menu.stages[i], at[i] + 1
+        held, at[i] = held + options[k].layers - options[k - 1].layers, k
+        if k + 1 < len(options):
+            heappush(grown, (options[k + 1].both_ticks, i))
     if held != layers:
         return None
     return tuple(options[k] for options, k in zip(menu.stages, at, strict=True))

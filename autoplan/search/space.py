@@ -6,57 +6,30 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from itertools import chain, product
-from math import comb, gcd
-from typing import NamedTuple
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.arrays import Candidates, host_code, only_mode
+from autoplan.costs.arrays import Candidates
 from autoplan.plans import Rejection
 from autoplan.plans.own_rules import even_only, own_rules, what_is_left
 from autoplan.plans.rule import Rule
 from autoplan.plans.rules import rules_before_placement, rules_for
 from autoplan.schema.job import Job
-from autoplan.schema.layout import SCHEDULES
-from autoplan.search.orders import NODE_SHARD, numbered, ordered, orders_of, unlike_orders, ways_to_place
+from autoplan.search.listing import divisors, listed, recompute_modes
+from autoplan.search.orders import numbered, ordered, unlike_orders, ways_to_place
 
 __all__ = [
     "Space",
     "clashing_rules",
     "counts_of",
-    "divisors",
     "layouts_of",
-    "recompute_modes",
     "space_of",
 ]
 
-_INTERLEAVED = SCHEDULES.index("interleaved")
-#: Schedules that few stacks have; the others are listed for every stack, and fall to a rule.
-_RARE = {"zero-bubble"}
-_MOST_VIRTUAL_STAGES = 16
 _MATCHED = "matched: shorter rings of cp ranks, for fewer sequences each, are no slower and no larger"
 _SAME_CUTS = "alike: orders of the axes that put the same ranks of each together in a node"
-
-
-class _Choice(NamedTuple):
-    """One candidate of a pipeline depth, its columns in the order of ``Candidates``."""
-
-    tp: int
-    dp: int
-    cp: int
-    ep: int
-    etp: int
-    microbatch: int
-    zero: int
-    sequence_parallel: int
-    vpp: int
-    schedule: int
-    checkpoint: int
-    offload: int
-    shard: int
-    order: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,30 +51,15 @@ class Space:
         return sum(len(group) for group in self.groups)
 
 
-def divisors(n: int) -> list[int]:
-    """Return the divisors of ``n``, ascending."""
-    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return sorted({*small, *(n // d for d in small)})
-
-
-def recompute_modes(job: Job) -> frozenset[str]:
-    """Return the recompute modes that layers may use."""
-    wish = job.search.recompute
-    if wish == "any":
-        return frozenset({"none", "selective", "full"})
-    return frozenset(wish if isinstance(wish, tuple) else (wish,))
-
-
 def space_of(job: Job) -> Space:
     """Return the candidates of ``job``; what breaks a rule is counted at the first rule it breaks."""
     groups, rejected, covered, alike, fewer_rings, total = [], Counter[str](), 0, 0, 0, 0
     first_rules, same_cuts = rules_before_placement(job), 0
     rules = rules_for(job)[len(first_rules) :]
     for pp in divisors(job.cluster.devices):
-        choices = _choices(job, pp)
-        if not choices:
+        candidates = listed(job, pp)
+        if not len(candidates):
             continue
-        candidates = _candidates(pp, choices)
         counts = counts_of(job, candidates) * ways_to_place(job, candidates)
         total += sum(counts.tolist())
         alive = _kept(candidates, counts, first_rules, rejected)
@@ -149,8 +107,8 @@ def clashing_rules(job: Job) -> list[str]:
 
     Rules are left out one by one, the user's own last, as long as those that remain still clash.
     """
-    depths = [(pp, choices) for pp in divisors(job.cluster.devices) if (choices := _choices(job, pp))]
-    groups = [ordered(job, _candidates(pp, choices)) for pp, choices in depths]
+    depths = (listed(job, pp) for pp in divisors(job.cluster.devices))
+    groups = [ordered(job, candidates) for candidates in depths if len(candidates)]
     rules = rules_for(job)
     keeps = [np.concatenate([np.broadcast_to(rule.keeps(g), len(g)) for g in groups]) for rule in rules]
     needed = list(range(len(rules)))
@@ -160,109 +118,6 @@ def clashing_rules(job: Job) -> list[str]:
             needed.remove(i)
     located = {own.sentence: own.located for own in own_rules(job)}
     return [located.get(rules[i].sentence, rules[i].sentence) for i in needed]
-
-
-def _choices(job: Job, pp: int) -> list[_Choice]:
-    """Return every candidate at depth ``pp``.
-
-    Choices without a difference are made once: sequence parallelism needs tp > 1, a schedule needs a
-    pipeline.
-    """
-    devices, batch = job.cluster.devices, job.workload.global_batch_size
-    rest = [(*order, *kept) for order, kept in product(_schedules(job, pp), _checkpoints_and_host(job))]
-    found: list[_Choice] = []
-    for tp, cp in product(divisors(devices // pp), repeat=2):
-        dp, left = divmod(devices // pp, tp * cp)
-        if left or (cp > 1 and job.stack.context is None):
-            continue
-        shards = _shards(job, tp, pp, dp * cp)
-        sizes = divisors(batch // dp) if batch % dp == 0 else [1]
-        experts = _expert_degrees(job, tp, tp * dp * cp)
-        spread = product(experts, sizes, range(4), (0, 1) if tp > 1 else (0,))
-        for (ep, etp), mbs, zero, sp in spread:
-            found.extend(
-                _Choice(tp, dp, cp, ep, etp, mbs, zero, sp, vpp, schedule, checkpoint, offload, shard)
-                for schedule, vpp, checkpoint, offload in rest
-                for shard in (shards if zero else (0,))
-            )
-    return found
-
-
-def _expert_degrees(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
-    """Return the degrees (ep, etp) of experts on the ``ranks`` of a stage, of which ``tp`` split tensors.
-
-    Experts are whole or split as tensors are, unless the job names other degrees.
-    """
-    moe = job.model.moe
-    if moe is None:
-        return [(1, tp)]
-    wish = job.search.expert_tensor_parallel
-    splits = {1, tp} if wish == "any" else set(wish if isinstance(wish, tuple) else (wish,))
-    most = gcd(moe.experts, ranks)
-    return [(ep, etp) for ep in divisors(most) for etp in sorted(splits) if ranks % (ep * etp) == 0]
-
-
-def _shards(job: Job, tp: int, pp: int, ranks: int) -> list[int]:
-    """Return how many of ``ranks`` may share state, 0 for all; where nothing is said, those of a node too."""
-    wish, hybrid = job.search.shard, job.stack.hybrid
-    if wish == "any":
-        distances = (tp, tp * pp, pp, 1) if len(orders_of(job)) > 1 else (tp,)
-        here = {job.cluster.node.devices // distance for distance in distances}
-        several = any(1 < n < ranks and ranks % n == 0 for n in here)
-        return [0, NODE_SHARD] if several and hybrid is not None else [0]
-    wanted = (ranks,) if wish == "all" else wish if isinstance(wish, tuple) else (wish,)
-    return sorted({0 if shard == ranks else shard for shard in wanted})
-
-
-def _checkpoints(job: Job) -> list[int]:
-    """Return how many layers may share a kept input; all the same where none are recomputed whole."""
-    wish, rules = job.search.checkpoint, job.stack.rules
-    if "full" not in recompute_modes(job):
-        return [1]
-    if wish == "any":
-        # Beyond sqrt(L) what a checkpoint brings back outgrows the inputs that it saves.
-        layers = job.model.layers
-        return [k for k in divisors(layers) if k == 1 or (rules.checkpoint_blocks and k * k <= 4 * layers)]
-    return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
-
-
-def _checkpoints_and_host(job: Job) -> list[tuple[int, int]]:
-    """Return how many layers may share a kept input, beside what may be in host memory (``host_code``).
-
-    Where activations are there, all layers are recomputed in one of the ways with which the stack has that;
-    only recompute of whole layers has inputs to share.
-    """
-    wish, policy = job.search.offload, job.stack.activation_offload
-    modes = policy.recompute if policy is not None else ("none",)
-    words = wish if isinstance(wish, tuple) else (wish,)
-    codes = sorted({host_code(*choice) for choice in product(words, modes, _offload_every(job))})
-    pairs = list(product(_checkpoints(job), codes))
-    some = [(shared, code) for shared, code in pairs if shared == 1 or only_mode(code) in {None, "full"}]
-    return some or pairs
-
-
-def _offload_every(job: Job) -> list[int]:
-    """Return of how many layers one may have its activations in host memory."""
-    wish, policy = job.search.offload_every, job.stack.activation_offload
-    if wish == "any":
-        return [n for n in (1, 2, 4, 8) if n == 1 or (policy is not None and policy.partial)]
-    return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
-
-
-def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
-    """Return schedules and virtual stages; zero-bubble where the stack has it, or the job asks for it."""
-    if pp == 1:
-        return [(SCHEDULES.index("1f1b"), 1)]
-    layers, wish = job.model.layers, job.search.schedule
-    asked = {*job.stack.rules.schedules, *(wish if isinstance(wish, tuple) else (wish,))}
-    plain = [(i, 1) for i, name in enumerate(SCHEDULES) if name in {"1f1b", "gpipe"} | (asked & _RARE)]
-    virtual = [v for v in divisors(layers) if 1 < v <= _MOST_VIRTUAL_STAGES and pp * v <= layers]
-    return plain + [(_INTERLEAVED, v) for v in virtual]
-
-
-def _candidates(pp: int, choices: list[_Choice]) -> Candidates:
-    numbers = np.fromiter(chain.from_iterable(choices), dtype=np.int64)
-    return Candidates(pp, *numbers.reshape(len(choices), -1).T)
 
 
 def _representative(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -131,7 +131,8 @@ def pricing(repeat: int, unit: float) -> dict[str, Any]:
     from autoplan import load_job
     from autoplan.costs.machine import machine_of
     from autoplan.search.group import priced
-    from autoplan.search.space import recompute_modes, space_of
+    from autoplan.search.listing import recompute_modes
+    from autoplan.search.space import space_of
 
     job = load_job(PRICED)
     seconds: list[float] = []

@@ -27,7 +27,8 @@ from autoplan.schema.job import Cluster, Job, JobSpec, Limits, SearchSpec, Workl
 from autoplan.schema.layout import SCHEDULES, Layout, even_stages, parse_layout
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
 from autoplan.search.answer import search
-from autoplan.search.space import layouts_of, recompute_modes, space_of
+from autoplan.search.listing import recompute_modes
+from autoplan.search.space import layouts_of, space_of
 from tests.by_rules import keeping_rules
 
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x", "2x-rtx3090-nvlink"]

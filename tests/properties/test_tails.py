@@ -13,9 +13,10 @@ from autoplan.costs.machine import machine_of
 from autoplan.costs.stage import stage_backward, stage_tail
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.search.group import priced
+from autoplan.search.listing import recompute_modes
 from autoplan.search.menus import menu_of
 from autoplan.search.scaling import Scale
-from autoplan.search.space import recompute_modes, space_of
+from autoplan.search.space import space_of
 from autoplan.search.tails import with_shorter_tails
 
 BUSY = 2**36
