@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -43,11 +44,18 @@ def with_shorter_tails(
     below = _hidden_below(menu, group.layers, busy)
     rules, each = group.stage_rules(position), int(group.candidates.checkpoint[position])
     for i, (row, longest) in enumerate(zip(menu.stages, below, strict=True)):
-        at = group.holding(position, i)
+        # Coefficients are taken where a stage's tails are looked at, which is seldom.
+        at = partial(_coefficients, group, position, i)
         hides = bool(group.stages.hides_reduce[position, i])
         tails = _Tails(at, hides, limit, group.modes, rules[i], menu.schedule.v, enough, longest, scale, each)
         stages.append(tuple(o for first in row for o in (first, *tails.shorter(first))))
     return menu if tuple(stages) == menu.stages else replace(menu, stages=tuple(stages))
+
+
+def _coefficients(
+    group: Group, position: int, stage: int, first: int, layers: int, selective: Array, full: Array
+) -> Stages:
+    return group.holding(position, stage)(first, layers, selective, full)
 
 
 def _hidden_below(menu: Menu, layers: int, busy: int) -> list[int]:
