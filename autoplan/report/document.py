@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -170,7 +171,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any value in, any JSON value out
     {'a': [1, 2.0], 'b': None}
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: plain(getattr(value, name)) for name in _names_of(type(value))}
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, tuple | list):
@@ -183,6 +184,11 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any value in, any JSON value out
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+@cache
+def _names_of(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
 def _plan(plan: Plan) -> Document:
     return {
         "layout": layout_fields(plan.layout),
@@ -193,7 +199,10 @@ def _plan(plan: Plan) -> Document:
 
 def brief(plan: Plan) -> Document:
     """Return a plan without what every moment of every stage holds, which `evaluate` and `explain` tell."""
-    document = _plan(plan)
+    memory = plan.predicted.memory
+    stages = tuple(dataclasses.replace(stage, moments=()) for stage in memory.stages)
+    memory = dataclasses.replace(memory, stages=stages)
+    document = _plan(dataclasses.replace(plan, predicted=dataclasses.replace(plan.predicted, memory=memory)))
     for stage in document["predicted"]["memory"]["stages"]:
         del stage["moments"]
     return document
