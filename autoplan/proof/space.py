@@ -201,6 +201,7 @@ def _orders(job: Job, pp: int) -> list[tuple[int, int]]:
         return [(SCHEDULES.index("1f1b"), 1)]
     layers, asked = job.model.layers, job.search.schedule
     named = "zero-bubble" in (asked if isinstance(asked, tuple) else (asked,))
+    named = named or any("zero-bubble" in own.rule for own in job.rules)
     names = [x for x in SCHEDULES if named or x != "zero-bubble" or x in job.stack.rules.schedules]
     virtual = [v for v in range(2, _MOST_VIRTUAL + 1) if layers % v == 0 and v * pp <= layers]
     pairs = [(name, v) for name in names for v in (virtual if name == "interleaved" else [1])]

@@ -141,6 +141,7 @@ def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
         return [(SCHEDULES.index("1f1b"), 1)]
     layers, wish = job.model.layers, job.search.schedule
     asked = {*job.stack.rules.schedules, *(wish if isinstance(wish, tuple) else (wish,))}
+    asked |= {name for name in _RARE if any(name in rule.rule for rule in job.rules)}
     plain = [(i, 1) for i, name in enumerate(SCHEDULES) if name in {"1f1b", "gpipe"} | (asked & _RARE)]
     virtual = [v for v in divisors(layers) if 1 < v <= _MOST_VIRTUAL_STAGES and pp * v <= layers]
     return plain + [(_INTERLEAVED, v) for v in virtual]

@@ -247,3 +247,18 @@ def test_it_needs_a_pipeline_and_one_stage_a_device():
     assert "the zero-bubble schedule needs a pipeline" in broken_rules(job, alone)
     with pytest.raises(LayoutError, match="interleaved is what vpp > 1 means"):
         parse_layout("pp=4,vpp=2,schedule=zero-bubble", layers=32, devices=8)
+
+
+def test_a_rule_that_asks_for_it_clashes_with_a_stack_that_has_none():
+    """An own rule that names the schedule brings it into the space, so that the stack's rule is told, too."""
+    from autoplan.proof.space import counted
+    from autoplan.search.space import clashing_rules, space_of
+
+    job = load_job("llama3-8b-8x-a100")
+    asking = replace(job, rules=(RuleSpec(rule="schedule == zero-bubble"),))
+    clash = clashing_rules(asking)
+
+    assert clash[0] == "Megatron-Core has the schedules 1f1b, gpipe, interleaved"
+    assert len(clash) == 2
+    assert "schedule == zero-bubble" in clash[1]
+    assert space_of(asking).total == counted(asking).total > space_of(job).total
