@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from autoplan.cli.lean import without_pandas
 from autoplan.cli.output import NOTHING_FEASIBLE, Format, JobArgument, present, write
 from autoplan.cli.progress import Bar, Progress
 from autoplan.errors import UnsupportedError
@@ -95,7 +96,7 @@ def _chosen(job: Job, form: str, output: Path | None) -> bool:
     _no_picture(form, "of a choice", "--layout")
     from autoplan import planning
 
-    with Bar("what if:") as bar:
+    with Bar("what if:") as bar, without_pandas():
         answer = planning.explain_choice(job, progress=bar)
 
     from autoplan.report.standing import choice_document, choice_table
@@ -117,7 +118,8 @@ def _held(job: Job, layout: str, form: str, output: Path | None) -> bool:
     job = planning.chosen(job, layout)
     progress = Progress()
     try:
-        answer = planning.explain(job, layout, progress=progress)
+        with without_pandas():
+            answer = planning.explain(job, layout, progress=progress)
     finally:
         progress.close()
     if isinstance(answer, Refusal):

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from autoplan.cli.interrupts import stopped_by_interrupt
+from autoplan.cli.lean import without_pandas
 from autoplan.cli.output import (
     INTERRUPTED,
     NOTHING_FEASIBLE,
@@ -50,7 +51,7 @@ def plan(
 
     progress, patience = Progress(), Patience(time_limit)
     try:
-        with stopped_by_interrupt(patience):
+        with stopped_by_interrupt(patience), without_pandas():
             front = planning.plan(job, progress=progress, patience=patience)
     finally:
         progress.close()
