@@ -97,12 +97,11 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     tokens = tokens_of(job, candidates)
     products = _products(job, tokens, candidates)
     trained = _adapter_products(job, tokens, candidates) if job.adapters else products
-    forward_gemm = _forward_seconds(products, machine)
-    weight_gemm = _weight_seconds(trained, machine)
-    backward_gemm = _input_seconds(products, machine) + weight_gemm
+    forward_gemm, input_gemm, weight_gemm = _passes(products, machine)
     if job.adapters:
-        forward_gemm = forward_gemm + _forward_seconds(trained, machine)
-        backward_gemm = backward_gemm + _input_seconds(trained, machine)
+        adapter_forward, adapter_input, weight_gemm = _passes(trained, machine)
+        forward_gemm, input_gemm = forward_gemm + adapter_forward, input_gemm + adapter_input
+    backward_gemm = input_gemm + weight_gemm
     attention = _attention(job, candidates, machine)
     stream, stream_backward = stream_times(job, tokens, candidates, machine)
     # The host launches kernels one by one; a device that is faster waits for it.
@@ -115,7 +114,7 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     exchange = exchange_seconds(job, candidates, machine)
     if not core:
         # The products of experts are no plain ones: they are done again, and their rows sent again.
-        stream = stream + _forward_seconds(expert_products(job, tokens, candidates), machine)
+        stream = stream + _together(expert_products(job, tokens, candidates), machine)
     calls = tensor_calls(job, candidates)
     again = regather_seconds(job, candidates, machine, calls.backward)
     return BlockTimes(
@@ -170,7 +169,7 @@ def _tensor_backward(job: Job, candidates: Candidates, machine: Machine, calls: 
     none = np.zeros(len(candidates))
     gathers = replace(calls, reduce_scatter=none, all_reduce=none)
     reduces = replace(calls, all_gather=none, regathers=none)
-    computed = _weight_seconds(_column_products(job, candidates), machine)
+    computed = _together(_weight_products(_column_products(job, candidates)), machine)
     reduced = tensor_seconds(job, candidates, machine, reduces)
     exposed = beside_seconds(computed, Flow(reduced, reduced), machine) - computed
     hidden: Array = tensor_seconds(job, candidates, machine, gathers) + exposed
@@ -206,16 +205,33 @@ def _adapter_products(job: Job, tokens: Array, candidates: Candidates) -> list[P
     return [product for pair in narrow for product in pair]
 
 
-def _forward_seconds(products: list[Product], machine: Machine) -> Array:
-    return sum((x * gemm_seconds(m, n, k, machine, g) for m, n, k, x, g in products), np.zeros(1))
+def _passes(products: list[Product], machine: Machine) -> tuple[Array, Array, Array]:
+    """Return the seconds of the products: forward, for the gradients of inputs and for those of weights."""
+    inputs = [Product(m, k, n, x, g) for m, n, k, x, g in products]
+    each = _each_seconds([*products, *inputs, *_weight_products(products)], machine)
+    forward, backward, weight = (
+        sum(each[first : first + len(products)], np.zeros(1)) for first in range(0, len(each), len(products))
+    )
+    return forward, backward, weight
 
 
-def _input_seconds(products: list[Product], machine: Machine) -> Array:
-    return sum((x * gemm_seconds(m, k, n, machine, g) for m, n, k, x, g in products), np.zeros(1))
+def _weight_products(products: list[Product]) -> list[Product]:
+    return [Product(k, n, m, x, g) for m, n, k, x, g in products]
 
 
-def _weight_seconds(products: list[Product], machine: Machine) -> Array:
-    return sum((x * gemm_seconds(k, n, m, machine, g) for m, n, k, x, g in products), np.zeros(1))
+def _together(products: list[Product], machine: Machine) -> Array:
+    return sum(_each_seconds(products, machine), np.zeros(1))
+
+
+def _each_seconds(products: list[Product], machine: Machine) -> list[Array]:
+    """Return the time of each of ``products`` [s]: all looked up at once, which is quicker."""
+    if not products:
+        return []
+    shape = np.broadcast_shapes(*(np.shape(x) for product in products for x in product))
+    m, n, k, number, alike = (
+        np.stack([np.broadcast_to(x, shape) for x in extent]) for extent in zip(*products, strict=True)
+    )
+    return list(number * gemm_seconds(m, n, k, machine, alike))
 
 
 def _accumulation_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
@@ -324,7 +340,9 @@ def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     group, links = tensor_group(candidates), machine.links
     seconds = np.zeros(len(candidates))
     for operation in OPERATIONS:
-        seconds = seconds + getattr(calls, operation) * collective_seconds(operation, size, group, links)
+        count = getattr(calls, operation)
+        if count.any():
+            seconds = seconds + count * collective_seconds(operation, size, group, links)
     return seconds
 
 

@@ -14,13 +14,14 @@ boundaries, and everything on a device that was not measured.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from math import hypot
 
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates
-from autoplan.costs.block import block_times
+from autoplan.costs.block import BlockTimes, block_times
 from autoplan.costs.kinds import kinds_of
 from autoplan.costs.machine import Machine
 from autoplan.schema.job import Job
@@ -32,19 +33,25 @@ __all__ = ["half_width", "modelled_compute", "within_tables"]
 _SWEPT = ("bf16", "fp16")
 
 
-def modelled_compute(job: Job, candidates: Candidates, machine: Machine) -> Array:
+def modelled_compute(
+    job: Job, candidates: Candidates, machine: Machine, blocks: Sequence[BlockTimes]
+) -> Array:
     """Return the share of the layers' compute that no table of kernels prices [1], shape [C].
 
-    The time of the layers on a machine where all that tables hold takes none, over its time.
+    The time of the layers on a machine where all that tables hold takes none, over their time, which
+    ``blocks`` tells of one layer of each kind [s].
 
     >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.block import block_times
     >>> from autoplan.costs.machine import machine_of
     >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
     >>> job = load_job("llama3-8b-8x-a100")
-    >>> modelled_compute(replace(job, precision="fp32"), one, machine_of(job)).tolist()  # swept at 16 bits
+    >>> machine = machine_of(job)
+    >>> blocks = [block_times(job, one, machine)]
+    >>> modelled_compute(replace(job, precision="fp32"), one, machine, blocks).tolist()  # swept at 16 bits
     [1.0]
-    >>> bool(0.05 < modelled_compute(job, one, machine_of(job))[0] < 0.3)  # norms, additions, rotation
+    >>> bool(0.05 < modelled_compute(job, one, machine, blocks)[0] < 0.3)  # norms, additions, rotation
     True
 
     Leaves out: that neighbours in a table differ by more in some places than in others.
@@ -61,8 +68,8 @@ def modelled_compute(job: Job, candidates: Candidates, machine: Machine) -> Arra
     kinds = kinds_of(job.model, job.workload.sequence_length)
     count = Counter(kinds.sequence)
     whole = rest = np.zeros(())
-    for k, kind in enumerate(kinds.jobs(job)):
-        layer, without = (block_times(kind, candidates, m) for m in (machine, left))
+    for k, (kind, layer) in enumerate(zip(kinds.jobs(job), blocks, strict=True)):
+        without = block_times(kind, candidates, left)
         layers = count[k] if kinds.several else 1
         whole = whole + layers * (layer.forward + layer.backward)
         rest = rest + layers * (without.forward + without.backward)

@@ -176,10 +176,12 @@ class _Prices:
         of_kinds = price_kinds(job, candidates, machine)
         stages = stages_holding(of_kinds, held)
         step = _step(stages, counts, job, candidates)
+        memory = [kind.memory for kind in of_kinds]
         bounds = [
-            _step(stages_holding(price_kinds(job, candidates, other), held), counts, job, candidates)
+            _step(stages_holding(price_kinds(job, candidates, other, memory), held), counts, job, candidates)
             for other in (ideal(machine, job), serial(machine))
         ]
+        blocks = [block_times(kind, candidates, machine) for kind in kinds.jobs(job)]
         return _Prices(
             job=job,
             layouts=layouts,
@@ -188,14 +190,14 @@ class _Prices:
             counts=counts,
             held=held,
             kinds=of_kinds,
-            blocks=[block_times(kind, candidates, machine) for kind in kinds.jobs(job)],
+            blocks=blocks,
             boundary=2.0 * boundary_seconds(job, candidates, machine)[:, 0],
             m=microbatches(job, candidates),
             step=step,
             # Blends and tables may leave a float's breadth between the curves; a bound is a bound.
             lower=np.minimum(bounds[0], step),
             upper=np.maximum(bounds[1], step),
-            modelled=modelled_compute(job, candidates, machine),
+            modelled=modelled_compute(job, candidates, machine, blocks),
             tensor_reach=_reach(tensor_group(candidates)),
             memory=memory_predictions(scope_of(job, candidates), counts),
         )
