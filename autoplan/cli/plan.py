@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +19,10 @@ from autoplan.cli.output import (
     present,
 )
 from autoplan.cli.progress import Bar, Progress
+
+if TYPE_CHECKING:
+    from autoplan.plans import Front
+    from autoplan.report.terminal import Terminal
 
 __all__ = ["plan"]
 
@@ -59,16 +64,24 @@ def plan(
         with Bar("looking for what would help:") as bar:
             front = planning.suggested(front, progress=bar)
 
-    from autoplan.report.document import front_document
-    from autoplan.report.table import front_table
-
-    present(
-        form,
-        output,
-        document=lambda: front_document(front),
-        table=lambda terminal: front_table(front, terminal, all_plans=all_plans),
-    )
+    _present(front, form, output, all_plans=all_plans)
     if patience.stopped and front.certificate.stopped:
         raise typer.Exit(INTERRUPTED)
     if not front.feasible:
         raise typer.Exit(NOTHING_FEASIBLE)
+
+
+def _present(front: Front, form: Format, output: Path | None, *, all_plans: bool) -> None:
+    """Write the answer, loading what draws tables only where there is one to draw."""
+
+    def document() -> dict[str, Any]:
+        from autoplan.report.document import front_document
+
+        return front_document(front)
+
+    def table(terminal: Terminal) -> str:
+        from autoplan.report.table import front_table
+
+        return front_table(front, terminal, all_plans=all_plans)
+
+    present(form, output, document=document, table=table)

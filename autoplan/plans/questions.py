@@ -23,6 +23,7 @@ from autoplan.schema.resolved import hashes
 from autoplan.units import format_seconds
 
 __all__ = [
+    "at_batch",
     "batch_of",
     "inner_objectives",
     "merged",
@@ -38,6 +39,13 @@ _TIMED: Final = frozenset({"step_time", "tokens_per_second", "cost", "energy"})
 def batch_of(plan: Plan) -> int:
     """Return the sequences of a step of ``plan``."""
     return plan.layout.dp * plan.layout.microbatch * plan.predicted.microbatches
+
+
+def at_batch(job: Job, plan: Plan) -> Job:
+    """Return the choice of ``job`` that ``plan`` is for."""
+    here = (plan.layout.devices, batch_of(plan))
+    found = [c for c in job.choices if (c.cluster.devices, c.workload.global_batch_size) == here]
+    return found[0] if found else job
 
 
 _SMALL: Final[Mapping[Objective, Callable[[Job, Plan], float]]] = {

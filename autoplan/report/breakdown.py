@@ -10,14 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from autoplan.costs.predict import MemoryPrediction, Prediction, StageMemory, TimePrediction
+from autoplan.report.names import GIB, MEMORY_NAMES, TIME_NAMES
 from autoplan.report.pictures import bar
 from autoplan.report.terminal import Terminal
 from autoplan.units import format_seconds
 
 __all__ = [
     "BESIDE_WIDTH",
-    "GIB",
-    "TIME_NAMES",
     "beside",
     "fullest_stage",
     "memory_rows",
@@ -26,36 +25,11 @@ __all__ = [
     "time_table",
 ]
 
-GIB: Final = 2**30
-
 #: Columns from which two pictures stand side by side.
 BESIDE_WIDTH: Final = 110
 
 #: Parts of time below this share of the step are not shown.
 _NEGLIGIBLE: Final = 5e-5
-
-TIME_NAMES: Final = {
-    "compute": "compute",
-    "recompute": "recompute",
-    "tp_exposed": "tensor parallel",
-    "cp_exposed": "context parallel",
-    "ep_exposed": "expert parallel",
-    "pp_exposed": "stage boundaries",
-    "bubble": "pipeline bubble",
-    "dp_exposed": "data parallel",
-    "optimizer": "optimizer",
-    "overhead": "copies to the host",
-}
-
-_MEMORY_NAMES: Final = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer": "optimizer",
-    "activations": "activations",
-    "logits": "logits",
-    "transient": "transient",
-    "framework": "framework",
-}
 
 _FREE: Final = "free"
 
@@ -73,7 +47,7 @@ def time_rows(time: TimePrediction) -> list[Row]:
 
 def memory_rows(memory: MemoryPrediction | StageMemory) -> list[Row]:
     """Return the bytes of a device by category, without the categories that hold nothing."""
-    rows = ((name, float(getattr(memory, field))) for field, name in _MEMORY_NAMES.items())
+    rows = ((name, float(getattr(memory, field))) for field, name in MEMORY_NAMES.items())
     return [(name, size) for name, size in rows if size > 0]
 
 

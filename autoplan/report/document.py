@@ -20,11 +20,10 @@ from autoplan.costs.predict import StageMemory
 from autoplan.plans import Certificate, Explanation, Front, Plan, Remedy, Standing, Suggestion
 from autoplan.plans.explanation import judged_bytes, judged_stage
 from autoplan.plans.plan import layout_fields
-from autoplan.plans.questions import batch_of, question_fields
+from autoplan.plans.questions import at_batch, batch_of, question_fields
 from autoplan.plans.standing import Difference
 from autoplan.report.memory_bars import MomentBar, moment_bars
 from autoplan.report.provenance import provenance
-from autoplan.report.questions import at_batch
 from autoplan.report.standing_words import standing_sentence
 from autoplan.report.words import count_words
 from autoplan.schema.job import Job

@@ -11,9 +11,10 @@ from rich.text import Text
 
 from autoplan.costs.predict import Prediction, StageMemory
 from autoplan.plans import Plan
-from autoplan.report.breakdown import GIB, beside, fullest_stage, memory_table, time_table
+from autoplan.report.breakdown import beside, fullest_stage, memory_table, time_table
 from autoplan.report.columns import plain_table
 from autoplan.report.kind_words import stage_kinds
+from autoplan.report.names import GIB
 from autoplan.report.pictures import spread
 from autoplan.report.table import heading, listed
 from autoplan.report.terminal import Terminal, render

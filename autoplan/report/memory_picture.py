@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from autoplan.costs.predict import Prediction, StageMemory
-from autoplan.report.breakdown import GIB
 from autoplan.report.memory_bars import PARTS, MomentBar, moment_bars, picked_stages, scale_bytes
+from autoplan.report.names import GIB
 from autoplan.report.terminal import Terminal
 from autoplan.report.words import number_words
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 from autoplan.costs.predict import StageMemory
 from autoplan.plans import Plan
 from autoplan.plans.explanation import judged_stage
-from autoplan.report.breakdown import GIB
 from autoplan.report.memory_bars import PARTS, MomentBar, moment_bars, picked_stages, scale_bytes
+from autoplan.report.names import GIB
 from autoplan.report.svg import add_group, add_line, add_text, canvas, written
 from autoplan.report.words import number_words
 from autoplan.schema.job import Job

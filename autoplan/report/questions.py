@@ -10,21 +10,14 @@ from rich.text import Text
 
 from autoplan.costs.price import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.plans import Front, Plan
-from autoplan.plans.questions import batch_of
+from autoplan.plans.questions import at_batch, batch_of
 from autoplan.report.columns import Column, columns_table
 from autoplan.report.terminal import Terminal
 from autoplan.schema.job import Job
 
-__all__ = ["answers_table", "at_batch", "question_columns", "question_sentences"]
+__all__ = ["answers_table", "question_columns", "question_sentences"]
 
 _KWH: Final = 3.6e6
-
-
-def at_batch(job: Job, plan: Plan) -> Job:
-    """Return the choice of ``job`` that ``plan`` is for."""
-    here = (plan.layout.devices, batch_of(plan))
-    found = [c for c in job.choices if (c.cluster.devices, c.workload.global_batch_size) == here]
-    return found[0] if found else job
 
 
 def question_columns(job: Job, plans: Sequence[Plan]) -> list[Column]:

@@ -8,7 +8,7 @@ from typing import Final
 from autoplan.costs.predict import Prediction
 from autoplan.plans import Explanation, Remedy
 from autoplan.plans.explanation import judged_stage
-from autoplan.report.breakdown import GIB
+from autoplan.report.names import GIB
 from autoplan.schema.job import Job
 from autoplan.units import format_seconds
 

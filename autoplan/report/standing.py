@@ -10,9 +10,10 @@ from rich.text import Text
 
 from autoplan.plans import Alternative, Choice, Refusal, Standing
 from autoplan.plans.standing import Difference
-from autoplan.report.breakdown import GIB, TIME_NAMES, beside, memory_table, time_table
+from autoplan.report.breakdown import beside, memory_table, time_table
 from autoplan.report.columns import Column, columns_table
 from autoplan.report.document import SCHEMA, Document, brief, difference_document, job_document
+from autoplan.report.names import GIB, TIME_NAMES
 from autoplan.report.standing_words import signed_seconds, standing_sentence
 from autoplan.report.table import heading, listed
 from autoplan.report.terminal import Terminal, render

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from autoplan.plans import Standing
 from autoplan.plans.standing import Difference
-from autoplan.report.breakdown import GIB, TIME_NAMES
+from autoplan.report.names import GIB, TIME_NAMES
 from autoplan.units import format_seconds
 
 __all__ = ["signed_seconds", "standing_sentence"]

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from autoplan import __version__
 from autoplan.plans import Answer, Sweep, SweepRow
-from autoplan.report.breakdown import GIB
 from autoplan.report.columns import GAP, Column, columns_table, total_width
 from autoplan.report.document import SCHEMA, Document, plain
+from autoplan.report.names import GIB
 from autoplan.report.table import heading, listed
 from autoplan.report.terminal import Terminal, render
 from autoplan.report.words import layout_parts, wrap_parts

@@ -12,8 +12,9 @@ from rich.text import Text
 
 from autoplan.costs.predict import Prediction
 from autoplan.plans import Front, Plan
-from autoplan.report.breakdown import GIB, beside, memory_table, time_table
+from autoplan.report.breakdown import beside, memory_table, time_table
 from autoplan.report.columns import GAP, Column, columns_table, total_width
+from autoplan.report.names import GIB
 from autoplan.report.pictures import bar, spread
 from autoplan.report.questions import answers_table, question_columns, question_sentences
 from autoplan.report.suggestions import suggestion_lines

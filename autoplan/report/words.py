@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.parameters import total_parameters
@@ -13,10 +13,12 @@ from autoplan.costs.predict import Prediction
 from autoplan.plans import Certificate, Front, Rejection
 from autoplan.plans.front import RejectionKind
 from autoplan.report.provenance import kernels_measured, number_kinds
-from autoplan.report.terminal import Terminal
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout
 from autoplan.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from autoplan.report.terminal import Terminal
 
 __all__ = [
     "CENTRE_ONLY",
