@@ -52,6 +52,12 @@ _STACKS: Final = {
     "other: hf trainer + deepspeed": "deepspeed",
 }
 
+#: What a publication ran where its rows' stack had several releases, by the start of the source.
+_RELEASES: Final = {
+    # Its own changes to Megatron-LM, on the code of 2022: arXiv 2205.05198, section 6.
+    "Korthikanti et al.": "megatron-lm-2022",
+}
+
 #: What a stack counts as layers before and after them when it splits a pipeline evenly. Left out: nothing.
 _COUNTED: Final = {
     # Embedding; last norm and output layer: Aleph-Alpha/scaling, transformer/model/model.py.
@@ -277,13 +283,14 @@ def _stack(run: Run) -> StackSpec:
     compiled = f"{run.stack}-compile"
     if layout.compile and compiled in entry_names("stack"):
         return _permitted(_adapted(stack(compiled), layout), layout)
-    return _permitted(_adapted(_rename(run.stack), layout), layout)
+    return _permitted(_adapted(_priced_as(run), layout), layout)
 
 
-def _rename(name: str) -> StackSpec:
-    """Return the cost model that prices the stack ``name``."""
+def _priced_as(run: Run) -> StackSpec:
+    """Return the cost model that prices the stack of ``run``."""
+    released = next((name for start, name in _RELEASES.items() if run.source.startswith(start)), None)
     try:
-        return stack(_STACKS.get(name, name))
+        return stack(released or _STACKS.get(run.stack, run.stack))
     except CatalogError:
         return stack("analytic")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from autoplan.catalog import entry_names
 from autoplan.costs.predict import Prediction
 from autoplan.errors import AutoplanError, LayoutError
 from autoplan.planning import evaluate
@@ -86,7 +87,7 @@ class Outcome:
     @property
     def known_stack(self) -> bool:
         """Whether the row's stack has a cost model of its own; another stands in for it where not."""
-        return self.job is not None and self.job.stack.name == self.stack
+        return self.stack in entry_names("stack")
 
     @property
     def ran(self) -> bool:
