@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -21,6 +22,9 @@ from autoplan.schema.layout import Layout, even_stages
 from autoplan.schema.model import MixtureOfExperts
 from tests.own_rules import OWN
 from tests.small_jobs import layouts, small_job, with_limit, with_zero_bubble
+
+# Choices of degrees that a test looks into, and the layouts of one beyond which it is left to smaller ones.
+CHOICES, LAYOUTS = 40, 600
 
 
 def unlike_layers(job, seed):
@@ -46,16 +50,24 @@ def test_what_is_below_a_corner_is_found_where_layers_differ(seed):
 
 def prepared(seed, job):
     """Return ``job`` with a memory limit that binds, and each choice with its layouts' predictions."""
-    groups = [(group, i) for group in valid_choices(job) for i in range(len(group))]
-    found = []
-    for group, i in groups:
-        members = list(layouts(job, first_of(job, group, i)))
-        found.append((group, i, members, predict_all(job, members)))
+    found = [
+        (group, i, members, predict_all(job, members))
+        for group, i, members in listed(job, random.Random(seed), CHOICES)  # noqa: S311 - a test draws
+    ]
     needed = [p.peak_memory_bytes_high for *_, predictions in found for p in predictions]
     if not needed:
         pytest.skip("no layout keeps the rules")
     job = with_limit(job, needed, 0.2 + 0.6 * (seed % 7) / 7)
     return job, found
+
+
+def listed(job, rng, count):
+    """Yield ``count`` of the choices of degrees, each with all its layouts where they are not too many."""
+    choices = [(group, i) for group in valid_choices(job) for i in range(len(group))]
+    for group, i in rng.sample(choices, min(count, len(choices))):
+        members = list(islice(layouts(job, first_of(job, group, i)), LAYOUTS + 1))
+        if len(members) <= LAYOUTS:
+            yield group, i, members
 
 
 def first_of(job, group, i) -> Layout:
@@ -163,10 +175,8 @@ def test_layouts_that_break_a_rule_of_the_users_own_are_passed_over_and_no_other
     chosen = rng.sample(OWN, rng.randint(1, 3))
     job = replace(small_job(seed), rules=tuple(RuleSpec(rule=text) for text, _ in chosen))
     machine = machine_of(job)
-    choices = [(group, i) for group in valid_choices(job) for i in range(len(group))]
-    for group, i in rng.sample(choices, min(12, len(choices))):
+    for group, i, members in listed(job, rng, 12):
         listing = Listing.of(job, group, i, machine)
-        members = list(layouts(job, first_of(job, group, i)))
         kept = {x for x in members if all(keeps(x, job) for _, keeps in chosen)}
         for x in rng.sample(members, min(20, len(members))):
             assert (not broken_rules(job, x)) == (x in kept)
