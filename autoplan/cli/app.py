@@ -128,6 +128,8 @@ def main() -> None:
     """Run the command line and leave with its exit code."""
     # A command is short: collecting garbage, now or at exit, would only walk the solver's modules.
     gc.disable()
+    # Nor does it multiply large matrices, for which numpy would start a thread for each processor.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         app(prog_name="autoplan")
     except KeyboardInterrupt:

@@ -36,6 +36,7 @@ STACKS = [
     "analytic",
     "megatron-core",
     "megatron-lm",
+    "megatron-lm-2022",
     "megatron-deepspeed",
     "fsdp1",
     "fsdp2",
