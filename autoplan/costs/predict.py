@@ -30,7 +30,7 @@ from autoplan.costs.mesh import tensor_group
 from autoplan.costs.parameters import active_parameters
 from autoplan.costs.pipeline import pipeline_seconds
 from autoplan.costs.scope import microbatches, scope_of
-from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail, stage_weight
+from autoplan.costs.stage import Stages, TailParts, stage_backward, stage_forward, stage_tail, stage_weight
 from autoplan.costs.step import boundary_seconds
 from autoplan.costs.work import Work
 from autoplan.schema.job import Job
@@ -147,8 +147,8 @@ def _reach(group: Group) -> Array:
 class _Prices:
     """Everything that the predictions of several layouts of one depth are read from.
 
-    Arrays with one row a layout: stage coefficients and counts [C, p], steps and block times of each kind of
-    layer [C], of which stages hold ``held`` [K, C, p].
+    Arrays with one row a layout: stage coefficients, counts, and forward and backward of a microbatch and
+    tails [C, p], steps and block times of each kind of layer [C], of which stages hold ``held`` [K, C, p].
     """
 
     job: Job
@@ -158,6 +158,8 @@ class _Prices:
     held: Held
     kinds: Sequence[Stages]
     blocks: Sequence[BlockTimes]
+    both: Array
+    tail: TailParts
     boundary: Array
     m: Array
     step: Array
@@ -176,6 +178,7 @@ class _Prices:
         of_kinds = price_kinds(job, candidates, machine)
         stages = stages_holding(of_kinds, held)
         step = _step(stages, counts, job, candidates)
+        numbers = counts.layers, counts.selective, counts.full
         memory = [kind.memory for kind in of_kinds]
         bounds = [
             _step(stages_holding(price_kinds(job, candidates, other, memory), held), counts, job, candidates)
@@ -191,6 +194,8 @@ class _Prices:
             held=held,
             kinds=of_kinds,
             blocks=blocks,
+            both=stage_forward(stages, counts.layers) + stage_backward(stages, *numbers),
+            tail=stage_tail(stages, *numbers),
             boundary=2.0 * boundary_seconds(job, candidates, machine)[:, 0],
             m=microbatches(job, candidates),
             step=step,
@@ -244,37 +249,34 @@ class _Prices:
         priced = computed * (1.0 - float(self.modelled[row])) + inside
         return min(1.0, max(0.0, 1.0 - priced / float(self.step[row])))
 
-    def _work(self, row: int, stage: int) -> Work:
-        """Return the seconds of the layers of a stage for one microbatch, kind by kind."""
-        at = row, stage
+    def _work(self, at: tuple[int, int]) -> Work:
+        """Return the seconds of the layers of the stage ``at`` a row for one microbatch, kind by kind."""
         held = zip(self.held.layers, self.held.selective, self.held.full, strict=True)
         parts = [
-            Work.of(kind.take(at), block, row, (float(n[at]), s[at], float(f[at])))
+            Work.of(kind, block, at, (float(n[at]), s[at], float(f[at])))
             for kind, block, (n, s, f) in zip(self.kinds, self.blocks, held, strict=True)
         ]
         return parts[0] if len(parts) == 1 else Work.sum(parts)
 
     def _time(self, row: int) -> TimePrediction:
         """Split the step along its slowest stage; what that stage idles is the bubble."""
-        stages, m = self.stages.take(row), float(self.m[row])
-        n, s, f = (x[row] for x in (self.counts.layers, self.counts.selective, self.counts.full))
-        both = stage_forward(stages, n) + stage_backward(stages, n, s, f)
+        both, m = self.both[row], float(self.m[row])
         slowest = int(both.argmax())
-        here = stages.take(slowest)
-        work = self._work(row, slowest)
+        here = row, slowest
+        work = self._work(here)
         again = work.again
         # Recompute that hides beside traffic adds less than its work, and its collectives come first.
         tensor_again = min(again, work.tensor_again)
         context_again = min(again - tensor_again, work.context_again)
         exchange_again = min(again - tensor_again - context_again, work.exchange_again)
         context, exchange = work.context, work.exchange
-        tensor = work.tensor + float(here.outside_tensor)
-        computed = work.computed + float(here.outside_compute)
+        tensor = work.tensor + float(self.stages.outside_tensor[here])
+        computed = work.computed + float(self.stages.outside_compute[here])
         boundary = float(self.boundary[row])
         waits = float(both[slowest]) - again - computed - tensor - context - exchange - boundary - work.host
-        tail = stage_tail(stages, n, s, f)
-        worst = int(tail.total.argmax())
-        bubble = float(self.step[row]) - m * float(both[slowest]) - float(tail.total[worst])
+        tails = self.tail.total[row]
+        worst = int(tails.argmax())
+        bubble = float(self.step[row]) - m * float(both[slowest]) - float(tails[worst])
         return TimePrediction(
             compute=m * computed,
             recompute=m * (again - tensor_again - context_again - exchange_again),
@@ -283,8 +285,8 @@ class _Prices:
             ep_exposed=m * (exchange + exchange_again),
             pp_exposed=m * boundary,
             bubble=bubble if bubble > _NOISE * float(self.step[row]) else 0.0,
-            dp_exposed=max(0.0, m * waits + float(tail.exposed[worst])),
-            optimizer=float(tail.optimizer[worst]),
+            dp_exposed=max(0.0, m * waits + float(self.tail.exposed[row, worst])),
+            optimizer=float(self.tail.optimizer[row, worst]),
             overhead=m * work.host,
         )
 
