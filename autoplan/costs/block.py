@@ -30,7 +30,7 @@ from autoplan.costs.experts import exchange_seconds, expert_kernels, expert_prod
 from autoplan.costs.latent import head_widths, latent_products
 from autoplan.costs.machine import Machine
 from autoplan.costs.mesh import tensor_group
-from autoplan.costs.operations import Product, gemm_seconds, stream_seconds
+from autoplan.costs.operations import Product, gemm_seconds, smooth_maximum, stream_seconds
 from autoplan.costs.parameters import expert_share
 from autoplan.costs.pipeline import weights_apart
 from autoplan.costs.scope import tokens_of
@@ -43,6 +43,9 @@ __all__ = ["BlockTimes", "block_times", "mean_keys", "regather_seconds", "tensor
 
 #: Kernels of backward over those of forward: a product has two gradients, most others one.
 _BACKWARD_KERNELS = 2
+#: How sharply launches and compute blend where they are close: the host is behind at small kernels even where
+#: it is ahead at large ones. Between 2 and 4, runs of small models (benchmarks/accuracy) tell little.
+_PACE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class BlockTimes:
 def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTimes:
     """Return the times of one layer and one microbatch for each candidate [s], arrays of shape [C].
 
-    The sum of its products, attention and what moves bytes, or its launches where those take longer.
+    The sum of its products, attention and what moves bytes, beside its launches.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.machine import ideal, machine_of
@@ -138,9 +141,9 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
 
 
 def _paced(compute: Array, wait: Array, launches: Array) -> tuple[Array, Array]:
-    """Return compute, or its launches where those take longer, and what a wait adds to that."""
-    paced = np.maximum(compute, launches)
-    return paced, np.maximum(compute + wait, launches) - paced
+    """Return compute beside its launches, nearly as long as the longer, and what a wait adds to that."""
+    paced = smooth_maximum(compute, launches, _PACE)
+    return paced, smooth_maximum(compute + wait, launches, _PACE) - paced
 
 
 def _products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:

@@ -34,6 +34,7 @@ __all__ = [
     "attention_seconds",
     "gemm_seconds",
     "product_seconds",
+    "smooth_maximum",
     "stream_seconds",
 ]
 
@@ -54,13 +55,25 @@ class Product(NamedTuple):
     alike: Array | float = 1.0
 
 
-def _blend(compute: Array, memory: Array) -> Array:
-    """Return a smooth maximum, at most 2**(1/4) = 19 % above the larger of the two."""
-    longer: Array = np.maximum(compute, memory)
-    shorter: Array = np.minimum(compute, memory)
+def smooth_maximum(one: Array, other: Array, sharpness: float) -> Array:
+    """Return (a^x + b^x)^(1/x), in the unit of a and b: near the larger, and above it where both are close.
+
+    At most 2^(1/x) times the larger. What takes a on one resource and b on another at the same time takes as
+    long as the slower only where the same one is slower throughout: of parts that differ, the sum of the
+    larger is larger than the larger of the sums.
+
+    >>> some = np.array([3.0, 0.0]), np.array([4.0, 0.0])
+    >>> smooth_maximum(*some, sharpness=2.0).tolist()
+    [5.0, 0.0]
+
+    Leaves out: what the parts are.
+    Source: the p-norm; ``sharpness`` is chosen where it is used.
+    """
+    longer: Array = np.maximum(one, other)
+    shorter: Array = np.minimum(one, other)
     ratio = np.divide(shorter, longer, out=np.zeros_like(longer), where=longer > 0)
-    blended: Array = longer * (1.0 + ratio**_BLEND) ** (1.0 / _BLEND)
-    return blended
+    maximum: Array = longer * (1.0 + ratio**sharpness) ** (1.0 / sharpness)
+    return maximum
 
 
 def _compute_seconds(flops: Array, extents: tuple[Array, ...], rate: Rate) -> Array:
@@ -113,10 +126,10 @@ def product_seconds(
     if isinstance(rate.table, GemmGrid):
         # The table's launch is where memory-bound products start, not an addition to large ones.
         compute = 2.0 * m * n * k / (rate.peak * gemm_efficiency(m, n, k, rate.table))
-        seconds = _blend(compute, touched / bandwidth + rate.launch)
+        seconds = smooth_maximum(compute, touched / bandwidth + rate.launch, _BLEND)
         return np.where(gemm_inside(m, n, k, rate.table), 0.0, seconds) if rate.beyond else seconds
     compute = _compute_seconds(2.0 * m * n * k, (m, n, k), rate)
-    return _blend(compute, touched / bandwidth) + rate.launch
+    return smooth_maximum(compute, touched / bandwidth, _BLEND) + rate.launch
 
 
 def attention_seconds(

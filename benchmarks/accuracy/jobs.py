@@ -21,7 +21,7 @@ from benchmarks.accuracy.runs import Hardware, Run, RunLayout
 from benchmarks.policies import PURE_BF16, with_block, with_memory, with_overlap, with_rules
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
-__all__ = ["job_of", "sequence_parallel", "stage_layers"]
+__all__ = ["job_of", "recomputed_layers", "sequence_parallel", "stage_layers"]
 
 #: The node that a device is usually found in. Another node of the catalogue with the run's number
 #: of devices is taken where there is one.
@@ -57,6 +57,13 @@ _RELEASES: Final = {
     # Its own changes to Megatron-LM, on the code of 2022: arXiv 2205.05198, section 6.
     "Korthikanti et al.": "megatron-lm-2022",
 }
+
+#: Tables whose runs recompute nothing on the last stage, by the start of the source.
+_LAST_STAGE_KEEPS: Final = (
+    # So its repository's simulator of them has it (src/predictor.py @f8dda84): recomputing, those of one
+    # stage would reach 189 TFLOP/s on an A100. Its table of several nodes does recompute, and reaches 154.
+    "VIA-Research/vTrain data/ground_truth_single.csv",
+)
 
 #: What a stack counts as layers before and after them when it splits a pipeline evenly. Left out: nothing.
 _COUNTED: Final = {
@@ -373,6 +380,11 @@ def stage_layers(run: Run, layers: int) -> tuple[int, ...]:
     share, longer = divmod(before + layers + after, stages)
     counted = [share + (stage < longer) for stage in range(stages)]
     return (counted[0] - before, *counted[1:-1], counted[-1] - after)
+
+
+def recomputed_layers(run: Run, stages: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the layers that each of ``stages`` recomputes where ``run`` recomputes whole layers."""
+    return (*stages[:-1], 0) if run.source.startswith(_LAST_STAGE_KEEPS) else stages
 
 
 def sequence_parallel(run: Run) -> bool:

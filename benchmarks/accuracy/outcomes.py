@@ -17,7 +17,7 @@ from autoplan.planning import evaluate
 from autoplan.plans import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
-from benchmarks.accuracy.jobs import job_of, sequence_parallel, stage_layers
+from benchmarks.accuracy.jobs import job_of, recomputed_layers, sequence_parallel, stage_layers
 from benchmarks.accuracy.runs import Run, RunLayout
 from benchmarks.reading import Unreadable, read_entries
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
@@ -217,7 +217,7 @@ def _layout(run: Run, job: Job, recompute: str, microbatch: int, zero: int) -> L
         microbatch=microbatch,
         layers=stages,
         selective=stages if recompute == "selective" else none,
-        full=stages if recompute == "full" else none,
+        full=recomputed_layers(run, stages) if recompute == "full" else none,
         zero=zero,
         vpp=told.vpp,
         sequence_parallel=sequence_parallel(run),
