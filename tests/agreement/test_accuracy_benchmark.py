@@ -128,6 +128,25 @@ def test_what_cannot_be_expressed_is_skipped_with_its_reason(row, changes):
     assert str(outcome.skipped)
 
 
+def test_a_publication_may_say_what_its_rows_do_not(row):
+    """Which release ran, and that the last stage recomputed nothing: by the source, for all of its rows."""
+    here = {"stack": "megatron-lm", "layout__recompute": "full", "layout__zero": 0}
+    table = "VIA-Research/vTrain data/ground_truth_"
+    plain, kept, everywhere, later = (
+        outcome_of(changed(row, source=source, **here), 0)
+        for source in ("somebody", f"{table}single.csv", f"{table}multi.csv", "Korthikanti et al., Table 5")
+    )
+    recomputed = [outcome.plan.layout.full for outcome in (plain, kept, everywhere)]
+    assert recomputed == [plain.plan.layout.layers, (0,), plain.plan.layout.layers]
+    assert jobs.recomputed_layers(kept.run, (12, 12)) == (12, 0)
+    assert [x.job.stack.name for x in (plain, kept, later)] == [
+        "megatron-lm",
+        "megatron-lm",
+        "megatron-lm-2022",
+    ]
+    assert all(outcome.known_stack for outcome in (plain, kept, later))
+
+
 def test_unknown_fields_range_over_their_choices(row):
     """An incomplete row stands at the fastest layout that fits, among all it may have had."""
     known = outcome_of(row, 0)
