@@ -44,7 +44,7 @@ def exposed(job: Job, layout: Layout, order: str):
 
 
 def test_tensors_run_inside_and_pipelines_across_where_activations_are_most_bytes():
-    """Across two boxes of 8 A100 on PCIe, tensors would wait 40 s a step, gradients 28 s, stages 0.6 s."""
+    """Across two boxes of 8 A100 on PCIe, tensors would wait 40 s a step, gradients 27 s, stages 0.6 s."""
     job = on_nodes("llama3-8b", "8x-a100-pcie-80gb", 16, 512, 64, schedule="1f1b")
     fastest = autoplan.plan(job).plans[0].layout
     step, usual = exposed(job, fastest, ORDERS[0])
@@ -54,7 +54,7 @@ def test_tensors_run_inside_and_pipelines_across_where_activations_are_most_byte
     assert (fastest.tp, fastest.pp, fastest.dp, fastest.order) == (2, 2, 4, "tp-cp-dp-pp")
     assert (usual.tp_exposed, usual.pp_exposed) == pytest.approx((0.20, 0.60), abs=0.03)
     assert waits_for_tensors.tp_exposed > 40
-    assert waits_for_data.dp_exposed > 28
+    assert waits_for_data.dp_exposed > 27
     assert step < min(data_across, tensors_across) / 10
 
 

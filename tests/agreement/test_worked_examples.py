@@ -509,7 +509,7 @@ def test_activations_of_a_step_are_what_the_closed_form_says():
 
 
 def test_graphs_free_small_layers_from_the_host():
-    """18 kernels at 5 us pace a tiny layer at 90 us; replayed as a graph it takes what it computes."""
+    """18 kernels at 5 us pace a tiny layer at (C^3 + 90^3)^(1/3) us; replayed as a graph it takes C."""
     layout = parse_layout("tp=8,mbs=1,sp=off", layers=12, devices=8)
     one = Candidates.of([layout])
     by_stack = {}
@@ -517,5 +517,6 @@ def test_graphs_free_small_layers_from_the_host():
         job = job_of("gpt3-125m", software=software, sequence=128, batch=8)
         by_stack[software] = float(block_times(job, one, machine_of(job)).forward[0])
 
-    assert by_stack["megatron-core"] == pytest.approx(18 * 5e-6)
-    assert by_stack["megatron-core-graphs"] < 90e-6
+    computed = by_stack["megatron-core-graphs"]
+    assert by_stack["megatron-core"] == pytest.approx((computed**3 + (18 * 5e-6) ** 3) ** (1 / 3), rel=1e-4)
+    assert computed < 90e-6
