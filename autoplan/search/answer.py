@@ -24,10 +24,10 @@ from autoplan.search.clashes import own_clash
 from autoplan.search.group import Group, priced
 from autoplan.search.infeasible import reasons_of, short_of_memory
 from autoplan.search.listing import recompute_modes
-from autoplan.search.model import solver_parameters, solver_version
 from autoplan.search.pareto import Found, Walk
 from autoplan.search.room import least_memory
 from autoplan.search.scaling import Scale
+from autoplan.search.solver import solver_parameters, solver_version
 from autoplan.search.space import Space, space_of
 
 __all__ = ["THINNING", "Progress", "least_needed", "search"]

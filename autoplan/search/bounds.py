@@ -39,7 +39,6 @@ __all__ = [
     "longest_stage",
     "lowest",
     "most_recompute",
-    "roomy",
 ]
 
 
@@ -116,7 +115,16 @@ def _bound_of(group: Group, seconds: Array, total: Array, bottleneck: Array, tai
 def least_of_stages(group: Group, seconds: Array) -> tuple[Array, Array]:
     """Return the least sum of stage times, and what some stage takes at least, shape [C]."""
     k = group.layers / group.v
-    return _least_sum(seconds, k, group.pp), k_th_stage(seconds, k)
+    slowest = np.where(_held(seconds) >= group.layers, k_th_stage(seconds, k), np.inf)
+    return _least_sum(seconds, k, group.pp), slowest
+
+
+def _held(seconds: Array) -> NDArray[np.int64]:
+    """Return how many layers all stages hold at most whose times are ``seconds``, 0 where one holds none."""
+    finite = np.isfinite(seconds)
+    most = np.where(finite.any(axis=2), seconds.shape[2] - finite[..., ::-1].argmax(axis=2), 0)
+    held: NDArray[np.int64] = np.where(most.all(axis=1), most.sum(axis=1), 0)
+    return held
 
 
 def least_steps(group: Group) -> Array:
@@ -215,18 +223,6 @@ def longest_stage(menu: Schedule, total: float, busy: float) -> float:
     if menu.v > 1 or menu.apart or m <= p + 1:
         return alone
     return min(alone, (busy - 2 * total) / (m - 1 - p))
-
-
-def roomy(group: Group, lower: Bound, most: float) -> NDArray[np.bool_]:
-    """Return which candidates may have stages short enough for a step of ``most`` that hold all layers."""
-    if group.places is not None:
-        return np.ones(len(group.candidates), dtype=bool)
-    sums, busy = lower.stage_sum.tolist(), (most - lower.tail).tolist()
-    longest = np.array([longest_stage(group.schedule(i), sums[i], busy[i]) for i in range(len(sums))])
-    counts = np.arange(1, lower.stage_seconds.shape[2] + 1)
-    held = np.where(lower.stage_seconds <= longest[:, None, None], counts, 0).max(axis=2)
-    enough: NDArray[np.bool_] = held.all(axis=1) & (held.sum(axis=1) >= group.layers)
-    return enough
 
 
 def _stage_seconds(group: Group, limit: Array | float, most: float) -> tuple[Array, NDArray[np.bool_]]:

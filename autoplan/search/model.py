@@ -7,8 +7,8 @@
 
 Minimise the step time, and among equal times the peak memory. The time of a schedule is that of its longest
 path. Rows hold the paths that usually are; where the answer's own longest path is another, a row for it is
-added, with those of layouts like it and the schedule's whole form, a variable for each of its maxima, and the
-question asked again, until the answer takes as long as the rows say.
+added, with those of layouts like it, and the question asked again, until the answer takes as long as the rows
+say. Where these do not do, the schedule's whole form is added, a variable for each of its maxima.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
-from threading import Thread
-from typing import Final, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ortools.sat.python import cp_model
 
@@ -27,34 +25,16 @@ from autoplan.search.group import Schedule
 from autoplan.search.menus import Menu, Option
 from autoplan.search.paths import Passes, Paths
 from autoplan.search.relations import impose
+from autoplan.search.solver import MOST_WORK, fresh_solver, status_of
 
-__all__ = ["Solution", "SolverStoppedError", "solve", "solver_parameters", "solver_version", "step_ticks"]
+__all__ = ["Known", "Solution", "SolverStoppedError", "solve", "step_ticks"]
 
 Expression: TypeAlias = cp_model.LinearExprT
-
-#: Work allowed for one question, in the solver's deterministic unit of about a second.
-_MOST_WORK = 30.0
 
 #: Variables up to which presolve pays; above, it takes as long as the solve (405B on 1,024 devices: 1.9 s
 #: of solving with it, 0.9 s without). Where stages follow place on place it always does (DeepSeek-V3 on 256
 #: devices: 0.3 s a question and not 2.8 s).
 _PRESOLVED = 60
-
-#: One worker, a seed and no clock: the same input gives the same answer on any machine. The signal of
-#: Ctrl-C is left to Python, whose handler the solver would take away. Rows of paths bound the time only all
-#: together, as a linear program sees them: so 405B on 4,096 devices takes 1.3 s a question and not 16 s.
-_PARAMETERS: Final = {
-    "num_workers": 1,
-    "random_seed": 0,
-    "catch_sigint_signal": False,
-    "linearization_level": 2,
-}
-
-#: Seconds between looks at whether the user has stopped a solve.
-_LOOK_SECONDS = 0.05
-
-#: Variables up to which a solve takes milliseconds, so that nobody needs to stop it.
-_QUICK = 400
 
 #: Memory stands below time in the objective: memory ticks are at most 2**16.
 _TIME_WEIGHT = 2**17
@@ -73,6 +53,13 @@ class Solution:
     step_ticks: int
     memory_ticks: int
     bound_ticks: int
+
+
+class Known(NamedTuple):
+    """A layout that is known before the solver is asked: which menu it is of, and its options."""
+
+    candidate: int
+    options: tuple[Option, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +112,19 @@ def solve(
     limit_ticks: int,
     paths: Paths | None = None,
     patience: Patience = ENDLESS,
+    known: Known | None = None,
 ) -> Solution | None:
     """Return the fastest layout among ``menus`` with a step of at most ``ceiling`` ticks.
 
     None when there is none. ``paths`` are those that earlier questions needed, and gets what this one needs.
+    The solver looks at a layout that is ``known`` first: it changes how long an answer takes.
     The result is proven optimal where its bound equals its step; it is not where the allowance of work or
     ``patience`` ran out. Raises SolverStoppedError when that left no layout at all.
     """
     model = _model(menus, layers, ceiling, limit_ticks, paths or Paths())
-    work, best = _MOST_WORK, None
+    if known is not None:
+        _look_first_at(model, known)
+    work, best, rounds = MOST_WORK, None, 0
     while True:
         try:
             answer = _answer(model, work, patience)
@@ -147,14 +138,33 @@ def solve(
         if answer.stopped or answer.objective >= _objective(best):
             return replace(best, bound_ticks=min(best.step_ticks, answer.objective // _TIME_WEIGHT))
         _add_longest_paths(model, answer.solution)
-        # That of zero-bubble has p^2 maxima: its paths one by one are quicker.
-        if not model.chosen[answer.solution.candidate].menu.schedule.apart:
+        rounds += 1
+        if _wants_whole_form(model.chosen[answer.solution.candidate].menu, rounds):
             _add_whole_form(model, answer.solution)
         work -= answer.work
 
 
 def _objective(solution: Solution) -> int:
     return _TIME_WEIGHT * solution.step_ticks + solution.memory_ticks
+
+
+def _look_first_at(model: _Model, known: Known) -> None:
+    """Make the solver's first try a layout that is known, so that it has a bound from the start."""
+    chosen = model.chosen[known.candidate]
+    model.cp.add_hint(chosen.pick, value=True)
+    for row, literals, option in zip(chosen.menu.stages, chosen.hold, known.options, strict=True):
+        if option in row:
+            model.cp.add_hint(literals[row.index(option)], value=True)
+
+
+def _wants_whole_form(menu: Menu, rounds: int) -> bool:
+    """Return whether to write out a schedule after so many answers that take longer than their rows say.
+
+    Where layers are alike, the paths of layouts like the answer nearly always do, with a third of the
+    variables (405B on 4,096 devices: half the work). The form of zero-bubble has p^2 maxima: its paths one
+    by one are quicker.
+    """
+    return not menu.schedule.apart and (menu.placed or rounds > 1)
 
 
 class _Constraints(cp_model.CpModel):
@@ -338,13 +348,10 @@ class _Answer:
 
 
 def _answer(model: _Model, work: float, patience: Patience) -> _Answer | None:
-    solver = cp_model.CpSolver()
-    for name, value in _PARAMETERS.items():
-        setattr(solver.parameters, name, value)
-    solver.parameters.max_deterministic_time = max(work, 0.0)
+    solver = fresh_solver(work)
     placed = any(c.menu.placed for c in model.chosen)
     solver.parameters.cp_model_presolve = placed or len(model.cp.proto.variables) <= _PRESOLVED
-    status = _status(solver, model.cp, patience)
+    status = status_of(solver, model.cp, patience)
     if status == cp_model.UNKNOWN:
         raise SolverStoppedError
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
@@ -353,22 +360,6 @@ def _answer(model: _Model, work: float, patience: Patience) -> _Answer | None:
     solution, objective = _read(model, solver), round(solver.best_objective_bound)
     spent = solver.response_proto.deterministic_time
     return _Answer(solution, objective, spent, stopped=status == cp_model.FEASIBLE)
-
-
-def _status(
-    solver: cp_model.CpSolver, model: cp_model.CpModel, patience: Patience
-) -> cp_model.CpSolverStatus:
-    """Solve; what may take long in a thread, since no signal reaches Python inside the solver."""
-    if patience is ENDLESS or len(model.proto.variables) <= _QUICK:
-        return solver.solve(model)
-    found: list[cp_model.CpSolverStatus] = []
-    thread = Thread(target=lambda: found.append(solver.solve(model)), daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(_LOOK_SECONDS)
-        if patience.over:
-            solver.stop_search()
-    return found[0] if found else cp_model.UNKNOWN
 
 
 def _read(model: _Model, solver: cp_model.CpSolver) -> Solution:
@@ -385,13 +376,3 @@ def _read(model: _Model, solver: cp_model.CpSolver) -> Solution:
         memory_ticks=max(o.memory_ticks for o in options),
         bound_ticks=0,
     )
-
-
-def solver_parameters() -> dict[str, float]:
-    """Return the parameters that every solve is given; ``max_deterministic_time`` is for one question."""
-    return {**_PARAMETERS, "max_deterministic_time": _MOST_WORK}
-
-
-def solver_version() -> str:
-    """Return the solver's name and version."""
-    return f"OR-Tools CP-SAT {version('ortools')}"

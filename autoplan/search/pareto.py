@@ -14,17 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.plans.patience import ENDLESS, Patience
-from autoplan.search.bounds import Bound, bound, least_steps, longest_stage, lowest, roomy
+from autoplan.search.bounds import Bound, bound, least_steps, longest_stage, lowest
 from autoplan.search.fillings import found_at_once, offered
 from autoplan.search.group import Group
 from autoplan.search.menus import Menu, Option, menu_of
 from autoplan.search.model import Solution, SolverStoppedError, solve, step_ticks
+from autoplan.search.narrowing import Live, Narrow, narrowed, tightened
 from autoplan.search.paths import Paths
 from autoplan.search.placed_menus import menu_of_places
 from autoplan.search.scaling import Scale
 from autoplan.search.siblings import Siblings
-from autoplan.search.splits import quick_step, without_slow
-from autoplan.search.tails import with_shorter_tails
 from autoplan.search.uniform import Cases
 
 __all__ = ["Found", "Walk"]
@@ -54,23 +53,6 @@ class Found:
     step_ticks: int
     memory_ticks: int
     bound_ticks: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Live:
-    """A candidate that may hold the fastest layout: its menu under the limit in force.
-
-    ``incumbent_seconds`` is the step of some layout that the menu allows; ``sum_seconds`` and
-    ``tail_seconds`` are the least sum of stage times and the least tail.
-    """
-
-    group: int
-    position: int
-    bound_seconds: float
-    incumbent_seconds: float
-    sum_seconds: float
-    tail_seconds: float
-    menu: Menu
 
 
 class Walk:
@@ -159,28 +141,37 @@ class Walk:
         """
         limit = limit_ticks * self.scale.tick_bytes
         live, best, unseen = self._survivors(limit, known)
-        menus = [tight for c in live if (tight := self._tightened(c, best)) is not None]
-        ceiling = min(self.ceiling, int(best / self.scale.tick_seconds) + 1)
-        menus, ceiling = self._narrowed(menus, ceiling, limit)
-        if not menus:
+        narrow = self._narrow(live, best, limit)
+        if not narrow.live:
             return self._best_known(live, unseen) if self.stopped else None
-        self.solved.update((c.group, c.position) for c in menus)
-        self.solves += 1
-        layers = self.groups[0].layers
+        self.solved.update((c.group, c.position) for c in narrow.live)
         try:
-            solution = solve([c.menu for c in menus], layers, ceiling, limit_ticks, self.paths, self.patience)
+            solution = self._solved(narrow, limit_ticks, self.patience)
         except SolverStoppedError:
             self.stopped = True
             return self._best_known(live, unseen)
         if solution is None:
             return None
         bound = min(solution.bound_ticks, self._floor_ticks(unseen))
-        return _found(menus[solution.candidate], replace(solution, bound_ticks=bound))
+        return _found(narrow.live[solution.candidate], replace(solution, bound_ticks=bound))
+
+    def _narrow(self, live: Sequence[Live], best: float, limit: float) -> Narrow:
+        """Return ``live`` with what a step of ``best`` seconds may have, and a ceiling on the step."""
+        layers, most = self.groups[0].layers, best * (1 + _MARGIN)
+        near = [c for c in live if c.bound_seconds <= most]
+        tight = [each for c in near if (each := tightened(c, layers, most, self.scale)) is not None]
+        ceiling = min(self.ceiling, int(best / self.scale.tick_seconds) + 1)
+        return narrowed(tight, self.groups, self.scale, ceiling, limit)
+
+    def _solved(self, narrow: Narrow, limit_ticks: int, patience: Patience) -> Solution | None:
+        self.solves += 1
+        menus, layers = [c.menu for c in narrow.live], self.groups[0].layers
+        return solve(menus, layers, narrow.ceiling, limit_ticks, self.paths, patience, narrow.known)
 
     def _floor_ticks(self, seconds: float) -> int:
         return int(min(seconds, self.ceiling * self.scale.tick_seconds) / self.scale.tick_seconds)
 
-    def _best_known(self, live: Sequence[_Live], unseen: float) -> Found:
+    def _best_known(self, live: Sequence[Live], unseen: float) -> Found:
         """Return the fastest layout that filling the menus finds; no other is below ``unseen`` seconds."""
         layers = self.groups[0].layers
         known = [(c, options) for c in live if (options := found_at_once(c.menu, layers)) is not None]
@@ -199,57 +190,12 @@ class Walk:
             bound_ticks=min(step, bound),
         )
 
-    def _narrowed(self, live: list[_Live], ceiling: int, limit: float) -> tuple[list[_Live], int]:
-        """Return ``live`` with the options that a step may have, and a ceiling on the step.
-
-        The ceiling is the step of a layout as fast as can be found at once. Options that are slower go, and
-        those that take longer to have a shorter tail come.
-        """
-        layers = self.groups[0].layers
-        for c in live:
-            ceiling = quick_step(c.menu, layers, ceiling)
-        menus = [self._offering_shorter_tails(c, ceiling, limit) for c in live]
-        pairs = zip(live, menus, strict=True)
-        return [replace(c, menu=menu) for c, menu in pairs if menu is not None], ceiling
-
-    def _offering_shorter_tails(self, live: _Live, ceiling: int, limit: float) -> Menu | None:
-        """Return the menu with all options that a step within ``ceiling`` may have; None if there are none.
-
-        The tail of the first stage is part of every step; once all tails are offered, so is the longest of
-        the stages' shortest.
-        """
-        layers, group = self.groups[0].layers, self.groups[live.group]
-        busy = ceiling - live.menu.least_tail(1)
-        menu = without_slow(live.menu, layers, busy)
-        if menu is None:
-            return None
-        menu = with_shorter_tails(menu, group, live.position, limit, busy, self.scale)
-        return without_slow(menu, layers, ceiling - menu.least_tail(len(menu.stages)))
-
-    def _tightened(self, live: _Live, best: float) -> _Live | None:
-        """Return ``live`` without options that cannot be part of a step of ``best``; None if none can."""
-        if live.bound_seconds > best * (1 + _MARGIN):
-            return None
-        longest = longest_stage(
-            live.menu.schedule, live.sum_seconds, best * (1 + _MARGIN) - live.tail_seconds
-        )
-        ticks = int(longest / self.scale.tick_seconds / live.menu.schedule.v) + 3
-        stages = [[o for o in row if o.both_ticks <= ticks] for row in live.menu.stages]
-        layers = self.groups[0].layers
-        most = [max((o.layers for o in row), default=0) for row in stages]
-        needed = [layers - sum(most) + own for own in most]
-        kept = tuple(
-            tuple(o for o in row if o.layers >= least) for row, least in zip(stages, needed, strict=True)
-        )
-        menu = replace(live.menu, stages=kept)
-        return None if menu.empty else replace(live, menu=menu)
-
-    def _survivors(self, limit: float, known: float) -> tuple[list[_Live], float, float]:
+    def _survivors(self, limit: float, known: float) -> tuple[list[Live], float, float]:
         """Return candidates with menus, in order of bounds, until no other bound is below the best.
 
         The best step known follows, and what no other candidate is below; both in seconds.
         """
-        live: list[_Live] = []
+        live: list[Live] = []
         best = min(known, self.ceiling * self.scale.tick_seconds)
         fresh = [np.zeros(len(b), dtype=bool) for b in self.bounds]
         while True:
@@ -276,16 +222,31 @@ class Walk:
             return None
         return group, lowest(stale[group], min(_BATCH, self.groups[group].block_size))
 
-    def _refreshed(self, group: int, index: NDArray[np.int64], limit: float, best: float) -> list[_Live]:
-        """Bound a batch anew and return menus of those that may beat ``best``, least bound first."""
+    def _refreshed(self, group: int, index: NDArray[np.int64], limit: float, best: float) -> list[Live]:
+        """Bound a batch anew and return menus of those that may beat ``best``, least bound first.
+
+        Where no layout is known yet, bounds look a little beyond the least of them, and further where no
+        layout turns up so near: bounds and menus are complete for every step as fast as the best.
+        """
         part = self.groups[group].take(index)
-        fresh = bound(part, limit, best * _OUTLOOK)
-        self.bounds[group][index] = np.maximum(self.bounds[group][index], fresh.lasting_seconds)
+        near = best if part.rules else min(best, float(self.bounds[group][index].min()))
+        while True:
+            near *= _OUTLOOK
+            fresh = bound(part, limit, near)
+            self.bounds[group][index] = np.maximum(self.bounds[group][index], fresh.lasting_seconds)
+            live, now = self._taken_up(group, index, part, fresh, limit, best)
+            if now * (1 + _MARGIN) <= near or not fresh.cut.any():
+                break
         self.siblings[group].tell(index, fresh, self.bounds[group])
-        most = best * (1 + _MARGIN)
-        close = np.flatnonzero((fresh.step_seconds <= most) & roomy(part, fresh, most))
-        live: list[_Live] = []
-        for i in close[np.argsort(fresh.step_seconds[close], kind="stable")]:
+        return live
+
+    def _taken_up(
+        self, group: int, index: NDArray[np.int64], part: Group, fresh: Bound, limit: float, best: float
+    ) -> tuple[list[Live], float]:
+        """Return menus of those of a batch that may beat ``best``, and the best step known then."""
+        live: list[Live] = []
+        close = np.flatnonzero(fresh.step_seconds <= best * (1 + _MARGIN))
+        for i in close[np.argsort(fresh.step_seconds[close], kind="stable")].tolist():
             lower = float(self.bounds[group][index[i]])
             if fresh.step_seconds[i] > best * (1 + _MARGIN):
                 break
@@ -293,16 +254,14 @@ class Walk:
                 # By what was proven of it under the user's own rules, which the fresh bound does not know.
                 continue
             rest = float(fresh.stage_sum[i]), float(fresh.tail[i])
-            place = _Live(group, int(index[i]), lower, np.inf, *rest, Menu((), part.schedule(i)))
-            look = self._by_case if part.by_cases(int(i)) else self._alone
-            found = look(place, part, int(i), fresh, limit, best)
+            place = Live(group, int(index[i]), lower, np.inf, *rest, Menu((), part.schedule(i)))
+            look = self._by_case if part.by_cases(i) else self._alone
+            found = look(place, part, i, fresh, limit, best)
             live.extend(each for each in found if not each.menu.empty)
             best = min([best, *(each.incumbent_seconds for each in found)])
-        return live
+        return live, best
 
-    def _alone(
-        self, place: _Live, part: Group, i: int, lower: Bound, limit: float, best: float
-    ) -> list[_Live]:
+    def _alone(self, place: Live, part: Group, i: int, lower: Bound, limit: float, best: float) -> list[Live]:
         """Return the candidate with its menu and a layout found at once, or asked for where rules matter."""
         if not part.parts(i):
             return [self._greedy(place, self._menu(part, i, limit, best, lower))]
@@ -311,8 +270,8 @@ class Walk:
         return [live]
 
     def _by_case(
-        self, place: _Live, part: Group, i: int, lower: Bound, limit: float, best: float
-    ) -> list[_Live]:
+        self, place: Live, part: Group, i: int, lower: Bound, limit: float, best: float
+    ) -> list[Live]:
         """Return the candidate once for each way to recompute its stages alike that may be the fastest."""
         del lower
         key = place.group, place.position
@@ -324,7 +283,7 @@ class Walk:
                 break
             bounds = (case.step_seconds, np.inf, case.stage_sum, case.tail)
             here, menu_within = (
-                _Live(*key, *bounds, place.menu),
+                Live(*key, *bounds, place.menu),
                 partial(cases.menu, case, self.scale, _MARGIN),
             )
             if cases.across:
@@ -337,15 +296,15 @@ class Walk:
         self._raise_bound(place, float(cases.bounds.min()))
         return found
 
-    def _raise_bound(self, live: _Live, seconds: float) -> None:
+    def _raise_bound(self, live: Live, seconds: float) -> None:
         bounds = self.bounds[live.group]
         bounds[live.position] = max(bounds[live.position], seconds)
 
-    def _greedy(self, place: _Live, menu: Menu) -> _Live:
+    def _greedy(self, place: Live, menu: Menu) -> Live:
         """Return the candidate with ``menu`` and the step of a layout found at once."""
         return replace(place, menu=menu, incumbent_seconds=self._incumbent(menu))
 
-    def _asked(self, place: _Live, menu_within: Callable[[float], Menu], limit: float, best: float) -> _Live:
+    def _asked(self, place: Live, menu_within: Callable[[float], Menu], limit: float, best: float) -> Live:
         """Return a candidate whose stages the user's own rules are about, with its fastest layout.
 
         What is found at once may break the rules, and a bound does not know them: the solver is asked for
@@ -367,18 +326,15 @@ class Walk:
                 return live
         return live
 
-    def _solved_alone(self, live: _Live, limit: float, best: float) -> tuple[_Live, int]:
+    def _solved_alone(self, live: Live, limit: float, best: float) -> tuple[Live, int]:
         """Return ``live`` with its fastest layout, if within ``best``, and the least ticks of all."""
-        ceiling = min(self.ceiling, int(best / self.scale.tick_seconds) + 1)
-        tight = None if live.menu.empty else self._tightened(replace(live, bound_seconds=0.0), best)
-        menus, ceiling = self._narrowed([tight] if tight else [], ceiling, limit)
-        if not menus:
-            return live, ceiling + 1
-        self.solves += 1
-        limit_ticks = round(limit / self.scale.tick_bytes)
-        solution = solve([c.menu for c in menus], self.groups[0].layers, ceiling, limit_ticks, self.paths)
+        here = [] if live.menu.empty else [replace(live, bound_seconds=0.0)]
+        narrow = self._narrow(here, best, limit)
+        if not narrow.live:
+            return live, narrow.ceiling + 1
+        solution = self._solved(narrow, round(limit / self.scale.tick_bytes), ENDLESS)
         if solution is None:
-            return live, ceiling + 1
+            return live, narrow.ceiling + 1
         fastest = solution.step_ticks * self.scale.tick_seconds
         return replace(live, incumbent_seconds=fastest), solution.bound_ticks
 
@@ -388,7 +344,7 @@ class Walk:
         return np.inf if options is None else step_ticks(menu, options) * self.scale.tick_seconds
 
 
-def _found(live: _Live, solution: Solution) -> Found:
+def _found(live: Live, solution: Solution) -> Found:
     return Found(
         group=live.group,
         position=live.position,

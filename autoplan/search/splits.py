@@ -23,7 +23,7 @@ from autoplan.search.menus import Menu, Option
 from autoplan.search.model import step_ticks
 from autoplan.search.paths import steady_rounds
 
-__all__ = ["least_behind", "least_slowest", "quick_step", "without_slow"]
+__all__ = ["least_behind", "least_slowest", "quick_layout", "without_slow"]
 
 #: Layouts that are looked at for a quick one, and by what share of a step each has to be more even.
 _TRIES = 12
@@ -33,19 +33,23 @@ _CLOSER = 1e-6
 _Sums = dict[int, tuple[int, Option]]
 
 
-def quick_step(menu: Menu, layers: int, ceiling: int) -> int:
-    """Return the ticks of a layout of ``menu`` as fast as could be found, or ``ceiling`` if that is less."""
+def quick_layout(menu: Menu, layers: int, ceiling: int) -> tuple[tuple[Option, ...] | None, int]:
+    """Return a layout of ``menu`` as fast as could be found, and its ticks.
+
+    None and ``ceiling`` where none that was found takes as little.
+    """
     if not _applies(menu):
-        return ceiling
-    most = ceiling
+        return None, ceiling
+    most, found = ceiling, None
     for _ in range(_TRIES):
         options = _least_sum(menu, layers, most)
         if options is None:
             break
-        if menu.keeps_rules(options):
-            ceiling = min(ceiling, step_ticks(menu, options))
+        ticks = step_ticks(menu, options) if menu.keeps_rules(options) else ceiling + 1
+        if ticks <= ceiling:
+            ceiling, found = ticks, tuple(options)
         most = _paced(menu, options) - max(1, int(ceiling * _CLOSER))
-    return ceiling
+    return found, ceiling
 
 
 def without_slow(menu: Menu, layers: int, busy: int) -> Menu | None:

@@ -15,7 +15,7 @@ from autoplan.plans import broken_rules
 from autoplan.plans.patience import Patience
 from autoplan.schema.job import RuleSpec
 from autoplan.search import search
-from autoplan.search.model import _status
+from autoplan.search.solver import status_of
 
 JOB = "llama3-8b-8x-a100"
 
@@ -126,7 +126,7 @@ def test_a_solve_is_stopped_from_outside():
     solver.parameters.cp_model_presolve = False
     solver.parameters.catch_sigint_signal = False
 
-    assert _status(solver, model, patience) == cp_model.UNKNOWN
+    assert status_of(solver, model, patience) == cp_model.UNKNOWN
 
 
 def test_the_answer_does_not_depend_on_the_number_of_cores(process):

@@ -29,7 +29,7 @@ from autoplan.schema.layout import ORDERS, SCHEDULES, Layout, even_stages
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
 from autoplan.schema.question import PriceSpec
 from autoplan.search.answer import search
-from autoplan.search.model import _PARAMETERS as PARAMETERS
+from autoplan.search.solver import PARAMETERS
 from autoplan.search.space import space_of
 from tests.by_rules import keeping_rules
 from tests.own_rules import OWN

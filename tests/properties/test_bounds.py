@@ -1,0 +1,66 @@
+"""Bounds of candidates: what they say of memory, and of steps beyond those asked for."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoplan import load_job
+from autoplan.costs.footprint import memory_limit_bytes
+from autoplan.costs.machine import machine_of
+from autoplan.search.bounds import bound
+from autoplan.search.group import priced
+from autoplan.search.listing import recompute_modes
+from autoplan.search.space import space_of
+
+JOBS = ["llama3-8b-8x-a100", "gpt3-6.7b-8x-v100", "llama3-70b-64x-h100"]
+
+
+@cache
+def groups_of(name):
+    """Return a job's memory limit and its candidates with their prices."""
+    job = load_job(name)
+    machine, modes = machine_of(job), recompute_modes(job)
+    parts = [g for c in space_of(job).groups for g in priced(job, c, machine, modes, even=False)]
+    return memory_limit_bytes(job), parts
+
+
+@st.composite
+def asked(draw):
+    """Draw some candidates of one depth, and a memory limit."""
+    limit, groups = groups_of(draw(st.sampled_from(JOBS)))
+    group = draw(st.sampled_from(groups))
+    count = min(24, len(group.candidates))
+    index = draw(st.lists(st.integers(0, len(group.candidates) - 1), min_size=1, max_size=count, unique=True))
+    return group.take(np.array(sorted(index))), limit * draw(st.floats(0.02, 1.0))
+
+
+@settings(max_examples=150, deadline=None)
+@given(asked())
+def test_a_candidate_whose_stages_cannot_hold_all_layers_has_no_step(candidates):
+    """Where memory has room for fewer layers than the model has, the bound is infinite; else it is not."""
+    group, limit = candidates
+    found = bound(group, limit)
+    for step, stages in zip(found.step_seconds, found.stage_seconds, strict=True):
+        most = [max((n + 1 for n, x in enumerate(row) if np.isfinite(x)), default=0) for row in stages]
+        assert np.isfinite(step) == (min(most) > 0 and sum(most) >= group.layers)
+
+
+@settings(max_examples=150, deadline=None)
+@given(asked(), st.floats(0.3, 4.0))
+def test_a_bound_that_looks_less_far_agrees_as_far_as_it_looks(candidates, share):
+    """Steps up to what is asked for have the same bound; of longer ones it says that they are longer."""
+    group, limit = candidates
+    far = bound(group, limit)
+    finite = far.step_seconds[np.isfinite(far.step_seconds)]
+    most = share * float(np.median(finite)) if len(finite) else share
+    near = bound(group, limit, most)
+    within = far.step_seconds <= most
+
+    assert near.step_seconds[within] == pytest.approx(far.step_seconds[within], rel=1e-12)
+    assert (near.step_seconds[~within] > most * (1 - 1e-12)).all()
+    assert (near.lasting_seconds <= far.step_seconds * (1 + 1e-12)).all()
