@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from itertools import accumulate, product
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -122,10 +123,7 @@ def _ways(
 
 
 def _sum(parts: Iterable[X]) -> X:
-    first, *rest = parts
-    for part in rest:
-        first = first + part
-    return first
+    return reduce(operator.add, parts)
 
 
 def _wait(p: int, v: int, s: int) -> int:
@@ -147,7 +145,7 @@ def _fills(times: Sequence[X], both: Sequence[X], v: int, largest: Largest[X]) -
     A stage that fills is paced by the slowest stage before it, or follows the next one. Interleaved chunks
     go round z times (z = 1 or v - 1) through all stages, and the slowest of all paces the others.
     """
-    p, longest = len(times), _running(times, largest)
+    p, longest, once = len(times), _running(times, largest), _sum(times)
     fills: list[X] = []
     for s in reversed(range(p)):
         wait = _wait(p, v, s)
@@ -156,8 +154,7 @@ def _fills(times: Sequence[X], both: Sequence[X], v: int, largest: Largest[X]) -
         for rounds in sorted({1, v - 1}) if v > 1 else ():
             others = wait - alone - rounds * p
             if others >= 0:
-                around = [alone * longest[s], rounds * _sum(times), others * longest[-1]]
-                ways.append(_sum(around))
+                ways.append(alone * longest[s] + rounds * once + others * longest[-1])
         fills.append(both[s] + largest(ways) if ways else both[s])
     return fills[::-1]
 

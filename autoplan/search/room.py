@@ -44,10 +44,34 @@ def fits_somehow(group: Group, limit: float) -> NDArray[np.bool_]:
     share = np.ceil(group.layers / group.v / group.pp) * group.v
     room = _least_at(group, np.broadcast_to(share[:, None], even.shape)).min(axis=1) <= limit
     # Where layers share a checkpoint, more of them may need less.
-    open_ = np.flatnonzero(~fits & (room | (c.checkpoint > 1)))
-    if len(open_):
-        fits[open_] = least_memory(group.take(open_)) <= limit
+    shared = c.checkpoint > 1
+    for open_, all_fit in ((~fits & shared, _least_fits), (~fits & ~shared & room, _most_fit)):
+        if open_.any():
+            fits[open_] = all_fit(group.take(np.flatnonzero(open_)), limit)
     return fits
+
+
+def _least_fits(group: Group, limit: float) -> NDArray[np.bool_]:
+    fits: NDArray[np.bool_] = least_memory(group) <= limit
+    return fits
+
+
+def _most_fit(group: Group, limit: float) -> NDArray[np.bool_]:
+    """Return whether the most layers that each stage has room for are all layers, shape [C].
+
+    More layers never need less, so the most are found by halving.
+    """
+    v = group.v[:, None]
+    chunks = group.layers / v
+    # Each of the others holds a chunk of each virtual stage.
+    most = np.broadcast_to(chunks - (group.pp - 1), (len(v), group.pp))
+    fewest = np.zeros_like(most)
+    while (fewest < most).any():
+        middle = np.ceil((fewest + most) / 2)
+        fit = _least_at(group, middle * v) <= limit
+        fewest, most = np.where(fit, middle, fewest), np.where(fit, most, middle - 1)
+    enough: NDArray[np.bool_] = (fewest.min(axis=1) > 0) & (fewest.sum(axis=1) >= chunks[:, 0])
+    return enough
 
 
 def _places_fit(group: Group, places: Places, limit: float) -> NDArray[np.bool_]:

@@ -14,18 +14,22 @@ from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.costs.machine import machine_of
 from autoplan.search.bounds import bound
 from autoplan.search.group import priced
-from autoplan.search.listing import recompute_modes
+from autoplan.search.room import fits_somehow, least_memory, least_stage_memory
 from autoplan.search.space import space_of
 
-JOBS = ["llama3-8b-8x-a100", "gpt3-6.7b-8x-v100", "llama3-70b-64x-h100"]
+JOBS = ["llama3-8b-8x-a100", "gpt3-6.7b-8x-v100", "llama3-70b-64x-h100", "mixtral-8x7b-8x-h200"]
+MODES = [("none", "selective", "full"), ("none",), ("full",), ("none", "selective")]
 
 
 @cache
-def groups_of(name):
+def groups_of(name, modes=MODES[0]):
     """Return a job's memory limit and its candidates with their prices."""
     job = load_job(name)
-    machine, modes = machine_of(job), recompute_modes(job)
-    parts = [g for c in space_of(job).groups for g in priced(job, c, machine, modes, even=False)]
+    parts = [
+        group
+        for candidates in space_of(job).groups
+        for group in priced(job, candidates, machine_of(job), frozenset(modes), even=False)
+    ]
     return memory_limit_bytes(job), parts
 
 
@@ -64,3 +68,16 @@ def test_a_bound_that_looks_less_far_agrees_as_far_as_it_looks(candidates, share
     assert near.step_seconds[within] == pytest.approx(far.step_seconds[within], rel=1e-12)
     assert (near.step_seconds[~within] > most * (1 - 1e-12)).all()
     assert (near.lasting_seconds <= far.step_seconds * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("modes", MODES, ids="-".join)
+@pytest.mark.parametrize("name", ["llama3-8b-8x-a100", "mixtral-8x7b-8x-h200"])
+def test_what_fits_is_told_without_every_number_of_layers(name, modes):
+    """Halving finds what looking at each number of layers does, since more of them never need less."""
+    limit, groups = groups_of(name, modes)
+    for group in groups:
+        each = least_stage_memory(group)
+        finite = np.where(np.isfinite(each), each, 0.0)
+        assert (np.where(np.isfinite(each), finite, np.inf) >= np.maximum.accumulate(finite, axis=2)).all()
+        for share in (0.03, 0.1, 0.2, 0.4, 0.7, 1.0):
+            assert (fits_somehow(group, share * limit) == (least_memory(group) <= share * limit)).all()
