@@ -50,7 +50,8 @@ __all__ = [
     "memory_predictions",
 ]
 
-_Table: TypeAlias = dict[str, list[list[float]]]
+#: Bytes of a moment by category, of each stage of each candidate.
+_Table: TypeAlias = list[list[list[float]]]
 
 #: What is allocated, by category; ``framework`` comes on top.
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "transient")
@@ -71,7 +72,8 @@ class MomentMemory:
     @property
     def allocated(self) -> float:
         """All of them [byte]."""
-        return float(sum(getattr(self, name) for name in CATEGORIES))
+        held = self.parameters + self.gradients + self.optimizer
+        return held + self.activations + self.logits + self.transient
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,9 @@ def _levels(footprint: Footprint, counts: Counts) -> list[list[_Level]]:
 
 
 def _listed(table: dict[str, Array]) -> _Table:
-    return {name: entries.tolist() for name, entries in table.items()}
+    columns = np.broadcast_arrays(*(table[name] for name in CATEGORIES))
+    entries: _Table = np.stack(columns, axis=-1).tolist()
+    return entries
 
 
 def _of_kind(scope: Scope, job: Job) -> Scope:
@@ -304,7 +308,7 @@ def _stage(
 ) -> StageMemory:
     row, stage = at
     found = tuple(
-        MomentMemory(moment.name, *(table[name][row][stage] for name in CATEGORIES))
+        MomentMemory(moment.name, *table[row][stage])
         for moment, table in zip(moments, tables, strict=True)
         if layers > 1 or moment.phase not in {"next", "second"}
     )

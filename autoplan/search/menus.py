@@ -308,13 +308,10 @@ def _fastest_mix(
     cost = selective * stages.backward_selective + full * stages.backward_full
     # Memory breaks ties only: its share stays below half a tick of time.
     ranked = np.where(valid, cost + 0.5 * scale.tick_seconds * memory / limit, np.inf)
-    best = ranked.argmin(axis=-1)[..., None]
-    chosen = (
-        np.take_along_axis(np.broadcast_to(x, ranked.shape), best, axis=-1)[..., 0]
-        for x in (selective, full, memory, valid)
-    )
-    s, f, used, fits = chosen
-    return s, f, used, fits.astype(bool)
+    best = ranked.argmin(axis=-1)
+    at = (*np.ogrid[: best.shape[0], : best.shape[1]], best)
+    s, f, used, fits = (np.broadcast_to(x, ranked.shape)[at] for x in (selective, full, memory, valid))
+    return s, f, used, fits
 
 
 def _fewest_selective(

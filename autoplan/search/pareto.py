@@ -32,10 +32,11 @@ _BATCH = 24
 #: Limits that are tried for the next plan, and how many of the promising ones are built.
 _PROBES = 48
 _TRIES = 2
-#: Candidates and options within this share of the best layout known are left to the solver: bounds
-#: exclude only what is clearly worse.
-_MARGIN = 0.005
-#: Bounds look this far beyond the best step known: candidates above it wait until the best is there.
+#: Bounds exclude what is above the best step known by this share, which is more than their own rounding. A
+#: layout takes no less than its bound, and no less in ticks than in seconds: so it is beaten in ticks, too.
+_MARGIN = 1e-6
+#: Bounds look this far beyond the best step known: candidates above it wait until the best is there. Where
+#: none is known, beyond the least bound, and as far again and again until a layout is found.
 _OUTLOOK = 2.0
 #: Steps, as shares of a candidate's bound, that are asked for in turn where the user's own rules matter.
 _GUESSES = (1.01, 1.04, 1.15, 1.5, 3.0)
