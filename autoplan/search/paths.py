@@ -7,7 +7,6 @@ A row of the model says that a step takes at least the time of one path. A few p
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -41,31 +40,47 @@ class Paths:
         return path
 
 
-@dataclass(frozen=True, slots=True)
 class _Path:
-    """Ticks of a path for the layout in question, and what it passes."""
+    """Ticks of a path for the layout in question, and what it is made of: parts, each so many times over.
 
-    ticks: int
-    passes: Passes
+    One without parts passes an entry once. What a path passes is counted for the longest alone.
+    """
+
+    __slots__ = ("entry", "parts", "ticks")
+
+    def __init__(self, ticks: int, parts: tuple[tuple[int, _Path], ...], entry: int = -1) -> None:
+        self.ticks = ticks
+        self.parts = parts
+        self.entry = entry
 
     def __add__(self, other: _Path) -> _Path:
         """Return one path after the other."""
-        return _Path(self.ticks + other.ticks, self.passes + other.passes)
+        return _Path(self.ticks + other.ticks, ((1, self), (1, other)))
 
     def __rmul__(self, times: int) -> _Path:
         """Return the path ``times`` over."""
-        return _Path(times * self.ticks, times * self.passes)
+        return _Path(times * self.ticks, ((times, self),))
+
+    def passes(self, entries: int) -> NDArray[np.int64]:
+        """Return how often the path passes each of the entries."""
+        counts: NDArray[np.int64] = np.zeros(entries, dtype=np.int64)
+        left = [(1, self)]
+        while left:
+            times, path = left.pop()
+            left += [(times * often, part) for often, part in path.parts]
+            if not path.parts:
+                counts[path.entry] += times
+        return counts
 
 
 def longest_path(schedule: Schedule, ticks: Sequence[Sequence[int]]) -> Passes:
     """Return the path that takes as long as the schedule does, for these ticks of each part and stage."""
-    parts = len(ticks)
-    legs = np.eye(parts * schedule.p, dtype=np.int64).reshape(parts, schedule.p, parts, schedule.p)
+    p = schedule.p
     paths = [
-        [_Path(time, leg) for time, leg in zip(row, legs[kind], strict=True)]
+        [_Path(time, (), kind * p + stage) for stage, time in enumerate(row)]
         for kind, row in enumerate(ticks)
     ]
-    return schedule.time(paths, _longest).passes
+    return schedule.time(paths, _longest).passes(len(ticks) * p).reshape(len(ticks), p)
 
 
 def _longest(paths: Sequence[_Path]) -> _Path:
