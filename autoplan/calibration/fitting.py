@@ -123,7 +123,9 @@ class Refits:
         kept = np.ones_like(self._model.measured)
         kept[list(rows)] = 0.0
         few = len(rows) < _FEW * len(kept)
-        found = minimise(self._model.problem(self._scatter, kept), start=self._whole, renew=not few)
+        # Where two fits are nearly as good, one that knows much less must not lean on what the whole one chose.
+        start = self._whole if few else None
+        found = minimise(self._model.problem(self._scatter, kept), start=start, renew=not few)
         seconds = self._model.measured[list(rows)] * np.exp(found.residuals[list(rows)])
         return self._model.fit_of(found), tuple(seconds.tolist())
 
