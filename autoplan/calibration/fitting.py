@@ -123,7 +123,7 @@ class Refits:
         kept = np.ones_like(self._model.measured)
         kept[list(rows)] = 0.0
         few = len(rows) < _FEW * len(kept)
-        # Of two fits that are nearly as good, one that knows much less must not take what the whole one chose.
+        # Of two fits that are nearly as good, one that knows much less must not take what the whole one did.
         start = self._whole if few else None
         found = minimise(self._model.problem(self._scatter, kept), start=start, renew=not few)
         seconds = self._model.measured[list(rows)] * np.exp(found.residuals[list(rows)])
