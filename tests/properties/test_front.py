@@ -35,16 +35,16 @@ from tests.by_rules import keeping_rules
 from tests.own_rules import OWN
 from tests.small_jobs import with_zero_bubble
 
-INSTANCES = 160
-OWN_INSTANCES = 60
+INSTANCES = 120
+OWN_INSTANCES = 45
 UNIFORM_INSTANCES = 20
-SPARSE_INSTANCES = 40
+SPARSE_INSTANCES = 30
 OFFLOAD_INSTANCES = 16
-ZERO_BUBBLE_INSTANCES = 40
+ZERO_BUBBLE_INSTANCES = 30
 MOST_LAYOUTS = 60_000
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
-MOVING_INSTANCES = 36
-COPIED_INSTANCES = 32
+MOVING_INSTANCES = 28
+COPIED_INSTANCES = 24
 OFFLOADING = ["analytic", "megatron-core", "fsdp2", "deepspeed"]
 MOVING = ["analytic", "analytic", "deepspeed", "fsdp1", "fsdp2", "megatron-core", "megatron-deepspeed"]
 SPARSE_STACKS = ["analytic", "megatron-core", "fsdp2", "deepspeed"]

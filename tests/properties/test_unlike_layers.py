@@ -32,9 +32,9 @@ from tests.properties.test_front import (
     whole_front,
 )
 
-INSTANCES = 60
+INSTANCES = 45
 PIPELINES = 20
-OWN_INSTANCES = 20
+OWN_INSTANCES = 16
 
 
 def with_unlike_layers(rng: random.Random, job):
