@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -55,6 +56,7 @@ _Table: TypeAlias = list[list[list[float]]]
 
 #: What is allocated, by category; ``framework`` comes on top.
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "transient")
+_bytes_of = attrgetter(*CATEGORIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,7 @@ class MomentMemory:
     @property
     def allocated(self) -> float:
         """All of them [byte]."""
-        held = self.parameters + self.gradients + self.optimizer
-        return held + self.activations + self.logits + self.transient
+        return float(sum(_bytes_of(self)))
 
 
 @dataclass(frozen=True, slots=True)
