@@ -23,29 +23,28 @@ import numpy as np
 from autoplan.costs.activations import dropout_masks, sequence_split
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.beside import Flow, beside_seconds
-from autoplan.costs.collectives import collective_seconds
 from autoplan.costs.context import attention_steps, context_times, step_kernel_seconds
 from autoplan.costs.elementwise import DROPOUT_TRIPS, stream_times
 from autoplan.costs.experts import exchange_seconds, expert_kernels, expert_products
 from autoplan.costs.latent import head_widths, latent_products
 from autoplan.costs.machine import Machine
-from autoplan.costs.mesh import tensor_group
 from autoplan.costs.operations import Product, gemm_seconds, smooth_maximum, stream_seconds
 from autoplan.costs.parameters import expert_share
 from autoplan.costs.pipeline import weights_apart
 from autoplan.costs.scope import tokens_of
-from autoplan.costs.traffic import OPERATIONS, Calls, tensor_calls
+from autoplan.costs.tensor import regather_seconds, tensor_exposed, tensor_seconds
+from autoplan.costs.traffic import Calls, tensor_calls
 from autoplan.costs.weights import weights_of
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["BlockTimes", "block_times", "mean_keys", "regather_seconds", "tensor_seconds"]
+__all__ = ["BlockTimes", "block_times", "mean_keys"]
 
 #: Kernels of backward over those of forward: a product has two gradients, most others one.
 _BACKWARD_KERNELS = 2
 #: How sharply launches and compute blend where they are close: the host is behind at small kernels even where
 #: it is ahead at large ones. Between 2 and 4, runs of small models (benchmarks/accuracy) tell little.
-_PACE = 3.0
+_PACE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,9 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     stream, stream_backward = stream_times(job, tokens, candidates, machine)
     # The host launches kernels one by one; a device that is faster waits for it.
     launches = (job.stack.block.kernels + expert_kernels(job, candidates)) * machine.host_launch
-    forward, waits = _paced(forward_gemm + attention.forward + stream, attention.wait_forward, launches)
+    first = forward_gemm + attention.forward + stream
+    forward, waits = _paced(first, attention.wait_forward, launches)
+    again = first - _not_repeated(job, tokens, candidates, machine)
     accumulated = _accumulation_seconds(job, candidates, machine)
     computed = backward_gemm + attention.backward + stream_backward + accumulated
     backward, waits_backward = _paced(computed, attention.wait_backward, _BACKWARD_KERNELS * launches)
@@ -119,18 +120,18 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
         # The products of experts are no plain ones: they are done again, and their rows sent again.
         stream = stream + _together(expert_products(job, tokens, candidates), machine)
     calls = tensor_calls(job, candidates)
-    again = regather_seconds(job, candidates, machine, calls.backward)
+    regathered = regather_seconds(job, candidates, machine, calls.backward)
     return BlockTimes(
         forward=forward,
         backward=backward,
         # A host that is too slow for one half of backward is too slow for the other.
         weight=(weight_gemm + accumulated) / computed * backward,
         selective=attention.forward if core else stream,
-        full=forward,
-        tensor_forward=tensor_seconds(job, candidates, machine, calls.forward),
-        tensor_backward=_tensor_backward(job, candidates, machine, calls.backward) + again,
-        tensor_weight=again,
-        tensor_full=tensor_seconds(job, candidates, machine, calls.again),
+        full=smooth_maximum(again, launches, _PACE),
+        tensor_forward=tensor_exposed(job, candidates, machine, calls.forward, forward_gemm),
+        tensor_backward=_tensor_backward(job, candidates, machine, calls.backward, input_gemm) + regathered,
+        tensor_weight=regathered,
+        tensor_full=tensor_exposed(job, candidates, machine, calls.again, forward_gemm),
         context_forward=waits,
         context_backward=waits_backward,
         context_selective=attention.wait_forward * core,
@@ -146,29 +147,47 @@ def _paced(compute: Array, wait: Array, launches: Array) -> tuple[Array, Array]:
     return paced, smooth_maximum(compute + wait, launches, _PACE) - paced
 
 
+def _not_repeated(job: Job, tokens: Array, candidates: Candidates, machine: Machine) -> Array:
+    """Return what full recompute leaves out of a layer's forward [s]: its last product, where it stops early.
+
+    Recomputation is over with the last tensor that backward asks for, the input of the last product; where
+    experts come last, they are all done again.
+    """
+    if not job.stack.block.checkpoint_stops_early:
+        return np.zeros(1)
+    return _together(_dense_products(job, tokens, candidates)[1:], machine)
+
+
 def _products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
     """The products of a layer's forward: attention's, the dense MLP's, the experts'."""
     model, t = job.model, candidates.tp.astype(np.float64)
-    dense = 1.0 - expert_share(model)
     h = np.asarray(float(model.hidden_size))
-    f = model.ffn_size / t
-    up = 2 * f if model.gated else f
     attention = [_packed_product(model, tokens, t), Product(tokens, h, model.heads * model.head_dim / t)]
     if model.mla is not None:
         attention = latent_products(model, tokens, t, sequence_split(candidates))
-    mlp = [Product(tokens, up, h, dense), Product(tokens, h, f, dense)] if dense else []
-    return [*attention, *mlp, *expert_products(job, tokens, candidates)]
+    dense = _dense_products(job, tokens, candidates)
+    return [*attention, *dense, *expert_products(job, tokens, candidates)]
 
 
-def _tensor_backward(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:
+def _dense_products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
+    """The products of the dense MLP, up (with gate) and down; a share of them where some layers have experts."""
+    model, dense = job.model, 1.0 - expert_share(job.model)
+    h, f = np.asarray(float(model.hidden_size)), model.ffn_size / candidates.tp.astype(np.float64)
+    up = 2 * f if model.gated else f
+    return [Product(tokens, up, h, dense), Product(tokens, h, f, dense)] if dense else []
+
+
+def _tensor_backward(
+    job: Job, candidates: Candidates, machine: Machine, calls: Calls, products: Array
+) -> Array:
     """Return what is exposed of the collectives of backward [s], shape [C].
 
     Where the stack does so, the gradient of a column-split product's input is reduced while the gradient of
     its weight is computed; not where that is done apart.
     """
     apart = weights_apart(candidates) > 0
-    if not machine.overlap.tensor_backward or job.adapters or apart.all():
-        return tensor_seconds(job, candidates, machine, calls)
+    if machine.overlap.tensor or not machine.overlap.tensor_backward or job.adapters or apart.all():
+        return tensor_exposed(job, candidates, machine, calls, products)
     none = np.zeros(len(candidates))
     gathers = replace(calls, reduce_scatter=none, all_reduce=none)
     reduces = replace(calls, all_gather=none, regathers=none)
@@ -316,61 +335,3 @@ def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> _Att
     backward = stream_seconds((3.0 + dropped) * machine.element_bytes * scores, machine, calls=2)
     none = np.zeros(len(candidates))
     return _Attention(first + second + forward, 2 * (first + second) + backward, none, none)
-
-
-def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:
-    """Return the exposed time of tensor-parallel collectives over [T, h], shape [C] [s].
-
-    The sum over operations of calls times the time of one on e T h bytes; what is gathered again for a
-    weight gradient runs beside the product before it.
-
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.machine import Links, machine_of
-    >>> from autoplan.schema.layout import parse_layout
-    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> links = Links(8, 7 * 2.0**23, 7 * 2.0**23, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 8 MiB/s
-    >>> forward = tensor_calls(job, one).forward  # two gathers and two scatters of 7/8 x 64 MiB
-    >>> tensor_seconds(job, one, replace(machine_of(job), links=links), forward).tolist()
-    [4.0]
-
-    Leaves out: the slowdown of that product.
-    Source: Megatron-LM, megatron/core/tensor_parallel/layers.py, for what runs beside a product.
-    """
-    if machine.overlap.everything:
-        return np.zeros(len(candidates))
-    size = machine.element_bytes * job.model.hidden_size * tokens_of(job, candidates)
-    group, links = tensor_group(candidates), machine.links
-    seconds = np.zeros(len(candidates))
-    for operation in OPERATIONS:
-        count = getattr(calls, operation)
-        if count.any():
-            seconds = seconds + count * collective_seconds(operation, size, group, links)
-    return seconds
-
-
-def regather_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:
-    """Return what weight gradients that are done apart wait for their inputs, shape [C] [s]; else 0.
-
-    Regathers times the time of one on e T h bytes: there is no input gradient's product to gather beside.
-
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.machine import Links, machine_of
-    >>> from autoplan.schema.layout import parse_layout
-    >>> job = load_job("llama3-8b-8x-a100")
-    >>> both = [f"tp=4,pp=2,schedule={name}" for name in ("1f1b", "zero-bubble")]
-    >>> some = Candidates.of([parse_layout(x, layers=32, devices=8) for x in both])
-    >>> links = Links(8, 3 * 2.0**24, 3 * 2.0**24, False, 0.0, 1.0, 0.0, 0.0, ())  # 3 x 16 MiB/s
-    >>> backward = tensor_calls(job, some).backward  # two gathers of 3/4 x 64 MiB
-    >>> regather_seconds(job, some, replace(machine_of(job), links=links), backward).tolist()
-    [0.0, 2.0]
-
-    Leaves out: gathering for one weight gradient while another is computed.
-    Source: sail-sg/zero-bubble-pipeline-parallelism, megatron/core/zbpp_utils.py, WeightGradStore.pop.
-    """
-    apart, none = weights_apart(candidates), np.zeros(len(candidates))
-    if not apart.any():
-        return none
-    gathers = Calls(all_gather=calls.regathers, reduce_scatter=none, all_reduce=none, regathers=none)
-    return apart * tensor_seconds(job, candidates, machine, gathers)

@@ -66,6 +66,7 @@ class Overlap:
 
     gradient_reduce: bool
     parameter_gather: bool
+    tensor: bool
     tensor_backward: bool
     pipeline: bool
     host_copies: bool
@@ -207,6 +208,7 @@ def _overlap(stack: StackSpec) -> Overlap:
     return Overlap(
         gradient_reduce=policy.gradient_reduce,
         parameter_gather=policy.parameter_gather,
+        tensor=policy.tensor,
         tensor_backward=policy.tensor_backward,
         pipeline=policy.pipeline,
         host_copies=stack.activation_offload is not None and stack.activation_offload.overlapped,
@@ -257,6 +259,7 @@ def ideal(machine: Machine, job: Job) -> Machine:
         overlap=Overlap(
             gradient_reduce=True,
             parameter_gather=True,
+            tensor=True,
             tensor_backward=True,
             pipeline=True,
             host_copies=True,
@@ -280,6 +283,7 @@ def serial(machine: Machine) -> Machine:
     alone = Overlap(
         gradient_reduce=False,
         parameter_gather=False,
+        tensor=False,
         tensor_backward=False,
         pipeline=False,
         host_copies=False,

@@ -17,7 +17,7 @@ import numpy as np
 from autoplan.costs.activations import saved_bytes_per_token
 from autoplan.costs.arrays import Array, Candidates, column
 from autoplan.costs.beside import Flow, beside_seconds, flow_of
-from autoplan.costs.block import BlockTimes, block_times, regather_seconds, tensor_seconds
+from autoplan.costs.block import BlockTimes, block_times
 from autoplan.costs.collectives import collective_seconds, point_to_point_seconds
 from autoplan.costs.experts import exchange_groups
 from autoplan.costs.footprint import Footprint, footprint_of
@@ -30,16 +30,12 @@ from autoplan.costs.pipeline import weights_apart
 from autoplan.costs.scope import scope_of, tokens_of
 from autoplan.costs.stage import Stages
 from autoplan.costs.stage_context import Ranks, StageContext, scattered
+from autoplan.costs.tensor import regather_seconds, tensor_seconds
 from autoplan.costs.traffic import Calls, loss_bytes, tensor_calls
 from autoplan.costs.weights import padded_vocabulary
 from autoplan.schema.job import Job
 
 __all__ = ["boundary_seconds", "price_stages"]
-
-#: Bytes moved by the loss for each logit: forward writes bf16, reads it, writes fp32, reads and writes
-#: the softmax in fp32; backward reads that, writes the gradient in fp32 and in bf16.
-_LOSS_FORWARD_BYTES = 2 + 2 + 4 + 4 + 4
-_LOSS_BACKWARD_BYTES = 4 + 4 + 4 + 2
 
 
 def price_stages(
@@ -279,11 +275,12 @@ def _head_seconds(context: StageContext) -> _Outside:
     t = c.tp.astype(np.float64)
     h, v = float(job.model.hidden_size), padded_vocabulary(job, t) / t
     wide = np.asarray(h)
-    columns = v if job.stack.block.vocabulary_parallel_loss else v * t
+    block = job.stack.block
+    logits = context.tokens * (v if block.vocabulary_parallel_loss else v * t)
     forward = gemm_seconds(context.tokens, v, wide, machine)
-    forward += stream_seconds(_LOSS_FORWARD_BYTES * context.tokens * columns, machine, calls=4)
+    forward += stream_seconds(block.loss_forward_traffic * logits, machine, calls=4)
     backward = gemm_seconds(context.tokens, wide, v, machine)
     weight = gemm_seconds(wide, v, context.tokens, machine)
     backward += weight
-    backward += stream_seconds(_LOSS_BACKWARD_BYTES * context.tokens * columns, machine, calls=3)
+    backward += stream_seconds(block.loss_backward_traffic * logits, machine, calls=3)
     return _Outside(column(forward), column(backward), column(weight))

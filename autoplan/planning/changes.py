@@ -15,7 +15,13 @@ from autoplan.schema.stack import BlockPolicy, StackSpec
 __all__ = ["KINDS", "Change", "Kind"]
 
 #: Bytes of a logit of a loss that is one kernel: 16-bit logits, and beside them what it works on.
-_FUSED_LOSS: Final = {"logits_bytes": 2, "logits_forward_bytes": 4, "logits_backward_bytes": 4}
+_FUSED_LOSS: Final = {
+    "logits_bytes": 2,
+    "logits_forward_bytes": 4,
+    "logits_backward_bytes": 4,
+    "loss_forward_traffic": 2,
+    "loss_backward_traffic": 4,
+}
 
 _TENSOR_FACTORS: Final = (2, 4)
 _CONTEXT_FACTORS: Final = (2, 4)

@@ -147,6 +147,8 @@ class BlockPolicy(Frozen):
     logits_backward_bytes: int = Field(
         ge=2, le=24, description="alive at once in the loss's backward, a logit"
     )
+    loss_forward_traffic: int = Field(ge=0, le=96, description="moved by the loss's forward, a logit")
+    loss_backward_traffic: int = Field(ge=0, le=96, description="moved by the loss's backward, a logit")
     vocabulary_parallel_loss: bool = Field(description="the loss works on each rank's share of logits")
     elementwise_traffic: SourcedFactor = Field(
         description="memory traffic of norms and activations over that of fused kernels"
@@ -176,6 +178,10 @@ class OverlapPolicy(Frozen):
     )
     messages: int = Field(
         default=1, ge=1, le=64, description="collectives in which a layer is gathered or reduced"
+    )
+    tensor: bool = Field(
+        default=False,
+        description="split sequences are gathered and scattered a part at a time beside the products",
     )
     tensor_backward: bool = Field(
         default=False,
@@ -310,6 +316,9 @@ class PrecisionPolicy(Frozen):
         default=None, ge=0, le=8, description="see memory.gradient_copy_bytes"
     )
     master_bytes: int | None = Field(default=None, ge=0, le=8, description="see memory.master_bytes")
+    accumulation_traffic: int | None = Field(
+        default=None, ge=0, le=64, description="see memory.accumulation_traffic"
+    )
     reduced_bytes: int | None = Field(default=None, ge=1, le=4, description="see overlap.gradient_bytes")
 
     def memory_changes(self) -> dict[str, int]:

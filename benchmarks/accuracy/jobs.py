@@ -52,16 +52,33 @@ _STACKS: Final = {
     "other: hf trainer + deepspeed": "deepspeed",
 }
 
+#: What a stack that another's cost model prices hides behind compute.
+_HIDES: Final = {
+    # Its actors send what is ready while they compute: Yuan et al. 2021, arXiv:2110.15032, section 4.
+    "other: oneflow gpt 0.3.5": {"gradient_reduce": True, "pipeline": True},
+}
+
+#: Tables of PyTorch before 2.1, whose checkpoints recompute a whole layer (pytorch/pytorch#96866).
+_REPEATS_ALL: Final = (
+    # Added in May 2023, for torch 1.13; the tables of other devices are of October (README.md @b2a43a147).
+    "mosaicml/llm-foundry scripts/train/benchmarking/README.md A100 40GB",
+)
+
+#: Publications whose runs carry in their names whether tensor parallelism is asynchronous.
+_ASYNCHRONOUS: Final = "pytorch/torchtitan"
+
 #: What a publication ran where its rows' stack had several releases, by the start of the source.
 _RELEASES: Final = {
     # Its own changes to Megatron-LM, on the code of 2022: arXiv 2205.05198, section 6.
     "Korthikanti et al.": "megatron-lm-2022",
 }
 
-#: Tables whose runs recompute nothing on the last stage, by the start of the source.
-_LAST_STAGE_KEEPS: Final = (
-    # So its repository's simulator of them has it (src/predictor.py @f8dda84): recomputing, those of one
-    # stage would reach 189 TFLOP/s on an A100. Its table of several nodes does recompute, and reaches 154.
+#: Tables whose runs recompute nothing, whatever their labels say, by the start of the source.
+_RECOMPUTES_NOTHING: Final = (
+    # The label is the simulator's flag, not the runs'. Recomputing, those of one stage would reach 189 TFLOP/s
+    # on an A100; and a layer takes as long in a pipeline's first stage as where there is one stage, which
+    # Megatron-LM's choice between all layers and none excludes unless it is none. Its table of several nodes
+    # does recompute, and reaches 154.
     "VIA-Research/vTrain data/ground_truth_single.csv",
 )
 
@@ -288,9 +305,13 @@ def _usual_node(gpu: str, devices: int) -> NodeSpec:
 def _stack(run: Run) -> StackSpec:
     layout = run.layout
     compiled = f"{run.stack}-compile"
-    if layout.compile and compiled in entry_names("stack"):
-        return _permitted(_adapted(stack(compiled), layout), layout)
-    return _permitted(_adapted(_priced_as(run), layout), layout)
+    known = layout.compile and compiled in entry_names("stack")
+    found = _adapted(stack(compiled) if known else _priced_as(run), layout)
+    if run.source.startswith(_ASYNCHRONOUS) and "async" in run.id:
+        found = with_overlap(found, tensor=True)
+    if run.source.startswith(_REPEATS_ALL):
+        found = with_block(found, checkpoint_stops_early=False)
+    return _permitted(with_overlap(found, **_HIDES.get(run.stack, {})), layout)
 
 
 def _priced_as(run: Run) -> StackSpec:
@@ -346,6 +367,7 @@ def _overlap(told: str | None) -> dict[str, bool]:
     flags = {
         "--overlap-grad-reduce": "gradient_reduce",
         "--overlap-param-gather": "parameter_gather",
+        "--tp-comm-overlap": "tensor",
     }
     return {field: True for flag, field in flags.items() if flag in told}
 
@@ -384,7 +406,7 @@ def stage_layers(run: Run, layers: int) -> tuple[int, ...]:
 
 def recomputed_layers(run: Run, stages: tuple[int, ...]) -> tuple[int, ...]:
     """Return the layers that each of ``stages`` recomputes where ``run`` recomputes whole layers."""
-    return (*stages[:-1], 0) if run.source.startswith(_LAST_STAGE_KEEPS) else stages
+    return (0,) * len(stages) if run.source.startswith(_RECOMPUTES_NOTHING) else stages
 
 
 def sequence_parallel(run: Run) -> bool:

@@ -1,0 +1,100 @@
+"""Time of what the ranks of the tensor axis send each other.
+
+Notation (this file only)::
+
+    T  tokens of a microbatch    [1]
+    h  hidden size               [1]
+    e  bytes of an element       [byte]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from autoplan.costs.arrays import Array, Candidates
+from autoplan.costs.beside import Flow, beside_seconds
+from autoplan.costs.collectives import collective_seconds
+from autoplan.costs.machine import Machine
+from autoplan.costs.mesh import tensor_group
+from autoplan.costs.pipeline import weights_apart
+from autoplan.costs.scope import tokens_of
+from autoplan.costs.traffic import OPERATIONS, Calls
+from autoplan.schema.job import Job
+
+__all__ = ["regather_seconds", "tensor_exposed", "tensor_seconds"]
+
+
+def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:
+    """Return the exposed time of tensor-parallel collectives over [T, h], shape [C] [s].
+
+    The sum over operations of calls times the time of one on e T h bytes; what is gathered again for a
+    weight gradient runs beside the product before it.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.machine import Links, machine_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> links = Links(8, 7 * 2.0**23, 7 * 2.0**23, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 8 MiB/s
+    >>> forward = tensor_calls(job, one).forward  # two gathers and two scatters of 7/8 x 64 MiB
+    >>> tensor_seconds(job, one, replace(machine_of(job), links=links), forward).tolist()
+    [4.0]
+
+    Leaves out: the slowdown of that product.
+    Source: Megatron-LM, megatron/core/tensor_parallel/layers.py, for what runs beside a product.
+    """
+    if machine.overlap.everything:
+        return np.zeros(len(candidates))
+    size = machine.element_bytes * job.model.hidden_size * tokens_of(job, candidates)
+    group, links = tensor_group(candidates), machine.links
+    seconds = np.zeros(len(candidates))
+    for operation in OPERATIONS:
+        count = getattr(calls, operation)
+        if count.any():
+            seconds = seconds + count * collective_seconds(operation, size, group, links)
+    return seconds
+
+
+def regather_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:
+    """Return what weight gradients that are done apart wait for their inputs, shape [C] [s]; else 0.
+
+    Regathers times the time of one on e T h bytes: there is no input gradient's product to gather beside.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.machine import Links, machine_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> both = [f"tp=4,pp=2,schedule={name}" for name in ("1f1b", "zero-bubble")]
+    >>> some = Candidates.of([parse_layout(x, layers=32, devices=8) for x in both])
+    >>> links = Links(8, 3 * 2.0**24, 3 * 2.0**24, False, 0.0, 1.0, 0.0, 0.0, ())  # 3 x 16 MiB/s
+    >>> backward = tensor_calls(job, some).backward  # two gathers of 3/4 x 64 MiB
+    >>> regather_seconds(job, some, replace(machine_of(job), links=links), backward).tolist()
+    [0.0, 2.0]
+
+    Leaves out: gathering for one weight gradient while another is computed.
+    Source: sail-sg/zero-bubble-pipeline-parallelism, megatron/core/zbpp_utils.py, WeightGradStore.pop.
+    """
+    apart, none = weights_apart(candidates), np.zeros(len(candidates))
+    if not apart.any():
+        return none
+    gathers = Calls(all_gather=calls.regathers, reduce_scatter=none, all_reduce=none, regathers=none)
+    return apart * tensor_seconds(job, candidates, machine, gathers)
+
+
+def tensor_exposed(
+    job: Job, candidates: Candidates, machine: Machine, calls: Calls, products: Array
+) -> Array:
+    """Return what is exposed of the collectives of a pass whose products take ``products`` [s], shape [C].
+
+    Where the stack does so, a product begins with the part of its input that is there, and sends each part
+    of its output on: of split sequences, what the products do not hide is left.
+    """
+    if not machine.overlap.tensor:
+        return tensor_seconds(job, candidates, machine, calls)
+    none = np.zeros(len(candidates))
+    whole = tensor_seconds(job, candidates, machine, replace(calls, all_gather=none, reduce_scatter=none))
+    parts = tensor_seconds(job, candidates, machine, replace(calls, all_reduce=none))
+    return whole + beside_seconds(products, Flow(parts, parts), machine) - products
