@@ -170,7 +170,7 @@ def _products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
 
 
 def _dense_products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
-    """The products of the dense MLP, up (with gate) and down; a share of them where some layers have experts."""
+    """The products of the dense MLP, up (with gate) and down: of the share of layers that have one."""
     model, dense = job.model, 1.0 - expert_share(job.model)
     h, f = np.asarray(float(model.hidden_size)), model.ffn_size / candidates.tp.astype(np.float64)
     up = 2 * f if model.gated else f
@@ -320,7 +320,8 @@ def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> _Att
     """Two batched products over all s^2 scores, and the scores' trips through memory between them.
 
     The products write and read scores themselves. Between them a fused kernel masks, scales and takes the
-    softmax: it reads and writes them, backward it reads two and writes one. Dropout has trips of its own.
+    softmax: it reads and writes them, backward it reads two and writes one; three kernels do so one after the
+    other, of which backward has two. Dropout has trips of its own.
     """
     model, s = job.model, job.workload.sequence_length
     matrices = candidates.microbatch * np.maximum(1.0, model.heads / candidates.tp)
@@ -331,7 +332,8 @@ def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> _Att
     first = gemm_seconds(matrices * length, length, wide, machine)
     second = gemm_seconds(matrices * length, narrow, length, machine)
     dropped = DROPOUT_TRIPS * dropout_masks(job)
-    forward = stream_seconds((2.0 + dropped) * machine.element_bytes * scores, machine, calls=2)
-    backward = stream_seconds((3.0 + dropped) * machine.element_bytes * scores, machine, calls=2)
+    trips, back = (2.0, 3.0) if job.stack.block.fused_softmax else (6.0, 5.0)
+    forward = stream_seconds((trips + dropped) * machine.element_bytes * scores, machine, calls=2)
+    backward = stream_seconds((back + dropped) * machine.element_bytes * scores, machine, calls=2)
     none = np.zeros(len(candidates))
     return _Attention(first + second + forward, 2 * (first + second) + backward, none, none)

@@ -116,6 +116,9 @@ class BlockPolicy(Frozen):
     fused_activation: bool = Field(description="one kernel for the gated activation (6f, not 8f bytes)")
     fused_norms: bool = Field(default=True, description="one kernel for an RMSNorm, forward and backward")
     fused_rotation: bool = Field(default=True, description="one kernel for the rotation of queries and keys")
+    fused_softmax: bool = Field(
+        default=True, description="one kernel masks scores in memory and takes their softmax"
+    )
     fused_casts: bool = Field(
         default=False, description="under fp8 the kernel before a product writes its 8-bit input"
     )

@@ -10,15 +10,13 @@ import re
 from functools import cache
 from typing import Any, Final, cast
 
-from autoplan.catalog import entry_names, kernels_for, load_entry, stack
-from autoplan.errors import CatalogError
+from autoplan.catalog import entry_names, kernels_for, load_entry
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import Cluster, Job, Precision, RoutingSpec, Workload
 from autoplan.schema.layout import even_stages
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, SlidingWindow
-from autoplan.schema.stack import StackSpec
-from benchmarks.accuracy.runs import Hardware, Run, RunLayout
-from benchmarks.policies import PURE_BF16, with_block, with_memory, with_overlap, with_rules
+from benchmarks.accuracy.runs import Hardware, Run
+from benchmarks.accuracy.stacks import stack_of
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
 __all__ = ["job_of", "recomputed_layers", "sequence_parallel", "stage_layers"]
@@ -44,38 +42,9 @@ _PLACES: Final = {"JZ cluster": "jean-zay-a100"}
 #: Devices whose fast fabric joins a rack: runs count the devices of a tray as their node.
 _RACKS: Final = {"gb200-186gb": "gb200-nvl72", "gb300-288gb": "gb300-nvl72"}
 
-#: Whose cost model prices a stack that has none of its own. Left out: itself, else analytic.
-_STACKS: Final = {
-    "megatron-like": "megatron-flash",  # Hagemann et al. 2023: Megatron with flash attention
-    "other: oneflow gpt 0.3.5": "megatron-lm",  # a port of Megatron-LM's GPT of its day
-    "other: hf trainer ddp": "ddp",
-    "other: hf trainer + deepspeed": "deepspeed",
-}
-
-#: What a stack that another's cost model prices hides behind compute.
-_HIDES: Final = {
-    # Its actors send what is ready while they compute: Yuan et al. 2021, arXiv:2110.15032, section 4.
-    "other: oneflow gpt 0.3.5": {"gradient_reduce": True, "pipeline": True},
-}
-
-#: Tables of PyTorch before 2.1, whose checkpoints recompute a whole layer (pytorch/pytorch#96866).
-_REPEATS_ALL: Final = (
-    # Added in May 2023, for torch 1.13; the tables of other devices are of October (README.md @b2a43a147).
-    "mosaicml/llm-foundry scripts/train/benchmarking/README.md A100 40GB",
-)
-
-#: Publications whose runs carry in their names whether tensor parallelism is asynchronous.
-_ASYNCHRONOUS: Final = "pytorch/torchtitan"
-
-#: What a publication ran where its rows' stack had several releases, by the start of the source.
-_RELEASES: Final = {
-    # Its own changes to Megatron-LM, on the code of 2022: arXiv 2205.05198, section 6.
-    "Korthikanti et al.": "megatron-lm-2022",
-}
-
 #: Tables whose runs recompute nothing, whatever their labels say, by the start of the source.
 _RECOMPUTES_NOTHING: Final = (
-    # The label is the simulator's flag, not the runs'. Recomputing, those of one stage would reach 189 TFLOP/s
+    # The label is the simulator's flag, not the runs'. Recomputing, runs of one stage would reach 189 TFLOP/s
     # on an A100; and a layer takes as long in a pipeline's first stage as where there is one stage, which
     # Megatron-LM's choice between all layers and none excludes unless it is none. Its table of several nodes
     # does recompute, and reaches 154.
@@ -142,7 +111,7 @@ def job_of(run: Run) -> Job:
         name="run",
         model=model,
         cluster=cluster,
-        stack=_stack(run),
+        stack=stack_of(run),
         kernels=kernels_for(cluster.device.name),
         workload=Workload(sequence_length=length, global_batch_size=batch),
         precision=_PRECISIONS[run.layout.precision],
@@ -300,97 +269,6 @@ def _usual_node(gpu: str, devices: int) -> NodeSpec:
     exact = [n for n in ordered if _entry_node(n).devices == devices]
     node = _entry_node((exact or ordered)[0])
     return node.model_copy(update={"devices": devices})
-
-
-def _stack(run: Run) -> StackSpec:
-    layout = run.layout
-    compiled = f"{run.stack}-compile"
-    known = layout.compile and compiled in entry_names("stack")
-    found = _adapted(stack(compiled) if known else _priced_as(run), layout)
-    if run.source.startswith(_ASYNCHRONOUS) and "async" in run.id:
-        found = with_overlap(found, tensor=True)
-    if run.source.startswith(_REPEATS_ALL):
-        found = with_block(found, checkpoint_stops_early=False)
-    return _permitted(with_overlap(found, **_HIDES.get(run.stack, {})), layout)
-
-
-def _priced_as(run: Run) -> StackSpec:
-    """Return the cost model that prices the stack of ``run``."""
-    released = next((name for start, name in _RELEASES.items() if run.source.startswith(start)), None)
-    try:
-        return stack(released or _STACKS.get(run.stack, run.stack))
-    except CatalogError:
-        return stack("analytic")
-
-
-def _adapted(found: StackSpec, layout: RunLayout) -> StackSpec:
-    """Return the stack with the kernels, number formats and overlap that the row tells."""
-    attention = _attention(layout.kernel)
-    # A row says whether attention is fused; which generation of kernels that is, the stack knows.
-    if attention is not None and (attention == "eager") != (found.block.attention == "eager"):
-        found = with_block(found, attention=attention)
-    if "RMS kernel" in (layout.kernel or ""):
-        found = with_block(found, norm_copy_bytes=0, fused_norms=True)
-    if layout.compile:
-        fused = ("fused_norms", "fused_rotation", "fused_activation", "fused_casts")
-        found = with_block(found, **dict.fromkeys(fused, True))
-    if layout.precision == "bf16-pure":
-        found = with_overlap(with_memory(found, **PURE_BF16), gradient_bytes=2)
-    if layout.precision == "bf16-fp32-gather":
-        found = with_memory(found, gathered_bytes=4)
-    overlap = _overlap(layout.overlap)
-    return with_overlap(found, **overlap) if overlap else found
-
-
-def _attention(kernel: str | None) -> str | None:
-    """Return what a row's kernel says of attention, None where it says nothing.
-
-    >>> _attention("unfused + fused softmax"), _attention("TE fused/flash"), _attention(None)
-    ('eager', 'flash', None)
-    """
-    if kernel is None:
-        return None
-    if kernel.startswith(("unfused", "eager")):
-        return "eager"
-    return "flash" if "flash" in kernel.lower() else None
-
-
-def _overlap(told: str | None) -> dict[str, bool]:
-    """Return the overlap switches that a row tells.
-
-    >>> _overlap("none (no flags)"), _overlap("--overlap-grad-reduce")
-    ({'gradient_reduce': False, 'parameter_gather': False}, {'gradient_reduce': True})
-    """
-    told = told or ""
-    if told.startswith(("none", "off")) or "not overlapped" in told:
-        return {"gradient_reduce": False, "parameter_gather": False}
-    flags = {
-        "--overlap-grad-reduce": "gradient_reduce",
-        "--overlap-param-gather": "parameter_gather",
-        "--tp-comm-overlap": "tensor",
-    }
-    return {field: True for flag, field in flags.items() if flag in told}
-
-
-def _permitted(found: StackSpec, layout: RunLayout) -> StackSpec:
-    """Return the stack with this layout among its rules: the run ran, so the stack could.
-
-    A row of an analytic stand-in, or ZeRO-3 in a stack that the search would not offer it for, is
-    then priced rather than refused. Rules of the model and the batch stay.
-    """
-    rules = found.rules
-    told = () if layout.zero is None else (int(layout.zero),)
-    zeros = tuple(sorted({*rules.zero_stages, *told}))
-    return with_rules(
-        found,
-        zero_stages=zeros,
-        zero_stages_with_pipeline=tuple(sorted({*rules.zero_stages_with_pipeline, *told})),
-        tensor_parallel=True,
-        pipeline_parallel=True,
-        sequence_parallel=True,
-        schedules=("1f1b", "gpipe", "interleaved"),
-        uneven_stages=True,
-    )
 
 
 def stage_layers(run: Run, layers: int) -> tuple[int, ...]:

@@ -1,0 +1,154 @@
+"""From a measured run to the stack that prices it.
+
+What has to be assumed about the software of a run is in the tables of this file, one place each; none of
+them names a single run.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from autoplan.catalog import entry_names, stack
+from autoplan.errors import CatalogError
+from autoplan.schema.stack import StackSpec
+from benchmarks.accuracy.runs import Run, RunLayout
+from benchmarks.policies import PURE_BF16, with_block, with_memory, with_overlap, with_rules
+
+__all__ = ["stack_of"]
+
+#: Whose cost model prices a stack that has none of its own. Left out: itself, else analytic.
+_STACKS: Final = {
+    "megatron-like": "megatron-flash",  # Hagemann et al. 2023: Megatron with flash attention
+    "other: oneflow gpt 0.3.5": "megatron-lm",  # a port of Megatron-LM's GPT of its day
+    "other: hf trainer ddp": "ddp",
+    "other: hf trainer + deepspeed": "deepspeed",
+}
+
+#: What a stack that another's cost model prices hides behind compute.
+_HIDES: Final = {
+    # Its actors send what is ready while they compute: Yuan et al. 2021, arXiv:2110.15032, section 4.
+    "other: oneflow gpt 0.3.5": {"gradient_reduce": True, "pipeline": True},
+}
+
+#: Kernels that a stack without a file of its own is known to have, or not.
+_KERNELS: Final = {
+    # Apex's RMSNorm, flash_attn's rotation, gradients of its loss in place: internlm/model @fa7337b.
+    "internevo": {
+        "fused_norms": True,
+        "fused_rotation": True,
+        "loss_forward_traffic": 2,
+        "loss_backward_traffic": 4,
+    },
+    # use_fused_rope; use_fused_rms_norm is off: llm/llama/pretrain-llama2_7b-tp2sd4_stage2.json @1392867.
+    "other: paddlenlp trainer": {"fused_rotation": True},
+}
+
+#: Tables of PyTorch before 2.1, whose checkpoints recompute a whole layer (pytorch/pytorch#96866).
+_REPEATS_ALL: Final = (
+    # Added in May 2023, for torch 1.13; the tables of other devices are of October (README.md @b2a43a147).
+    "mosaicml/llm-foundry scripts/train/benchmarking/README.md A100 40GB",
+)
+
+#: Publications whose runs carry in their names whether tensor parallelism is asynchronous.
+_ASYNCHRONOUS: Final = "pytorch/torchtitan"
+
+#: What a publication ran where its rows' stack had several releases, by the start of the source.
+_RELEASES: Final = {
+    # Its own changes to Megatron-LM, on the code of 2022: arXiv 2205.05198, section 6.
+    "Korthikanti et al.": "megatron-lm-2022",
+}
+
+
+def stack_of(run: Run) -> StackSpec:
+    """Return the stack that prices ``run``, with what is known of the run's own."""
+    layout = run.layout
+    compiled = f"{run.stack}-compile"
+    known = layout.compile and compiled in entry_names("stack")
+    found = _adapted(stack(compiled) if known else _priced_as(run), layout)
+    if run.source.startswith(_ASYNCHRONOUS) and "async" in run.id:
+        found = with_overlap(found, tensor=True)
+    found = with_block(found, **_KERNELS.get(run.stack, {}))
+    if run.source.startswith(_REPEATS_ALL):
+        found = with_block(found, checkpoint_stops_early=False)
+    return _permitted(with_overlap(found, **_HIDES.get(run.stack, {})), layout)
+
+
+def _priced_as(run: Run) -> StackSpec:
+    """Return the cost model that prices the stack of ``run``."""
+    released = next((name for start, name in _RELEASES.items() if run.source.startswith(start)), None)
+    try:
+        return stack(released or _STACKS.get(run.stack, run.stack))
+    except CatalogError:
+        return stack("analytic")
+
+
+def _adapted(found: StackSpec, layout: RunLayout) -> StackSpec:
+    """Return the stack with the kernels, number formats and overlap that the row tells."""
+    attention = _attention(layout.kernel)
+    # A row says whether attention is fused; which generation of kernels that is, the stack knows.
+    if attention is not None and (attention == "eager") != (found.block.attention == "eager"):
+        found = with_block(found, attention=attention)
+    if attention == "eager" and "fused softmax" not in (layout.kernel or ""):
+        found = with_block(found, fused_softmax=False)
+    if "RMS kernel" in (layout.kernel or ""):
+        found = with_block(found, norm_copy_bytes=0, fused_norms=True)
+    if layout.compile:
+        fused = ("fused_norms", "fused_rotation", "fused_activation", "fused_casts")
+        found = with_block(found, **dict.fromkeys(fused, True))
+    if layout.precision == "bf16-pure":
+        found = with_overlap(with_memory(found, **PURE_BF16), gradient_bytes=2)
+    if layout.precision == "bf16-fp32-gather":
+        found = with_memory(found, gathered_bytes=4)
+    overlap = _overlap(layout.overlap)
+    return with_overlap(found, **overlap) if overlap else found
+
+
+def _attention(kernel: str | None) -> str | None:
+    """Return what a row's kernel says of attention, None where it says nothing.
+
+    >>> _attention("unfused + fused softmax"), _attention("TE fused/flash"), _attention(None)
+    ('eager', 'flash', None)
+    """
+    if kernel is None:
+        return None
+    if kernel.startswith(("unfused", "eager")):
+        return "eager"
+    return "flash" if "flash" in kernel.lower() else None
+
+
+def _overlap(told: str | None) -> dict[str, bool]:
+    """Return the overlap switches that a row tells.
+
+    >>> _overlap("none (no flags)"), _overlap("--overlap-grad-reduce")
+    ({'gradient_reduce': False, 'parameter_gather': False}, {'gradient_reduce': True})
+    """
+    told = told or ""
+    if told.startswith(("none", "off")) or "not overlapped" in told:
+        return {"gradient_reduce": False, "parameter_gather": False}
+    flags = {
+        "--overlap-grad-reduce": "gradient_reduce",
+        "--overlap-param-gather": "parameter_gather",
+        "--tp-comm-overlap": "tensor",
+    }
+    return {field: True for flag, field in flags.items() if flag in told}
+
+
+def _permitted(found: StackSpec, layout: RunLayout) -> StackSpec:
+    """Return the stack with this layout among its rules: the run ran, so the stack could.
+
+    A row of an analytic stand-in, or ZeRO-3 in a stack that the search would not offer it for, is
+    then priced rather than refused. Rules of the model and the batch stay.
+    """
+    rules = found.rules
+    told = () if layout.zero is None else (int(layout.zero),)
+    zeros = tuple(sorted({*rules.zero_stages, *told}))
+    return with_rules(
+        found,
+        zero_stages=zeros,
+        zero_stages_with_pipeline=tuple(sorted({*rules.zero_stages_with_pipeline, *told})),
+        tensor_parallel=True,
+        pipeline_parallel=True,
+        sequence_parallel=True,
+        schedules=("1f1b", "gpipe", "interleaved"),
+        uneven_stages=True,
+    )
