@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from autoplan.costs.tables import AttentionGrid, GemmGrid, attention_grid, gemm_grid
 from autoplan.errors import UnsupportedError
 from autoplan.schema.costmodel import CollectiveTable, KernelSpec
+from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.job import Cluster, Job, Precision
 from autoplan.schema.stack import OverlapPolicy, StackSpec
 
@@ -122,7 +123,7 @@ def machine_of(job: Job) -> Machine:
     share = block.attention_share.value * older
     return Machine(
         peak_flops=peak,
-        gemm=_gemm_rate(kernels, peak),
+        gemm=_gemm_rate(kernels, peak, job.cluster.device),
         attention_forward=_attention_rate(kernels, wide * share, backward=False),
         attention_backward=_attention_rate(kernels, wide * share, backward=True),
         stream_bandwidth=job.cluster.device.memory.bandwidth.value * stream.bandwidth_share.value,
@@ -142,14 +143,25 @@ def _copy_share(stack: StackSpec) -> float:
     return 1.0 if stack.activation_offload is None else stack.activation_offload.link_share.value
 
 
-def _gemm_rate(kernels: KernelSpec, peak: float) -> Rate:
+def _gemm_rate(kernels: KernelSpec, peak: float, device: DeviceSpec) -> Rate:
     """Return the rate of matrix products: from the measured table where there is one."""
     curve, table = kernels.gemm, kernels.gemm_table
-    sustained = peak * curve.sustained_share.value
+    sustained = peak * curve.sustained_share.value * _clock_share(kernels, device)
     if table is not None:
         return Rate(sustained, (), table.launch, gemm_grid(table, half_inner=curve.half_k.value))
     halves = (curve.half_m.value, curve.half_n.value, curve.half_k.value)
     return Rate(sustained * curve.ceiling.value, halves, curve.launch.value)
+
+
+def _clock_share(kernels: KernelSpec, device: DeviceSpec) -> float:
+    """Return a device's clock under load over that of the devices whose training was timed [1], at most 1.
+
+    Switching takes power as f V^2, and the voltage V grows with the clock f: f is as the cube root of the
+    power limit (Weste and Harris, CMOS VLSI Design, section 5.1).
+    """
+    if kernels.gemm.power is None or device.power is None:
+        return 1.0
+    return min(1.0, (device.power.value / kernels.gemm.power.value) ** (1 / 3))
 
 
 def _attention_rate(kernels: KernelSpec, peak: float, *, backward: bool) -> Rate:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from autoplan.schema.base import Frozen, Sourced, SourcedSeconds, SourcedShare
+from autoplan.schema.base import Frozen, Sourced, SourcedSeconds, SourcedShare, SourcedWatts
 from autoplan.schema.hardware import sourced_numbers
 from autoplan.schema.tables import AttentionTable, GemmTable
 
@@ -50,6 +50,9 @@ class GemmCurve(Frozen):
     ceiling: SourcedShare = Field(description="share of peak that large products reach")
     sustained_share: SourcedShare = Field(
         description="clock of hours of training over that of a short sweep, where power limits it"
+    )
+    power: SourcedWatts | None = Field(
+        default=None, description="power limit of the devices that clock so; others at f^3 of theirs"
     )
     half_m: SourcedSize = Field(description="rows at which the rate falls to half of the ceiling")
     half_n: SourcedSize = Field(description="columns at which the rate falls to half of the ceiling")
