@@ -42,8 +42,11 @@ __all__ = ["BlockTimes", "block_times", "mean_keys"]
 
 #: Kernels of backward over those of forward: a product has two gradients, most others one.
 _BACKWARD_KERNELS = 2
-#: How sharply launches and compute blend where they are close: the host is behind at small kernels even where
-#: it is ahead at large ones. Between 2 and 4, runs of small models (benchmarks/accuracy) tell little.
+#: Time that a collective takes the host over that of a kernel: beside its launch it marks places in streams
+#: and waits for them. A guess; runs of small models (benchmarks/accuracy) tell 4 from none, not from 8.
+_COLLECTIVE_KERNELS = 4
+#: How sharply launches and compute blend where they are close: the host is behind at small kernels even
+#: where it is ahead at large ones. Runs of small models (benchmarks/accuracy) are fitted as well by 1.7.
 _PACE = 2.0
 
 
@@ -107,19 +110,22 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     attention = _attention(job, candidates, machine)
     stream, stream_backward = stream_times(job, tokens, candidates, machine)
     # The host launches kernels one by one; a device that is faster waits for it.
-    launches = (job.stack.block.kernels + expert_kernels(job, candidates)) * machine.host_launch
+    calls = tensor_calls(job, candidates)
+    kernels = job.stack.block.kernels + expert_kernels(job, candidates)
+    launches = (kernels + _COLLECTIVE_KERNELS * calls.forward.number) * machine.host_launch
+    collectives_back = _COLLECTIVE_KERNELS * calls.backward.number
+    launches_back = (_BACKWARD_KERNELS * kernels + collectives_back) * machine.host_launch
     first = forward_gemm + attention.forward + stream
     forward, waits = _paced(first, attention.wait_forward, launches)
     again = first - _not_repeated(job, tokens, candidates, machine)
     accumulated = _accumulation_seconds(job, candidates, machine)
     computed = backward_gemm + attention.backward + stream_backward + accumulated
-    backward, waits_backward = _paced(computed, attention.wait_backward, _BACKWARD_KERNELS * launches)
+    backward, waits_backward = _paced(computed, attention.wait_backward, launches_back)
     core = job.stack.block.selective == "attention"
     exchange = exchange_seconds(job, candidates, machine)
     if not core:
         # The products of experts are no plain ones: they are done again, and their rows sent again.
         stream = stream + _together(expert_products(job, tokens, candidates), machine)
-    calls = tensor_calls(job, candidates)
     regathered = regather_seconds(job, candidates, machine, calls.backward)
     return BlockTimes(
         forward=forward,

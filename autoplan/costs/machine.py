@@ -161,7 +161,7 @@ def _clock_share(kernels: KernelSpec, device: DeviceSpec) -> float:
     """
     if kernels.gemm.power is None or device.power is None:
         return 1.0
-    return min(1.0, (device.power.value / kernels.gemm.power.value) ** (1 / 3))
+    return float(min(1.0, (device.power.value / kernels.gemm.power.value) ** (1 / 3)))
 
 
 def _attention_rate(kernels: KernelSpec, peak: float, *, backward: bool) -> Rate:

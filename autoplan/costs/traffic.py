@@ -65,6 +65,12 @@ class Calls:
         plain = np.where(tensor & (candidates.sequence_parallel == 0), 1.0, 0.0)
         return Calls(gathers * split, scatters * split, reduces * plain, again * split)
 
+    @property
+    def number(self) -> Array:
+        """All of them [1]."""
+        number: Array = self.all_gather + self.reduce_scatter + self.all_reduce + self.regathers
+        return number
+
 
 @dataclass(frozen=True, slots=True)
 class TensorCalls:

@@ -24,12 +24,6 @@ _STACKS: Final = {
     "other: hf trainer + deepspeed": "deepspeed",
 }
 
-#: What a stack that another's cost model prices hides behind compute.
-_HIDES: Final = {
-    # Its actors send what is ready while they compute: Yuan et al. 2021, arXiv:2110.15032, section 4.
-    "other: oneflow gpt 0.3.5": {"gradient_reduce": True, "pipeline": True},
-}
-
 #: Kernels that a stack without a file of its own is known to have, or not.
 _KERNELS: Final = {
     # Apex's RMSNorm, flash_attn's rotation, gradients of its loss in place: internlm/model @fa7337b.
@@ -70,7 +64,7 @@ def stack_of(run: Run) -> StackSpec:
     found = with_block(found, **_KERNELS.get(run.stack, {}))
     if run.source.startswith(_REPEATS_ALL):
         found = with_block(found, checkpoint_stops_early=False)
-    return _permitted(with_overlap(found, **_HIDES.get(run.stack, {})), layout)
+    return _permitted(found, layout)
 
 
 def _priced_as(run: Run) -> StackSpec:
