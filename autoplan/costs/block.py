@@ -47,7 +47,7 @@ _BACKWARD_KERNELS = 2
 _COLLECTIVE_KERNELS = 4
 #: How sharply launches and compute blend where they are close: the host is behind at small kernels even
 #: where it is ahead at large ones. Runs of small models (benchmarks/accuracy) are fitted as well by 1.7.
-_PACE = 2.0
+_PACE = 1.75
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,8 @@ _REPEATS_ALL: Final = (
     "mosaicml/llm-foundry scripts/train/benchmarking/README.md A100 40GB",
 )
 
-#: Publications whose runs carry in their names whether tensor parallelism is asynchronous.
-_ASYNCHRONOUS: Final = "pytorch/torchtitan"
+#: Publications whose runs say in their names that tensor parallelism is asynchronous, and what prices these.
+_ASYNCHRONOUS: Final = ("pytorch/torchtitan", "async", "fsdp2-async-tp")
 
 #: What a publication ran where its rows' stack had several releases, by the start of the source.
 _RELEASES: Final = {
@@ -55,21 +55,21 @@ _RELEASES: Final = {
 
 def stack_of(run: Run) -> StackSpec:
     """Return the stack that prices ``run``, with what is known of the run's own."""
-    layout = run.layout
-    compiled = f"{run.stack}-compile"
-    known = layout.compile and compiled in entry_names("stack")
-    found = _adapted(stack(compiled) if known else _priced_as(run), layout)
-    if run.source.startswith(_ASYNCHRONOUS) and "async" in run.id:
-        found = with_overlap(found, tensor=True)
-    found = with_block(found, **_KERNELS.get(run.stack, {}))
+    found = with_block(_adapted(_priced_as(run), run.layout), **_KERNELS.get(run.stack, {}))
     if run.source.startswith(_REPEATS_ALL):
         found = with_block(found, checkpoint_stops_early=False)
-    return _permitted(found, layout)
+    return _permitted(found, run.layout)
 
 
 def _priced_as(run: Run) -> StackSpec:
     """Return the cost model that prices the stack of ``run``."""
     released = next((name for start, name in _RELEASES.items() if run.source.startswith(start)), None)
+    publication, word, asynchronous = _ASYNCHRONOUS
+    if run.source.startswith(publication) and word in run.id:
+        return stack(asynchronous)
+    compiled = f"{run.stack}-compile"
+    if run.layout.compile and compiled in entry_names("stack"):
+        return stack(compiled)
     try:
         return stack(released or _STACKS.get(run.stack, run.stack))
     except CatalogError:
