@@ -35,6 +35,7 @@ def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.machine import Links, machine_of
+    >>> from autoplan.costs.traffic import tensor_calls
     >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> links = Links(8, 7 * 2.0**23, 7 * 2.0**23, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 8 MiB/s
@@ -65,6 +66,7 @@ def regather_seconds(job: Job, candidates: Candidates, machine: Machine, calls: 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.machine import Links, machine_of
+    >>> from autoplan.costs.traffic import tensor_calls
     >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
     >>> both = [f"tp=4,pp=2,schedule={name}" for name in ("1f1b", "zero-bubble")]
@@ -90,7 +92,24 @@ def tensor_exposed(
     """Return what is exposed of the collectives of a pass whose products take ``products`` [s], shape [C].
 
     Where the stack does so, a product begins with the part of its input that is there, and sends each part
-    of its output on: of split sequences, what the products do not hide is left.
+    of its output on: of split sequences, what the products do not hide is left, at least what they feel.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.machine import Links, machine_of
+    >>> from autoplan.costs.traffic import tensor_calls
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> links = Links(8, 7 * 2.0**23, 7 * 2.0**23, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 8 MiB/s
+    >>> machine = replace(machine_of(job), links=links)
+    >>> overlap = replace(machine.overlap, tensor=True, interference=0.25)
+    >>> forward, beside = tensor_calls(job, one).forward, replace(machine, overlap=overlap)
+    >>> [tensor_exposed(job, one, beside, forward, np.array([x])).tolist() for x in (3.0, 8.0)]  # of 4 s
+    [[1.0], [1.0]]
+
+    Leaves out: the first part of a gather and the last of a scatter, which have nothing beside them.
+    Source: pytorch/pytorch, torch/_inductor/fx_passes/micro_pipeline_tp.py; Wang et al. 2023 (ASPLOS),
+    doi:10.1145/3567955.3567959.
     """
     if not machine.overlap.tensor:
         return tensor_seconds(job, candidates, machine, calls)

@@ -129,7 +129,7 @@ def test_what_cannot_be_expressed_is_skipped_with_its_reason(row, changes):
 
 
 def test_a_publication_may_say_what_its_rows_do_not(row):
-    """Which release ran, and that the last stage recomputed nothing: by the source, for all of its rows."""
+    """Which release ran, and that nothing was recomputed: by the source, for all of its rows."""
     here = {"stack": "megatron-lm", "layout__recompute": "full", "layout__zero": 0}
     table = "VIA-Research/vTrain data/ground_truth_"
     plain, kept, everywhere, later = (
@@ -138,13 +138,35 @@ def test_a_publication_may_say_what_its_rows_do_not(row):
     )
     recomputed = [outcome.plan.layout.full for outcome in (plain, kept, everywhere)]
     assert recomputed == [plain.plan.layout.layers, (0,), plain.plan.layout.layers]
-    assert jobs.recomputed_layers(kept.run, (12, 12)) == (12, 0)
+    assert jobs.recomputed_layers(kept.run, (12, 12)) == (0, 0)
     assert [x.job.stack.name for x in (plain, kept, later)] == [
         "megatron-lm",
         "megatron-lm",
         "megatron-lm-2022",
     ]
     assert all(outcome.known_stack for outcome in (plain, kept, later))
+
+
+def test_kernels_of_a_run_are_those_of_its_software(row):
+    """By its kernel, its name, its publication and its stack: what the row's own columns leave open."""
+    llm_foundry = "mosaicml/llm-foundry scripts/train/benchmarking/README.md"
+
+    def priced(**changes):
+        return outcome_of(changed(row, **changes), 0).job.stack
+
+    older, newer = (priced(stack="fsdp1", source=f"{llm_foundry} {x}") for x in ("A100 40GB", "H100 80GB"))
+    titan = {"stack": "fsdp2", "source": "pytorch/torchtitan", "layout__compile": True}
+    names = [priced(**titan, id=name).name for name in ("x-asynctp", "x-vanilla")]
+    fused, apart = (
+        priced(stack="megatron-lm", layout__kernel=x).block for x in ("unfused + fused softmax", "unfused")
+    )
+
+    assert (older.block.checkpoint_stops_early, newer.block.checkpoint_stops_early) == (False, True)
+    assert names == ["fsdp2-async-tp", "fsdp2-compile"]
+    assert (fused.attention, fused.fused_softmax) == ("eager", True)
+    assert (apart.attention, apart.fused_softmax) == ("eager", False)
+    assert priced(stack="internevo").block.fused_norms
+    assert not priced(stack="somebody's").block.fused_norms
 
 
 def test_unknown_fields_range_over_their_choices(row):

@@ -31,12 +31,22 @@ def test_a_smooth_maximum_is_near_the_larger_and_no_steeper(one, other, more, sh
 
 
 @pytest.mark.parametrize("behind", [0.0, 0.1, 1.0, 10.0])
-def test_a_layer_takes_the_third_root_of_the_cubes_of_compute_and_launches(behind):
-    """A host that takes ``behind`` times as long as the device: (1 + x^3)^(1/3) of the device's time."""
+def test_a_layer_takes_a_mean_of_powers_of_compute_and_launches(behind):
+    """A host that takes ``behind`` times a device's time: (1 + x^1.75)^(1/1.75) of it."""
     job = load_job("llama3-8b-8x-a100")
-    one = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
+    one = Candidates.of([parse_layout("tp=1", layers=32, devices=8)])
     machine = machine_of(job)
     device = block_times(job, one, replace(machine, host_launch=0.0)).forward[0]
     launch = behind * device / job.stack.block.kernels
     forward = block_times(job, one, replace(machine, host_launch=launch)).forward[0]
-    assert forward == pytest.approx(device * (1 + behind**3) ** (1 / 3))
+    assert forward == pytest.approx(device * (1 + behind**1.75) ** (1 / 1.75))
+
+
+@pytest.mark.parametrize(("layout", "collectives"), [("tp=1", 0), ("tp=2,sp=off", 2), ("tp=2,sp=on", 4)])
+def test_a_collective_takes_the_host_as_long_as_four_kernels(layout, collectives):
+    """A host that takes a second a kernel: two all-reduces forward, or two gathers and two scatters."""
+    job = load_job("llama3-8b-8x-a100")
+    one = Candidates.of([parse_layout(layout, layers=32, devices=8)])
+    slow = replace(machine_of(job), host_launch=1.0)
+    kernels = job.stack.block.kernels + 4 * collectives
+    assert block_times(job, one, slow).forward[0] == pytest.approx(kernels, rel=1e-3)

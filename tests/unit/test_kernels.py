@@ -1,0 +1,109 @@
+"""What kernels do, by hand: recompute that stops early, the loss, softmax, clocks, parts beside products."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoplan.catalog import load_job
+from autoplan.costs.arrays import Candidates
+from autoplan.costs.block import block_times
+from autoplan.costs.machine import ideal, machine_of
+from autoplan.costs.step import price_stages
+from autoplan.costs.tensor import tensor_exposed, tensor_seconds
+from autoplan.costs.traffic import tensor_calls
+from autoplan.schema.layout import parse_layout
+from benchmarks.policies import with_block
+
+JOB = load_job("llama3-8b-8x-a100")
+#: Of Llama 3 8B: hidden and inner size of a layer, tokens of a microbatch.
+HIDDEN, INNER, TOKENS = 4096, 14336, 8192
+#: Its 128,256 tokens, padded to a multiple of 128 for each of four ranks.
+VOCABULARY = 251 * 4 * 128
+
+
+def one(layout):
+    """Return ``layout`` of 8 devices as candidates."""
+    return Candidates.of([parse_layout(layout, layers=32, devices=8)])
+
+
+def with_policy(**changes):
+    """Return the job with ``changes`` to its stack's block."""
+    return replace(JOB, stack=with_block(JOB.stack, **changes))
+
+
+@pytest.mark.parametrize("tp", [1, 8])
+def test_recompute_that_stops_early_leaves_out_the_last_product(tp):
+    """At the speed of light a layer's forward less 2 T f h / t FLOP of its down projection."""
+    whole, early = (with_policy(checkpoint_stops_early=x) for x in (False, True))
+    machine = ideal(machine_of(JOB), JOB)
+    forward, full = (
+        block_times(whole, one(f"tp={tp}"), machine),
+        block_times(early, one(f"tp={tp}"), machine),
+    )
+    assert forward.full[0] == forward.forward[0] == full.forward[0]
+    last = 2 * TOKENS * INNER * HIDDEN / tp
+    assert (forward.full[0] - full.full[0]) * machine.peak_flops == pytest.approx(last, rel=1e-9)
+
+
+def test_experts_that_come_last_are_all_done_again():
+    """A layer without a dense MLP has no last product to leave out."""
+    job = load_job("mixtral-8x7b-8x-h200")
+    early = replace(job, stack=with_block(job.stack, checkpoint_stops_early=True))
+    some = Candidates.of([parse_layout("ep=8", layers=job.model.layers, devices=8)])
+    times = block_times(early, some, machine_of(early))
+    assert times.full[0] == times.forward[0]
+
+
+@pytest.mark.parametrize("field", ["loss_forward_traffic", "loss_backward_traffic"])
+def test_a_loss_moves_its_bytes_for_each_logit(field):
+    """Ten bytes more for each of T V / t logits of the last stage, at the bandwidth that streams reach."""
+    machine = machine_of(JOB)
+    few, many = (
+        price_stages(with_policy(**{field: x}), one("tp=4,pp=2"), machine).outside_compute for x in (10, 20)
+    )
+    more = 10 * TOKENS * VOCABULARY / 4 / machine.stream_bandwidth
+    assert few[0, 0] == many[0, 0]
+    assert many[0, 1] - few[0, 1] == pytest.approx(more, rel=1e-6)
+
+
+def test_three_kernels_for_a_softmax_make_four_trips_more_forward_and_two_backward():
+    """Trips of b a s^2 scores of 16 bits, on a host that launches them at once."""
+    machine = replace(machine_of(JOB), host_launch=0.0)
+    fused, apart = (
+        block_times(with_policy(attention="eager", fused_softmax=x), one("tp=8"), machine)
+        for x in (True, False)
+    )
+    trip = 2 * (32 / 8) * 8192**2 / machine.stream_bandwidth
+    assert apart.forward[0] - fused.forward[0] == pytest.approx(4 * trip, rel=1e-6)
+    assert apart.backward[0] - fused.backward[0] == pytest.approx(2 * trip, rel=1e-6)
+
+
+@given(st.floats(100, 2000), st.floats(0, 500))
+def test_a_clock_follows_the_cube_root_of_the_power_limit(watts, more):
+    """Half of the 700 W that was timed: 79.4 % of the clock; more is never slower, and at most all of it."""
+    job = load_job("llama3-70b-64x-h100")
+
+    def rate(power):
+        limit = job.cluster.device.power.model_copy(update={"value": power})
+        device = job.cluster.device.model_copy(update={"power": limit})
+        return machine_of(replace(job, cluster=replace(job.cluster, device=device))).gemm.peak
+
+    assert rate(350) == pytest.approx(rate(700) * 0.5 ** (1 / 3))
+    assert rate(watts) <= rate(watts + more) <= rate(700)
+
+
+@given(st.floats(0, 10), st.floats(0, 1), st.sampled_from(["tp=8", "tp=8,sp=off", "tp=1"]))
+def test_parts_beside_products_are_never_slower(products, interference, layout):
+    """Exposed: what the products do not hide of gathers and scatters, all of an all-reduce."""
+    machine = machine_of(JOB)
+    calls, some = tensor_calls(JOB, one(layout)).forward, one(layout)
+    beside = replace(machine, overlap=replace(machine.overlap, tensor=True, interference=interference))
+    whole = tensor_seconds(JOB, some, machine, calls)
+    exposed = tensor_exposed(JOB, some, beside, calls, np.array([products]))
+    split = layout == "tp=8"
+    least = max(whole[0] - products, interference * whole[0]) if split else whole[0]
+    assert exposed[0] == pytest.approx(least, rel=1e-9, abs=1e-12)
+    assert exposed[0] <= whole[0] * (1 + 1e-9)
