@@ -31,7 +31,7 @@ from autoplan.costs.machine import Machine
 from autoplan.costs.operations import Product, gemm_seconds, smooth_maximum, stream_seconds
 from autoplan.costs.parameters import expert_share
 from autoplan.costs.pipeline import weights_apart
-from autoplan.costs.scope import tokens_of
+from autoplan.costs.scope import at_precision, tokens_of
 from autoplan.costs.tensor import regather_seconds, tensor_exposed, tensor_seconds
 from autoplan.costs.traffic import Calls, tensor_calls
 from autoplan.costs.weights import weights_of
@@ -269,7 +269,7 @@ def _accumulation_seconds(job: Job, candidates: Candidates, machine: Machine) ->
     8 bytes a parameter, more where a 16-bit gradient is written first.
     """
     trained = weights_of(job, candidates).layer.trained[:, 0]
-    moved = job.stack.memory.accumulation_traffic * trained
+    moved = at_precision(job).stack.memory.accumulation_traffic * trained
     return stream_seconds(moved, machine, calls=0)
 
 

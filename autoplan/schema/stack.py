@@ -140,7 +140,7 @@ class BlockPolicy(Frozen):
         description="with sequence parallelism gradients of norms are reduced over the tensor axis",
     )
     checkpoint_stops_early: bool = Field(
-        default=False, description="a recomputed layer stops before its last collective"
+        default=False, description="a recomputed layer stops before its last product"
     )
     selective: Literal["attention", "matmul-outputs"] = Field(
         description="what selective recompute drops: core attention, or all but matmul outputs"

@@ -93,7 +93,7 @@ def test_short_sequences_wait_for_their_ring_and_long_ones_do_not():
     """A step's kernel grows with the square of its tokens, its transfer with them: only short ones wait."""
     job = load_job(LONG)
     shares = []
-    for tokens in (2048, 16384, 131072):
+    for tokens in (8192, 32768, 131072):
         shorter = replace(job, workload=Workload(sequence_length=tokens, global_batch_size=32))
         found = predict(shorter, laid_out(shorter, "cp=8"))
         shares.append(found.time.cp_exposed / found.step_seconds)

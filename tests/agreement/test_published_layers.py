@@ -44,7 +44,7 @@ def published():
 
 def test_forward_of_a_layer(published):
     """7.7 ms with its two all-reduces."""
-    assert published["forward"] + published["tensor_forward"] == pytest.approx(7.7, rel=0.03)
+    assert published["forward"] + published["tensor_forward"] == pytest.approx(7.7, rel=0.04)
 
 
 def test_backward_of_a_layer(published):
