@@ -33,7 +33,7 @@ from autoplan.costs.parameters import expert_share
 from autoplan.costs.pipeline import weights_apart
 from autoplan.costs.scope import at_precision, tokens_of
 from autoplan.costs.tensor import regather_seconds, tensor_exposed, tensor_seconds
-from autoplan.costs.traffic import Calls, tensor_calls
+from autoplan.costs.traffic import Calls, TensorCalls, tensor_calls
 from autoplan.costs.weights import weights_of
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
@@ -109,12 +109,8 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     backward_gemm = input_gemm + weight_gemm
     attention = _attention(job, candidates, machine)
     stream, stream_backward = stream_times(job, tokens, candidates, machine)
-    # The host launches kernels one by one; a device that is faster waits for it.
     calls = tensor_calls(job, candidates)
-    kernels = job.stack.block.kernels + expert_kernels(job, candidates)
-    launches = (kernels + _COLLECTIVE_KERNELS * calls.forward.number) * machine.host_launch
-    collectives_back = _COLLECTIVE_KERNELS * calls.backward.number
-    launches_back = (_BACKWARD_KERNELS * kernels + collectives_back) * machine.host_launch
+    launches, launches_back = _launches(job, candidates, machine, calls)
     first = forward_gemm + attention.forward + stream
     forward, waits = _paced(first, attention.wait_forward, launches)
     again = first - _not_repeated(job, tokens, candidates, machine)
@@ -145,6 +141,17 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
         exchange=exchange,
         exchange_selective=exchange * float(not core),
     )
+
+
+def _launches(job: Job, candidates: Candidates, machine: Machine, calls: TensorCalls) -> tuple[Array, Array]:
+    """Return what the host takes to launch a layer's kernels and collectives [s], forward and backward.
+
+    It launches them one by one; a device that is faster waits for it.
+    """
+    kernels = job.stack.block.kernels + expert_kernels(job, candidates)
+    forward = kernels + _COLLECTIVE_KERNELS * calls.forward.number
+    backward = _BACKWARD_KERNELS * kernels + _COLLECTIVE_KERNELS * calls.backward.number
+    return forward * machine.host_launch, backward * machine.host_launch
 
 
 def _paced(compute: Array, wait: Array, launches: Array) -> tuple[Array, Array]:
