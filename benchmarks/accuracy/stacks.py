@@ -25,7 +25,7 @@ _STACKS: Final = {
 }
 
 #: Kernels that a stack without a file of its own is known to have, or not.
-_KERNELS: Final = {
+_KERNELS: Final[dict[str, dict[str, bool | int]]] = {
     # Apex's RMSNorm, flash_attn's rotation, gradients of its loss in place: internlm/model @fa7337b.
     "internevo": {
         "fused_norms": True,
