@@ -67,7 +67,14 @@ class Calls:
 
     @property
     def number(self) -> Array:
-        """All of them [1]."""
+        """All of them [1].
+
+        >>> one = np.ones(2)
+        >>> Calls(2 * one, 2 * one, 0 * one, one).number.tolist()
+        [5.0, 5.0]
+
+        Leaves out: how long each takes. Source: a sum.
+        """
         number: Array = self.all_gather + self.reduce_scatter + self.all_reduce + self.regathers
         return number
 
