@@ -157,7 +157,7 @@ def _clock_share(kernels: KernelSpec, device: DeviceSpec) -> float:
     """Return a device's clock under load over that of the devices whose training was timed [1], at most 1.
 
     Switching takes power as f V^2, and the voltage V grows with the clock f: f is as the cube root of the
-    power limit (Weste and Harris, CMOS VLSI Design, section 5.1).
+    power limit (Weste and Harris, CMOS VLSI Design, chapter 5).
     """
     if kernels.gemm.power is None or device.power is None:
         return 1.0

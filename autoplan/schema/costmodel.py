@@ -52,7 +52,7 @@ class GemmCurve(Frozen):
         description="clock of hours of training over that of a short sweep, where power limits it"
     )
     power: SourcedWatts | None = Field(
-        default=None, description="power limit of the devices that clock so; others at f^3 of theirs"
+        default=None, description="power limit of the devices that clock so; lower ones at its cube root"
     )
     half_m: SourcedSize = Field(description="rows at which the rate falls to half of the ceiling")
     half_n: SourcedSize = Field(description="columns at which the rate falls to half of the ceiling")

@@ -352,25 +352,35 @@ class _Answer:
 
 
 def _answer(model: _Model, work: float, patience: Patience) -> _Answer | None:
-    placed = any(c.menu.placed for c in model.chosen)
-    presolved = placed or len(model.cp.proto.variables) <= _PRESOLVED
-    solver = fresh_solver(work if presolved else min(work, _BRIEF))
-    solver.parameters.cp_model_presolve = presolved
-    status = status_of(solver, model.cp, patience)
-    begun = 0.0
-    unfinished = status in {cp_model.UNKNOWN, cp_model.FEASIBLE} and not patience.over
-    if unfinished and not presolved and work > _BRIEF:
-        begun = solver.response_proto.deterministic_time
-        solver = fresh_solver(work - begun)
-        status = status_of(solver, model.cp, patience)
+    solver, status, spent = _asked(model, work, patience)
     if status == cp_model.UNKNOWN:
         raise SolverStoppedError
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
         return None
     # A float may fall short of the whole number that it stands for.
     solution, objective = _read(model, solver), round(solver.best_objective_bound)
-    spent = begun + solver.response_proto.deterministic_time
     return _Answer(solution, objective, spent, stopped=status == cp_model.FEASIBLE)
+
+
+def _asked(
+    model: _Model, work: float, patience: Patience
+) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus, float]:
+    """Return a solver with its answer, and the work spent: at first as it stands, if that is long presolved.
+
+    Where the second look finds nothing, what the first one found stays.
+    """
+    placed = any(c.menu.placed for c in model.chosen)
+    presolved = placed or len(model.cp.proto.variables) <= _PRESOLVED
+    first = fresh_solver(work if presolved else min(work, _BRIEF))
+    first.parameters.cp_model_presolve = presolved
+    status = status_of(first, model.cp, patience)
+    begun = first.response_proto.deterministic_time
+    if presolved or status not in {cp_model.UNKNOWN, cp_model.FEASIBLE} or work <= _BRIEF or patience.over:
+        return first, status, begun
+    second = fresh_solver(work - begun)
+    later = status_of(second, model.cp, patience)
+    spent = begun + second.response_proto.deterministic_time
+    return (first, status, spent) if later == cp_model.UNKNOWN else (second, later, spent)
 
 
 def _read(model: _Model, solver: cp_model.CpSolver) -> Solution:

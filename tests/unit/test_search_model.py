@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoplan.search import model as asking
 from autoplan.search.group import Schedule
 from autoplan.search.menus import Menu, Option
 from autoplan.search.model import Known, solve, step_ticks
@@ -70,6 +71,29 @@ def test_a_ceiling_below_every_layout_leaves_none():
 
     assert solve([menu], 4, 80 + 3 * 80, LIMIT) is not None
     assert solve([menu], 4, 80 + 3 * 80 - 1, LIMIT) is None
+
+
+def test_what_a_brief_look_does_not_answer_is_asked_again(monkeypatch):
+    """A look without any work finds nothing; the second has all of it, and the same answer."""
+    stages = ((option(2, 60, 500), option(3, 90, 900)), (option(2, 60, 400), option(3, 90, 600)))
+    menus = [Menu(stages, Schedule(2, 8, 1, gpipe=False))]
+    at_once = solve(menus, 5, CEILING, LIMIT)
+    monkeypatch.setattr(asking, "_PRESOLVED", 0)
+    monkeypatch.setattr(asking, "_BRIEF", 0.0)
+
+    assert solve(menus, 5, CEILING, LIMIT) == at_once is not None
+
+
+def test_what_a_brief_look_found_stays_where_the_second_finds_nothing(monkeypatch):
+    """The first look ends before its proof, the second before any layout: there is one all the same."""
+    menus = [Menu(((option(4, 80, 900),),), Schedule(1, 4, 1, gpipe=False))]
+    told = iter([asking.cp_model.FEASIBLE, asking.cp_model.UNKNOWN])
+    monkeypatch.setattr(asking, "_PRESOLVED", 0)
+    monkeypatch.setattr(asking, "status_of", lambda solver, cp, _: (solver.solve(cp), next(told))[1])
+    solution = solve(menus, 4, CEILING, LIMIT)
+
+    assert solution is not None
+    assert solution.step_ticks == 4 * 80
 
 
 def test_the_heavier_stage_comes_first():
