@@ -16,7 +16,7 @@ from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.job import Job
 from autoplan.schema.stack import StackSpec
 
-__all__ = ["COEFFICIENTS", "PRIOR_WIDTHS", "Coefficient", "Part", "number_of", "owner_of", "with_values"]
+__all__ = ["COEFFICIENTS", "PRIOR_WIDTHS", "Coefficient", "Part", "felt_by", "number_of", "owner_of", "with_values"]
 
 Part: TypeAlias = Literal["stack", "kernels"]
 S = TypeVar("S", bound=Frozen)
@@ -37,7 +37,10 @@ _MARGIN: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Coefficient:
-    """A sourced number of a stack or of kernels, and the range outside of which it makes no sense."""
+    """A sourced number of a stack or of kernels, and the range outside of which it makes no sense.
+
+    ``attention`` is the only kind that feels it, None where all do.
+    """
 
     part: Part
     path: tuple[str, ...]
@@ -45,6 +48,7 @@ class Coefficient:
     low: float
     high: float
     meaning: str
+    attention: str | None = None
 
     @property
     def name(self) -> str:
@@ -79,8 +83,8 @@ def _stack(path: str, scale: Literal["log", "logit"], low: float, high: float, m
     return Coefficient("stack", tuple(path.split(".")), scale, low, high, meaning)
 
 
-def _kernels(path: str, low: float, meaning: str) -> Coefficient:
-    return Coefficient("kernels", tuple(path.split(".")), "logit", low, 1.0, meaning)
+def _kernels(path: str, low: float, meaning: str, attention: str | None = None) -> Coefficient:
+    return Coefficient("kernels", tuple(path.split(".")), "logit", low, 1.0, meaning, attention)
 
 
 COEFFICIENTS: Final[tuple[Coefficient, ...]] = (
@@ -89,6 +93,7 @@ COEFFICIENTS: Final[tuple[Coefficient, ...]] = (
     _stack("overlap.interference", "logit", 0.0, 1.0, "hidden communication that slows compute"),
     _stack("host_launch", "log", 2e-7, 1e-4, "host time to launch a kernel"),
     _kernels("gemm.sustained_share", 0.30, "clock of long training over that of a sweep"),
+    _kernels("attention.flash1_share", 0.10, "rate of the first FlashAttention over the second's", "flash1"),
     _kernels("collectives.network_share", 0.02, "bandwidth of the network that a ring reaches"),
     _kernels("collectives.fabric_share", 0.02, "bandwidth of the fabric that a ring reaches"),
 )
@@ -101,6 +106,11 @@ def _spec(job: Job, part: Part) -> StackSpec | KernelSpec:
 def owner_of(job: Job, coefficient: Coefficient) -> str:
     """Return the name of the file that holds ``coefficient`` of ``job``."""
     return _spec(job, coefficient.part).name
+
+
+def felt_by(job: Job, coefficient: Coefficient) -> bool:
+    """Return whether the time of ``job`` depends on ``coefficient`` at all."""
+    return coefficient.attention in (None, job.stack.block.attention)
 
 
 def number_of(job: Job, coefficient: Coefficient) -> Any:  # noqa: ANN401 - each kind of sourced number

@@ -115,12 +115,10 @@ def machine_of(job: Job) -> Machine:
     """
     peak = peak_flops(job.cluster, job.precision)
     kernels = job.kernels
-    attention, stream = kernels.attention, kernels.stream
-    block = job.stack.block
-    older = attention.flash2_share.value if block.attention == "flash2" else 1.0
+    stream = kernels.stream
     # Only products of weights run in 8 bits.
     wide = peak_flops(job.cluster, "bf16") if job.precision == "fp8" else peak
-    share = block.attention_share.value * older
+    share = _attention_share(job) * _sustained_share(kernels, job.cluster.device)
     return Machine(
         peak_flops=peak,
         gemm=_gemm_rate(kernels, peak, job.cluster.device),
@@ -138,6 +136,14 @@ def machine_of(job: Job) -> Machine:
     )
 
 
+def _attention_share(job: Job) -> float:
+    """Return what the stack's attention reaches of the kernels that were measured, at their clock [1]."""
+    block, measured = job.stack.block, job.kernels.attention
+    second = 1.0 if block.attention == "flash" else measured.flash2_share.value
+    first = measured.flash1_share.value if block.attention == "flash1" else 1.0
+    return block.attention_share.value * second * first
+
+
 def _copy_share(stack: StackSpec) -> float:
     """Return the share of the host link that copies of activations reach [1]."""
     return 1.0 if stack.activation_offload is None else stack.activation_offload.link_share.value
@@ -146,11 +152,16 @@ def _copy_share(stack: StackSpec) -> float:
 def _gemm_rate(kernels: KernelSpec, peak: float, device: DeviceSpec) -> Rate:
     """Return the rate of matrix products: from the measured table where there is one."""
     curve, table = kernels.gemm, kernels.gemm_table
-    sustained = peak * curve.sustained_share.value * _clock_share(kernels, device)
+    sustained = peak * _sustained_share(kernels, device)
     if table is not None:
         return Rate(sustained, (), table.launch, gemm_grid(table, half_inner=curve.half_k.value))
     halves = (curve.half_m.value, curve.half_n.value, curve.half_k.value)
     return Rate(sustained * curve.ceiling.value, halves, curve.launch.value)
+
+
+def _sustained_share(kernels: KernelSpec, device: DeviceSpec) -> float:
+    """Return what kernels reach in long runs, at the clock that power allows, over what they do in a sweep."""
+    return kernels.gemm.sustained_share.value * _clock_share(kernels, device)
 
 
 def _clock_share(kernels: KernelSpec, device: DeviceSpec) -> float:

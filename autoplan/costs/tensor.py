@@ -18,6 +18,7 @@ from autoplan.costs.beside import Flow, beside_seconds
 from autoplan.costs.collectives import collective_seconds
 from autoplan.costs.machine import Machine
 from autoplan.costs.mesh import tensor_group
+from autoplan.costs.operations import stream_seconds
 from autoplan.costs.pipeline import weights_apart
 from autoplan.costs.scope import tokens_of
 from autoplan.costs.traffic import OPERATIONS, Calls
@@ -30,7 +31,8 @@ def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     """Return the exposed time of tensor-parallel collectives over [T, h], shape [C] [s].
 
     The sum over operations of calls times the time of one on e T h bytes; what is gathered again for a
-    weight gradient runs beside the product before it.
+    weight gradient runs beside the product before it. A stack that splits the second dimension, tokens of
+    several sequences, copies what it gathered, or scatters, into order: 2 e T h bytes through memory.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
@@ -44,7 +46,8 @@ def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     [4.0]
 
     Leaves out: the slowdown of that product.
-    Source: Megatron-LM, megatron/core/tensor_parallel/layers.py, for what runs beside a product.
+    Source: Megatron-LM, megatron/core/tensor_parallel/layers.py, for what runs beside a product; PyTorch
+    torch/distributed/_functional_collectives.py, all_gather_single and reduce_scatter_single, for the copies.
     """
     if machine.overlap.everything:
         return np.zeros(len(candidates))
@@ -55,7 +58,17 @@ def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Ca
         count = getattr(calls, operation)
         if count.any():
             seconds = seconds + count * collective_seconds(operation, size, group, links)
-    return seconds
+    return seconds + _reordering_seconds(job, candidates, machine, size, calls)
+
+
+def _reordering_seconds(
+    job: Job, candidates: Candidates, machine: Machine, size: Array, calls: Calls
+) -> Array:
+    """Return what it takes to copy the parts of several sequences into order; of one they are."""
+    if not job.stack.block.sequences_reordered:
+        return np.zeros(1)
+    copies = (calls.all_gather + calls.reduce_scatter) * (candidates.microbatch > 1)
+    return copies * stream_seconds(2 * size, machine)
 
 
 def regather_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:

@@ -106,8 +106,8 @@ class MemoryPolicy(Frozen):
 class BlockPolicy(Frozen):
     """Which tensors of a block are kept for backward, and how it is computed."""
 
-    attention: Literal["flash", "flash2", "eager"] = Field(
-        description="the device's best fused attention, FlashAttention-2, or scores in memory"
+    attention: Literal["flash", "flash2", "flash1", "eager"] = Field(
+        description="the device's best fused attention, FlashAttention-2, the first one, or scores in memory"
     )
     attention_share: SourcedShare = Field(
         description="rate of the stack's attention kernels over those measured on the device"
@@ -134,6 +134,10 @@ class BlockPolicy(Frozen):
     products_reduced_apart: bool = Field(
         default=False,
         description="without sequence parallelism each product reduces the gradient of its own input",
+    )
+    sequences_reordered: bool = Field(
+        default=False,
+        description="parts of several sequences are copied into their order around a gather or a scatter",
     )
     norm_gradients_reduced: bool = Field(
         default=False,

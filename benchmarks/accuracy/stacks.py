@@ -43,6 +43,22 @@ _REPEATS_ALL: Final = (
     "mosaicml/llm-foundry scripts/train/benchmarking/README.md A100 40GB",
 )
 
+#: Publications that ran the first FlashAttention.
+_FIRST_FLASH: Final = (
+    # flash-attention 1.0.5: doc/en/install.md @34fc28d.
+    "InternLM/InternEvo doc/en/train_performance.md",
+    # Its Triton version, the default of --attn_impl: submit_benchmarks.py @b2a43a147.
+    "mosaicml/llm-foundry scripts/train/benchmarking/README.md",
+)
+#: The table in which it ran flash-attn 2.4.2 where it recomputes nothing: sweep.py @5e85bd62d.
+_SECOND_FLASH: Final = "mosaicml/llm-foundry scripts/train/benchmarking/README.md H100 80GB BF16 (Large Scale"
+
+#: Tables whose runs were compiled although their rows do not say so.
+_COMPILED: Final = (
+    # train_configs/llama3_405b.toml, in the change that published them: @9515a140b.
+    "pytorch/torchtitan docs/performance.md Llama 3.1 performance numbers",
+)
+
 #: Publications whose runs say in their names that tensor parallelism is asynchronous, and what prices these.
 _ASYNCHRONOUS: Final = ("pytorch/torchtitan", "async", "fsdp2-async-tp")
 
@@ -55,10 +71,25 @@ _RELEASES: Final = {
 
 def stack_of(run: Run) -> StackSpec:
     """Return the stack that prices ``run``, with what is known of the run's own."""
+    run = _compiled(run)
     found = with_block(_adapted(_priced_as(run), run.layout), **_KERNELS.get(run.stack, {}))
     if run.source.startswith(_REPEATS_ALL):
         found = with_block(found, checkpoint_stops_early=False)
+    if _ran_first_flash(run) and found.block.attention != "eager":
+        found = with_block(found, attention="flash1")
     return _permitted(found, run.layout)
+
+
+def _compiled(run: Run) -> Run:
+    """Return ``run`` as compiled where its table was and its row does not say."""
+    if run.layout.compile is not None or not run.source.startswith(_COMPILED):
+        return run
+    return run.model_copy(update={"layout": run.layout.model_copy(update={"compile": True})})
+
+
+def _ran_first_flash(run: Run) -> bool:
+    second = run.source.startswith(_SECOND_FLASH) and run.layout.recompute == "none"
+    return run.source.startswith(_FIRST_FLASH) and not second
 
 
 def _priced_as(run: Run) -> StackSpec:
