@@ -333,8 +333,8 @@ def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> _Att
     """Two batched products over all s^2 scores, and the scores' trips through memory between them.
 
     The products write and read scores themselves. Between them a fused kernel masks, scales and takes the
-    softmax: it reads and writes them, backward it reads two and writes one; three kernels do so one after the
-    other, of which backward has two. Dropout has trips of its own.
+    softmax: it reads and writes them, backward it reads two and writes one; unfused, four kernels (scale,
+    two for the mask, softmax) read and write, of which backward has three. Dropout has trips of its own.
     """
     model, s = job.model, job.workload.sequence_length
     matrices = candidates.microbatch * np.maximum(1.0, model.heads / candidates.tp)
@@ -344,9 +344,18 @@ def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> _Att
     # Batched products fill the device together: priced as one tall product.
     first = gemm_seconds(matrices * length, length, wide, machine)
     second = gemm_seconds(matrices * length, narrow, length, machine)
-    dropped = DROPOUT_TRIPS * dropout_masks(job)
-    trips, back = (2.0, 3.0) if job.stack.block.fused_softmax else (6.0, 5.0)
+    dropped, dropped_back = (dropout_masks(job) * x for x in _dropout_trips(job))
+    trips, back = (2.0, 3.0) if job.stack.block.fused_softmax else (8.0, 7.0)
     forward = stream_seconds((trips + dropped) * machine.element_bytes * scores, machine, calls=2)
-    backward = stream_seconds((back + dropped) * machine.element_bytes * scores, machine, calls=2)
+    backward = stream_seconds((back + dropped_back) * machine.element_bytes * scores, machine, calls=2)
     none = np.zeros(len(candidates))
     return _Attention(first + second + forward, 2 * (first + second) + backward, none, none)
+
+
+def _dropout_trips(job: Job) -> tuple[float, float]:
+    """Return the trips that dropout adds to those of the softmax, forward and backward.
+
+    A kernel that does both writes its softmax for backward, the result, and writes and reads a mask; backward
+    it reads the mask.
+    """
+    return (2.0, 0.5) if job.stack.block.fused_attention_dropout else (DROPOUT_TRIPS, DROPOUT_TRIPS)

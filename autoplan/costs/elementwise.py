@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from autoplan.costs.activations import dropout_masks
+from autoplan.costs.activations import dropout_masks, sequence_split
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.experts import expert_elements, rows_per_token
 from autoplan.costs.latent import latent_elements
@@ -31,6 +31,8 @@ __all__ = ["DROPOUT_TRIPS", "stream_times"]
 _SMALL_KERNELS = 7
 #: Trips of 16 bits that dropout makes for an element: it reads, writes, and writes or reads a mask of bytes.
 DROPOUT_TRIPS: Final = 2.5
+#: Elements that an addition reads and writes; forward of two branches, backward of their gradients.
+_ADDITION = 3
 #: What is left of them forward where it is fused with an addition: the mask.
 _FUSED_DROPOUT = 0.5
 
@@ -40,9 +42,10 @@ def stream_times(job: Job, tokens: Array, candidates: Candidates, machine: Machi
 
     Elements moved for each token by norms, two residual additions (3h each, and as much when their
     gradients are added), rotation and activation; see ``_Trips``. Dropout before each addition is fused with
-    it forward and a kernel of its own backward. Eager attention copies its output into the order of tokens,
-    and backward the gradients of queries, keys and values into those of the packed product. Experts add
-    theirs, latents take the place of the rotation.
+    it forward, unless the stack says otherwise, and a kernel of its own backward. Eager attention copies its
+    output into the order of tokens, and backward the gradients of queries, keys and values into those of the
+    packed product. Biases may have kernels of their own. Experts add theirs, latents take the place of the
+    rotation.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
@@ -59,39 +62,84 @@ def stream_times(job: Job, tokens: Array, candidates: Candidates, machine: Machi
     Leaves out: what stays in the last-level cache.
     Source: bytes that each kernel reads and writes; ``elementwise_traffic`` says how much more a stack moves.
     """
-    model, e, policy = job.model, machine.element_bytes, job.stack.experts
-    trips = _Trips.of(job)
-    share = expert_share(model)
-    t = candidates.tp.astype(np.float64)
-    whole = np.where(candidates.sequence_parallel == 1, t, 1.0)
-    h = model.hidden_size / whole
-    turned = model.heads / t + np.maximum(model.kv_heads / t, 1.0) if model.positions == "rope" else 0.0 * t
-    rotated = turned * model.head_dim if model.mla is None else 0.0 * t
-    f = (1.0 - share) * model.ffn_size / t
-    norms = 4 if model.post_norms else 2
-    forward = (norms * trips.norm + 6) * h + trips.rotation * rotated + trips.activation * f
-    backward = (norms * trips.norm_back + 6) * h + trips.rotation_back * rotated + trips.activation_back * f
-    forward = forward + 2 * _FUSED_DROPOUT * dropout_masks(job) * h
-    backward = backward + 2 * DROPOUT_TRIPS * dropout_masks(job) * h
+    share, policy = expert_share(job.model), job.stack.experts
+    parts = [
+        _norms_and_additions(job, candidates),
+        _attention_and_mlp(job, candidates),
+        _bias_elements(job, candidates),
+        _special_elements(job, candidates),
+    ]
+    traffic = machine.element_bytes * tokens * job.stack.block.elementwise_traffic.value
+    calls = _SMALL_KERNELS + (share * policy.kernels if policy else 0.0)
+    forward, backward = (sum(elements, np.zeros(1)) for elements in zip(*parts, strict=True))
+    return (
+        stream_seconds(traffic * forward, machine, calls=calls),
+        stream_seconds(traffic * backward, machine, calls=calls),
+    )
+
+
+def _norms_and_additions(job: Job, candidates: Candidates) -> tuple[Array, Array]:
+    """Elements moved for a token by norms, additions to the residual and the dropout before them."""
+    trips, masks = _Trips.of(job), dropout_masks(job)
+    h = job.model.hidden_size / sequence_split(candidates)
+    norms = 4 if job.model.post_norms else 2
+    dropped = _FUSED_DROPOUT if job.stack.block.fused_residual else DROPOUT_TRIPS
+    forward = (norms * trips.norm + 2 * _ADDITION + 2 * dropped * masks) * h
+    backward = (norms * trips.norm_back + 2 * _ADDITION + 2 * DROPOUT_TRIPS * masks) * h
+    return forward, backward
+
+
+def _attention_and_mlp(job: Job, candidates: Candidates) -> tuple[Array, Array]:
+    """Elements moved for a token by rotation, by activation, and by the copies around eager attention."""
+    trips, model = _Trips.of(job), job.model
+    q, k, f = _widths(job, candidates)
+    rotated = q + k if model.positions == "rope" and model.mla is None else 0.0 * q
+    forward = trips.rotation * rotated + trips.activation * f
+    backward = trips.rotation_back * rotated + trips.activation_back * f
     if job.stack.block.attention == "eager":
-        q, k = model.heads * model.head_dim / t, np.maximum(model.kv_heads / t, 1.0) * model.head_dim
         forward = forward + 2 * q
         backward = backward + 2 * q + 2 * (q + 2 * k)
+    return forward, backward
+
+
+def _bias_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
+    """Elements moved for a token by kernels that only add biases, and that sum their gradients.
+
+    The bias of queries, keys and values is added where the product has been written; those before a GELU or
+    a residual by the kernel that is there anyway, where it is fused. Backward each gradient is read once.
+    """
+    block, bias = job.stack.block, job.model.bias
+    q, k, f = _widths(job, candidates)
+    h = job.model.hidden_size / sequence_split(candidates)
+    packed, output, inner = bias.qkv * (q + 2 * k), bias.attention_output * h, bias.mlp * f
+    outer = bias.mlp * h
+    alone = packed if block.fused_residual else packed + output + inner + outer
+    none = np.zeros(1)
+    return (2 * alone, packed + output + inner + outer) if block.biases_apart else (none, none)
+
+
+def _special_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
+    """Elements moved for a token by latents, by experts and by casts to 8 bits."""
+    model, trips = job.model, _Trips.of(job)
+    t, whole = candidates.tp.astype(np.float64), sequence_split(candidates)
+    forward = backward = np.zeros(1)
     if model.mla is not None:
         forward = forward + latent_elements(model, t, whole, trips.norm)
         backward = backward + latent_elements(model, t, whole, trips.norm_back)
-    if share:
+    if expert_share(model):
         forward = forward + expert_elements(job, candidates, trips.activation)
         backward = backward + expert_elements(job, candidates, trips.activation_back)
     if job.precision == "fp8" and not job.stack.block.fused_casts:
         casts = _cast_elements(job, candidates)
         forward, backward = forward + casts[0], backward + casts[1]
-    traffic = e * tokens * job.stack.block.elementwise_traffic.value
-    calls = _SMALL_KERNELS + (share * policy.kernels if policy else 0.0)
-    return (
-        stream_seconds(traffic * forward, machine, calls=calls),
-        stream_seconds(traffic * backward, machine, calls=calls),
-    )
+    return forward, backward
+
+
+def _widths(job: Job, candidates: Candidates) -> tuple[Array, Array, Array]:
+    """Return q, k and f on a rank; f of the share of layers that have a dense MLP."""
+    model, t = job.model, candidates.tp.astype(np.float64)
+    q, k = model.heads / t * model.head_dim, np.maximum(model.kv_heads / t, 1.0) * model.head_dim
+    return q, k, (1.0 - expert_share(model)) * model.ffn_size / t
 
 
 def _cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
@@ -115,8 +163,8 @@ def _cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
 class _Trips:
     """Elements of 16 bits moved for each element that an operation works on, read and written.
 
-    Fused: a norm reads and writes its element, backward reads two and writes one; a rotation reads and
-    writes; a gated activation reads two and writes one, backward reads three and writes two. Unfused, each
+    Fused: a norm reads and writes its element, backward reads two and writes one, and reads both again where
+    gradients of its weights are a kernel of their own; a rotation reads and writes; a gated activation reads two and writes one, backward reads three and writes two. Unfused, each
     step of the formula is a kernel: an RMSNorm casts to fp32, squares, averages, scales, casts and weighs
     (36 bytes, backward 64); a rotation casts, multiplies and casts (20 bytes); SiLU and product are two.
     """
@@ -133,7 +181,8 @@ class _Trips:
         """Return the trips of the job's block."""
         block, model = job.stack.block, job.model
         # A LayerNorm or a GELU is one kernel in every stack.
-        norm = (2.0, 3.0) if block.fused_norms or model.norm == "layernorm" else (18.0, 32.0)
+        whole = (2.0, 5.0) if block.norm_weights_apart else (2.0, 3.0)
+        norm = whole if block.fused_norms or model.norm == "layernorm" else (18.0, 32.0)
         rotation = (2.0, 2.0) if block.fused_rotation else (10.0, 10.0)
         gated = (3.0, 5.0) if block.fused_activation else (5.0, 9.0)
         return _Trips(*norm, *rotation, *(gated if model.gated else (2.0, 3.0)))

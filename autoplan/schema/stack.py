@@ -116,8 +116,23 @@ class BlockPolicy(Frozen):
     fused_activation: bool = Field(description="one kernel for the gated activation (6f, not 8f bytes)")
     fused_norms: bool = Field(default=True, description="one kernel for an RMSNorm, forward and backward")
     fused_rotation: bool = Field(default=True, description="one kernel for the rotation of queries and keys")
+    norm_weights_apart: bool = Field(
+        default=False,
+        description="gradients of a norm's weights are a kernel of their own, which reads its inputs again",
+    )
+    fused_residual: bool = Field(
+        default=True, description="one kernel adds bias and residual and drops out between them"
+    )
+    biases_apart: bool = Field(
+        default=False,
+        description="biases are added where no other kernel does, and their gradients summed, by kernels of"
+        " their own",
+    )
     fused_softmax: bool = Field(
         default=True, description="one kernel masks scores in memory and takes their softmax"
+    )
+    fused_attention_dropout: bool = Field(
+        default=False, description="the kernel of the softmax drops its results out as well"
     )
     fused_casts: bool = Field(
         default=False, description="under fp8 the kernel before a product writes its 8-bit input"

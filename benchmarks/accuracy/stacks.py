@@ -33,9 +33,17 @@ _KERNELS: Final[dict[str, dict[str, bool | int]]] = {
         "loss_forward_traffic": 2,
         "loss_backward_traffic": 4,
     },
+    # fused_scale_tril_softmax_dropout: Oneflow-Inc/OneFlow-Benchmark, LanguageModeling/GPT/oneflow_gpt/model.py.
+    "other: oneflow gpt 0.3.5": {"fused_attention_dropout": True},
     # use_fused_rope; use_fused_rms_norm is off: llm/llama/pretrain-llama2_7b-tp2sd4_stage2.json @1392867.
     "other: paddlenlp trainer": {"fused_rotation": True},
 }
+
+#: Stacks that reduce gradients beside backward where nothing but the data axis is there.
+_OVERLAPS_DATA: Final = (
+    # nccl_use_compute_stream with tensor or pipeline parallelism: oneflow_gpt/training.py of OneFlow-Benchmark.
+    "other: oneflow gpt 0.3.5",
+)
 
 #: Tables of PyTorch before 2.1, whose checkpoints recompute a whole layer (pytorch/pytorch#96866).
 _REPEATS_ALL: Final = (
@@ -75,6 +83,8 @@ def stack_of(run: Run) -> StackSpec:
     found = with_block(_adapted(_priced_as(run), run.layout), **_KERNELS.get(run.stack, {}))
     if run.source.startswith(_REPEATS_ALL):
         found = with_block(found, checkpoint_stops_early=False)
+    if run.stack in _OVERLAPS_DATA and run.layout.tp * run.layout.pp == 1:
+        found = with_overlap(found, gradient_reduce=True)
     if _ran_first_flash(run) and found.block.attention != "eager":
         found = with_block(found, attention="flash1")
     return _permitted(found, run.layout)
@@ -114,7 +124,7 @@ def _adapted(found: StackSpec, layout: RunLayout) -> StackSpec:
     if attention is not None and (attention == "eager") != (found.block.attention == "eager"):
         found = with_block(found, attention=attention)
     if attention == "eager" and "fused softmax" not in (layout.kernel or ""):
-        found = with_block(found, fused_softmax=False)
+        found = with_block(found, fused_softmax=False, fused_residual=False)
     if "RMS kernel" in (layout.kernel or ""):
         found = with_block(found, norm_copy_bytes=0, fused_norms=True)
     if layout.compile:
