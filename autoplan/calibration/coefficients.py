@@ -16,7 +16,16 @@ from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.job import Job
 from autoplan.schema.stack import StackSpec
 
-__all__ = ["COEFFICIENTS", "PRIOR_WIDTHS", "Coefficient", "Part", "felt_by", "number_of", "owner_of", "with_values"]
+__all__ = [
+    "COEFFICIENTS",
+    "PRIOR_WIDTHS",
+    "Coefficient",
+    "Part",
+    "felt_by",
+    "number_of",
+    "owner_of",
+    "with_values",
+]
 
 Part: TypeAlias = Literal["stack", "kernels"]
 S = TypeVar("S", bound=Frozen)
@@ -88,8 +97,9 @@ def _kernels(path: str, low: float, meaning: str, attention: str | None = None) 
 
 
 COEFFICIENTS: Final[tuple[Coefficient, ...]] = (
-    _stack("block.elementwise_traffic", "log", 0.5, 10.0, "traffic of norms and activations"),
+    _stack("block.elementwise_traffic", "log", 0.5, 10.0, "traffic of activations, rotations and copies"),
     _stack("block.attention_share", "logit", 0.10, 1.0, "rate of attention over the measured kernels'"),
+    _stack("block.norm_traffic", "log", 0.5, 10.0, "traffic of norms and additions"),
     _stack("overlap.interference", "logit", 0.0, 1.0, "hidden communication that slows compute"),
     _stack("host_launch", "log", 2e-7, 1e-4, "host time to launch a kernel"),
     _kernels("gemm.sustained_share", 0.30, "clock of long training over that of a sweep"),

@@ -54,28 +54,29 @@ def stream_times(job: Job, tokens: Array, candidates: Candidates, machine: Machi
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> machine = replace(machine_of(job), stream_bandwidth=1e12, stream_launch=0.0)
     >>> forward, backward = stream_times(job, np.full(1, 8192.0), one, machine)
-    >>> elements = 10 * 4096 / 8 + 2 * 5 * 128 + 3 * 14336 / 8  # norms, additions; rotation; activation
-    >>> traffic = job.stack.block.elementwise_traffic.value
-    >>> bool(np.isclose(forward[0], 2 * 8192 * elements * traffic / 1e12))
+    >>> plain, others = 10 * 4096 / 8, 2 * 5 * 128 + 3 * 14336 / 8  # norms, additions; rotation, activation
+    >>> block = job.stack.block
+    >>> elements = block.norm_traffic.value * plain + block.elementwise_traffic.value * others
+    >>> bool(np.isclose(forward[0], 2 * 8192 * elements / 1e12))
     True
 
     Leaves out: what stays in the last-level cache.
-    Source: bytes that each kernel reads and writes; ``elementwise_traffic`` says how much more a stack moves.
+    Source: bytes that each kernel reads and writes; ``norm_traffic`` and ``elementwise_traffic`` say how much
+    more a stack moves for norms and additions, and for all else.
     """
     share, policy = expert_share(job.model), job.stack.experts
+    block = job.stack.block
     parts = [
-        _norms_and_additions(job, candidates),
-        _attention_and_mlp(job, candidates),
-        _bias_elements(job, candidates),
-        _special_elements(job, candidates),
+        (block.norm_traffic.value, _norms_and_additions(job, candidates)),
+        (block.norm_traffic.value, _bias_elements(job, candidates)),
+        (block.elementwise_traffic.value, _attention_and_mlp(job, candidates)),
+        (block.elementwise_traffic.value, _special_elements(job, candidates)),
     ]
-    traffic = machine.element_bytes * tokens * job.stack.block.elementwise_traffic.value
+    moved = machine.element_bytes * tokens
     calls = _SMALL_KERNELS + (share * policy.kernels if policy else 0.0)
-    forward, backward = (sum(elements, np.zeros(1)) for elements in zip(*parts, strict=True))
-    return (
-        stream_seconds(traffic * forward, machine, calls=calls),
-        stream_seconds(traffic * backward, machine, calls=calls),
-    )
+    forward = moved * sum((traffic * there for traffic, (there, _) in parts), np.zeros(1))
+    backward = moved * sum((traffic * back for traffic, (_, back) in parts), np.zeros(1))
+    return stream_seconds(forward, machine, calls=calls), stream_seconds(backward, machine, calls=calls)
 
 
 def _norms_and_additions(job: Job, candidates: Candidates) -> tuple[Array, Array]:
@@ -164,9 +165,10 @@ class _Trips:
     """Elements of 16 bits moved for each element that an operation works on, read and written.
 
     Fused: a norm reads and writes its element, backward reads two and writes one, and reads both again where
-    gradients of its weights are a kernel of their own; a rotation reads and writes; a gated activation reads two and writes one, backward reads three and writes two. Unfused, each
-    step of the formula is a kernel: an RMSNorm casts to fp32, squares, averages, scales, casts and weighs
-    (36 bytes, backward 64); a rotation casts, multiplies and casts (20 bytes); SiLU and product are two.
+    gradients of its weights are a kernel of their own; a rotation reads and writes; a gated activation reads
+    two and writes one, backward reads three and writes two. Unfused, each step of the formula is a kernel: an
+    RMSNorm casts to fp32, squares, averages, scales, casts and weighs (36 bytes, backward 64); a rotation
+    casts, multiplies and casts (20 bytes); SiLU and product are two.
     """
 
     norm: float

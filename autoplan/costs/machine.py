@@ -160,7 +160,7 @@ def _gemm_rate(kernels: KernelSpec, peak: float, device: DeviceSpec) -> Rate:
 
 
 def _sustained_share(kernels: KernelSpec, device: DeviceSpec) -> float:
-    """Return what kernels reach in long runs, at the clock that power allows, over what they do in a sweep."""
+    """Return what kernels reach in long runs, at the clock that power allows, over that of a sweep [1]."""
     return kernels.gemm.sustained_share.value * _clock_share(kernels, device)
 
 

@@ -172,8 +172,11 @@ class BlockPolicy(Frozen):
     loss_forward_traffic: int = Field(ge=0, le=96, description="moved by the loss's forward, a logit")
     loss_backward_traffic: int = Field(ge=0, le=96, description="moved by the loss's backward, a logit")
     vocabulary_parallel_loss: bool = Field(description="the loss works on each rank's share of logits")
+    norm_traffic: SourcedFactor = Field(
+        description="memory traffic of norms and additions over what they read and write"
+    )
     elementwise_traffic: SourcedFactor = Field(
-        description="memory traffic of norms and activations over that of fused kernels"
+        description="memory traffic of activations, rotations and copies over what they read and write"
     )
 
 

@@ -61,7 +61,17 @@ def values_of(found):
     return {coefficient.name: number_of(job, coefficient).value for coefficient in COEFFICIENTS}
 
 
-PLANTED = {BY_NAME["block.elementwise_traffic"]: 2.5, BY_NAME["gemm.sustained_share"]: 0.8}
+PLANTED = {
+    BY_NAME["block.norm_traffic"]: 2.0,
+    BY_NAME["block.elementwise_traffic"]: 4.0,
+    BY_NAME["gemm.sustained_share"]: 0.8,
+}
+
+
+def layer_traffic(values):
+    """Elements that a layer moves for a token: norms and additions; rotations and activations, both ways."""
+    norms, others = 22 * 4096, 4 * 40 * 128 + 8 * 14336
+    return values["block.norm_traffic"] * norms + values["block.elementwise_traffic"] * others
 
 
 def test_planted_coefficients_are_found_from_twenty_noisy_steps():
@@ -69,7 +79,7 @@ def test_planted_coefficients_are_found_from_twenty_noisy_steps():
     found = fit(observed(PLANTED))
     values = values_of(found)
 
-    assert values["block.elementwise_traffic"] == pytest.approx(2.5, rel=0.25)
+    assert layer_traffic(values) == pytest.approx(22 * 4096 * 2.0 + (4 * 40 * 128 + 8 * 14336) * 4.0, rel=0.1)
     assert values["gemm.sustained_share"] == pytest.approx(0.8, abs=0.05)
     assert found.scatter < 0.08
 
