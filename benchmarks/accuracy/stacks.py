@@ -33,7 +33,7 @@ _KERNELS: Final[dict[str, dict[str, bool | int]]] = {
         "loss_forward_traffic": 2,
         "loss_backward_traffic": 4,
     },
-    # fused_scale_tril_softmax_dropout: Oneflow-Inc/OneFlow-Benchmark, LanguageModeling/GPT/oneflow_gpt/model.py.
+    # fused_scale_tril_softmax_dropout: OneFlow-Benchmark, LanguageModeling/GPT/oneflow_gpt/model.py.
     "other: oneflow gpt 0.3.5": {"fused_attention_dropout": True},
     # use_fused_rope; use_fused_rms_norm is off: llm/llama/pretrain-llama2_7b-tp2sd4_stage2.json @1392867.
     "other: paddlenlp trainer": {"fused_rotation": True},
@@ -41,7 +41,7 @@ _KERNELS: Final[dict[str, dict[str, bool | int]]] = {
 
 #: Stacks that reduce gradients beside backward where nothing but the data axis is there.
 _OVERLAPS_DATA: Final = (
-    # nccl_use_compute_stream with tensor or pipeline parallelism: oneflow_gpt/training.py of OneFlow-Benchmark.
+    # nccl_use_compute_stream with tensors or stages: OneFlow-Benchmark, the same, oneflow_gpt/training.py.
     "other: oneflow gpt 0.3.5",
 )
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from benchmarks import policies, reading, skips, tables
-from benchmarks.accuracy import coefficients, jobs, outcomes, recorded, scores
+from benchmarks.accuracy import coefficients, jobs, outcomes, recorded, scores, stacks
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.outcomes import outcome_of
 from benchmarks.accuracy.scores import kendall, regret, spread
@@ -169,6 +169,46 @@ def test_kernels_of_a_run_are_those_of_its_software(row):
     assert not priced(stack="somebody's").block.fused_norms
 
 
+def test_attention_of_a_run_is_of_its_day(row):
+    """The first FlashAttention where its publication's scripts say so, in one table where it recomputes."""
+    llm_foundry = "mosaicml/llm-foundry scripts/train/benchmarking/README.md"
+    table, large = f"{llm_foundry} H100 80GB BF16", f"{llm_foundry} H100 80GB BF16 (Large Scale, >= 128 GPUs)"
+
+    def attention(source):
+        priced = (
+            outcome_of(changed(row, stack="fsdp1", source=source, layout__recompute=recompute), 0).job
+            for recompute in ("none", "full")
+        )
+        return [job.stack.block.attention for job in priced]
+
+    assert attention(table) == ["flash1", "flash1"]
+    assert attention(large) == ["flash2", "flash1"]
+    assert attention("somebody") == ["flash2", "flash2"]
+
+
+def test_a_run_may_overlap_its_gradients_where_it_has_no_other_axis(row):
+    """OneFlow's collectives leave the stream of compute only where there are no tensors and no stages."""
+    oneflow = {"stack": "other: oneflow gpt 0.3.5", "layout__kernel": "unfused (fused softmax kernels)"}
+    data, tensors = (
+        outcome_of(changed(row, **oneflow, layout__tp=tp, layout__dp=128 // tp), 0).job.stack for tp in (1, 2)
+    )
+
+    assert (data.overlap.gradient_reduce, tensors.overlap.gradient_reduce) == (True, False)
+    assert data.block.fused_attention_dropout
+
+
+def test_a_table_may_have_been_compiled_as_a_whole(row):
+    """Its rows say nothing; a row that says that it was not keeps its word."""
+    table = "pytorch/torchtitan docs/performance.md Llama 3.1 performance numbers (Aug 2024)"
+    told = {"untold": (table, None), "not": (table, False), "elsewhere": ("somebody", None)}
+    names = {
+        name: outcome_of(changed(row, stack="fsdp2", source=source, layout__compile=x), 0).job.stack.name
+        for name, (source, x) in told.items()
+    }
+
+    assert names == {"untold": "fsdp2-compile", "not": "fsdp2", "elsewhere": "fsdp2"}
+
+
 def test_unknown_fields_range_over_their_choices(row):
     """An incomplete row stands at the fastest layout that fits, among all it may have had."""
     known = outcome_of(row, 0)
@@ -233,7 +273,7 @@ def test_spread_tells_size_and_sign():
 
 
 @pytest.mark.parametrize(
-    "module", [coefficients, jobs, outcomes, policies, reading, recorded, scores, skips, tables]
+    "module", [coefficients, jobs, outcomes, policies, reading, recorded, scores, skips, stacks, tables]
 )
 def test_examples_in_docstrings_hold(module):
     """The benchmark package is outside of pytest's own doctest paths."""

@@ -25,6 +25,7 @@ from autoplan.planning.answers import valid_layout
 from autoplan.schema.job import Workload
 from autoplan.schema.loader import load_model
 from autoplan.schema.writing import file_text
+from benchmarks.policies import with_block
 
 BY_NAME = {coefficient.name: coefficient for coefficient in COEFFICIENTS}
 LAYOUTS = ("tp=2", "tp=4", "tp=8", "tp=2,pp=2", "tp=1,pp=4,recompute=full", "tp=4,mbs=4", "tp=1,zero=1")
@@ -82,6 +83,18 @@ def test_planted_coefficients_are_found_from_twenty_noisy_steps():
     assert layer_traffic(values) == pytest.approx(22 * 4096 * 2.0 + (4 * 40 * 128 + 8 * 14336) * 4.0, rel=0.1)
     assert values["gemm.sustained_share"] == pytest.approx(0.8, abs=0.05)
     assert found.scatter < 0.08
+
+
+def test_a_rate_that_nobody_feels_is_not_among_the_coefficients():
+    """That of the first FlashAttention is there where a stack runs it, and only there."""
+    older = replace(JOB, stack=with_block(JOB.stack, attention="flash1"))
+    name = "attention.flash1_share"
+
+    def fitted(job):
+        return {e.coefficient.name for e in fit([Observation(job, valid_layout(job, "tp=8"), 1.0)]).estimates}
+
+    assert name in fitted(older)
+    assert name not in fitted(JOB)
 
 
 def test_twenty_steps_improve_the_prediction_of_others():
