@@ -8,9 +8,10 @@ from math import isqrt
 from typing import Final, Literal
 
 from autoplan.plans import broken_rules
+from autoplan.schema.block import BlockPolicy
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, Schedule, even_stages
-from autoplan.schema.stack import BlockPolicy, StackSpec
+from autoplan.schema.stack import StackSpec
 
 __all__ = ["KINDS", "Change", "Kind"]
 
