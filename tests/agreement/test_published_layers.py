@@ -20,8 +20,7 @@ from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 
 
-@pytest.fixture(scope="module")
-def published():
+def timed(sequence_parallel):
     """Return the times of the layer in milliseconds, by the names of ``BlockTimes``."""
     spec = JobSpec(
         kind="training",
@@ -37,14 +36,29 @@ def published():
     gemm = job.kernels.gemm.model_copy(update={"sustained_share": clock})
     job = replace(job, kernels=job.kernels.model_copy(update={"gemm": gemm}))
     layers = job.model.layers
-    one = Candidates.of([parse_layout("tp=8,mbs=4,sp=off", layers=layers, devices=8)])
+    one = Candidates.of([parse_layout(f"tp=8,mbs=4,sp={sequence_parallel}", layers=layers, devices=8)])
     times = block_times(job, one, machine_of(job))
     return {name: 1e3 * float(np.ravel(getattr(times, name))[0]) for name in times.__slots__}
 
 
+@pytest.fixture(scope="module")
+def published():
+    """Return the times of the layer as every rank has whole sequences between its products."""
+    return timed("off")
+
+
 def test_forward_of_a_layer(published):
     """7.7 ms with its two all-reduces."""
-    assert published["forward"] + published["tensor_forward"] == pytest.approx(7.7, rel=0.04)
+    assert published["forward"] + published["tensor_forward"] == pytest.approx(7.7, rel=0.025)
+
+
+def test_split_sequences_spare_half_a_millisecond_forward(published):
+    """7.2 ms: norms, dropout and additions on an eighth of the tokens, for two gathers and two scatters."""
+    split = timed("on")
+    whole, parts = (x["forward"] + x["tensor_forward"] for x in (published, split))
+
+    assert parts == pytest.approx(7.2, rel=0.025)
+    assert whole - parts == pytest.approx(0.5, rel=0.25)
 
 
 def test_backward_of_a_layer(published):
