@@ -186,7 +186,9 @@ def product_input(job: Job, e: float, t: Array, whole: Array) -> Array:
 
 
 def input_bytes(job: Job, e: float) -> float:
-    """Return the bytes of an element that a product keeps of its input: one where products are in fp8.
+    """Return the bytes of an element that a product keeps of its input: one where one fp8 copy serves all.
+
+    With scales of rows the input is cast again for the gradient of the weight, from what it was.
 
     >>> from autoplan.catalog import load_job
     >>> input_bytes(load_job("llama3-8b-8x-a100"), 2.0)  # bf16
@@ -194,7 +196,7 @@ def input_bytes(job: Job, e: float) -> float:
 
     Leaves out: scales of blocks. Source: as of ``saved_bytes_per_token``.
     """
-    return 1.0 if job.precision == "fp8" else e
+    return 1.0 if job.precision == "fp8" and job.stack.block.fp8_scales == "tensor" else e
 
 
 def _outside(job: Job, e: float, t: Array, whole: Array) -> Array:
@@ -213,7 +215,7 @@ def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
         return latent_kept(model, candidates, e, sequence_split(candidates))
     q, k = model.heads * model.head_dim / t, model.kv_heads * model.head_dim / np.minimum(t, model.kv_heads)
     kept = e * (q + 2 * k) + e * q
-    if job.precision == "fp8":
+    if input_bytes(job, e) < e:
         kept = kept + q
     if job.stack.block.packed_qkv_kept and model.positions == "rope":
         kept = kept + e * (q + k)

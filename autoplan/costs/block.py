@@ -23,6 +23,7 @@ import numpy as np
 from autoplan.costs.activations import dropout_masks, sequence_split
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.beside import Flow, beside_seconds
+from autoplan.costs.casts import weight_cast_seconds
 from autoplan.costs.context import attention_steps, context_times, step_kernel_seconds
 from autoplan.costs.elementwise import DROPOUT_TRIPS, stream_times
 from autoplan.costs.experts import exchange_seconds, expert_kernels, expert_products
@@ -111,11 +112,12 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     stream, stream_backward = stream_times(job, tokens, candidates, machine)
     calls = tensor_calls(job, candidates)
     launches, launches_back = _launches(job, candidates, machine, calls)
-    first = forward_gemm + attention.forward + stream
+    casts = weight_cast_seconds(job, candidates, machine)
+    first = forward_gemm + attention.forward + stream + casts
     forward, waits = _paced(first, attention.wait_forward, launches)
     again = first - _not_repeated(job, tokens, candidates, machine)
     accumulated = _accumulation_seconds(job, candidates, machine)
-    computed = backward_gemm + attention.backward + stream_backward + accumulated
+    computed = backward_gemm + attention.backward + stream_backward + accumulated + casts
     backward, waits_backward = _paced(computed, attention.wait_backward, launches_back)
     core = job.stack.block.selective == "attention"
     exchange = exchange_seconds(job, candidates, machine)

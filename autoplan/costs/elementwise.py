@@ -18,7 +18,8 @@ import numpy as np
 
 from autoplan.costs.activations import dropout_masks, sequence_split
 from autoplan.costs.arrays import Array, Candidates
-from autoplan.costs.experts import expert_elements, rows_per_token
+from autoplan.costs.casts import cast_elements
+from autoplan.costs.experts import expert_elements
 from autoplan.costs.latent import latent_elements
 from autoplan.costs.machine import Machine
 from autoplan.costs.operations import stream_seconds
@@ -130,10 +131,8 @@ def _special_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
     if expert_share(model):
         forward = forward + expert_elements(job, candidates, trips.activation)
         backward = backward + expert_elements(job, candidates, trips.activation_back)
-    if job.precision == "fp8" and not job.stack.block.fused_casts:
-        casts = _cast_elements(job, candidates)
-        forward, backward = forward + casts[0], backward + casts[1]
-    return forward, backward
+    casts = cast_elements(job, candidates)
+    return forward + casts[0], backward + casts[1]
 
 
 def _widths(job: Job, candidates: Candidates) -> tuple[Array, Array, Array]:
@@ -141,23 +140,6 @@ def _widths(job: Job, candidates: Candidates) -> tuple[Array, Array, Array]:
     model, t = job.model, candidates.tp.astype(np.float64)
     q, k = model.heads / t * model.head_dim, np.maximum(model.kv_heads / t, 1.0) * model.head_dim
     return q, k, (1.0 - expert_share(model)) * model.ffn_size / t
-
-
-def _cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
-    """Elements moved for a token to cast what 8-bit products read: forward their inputs, backward gradients.
-
-    Each is read in 16 bits and written in 8, as it is and transposed: two elements of 16 bits.
-    """
-    model, t = job.model, candidates.tp.astype(np.float64)
-    share, rows = expert_share(model), rows_per_token(job, candidates)
-    h, q = np.asarray(float(model.hidden_size)), model.heads * model.head_dim / t
-    f = (1.0 - share) * model.ffn_size / t
-    k = model.kv_heads * model.head_dim / np.minimum(t, model.kv_heads)
-    if model.moe is not None:
-        inner = rows * model.moe.expert_ffn_size / candidates.etp + model.moe.shared_expert_ffn_size / t
-        f, h = f + share * inner, h + share * rows * h / 2
-    up = 2 if model.gated else 1
-    return 2 * (2 * h + q + f), 2 * (2 * h + q + 2 * k + up * f)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,9 @@ class BlockPolicy(Frozen):
     fused_casts: bool = Field(
         default=False, description="under fp8 the kernel before a product writes its 8-bit input"
     )
+    fp8_scales: Literal["tensor", "row"] = Field(
+        default="tensor", description="under fp8 what has one scale: a tensor, or a row (or column) of it"
+    )
     packed_qkv_kept: bool = Field(description="the packed qkv output stays alive beside rotated q and k")
     packed_qkv: bool = Field(default=False, description="queries, keys and values are one product")
     norm_copy_bytes: int = Field(

@@ -70,6 +70,9 @@ _COMPILED: Final = (
 #: Publications whose runs say in their names that tensor parallelism is asynchronous, and what prices these.
 _ASYNCHRONOUS: Final = ("pytorch/torchtitan", "async", "fsdp2-async-tp")
 
+#: Publications whose runs say in their names that fp8 has a scale for each row, and what prices these.
+_ROWWISE: Final = ("pytorch/torchtitan", "rowwise", "fsdp2-rowwise")
+
 #: What a publication ran where its rows' stack had several releases, by the start of the source.
 _RELEASES: Final = {
     # Its own changes to Megatron-LM, on the code of 2022: arXiv 2205.05198, section 6.
@@ -85,9 +88,19 @@ def stack_of(run: Run) -> StackSpec:
         found = with_block(found, checkpoint_stops_early=False)
     if run.stack in _OVERLAPS_DATA and run.layout.tp * run.layout.pp == 1:
         found = with_overlap(found, gradient_reduce=True)
+    publication, word, rowwise = _ROWWISE
+    if run.source.startswith(publication) and word in run.id:
+        found = _with_scales_of(found, stack(rowwise))
     if _ran_first_flash(run) and found.block.attention != "eager":
         found = with_block(found, attention="flash1")
     return _permitted(found, run.layout)
+
+
+def _with_scales_of(found: StackSpec, other: StackSpec) -> StackSpec:
+    """Return ``found`` with what fp8 has scales for, and what it gathers and keeps, as in ``other``."""
+    found = with_memory(found, fp8_copy_bytes=other.memory.fp8_copy_bytes)
+    found = found.model_copy(update={"by_precision": other.by_precision})
+    return with_block(found, fp8_scales=other.block.fp8_scales)
 
 
 def _compiled(run: Run) -> Run:

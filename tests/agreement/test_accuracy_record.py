@@ -98,7 +98,7 @@ def test_every_fitted_number_of_the_cost_models_is_listed(predicted):
 def test_a_coefficient_counts_the_rows_that_its_file_prices(predicted):
     """A stack's coefficient serves the rows that it prices, those of a stand-in included."""
     listed = {(x.file, x.name): x for x in coefficients_of(predicted)}
-    sharded = ["fsdp1", "fsdp2", "fsdp2-async-tp", "fsdp2-compile"]
+    sharded = ["fsdp1", "fsdp2", "fsdp2-async-tp", "fsdp2-compile", "fsdp2-rowwise"]
     torch = listed[f"stacks: {', '.join(sharded)}", "overlap.interference"]
     behind = [x for x in predicted if x.stack in sharded and x.error is not None]
 
