@@ -33,10 +33,31 @@ _KERNELS: Final[dict[str, dict[str, bool | int]]] = {
         "loss_forward_traffic": 2,
         "loss_backward_traffic": 4,
     },
-    # fused_scale_tril_softmax_dropout: OneFlow-Benchmark, LanguageModeling/GPT/oneflow_gpt/model.py.
-    "other: oneflow gpt 0.3.5": {"fused_attention_dropout": True},
+    # fused_scale_tril_softmax_dropout: OneFlow-Benchmark, LanguageModeling/GPT/oneflow_gpt/model.py. Its loss, in
+    # 16 bits: maximum, subtract and exponentiate, sum, divide; one kernel for the gradient: oneflow @58dfe7150c,
+    # user/kernels/softmax_kernel_util.cu and sparse_softmax_cross_entropy_kernel.cu.
+    "other: oneflow gpt 0.3.5": {
+        "fused_attention_dropout": True,
+        "loss_forward_traffic": 12,
+        "loss_backward_traffic": 4,
+    },
     # use_fused_rope; use_fused_rms_norm is off: llm/llama/pretrain-llama2_7b-tp2sd4_stage2.json @1392867.
     "other: paddlenlp trainer": {"fused_rotation": True},
+}
+
+#: What a stack without a file of its own keeps, where it is known.
+_MEMORY: Final[dict[str, dict[str, bool | int]]] = {
+    # Gradients stay in 16 bits until the kernel of the update: enable_fuse_model_update_ops and
+    # enable_fuse_cast_scale, OneFlow-Benchmark, LanguageModeling/GPT/oneflow_gpt/training.py.
+    "other: oneflow gpt 0.3.5": {"gradient_bytes": 2, "gradients_persist": False},
+}
+
+#: What a stack without a file of its own does beside compute, where it is known.
+_OVERLAP: Final[dict[str, dict[str, bool]]] = {
+    # overlap_sync_param: configs/7B_sft.py @34fc28d.
+    "internevo": {"parameter_gather": True},
+    # Transfers between stages are actors of their own: Yuan et al. 2021, arXiv:2110.15032, section 4.
+    "other: oneflow gpt 0.3.5": {"pipeline": True},
 }
 
 #: Stacks that reduce gradients beside backward where nothing but the data axis is there.
@@ -84,6 +105,8 @@ def stack_of(run: Run) -> StackSpec:
     """Return the stack that prices ``run``, with what is known of the run's own."""
     run = _compiled(run)
     found = with_block(_adapted(_priced_as(run), run.layout), **_KERNELS.get(run.stack, {}))
+    found = with_memory(found, **_MEMORY.get(run.stack, {}))
+    found = with_overlap(found, **_OVERLAP.get(run.stack, {}))
     if run.source.startswith(_REPEATS_ALL):
         found = with_block(found, checkpoint_stops_early=False)
     if run.stack in _OVERLAPS_DATA and run.layout.tp * run.layout.pp == 1:

@@ -195,6 +195,8 @@ def test_a_run_may_overlap_its_gradients_where_it_has_no_other_axis(row):
 
     assert (data.overlap.gradient_reduce, tensors.overlap.gradient_reduce) == (True, False)
     assert data.block.fused_attention_dropout
+    assert data.overlap.pipeline
+    assert (data.memory.gradient_bytes, data.block.loss_forward_traffic) == (2, 12)
 
 
 def test_a_table_may_have_been_compiled_as_a_whole(row):
