@@ -33,9 +33,9 @@ _KERNELS: Final[dict[str, dict[str, bool | int]]] = {
         "loss_forward_traffic": 2,
         "loss_backward_traffic": 4,
     },
-    # fused_scale_tril_softmax_dropout: OneFlow-Benchmark, LanguageModeling/GPT/oneflow_gpt/model.py. Its loss, in
-    # 16 bits: maximum, subtract and exponentiate, sum, divide; one kernel for the gradient: oneflow @58dfe7150c,
-    # user/kernels/softmax_kernel_util.cu and sparse_softmax_cross_entropy_kernel.cu.
+    # fused_scale_tril_softmax_dropout: OneFlow-Benchmark, LanguageModeling/GPT/oneflow_gpt/model.py. Its
+    # loss, in 16 bits: maximum, subtract and exponentiate, sum, divide; one kernel for the gradient: oneflow
+    # @58dfe7150c, user/kernels/softmax_kernel_util.cu and sparse_softmax_cross_entropy_kernel.cu.
     "other: oneflow gpt 0.3.5": {
         "fused_attention_dropout": True,
         "loss_forward_traffic": 12,
