@@ -70,6 +70,7 @@ class Overlap:
     tensor: bool
     tensor_backward: bool
     pipeline: bool
+    interleaved: bool
     host_copies: bool
     everything: bool
     waits: bool
@@ -234,6 +235,7 @@ def _overlap(stack: StackSpec) -> Overlap:
         tensor=policy.tensor,
         tensor_backward=policy.tensor_backward,
         pipeline=policy.pipeline,
+        interleaved=policy.interleaved,
         host_copies=stack.activation_offload is not None and stack.activation_offload.overlapped,
         everything=False,
         waits=policy.waits,
@@ -285,6 +287,7 @@ def ideal(machine: Machine, job: Job) -> Machine:
             tensor=True,
             tensor_backward=True,
             pipeline=True,
+            interleaved=True,
             host_copies=True,
             everything=True,
             waits=False,
@@ -309,6 +312,7 @@ def serial(machine: Machine) -> Machine:
         tensor=False,
         tensor_backward=False,
         pipeline=False,
+        interleaved=False,
         host_copies=False,
         everything=False,
         waits=True,

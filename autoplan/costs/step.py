@@ -220,7 +220,7 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     """Return the exposed transfer at a stage boundary, one direction, one microbatch, shape [C, 1] [s].
 
     Each of v virtual stages sends its activations on: e T h bytes, over tp ranks where sequence
-    parallelism has split them or the stack does so for the way.
+    parallelism has split them or the stack does so for the way; none that it sends beside compute.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
@@ -232,7 +232,8 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     >>> boundary_seconds(job, one, replace(machine_of(job), links=links)).tolist()  # 2 x 8,192 x 4,096 / 2
     [[1.0]]
 
-    Leaves out: the wait for a neighbour, which is the bubble's; links that several stages share.
+    Leaves out: the wait for a neighbour, which is the bubble's; links that several stages share; of what is
+    sent beside compute, the transfers before all stages are busy.
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 4.1; Korthikanti et al. 2022, arXiv:2205.05198,
     section 4.3.
     """
@@ -244,7 +245,8 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     elements = tokens_of(job, c) * job.model.hidden_size / split
     size = machine.element_bytes * elements
     once = point_to_point_seconds(size, pipeline_group(c), machine.links)
-    return column(once * c.vpp * job.stack.overlap.boundary_waits)
+    exposed = np.where((c.vpp > 1) & machine.overlap.interleaved, 0.0, once)
+    return column(exposed * c.vpp * job.stack.overlap.boundary_waits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,10 @@ class OverlapPolicy(Frozen):
         default=False, description="a layer waits for its gather and its reduction: nothing runs beside them"
     )
     pipeline: bool = Field(description="stage boundaries are sent while the next microbatch computes")
+    interleaved: bool = Field(
+        default=False,
+        description="those of interleaved schedules are sent while another chunk computes",
+    )
     boundary_split: bool = Field(
         default=False, description="each tensor-parallel rank sends its share over a stage boundary"
     )

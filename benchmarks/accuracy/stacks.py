@@ -94,8 +94,13 @@ _ASYNCHRONOUS: Final = ("pytorch/torchtitan", "async", "fsdp2-async-tp")
 #: Publications whose runs say in their names that fp8 has a scale for each row, and what prices these.
 _ROWWISE: Final = ("pytorch/torchtitan", "rowwise", "fsdp2-rowwise")
 
-#: What a publication ran where its rows' stack had several releases, by the start of the source.
+#: What a publication ran where its rows' stack had several releases or settings, by the start of the source.
 _RELEASES: Final = {
+    # Their performance recipes; runs of its skills are others. What they set is in the stack's file.
+    "NVIDIA-NeMo/Megatron-Bridge docs/performance-summary": "megatron-bridge",
+    "NVIDIA/dgxc-benchmarking": "megatron-bridge",
+    "NVIDIA/NeMo docs/source/performance": "megatron-bridge",
+    "NeMo Framework": "megatron-bridge",
     # Its own changes to Megatron-LM, on the code of 2022: arXiv 2205.05198, section 6.
     "Korthikanti et al.": "megatron-lm-2022",
 }

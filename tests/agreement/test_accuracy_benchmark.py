@@ -162,7 +162,14 @@ def test_kernels_of_a_run_are_those_of_its_software(row):
     )
 
     assert (older.block.checkpoint_stops_early, newer.block.checkpoint_stops_early) == (False, True)
+    recipe, skill = (
+        priced(stack="megatron-core", source=f"NVIDIA-NeMo/Megatron-Bridge {x}")
+        for x in ("docs/performance-summary.md", "skills/x/SKILL.md")
+    )
+
     assert names == ["fsdp2-async-tp", "fsdp2-compile"]
+    assert (recipe.name, skill.name) == ("megatron-bridge", "megatron-core")
+    assert priced(**titan, id="x-rowwise-async").block.fp8_scales == "row"
     assert (fused.attention, fused.fused_softmax) == ("eager", True)
     assert (apart.attention, apart.fused_softmax) == ("eager", False)
     assert priced(stack="internevo").block.fused_norms
