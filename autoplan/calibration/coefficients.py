@@ -48,7 +48,7 @@ _MARGIN: Final = 0.05
 class Coefficient:
     """A sourced number of a stack or of kernels, and the range outside of which it makes no sense.
 
-    ``attention`` is the only kind that feels it, None where all do.
+    ``attention`` are the only kinds that feel it, none where all do.
     """
 
     part: Part
@@ -57,7 +57,7 @@ class Coefficient:
     low: float
     high: float
     meaning: str
-    attention: str | None = None
+    attention: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -92,7 +92,7 @@ def _stack(path: str, scale: Literal["log", "logit"], low: float, high: float, m
     return Coefficient("stack", tuple(path.split(".")), scale, low, high, meaning)
 
 
-def _kernels(path: str, low: float, meaning: str, attention: str | None = None) -> Coefficient:
+def _kernels(path: str, low: float, meaning: str, attention: tuple[str, ...] = ()) -> Coefficient:
     return Coefficient("kernels", tuple(path.split(".")), "logit", low, 1.0, meaning, attention)
 
 
@@ -103,7 +103,12 @@ COEFFICIENTS: Final[tuple[Coefficient, ...]] = (
     _stack("overlap.interference", "logit", 0.0, 1.0, "hidden communication that slows compute"),
     _stack("host_launch", "log", 2e-7, 1e-4, "host time to launch a kernel"),
     _kernels("gemm.sustained_share", 0.30, "clock of long training over that of a sweep"),
-    _kernels("attention.flash1_share", 0.10, "rate of the first FlashAttention over the second's", "flash1"),
+    _kernels(
+        "attention.flash1_share",
+        0.10,
+        "rate of the first FlashAttention over the second's",
+        ("flash1", "flash1-triton"),
+    ),
     _kernels("collectives.network_share", 0.02, "bandwidth of the network that a ring reaches"),
     _kernels("collectives.fabric_share", 0.02, "bandwidth of the fabric that a ring reaches"),
 )
@@ -120,7 +125,7 @@ def owner_of(job: Job, coefficient: Coefficient) -> str:
 
 def felt_by(job: Job, coefficient: Coefficient) -> bool:
     """Return whether the time of ``job`` depends on ``coefficient`` at all."""
-    return coefficient.attention in (None, job.stack.block.attention)
+    return not coefficient.attention or job.stack.block.attention in coefficient.attention
 
 
 def number_of(job: Job, coefficient: Coefficient) -> Any:  # noqa: ANN401 - each kind of sourced number

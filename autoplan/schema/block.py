@@ -15,8 +15,9 @@ __all__ = ["BlockPolicy"]
 class BlockPolicy(Frozen):
     """Which tensors of a block are kept for backward, and how it is computed."""
 
-    attention: Literal["flash", "flash2", "flash1", "eager"] = Field(
-        description="the device's best fused attention, FlashAttention-2, the first one, or scores in memory"
+    attention: Literal["flash", "flash2", "flash1", "flash1-triton", "eager"] = Field(
+        description="the device's best fused attention, FlashAttention-2, the first one in CUDA or in Triton,"
+        " or scores in memory"
     )
     attention_share: SourcedShare = Field(
         description="rate of the stack's attention kernels over those measured on the device"

@@ -69,7 +69,7 @@ class AttentionCurve(Frozen):
         description="rate of FlashAttention-2 over that of the kernels measured, which may be newer"
     )
     flash1_share: SourcedShare = Field(
-        description="rate of the first FlashAttention, in CUDA or Triton, over that of FlashAttention-2"
+        description="rate of the first FlashAttention, in CUDA, over that of FlashAttention-2"
     )
     half_sequence: SourcedSize = Field(description="sequence at which the rate falls to half")
     half_rows: SourcedSize = Field(description="heads x tokens at which the rate falls to half")

@@ -72,13 +72,13 @@ _REPEATS_ALL: Final = (
     "mosaicml/llm-foundry scripts/train/benchmarking/README.md A100 40GB",
 )
 
-#: Publications that ran the first FlashAttention.
-_FIRST_FLASH: Final = (
+#: Publications that ran the first FlashAttention, in CUDA or in Triton.
+_FIRST_FLASH: Final = {
     # flash-attention 1.0.5: doc/en/install.md @34fc28d.
-    "InternLM/InternEvo doc/en/train_performance.md",
-    # Its Triton version, the default of --attn_impl: submit_benchmarks.py @b2a43a147.
-    "mosaicml/llm-foundry scripts/train/benchmarking/README.md",
-)
+    "InternLM/InternEvo doc/en/train_performance.md": "flash1",
+    # The default of --attn_impl: submit_benchmarks.py @b2a43a147.
+    "mosaicml/llm-foundry scripts/train/benchmarking/README.md": "flash1-triton",
+}
 #: The table in which it ran flash-attn 2.4.2 where it recomputes nothing: sweep.py @5e85bd62d.
 _SECOND_FLASH: Final = "mosaicml/llm-foundry scripts/train/benchmarking/README.md H100 80GB BF16 (Large Scale"
 
@@ -119,8 +119,9 @@ def stack_of(run: Run) -> StackSpec:
     publication, word, rowwise = _ROWWISE
     if run.source.startswith(publication) and word in run.id:
         found = _with_scales_of(found, stack(rowwise))
-    if _ran_first_flash(run) and found.block.attention != "eager":
-        found = with_block(found, attention="flash1")
+    first = _first_flash(run)
+    if first is not None and found.block.attention != "eager":
+        found = with_block(found, attention=first)
     return _permitted(found, run.layout)
 
 
@@ -138,9 +139,11 @@ def _compiled(run: Run) -> Run:
     return run.model_copy(update={"layout": run.layout.model_copy(update={"compile": True})})
 
 
-def _ran_first_flash(run: Run) -> bool:
-    second = run.source.startswith(_SECOND_FLASH) and run.layout.recompute == "none"
-    return run.source.startswith(_FIRST_FLASH) and not second
+def _first_flash(run: Run) -> str | None:
+    """Return which of the first FlashAttentions ``run`` ran, None where none."""
+    if run.source.startswith(_SECOND_FLASH) and run.layout.recompute == "none":
+        return None
+    return next((kind for start, kind in _FIRST_FLASH.items() if run.source.startswith(start)), None)
 
 
 def _priced_as(run: Run) -> StackSpec:

@@ -188,8 +188,9 @@ def test_attention_of_a_run_is_of_its_day(row):
         )
         return [job.stack.block.attention for job in priced]
 
-    assert attention(table) == ["flash1", "flash1"]
-    assert attention(large) == ["flash2", "flash1"]
+    assert attention(table) == ["flash1-triton", "flash1-triton"]
+    assert attention(large) == ["flash2", "flash1-triton"]
+    assert attention("InternLM/InternEvo doc/en/train_performance.md") == ["flash1", "flash1"]
     assert attention("somebody") == ["flash2", "flash2"]
 
 

@@ -87,13 +87,16 @@ def test_planted_coefficients_are_found_from_twenty_noisy_steps():
 
 def test_a_rate_that_nobody_feels_is_not_among_the_coefficients():
     """That of the first FlashAttention is there where a stack runs it, and only there."""
-    older = replace(JOB, stack=with_block(JOB.stack, attention="flash1"))
+    older, triton = (
+        replace(JOB, stack=with_block(JOB.stack, attention=x)) for x in ("flash1", "flash1-triton")
+    )
     name = "attention.flash1_share"
 
     def fitted(job):
         return {e.coefficient.name for e in fit([Observation(job, valid_layout(job, "tp=8"), 1.0)]).estimates}
 
     assert name in fitted(older)
+    assert name in fitted(triton)
     assert name not in fitted(JOB)
 
 

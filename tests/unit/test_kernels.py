@@ -157,15 +157,16 @@ def test_parts_of_several_sequences_are_copied_into_order(microbatch, copies):
 
 
 def test_attention_is_as_fast_as_its_generation():
-    """Of the device's best kernels: the second takes a share, the first one a share of that."""
+    """Of the device's best kernels: the second takes a share, the first one a share of that, less in CUDA."""
     job = load_job("llama3-70b-64x-h100")
     shares = job.kernels.attention
-    best, second, first = (
+    best, second, first, triton = (
         machine_of(replace(job, stack=with_block(job.stack, attention=x))).attention_forward.peak
-        for x in ("flash", "flash2", "flash1")
+        for x in ("flash", "flash2", "flash1", "flash1-triton")
     )
     assert second == pytest.approx(best * shares.flash2_share.value)
     assert first == pytest.approx(second * shares.flash1_share.value)
+    assert first < triton <= second
 
 
 def test_attention_runs_at_the_clock_of_long_runs():
