@@ -27,8 +27,8 @@ __all__ = ["Links", "Machine", "Overlap", "Rate", "ideal", "machine_of", "serial
 _EFFECTIVELY_FREE = 1e18
 
 
-#: Rate of the first FlashAttention in Triton over the one in CUDA: FlashAttention-2 is 1.3 to 2.5 times as fast as
-#: that one, and 1.7 to 3.0 times as this one (Dao 2023, arXiv 2307.08691, section 4.1). Middles, by products.
+#: Rate of the first FlashAttention in Triton over the one in CUDA: FlashAttention-2 is 1.3 to 2.5 times as
+#: fast as that one, 1.7 to 3.0 times as this one (Dao 2023, arXiv 2307.08691, section 4.1). Geometric means.
 _TRITON_OVER_CUDA: Final = 1.25
 
 
