@@ -25,6 +25,7 @@ from autoplan.costs.latent import latent_kept
 from autoplan.costs.parameters import expert_share
 from autoplan.costs.weights import padded_vocabulary
 from autoplan.schema.job import Job
+from autoplan.schema.precision import EIGHT_BITS
 
 __all__ = [
     "Saved",
@@ -196,7 +197,7 @@ def input_bytes(job: Job, e: float) -> float:
 
     Leaves out: scales of blocks. Source: as of ``saved_bytes_per_token``.
     """
-    return 1.0 if job.precision == "fp8" and job.stack.block.fp8_scales == "tensor" else e
+    return 1.0 if job.precision in EIGHT_BITS and job.stack.block.fp8_scales == "tensor" else e
 
 
 def _outside(job: Job, e: float, t: Array, whole: Array) -> Array:

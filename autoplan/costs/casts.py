@@ -25,6 +25,7 @@ from autoplan.costs.operations import stream_seconds
 from autoplan.costs.parameters import expert_share
 from autoplan.costs.weights import weights_of
 from autoplan.schema.job import Job
+from autoplan.schema.precision import EIGHT_BITS
 
 __all__ = ["cast_elements", "weight_cast_seconds"]
 
@@ -32,15 +33,17 @@ __all__ = ["cast_elements", "weight_cast_seconds"]
 _TENSOR_CAST: Final = 2.0
 #: One with scales of rows reads all of them for the largest of each, reads them again and writes 8 bits.
 _ROW_CAST: Final = 2.5
+#: One with scales of 32 elements sees the largest of them at once.
+_BLOCK_CAST: Final = 1.5
 
 
 def cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
     """Return elements of 16 bits moved for a token by casts of a layer [1], forward and backward, shape [C].
 
     With scales of tensors: two for each element of the products' inputs forward, of their gradients
-    backward; none where the kernel before a product casts. With scales of rows, 2.5 each: forward the
-    inputs, backward inputs and gradients by columns, and gradients by rows. What is by rows the kernel before
-    may still do, but not attention's, nor before a gather of split sequences.
+    backward; none where the kernel before a product casts. With scales of rows, 2.5 each (1.5 with those of
+    32 elements): forward the inputs, backward inputs and gradients by columns, and gradients by rows. What
+    is by rows the kernel before may still do, but not attention's, nor before a gather of split sequences.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job, stack
@@ -58,17 +61,18 @@ def cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
     operand is cast along which axis; NVIDIA/TransformerEngine, cast and transpose in one kernel.
     """
     none = np.zeros(len(candidates))
-    if job.precision != "fp8":
+    if job.precision not in EIGHT_BITS:
         return none, none
     inputs, gradients, hidden = _extents(job, candidates)
     fused = job.stack.block.fused_casts
     if job.stack.block.fp8_scales == "tensor":
         return (none, none) if fused else (_TENSOR_CAST * inputs, _TENSOR_CAST * gradients)
+    each = _BLOCK_CAST if job.precision == "mxfp8" else _ROW_CAST
     if not fused:
-        return _ROW_CAST * inputs, _ROW_CAST * (inputs + 2 * gradients)
+        return each * inputs, each * (inputs + 2 * gradients)
     gathered = np.where(sequence_split(candidates) > 1, 2.0 * hidden, 0.0)
     heads = job.model.heads / candidates.tp.astype(np.float64) * job.model.head_dim
-    return _ROW_CAST * (gathered + heads), _ROW_CAST * (inputs + gradients + gathered)
+    return each * (gathered + heads), each * (inputs + gradients + gathered)
 
 
 def _extents(job: Job, candidates: Candidates) -> tuple[Array, Array, Array]:
@@ -88,8 +92,8 @@ def _extents(job: Job, candidates: Candidates) -> tuple[Array, Array, Array]:
 def weight_cast_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
     """Return the time to cast a layer's weights for one direction of one microbatch [s], shape [C].
 
-    Only with scales of rows, and whatever the number of tokens: 5 bytes a parameter, forward along one axis
-    and backward along the other.
+    Only with scales of rows, and whatever the number of tokens: 5 bytes a parameter (3 with scales of 32
+    elements), forward along one axis and backward along the other.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job, stack
@@ -105,7 +109,8 @@ def weight_cast_seconds(job: Job, candidates: Candidates, machine: Machine) -> A
     with scales of tensors.
     Source: as of ``cast_elements``.
     """
-    if job.precision != "fp8" or job.stack.block.fp8_scales == "tensor":
+    if job.precision not in EIGHT_BITS or job.stack.block.fp8_scales == "tensor":
         return np.zeros(len(candidates))
-    moved = 2.0 * _ROW_CAST * weights_of(job, candidates).layer.total[:, 0]
+    each = _BLOCK_CAST if job.precision == "mxfp8" else _ROW_CAST
+    moved = 2.0 * each * weights_of(job, candidates).layer.total[:, 0]
     return stream_seconds(moved, machine, calls=0)

@@ -13,13 +13,14 @@ ceiling of one, no latency, everything overlapped. It prices the lower bound wit
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, get_args
 
 from autoplan.costs.tables import AttentionGrid, GemmGrid, attention_grid, gemm_grid
 from autoplan.errors import UnsupportedError
 from autoplan.schema.costmodel import CollectiveTable, KernelSpec
 from autoplan.schema.hardware import DeviceSpec
-from autoplan.schema.job import Cluster, Job, Precision
+from autoplan.schema.job import Cluster, Job
+from autoplan.schema.precision import EIGHT_BITS, Precision
 from autoplan.schema.stack import OverlapPolicy, StackSpec
 
 __all__ = ["Links", "Machine", "Overlap", "Rate", "ideal", "machine_of", "serial"]
@@ -124,7 +125,7 @@ def machine_of(job: Job) -> Machine:
     kernels = job.kernels
     stream = kernels.stream
     # Only products of weights run in 8 bits.
-    wide = peak_flops(job.cluster, "bf16") if job.precision == "fp8" else peak
+    wide = peak_flops(job.cluster, "bf16") if job.precision in EIGHT_BITS else peak
     share = _attention_share(job) * _sustained_share(kernels, job.cluster.device)
     return Machine(
         peak_flops=peak,
@@ -210,7 +211,7 @@ def peak_flops(cluster: Cluster, precision: Precision) -> float:
         rate = device.peak_flops(name)
         if rate is not None:
             return rate
-    known = [p for p in ("bf16", "fp16", "fp32", "fp8") if device.peak_flops(p) is not None]
+    known = [p for p in get_args(Precision) if device.peak_flops(p) is not None]
     raise UnsupportedError(
         f"{device.title} has no {precision} matrix rate: set `precision` to one of {', '.join(known)}"
     )

@@ -21,6 +21,7 @@ from autoplan.costs.arrays import Array, Candidates, column, flag
 from autoplan.costs.mesh import shard_ranks
 from autoplan.costs.weights import Part, Weights, weights_of
 from autoplan.schema.job import Job
+from autoplan.schema.precision import EIGHT_BITS
 
 __all__ = ["Scope", "at_precision", "microbatches", "scope_of", "tokens_of"]
 
@@ -256,7 +257,7 @@ def at_precision(job: Job) -> Job:
         full = {"parameter_bytes": 4, "gathered_bytes": 4, "gradient_bytes": 4}
         changes = {**full, "master_bytes": 0, "cast_bytes": 0}
         overlap = overlap.model_copy(update={"gradient_bytes": 4})
-    elif job.precision == "fp8":
+    elif job.precision in EIGHT_BITS:
         changes = {"cast_bytes": memory.cast_bytes + memory.fp8_copy_bytes}
     own = stack.by_precision.get(job.precision)
     if own is not None:

@@ -102,6 +102,9 @@ class PeakRates(Frozen):
     bf16: SourcedFlopRate | None = Field(default=None, description="bf16, accumulated in fp32")
     fp16: SourcedFlopRate | None = Field(default=None, description="fp16, accumulated in fp32")
     fp8: SourcedFlopRate | None = Field(default=None, description="fp8, accumulated in fp32")
+    mxfp8: SourcedFlopRate | None = Field(
+        default=None, description="fp8 of which each 32 elements have a scale, accumulated in fp32"
+    )
     int8: SourcedFlopRate | None = Field(default=None, description="int8, accumulated in int32")
     fp4: SourcedFlopRate | None = Field(default=None, description="4-bit floats")
 

@@ -12,6 +12,7 @@ from autoplan.schema.costmodel import KernelSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.layout import Offload, Order, RecomputeMode, Schedule
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.precision import Precision
 from autoplan.schema.question import Batches, PriceSpec, distinct
 from autoplan.schema.relation import Node
 from autoplan.schema.relation_text import parse_relation
@@ -26,7 +27,6 @@ __all__ = [
     "Objective",
     "Offload",
     "Optimizer",
-    "Precision",
     "RecomputeMode",
     "RoutingSpec",
     "RuleSpec",
@@ -35,7 +35,6 @@ __all__ = [
     "WorkloadSpec",
 ]
 
-Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 Optimizer = Literal["adamw", "adam", "sgd", "adamw-8bit", "adamw-bf16", "lion", "muon"]
 Objective = Literal["step_time", "tokens_per_second", "peak_memory", "devices", "cost", "energy"]
 

@@ -22,6 +22,7 @@ from autoplan.schema.base import (
 from autoplan.schema.block import BlockPolicy
 from autoplan.schema.costmodel import CostModel, Name
 from autoplan.schema.layout import ORDERS, Order, RecomputeMode, Schedule
+from autoplan.schema.precision import Precision
 from autoplan.schema.question import distinct
 from autoplan.schema.ranged import RangedBytes, RangedFactor
 
@@ -303,7 +304,7 @@ class StackSpec(CostModel):
     title: str = Field(description="name in words")
     description: str = Field(description="which releases it stands for, and what is special about it")
     memory: MemoryPolicy = Field(description="what a rank keeps")
-    by_precision: dict[Literal["bf16", "fp16", "fp32", "fp8"], PrecisionPolicy] = Field(
+    by_precision: dict[Precision, PrecisionPolicy] = Field(
         default_factory=dict, description="what a rank keeps otherwise at a precision"
     )
     block: BlockPolicy = Field(description="what a block keeps and how it is computed")

@@ -12,9 +12,10 @@ from typing import Any, Final, cast
 
 from autoplan.catalog import entry_names, kernels_for, load_entry
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
-from autoplan.schema.job import Cluster, Job, Precision, RoutingSpec, Workload
+from autoplan.schema.job import Cluster, Job, RoutingSpec, Workload
 from autoplan.schema.layout import even_stages
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, SlidingWindow
+from autoplan.schema.precision import Precision
 from benchmarks.accuracy.runs import Hardware, Run
 from benchmarks.accuracy.stacks import stack_of
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
@@ -90,6 +91,7 @@ _PRECISIONS: Final[dict[str, Precision]] = {
     "fp16": "fp16",
     "fp32": "fp32",
     "fp8": "fp8",
+    "mxfp8": "mxfp8",
 }
 
 _TASKS: Final = frozenset({"pretrain", "sft"})

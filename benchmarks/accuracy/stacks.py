@@ -91,8 +91,8 @@ _COMPILED: Final = (
 #: Publications whose runs say in their names that tensor parallelism is asynchronous, and what prices these.
 _ASYNCHRONOUS: Final = ("pytorch/torchtitan", "async", "fsdp2-async-tp")
 
-#: Publications whose runs say in their names that fp8 has a scale for each row, and what prices these.
-_ROWWISE: Final = ("pytorch/torchtitan", "rowwise", "fsdp2-rowwise")
+#: What prices torchao's fp8 with a scale for each row, which runs say in their names, and its mxfp8.
+_ROWWISE: Final = "fsdp2-rowwise"
 
 #: What a publication ran where its rows' stack had several releases or settings, by the start of the source.
 _RELEASES: Final = {
@@ -116,13 +116,17 @@ def stack_of(run: Run) -> StackSpec:
         found = with_block(found, checkpoint_stops_early=False)
     if run.stack in _OVERLAPS_DATA and run.layout.tp * run.layout.pp == 1:
         found = with_overlap(found, gradient_reduce=True)
-    publication, word, rowwise = _ROWWISE
-    if run.source.startswith(publication) and word in run.id:
-        found = _with_scales_of(found, stack(rowwise))
+    if _has_scales_of_rows(run):
+        found = _with_scales_of(found, stack(_ROWWISE))
     first = _first_flash(run)
     if first is not None and found.block.attention != "eager":
         found = with_block(found, attention=first)
     return _permitted(found, run.layout)
+
+
+def _has_scales_of_rows(run: Run) -> bool:
+    torch = run.source.startswith(("pytorch/torchtitan", "pytorch/ao"))
+    return torch and ("rowwise" in run.id or run.layout.precision == "mxfp8")
 
 
 def _with_scales_of(found: StackSpec, other: StackSpec) -> StackSpec:

@@ -108,7 +108,7 @@ def test_what_is_no_row_is_skipped(entry, reason, tmp_path, capsys):
         {"model__attention": "MLA"},
         {"layout__cp": 2},
         {"layout__ep": 2},
-        {"layout__precision": "mxfp8"},
+        {"layout__precision": "nvfp4"},
         {"layout__recompute": "other: every second layer"},
         {"layout__recompute": None},
         {"layout__zero": "other: hybrid"},

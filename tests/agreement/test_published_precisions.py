@@ -14,9 +14,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoplan.catalog import load_job, stack
+from autoplan.catalog import load_job, resolve_job, stack
 from autoplan.costs.arrays import Candidates
 from autoplan.costs.casts import cast_elements
+from autoplan.errors import UnsupportedError
+from autoplan.planning import evaluate
+from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 from benchmarks.accuracy.__main__ import DEFAULT_RUNS
 from benchmarks.accuracy.outcomes import outcome_of
@@ -84,3 +87,37 @@ def test_gathered_inputs_are_cast_after_they_were_gathered():
 
     # Two inputs of 4,096 forward, two gradients backward, 2.5 trips each.
     assert (there - there_whole).tolist() == (back - back_whole).tolist() == [2.5 * 2 * 4096]
+
+
+def test_blocks_of_32_cost_less_to_cast_than_rows():
+    """The largest of 32 elements is there when they are read: 1.5 trips, not 2.5."""
+    rows = replace(load_job("llama3-8b-8x-h100"), stack=stack("fsdp2-rowwise"))
+    one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
+    row, block = (
+        np.sum([np.max(x) for x in cast_elements(replace(rows, precision=p), one)]) for p in ("fp8", "mxfp8")
+    )
+
+    assert block == pytest.approx(row * 1.5 / 2.5)
+
+
+def test_only_units_that_apply_scales_of_blocks_run_mxfp8():
+    """A Hopper does not, and says what it has; a Blackwell does as many operations as in fp8."""
+    hopper = replace(load_job("llama3-8b-8x-h100"), precision="mxfp8")
+    with pytest.raises(UnsupportedError, match=r"no mxfp8 matrix rate.*bf16, fp16, fp32, fp8$"):
+        evaluate(hopper, parse_layout("zero=1", layers=32, devices=8))
+
+    job = resolve_job(
+        JobSpec(
+            kind="training",
+            model="llama3-8b",
+            hardware="dgx-b200",
+            stack="megatron-core",
+            workload=Workload(sequence_length=8192, global_batch_size=128),
+        )
+    )
+    wide, eight, blocks = (
+        evaluate(replace(job, precision=p), parse_layout("zero=1", layers=32, devices=8)).predicted
+        for p in ("bf16", "fp8", "mxfp8")
+    )
+    assert blocks.step_seconds == eight.step_seconds < wide.step_seconds
+    assert blocks.memory == eight.memory

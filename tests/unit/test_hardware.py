@@ -179,6 +179,7 @@ def test_nodes_of_the_contract_exist():
         ("h100-sxm5-80gb", "bf16", 989),
         ("h100-sxm5-80gb", "fp8", 1979),
         ("b200-sxm-180gb", "bf16", 2250),
+        ("b200-sxm-180gb", "mxfp8", 4500),
         ("rtx-4090", "bf16", 165.2),  # fp32 accumulation: half of 330.3
         ("rtx-3090", "bf16", 71),
         ("rtx-5090", "bf16", 209.5),
