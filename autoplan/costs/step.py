@@ -27,7 +27,7 @@ from autoplan.costs.offload import copy_waits, moved_bytes
 from autoplan.costs.once import once_a_step
 from autoplan.costs.operations import gemm_seconds, stream_seconds
 from autoplan.costs.pipeline import weights_apart
-from autoplan.costs.scope import scope_of, tokens_of
+from autoplan.costs.scope import microbatches, scope_of, tokens_of
 from autoplan.costs.stage import Stages
 from autoplan.costs.stage_context import Ranks, StageContext, scattered
 from autoplan.costs.tensor import regather_seconds, tensor_seconds
@@ -220,7 +220,8 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     """Return the exposed transfer at a stage boundary, one direction, one microbatch, shape [C, 1] [s].
 
     Each of v virtual stages sends its activations on: e T h bytes, over tp ranks where sequence
-    parallelism has split them or the stack does so for the way; none that it sends beside compute.
+    parallelism has split them or the stack does so for the way. Of those that it sends beside compute p - 1
+    each way are left, on which stages wait that have nothing to do yet or no more, spread over microbatches.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
@@ -232,8 +233,8 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     >>> boundary_seconds(job, one, replace(machine_of(job), links=links)).tolist()  # 2 x 8,192 x 4,096 / 2
     [[1.0]]
 
-    Leaves out: the wait for a neighbour, which is the bubble's; links that several stages share; of what is
-    sent beside compute, the transfers before all stages are busy.
+    Leaves out: the wait for a neighbour, which is the bubble's; links that several stages share; transfers
+    that take longer than what they run beside.
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 4.1; Korthikanti et al. 2022, arXiv:2205.05198,
     section 4.3.
     """
@@ -245,8 +246,10 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     elements = tokens_of(job, c) * job.model.hidden_size / split
     size = machine.element_bytes * elements
     once = point_to_point_seconds(size, pipeline_group(c), machine.links)
-    exposed = np.where((c.vpp > 1) & machine.overlap.interleaved, 0.0, once)
-    return column(exposed * c.vpp * job.stack.overlap.boundary_waits)
+    # Beside compute, but for those that the first and the last microbatch wait for on their way.
+    waited = np.minimum(1.0, (c.pp - 1) / (microbatches(job, c) * c.vpp))
+    shares = np.where((c.vpp > 1) & machine.overlap.interleaved, waited, 1.0)
+    return column(shares * once * c.vpp * job.stack.overlap.boundary_waits)
 
 
 @dataclass(frozen=True, slots=True)
