@@ -80,7 +80,7 @@ def test_data_runs_inside_and_tensors_across_where_weights_are_more_bytes_than_a
     across, waits = exposed(job, fastest, ORDERS[0])
 
     assert (fastest.tp, fastest.dp, fastest.order) == (16, 2, "cp-dp-tp-pp")
-    assert waits.dp_exposed > 0.2 > 8 * gathers.dp_exposed
+    assert waits.dp_exposed > 0.2 > 5 * gathers.dp_exposed
     assert gathers.tp_exposed < waits.tp_exposed + 0.2
     assert inside < 0.95 * across
 
