@@ -128,10 +128,10 @@ def solve(
     model = _model(menus, layers, ceiling, limit_ticks, paths or Paths())
     if known is not None:
         _look_first_at(model, known)
-    work, best, rounds = MOST_WORK, None, 0
+    work, best, rounds, brief = MOST_WORK, None, 0, True
     while True:
         try:
-            answer = _answer(model, work, patience)
+            answer = _answer(model, work, patience, brief=brief)
         except SolverStoppedError:
             if best is None:
                 raise
@@ -145,7 +145,8 @@ def solve(
         rounds += 1
         if _wants_whole_form(model.chosen[answer.solution.candidate].menu, rounds):
             _add_whole_form(model, answer.solution)
-        work -= answer.work
+        # Where a brief look did not do, it will not do with more rows.
+        work, brief = work - answer.work, brief and answer.work <= _BRIEF
 
 
 def _objective(solution: Solution) -> int:
@@ -351,8 +352,8 @@ class _Answer:
     stopped: bool
 
 
-def _answer(model: _Model, work: float, patience: Patience) -> _Answer | None:
-    solver, status, spent = _asked(model, work, patience)
+def _answer(model: _Model, work: float, patience: Patience, *, brief: bool) -> _Answer | None:
+    solver, status, spent = _asked(model, work, patience, brief=brief)
     if status == cp_model.UNKNOWN:
         raise SolverStoppedError
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
@@ -363,14 +364,14 @@ def _answer(model: _Model, work: float, patience: Patience) -> _Answer | None:
 
 
 def _asked(
-    model: _Model, work: float, patience: Patience
+    model: _Model, work: float, patience: Patience, *, brief: bool
 ) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus, float]:
     """Return a solver with its answer, and the work spent: at first as it stands, if that is long presolved.
 
-    Where the second look finds nothing, what the first one found stays.
+    Where the second look finds nothing, what the first one found stays. There is but one unless ``brief``.
     """
     placed = any(c.menu.placed for c in model.chosen)
-    presolved = placed or len(model.cp.proto.variables) <= _PRESOLVED
+    presolved = placed or not brief or len(model.cp.proto.variables) <= _PRESOLVED
     first = fresh_solver(work if presolved else min(work, _BRIEF))
     first.parameters.cp_model_presolve = presolved
     status = status_of(first, model.cp, patience)
