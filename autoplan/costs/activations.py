@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoplan.costs.alternate import alternate_bytes
 from autoplan.costs.arrays import Array, Candidates, flag
 from autoplan.costs.experts import expert_kept
 from autoplan.costs.latent import latent_kept
@@ -258,7 +259,7 @@ def _mlp(job: Job, candidates: Candidates, e: float) -> Array:
 
 
 def _selective(job: Job, e: float, t: Array, whole: Array, without_attention: Array) -> Array:
-    """What selective recompute keeps: all but core attention, or matmul outputs and the input."""
+    """What selective recompute keeps: all but core attention, or the input and outputs of products."""
     if job.stack.block.selective == "attention":
         return without_attention
     model = job.model
@@ -269,6 +270,8 @@ def _selective(job: Job, e: float, t: Array, whole: Array, without_attention: Ar
         heads = model.head_dim + mla.qk_nope_head_dim + 2 * mla.v_head_dim
         attention = e * ((latents + mla.qk_rope_head_dim) / whole + model.heads * heads / t)
         attention = attention + 4.0 * model.heads / t
+    if job.stack.block.selective == "every-second-matmul":
+        attention = attention - alternate_bytes(model, t, whole, e)
     # Outputs of products that sum over ranks are kept as they are before their reduction, whole.
     stream = e * model.hidden_size / whole + e * model.hidden_size
     up, share = 2 if model.gated else 1, expert_share(model)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoplan.costs.activations import dropout_masks, sequence_split
+from autoplan.costs.alternate import alternate_products
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.beside import Flow, beside_seconds
 from autoplan.costs.casts import weight_cast_seconds
@@ -123,7 +124,7 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     exchange = exchange_seconds(job, candidates, machine)
     if not core:
         # The products of experts are no plain ones: they are done again, and their rows sent again.
-        stream = stream + _together(expert_products(job, tokens, candidates), machine)
+        stream = stream + _together(_products_again(job, tokens, candidates), machine)
     regathered = regather_seconds(job, candidates, machine, calls.backward)
     return BlockTimes(
         forward=forward,
@@ -171,6 +172,15 @@ def _not_repeated(job: Job, tokens: Array, candidates: Candidates, machine: Mach
     if not job.stack.block.checkpoint_stops_early:
         return np.zeros(1)
     return _together(_dense_products(job, tokens, candidates)[1:], machine)
+
+
+def _products_again(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
+    """The products that selective recompute does again where it drops more than core attention."""
+    experts = expert_products(job, tokens, candidates)
+    if job.stack.block.selective == "matmul-outputs":
+        return experts
+    t, whole = candidates.tp.astype(np.float64), sequence_split(candidates)
+    return [*alternate_products(job.model, tokens, t, whole), *experts]
 
 
 def _products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:

@@ -195,7 +195,7 @@ def _tensor_bytes(scope: Scope, layers: Array, selective: Array, full: Array) ->
     job = scope.job
     calls = tensor_calls(job, scope.candidates)
     size = element_bytes(job) * scope.tokens * job.model.hidden_size * scope.microbatches
-    rerun = full + (selective if job.stack.block.selective == "matmul-outputs" else 0.0)
+    rerun = full + (0.0 if job.stack.block.selective == "attention" else selective)
     weighted = (
         (layers, calls.forward),
         (layers, calls.backward),

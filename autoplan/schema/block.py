@@ -74,8 +74,9 @@ class BlockPolicy(Frozen):
     checkpoint_stops_early: bool = Field(
         default=False, description="a recomputed layer stops before its last product"
     )
-    selective: Literal["attention", "matmul-outputs"] = Field(
-        description="what selective recompute drops: core attention, or all but matmul outputs"
+    selective: Literal["attention", "matmul-outputs", "every-second-matmul"] = Field(
+        description="what selective recompute drops: core attention, all but matmul outputs, or every second"
+        " one of these too"
     )
     logits_bytes: int = Field(ge=2, le=8, description="kept for backward, a logit")
     logits_forward_bytes: int = Field(ge=2, le=24, description="alive at once in the loss's forward, a logit")

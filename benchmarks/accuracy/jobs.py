@@ -20,7 +20,7 @@ from benchmarks.accuracy.runs import Hardware, Run
 from benchmarks.accuracy.stacks import stack_of
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
-__all__ = ["job_of", "recomputed_layers", "sequence_parallel", "stage_layers"]
+__all__ = ["job_of", "recompute_of", "recomputed_layers", "sequence_parallel", "stage_layers"]
 
 #: The node that a device is usually found in. Another node of the catalogue with the run's number
 #: of devices is taken where there is one.
@@ -56,6 +56,15 @@ _RECOMPUTES_NOTHING: Final = (
 _COUNTED: Final = {
     # Embedding; last norm and output layer: Aleph-Alpha/scaling, transformer/model/model.py.
     "megatron-like": (1, 2),
+}
+
+#: What runs of a stack call its selective recompute.
+_SELECTIVE: Final = {
+    # SelectiveAC, torchtitan's default, also of train_configs/llama3_8b.toml.
+    ("fsdp2", "other: selective (per-op sac)"),
+    ("fsdp2", 'other: selective (torchtitan default selective = every-2nd-op/"op" sac)'),
+    ("fsdp2", "other: selective (llama3_8b.toml default)"),
+    ("fsdp2", "other: selective op"),
 }
 
 #: Stacks that split sequences beside tensors unless told not to; the others have it off by default.
@@ -138,7 +147,7 @@ def _refuse_unplanned(run: Run) -> None:
             str(layout.zero),
         ),
         (
-            layout.recompute not in {None, "none", "selective", "full"},
+            recompute_of(run) not in {None, "none", "selective", "full"},
             "the recompute cannot be expressed",
             str(layout.recompute),
         ),
@@ -282,6 +291,12 @@ def stage_layers(run: Run, layers: int) -> tuple[int, ...]:
     share, longer = divmod(before + layers + after, stages)
     counted = [share + (stage < longer) for stage in range(stages)]
     return (counted[0] - before, *counted[1:-1], counted[-1] - after)
+
+
+def recompute_of(run: Run) -> str | None:
+    """Return what the run recomputes, in this project's words where it is what its stack calls selective."""
+    told = run.layout.recompute
+    return "selective" if (run.stack, told) in _SELECTIVE else told
 
 
 def recomputed_layers(run: Run, stages: tuple[int, ...]) -> tuple[int, ...]:

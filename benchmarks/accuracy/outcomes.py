@@ -17,7 +17,13 @@ from autoplan.planning import evaluate
 from autoplan.plans import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
-from benchmarks.accuracy.jobs import job_of, recomputed_layers, sequence_parallel, stage_layers
+from benchmarks.accuracy.jobs import (
+    job_of,
+    recompute_of,
+    recomputed_layers,
+    sequence_parallel,
+    stage_layers,
+)
 from benchmarks.accuracy.runs import Run, RunLayout
 from benchmarks.reading import Unreadable, read_entries
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
@@ -180,12 +186,12 @@ def _sentences(error: LayoutError | None) -> str:
 def _layouts(run: Run, job: Job) -> Iterator[Layout]:
     """Yield the run's layout; for what the row does not tell, one for each choice."""
     layout = run.layout
-    told = (layout.recompute, layout.micro_batch, layout.zero)
-    if run.complete and None in told:
+    told = recompute_of(run)
+    if run.complete and None in (told, layout.micro_batch, layout.zero):
         raise Skipped("malformed row", "complete, but recompute, micro_batch or zero is null")
     if layout.pp * layout.vpp > job.model.layers:
         raise Skipped("the layout breaks a rule", "more stages than layers")
-    recomputes = _RECOMPUTES if layout.recompute is None else (layout.recompute,)
+    recomputes = _RECOMPUTES if told is None else (told,)
     zeros = job.stack.rules.zero_stages if layout.zero is None else (int(layout.zero),)
     for recompute, microbatch, zero in product(recomputes, _microbatches(run, job), zeros):
         yield _layout(run, job, recompute, microbatch, zero)

@@ -72,6 +72,10 @@ _REPEATS_ALL: Final = (
     "mosaicml/llm-foundry scripts/train/benchmarking/README.md A100 40GB",
 )
 
+#: Tables of torchtitan whose checkpoints stop early, as PyTorch's do from 2.1 on: those of before #1580 of
+#: August 2025, by the start of the source.
+_STOPS_EARLY: Final = ("pytorch/torchtitan docs/", "pytorch/torchtitan benchmarks/", "pytorch/ao")
+
 #: Publications that ran the first FlashAttention, in CUDA or in Triton.
 _FIRST_FLASH: Final = {
     # flash-attention 1.0.5: doc/en/install.md @34fc28d.
@@ -114,6 +118,8 @@ def stack_of(run: Run) -> StackSpec:
     found = with_overlap(found, **_OVERLAP.get(run.stack, {}))
     if run.source.startswith(_REPEATS_ALL):
         found = with_block(found, checkpoint_stops_early=False)
+    if run.source.startswith(_STOPS_EARLY):
+        found = with_block(found, checkpoint_stops_early=True)
     if run.stack in _OVERLAPS_DATA and run.layout.tp * run.layout.pp == 1:
         found = with_overlap(found, gradient_reduce=True)
     if _has_scales_of_rows(run):

@@ -162,6 +162,8 @@ def _with_block(found: StackSpec, config: Config) -> StackSpec:
         packed_qkv_kept=dims.qkv_fused,
         dropout=dims.dropout > 0,
         selective="matmul-outputs" if config.ac == "sac_mm" else "attention",
+        # PyTorch's default, which torchtitan turns off.
+        checkpoint_stops_early=found.block.checkpoint_stops_early or found.name == "fsdp2",
         # The oracle's Megatron modules leave them where they are.
         norm_gradients_reduced=config.impl != "megatron",
     )

@@ -170,6 +170,10 @@ def test_kernels_of_a_run_are_those_of_its_software(row):
     assert names == ["fsdp2-async-tp", "fsdp2-compile"]
     assert (recipe.name, skill.name) == ("megatron-bridge", "megatron-core")
     assert priced(**titan, id="x-rowwise-async").block.fp8_scales == "row"
+    table, today = (
+        priced(stack="fsdp2", source=f"pytorch/torchtitan {x}") for x in ("docs/performance.md", "torchtitan")
+    )
+    assert (table.block.checkpoint_stops_early, today.block.checkpoint_stops_early) == (True, False)
     assert (fused.attention, fused.fused_softmax) == ("eager", True)
     assert (apart.attention, apart.fused_softmax) == ("eager", False)
     assert priced(stack="internevo").block.fused_norms
@@ -288,3 +292,12 @@ def test_spread_tells_size_and_sign():
 def test_examples_in_docstrings_hold(module):
     """The benchmark package is outside of pytest's own doctest paths."""
     assert doctest.testmod(module).failed == 0
+
+
+def test_selective_recompute_of_a_stack_goes_by_other_names(row):
+    """What torchtitan calls per-op is what its stack does; the same words of another stack are not known."""
+    told = {"layout__recompute": "other: selective (per-op sac)", "complete": False}
+    titan, other = (outcome_of(changed(row, stack=x, **told), 0) for x in ("fsdp2", "megatron-core"))
+
+    assert titan.plan.layout.selective == titan.plan.layout.layers
+    assert other.skipped.category == "the recompute cannot be expressed"
