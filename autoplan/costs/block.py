@@ -27,7 +27,8 @@ from autoplan.costs.beside import Flow, beside_seconds
 from autoplan.costs.casts import weight_cast_seconds
 from autoplan.costs.context import attention_steps, context_times, step_kernel_seconds
 from autoplan.costs.elementwise import DROPOUT_TRIPS, stream_times
-from autoplan.costs.experts import exchange_seconds, expert_kernels, expert_products
+from autoplan.costs.exchange import exchange_seconds
+from autoplan.costs.experts import expert_kernels, expert_products
 from autoplan.costs.latent import head_widths, latent_products
 from autoplan.costs.machine import Machine
 from autoplan.costs.operations import Product, gemm_seconds, smooth_maximum, stream_seconds

@@ -21,8 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates
-from autoplan.costs.collectives import Group, collective_seconds
-from autoplan.costs.machine import Machine
+from autoplan.costs.collectives import Group
 from autoplan.costs.mesh import expert_distance
 from autoplan.costs.operations import Product
 from autoplan.costs.parameters import expert_share
@@ -31,7 +30,6 @@ from autoplan.schema.model import ModelSpec
 
 __all__ = [
     "exchange_groups",
-    "exchange_seconds",
     "expert_elements",
     "expert_group",
     "expert_kept",
@@ -271,44 +269,6 @@ def expert_kernels(job: Job, candidates: Candidates) -> Array:
     held = moe.experts / candidates.ep
     kernels: Array = expert_share(job.model) * (policy.kernels + policy.kernels_each * held)
     return kernels
-
-
-def exchange_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
-    """Return the exposed time to send a microbatch's rows to experts and back [s], shape [C], average layer.
-
-    Twice an all-to-all of e h T K u / s bytes over x ranks; where sequences are split and y > 1, the y ranks
-    of an expert gather the rows, y times as many bytes, and scatter their sums. Backward costs the same.
-
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.machine import Links, machine_of
-    >>> from autoplan.schema.job import RoutingSpec
-    >>> from autoplan.schema.layout import parse_layout
-    >>> job = replace(load_job("mixtral-8x7b-8x-h200"), routing=RoutingSpec(load_variation=0.0))
-    >>> one = Candidates.of([parse_layout("ep=8", layers=32, devices=8)])
-    >>> links = Links(8, 7 * 2.0**24, 7 * 2.0**24, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 16 MiB/s
-    >>> exchange_seconds(job, one, replace(machine_of(job), links=links)).tolist()  # twice 7/8 of 64 MiB
-    [1.0]
-
-    Leaves out: tokens that visit two experts of one rank or node, which some libraries send once; rows sent
-    in 8 bits; exchange that runs beside another microbatch.
-    Source: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.
-    """
-    model, share = job.model, expert_share(job.model)
-    if model.moe is None or machine.overlap.everything:
-        return np.zeros(len(candidates))
-    tokens = candidates.microbatch * float(job.workload.sequence_length) / candidates.cp
-    rows = tokens * model.moe.top_k * load_factor(job, candidates) / _whole(candidates)
-    size = machine.element_bytes * model.hidden_size * rows
-    others, splits = exchange_groups(candidates)
-    seconds = 2.0 * collective_seconds("all_to_all", size, others, machine.links)
-    if (candidates.etp > 1).any():
-        y = splits.ranks
-        inside = Group(np.where(candidates.sequence_parallel == 1, y, 1.0), splits.stride)
-        for operation in ("all_gather", "reduce_scatter"):
-            seconds = seconds + collective_seconds(operation, size * y, inside, machine.links)
-    exchanged: Array = share * seconds
-    return exchanged
 
 
 def expert_kept(job: Job, candidates: Candidates, inner: float, e: float) -> Array:

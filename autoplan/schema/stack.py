@@ -217,6 +217,11 @@ class ExpertPolicy(Frozen):
     needs_sequence_parallel: bool = Field(
         description="whether layers with experts run with tp > 1 only where sequences are split, too"
     )
+    exchange: Literal["rows", "tokens"] = Field(
+        default="rows",
+        description="what is sent to other ranks: a row for each expert that a token visits, or the token"
+        " once to each node and there once to each rank",
+    )
     rows_kept: int = Field(
         ge=1,
         le=8,

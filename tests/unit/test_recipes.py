@@ -9,9 +9,13 @@ import pytest
 
 from autoplan.catalog import load_job, stack
 from autoplan.costs.arrays import Candidates
-from autoplan.costs.machine import machine_of
+from autoplan.costs.collectives import Group, collective_seconds
+from autoplan.costs.exchange import tokens_seconds
+from autoplan.costs.machine import Links, machine_of
+from autoplan.costs.predict import predict
 from autoplan.costs.step import boundary_seconds
 from autoplan.planning import evaluate
+from autoplan.schema.job import RoutingSpec
 from autoplan.schema.layout import parse_layout
 
 
@@ -66,3 +70,40 @@ def test_a_recipe_hides_tensor_collectives_behind_products():
     )
 
     assert 0 < bridge < core
+
+
+def test_tokens_cross_the_network_once_for_each_node():
+    """Mixtral's two experts of eight on sixteen ranks of two nodes: 3/4 of a copy leaves a node, not one."""
+    job = replace(load_job("mixtral-8x7b-8x-h200"), routing=RoutingSpec(load_variation=0.0))
+    sent, links = np.full(1, 2.0**30), Links(8, 1e15, 1e15, False, 0.0, 2.0**30, 0.0, 0.0, ())
+    ranks = Group(np.array([16.0]), np.array([1.0]))
+    rows = collective_seconds("all_to_all", sent * job.model.moe.top_k, ranks, links)
+    tokens = tokens_seconds(sent, ranks, job.model.moe.top_k, links)
+
+    # Rows: 2 GiB, of which half are for the other node. Tokens: 2 (1 - 1/4) nodes of a GiB, half of them.
+    assert rows == pytest.approx(1.0, rel=1e-5)
+    assert tokens == pytest.approx(0.75, rel=1e-5)
+
+
+def test_inside_a_node_tokens_are_sent_once_for_each_rank():
+    """Two choices are of both ranks for half the tokens, of one for the others: 1.5 copies, not 2."""
+    sent, links = np.full(1, 2.0**30), Links(8, 2.0**30, 2.0**30, False, 0.0, 1.0, 0.0, 0.0, ())
+    ranks = Group(np.array([2.0]), np.array([1.0]))
+    rows = collective_seconds("all_to_all", 2 * sent, ranks, links)
+    tokens = tokens_seconds(sent, ranks, 2, links)
+
+    assert (rows, tokens) == (pytest.approx(1.0), pytest.approx(0.75))
+
+
+def test_recipes_exchange_tokens_and_others_rows():
+    """With experts on two nodes a recipe waits less for them; with all on one rank neither waits."""
+    job = load_job("deepseek-v3-256x-h100")
+    texts = ("pp=16,ep=16,mbs=1,sp=off", "pp=16,ep=1,mbs=1,sp=off")
+
+    def waits(name, text):
+        layout = parse_layout(text, layers=job.model.layers, devices=256)
+        return predict(replace(job, stack=stack(name)), layout).time.ep_exposed
+
+    apart, together = ([waits(x, text) for x in ("megatron-core", "megatron-bridge")] for text in texts)
+    assert apart[0] > 2 * apart[1] > 0
+    assert together == [0.0, 0.0]
