@@ -100,8 +100,10 @@ _ROWWISE: Final = "fsdp2-rowwise"
 
 #: What a publication ran where its rows' stack had several releases or settings, by the start of the source.
 _RELEASES: Final = {
-    # Their performance recipes; runs of its skills are others. What they set is in the stack's file.
+    # Their performance recipes, and of its skills the one that starts from one, with HybridEP. What they set
+    # is in the stack's file.
     "NVIDIA-NeMo/Megatron-Bridge docs/performance-summary": "megatron-bridge",
+    "NVIDIA-NeMo/Megatron-Bridge skills/nemo-mbridge-perf-expert-parallel-overlap": "megatron-bridge",
     "NVIDIA/dgxc-benchmarking": "megatron-bridge",
     "NVIDIA/NeMo docs/source/performance": "megatron-bridge",
     "NeMo Framework": "megatron-bridge",
