@@ -2,9 +2,7 @@
 
 Notation (this file only)::
 
-    T, h        tokens of a microbatch on one rank, hidden size                              [1]
-    q, k, f     widths of queries and of keys, inner width of the MLP, over t                [1]
-    t           tensor-parallel degree                                                       [1]
+    k, h, f   width of keys, hidden size, inner width of the MLP      [1]
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import numpy as np
 from autoplan.costs.arrays import Array
 from autoplan.costs.latent import latent_products
 from autoplan.costs.operations import Product
-from autoplan.costs.parameters import expert_share
+from autoplan.costs.products import attention_products, mlp_products
 from autoplan.schema.model import ModelSpec
 
 __all__ = ["alternate_bytes", "alternate_products"]
@@ -37,25 +35,17 @@ def alternate_products(model: ModelSpec, tokens: Array, tp: Array, whole: Array)
     Source: pytorch/torchtitan, torchtitan/distributed/activation_checkpoint.py, SelectiveAC: the outputs of
     products are saved but for every second one.
     """
-    return _plain_products(model, tokens, tp, whole)[1::2]
-
-
-def _plain_products(model: ModelSpec, tokens: Array, tp: Array, whole: Array) -> list[Product]:
-    h, f = np.asarray(float(model.hidden_size)), model.ffn_size / tp
-    q, k = model.heads / tp * model.head_dim, np.maximum(model.kv_heads / tp, 1.0) * model.head_dim
-    attention = [Product(tokens, width, h) for width in (q, k, k)] + [Product(tokens, h, q)]
+    attention = attention_products(model, tokens, tp)
     if model.mla is not None:
         attention = latent_products(model, tokens, tp, whole)
-    dense = 1.0 - expert_share(model)
-    ups = [Product(tokens, f, h, dense)] * (2 if model.gated else 1)
-    return [*attention, *ups, Product(tokens, h, f, dense)]
+    return [*attention, *mlp_products(model, tokens, tp)][1::2]
 
 
 def alternate_bytes(model: ModelSpec, tp: Array, whole: Array, element: float) -> Array:
     """Return what the outputs of ``alternate_products`` take of a token [byte], shape [C].
 
     >>> from autoplan.catalog import load_entry
-    >>> one = np.ones(1)
+    >>> one = np.ones(1)  # k, h, f: 1,024, 4,096, 14,336
     >>> float(alternate_bytes(load_entry("model", "llama3-8b"), one, one, 2.0)[0])  # 2 (k + h + f)
     38912.0
 

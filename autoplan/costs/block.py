@@ -34,6 +34,7 @@ from autoplan.costs.machine import Machine
 from autoplan.costs.operations import Product, gemm_seconds, smooth_maximum, stream_seconds
 from autoplan.costs.parameters import expert_share
 from autoplan.costs.pipeline import weights_apart
+from autoplan.costs.products import attention_products, mlp_products
 from autoplan.costs.scope import at_precision, tokens_of
 from autoplan.costs.tensor import regather_seconds, tensor_exposed, tensor_seconds
 from autoplan.costs.traffic import Calls, TensorCalls, tensor_calls
@@ -187,8 +188,7 @@ def _products_again(job: Job, tokens: Array, candidates: Candidates) -> list[Pro
 def _products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
     """The products of a layer's forward: attention's, the dense MLP's, the experts'."""
     model, t = job.model, candidates.tp.astype(np.float64)
-    h = np.asarray(float(model.hidden_size))
-    attention = [_packed_product(model, tokens, t), Product(tokens, h, model.heads * model.head_dim / t)]
+    attention = _packed_products(model, tokens, t)
     if model.mla is not None:
         attention = latent_products(model, tokens, t, sequence_split(candidates))
     dense = _dense_products(job, tokens, candidates)
@@ -197,10 +197,9 @@ def _products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
 
 def _dense_products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
     """The products of the dense MLP, up (with gate) and down: of the share of layers that have one."""
-    model, dense = job.model, 1.0 - expert_share(job.model)
-    h, f = np.asarray(float(model.hidden_size)), model.ffn_size / candidates.tp.astype(np.float64)
-    up = 2 * f if model.gated else f
-    return [Product(tokens, up, h, dense), Product(tokens, h, f, dense)] if dense else []
+    *ups, down = mlp_products(job.model, tokens, candidates.tp.astype(np.float64))
+    together = ups[0]._replace(n=len(ups) * ups[0].n)
+    return [together, down] if expert_share(job.model) < 1 else []
 
 
 def _tensor_backward(
@@ -226,19 +225,17 @@ def _tensor_backward(
 
 def _column_products(job: Job, candidates: Candidates) -> list[Product]:
     """The products that are split by columns and reduce the gradient of their input."""
-    model, t = job.model, candidates.tp.astype(np.float64)
-    tokens, h = tokens_of(job, candidates), np.asarray(float(model.hidden_size))
-    up = (2 if model.gated else 1) * model.ffn_size / t
-    mlp = Product(tokens, up, h, 1.0 - expert_share(model))
+    model, t, tokens = job.model, candidates.tp.astype(np.float64), tokens_of(job, candidates)
+    up = _dense_products(job, tokens, candidates)[:1]
     if model.mla is not None:
-        return [*latent_products(model, tokens, t, sequence_split(candidates))[-3:-1], mlp]
-    return [_packed_product(model, tokens, t), mlp]
+        return [*latent_products(model, tokens, t, sequence_split(candidates))[-3:-1], *up]
+    return [*_packed_products(model, tokens, t)[:1], *up]
 
 
-def _packed_product(model: ModelSpec, tokens: Array, t: Array) -> Product:
-    """The product that makes queries, keys and values."""
-    keys = np.maximum(model.kv_heads / t, 1.0) * model.head_dim
-    return Product(tokens, model.heads * model.head_dim / t + 2 * keys, np.asarray(float(model.hidden_size)))
+def _packed_products(model: ModelSpec, tokens: Array, t: Array) -> list[Product]:
+    """The product that makes queries, keys and values at once, and the output's."""
+    queries, keys, values, output = attention_products(model, tokens, t)
+    return [queries._replace(n=queries.n + keys.n + values.n), output]
 
 
 def _adapter_products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:

@@ -67,12 +67,16 @@ def cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
     fused = job.stack.block.fused_casts
     if job.stack.block.fp8_scales == "tensor":
         return (none, none) if fused else (_TENSOR_CAST * inputs, _TENSOR_CAST * gradients)
-    each = _BLOCK_CAST if job.precision == "mxfp8" else _ROW_CAST
+    each = _row_cast(job)
     if not fused:
         return each * inputs, each * (inputs + 2 * gradients)
     gathered = np.where(sequence_split(candidates) > 1, 2.0 * hidden, 0.0)
     heads = job.model.heads / candidates.tp.astype(np.float64) * job.model.head_dim
     return each * (gathered + heads), each * (inputs + gradients + gathered)
+
+
+def _row_cast(job: Job) -> float:
+    return _BLOCK_CAST if job.precision == "mxfp8" else _ROW_CAST
 
 
 def _extents(job: Job, candidates: Candidates) -> tuple[Array, Array, Array]:
@@ -111,6 +115,5 @@ def weight_cast_seconds(job: Job, candidates: Candidates, machine: Machine) -> A
     """
     if job.precision not in EIGHT_BITS or job.stack.block.fp8_scales == "tensor":
         return np.zeros(len(candidates))
-    each = _BLOCK_CAST if job.precision == "mxfp8" else _ROW_CAST
-    moved = 2.0 * each * weights_of(job, candidates).layer.total[:, 0]
+    moved = 2.0 * _row_cast(job) * weights_of(job, candidates).layer.total[:, 0]
     return stream_seconds(moved, machine, calls=0)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoplan.costs.activations import sequence_split
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.collectives import Group, collective_seconds
 from autoplan.costs.experts import exchange_groups, load_factor
@@ -48,8 +49,8 @@ def exchange_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     if model.moe is None or machine.overlap.everything:
         return np.zeros(len(candidates))
     tokens = candidates.microbatch * float(job.workload.sequence_length) / candidates.cp
-    split = np.where(candidates.sequence_parallel == 1, candidates.tp.astype(np.float64), 1.0)
-    sent = machine.element_bytes * model.hidden_size * tokens * load_factor(job, candidates) / split
+    split = tokens / sequence_split(candidates)
+    sent = machine.element_bytes * model.hidden_size * split * load_factor(job, candidates)
     size = sent * model.moe.top_k
     others, splits = exchange_groups(candidates)
     if policy is not None and policy.exchange == "tokens":

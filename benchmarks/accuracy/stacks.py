@@ -6,7 +6,8 @@ them names a single run.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, TypeVar
 
 from autoplan.catalog import entry_names, stack
 from autoplan.errors import CatalogError
@@ -15,6 +16,8 @@ from benchmarks.accuracy.runs import Run, RunLayout
 from benchmarks.policies import PURE_BF16, with_block, with_memory, with_overlap, with_rules
 
 __all__ = ["stack_of"]
+
+T = TypeVar("T")
 
 #: Whose cost model prices a stack that has none of its own. Left out: itself, else analytic.
 _STACKS: Final = {
@@ -66,15 +69,16 @@ _OVERLAPS_DATA: Final = (
     "other: oneflow gpt 0.3.5",
 )
 
-#: Tables of PyTorch before 2.1, whose checkpoints recompute a whole layer (pytorch/pytorch#96866).
-_REPEATS_ALL: Final = (
-    # Added in May 2023, for torch 1.13; the tables of other devices are of October (README.md @b2a43a147).
-    "mosaicml/llm-foundry scripts/train/benchmarking/README.md A100 40GB",
-)
-
-#: Tables of torchtitan whose checkpoints stop early, as PyTorch's do from 2.1 on: those of before #1580 of
-#: August 2025, by the start of the source.
-_STOPS_EARLY: Final = ("pytorch/torchtitan docs/", "pytorch/torchtitan benchmarks/", "pytorch/ao")
+#: Whether checkpoints of a table's runs stop early, where that is known, by the start of the source.
+_STOPS_EARLY: Final = {
+    # PyTorch before 2.1 does not (pytorch/pytorch#96866). Added in May 2023, for torch 1.13; the tables of
+    # other devices are of October (README.md @b2a43a147).
+    "mosaicml/llm-foundry scripts/train/benchmarking/README.md A100 40GB": False,
+    # PyTorch's do from then on; torchtitan turned it off in #1580 of August 2025.
+    "pytorch/torchtitan docs/": True,
+    "pytorch/torchtitan benchmarks/": True,
+    "pytorch/ao": True,
+}
 
 #: Publications that ran the first FlashAttention, in CUDA or in Triton.
 _FIRST_FLASH: Final = {
@@ -118,10 +122,9 @@ def stack_of(run: Run) -> StackSpec:
     found = with_block(_adapted(_priced_as(run), run.layout), **_KERNELS.get(run.stack, {}))
     found = with_memory(found, **_MEMORY.get(run.stack, {}))
     found = with_overlap(found, **_OVERLAP.get(run.stack, {}))
-    if run.source.startswith(_REPEATS_ALL):
-        found = with_block(found, checkpoint_stops_early=False)
-    if run.source.startswith(_STOPS_EARLY):
-        found = with_block(found, checkpoint_stops_early=True)
+    early = _by_source(_STOPS_EARLY, run)
+    if early is not None:
+        found = with_block(found, checkpoint_stops_early=early)
     if run.stack in _OVERLAPS_DATA and run.layout.tp * run.layout.pp == 1:
         found = with_overlap(found, gradient_reduce=True)
     if _has_scales_of_rows(run):
@@ -155,12 +158,17 @@ def _first_flash(run: Run) -> str | None:
     """Return which of the first FlashAttentions ``run`` ran, None where none."""
     if run.source.startswith(_SECOND_FLASH) and run.layout.recompute == "none":
         return None
-    return next((kind for start, kind in _FIRST_FLASH.items() if run.source.startswith(start)), None)
+    return _by_source(_FIRST_FLASH, run)
+
+
+def _by_source(table: Mapping[str, T], run: Run) -> T | None:
+    """Return the entry of ``table`` whose key the run's source starts with, None where there is none."""
+    return next((entry for start, entry in table.items() if run.source.startswith(start)), None)
 
 
 def _priced_as(run: Run) -> StackSpec:
     """Return the cost model that prices the stack of ``run``."""
-    released = next((name for start, name in _RELEASES.items() if run.source.startswith(start)), None)
+    released = _by_source(_RELEASES, run)
     publication, word, asynchronous = _ASYNCHRONOUS
     if run.source.startswith(publication) and word in run.id:
         return stack(asynchronous)
