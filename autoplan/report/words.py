@@ -56,10 +56,11 @@ def job_lines(job: Job, terminal: Terminal) -> tuple[str, str]:
     counts = dict.fromkeys(choice.cluster.nodes for choice in job.choices or (job,))
     nodes = "1 node" if list(counts) == [1] else f"{_alternatives(list(counts))} nodes"
     batches = _alternatives([choice.workload.global_batch_size for choice in job.choices or (job,)])
+    trained = "1 sequence" if batches == "1" else f"{batches} sequences"
     conditions = (
         f"{nodes} {cluster.node.name}",
         job.stack.title,
-        f"{batches} sequences of {work.sequence_length:,} tokens a step",
+        f"{trained} of {work.sequence_length:,} tokens a step",
         job.precision,
         job.optimizer,
         f"limit {format_bytes(memory_limit_bytes(job))} a device",
