@@ -10,9 +10,10 @@ from dataclasses import replace
 from autoplan.catalog import kernels_for, load_entry, stack
 from autoplan.plans import broken_rules
 from autoplan.schema.job import Cluster, Job, Limits, SearchSpec, Workload
-from autoplan.schema.layout import Layout, even_stages
+from autoplan.schema.layout import Layout
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.stack import StackSpec
+from autoplan.schema.stages import even_stages
 
 NODES = ("dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb")
 STACKS = ("analytic", "megatron-core", "megatron-lm", "fsdp2", "ddp", "megatron-deepspeed")

@@ -24,8 +24,9 @@ import numpy as np
 from autoplan.costs.arrays import Array, Ints
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec, SlidingWindow
+from autoplan.schema.stages import chunks_of
 
-__all__ = ["Held", "Kinds", "Prefixes", "held_by", "kinds_of", "order_of"]
+__all__ = ["Held", "Kinds", "Prefixes", "held_by", "kinds_of", "order_of", "orders_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,23 @@ class Prefixes:
         )
 
 
+def orders_of(sequence: Sequence[int], stages: Sequence[int], v: int = 1) -> list[tuple[int, ...]]:
+    """Return the kinds of the layers of each of the ``stages``, in order, of v chunks each [1].
+
+    >>> orders_of((0, 0, 0, 1, 1, 1, 1), (4, 3), v=2)  # layers 1, 2, 5 and 6; 3, 4 and 7
+    [(0, 0, 1, 1), (0, 1, 1)]
+
+    Leaves out: nothing. Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
+    """
+    orders: list[list[int]] = [[] for _ in stages]
+    first = 0
+    for chunk in zip(*chunks_of(stages, v), strict=True):
+        for order, layers in zip(orders, chunk, strict=True):
+            order.extend(sequence[first : first + layers])
+            first += layers
+    return [tuple(order) for order in orders]
+
+
 def held_by(kinds: Kinds, layers: Array, selective: Array, full: Array, v: Sequence[int]) -> Held:
     """Return the layers of each stage of layouts by kind [1]; counts have shape [C, p], ``v`` one for each.
 
@@ -204,14 +222,11 @@ def held_by(kinds: Kinds, layers: Array, selective: Array, full: Array, v: Seque
 
     Leaves out: nothing. Source: as of this module.
     """
-    counts = layers.astype(np.int64)
-    before = np.cumsum(counts, axis=1) - counts
     orders: dict[tuple[int, ...], int] = {}
-    index = [
-        [
-            orders.setdefault(order_of(kinds.sequence, a, n, each), len(orders))
-            for a, n in zip(firsts, row, strict=True)
-        ]
-        for firsts, row, each in zip(before.tolist(), counts.tolist(), v, strict=True)
-    ]
+    found: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    rows = [(tuple(row), each) for row, each in zip(layers.astype(np.int64).tolist(), v, strict=True)]
+    for row in rows:
+        if row not in found:
+            found[row] = [orders.setdefault(x, len(orders)) for x in orders_of(kinds.sequence, *row)]
+    index = [found[row] for row in rows]
     return Prefixes.of(list(orders), len(kinds.models)).held(np.array(index), selective, full)

@@ -10,8 +10,9 @@ from typing import Final, Literal
 from autoplan.plans import broken_rules
 from autoplan.schema.block import BlockPolicy
 from autoplan.schema.job import Job
-from autoplan.schema.layout import Layout, Schedule, even_stages
+from autoplan.schema.layout import Layout, Schedule
 from autoplan.schema.stack import StackSpec
+from autoplan.schema.stages import even_stages
 
 __all__ = ["KINDS", "Change", "Kind"]
 

@@ -12,7 +12,8 @@ from autoplan.costs.predict import predict
 from autoplan.plans import Front, Plan, broken_rules
 from autoplan.plans.standing import Refusal, Standing, differences
 from autoplan.schema.job import Job
-from autoplan.schema.layout import ORDERS, SCHEDULES, Layout, even_stages
+from autoplan.schema.layout import ORDERS, SCHEDULES, Layout
+from autoplan.schema.stages import even_stages
 
 __all__ = ["refusal_of", "standing_of"]
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from autoplan.costs.arrays import Candidates
 from autoplan.schema.job import Job, RuleSpec
-from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES, Layout, even_stages
+from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES, Layout
 from autoplan.schema.relation import Known, Name, Node, Place, Value, decided, left_of
+from autoplan.schema.stages import even_stages
 
 __all__ = [
     "OwnRule",

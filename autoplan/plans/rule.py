@@ -18,10 +18,14 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A sentence, and whether each candidate keeps it."""
+    """A sentence, and whether each candidate keeps it.
+
+    ``searched``: the search alone keeps to it; a layout that breaks it can run, and be priced.
+    """
 
     sentence: str
     keeps: Callable[[Candidates], Mask]
+    searched: bool = False
 
 
 def among(values: Ints, allowed: Sequence[int]) -> Mask:

@@ -21,6 +21,7 @@ from autoplan.plans.rule import Mask, Rule, among, divides
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, RECOMPUTE, SCHEDULES, Layout, Order
 from autoplan.schema.relation import FALSE, Node
+from autoplan.schema.stages import chunks_of
 
 __all__ = ["broken_rules", "rules_before_placement", "rules_for"]
 
@@ -64,7 +65,7 @@ def _not_broken(job: Job, relation: Node) -> Callable[[Candidates], Mask]:
 
 
 def _model_rules(job: Job) -> Iterator[Rule]:
-    model = job.model
+    model, uneven = job.model, job.stack.rules.uneven_chunks
     yield Rule(f"tp divides the {model.heads} attention heads", lambda c: divides(model.heads, c.tp))
     yield Rule(
         f"tp divides the {model.kv_heads} key-value heads, or is a multiple of them",
@@ -75,10 +76,12 @@ def _model_rules(job: Job) -> Iterator[Rule]:
     yield Rule(
         f"pp x vpp is at most the {model.layers} layers",
         lambda c: np.asarray(c.pp * c.vpp <= model.layers),
+        searched=uneven,
     )
     yield Rule(
         f"vpp divides the {model.layers} layers into whole virtual stages",
         lambda c: divides(model.layers, c.vpp),
+        searched=uneven,
     )
 
 
@@ -308,7 +311,7 @@ def broken_rules(job: Job, layout: Layout) -> list[str]:
     Memory and time limits are not rules of this kind: a layout that breaks them can be priced.
     """
     candidates = Candidates.of([layout])
-    broken = [r.sentence for r in rules_for(job) if not r.keeps(candidates)[0]]
+    broken = [r.sentence for r in rules_for(job) if not (r.searched or r.keeps(candidates)[0])]
     own = [rule.sentence for rule in own_rules(job) if breaks(job, rule.relation, layout)]
     return [*dict.fromkeys([*broken, *own]), *_stage_rules(job, layout)]
 
@@ -316,11 +319,19 @@ def broken_rules(job: Job, layout: Layout) -> list[str]:
 def _stage_rules(job: Job, layout: Layout) -> Iterator[str]:
     if sum(layout.layers) != job.model.layers:
         yield f"the stages add up to the {job.model.layers} layers"
-    if any(n % layout.vpp for n in layout.layers):
-        yield f"every stage holds a multiple of vpp={layout.vpp} layers"
+    yield from _chunk_rules(layout, job.stack.rules.uneven_chunks)
     if not layout.even and not job.stack.rules.uneven_stages:
         yield f"{job.stack.title} splits layers evenly"
     if layout.activation_offload and layout.mode is None:
         yield "all layers are recomputed alike where activations are offloaded"
     if any(f % layout.checkpoint for f in layout.full):
         yield f"checkpoint={layout.checkpoint} divides the layers that each stage recomputes whole"
+
+
+def _chunk_rules(layout: Layout, uneven: bool) -> Iterator[str]:  # noqa: FBT001 - of the stack
+    sentence = f"every stage holds a multiple of vpp={layout.vpp} layers"
+    unlike = [i for i, n in enumerate(layout.layers) if n % layout.vpp]
+    if unlike and not uneven:
+        yield sentence
+    elif any(0 < i < layout.pp - 1 or min(chunks_of(layout.layers, layout.vpp)[i]) < 0 for i in unlike):
+        yield f"{sentence}, fewer only in the model's first and last virtual stage"

@@ -41,7 +41,8 @@ from autoplan.proof.parts import First, Rest, nothing
 from autoplan.proof.prices import Rows, row_prices, rows_of
 from autoplan.proof.space import even_only
 from autoplan.schema.job import Job
-from autoplan.schema.layout import ORDERS, SCHEDULES, Layout, even_stages
+from autoplan.schema.layout import ORDERS, SCHEDULES, Layout
+from autoplan.schema.stages import even_stages
 
 __all__ = ["Listing", "Outcome", "below", "reach"]
 

@@ -17,7 +17,8 @@ from autoplan.plans.own_rules import own_rules, what_is_left
 from autoplan.plans.rules import rules_for
 from autoplan.proof.orders import alike_in_order, data_distance, orders_of
 from autoplan.schema.job import Job
-from autoplan.schema.layout import ORDERS, SCHEDULES, even_stages
+from autoplan.schema.layout import ORDERS, SCHEDULES
+from autoplan.schema.stages import even_stages
 
 __all__ = [
     "Counts",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autoplan.costs.kinds import kinds_of, order_of
+from autoplan.costs.kinds import kinds_of, orders_of
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -23,9 +23,6 @@ def stage_kinds(job: Job, layout: Layout) -> list[str]:
         words = ["experts" if has_experts else "dense"] * experts
         words += ["local" if local else "global"] * windows
         names.append(" ".join(words))
-    found, before = [], 0
-    for layers in layout.layers:
-        held = Counter(order_of(kinds.sequence, before, layers, layout.vpp))
-        found.append(", ".join(f"{count} {names[kind]}" for kind, count in sorted(held.items())))
-        before += layers
-    return found
+    orders = orders_of(kinds.sequence, layout.layers, layout.vpp)
+    counts = (sorted(Counter(order).items()) for order in orders)
+    return [", ".join(f"{count} {names[kind]}" for kind, count in held) for held in counts]

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from autoplan.errors import LayoutError
+from autoplan.schema.stages import even_stages, fewest_layers
 
 __all__ = [
     "OFFLOADS",
@@ -34,7 +35,6 @@ __all__ = [
     "RecomputeMode",
     "Schedule",
     "devices_of",
-    "even_stages",
     "parse_layout",
 ]
 
@@ -180,21 +180,6 @@ class Layout:
         return entries[0] if len(set(entries)) == 1 else "/".join(entries)
 
 
-def even_stages(layers: int, pp: int, vpp: int = 1) -> tuple[int, ...]:
-    """Return the layers of each stage, split as evenly as virtual stages of whole layers allow.
-
-    The first and the last stage also hold the embedding and the head, so what does not divide goes to
-    the stages between them first.
-
-    >>> even_stages(32, 4), even_stages(32, 3), even_stages(34, 4)
-    ((8, 8, 8, 8), (11, 11, 10), (8, 9, 9, 8))
-    """
-    share, rest = divmod(layers // vpp, pp)
-    middle_first = sorted(range(pp), key=lambda i: (i in {0, pp - 1}, i))
-    longer = set(middle_first[:rest])
-    return tuple((share + (i in longer)) * vpp for i in range(pp))
-
-
 def _recompute_entry(layers: int, selective: int, full: int) -> str:
     if full == layers:
         return "full"
@@ -328,10 +313,8 @@ def _switch(value: str | None, default: bool, problems: list[str]) -> bool:  # n
 
 def _stages(value: str | None, layers: int, pp: int, vpp: int) -> tuple[int, ...]:
     if value is None:
-        if pp * vpp > layers:
-            raise LayoutError([f"pp={pp} with vpp={vpp} needs {pp * vpp} layers: there are {layers}"])
-        if layers % vpp:
-            raise LayoutError([f"{layers} layers do not divide into virtual stages of vpp={vpp}"])
+        if (fewest := fewest_layers(pp, vpp)) > layers:
+            raise LayoutError([f"pp={pp} with vpp={vpp} needs {fewest} layers: there are {layers}"])
         return even_stages(layers, pp, vpp)
     entries = value.split("/")
     if not all(re.fullmatch(r"[1-9][0-9]{0,5}", e) for e in entries):

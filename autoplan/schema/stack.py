@@ -161,6 +161,10 @@ class StackRules(Frozen):
     sequence_parallel: bool = Field(description="whether it splits sequences beside tensors")
     schedules: tuple[Schedule, ...] = Field(description="pipeline schedules that it has")
     uneven_stages: bool = Field(description="whether stages may hold unequal numbers of layers")
+    uneven_chunks: bool = Field(
+        default=False,
+        description="whether the model's first and last virtual stage may hold fewer layers",
+    )
     vocabulary_multiple: int = Field(
         ge=1, description="the vocabulary is padded to a multiple of this times tp"
     )

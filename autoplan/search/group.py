@@ -20,8 +20,9 @@ from autoplan.costs.stage import Stages
 from autoplan.costs.turns import Amount, Largest, pipeline_time
 from autoplan.plans.own_rules import OwnRule, own_rules, what_is_left
 from autoplan.schema.job import Job
-from autoplan.schema.layout import ORDERS, SCHEDULES, Layout, even_stages
+from autoplan.schema.layout import ORDERS, SCHEDULES, Layout
 from autoplan.schema.relation import Known, Node, Uniform, left_of
+from autoplan.schema.stages import even_stages
 from autoplan.search.orders import regardless_of_order
 from autoplan.search.own_mixes import StageRules, parts_of, stage_rules
 from autoplan.search.places import Places, places_of

@@ -16,7 +16,7 @@ from autoplan.costs.footprint import Footprint, bytes_to_save, stage_needed
 from autoplan.costs.holding import stages_holding
 from autoplan.costs.kinds import Held
 from autoplan.costs.stage import Stages, stage_backward, stage_forward, tail_floor
-from autoplan.schema.layout import even_stages
+from autoplan.schema.stages import even_stages
 from autoplan.search.group import Group
 from autoplan.search.places import Places
 

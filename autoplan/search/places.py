@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Array, Ints
 from autoplan.costs.kinds import Held, Prefixes, order_of
-from autoplan.schema.layout import even_stages
+from autoplan.schema.stages import even_stages
 
 __all__ = ["Places", "Row", "places_of"]
 

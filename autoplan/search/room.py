@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Array
 from autoplan.costs.footprint import stage_needed
-from autoplan.schema.layout import even_stages
+from autoplan.schema.stages import even_stages
 from autoplan.search.bounds import k_th_stage
 from autoplan.search.group import Group
 from autoplan.search.placed import contents_memory, even_memory, most_recompute, standing_share

@@ -224,7 +224,7 @@ def layouts_of(layers: int, pp: int, vpp: int, modes: int, *, even: bool, checkp
 def _splits_of(layers: int, pp: int, vpp: int, ways: list[int], *, even: bool) -> int:
     """Return the sum over all stages of the product of their ``ways`` by layers."""
     if even:
-        from autoplan.schema.layout import even_stages
+        from autoplan.schema.stages import even_stages
 
         total = 1
         for n in even_stages(layers, pp, vpp):

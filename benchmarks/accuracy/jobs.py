@@ -13,9 +13,9 @@ from typing import Any, Final, cast
 from autoplan.catalog import entry_names, kernels_for, load_entry
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import Cluster, Job, RoutingSpec, Workload
-from autoplan.schema.layout import even_stages
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, SlidingWindow
 from autoplan.schema.precision import Precision
+from autoplan.schema.stages import even_stages
 from benchmarks.accuracy.runs import Hardware, Run
 from benchmarks.accuracy.stacks import stack_of
 from benchmarks.skips import EXPECTED, Skipped, skipped_by

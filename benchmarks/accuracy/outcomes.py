@@ -17,6 +17,7 @@ from autoplan.planning import evaluate
 from autoplan.plans import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.stages import fewest_layers
 from benchmarks.accuracy.jobs import (
     job_of,
     recompute_of,
@@ -189,7 +190,7 @@ def _layouts(run: Run, job: Job) -> Iterator[Layout]:
     told = recompute_of(run)
     if run.complete and None in (told, layout.micro_batch, layout.zero):
         raise Skipped("malformed row", "complete, but recompute, micro_batch or zero is null")
-    if layout.pp * layout.vpp > job.model.layers:
+    if fewest_layers(layout.pp, layout.vpp) > job.model.layers:
         raise Skipped("the layout breaks a rule", "more stages than layers")
     recomputes = _RECOMPUTES if told is None else (told,)
     zeros = job.stack.rules.zero_stages if layout.zero is None else (int(layout.zero),)

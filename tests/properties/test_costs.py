@@ -24,8 +24,9 @@ from autoplan.costs.stage import stage_backward, stage_forward, stage_tail, stag
 from autoplan.costs.step import price_stages
 from autoplan.plans import broken_rules
 from autoplan.schema.job import Cluster, Job, JobSpec, Limits, SearchSpec, Workload
-from autoplan.schema.layout import SCHEDULES, Layout, even_stages, parse_layout
+from autoplan.schema.layout import SCHEDULES, Layout, parse_layout
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
+from autoplan.schema.stages import even_stages
 from autoplan.search.answer import search
 from autoplan.search.listing import recompute_modes
 from autoplan.search.space import layouts_of, space_of
@@ -652,7 +653,10 @@ def test_a_layout_is_what_its_text_says(layout):
         ),
         ("dp=8,zero=3", "Megatron-Core has ZeRO stages 0, 1"),
         ("pp=8,zero=2", "Megatron-Core runs pipelines with ZeRO stages 0, 1"),
-        ("pp=2,vpp=2,stages=15/17", "every stage holds a multiple of vpp=2 layers"),
+        (
+            "pp=4,vpp=2,stages=8/7/9/8",
+            "every stage holds a multiple of vpp=2 layers, fewer only in the model's first and last virtual stage",
+        ),
         ("dp=4,cp=4", "tp x pp x dp x cp is the 8 devices"),
         ("tp=2,dp=1,cp=3", "context parallelism splits the 8192 tokens evenly into 2 cp chunks, two a rank"),
         ("dp=8,shard=3", "shard cuts the dp x cp ranks into several groups of several ranks"),

@@ -25,9 +25,10 @@ from autoplan.plans import broken_rules
 from autoplan.plans.questions import batch_of, merged, values_of
 from autoplan.proof.space import counted
 from autoplan.schema.job import Cluster, Job, Limits, RoutingSpec, RuleSpec, SearchSpec, Workload
-from autoplan.schema.layout import ORDERS, SCHEDULES, Layout, even_stages
+from autoplan.schema.layout import ORDERS, SCHEDULES, Layout
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
 from autoplan.schema.question import PriceSpec
+from autoplan.schema.stages import even_stages
 from autoplan.search.answer import search
 from autoplan.search.solver import PARAMETERS
 from autoplan.search.space import space_of

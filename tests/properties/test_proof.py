@@ -18,8 +18,9 @@ from autoplan.proof.claims import Corner, corners_of, tick_bytes
 from autoplan.proof.listing import Listing, below, reach
 from autoplan.proof.space import valid_choices
 from autoplan.schema.job import RuleSpec
-from autoplan.schema.layout import Layout, even_stages
+from autoplan.schema.layout import Layout
 from autoplan.schema.model import MixtureOfExperts
+from autoplan.schema.stages import even_stages
 from tests.own_rules import OWN
 from tests.small_jobs import layouts, small_job, with_limit, with_zero_bubble
 
