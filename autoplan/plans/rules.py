@@ -334,4 +334,4 @@ def _chunk_rules(layout: Layout, uneven: bool) -> Iterator[str]:  # noqa: FBT001
     if unlike and not uneven:
         yield sentence
     elif any(0 < i < layout.pp - 1 or min(chunks_of(layout.layers, layout.vpp)[i]) < 0 for i in unlike):
-        yield f"{sentence}, fewer only in the model's first and last virtual stage"
+        yield f"{sentence}; fewer at the model's ends only"

@@ -655,8 +655,7 @@ def test_a_layout_is_what_its_text_says(layout):
         ("pp=8,zero=2", "Megatron-Core runs pipelines with ZeRO stages 0, 1"),
         (
             "pp=4,vpp=2,stages=8/7/9/8",
-            "every stage holds a multiple of vpp=2 layers, "
-            "fewer only in the model's first and last virtual stage",
+            "every stage holds a multiple of vpp=2 layers; fewer at the model's ends only",
         ),
         ("dp=4,cp=4", "tp x pp x dp x cp is the 8 devices"),
         ("tp=2,dp=1,cp=3", "context parallelism splits the 8192 tokens evenly into 2 cp chunks, two a rank"),

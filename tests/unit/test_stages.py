@@ -94,9 +94,7 @@ def test_stacks_that_know_no_such_split_refuse_it():
 def test_only_the_ends_hold_fewer(stages):
     """A middle stage does not, nor an end whose other virtual stages leave less than nothing to it."""
     layout = parse_layout(f"{RECIPE},stages={stages}", layers=126, devices=1024)
-    sentence = (
-        "every stage holds a multiple of vpp=8 layers, fewer only in the model's first and last virtual stage"
-    )
+    sentence = "every stage holds a multiple of vpp=8 layers; fewer at the model's ends only"
 
     assert broken_rules(recipe("megatron-core"), layout) == [sentence]
 
