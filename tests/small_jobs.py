@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autoplan.catalog import kernels_for, load_entry, stack
+from autoplan.costs.kinds import kinds_of
 from autoplan.plans import broken_rules
 from autoplan.schema.job import Cluster, Job, Limits, SearchSpec, Workload
 from autoplan.schema.layout import Layout
@@ -73,6 +74,24 @@ def zero_bubble(job: Job) -> list[tuple[str, int]]:
     return [("zero-bubble", 1)] if "zero-bubble" in job.stack.rules.schedules else []
 
 
+def counts_ends(job: Job, pp: int, vpp: int) -> bool:
+    """Return whether virtual stages are alike with the embedding and the head, or the head, as layers of them.
+
+    Where layers differ, or divide without, none do.
+    """
+    kinds = kinds_of(job.model, job.workload.sequence_length)
+    if not job.stack.rules.uneven_chunks or kinds.several or job.model.layers % vpp == 0:
+        return False
+    return any((job.model.layers + more) % (pp * vpp) == 0 for more in (1, 2))
+
+
+def virtual_stages(job: Job, pp: int) -> list[int]:
+    """Return how many virtual stages a device may have, from two on."""
+    layers = job.model.layers
+    whole = [v for v in range(2, layers + 1) if layers % v == 0 and v * pp <= layers]
+    return sorted({*whole, *(v for v in range(2, layers + 2) if counts_ends(job, pp, v))})
+
+
 def choices(job: Job) -> Iterator[Layout]:
     """Yield the first layout of every choice of degrees, microbatch, ZeRO stage and schedule."""
     n, batch, layers = job.cluster.devices, job.workload.global_batch_size, job.model.layers
@@ -83,8 +102,7 @@ def choices(job: Job) -> Iterator[Layout]:
         sizes = [b for b in range(1, batch + 1) if batch % (dp * b) == 0] or [1]
         schedules = [("1f1b", 1)] if pp == 1 else [("1f1b", 1), ("gpipe", 1), *zero_bubble(job)]
         if pp > 1:
-            virtual = (v for v in range(2, layers + 1) if layers % v == 0 and v * pp <= layers)
-            schedules += [("interleaved", v) for v in virtual]
+            schedules += [("interleaved", v) for v in virtual_stages(job, pp)]
         for mbs, zero, (schedule, vpp) in itertools.product(sizes, range(4), schedules):
             for sp in (False, True)[: 1 + (tp > 1)]:
                 held = even_stages(layers, pp, vpp) if pp <= layers else (1,) * pp
@@ -95,7 +113,7 @@ def choices(job: Job) -> Iterator[Layout]:
 def layouts(job: Job, first: Layout) -> Iterator[Layout]:
     """Yield every layout of the choice that ``first`` stands for."""
     total, pp, vpp = job.model.layers, first.pp, first.vpp
-    even = job.search.stages == "even" or not job.stack.rules.uneven_stages
+    even = job.search.stages == "even" or not job.stack.rules.uneven_stages or counts_ends(job, pp, vpp)
     if pp > total:
         yield first
         return

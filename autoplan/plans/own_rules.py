@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from autoplan.costs.arrays import Candidates
+from autoplan.costs.kinds import kinds_of
 from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES, Layout
 from autoplan.schema.relation import Known, Name, Node, Place, Value, decided, left_of
-from autoplan.schema.stages import even_stages
+from autoplan.schema.stages import counts_ends, even_stages
 
 __all__ = [
     "OwnRule",
@@ -64,6 +65,16 @@ def _sentence(place: str, rule: RuleSpec) -> str:
 def even_only(job: Job) -> bool:
     """Return whether stages hold the layers that an even split gives, and no others."""
     return job.search.stages == "even" or not job.stack.rules.uneven_stages
+
+
+def ends_counted(job: Job, pp: int, vpp: int) -> bool:
+    """Return whether embedding and head count as layers of their virtual stages: there is one split then.
+
+    Only layers that are all alike are split so.
+    """
+    if not (job.stack.rules.uneven_chunks and counts_ends(job.model.layers, pp, vpp)):
+        return False
+    return not kinds_of(job.model, job.workload.sequence_length).several
 
 
 def what_is_left(job: Job, relation: Node, candidates: Candidates) -> list[Node]:
@@ -156,8 +167,9 @@ def _job_names(job: Job) -> dict[str, Value]:
 def _fixed_layers(job: Job, pp: int, vpp: int) -> Mapping[Place, int]:
     """Return the layers of each stage where there is no choice."""
     layers = job.model.layers
-    if pp > 1 and not even_only(job):
+    counted = ends_counted(job, pp, vpp)
+    if pp > 1 and not (even_only(job) or counted):
         return {}
-    if pp * vpp > layers or layers % vpp:
+    if not counted and (pp * vpp > layers or layers % vpp):
         return {}
     return {("layers", i): n for i, n in enumerate(even_stages(layers, pp, vpp))}

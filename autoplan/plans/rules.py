@@ -16,7 +16,7 @@ from autoplan.costs.arrays import Candidates, Ints
 from autoplan.costs.mesh import axis_distance, expert_distance
 from autoplan.costs.parameters import expert_share
 from autoplan.plans.memory_rules import memory_rules
-from autoplan.plans.own_rules import breaks, own_rules, what_is_left
+from autoplan.plans.own_rules import breaks, ends_counted, own_rules, what_is_left
 from autoplan.plans.rule import Mask, Rule, among, divides
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, RECOMPUTE, SCHEDULES, Layout, Order
@@ -75,14 +75,20 @@ def _model_rules(job: Job) -> Iterator[Rule]:
         yield Rule(f"tp divides the MLP width of {model.ffn_size}", lambda c: divides(model.ffn_size, c.tp))
     yield Rule(
         f"pp x vpp is at most the {model.layers} layers",
-        lambda c: np.asarray(c.pp * c.vpp <= model.layers),
+        lambda c: np.asarray(c.pp * c.vpp <= model.layers) | _ends_counted(job, c),
         searched=uneven,
     )
+    counting = ", or with embedding and head into pp x vpp that are alike" if uneven else ""
     yield Rule(
-        f"vpp divides the {model.layers} layers into whole virtual stages",
-        lambda c: divides(model.layers, c.vpp),
+        f"vpp divides the {model.layers} layers into whole virtual stages{counting}",
+        lambda c: divides(model.layers, c.vpp) | _ends_counted(job, c),
         searched=uneven,
     )
+
+
+def _ends_counted(job: Job, candidates: Candidates) -> Mask:
+    virtual = np.unique(candidates.vpp).tolist()
+    return among(candidates.vpp, [v for v in virtual if ends_counted(job, candidates.pp, v)])
 
 
 def _expert_rules(job: Job) -> Iterator[Rule]:

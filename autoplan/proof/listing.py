@@ -197,7 +197,7 @@ def _allowed(job: Job, rows: Rows, pp: int, v: int) -> NDArray[np.bool_]:
     allowed = np.ones((pp, len(layers)), dtype=bool)
     if pp == 1:
         allowed &= layers == total
-    if even_only(job):
+    if even_only(job, pp, v):
         allowed &= layers[None] == np.array(even_stages(total, pp, v))[:, None]
     if rows.held is not None:
         # A layer of each chunk at least for every stage before this one and behind it.

@@ -15,8 +15,10 @@ from autoplan.costs.holding import price_kinds, stages_holding
 from autoplan.costs.kinds import Held, Prefixes, kinds_of, order_of
 from autoplan.costs.machine import Machine
 from autoplan.costs.stage import Stages, stage_backward, stage_forward, stage_tail, stage_weight
+from autoplan.plans.own_rules import ends_counted
 from autoplan.proof.space import modes_of
 from autoplan.schema.job import Job
+from autoplan.schema.stages import even_stages
 
 __all__ = ["Rows", "row_prices", "rows_of"]
 
@@ -48,17 +50,21 @@ def rows_of(job: Job, pp: int, v: int, each: int, only: str | None = None) -> Ro
     """
     kinds = kinds_of(job.model, job.workload.sequence_length)
     modes = tuple(modes_of(job)) if only is None else (only,)
-    return _rows(kinds.sequence, len(kinds.models), modes, pp, v, each)
+    total = job.model.layers
+    counts = tuple(range(v, total - (pp - 1) * v + 1, v))
+    if ends_counted(job, pp, v):
+        counts = tuple(sorted(set(even_stages(total, pp, v))))
+    return _rows(kinds.sequence, len(kinds.models), modes, counts, v, each)
 
 
 @lru_cache(maxsize=64)
-def _rows(sequence: tuple[int, ...], kinds: int, modes: tuple[str, ...], pp: int, v: int, each: int) -> Rows:
+def _rows(
+    sequence: tuple[int, ...], kinds: int, modes: tuple[str, ...], counts: tuple[int, ...], v: int, each: int
+) -> Rows:
     total = len(sequence)
     table = [
         (before, held, selective, full)
-        for before, held in product(
-            range(0, total - v + 1, v) if kinds > 1 else [-1], range(v, total - (pp - 1) * v + 1, v)
-        )
+        for before, held in product(range(0, total - v + 1, v) if kinds > 1 else [-1], counts)
         if max(before, 0) + held <= total
         for selective in range(held + 1 if "selective" in modes else 1)
         for full in range(0, held - selective + 1 if "full" in modes else 1, each)

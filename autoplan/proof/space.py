@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Candidates
-from autoplan.plans.own_rules import own_rules, what_is_left
+from autoplan.plans.own_rules import ends_counted, own_rules, what_is_left
 from autoplan.plans.rules import rules_for
 from autoplan.proof.orders import alike_in_order, data_distance, orders_of
 from autoplan.schema.job import Job
@@ -55,9 +55,10 @@ def modes_of(job: Job) -> tuple[str, ...]:
     return wish if isinstance(wish, tuple) else (wish,)
 
 
-def even_only(job: Job) -> bool:
+def even_only(job: Job, pp: int, vpp: int) -> bool:
     """Return whether stages hold what an even split gives."""
-    return job.search.stages == "even" or not job.stack.rules.uneven_stages
+    wanted = job.search.stages == "even" or not job.stack.rules.uneven_stages
+    return wanted or ends_counted(job, pp, vpp)
 
 
 def too_many_devices(job: Job) -> bool:
@@ -204,7 +205,8 @@ def _orders(job: Job, pp: int) -> list[tuple[int, int]]:
     named = "zero-bubble" in (asked if isinstance(asked, tuple) else (asked,))
     named = named or any("zero-bubble" in own.rule for own in job.rules)
     names = [x for x in SCHEDULES if named or x != "zero-bubble" or x in job.stack.rules.schedules]
-    virtual = [v for v in range(2, _MOST_VIRTUAL + 1) if layers % v == 0 and v * pp <= layers]
+    several = range(2, _MOST_VIRTUAL + 1)
+    virtual = [v for v in several if (layers % v == 0 and v * pp <= layers) or ends_counted(job, pp, v)]
     pairs = [(name, v) for name in names for v in (virtual if name == "interleaved" else [1])]
     return [(SCHEDULES.index(name), v) for name, v in pairs]
 
@@ -280,7 +282,7 @@ def layouts_behind(job: Job, pp: int, vpp: int, checkpoint: int = 1, *, alike: b
     all layers are ``alike``, there is one way to recompute them.
     """
     layers, modes = job.model.layers, 1 if alike else len(modes_of(job))
-    if pp * vpp > layers or layers % vpp:
+    if not ends_counted(job, pp, vpp) and (pp * vpp > layers or layers % vpp):
         return 1
     if checkpoint == 1:
         return _filled(job, pp, vpp, modes, 1)
@@ -289,7 +291,7 @@ def layouts_behind(job: Job, pp: int, vpp: int, checkpoint: int = 1, *, alike: b
 
 def _filled(job: Job, pp: int, vpp: int, modes: int, checkpoint: int) -> int:
     layers = job.model.layers
-    if even_only(job):
+    if even_only(job, pp, vpp):
         count = 1
         for held in even_stages(layers, pp, vpp):
             count *= _mixes(held, modes, checkpoint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["chunks_of", "even_stages", "fewest_layers"]
+__all__ = ["chunks_of", "counts_ends", "even_stages", "fewest_layers"]
 
 
 def fewest_layers(pp: int, vpp: int = 1) -> int:
@@ -42,6 +42,18 @@ def even_stages(layers: int, pp: int, vpp: int = 1) -> tuple[int, ...]:
     split[0] -= missing // 2
     split[-1] -= missing - missing // 2
     return tuple(split)
+
+
+def counts_ends(layers: int, pp: int, vpp: int) -> bool:
+    """Return whether virtual stages are all alike if embedding and head, or the head alone, count as layers.
+
+    Not where they do without.
+
+    >>> counts_ends(126, 8, 8), counts_ends(31, 4, 2), counts_ends(32, 4, 2), counts_ends(125, 8, 8)
+    (True, True, False, False)
+    """
+    missing = -layers % vpp
+    return missing in {1, 2} and (layers + missing) % (pp * vpp) == 0
 
 
 def chunks_of(stages: Sequence[int], vpp: int) -> tuple[tuple[int, ...], ...]:

@@ -135,7 +135,7 @@ def least_steps(group: Group) -> Array:
     stages = group.stages
     layer, fixed = stages.forward_layer + stages.backward_layer, stages.forward_fixed + stages.backward_fixed
     total = fixed.sum(axis=1) + group.layers * layer.min(axis=1)
-    slowest = np.maximum(total / group.pp, (fixed + group.v[:, None] * layer).max(axis=1))
+    slowest = np.maximum(total / group.pp, (fixed + group.fewest[:, None] * layer).max(axis=1))
     return least_busy(group, total, slowest) + least_tail(group)
 
 
@@ -254,7 +254,7 @@ def _reach(group: Group, most: float) -> int:
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         room = np.floor((most / group.m[:, None] - fixed) / (one - fixed)) + 1
-    return int(np.clip(np.nanmax(room), group.v.max(), group.layers))
+    return int(np.clip(np.nanmax(room), group.fewest.max(), group.layers))
 
 
 def _relaxed_recompute(stages: Stages, layers: Array, limit: Array, modes: frozenset[str]) -> Array:
@@ -324,8 +324,7 @@ def _least_sum(seconds: Array, k: Array, pp: int) -> Array:
 
 def least_tail(group: Group) -> Array:
     """Return the least tail of each candidate: some stage has it at its fewest layers."""
-    fewest = group.v[:, None]
-    floor = tail_floor(group.stages, fewest)
+    floor = tail_floor(group.stages, group.fewest[:, None])
     if group.pp == 1:
         floor = tail_floor(group.stages, np.array(float(group.layers)))
     least: Array = floor.max(axis=1)

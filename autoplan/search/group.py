@@ -18,7 +18,7 @@ from autoplan.costs.machine import Machine
 from autoplan.costs.scope import microbatches, scope_of
 from autoplan.costs.stage import Stages
 from autoplan.costs.turns import Amount, Largest, pipeline_time
-from autoplan.plans.own_rules import OwnRule, own_rules, what_is_left
+from autoplan.plans.own_rules import OwnRule, ends_counted, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, SCHEDULES, Layout
 from autoplan.schema.relation import Known, Node, Uniform, left_of
@@ -101,6 +101,15 @@ class Group:
         m, v, gpipe = self.m[position], self.v[position], self.gpipe[position]
         apart = self.candidates.schedule[position] == _ZERO_BUBBLE
         return Schedule(self.pp, int(m), int(v), bool(gpipe), bool(apart))
+
+    @property
+    def fewest(self) -> Array:
+        """The fewest layers that a stage of each candidate may have, shape [C]: one a virtual stage.
+
+        One less where embedding and head count as layers.
+        """
+        fewest: Array = self.v - (self.layers % self.v > 0)
+        return fewest
 
     @property
     def apart(self) -> NDArray[np.bool_]:
@@ -215,18 +224,17 @@ class Group:
 
         Whole virtual stages, leaving some to the others; the even split where only that is wanted.
         """
-        held = np.arange(1, self.layers + 1)[None, :]
         v = self.candidates.vpp[:, None]
+        if self.even:
+            fixed = np.array([even_stages(self.layers, self.pp, int(vpp)) for vpp in v[:, 0]])
+            only: NDArray[np.bool_] = np.arange(1, self.layers + 1) == fixed[:, :, None]
+            return only
+        held = np.arange(1, self.layers + 1)[None, :]
         free = (held % v == 0) & (held <= self.layers - (self.pp - 1) * v)
         if self.pp == 1:
             free &= held == self.layers
         shape = (len(self.candidates), self.pp, self.layers)
-        by_stage = np.broadcast_to(free[:, None, :], shape)
-        if not self.even:
-            return by_stage
-        fixed = np.array([even_stages(self.layers, self.pp, int(vpp)) for vpp in v[:, 0]])
-        only: NDArray[np.bool_] = by_stage & (held[None] == fixed[:, :, None])
-        return only
+        return np.broadcast_to(free[:, None, :], shape)
 
 
 def priced(
@@ -234,18 +242,20 @@ def priced(
 ) -> list[Group]:
     """Return ``candidates`` with all that the search needs to know of them.
 
-    One group, and one for each recompute of layers whose activations are in host memory; where layers differ
-    one for each number of virtual stages.
+    One group, and one for each recompute of layers whose activations are in host memory, and one of virtual
+    stages that count embedding and head; where layers differ one for each number of virtual stages.
     """
     kinds = kinds_of(job.model, job.workload.sequence_length)
+    counted = {v: ends_counted(job, candidates.pp, v) for v in np.unique(candidates.vpp).tolist()}
     parts = _alike(candidates, candidates.moved)
+    parts = [one for part in parts for one in _alike(part, [counted[v] for v in part.vpp.tolist()])]
     if kinds.several:
         parts = [one for part in parts for one in _alike(part, part.vpp)]
     return [
         Group(
             layers=job.model.layers,
             modes=_modes_of(c, modes),
-            even=even,
+            even=even or counted[int(c.vpp[0])],
             candidates=c,
             kinds=price_kinds(job, c, machine, _footprints(job, c, kinds)),
             m=microbatches(job, c),
@@ -258,10 +268,12 @@ def priced(
     ]
 
 
-def _alike(candidates: Candidates, column: Ints) -> list[Candidates]:
+def _alike(candidates: Candidates, column: Ints | list[bool]) -> list[Candidates]:
     """Return ``candidates`` in parts that have the same number in ``column``."""
     numbers = np.unique(column)
-    return [candidates] if len(numbers) == 1 else [candidates.take(column == number) for number in numbers]
+    if len(numbers) == 1:
+        return [candidates]
+    return [candidates.take(np.asarray(column) == number) for number in numbers]
 
 
 def _modes_of(candidates: Candidates, modes: frozenset[str]) -> frozenset[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Candidates, host_code, only_mode
+from autoplan.plans.own_rules import ends_counted
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
 from autoplan.search.orders import NODE_SHARD, orders_of
@@ -143,5 +144,9 @@ def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
     asked = {*job.stack.rules.schedules, *(wish if isinstance(wish, tuple) else (wish,))}
     asked |= {name for name in _RARE if any(name in rule.rule for rule in job.rules)}
     plain = [(i, 1) for i, name in enumerate(SCHEDULES) if name in {"1f1b", "gpipe"} | (asked & _RARE)]
-    virtual = [v for v in divisors(layers) if 1 < v <= _MOST_VIRTUAL_STAGES and pp * v <= layers]
+    virtual = [
+        v
+        for v in range(2, _MOST_VIRTUAL_STAGES + 1)
+        if (layers % v == 0 and pp * v <= layers) or ends_counted(job, pp, v)
+    ]
     return plain + [(_INTERLEAVED, v) for v in virtual]

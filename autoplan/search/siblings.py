@@ -42,10 +42,11 @@ class Siblings:
     """Candidates of a group, by what they are but for their order; those of one kind are neighbours.
 
     ``kind`` has shape [C]; kind k begins at ``edges[k]``. Seconds of a stage outside layers, of a layer and
-    of its recompute in both ways have shape [C, p], the least tail [C].
+    of its recompute in both ways have shape [C, p], the least tail and the fewest layers of a stage [C].
     """
 
     layers: int
+    fewest: Array
     kind: NDArray[np.int64]
     edges: NDArray[np.int64]
     schedules: _Schedules
@@ -62,6 +63,7 @@ class Siblings:
         kind = regardless_of_order(group.candidates) if group.places is None else np.arange(count)
         return Siblings(
             layers=group.layers,
+            fewest=group.fewest,
             kind=kind,
             edges=np.searchsorted(kind, np.arange(kind[-1] + 2)),
             schedules=_Schedules(group.pp, group.m, group.v, group.gpipe, group.apart),
@@ -94,7 +96,7 @@ class Siblings:
         fixed = self.fixed[others] - self.fixed[own]
         layer = (self.layer[others] - self.layer[own]).min(axis=1)
         total = known.stage_sum[rows] + fixed.sum(axis=1) + self.layers * layer
-        more = fixed.min(axis=1) + np.minimum(here.v * layer, self.layers * layer)
+        more = fixed.min(axis=1) + np.minimum(self.fewest[own] * layer, self.layers * layer)
         slowest = np.maximum(known.slowest[rows] + more, total / here.pp)
         possible = np.isfinite(known.step_seconds[rows])
         times = (np.where(possible, seconds, 0.0) for seconds in (total, slowest))

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Candidates
 from autoplan.plans import Rejection
-from autoplan.plans.own_rules import even_only, own_rules, what_is_left
+from autoplan.plans.own_rules import ends_counted, even_only, own_rules, what_is_left
 from autoplan.plans.rule import Rule
 from autoplan.plans.rules import rules_before_placement, rules_for
 from autoplan.schema.job import Job
+from autoplan.schema.stages import even_stages
 from autoplan.search.listing import divisors, listed, recompute_modes
 from autoplan.search.orders import numbered, ordered, unlike_orders, ways_to_place
 
@@ -182,7 +183,15 @@ def counts_of(job: Job, candidates: Candidates) -> NDArray[np.object_]:
     _, first, back = np.unique(_numbered(columns), return_index=True, return_inverse=True)
     each = np.empty(len(first), dtype=object)
     each[:] = [
-        layouts_of(job.model.layers, c.pp, v, 1 if alike else modes, even=even, checkpoint=k)
+        layouts_of(
+            job.model.layers,
+            c.pp,
+            v,
+            1 if alike else modes,
+            even=even,
+            counted=ends_counted(job, c.pp, v),
+            checkpoint=k,
+        )
         for v, k, alike in columns[:, first].T.tolist()
     ]
     counts: NDArray[np.object_] = each[back]
@@ -198,11 +207,14 @@ def _numbered(columns: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @cache
-def layouts_of(layers: int, pp: int, vpp: int, modes: int, *, even: bool, checkpoint: int = 1) -> int:
+def layouts_of(
+    layers: int, pp: int, vpp: int, modes: int, *, even: bool, counted: bool = False, checkpoint: int = 1
+) -> int:
     """Return how many layouts one candidate stands for: stages times recompute counts of each.
 
     A stage of l layers has C(l + k - 1, k - 1) ways to spread them over k recompute modes; stages are
-    compositions of the layers into pp multiples of vpp. Where several layers share a ``checkpoint``, those
+    compositions of the layers into pp multiples of vpp, or the even one where embedding and head are
+    ``counted``. Where several layers share a ``checkpoint``, those
     recomputed whole are multiples of it, and some stage has them.
 
     >>> layouts_of(4, 1, 1, 3, even=False), layouts_of(4, 2, 1, 1, even=False)
@@ -210,8 +222,9 @@ def layouts_of(layers: int, pp: int, vpp: int, modes: int, *, even: bool, checkp
     >>> layouts_of(4, 1, 1, 2, even=False, checkpoint=2)  # two of four, or all
     2
     """
-    if pp * vpp > layers or layers % vpp:
+    if not counted and (pp * vpp > layers or layers % vpp):
         return 1
+    even = even or counted
     spread = [comb(n + modes - 1, modes - 1) for n in range(layers + 1)]
     if checkpoint == 1:
         return _splits_of(layers, pp, vpp, spread, even=even)
@@ -224,8 +237,6 @@ def layouts_of(layers: int, pp: int, vpp: int, modes: int, *, even: bool, checkp
 def _splits_of(layers: int, pp: int, vpp: int, ways: list[int], *, even: bool) -> int:
     """Return the sum over all stages of the product of their ``ways`` by layers."""
     if even:
-        from autoplan.schema.stages import even_stages
-
         total = 1
         for n in even_stages(layers, pp, vpp):
             total *= ways[n]

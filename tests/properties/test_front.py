@@ -34,7 +34,7 @@ from autoplan.search.solver import PARAMETERS
 from autoplan.search.space import space_of
 from tests.by_rules import keeping_rules
 from tests.own_rules import OWN
-from tests.small_jobs import with_zero_bubble
+from tests.small_jobs import counts_ends, virtual_stages, with_zero_bubble
 
 INSTANCES = 120
 OWN_INSTANCES = 45
@@ -147,16 +147,15 @@ def _dense_by_hand(job: Job):
                 if pp > 1:
                     yield tp, pp, dp, cp, mbs, zero, sp, 1, "gpipe"
                     yield tp, pp, dp, cp, mbs, zero, sp, 1, "zero-bubble"
-                    for vpp in range(2, layers + 1):
-                        if layers % vpp == 0 and pp * vpp <= layers:
-                            yield tp, pp, dp, cp, mbs, zero, sp, vpp, "interleaved"
+                    for vpp in virtual_stages(job, pp):
+                        yield tp, pp, dp, cp, mbs, zero, sp, vpp, "interleaved"
 
 
 def splits(job: Job, pp: int, vpp: int):
     """Yield layers a stage: all ways, or the even one."""
     layers = job.model.layers
     even = job.search.stages == "even" or not job.stack.rules.uneven_stages
-    if even:
+    if even or counts_ends(job, pp, vpp):
         yield even_stages(layers, pp, vpp)
         return
     for counts in itertools.product(range(vpp, layers + 1, vpp), repeat=pp - 1):
@@ -305,6 +304,8 @@ def points_of(job, layout, kinds, m, own):
 def orders(job, layers, vpp):
     """Return the kinds of the layers of each stage: chunks go to the stages in turn, round after round."""
     kinds = kinds_of(job.model, job.workload.sequence_length)
+    if not kinds.several:
+        return Prefixes.of([(0,) * n for n in layers], 1)
     held, left = [[] for _ in layers], iter(kinds.sequence)
     for _ in range(vpp):
         for stage, n in zip(held, layers, strict=True):

@@ -67,7 +67,7 @@ def recipe(name):
     )
 
 
-RECIPE = "tp=8,pp=8,cp=2,vpp=8,mbs=1"
+RECIPE = "tp=8,pp=8,cp=2,vpp=8,mbs=1,zero=1"
 
 
 def test_the_recipe_of_405b_takes_what_was_measured():
