@@ -75,7 +75,7 @@ def zero_bubble(job: Job) -> list[tuple[str, int]]:
 
 
 def counts_ends(job: Job, pp: int, vpp: int) -> bool:
-    """Return whether virtual stages are alike with the embedding and the head, or the head, as layers of them.
+    """Return whether virtual stages are alike with the embedding and the head, or the head, as layers.
 
     Where layers differ, or divide without, none do.
     """

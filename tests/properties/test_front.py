@@ -41,6 +41,7 @@ OWN_INSTANCES = 45
 UNIFORM_INSTANCES = 20
 SPARSE_INSTANCES = 30
 OFFLOAD_INSTANCES = 16
+ENDS_INSTANCES = 24
 ZERO_BUBBLE_INSTANCES = 30
 MOST_LAYOUTS = 60_000
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x"]
@@ -466,6 +467,43 @@ def test_zero_bubble_is_on_fronts_beside_1f1b():
 
     assert any("zero-bubble" in schedules for schedules in found)
     assert any(len(schedules) == 2 for schedules in found)
+
+
+def lacking(job):
+    """Return ``job`` on 2 or 4 devices, with as many layers as count embedding or head in virtual stages."""
+    layers = {2: (3, 5, 6, 7, 9, 10, 11), 4: (6, 7, 10, 11)}
+    devices = 4 if job.cluster.devices > 2 else 2
+    some = layers[devices][job.model.layers % len(layers[devices])]
+    model = job.model.model_copy(update={"layers": some})
+    return replace(job, model=model, cluster=replace(job.cluster, devices=devices))
+
+
+def interleaved(seed):
+    """Return a job as ``lacking`` has it, interleaved only, and its points; see ``instance``."""
+    narrow = {"pipeline_parallel": (2, 4), "schedule": "interleaved", "context_parallel": 1}
+    stacks = ("analytic", "megatron-core", "fsdp2", "megatron-bridge")
+    return instance(seed + 60_000, stacks=stacks, change=lacking, **narrow)
+
+
+@pytest.mark.parametrize("seed", range(ENDS_INSTANCES))
+def test_the_front_of_virtual_stages_that_count_the_ends_is_that_of_brute_force(seed):
+    """S2 where embedding and head stand for layers that virtual stages lack; the proof counts as many."""
+    job, points = interleaved(seed)
+    space, again = space_of(job), counted(job)
+
+    assert contradictions(job, points, whole_front(job)) == []
+    assert (space.total, space.covered, space.size) == (again.total, again.covered, again.candidates)
+
+
+def test_virtual_stages_that_count_the_ends_are_on_fronts():
+    """Some of the fronts that brute force agrees with have such plans, and others, too."""
+    found = [
+        {job.model.layers % plan.layout.vpp > 0 for plan in whole_front(job).plans}
+        for job in (interleaved(seed)[0] for seed in range(10))
+    ]
+
+    assert any(True in kinds for kinds in found)
+    assert any(False in kinds for kinds in found)
 
 
 @pytest.mark.parametrize("seed", range(MOVING_INSTANCES))

@@ -88,6 +88,24 @@ def test_what_is_below_a_corner_is_found_and_nothing_else(seed):
     assert_listing_agrees(seed, *prepared(seed, small_job(seed)))
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_below_a_corner_is_found_where_embedding_and_head_count(seed):
+    """Likewise where they stand for layers that virtual stages lack: 3, 5, 6 or 7 layers on two stages."""
+    job, layers = small_job(seed), (3, 5, 6, 7)[seed % 4]
+    search = job.search.model_copy(update={"schedule": "interleaved", "pipeline_parallel": 2})
+    job = replace(
+        job,
+        model=job.model.model_copy(update={"layers": layers}),
+        cluster=replace(job.cluster, devices=4),
+        stack=stack(("analytic", "megatron-core", "fsdp2")[seed % 3]),
+        search=search,
+    )
+    job, found = prepared(seed, job)
+
+    assert any(layers % members[0].vpp for _, _, members, _ in found)
+    assert_listing_agrees(seed, job, found)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_below_a_corner_is_found_with_zero_bubble(seed):
     """Likewise in stacks that do weight gradients apart, with layers alike and with unlike ones."""
