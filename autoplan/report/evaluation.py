@@ -13,7 +13,7 @@ from autoplan.costs.predict import Prediction, StageMemory
 from autoplan.plans import Plan
 from autoplan.report.breakdown import beside, fullest_stage, memory_table, time_table
 from autoplan.report.columns import plain_table
-from autoplan.report.kind_words import stage_kinds
+from autoplan.report.kind_words import stage_kinds, uneven_chunks
 from autoplan.report.names import GIB
 from autoplan.report.pictures import spread
 from autoplan.report.table import heading, listed
@@ -54,7 +54,7 @@ def plan_table(job: Job, plan: Plan, terminal: Terminal) -> str:
     ]
     if len(predicted.memory.stages) > 1:
         parts += [*_stages(predicted, stage_kinds(job, plan.layout), terminal), Text("")]
-    parts += listed(surety_sentences(job, [predicted]))
+    parts += listed([*uneven_chunks(plan.layout), *surety_sentences(job, [predicted])])
     return render(Group(*parts), terminal)
 
 

@@ -94,7 +94,7 @@ def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
         parts.append("sp")
     if layout.pp > 1:
         parts.append(layout.schedule)
-    if not layout.even:
+    if not layout.even or any(n % layout.vpp for n in layout.layers):
         parts.append(f"stages {_runs(layout.layers, terminal)}")
     parts += _recompute(layout)
     if layout.checkpoint > 1:
@@ -234,22 +234,25 @@ def rejected_sentence(rejected: Sequence[Rejection], most: int = 3) -> str:
     return f"rejected: {number_words(total, 'layout')}: {'; '.join(shown)}"
 
 
-#: What becomes of layouts, in the order in which it is decided.
-_FATES: Final[dict[RejectionKind, str]] = {
-    "rule": "break a rule",
-    "alike": "are alike another",
-    "memory": "belong to choices that no recompute fits into memory",
-    "not on the front": "are covered and not on the front",
+#: What becomes of layouts, of one and of several, in the order in which it is decided.
+_FATES: Final[dict[RejectionKind, tuple[str, str]]] = {
+    "rule": ("breaks a rule", "break a rule"),
+    "alike": ("is like another", "are like another"),
+    "memory": (
+        "belongs to a choice that no recompute fits into memory",
+        "belong to choices that no recompute fits into memory",
+    ),
+    "not on the front": ("is covered and not on the front", "are covered and not on the front"),
 }
 
 
 def space_sentence(front: Front) -> str:
     """Return how many layouts there are and what became of them: the counts add up to the space."""
     parts = []
-    for kind, fate in _FATES.items():
+    for kind, fates in _FATES.items():
         count = sum(r.layouts for r in front.rejected if r.kind == kind)
         if count:
-            parts.append(f"{count_words(count)} {fate}")
+            parts.append(f"{count_words(count)} {fates[count > 1]}")
     if front.plans:
         parts.append(f"{count_words(len(front.plans))} on the front")
     return f"the space: {number_words(front.certificate.layouts_total, 'layout')}: {', '.join(parts)}"
