@@ -20,7 +20,14 @@ from benchmarks.accuracy.runs import Hardware, Run
 from benchmarks.accuracy.stacks import stack_of
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
-__all__ = ["job_of", "recompute_of", "recomputed_layers", "sequence_parallel", "stage_layers"]
+__all__ = [
+    "job_of",
+    "recompute_of",
+    "recomputed_layers",
+    "sequence_parallel",
+    "sharing_ranks",
+    "stage_layers",
+]
 
 #: The node that a device is usually found in. Another node of the catalogue with the run's number
 #: of devices is taken where there is one.
@@ -51,6 +58,11 @@ _RECOMPUTES_NOTHING: Final = (
     # does recompute, and reaches 154.
     "VIA-Research/vTrain data/ground_truth_single.csv",
 )
+
+#: How many ranks shared optimizer state, by the start of the source: the column Zero1 of the tables.
+_SHARING: Final = {"InternLM/InternEvo doc/en/train_performance.md FLOPS Testing": 8}
+#: The same column in the names of runs, where they have it; -1 stands for all ranks of the data axis.
+_NAMED_SHARING: Final = re.compile(r"^internevo-7b-.*-zero1(-1|[1-9][0-9]*)$")
 
 #: What a stack counts as layers before and after them when it splits a pipeline evenly. Left out: nothing.
 _COUNTED: Final = {
@@ -291,6 +303,14 @@ def stage_layers(run: Run, layers: int) -> tuple[int, ...]:
     share, longer = divmod(before + layers + after, stages)
     counted = [share + (stage < longer) for stage in range(stages)]
     return (counted[0] - before, *counted[1:-1], counted[-1] - after)
+
+
+def sharing_ranks(run: Run) -> int:
+    """Return how many of the ranks on the data axis of ``run`` share state; 0 for all of them."""
+    named = _NAMED_SHARING.match(run.id)
+    told = int(named[1]) if named else next((n for x, n in _SHARING.items() if run.source.startswith(x)), 0)
+    ranks = run.layout.dp * run.layout.cp
+    return told if 1 < told < ranks and ranks % told == 0 else 0
 
 
 def recompute_of(run: Run) -> str | None:

@@ -23,6 +23,7 @@ from benchmarks.accuracy.jobs import (
     recompute_of,
     recomputed_layers,
     sequence_parallel,
+    sharing_ranks,
     stage_layers,
 )
 from benchmarks.accuracy.runs import Run, RunLayout
@@ -232,4 +233,5 @@ def _layout(run: Run, job: Job, recompute: str, microbatch: int, zero: int) -> L
         cp=told.cp,
         ep=told.ep,
         expert_tensor=_expert_split(told),
+        shard=sharing_ranks(run),
     )

@@ -57,10 +57,17 @@ _MEMORY: Final[dict[str, dict[str, bool | int]]] = {
 
 #: What a stack without a file of its own does beside compute, where it is known.
 _OVERLAP: Final[dict[str, dict[str, bool]]] = {
-    # overlap_sync_param: configs/7B_sft.py @34fc28d.
-    "internevo": {"parameter_gather": True},
+    # All-reduces over the data axis beside backward; broadcasts of parameters that are waited for:
+    # internlm/solver/optimizer/hybrid_zero_optim.py @fa7337b, the change that published the tables.
+    "internevo": {"gradient_reduce": True, "parameter_gather": False, "reduces_whole": True},
     # Transfers between stages are actors of their own: Yuan et al. 2021, arXiv:2110.15032, section 4.
     "other: oneflow gpt 0.3.5": {"pipeline": True},
+}
+
+#: Bytes of a bucket of fp32 gradients, for as many elements as a stack without a file of its own reduces.
+_BUCKETS: Final = {
+    # 512 Mi elements: configs/7B_sft.py @fa7337b.
+    "internevo": 4 * 512 * 2**20,
 }
 
 #: Stacks that reduce gradients beside backward where nothing but the data axis is there.
@@ -122,6 +129,9 @@ def stack_of(run: Run) -> StackSpec:
     found = with_block(_adapted(_priced_as(run), run.layout), **_KERNELS.get(run.stack, {}))
     found = with_memory(found, **_MEMORY.get(run.stack, {}))
     found = with_overlap(found, **_OVERLAP.get(run.stack, {}))
+    if run.stack in _BUCKETS:
+        bucket = found.overlap.bucket.model_copy(update={"value": _BUCKETS[run.stack]})
+        found = with_overlap(found, bucket=bucket)
     early = _by_source(_STOPS_EARLY, run)
     if early is not None:
         found = with_block(found, checkpoint_stops_early=early)
