@@ -16,10 +16,15 @@ from autoplan.costs.beside import flow_of
 from autoplan.costs.collectives import collective_seconds
 from autoplan.costs.operations import stream_seconds
 from autoplan.costs.optimizers import state_bytes
+from autoplan.costs.parameters import layer_tensors
 from autoplan.costs.stage_context import Ranks, StageContext, scattered
 from autoplan.costs.weights import Part
 
 __all__ = ["once_a_step"]
+
+
+#: What a tensor takes that the host waits for, in launches: a cast, a sum, its copy to the host and the wait.
+_WAITED_KERNELS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +105,19 @@ def once_a_step(context: StageContext) -> dict[str, Array]:
         "interference": one * overlap.interference * data.share,
         "chunks": column(context.candidates.vpp),
         "optimizer_fixed": _update_seconds(context, weights.embedding) * context.trained_fixed,
-        "optimizer_layer": _update_seconds(context, weights.layer) * context.trained_layer,
+        "optimizer_layer": _update_seconds(context, weights.layer) * context.trained_layer
+        + _waited_seconds(context),
     }
+
+
+def _waited_seconds(context: StageContext) -> Array:
+    """Return what passes over the gradients of a layer take in which the host waits for each tensor [s].
+
+    The device has nothing to do meanwhile: DeepSpeed's ``float(x.float().sum())``.
+    """
+    memory, zero = context.job.stack.memory, column(context.candidates.zero)
+    passes = np.where(zero > 0, memory.waited_passes_sharded, memory.waited_passes)
+    return passes * layer_tensors(context.job.model) * _WAITED_KERNELS * context.machine.host_launch
 
 
 def _update_seconds(context: StageContext, part: Part) -> Array:

@@ -35,6 +35,7 @@ __all__ = [
     "final_norm_parameters",
     "head_parameters",
     "layer_parameters",
+    "layer_tensors",
     "position_parameters",
     "total_parameters",
 ]
@@ -199,6 +200,23 @@ def total_parameters(model: ModelSpec) -> int:
     """
     layers = _sum_over_layers(model, lambda layer: layer.total)
     return layers + _outside_layers(model)
+
+
+def layer_tensors(model: ModelSpec) -> int:
+    """Return how many tensors hold the parameters of a layer with a dense MLP [1].
+
+    Queries, keys and values are one product, gate and up are one.
+
+    >>> layer_tensors(_gpt2())  # two norms and four products, a bias to each
+    12
+
+    Leaves out: experts.
+    Source: Megatron-LM, megatron/core/transformer: linear_qkv, linear_proj, linear_fc1, linear_fc2.
+    """
+    bias = model.bias
+    norms = _layer_norms(model) + 2 * model.qk_norm + (2 if model.mla else 0)
+    attention = (5 if model.mla else 2) + bias.qkv + bias.attention_output
+    return norms * (1 + bias.norm) + attention + 2 + 2 * bias.mlp
 
 
 def active_parameters(model: ModelSpec) -> int:

@@ -69,6 +69,13 @@ class MemoryPolicy(Frozen):
         le=64,
         description="bytes moved to add one microbatch's gradient of a parameter to the one that is kept",
     )
+    waited_passes: int = Field(
+        default=0,
+        ge=0,
+        le=4,
+        description="passes of a step over gradients in which the host waits for each tensor, without ZeRO",
+    )
+    waited_passes_sharded: int = Field(default=0, ge=0, le=4, description="likewise with ZeRO")
     gradients_persist: bool = Field(
         description="gradient buffers stay allocated between steps, also with one microbatch"
     )
@@ -281,6 +288,7 @@ class PrecisionPolicy(Frozen):
     accumulation_traffic: int | None = Field(
         default=None, ge=0, le=64, description="see memory.accumulation_traffic"
     )
+    waited_passes: int | None = Field(default=None, ge=0, le=4, description="see memory.waited_passes")
     reduced_bytes: int | None = Field(default=None, ge=1, le=4, description="see overlap.gradient_bytes")
 
     def memory_changes(self) -> dict[str, int]:

@@ -55,6 +55,13 @@ _MEMORY: Final[dict[str, dict[str, bool | int]]] = {
     "other: oneflow gpt 0.3.5": {"gradient_bytes": 2, "gradients_persist": False},
 }
 
+#: What a release did in fp16 that the stack's file does not have, by the start of the source.
+_RELEASED_MEMORY: Final = {
+    # The check for overflow and the norm, of all gradients on every rank: deepspeed/runtime/zero/stage1.py
+    # and utils.py, get_grad_norm @7d4d742.
+    "Oneflow-Inc/DLPerf DeepSpeed": {"waited_passes_sharded": 2},
+}
+
 #: What a stack without a file of its own does beside compute, where it is known.
 _OVERLAP: Final[dict[str, dict[str, bool]]] = {
     # All-reduces over the data axis beside backward; broadcasts of parameters that are waited for:
@@ -128,6 +135,7 @@ def stack_of(run: Run) -> StackSpec:
     run = _compiled(run)
     found = with_block(_adapted(_priced_as(run), run.layout), **_KERNELS.get(run.stack, {}))
     found = with_memory(found, **_MEMORY.get(run.stack, {}))
+    found = with_memory(found, **(_by_source(_RELEASED_MEMORY, run) or {}))
     found = with_overlap(found, **_OVERLAP.get(run.stack, {}))
     if run.stack in _BUCKETS:
         bucket = found.overlap.bucket.model_copy(update={"value": _BUCKETS[run.stack]})
