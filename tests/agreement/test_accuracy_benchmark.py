@@ -211,6 +211,37 @@ def test_a_run_may_overlap_its_gradients_where_it_has_no_other_axis(row):
     assert (data.memory.gradient_bytes, data.block.loss_forward_traffic) == (2, 12)
 
 
+def test_state_is_shared_by_as_many_ranks_as_a_run_says(row):
+    """InternEvo's column Zero1: in names of one table, the same for all of another; -1 is all ranks."""
+    evo = {"stack": "internevo", "layout__zero": 1}
+    table = "InternLM/InternEvo doc/en/train_performance.md"
+    names = {"zero18": 8, "zero1-1": 0, "zero1128": 0, "zero1": 0}
+    named = {
+        name: outcome_of(changed(row, **evo, id=f"internevo-7b-x-{name}", source=table), 0).plan.layout.shard
+        for name in names
+    }
+    whole = outcome_of(changed(row, **evo, source=f"{table} FLOPS Testing"), 0)
+
+    assert row["layout"]["dp"] == 128
+    assert named == names
+    assert whole.plan.layout.shard == 8
+    assert outcome_of(changed(row, **evo), 0).plan.layout.shard == 0
+
+
+def test_gradients_are_reduced_as_a_release_did(row):
+    """InternEvo's of July 2023 whole, with nothing gathered ahead; DeepSpeed's of 2020 checked one by one."""
+    evo = outcome_of(changed(row, stack="internevo", layout__zero=1), 0).job.stack.overlap
+    old = {"stack": "megatron-deepspeed", "layout__kernel": None, "layout__zero": 1}
+    passes = [
+        outcome_of(changed(row, **old, source=source), 0).job.stack.memory.waited_passes_sharded
+        for source in ("Oneflow-Inc/DLPerf DeepSpeed/Megatron-LM", "somebody")
+    ]
+
+    assert (evo.gradient_reduce, evo.reduces_whole, evo.parameter_gather) == (True, True, False)
+    assert evo.bucket.value == 4 * 2**29
+    assert passes == [2, 0]
+
+
 def test_a_table_may_have_been_compiled_as_a_whole(row):
     """Its rows say nothing; a row that says that it was not keeps its word."""
     table = "pytorch/torchtitan docs/performance.md Llama 3.1 performance numbers (Aug 2024)"

@@ -107,3 +107,14 @@ def test_recipes_exchange_tokens_and_others_rows():
     apart, together = ([waits(x, text) for x in ("megatron-core", "megatron-bridge")] for text in texts)
     assert apart[0] > 2 * apart[1] > 0
     assert together == [0.0, 0.0]
+
+
+def test_the_host_waits_for_each_gradient_that_deepspeed_checks():
+    """In fp16 without ZeRO: 32 layers of six tensors, four launches to each; not in bf16, nor with ZeRO."""
+    fp16, bf16 = (replace(job_with("deepspeed"), precision=x) for x in ("fp16", "bf16"))
+
+    def update(job, zero):
+        return predict(job, layout_of(f"zero={zero}")).time.optimizer
+
+    assert update(fp16, 0) - update(bf16, 0) == pytest.approx(32 * 6 * 4 * machine_of(fp16).host_launch)
+    assert update(fp16, 1) == update(bf16, 1)
