@@ -113,10 +113,12 @@ def once_a_step(context: StageContext) -> dict[str, Array]:
 def _waited_seconds(context: StageContext) -> Array:
     """Return what passes over the gradients of a layer take in which the host waits for each tensor [s].
 
-    The device has nothing to do meanwhile: DeepSpeed's ``float(x.float().sum())``.
+    The device has nothing to do meanwhile: DeepSpeed's ``float(x.float().sum())``. Where no other rank holds
+    the same, ZeRO is as none.
     """
-    memory, zero = context.job.stack.memory, column(context.candidates.zero)
-    passes = np.where(zero > 0, memory.waited_passes_sharded, memory.waited_passes)
+    memory, c = context.job.stack.memory, context.candidates
+    shared = column((c.zero > 0) & ((c.dp * c.cp > 1) | (c.edp > 1)))
+    passes = np.where(shared > 0, memory.waited_passes_sharded, memory.waited_passes)
     return passes * layer_tensors(context.job.model) * _WAITED_KERNELS * context.machine.host_launch
 
 
