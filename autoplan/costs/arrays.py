@@ -111,6 +111,12 @@ class Candidates:
         return whole
 
     @property
+    def alone(self) -> NDArray[np.bool_]:
+        """Which candidates have no other rank that holds the same: ZeRO is as none."""
+        alone: NDArray[np.bool_] = (self.dp * self.cp == 1) & (self.edp == 1)
+        return alone
+
+    @property
     def expert_shard(self) -> Ints:
         """Ranks that share state of the same experts: tp shard / (ep etp), or all that hold them [1]."""
         part = np.maximum(self.tp * self.shard // (self.ep * self.etp), 1)

@@ -117,8 +117,7 @@ def _waited_seconds(context: StageContext) -> Array:
     the same, ZeRO is as none.
     """
     memory, c = context.job.stack.memory, context.candidates
-    shared = column((c.zero > 0) & ((c.dp * c.cp > 1) | (c.edp > 1)))
-    passes = np.where(shared > 0, memory.waited_passes_sharded, memory.waited_passes)
+    passes = np.where(column((c.zero > 0) & ~c.alone) > 0, memory.waited_passes_sharded, memory.waited_passes)
     return passes * layer_tensors(context.job.model) * _WAITED_KERNELS * context.machine.host_launch
 
 

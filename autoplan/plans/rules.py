@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from autoplan.costs.arrays import Candidates, Ints
+from autoplan.costs.kinds import kinds_of
 from autoplan.costs.mesh import axis_distance, expert_distance
 from autoplan.costs.parameters import expert_share
 from autoplan.plans.memory_rules import memory_rules
@@ -78,7 +79,8 @@ def _model_rules(job: Job) -> Iterator[Rule]:
         lambda c: np.asarray(c.pp * c.vpp <= model.layers) | _ends_counted(job, c),
         searched=uneven,
     )
-    counting = ", or with embedding and head into pp x vpp that are alike" if uneven else ""
+    alike = not kinds_of(model, job.workload.sequence_length).several
+    counting = ", or with embedding and head into pp x vpp that are alike" if uneven and alike else ""
     yield Rule(
         f"vpp divides the {model.layers} layers into whole virtual stages{counting}",
         lambda c: divides(model.layers, c.vpp) | _ends_counted(job, c),

@@ -15,6 +15,7 @@ from autoplan.costs.predict import predict_all
 from autoplan.costs.stage import Stages
 from autoplan.errors import UnsupportedError
 from autoplan.plans import Certificate, Front, Plan, Rejection
+from autoplan.plans.own_rules import even_only
 from autoplan.plans.patience import ENDLESS, Patience
 from autoplan.plans.questions import inner_objectives, step_limit
 from autoplan.schema.job import Job
@@ -61,7 +62,7 @@ def search(
         return Front(job, (), _infeasible(job, Space((), 0, 0, ())), (), (reason,))
     space = space_of(job)
     machine, modes = machine_of(job), recompute_modes(job)
-    even = job.search.stages == "even" or not job.stack.rules.uneven_stages
+    even = even_only(job)
     groups = [g for c in space.groups for g in priced(job, c, machine, modes, even=even)]
     fitting, lost = short_of_memory(job, groups)
     rejected = (*space.rejected, *lost)
@@ -117,7 +118,7 @@ def least_needed(job: Job) -> float | None:
     Nothing is solved: it takes as long as pricing does.
     """
     machine, modes = machine_of(job), recompute_modes(job)
-    even = job.search.stages == "even" or not job.stack.rules.uneven_stages
+    even = even_only(job)
     groups = [g for c in space_of(job).groups for g in priced(job, c, machine, modes, even=even)]
     return min((float(least_memory(group).min()) for group in groups), default=None)
 

@@ -127,7 +127,7 @@ def _representative(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) 
     keep = np.ones(len(candidates), dtype=bool)
     c = candidates
     others = [getattr(c, f.name) for f in fields(c) if f.name not in {"pp", "zero"}]
-    same = np.flatnonzero(alive & (c.dp * c.cp == 1) & (c.edp == 1))
+    same = np.flatnonzero(alive & c.alone)
     # Alike in price; the user's own rules may still tell a ZeRO stage from another.
     left = [numbered(what_is_left(job, rule.relation, c.take(same))) for rule in own_rules(job)]
     for k, i in enumerate(same):
