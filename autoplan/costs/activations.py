@@ -65,7 +65,6 @@ def element_bytes(job: Job) -> float:
     >>> element_bytes(load_job("llama3-8b-8x-a100"))  # bf16
     2.0
 
-    Leaves out: nothing; fp8 keeps 8-bit copies of products' inputs only, see ``saved_bytes_per_token``.
     Source: the sizes of torch.bfloat16, torch.float16 and torch.float32.
     """
     return 4.0 if job.precision == "fp32" else 2.0
@@ -178,8 +177,6 @@ def product_input(job: Job, e: float, t: Array, whole: Array) -> Array:
     >>> one, eight = np.ones(1), np.full(1, 8.0)
     >>> [float(product_input(load_job("llama3-8b-8x-a100"), 2.0, eight, x)[0]) for x in (one, eight)]
     [8192.0, 1024.0]
-
-    Leaves out: nothing. Source: as of ``saved_bytes_per_token``.
     """
     kept_whole = job.stack.block.gathered_inputs_kept
     width = input_bytes(job, e) * job.model.hidden_size
@@ -196,7 +193,7 @@ def input_bytes(job: Job, e: float) -> float:
     >>> input_bytes(load_job("llama3-8b-8x-a100"), 2.0)  # bf16
     2.0
 
-    Leaves out: scales of blocks. Source: as of ``saved_bytes_per_token``.
+    Leaves out: scales of blocks.
     """
     return 1.0 if job.precision in EIGHT_BITS and job.stack.block.fp8_scales == "tensor" else e
 

@@ -48,8 +48,6 @@ def alternate_bytes(model: ModelSpec, tp: Array, whole: Array, element: float) -
     >>> one = np.ones(1)  # k, h, f: 1,024, 4,096, 14,336
     >>> float(alternate_bytes(load_entry("model", "llama3-8b"), one, one, 2.0)[0])  # 2 (k + h + f)
     38912.0
-
-    Leaves out: nothing. Source: as of ``alternate_products``.
     """
     outputs = (x.m * x.n * x.number for x in alternate_products(model, np.ones_like(tp), tp, whole))
     dropped: Array = element * sum(outputs, np.zeros_like(tp))

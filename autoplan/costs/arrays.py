@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from autoplan.schema.layout import Layout, Offload, RecomputeMode
 
-__all__ = ["Array", "Candidates", "Ints", "column", "flag", "host_code", "only_mode", "taken"]
+__all__ = ["Array", "Candidates", "Ints", "Linear", "column", "flag", "host_code", "only_mode", "taken"]
 
 Array: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
@@ -36,6 +36,22 @@ def taken(record: _Arrays, index: Any) -> _Arrays:  # noqa: ANN401 - whatever nu
 @cache
 def _values_of(kind: Any) -> Callable[[object], tuple[Any, ...]]:  # noqa: ANN401 - any dataclass
     return attrgetter(*(field.name for field in fields(kind)))
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A cost of a stage that is linear in its layers: ``fixed`` outside them, ``layer`` for each of them."""
+
+    fixed: Array
+    layer: Array
+
+    def at(self, layers: Array) -> Array:
+        """Return the cost of a stage of so many layers, in the cost's unit.
+
+        >>> Linear(1.0, 2.0).at(3)
+        7.0
+        """
+        return self.fixed + layers * self.layer
 
 
 def flag(condition: Any) -> Array:  # noqa: ANN401 - whatever numpy compares

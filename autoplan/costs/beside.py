@@ -16,8 +16,9 @@ import numpy as np
 from autoplan.costs.arrays import Array
 from autoplan.costs.collectives import Group, Operation, collective_seconds, copy_seconds
 from autoplan.costs.machine import Links, Machine
+from autoplan.costs.volume import Collective
 
-__all__ = ["Flow", "beside_seconds", "flow_of"]
+__all__ = ["Flow", "exposed_reduction", "exposed_seconds", "flow_of", "message_flow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +58,37 @@ def flow_of(operation: Operation, size: Array, group: Group, links: Links) -> Fl
     ([1.0, 1.0], [0.8, 0.1])
 
     Leaves out: which kernels and which collectives meet; channels of rings that carry little.
-    Source: as of ``collective_seconds``; that the bytes count is read from the runs of benchmarks/accuracy,
-    where a layer of 405B with one device of each node in its rings hides its traffic and feels little.
     """
     seconds = collective_seconds(operation, size, group, links)
     return Flow(seconds, copy_seconds(seconds, operation, size, group, links))
 
 
-def beside_seconds(compute: Array, traffic: Flow, machine: Machine) -> Array:
-    """Return the time of compute with traffic beside it [s]: max(N, C + i F).
+def message_flow(part: Collective, machine: Machine, *, into_lists: bool = False) -> Flow:
+    """Return the seconds of one message of ``part`` [s]; all of its calls are ``part.calls`` times that.
+
+    With ``into_lists`` a gather ends with a copy for each rank, which the host launches.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.machine import machine_of
+    >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
+    >>> group, one = Group(np.array(8.0), np.array(1.0)), np.array(1.0)
+    >>> part = Collective("all_gather", group, np.array(2.0**26), one, "forward")
+    >>> plain, listed = (message_flow(part, machine, into_lists=x) for x in (False, True))
+    >>> bool(np.isclose(listed.seconds - plain.seconds, 8 * machine.host_launch))
+    True
+    """
+    one = flow_of(part.operation, part.message, part.group, machine.links)
+    if not into_lists or part.operation != "all_gather":
+        return one
+    listed = machine.host_launch * part.group.ranks
+    return one + Flow(listed, listed)
+
+
+def exposed_seconds(compute: Array, traffic: Flow, machine: Machine) -> Array:
+    """Return what traffic adds to the compute that it runs beside [s]: max(N - C, i F).
 
     While traffic flows, compute goes on at 1 - i F/N of its speed: if it ends first, the traffic counts; else
-    it has i F left to do. In a stack that waits for its traffic it is C + N.
+    it has i F left to do. In a stack that waits for its traffic it is N.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
@@ -76,15 +96,39 @@ def beside_seconds(compute: Array, traffic: Flow, machine: Machine) -> Array:
     >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> machine = replace(machine, overlap=replace(machine.overlap, interference=0.25))
     >>> flow = Flow(np.array([2.0, 8.0]), np.array([2.0, 8.0]))  # in a node, whose fabric sets the pace
-    >>> beside_seconds(np.array([3.0, 3.0]), flow, machine).tolist()  # 3 + 2 / 4; 8
-    [3.5, 8.0]
+    >>> exposed_seconds(np.array([3.0, 3.0]), flow, machine).tolist()  # 2 / 4; 8 - 3
+    [0.5, 5.0]
 
     Leaves out: what compute takes from the traffic.
     Source: two flows of which one slows the other; the share i is fitted to the runs of benchmarks/accuracy,
     as the stack's file says.
     """
     if machine.overlap.waits:
-        return compute + traffic.seconds
+        return traffic.seconds
     felt = machine.overlap.interference * traffic.felt
-    together: Array = np.maximum(traffic.seconds, compute + felt)
-    return together
+    exposed: Array = np.maximum(traffic.seconds - compute, felt)
+    return exposed
+
+
+def exposed_reduction(
+    traffic: Array, window: Array, bucket: Array, chunks: Array, interference: Array
+) -> Array:
+    """Return what is exposed of a step's reduction, or gathering, beside a pass of ``window`` seconds [s].
+
+    Of v ``chunks`` all but the last communicate while others still compute; of the last one's the ``bucket``
+    that comes last has nothing beside it: max((N - C)/v, N_bucket), at most N; and compute feels the share i
+    of what runs beside it.
+
+    >>> one, none = np.array(1.0), np.array(0.0)
+    >>> float(exposed_reduction(np.array(10.0), np.array(4.0), one, one, none))  # 10 beside 4
+    6.0
+    >>> float(exposed_reduction(np.array(3.0), np.array(4.0), one, one, none))  # the last bucket
+    1.0
+
+    Leaves out: the order in which buckets become ready.
+    Source: Li et al. 2020, arXiv:2006.15704, section 3.2.3; Megatron-LM, --overlap-grad-reduce.
+    """
+    left = np.minimum(np.maximum((traffic - window) / chunks, bucket), traffic)
+    alone = np.minimum(bucket, traffic)
+    felt: Array = np.maximum(left, alone + interference * (traffic - alone))
+    return felt

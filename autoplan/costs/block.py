@@ -23,7 +23,7 @@ import numpy as np
 from autoplan.costs.activations import dropout_masks, sequence_split
 from autoplan.costs.alternate import alternate_products
 from autoplan.costs.arrays import Array, Candidates
-from autoplan.costs.beside import Flow, beside_seconds
+from autoplan.costs.beside import Flow, exposed_seconds
 from autoplan.costs.casts import weight_cast_seconds
 from autoplan.costs.context import attention_steps, context_times, step_kernel_seconds
 from autoplan.costs.elementwise import DROPOUT_TRIPS, stream_times
@@ -33,11 +33,11 @@ from autoplan.costs.latent import head_widths, latent_products
 from autoplan.costs.machine import Machine
 from autoplan.costs.operations import Product, gemm_seconds, smooth_maximum, stream_seconds
 from autoplan.costs.parameters import expert_share
-from autoplan.costs.pipeline import weights_apart
+from autoplan.costs.pipeline import backward_split
 from autoplan.costs.products import attention_products, mlp_products
 from autoplan.costs.scope import at_precision, tokens_of
 from autoplan.costs.tensor import regather_seconds, tensor_exposed, tensor_seconds
-from autoplan.costs.traffic import Calls, TensorCalls, tensor_calls
+from autoplan.costs.tensor_calls import Calls, TensorCalls, tensor_calls
 from autoplan.costs.weights import weights_of
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
@@ -210,7 +210,7 @@ def _tensor_backward(
     Where the stack does so, the gradient of a column-split product's input is reduced while the gradient of
     its weight is computed; not where that is done apart.
     """
-    apart = weights_apart(candidates) > 0
+    apart = backward_split(candidates) > 0
     if machine.overlap.tensor or not machine.overlap.tensor_backward or job.adapters or apart.all():
         return tensor_exposed(job, candidates, machine, calls, products)
     none = np.zeros(len(candidates))
@@ -218,7 +218,7 @@ def _tensor_backward(
     reduces = replace(calls, all_gather=none, regathers=none)
     computed = _together(_weight_products(_column_products(job, candidates)), machine)
     reduced = tensor_seconds(job, candidates, machine, reduces)
-    exposed = beside_seconds(computed, Flow(reduced, reduced), machine) - computed
+    exposed = exposed_seconds(computed, Flow(reduced, reduced), machine)
     hidden: Array = tensor_seconds(job, candidates, machine, gathers) + exposed
     return np.where(apart, tensor_seconds(job, candidates, machine, calls), hidden) if apart.any() else hidden
 

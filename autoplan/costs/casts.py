@@ -111,7 +111,6 @@ def weight_cast_seconds(job: Job, candidates: Candidates, machine: Machine) -> A
 
     Leaves out: weights that are cast once for several microbatches, or in parts before they are gathered, as
     with scales of tensors.
-    Source: as of ``cast_elements``.
     """
     if job.precision not in EIGHT_BITS or job.stack.block.fp8_scales == "tensor":
         return np.zeros(len(candidates))

@@ -59,9 +59,6 @@ class Group:
 
         >>> Group(np.array([8.0, 2.0]), np.array([2.0, 16.0])).ranks_among(8).tolist()
         [4.0, 1.0]
-
-        Leaves out: what ``ranks_in_node`` does.
-        Source: as of ``ranks_in_node``.
         """
         room = np.maximum(1, devices // np.maximum(1, self.stride))
         within: Array = np.minimum(self.ranks, room)
@@ -144,7 +141,6 @@ def copy_seconds(seconds: Array, operation: Operation, size: Array, group: Group
     (7.0, 1.0)
 
     Leaves out: what the kernel does while it waits for the network.
-    Source: as of ``collective_seconds``.
     """
     fabric = _fabric_bandwidth(np.asarray(float(links.devices_per_node)), links)
     passed = wire_factor(operation, group.ranks) * size / fabric

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates, flag
-from autoplan.costs.beside import Flow, beside_seconds
+from autoplan.costs.beside import Flow, exposed_seconds
 from autoplan.costs.collectives import Group, collective_seconds, ring_step_seconds
 from autoplan.costs.latent import head_widths
 from autoplan.costs.machine import Machine, Rate
@@ -80,7 +80,6 @@ def step_kernel_seconds(job: Job, candidates: Candidates, keys: float, rate: Rat
     [68.73, 17.18]
 
     Leaves out: that steps without a diagonal have no masked half to skip.
-    Source: of ``attention_seconds``; NVIDIA Transformer Engine, context_parallel.py, for the halves of steps.
     """
     model, s = job.model, float(job.workload.sequence_length)
     b, c = candidates.microbatch, candidates.cp
@@ -228,7 +227,7 @@ def _all_to_all(size: Array, group: Group, machine: Machine) -> Array:
 
 def _beside(kernel: Array, transfer: Array, machine: Machine) -> Array:
     """Return what a transfer adds to the kernel that it runs beside."""
-    return beside_seconds(kernel, Flow(transfer, transfer), machine) - kernel
+    return exposed_seconds(kernel, Flow(transfer, transfer), machine)
 
 
 def context_buffer_bytes(job: Job, candidates: Candidates, element_bytes: float) -> Array:

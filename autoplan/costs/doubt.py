@@ -55,7 +55,6 @@ def modelled_compute(
     True
 
     Leaves out: that neighbours in a table differ by more in some places than in others.
-    Source: a definition.
     """
     if job.precision not in _SWEPT or job.cluster.device.name not in job.kernels.devices:
         return np.ones(len(candidates))
@@ -87,7 +86,6 @@ def within_tables(devices: int, machine: Machine) -> bool:
     [True, True, False]
 
     Leaves out: operations of which a node has no table, which scale from its bandwidth.
-    Source: a definition.
     """
     links = machine.links
     return devices == 1 or (devices <= links.devices_per_node and bool(links.tables))

@@ -58,7 +58,6 @@ def expert_group(candidates: Candidates) -> Group:
     >>> group.ranks.tolist(), group.stride.tolist()  # 8 / 2
     ([[4.0]], [[2.0]])
 
-    Leaves out: what ``mesh.axis_distance`` does.
     Source: Megatron-LM, megatron/core/parallel_state.py, expert_decoder_rank_generator.
     """
     return Group(candidates.edp.astype(np.float64)[:, None], expert_distance(candidates, "dp")[:, None])
@@ -71,9 +70,6 @@ def exchange_groups(candidates: Candidates) -> tuple[Group, Group]:
     >>> groups = exchange_groups(Candidates.of([parse_layout("tp=2,ep=4", layers=32, devices=8)]))
     >>> [(group.ranks.tolist(), group.stride.tolist()) for group in groups]
     [([4.0], [2.0]), ([2.0], [1.0])]
-
-    Leaves out: what ``mesh.axis_distance`` does.
-    Source: as of ``expert_group``.
     """
     x, y = candidates.ep.astype(np.float64), candidates.etp.astype(np.float64)
     return Group(x, expert_distance(candidates, "cp")), Group(y, expert_distance(candidates, "tp"))
@@ -89,7 +85,6 @@ def expert_shard_group(candidates: Candidates) -> Group:
     >>> group.ranks.tolist(), group.stride.tolist()  # 8 / 2
     ([[4.0]], [[2.0]])
 
-    Leaves out: what ``mesh.axis_distance`` does.
     Source: PyTorch's torchtitan, torchtitan/distributed/parallel_dims.py, whose sparse mesh has efsdp =
     dp_shard cp tp / (ep etp) ranks inside of dp_replicate; Megatron-LM, megatron/core/parallel_state.py,
     get_expert_data_parallel_group with partial_expert_data_parallel.
@@ -106,9 +101,6 @@ def expert_replica_group(candidates: Candidates) -> Group:
     >>> group = expert_replica_group(Candidates.of([parse_layout("ep=2,shard=8", layers=32, devices=32)]))
     >>> group.ranks.tolist(), group.stride.tolist()  # 16 / 4 ranks, 2 x 4 apart
     ([[4.0]], [[8.0]])
-
-    Leaves out: what ``expert_shard_group`` does.
-    Source: as of ``expert_shard_group``.
     """
     c = candidates
     stride = expert_distance(c, "dp") * c.expert_shard

@@ -121,7 +121,7 @@ def footprint_of(scope: Scope) -> Footprint:
 def standing_bytes(scope: Scope) -> tuple[Array, Array]:
     """Return S outside layers and of a layer [byte]: P + O, copies of gradients, and G where it stands.
 
-    Leaves out: buffers that are not trained. Source: as of ``residency_of``.
+    Leaves out: buffers that are not trained.
     >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
     >>> from autoplan.costs.arrays import Candidates; from autoplan.costs.scope import scope_of
     >>> two = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
@@ -170,7 +170,7 @@ def _device_numbers(scope: Scope) -> dict[str, Array]:
 def memory_limit_bytes(job: Job) -> float:
     """Return what a device may use [byte]: what frameworks see, less the headroom, or the job's own limit.
 
-    Leaves out: what a display or another process holds. Source: a definition.
+    Leaves out: what a display or another process holds.
     >>> from autoplan.catalog import load_job
     >>> memory_limit_bytes(load_job("llama3-8b-8x-a100")) / 2**30
     79.15
@@ -183,7 +183,7 @@ def memory_limit_bytes(job: Job) -> float:
 def usable_bytes(job: Job) -> float:
     """Return a device's memory as frameworks see it [byte].
 
-    Leaves out: nothing; the context is part of the framework's bytes. Source: the device's file.
+    Source: the device's file.
     >>> from autoplan.catalog import load_job; usable_bytes(load_job("llama3-8b-8x-a100")) / 2**30  # GiB
     79.15
     """
@@ -193,7 +193,6 @@ def usable_bytes(job: Job) -> float:
 def kept_bytes(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return K [byte]: l S_none - s (S_none - S_selective) - f (S_none - S_full) + the stage's input.
 
-    Leaves out: nothing. Source: as of ``kept_of``.
     >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "selective": 8.0})
     >>> kept_bytes(some, 4, 1, 2)  # 4 x 10 - 1 x (10 - 8) - 2 x (10 - 1) + 1
     21.0
@@ -212,7 +211,7 @@ def recompute_room(footprint: Footprint, layers: Array, selective: Array, full: 
 
     Recomputed layers come first, so the last one is recomputed only where all are.
 
-    Leaves out: nothing. Source: counted on real PyTorch modules, benchmarks/memory.
+    Source: counted on real PyTorch modules, benchmarks/memory.
     >>> float(recompute_room(Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"block": 9.0}), 3, 0, 3))
     9.0
     """
@@ -225,7 +224,7 @@ def recompute_room(footprint: Footprint, layers: Array, selective: Array, full: 
 def next_layer_room(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return what recompute brings back in backward of the next-to-last layer, less the last one's [byte].
 
-    Leaves out: nothing. Source: counted on real PyTorch modules, benchmarks/memory.
+    Source: counted on real PyTorch modules, benchmarks/memory.
     >>> float(next_layer_room(Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"block": 9.0}), 3, 0, 2))
     9.0
     """
@@ -242,7 +241,6 @@ def next_layer_room(footprint: Footprint, layers: Array, selective: Array, full:
 def last_layer_bytes(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return what a stage's last layer keeps of one microbatch [byte]: recomputed layers come first.
 
-    Leaves out: nothing. Source: as of ``kept_of``.
     >>> float(last_layer_bytes(Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"full": 2.0}), 3, 0, 3))
     2.0
     """
@@ -254,7 +252,6 @@ def last_layer_bytes(footprint: Footprint, layers: Array, selective: Array, full
 def first_layer_bytes(footprint: Footprint, selective: Array, full: Array) -> Array:
     """Return what a stage's first layer keeps of one microbatch [byte]: recomputed layers come first.
 
-    Leaves out: nothing. Source: as of ``kept_of``.
     >>> float(first_layer_bytes(Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"full": 2.0}), 0, 1))
     2.0
     """
@@ -266,7 +263,6 @@ def first_layer_bytes(footprint: Footprint, selective: Array, full: Array) -> Ar
 def stage_dynamic(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return D [byte]: the most that is alive beside S at any moment of a step.
 
-    Leaves out: nothing of the moments. Source: as of ``moments_of``.
     >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0})
     >>> float(stage_dynamic(some, 3, 0, 0))  # before backward: K = 3 x 10 + 1, and 1 + 3 x 1
     35.0
@@ -295,7 +291,7 @@ def stage_dynamic(footprint: Footprint, layers: Array, selective: Array, full: A
 def stage_memory(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return what a rank of the stage uses of its device at its peak [byte]: S + D share + framework.
 
-    Leaves out: what ``stage_dynamic`` does. Source: share and framework are the stack's.
+    Source: share and framework are the stack's.
     >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "share": 2.0})
     >>> float(stage_memory(some, 3, 0, 0))  # (1 + 3 x 1) + 35 x 2 + 1
     75.0
@@ -308,7 +304,6 @@ def stage_memory(footprint: Footprint, layers: Array, selective: Array, full: Ar
 def stage_needed(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return what a stage is judged to fit by [byte]: the upper end of its interval, or its centre.
 
-    Leaves out: what ``stage_dynamic`` does. Source: as of ``stage_memory``.
     >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "high_share": 3.0})
     >>> float(stage_needed(some, 3, 0, 0))  # (1 + 3 x 1) + 35 x 3 + 1
     110.0
@@ -326,7 +321,6 @@ def stage_fits(
 ) -> tuple[Array, Array]:
     """Return the memory of a stage [byte], and 1 where it is within ``limit`` and its upper end in its own.
 
-    Leaves out: what ``stage_dynamic`` does. Source: as of ``stage_memory``.
     >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "high_limit": 40.0})
     >>> [[float(x) for x in stage_fits(some, 3, 0, 0, limit)] for limit in (40.0, 39.0)]  # 4 + 35 + 1
     [[40.0, 1.0], [40.0, 0.0]]
@@ -354,7 +348,7 @@ def bytes_to_save(footprint: Footprint, layers: Array, limit: Array | float) -> 
     A lower bound, exact while the last two layers are not recomputed: s + f layers that save as much fit,
     but for what recompute of those brings back. Infinite where no recompute can help.
 
-    Leaves out: ``recompute_room``, ``next_layer_room``, and the second layer's moment. Source: algebra.
+    Leaves out: ``recompute_room``, ``next_layer_room``, and the second layer's moment.
     >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "high_limit": 40.0})
     >>> float(bytes_to_save(some, 3, 30.0))  # 40 as it is, see ``stage_fits``
     10.0

@@ -14,34 +14,31 @@ layers are of one kind, everything is as it is without kinds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from autoplan.costs.arrays import Array, Candidates, Ints
+from autoplan.costs.arrays import Array, Candidates, Ints, Linear
 from autoplan.costs.footprint import Footprint, first_layer_bytes, next_layer_room
 from autoplan.costs.kinds import Held, kinds_of
 from autoplan.costs.machine import Machine
-from autoplan.costs.stage import Stages
-from autoplan.costs.step import price_stages
+from autoplan.costs.stage import StageParts, Stages
+from autoplan.costs.step import price_with_parts
 from autoplan.schema.job import Job
 
-__all__ = ["chosen_of", "footprint_holding", "most_of", "moved_rooms", "price_kinds", "stages_holding"]
+__all__ = [
+    "chosen_of",
+    "footprint_holding",
+    "most_of",
+    "moved_rooms",
+    "price_kinds",
+    "price_kinds_with_parts",
+    "stages_holding",
+]
 
-#: Costs that add up over the layers of a stage, by the beginning of their coefficients' names.
-_ADDED: Final = (
-    "forward",
-    "backward",
-    "weight",
-    "wire_forward",
-    "wire_backward",
-    "reduce",
-    "gather",
-    "optimizer",
-)
 _PHASES: Final = ("before", "last", "next", "second", "late", "update")
 
 
@@ -58,13 +55,29 @@ def price_kinds(
     >>> dense, experts = price_kinds(job, one, machine_of(job))
     >>> bool(dense.memory.standing_layer[0, 0] < experts.memory.standing_layer[0, 0])
     True
+    """
+    return tuple(stages for stages, _ in price_kinds_with_parts(job, candidates, machine, memory))
 
-    Leaves out: what ``price_stages`` does. Source: as of ``price_stages``.
+
+def price_kinds_with_parts(
+    job: Job, candidates: Candidates, machine: Machine, memory: Sequence[Footprint] | None = None
+) -> tuple[tuple[Stages, StageParts], ...]:
+    """Return the stage coefficients of each kind of the job's layers, and where their seconds go [s].
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.machine import machine_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job = load_job("deepseek-v3-256x-h100")
+    >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
+    >>> (_, dense), (_, experts) = price_kinds_with_parts(job, one, machine_of(job))
+    >>> float(dense.layer.experts[0, 0]), bool(experts.layer.experts[0, 0] > 0)
+    (0.0, True)
     """
     jobs = kinds_of(job.model, job.workload.sequence_length).jobs(job)
     known: Sequence[Footprint | None] = memory or [None] * len(jobs)
     return tuple(
-        price_stages(kind, candidates, machine, memory=size) for kind, size in zip(jobs, known, strict=True)
+        price_with_parts(kind, candidates, machine, memory=size)
+        for kind, size in zip(jobs, known, strict=True)
     )
 
 
@@ -73,8 +86,6 @@ def chosen_of(kind: Ints, values: Sequence[Array]) -> Array:
 
     >>> chosen_of(np.array([1, 0]), [np.array(3.0), np.array(4.0)]).tolist()
     [4.0, 3.0]
-
-    Leaves out: nothing. Source: a definition.
     """
     chosen = values[0]
     for k, value in enumerate(values[1:], start=1):
@@ -89,8 +100,6 @@ def most_of(held: Held, values: Sequence[Array]) -> Array:
     >>> two = Prefixes.of([(0, 0), (0, 1)], 2).held(np.arange(2), np.zeros(2), np.zeros(2))
     >>> most_of(two, [np.array(1.0), np.array(5.0)]).tolist()
     [1.0, 5.0]
-
-    Leaves out: nothing. Source: a definition.
     """
     some = [np.where(n > 0, value, -np.inf) for n, value in zip(held.layers, values, strict=True)]
     most: Array = reduce(np.maximum, some)
@@ -109,38 +118,54 @@ def stages_holding(kinds: Sequence[Stages], held: Held) -> Stages:
 
     >>> from autoplan.costs.stage import stage_backward, stage_forward
     >>> from autoplan.costs.kinds import Prefixes
-    >>> ones = dict.fromkeys(Stages.__slots__, np.ones(1)) | {"memory": Footprint(
+    >>> one = Linear(np.ones(1), np.ones(1))
+    >>> names = ("forward", "backward", "weight", "wire_forward", "wire_backward", "reduce", "gather",
+    ...     "norms", "optimizer")
+    >>> ones = dict.fromkeys(Stages.__slots__, np.ones(1)) | dict.fromkeys(names, one) | {"memory": Footprint(
     ...     **dict.fromkeys(Footprint.__slots__, np.ones(1)))}
-    >>> slow = Stages(**ones | {"forward_layer": np.full(1, 5.0), "backward_full": np.full(1, 3.0)})
+    >>> slow = Stages(**ones | {"forward": Linear(np.ones(1), np.full(1, 5.0)), "full": np.full(1, 3.0)})
     >>> held = Prefixes.of([(0, 0, 1, 1)], 2).held(np.zeros(1, int), np.zeros(1), np.full(1, 3.0))
     >>> some = stages_holding([Stages(**ones), slow], held)
     >>> stage_forward(some, 4).tolist(), stage_backward(some, 4, 0, 3).tolist()  # 1+2+10, 1+4 + 1+1+3
     ([13.0], [10.0])
 
     Leaves out: that chunks of a device take unlike times: each takes its share of the device's.
-    Source: a sum.
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2, whose chunks are alike.
     """
     if len(kinds) == 1:
         return kinds[0]
 
-    def of(name: str) -> list[Array]:
-        return [getattr(kind, name) for kind in kinds]
+    def linear(of: Callable[[Stages], Linear]) -> Linear:
+        return _linear_holding([of(kind) for kind in kinds], held)
 
-    def last(name: str) -> Array:
-        return chosen_of(held.last, of(name))
+    selective, full = [kind.selective for kind in kinds], [kind.full for kind in kinds]
+    backward = linear(lambda kind: kind.backward)
+    more = _more(held.selective, selective, chosen_of(held.last, selective))
+    more = more + _more(held.full, full, chosen_of(held.last, full))
+    return replace(
+        kinds[0],
+        forward=linear(lambda kind: kind.forward),
+        backward=Linear(backward.fixed + more, backward.layer),
+        selective=chosen_of(held.last, selective),
+        full=chosen_of(held.last, full),
+        weight=linear(lambda kind: kind.weight),
+        wire_forward=linear(lambda kind: kind.wire_forward),
+        wire_backward=linear(lambda kind: kind.wire_backward),
+        reduce=linear(lambda kind: kind.reduce),
+        gather=linear(lambda kind: kind.gather),
+        norms=linear(lambda kind: kind.norms),
+        optimizer=linear(lambda kind: kind.optimizer),
+        bucket_reduce=most_of(held, [kind.bucket_reduce for kind in kinds]),
+        bucket_gather=most_of(held, [kind.bucket_gather for kind in kinds]),
+        memory=footprint_holding([kind.memory for kind in kinds], held),
+    )
 
-    changed: dict[str, Any] = {}
-    for name in _ADDED:
-        layer = changed[f"{name}_layer"] = last(f"{name}_layer")
-        more = _more(held.layers, of(f"{name}_layer"), layer)
-        changed[f"{name}_fixed"] = of(f"{name}_fixed")[0] + more
-    for name, counts in (("backward_selective", held.selective), ("backward_full", held.full)):
-        changed[name] = last(name)
-        changed["backward_fixed"] = changed["backward_fixed"] + _more(counts, of(name), changed[name])
-    for name in ("bucket_reduce", "bucket_gather"):
-        changed[name] = most_of(held, of(name))
-    memory = footprint_holding([kind.memory for kind in kinds], held)
-    return replace(kinds[0], **changed, memory=memory)
+
+def _linear_holding(kinds: Sequence[Linear], held: Held) -> Linear:
+    """Return a cost that adds up over the layers of ``held``; see the file's head."""
+    each = [kind.layer for kind in kinds]
+    last = chosen_of(held.last, each)
+    return Linear(kinds[0].fixed + _more(held.layers, each, last), last)
 
 
 def footprint_holding(kinds: Sequence[Footprint], held: Held) -> Footprint:
@@ -159,7 +184,6 @@ def footprint_holding(kinds: Sequence[Footprint], held: Held) -> Footprint:
 
     Leaves out: a moment between two changes of kind at which more may be alive than at the ends of the stage,
     where gradients come as layers go.
-    Source: a sum; as of ``moments_of``.
     """
     if len(kinds) == 1:
         return kinds[0]
@@ -202,8 +226,6 @@ def moved_rooms(kinds: Sequence[Footprint], held: Held) -> tuple[Array, Array]:
     >>> held = Prefixes.of([(0, 1)], 2).held(np.zeros(1, int), np.zeros(1), np.zeros(1))
     >>> [x.tolist() for x in moved_rooms([small, replace(small, none=np.full(1, 4.0))], held)]  # 1 - 4
     [[0.0], [-3.0]]
-
-    Leaves out: nothing. Source: as of ``next_layer_room`` and ``first_layer_bytes``.
     """
     counts = held.counts
     rooms = [next_layer_room(kind, *counts) for kind in kinds]

@@ -43,8 +43,6 @@ class Kinds:
         >>> from autoplan.catalog import load_entry
         >>> kinds_of(load_entry("model", "llama3-8b"), 8192).several
         False
-
-        Leaves out: nothing. Source: a definition.
         """
         return len(self.models) > 1
 
@@ -55,8 +53,6 @@ class Kinds:
         >>> job = load_job("deepseek-v3-256x-h100")
         >>> [kind.model.moe is None for kind in kinds_of(job.model, 4096).jobs(job)]
         [True, False]
-
-        Leaves out: nothing. Source: a definition.
         """
         return [replace(job, model=model) for model in self.models] if self.several else [job]
 
@@ -137,8 +133,6 @@ class Held:
         >>> held = Prefixes.of([(0, 1, 1)], 2).held(0, np.array(1.0), np.array(1.0))
         >>> [float(x) for x in held.counts]
         [3.0, 1.0, 1.0]
-
-        Leaves out: nothing. Source: a sum.
         """
         return self.layers.sum(axis=0), self.selective.sum(axis=0), self.full.sum(axis=0)
 
@@ -159,8 +153,6 @@ class Prefixes:
 
         >>> Prefixes.of([(0, 1, 1)], 2).table[:, 0].tolist()
         [[0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 1.0, 2.0]]
-
-        Leaves out: nothing. Source: a definition.
         """
         longest = max(map(len, orders))
         is_kind = np.zeros((kinds, len(orders), longest))
@@ -177,8 +169,6 @@ class Prefixes:
         >>> held = Prefixes.of([(0, 1, 1)], 2).held(0, np.array(1.0), np.array(1.0))
         >>> held.full.tolist(), held.selective.tolist()  # the dense first one, and one with experts
         ([1.0, 0.0], [0.0, 1.0])
-
-        Leaves out: nothing. Source: as of this module.
         """
         index, f, again = np.broadcast_arrays(
             index, np.asarray(full, dtype=np.int64), np.asarray(selective + full, dtype=np.int64)
@@ -200,7 +190,7 @@ def orders_of(sequence: Sequence[int], stages: Sequence[int], v: int = 1) -> lis
     >>> orders_of((0, 0, 0, 1, 1, 1, 1), (4, 3), v=2)  # layers 1, 2, 5 and 6; 3, 4 and 7
     [(0, 0, 1, 1), (0, 1, 1)]
 
-    Leaves out: nothing. Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
     """
     orders: list[list[int]] = [[] for _ in stages]
     first = 0
@@ -219,8 +209,6 @@ def held_by(kinds: Kinds, layers: Array, selective: Array, full: Array, v: Seque
     >>> held = held_by(kinds, np.array([[5, 56]]), np.array([[0, 0]]), np.array([[4, 0]]), [1])
     >>> held.layers[:, 0].tolist(), held.full[:, 0].tolist()  # of the first four, three are dense
     ([[3.0, 0.0], [2.0, 56.0]], [[3.0, 0.0], [1.0, 0.0]])
-
-    Leaves out: nothing. Source: as of this module.
     """
     orders: dict[tuple[int, ...], int] = {}
     found: dict[tuple[tuple[int, ...], int], list[int]] = {}

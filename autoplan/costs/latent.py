@@ -30,7 +30,6 @@ def head_widths(model: ModelSpec) -> tuple[int, int]:
     >>> [head_widths(load_entry("model", name)) for name in ("llama3-8b", "deepseek-v3")]  # 128 + 64
     [(128, 128), (192, 128)]
 
-    Leaves out: nothing.
     Source: DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.
     """
     mla = model.mla
@@ -77,7 +76,6 @@ def latent_gathers(model: ModelSpec) -> float:
     >>> (1536 + 512 + 64) / 7168
     0.29464285714285715
 
-    Leaves out: nothing.
     Source: Megatron-LM, megatron/core/transformer/multi_latent_attention.py.
     """
     mla = model.mla

@@ -264,7 +264,6 @@ def ideal(machine: Machine, job: Job) -> Machine:
     (312.0, 300.0)
 
     Leaves out: the time of memory traffic, which can only add to it.
-    Source: a definition.
     """
     peak = Rate(machine.peak_flops, (), 0.0)
     fabric, network = job.cluster.node.fabric, job.cluster.node.network
@@ -312,7 +311,6 @@ def serial(machine: Machine) -> Machine:
     True
 
     Leaves out: what collectives take from kernels they run beside, as none do.
-    Source: a definition.
     """
     alone = Overlap(
         gradient_reduce=False,

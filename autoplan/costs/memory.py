@@ -36,7 +36,7 @@ from autoplan.costs.moment import Moment
 from autoplan.costs.moments import moments_of
 from autoplan.costs.offload import host_activation_bytes
 from autoplan.costs.owed import WEIGHTS
-from autoplan.costs.pipeline import weights_apart
+from autoplan.costs.pipeline import backward_split
 from autoplan.costs.residency import gradients_stand, host_bytes, residency_of
 from autoplan.costs.scope import Scope
 from autoplan.costs.weights import weights_of
@@ -168,7 +168,7 @@ def memory_predictions(scope: Scope, counts: Counts) -> list[MemoryPrediction]:
     moments = [_holding(same, held) for same in zip(*(moments_of(kind)[0] for kind in scopes), strict=True)]
     rooms = moved_rooms(footprints, held)
     tables = [_listed(_categories(scopes, held, footprint, moment, rooms)) for moment in moments]
-    host, apart = _host(scopes, held), weights_apart(scope.candidates).tolist()
+    host, apart = _host(scopes, held), backward_split(scope.candidates).tolist()
     levels, found = _levels(footprint, counts), []
     for row, has_weights in enumerate(apart):
         here = [i for i, moment in enumerate(moments) if has_weights or moment.name != WEIGHTS]

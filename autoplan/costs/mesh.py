@@ -89,7 +89,6 @@ def expert_distance(candidates: Candidates, axis: Axis) -> Array:
     >>> expert_distance(both, "cp").tolist(), expert_distance(both, "dp").tolist()  # 2, 4; 2 x 4, 4 x 4
     ([2.0, 4.0], [8.0, 16.0])
 
-    Leaves out: what ``axis_distance`` does.
     Source: Megatron-LM, megatron/core/parallel_state.py, expert_decoder_rank_generator.
     """
     c = candidates
@@ -102,9 +101,6 @@ def data_distance(candidates: Candidates) -> Array:
     >>> from autoplan.schema.layout import parse_layout
     >>> data_distance(Candidates.of([parse_layout("tp=2,cp=2", layers=32, devices=16)])).tolist()
     [2.0]
-
-    Leaves out: what ``data_group`` does.
-    Source: as of ``data_ranks``; those on the context axis are the nearest.
     """
     outer = axis_distance(candidates, "dp")
     return np.where(candidates.cp > 1, axis_distance(candidates, "cp"), outer)
@@ -135,7 +131,6 @@ def data_group(candidates: Candidates) -> Group:
     ([[8.0], [8.0]], [[2.0], [1.0]])
 
     Leaves out: orders in which the ranks of the context and the data axis are not neighbours.
-    Source: as of ``data_ranks`` and ``axis_distance``.
     """
     return Group(data_ranks(candidates)[:, None], data_distance(candidates)[:, None])
 
@@ -164,7 +159,6 @@ def shard_group(candidates: Candidates) -> Group:
     ([[4.0]], [[2.0]])
 
     Leaves out: groups of ranks that are not neighbours.
-    Source: as of ``shard_ranks``.
     """
     return Group(shard_ranks(candidates)[:, None], data_distance(candidates)[:, None])
 
@@ -176,9 +170,6 @@ def replica_group(candidates: Candidates) -> Group:
     >>> group = replica_group(Candidates.of([parse_layout("tp=2,shard=4", layers=32, devices=16)]))
     >>> group.ranks.tolist(), group.stride.tolist()
     ([[2.0]], [[8.0]])
-
-    Leaves out: what ``shard_group`` does.
-    Source: as of ``shard_ranks``.
     """
     g = shard_ranks(candidates)
     return Group((data_ranks(candidates) / g)[:, None], (data_distance(candidates) * g)[:, None])
@@ -194,7 +185,6 @@ def tensor_group(candidates: Candidates) -> Group:
     ([4.0, 4.0], [1.0, 2.0])
 
     Leaves out: tensors that are split in two directions, each on an axis of its own.
-    Source: as of ``axis_distance``.
     """
     return Group(candidates.tp.astype(np.float64), axis_distance(candidates, "tp"))
 
@@ -208,7 +198,6 @@ def context_group(candidates: Candidates) -> Group:
     ([4.0], [2.0])
 
     Leaves out: contexts that are split in two directions, each on an axis of its own.
-    Source: as of ``axis_distance``.
     """
     return Group(candidates.cp.astype(np.float64), axis_distance(candidates, "cp"))
 
@@ -223,7 +212,6 @@ def pipeline_group(candidates: Candidates) -> Group:
     ([4.0, 4.0], [4.0, 2.0])
 
     Leaves out: the way from the last stage back to the first, under the interleaved schedule.
-    Source: as of ``axis_distance``.
     """
     return Group(np.full(len(candidates), float(candidates.pp)), axis_distance(candidates, "pp"))
 
@@ -239,9 +227,6 @@ def cuts(candidates: Candidates, devices_per_node: int) -> Ints:
     >>> some = Candidates.of([parse_layout(text, layers=32, devices=64) for text in texts])
     >>> cuts(some, 8)[:4].T.tolist()  # the first two are alike
     [[8, 1, 1, 1], [8, 1, 1, 1], [2, 1, 1, 4], [2, 1, 2, 2]]
-
-    Leaves out: what ``Group.ranks_in_node`` does.
-    Source: a definition.
     """
     c = candidates
     axes: tuple[tuple[Ints, Axis], ...] = ((c.ep, "cp"), (c.etp, "tp"), (c.edp, "dp"))

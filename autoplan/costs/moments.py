@@ -27,7 +27,7 @@ from autoplan.costs.arrays import Array, column, flag
 from autoplan.costs.moment import Moment, Phase
 from autoplan.costs.offload import kept_on_device, on_device
 from autoplan.costs.owed import owing
-from autoplan.costs.pipeline import microbatches_in_flight, weights_apart
+from autoplan.costs.pipeline import backward_split, microbatches_in_flight
 from autoplan.costs.residency import gradients_stand, residency_of, update_bytes
 from autoplan.costs.scope import Scope
 from autoplan.costs.sharding import Gathered, gathered_of
@@ -159,7 +159,7 @@ def moments_of(scope: Scope) -> tuple[tuple[Moment, ...], Kept]:
         zero=np.zeros((len(scope.candidates), scope.candidates.pp)),
     )
     moments = (*_before(stage), *_layers(stage), _embedding(stage), _update(stage))
-    if weights_apart(scope.candidates).any():
+    if backward_split(scope.candidates).any():
         moments = owing(moments, scope, _head_fresh(stage))
     if moving := on_device(scope, saved, stage.kept.in_flight):
         moments = tuple(

@@ -72,7 +72,6 @@ def kept_on_device(candidates: Candidates, saved: Saved) -> Saved:
     ([17681.0], [0.0])
 
     Leaves out: what is on its way, see ``on_device``.
-    Source: a definition.
     """
     if not candidates.moved.any():
         return saved
@@ -137,7 +136,6 @@ def host_activation_bytes(scope: Scope, layers: Array) -> Array:
 
     Leaves out: the last layers, which a stack may leave on the device; stages whose layers n does not divide;
     sizes that an allocator of pinned memory rounds up.
-    Source: as of ``moved_bytes`` and ``microbatches_in_flight``.
     """
     c = scope.candidates
     if not c.moved.any():

@@ -7,20 +7,21 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from autoplan.costs.arrays import Array, column, flag
-from autoplan.costs.beside import flow_of
-from autoplan.costs.collectives import collective_seconds
+from autoplan.costs.arrays import Array, Linear, column, flag
+from autoplan.costs.beside import Flow, message_flow
 from autoplan.costs.operations import stream_seconds
 from autoplan.costs.optimizers import state_bytes
 from autoplan.costs.parameters import layer_tensors
-from autoplan.costs.stage_context import Ranks, StageContext, scattered
+from autoplan.costs.stage_context import StageContext
+from autoplan.costs.volume import Collective, norm_volume
 from autoplan.costs.weights import Part
 
-__all__ = ["once_a_step"]
+__all__ = ["PerStep", "per_step"]
 
 
 #: What a tensor takes that the host waits for, in launches: a cast, a sum, its copy to the host and the wait.
@@ -28,42 +29,53 @@ _WAITED_KERNELS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Reduction:
-    """Seconds of a bucket's reduction and gathering, and of one parameter's, shape [C, 1].
+class _StepTraffic:
+    """Seconds of a step's reduction and gathering of one part, and of one message of each, shape [C, p].
 
     ``share`` is the rate of the reduction as one of the fabric's.
     """
 
-    bucket_reduce: Array
-    bucket_gather: Array
     reduce: Array
     gather: Array
+    bucket_reduce: Array
+    bucket_gather: Array
     share: Array
 
 
-def _reduction(context: StageContext, parameters: Array, ranks: Ranks) -> _Reduction:
-    """Return what gradients of ``parameters`` a layer cost over ``ranks``, once a step."""
-    c, policy, links = context.candidates, context.job.stack, context.machine.links
-    per_stage = parameters * context.job.model.layers / c.pp
-    # The reference size of a message: a bucket, or all of an even stage in a stack without overlap.
-    whole = not policy.overlap.gradient_reduce
-    bucket = per_stage if whole else np.minimum(per_stage, policy.overlap.bucket.value / 4)
-    wire, copy = policy.overlap.gradient_bytes, policy.memory.gathered_bytes
-    reduced = flow_of("all_reduce", wire * bucket, ranks.everyone, links)
-    parted = scattered(context, wire * bucket, ranks)
-    gathered = collective_seconds("all_gather", copy * bucket, ranks.shard, links)
-    zero = column(c.zero)
-    each = 2 if not policy.rules.accumulates_locally else 3
-    reduce_bucket = np.where(zero == 0, reduced.seconds, np.where(zero < each, parted.seconds, 0.0))
-    gather_bucket = np.where(
-        (zero == 1) | ((zero == 2) & (policy.memory.parameters_sharded_from > 2)), gathered, 0.0
-    )
-    share = np.where(zero == 0, reduced.share, parted.share)
-    return _Reduction(reduce_bucket, gather_bucket, reduce_bucket / bucket, gather_bucket / bucket, share)
+def _step_traffic(context: StageContext, collectives: Sequence[Collective]) -> _StepTraffic:
+    """Return what ``collectives`` take once a step."""
+    none = np.zeros((1, 1))
+    reduce, gather, bucket_reduce, bucket_gather, all_reduced = none, none, none, none, Flow(none, none)
+    for part in collectives:
+        one, runs = message_flow(part, context.machine), flag(part.calls > 0)
+        if part.when == "step gather":
+            gather, bucket_gather = gather + part.calls * one.seconds, bucket_gather + runs * one.seconds
+        elif part.when == "step reduction":
+            reduce, bucket_reduce = reduce + part.calls * one.seconds, bucket_reduce + runs * one.seconds
+        if part.when.endswith("reduction"):
+            all_reduced = all_reduced + one.scaled(part.calls)
+    return _StepTraffic(reduce, gather, bucket_reduce, bucket_gather, all_reduced.share)
 
 
-def once_a_step(context: StageContext) -> dict[str, Array]:
-    """Return what happens once a step [s], by the names of ``Stages``: reduction, gathering, the optimizer.
+@dataclass(frozen=True, slots=True)
+class PerStep:
+    """What a stage does once a step [s]: reduction of gradients, gathering of parameters, the optimizer.
+
+    ``bucket_*`` are the messages that come last, ``interference`` the share of compute that others beside it
+    take [1]; ``norms`` reduces gradients of norms over the tensor axis. Arrays of shape [C, 1] or [C, p].
+    """
+
+    reduce: Linear
+    gather: Linear
+    norms: Linear
+    optimizer: Linear
+    bucket_reduce: Array
+    bucket_gather: Array
+    interference: Array
+
+
+def per_step(context: StageContext) -> PerStep:
+    """Return what happens once a step [s]: reduction, gathering, the optimizer.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.arrays import Candidates
@@ -72,42 +84,32 @@ def once_a_step(context: StageContext) -> dict[str, Array]:
     >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
     >>> both = [parse_layout(text, layers=32, devices=8) for text in ("tp=4", "tp=8")]
-    >>> one = [StageContext(scope_of(job, Candidates.of([x])), machine_of(job)) for x in both]
-    >>> [bool(once_a_step(x)["reduce_layer"][0, 0] > 0) for x in one]  # two ranks hold the same, or one
+    >>> one = [StageContext.of(scope_of(job, Candidates.of([x])), machine_of(job)) for x in both]
+    >>> [bool(per_step(x).reduce.layer[0, 0] > 0) for x in one]  # two ranks hold the same, or one
     [True, False]
 
     Leaves out: the order in which buckets become ready.
     Source: Li et al. 2020, arXiv:2006.15704, section 3.2.3; Rajbhandari et al. 2020, arXiv:1910.02054.
     """
-    overlap, weights, experts = context.machine.overlap, context.scope.weights, context.experts
-    data = _reduction(context, context.layer - experts, context.data)
-    others = context.trained_layer - experts
-    reduce_layer, gather_layer = data.reduce * others, data.gather * others
-    bucket_reduce, bucket_gather = data.bucket_reduce, data.bucket_gather
-    if context.job.model.moe is not None:
-        # Experts are reduced over the ranks that hold the same, in buckets of their own.
-        apart = _reduction(context, experts, context.alike)
-        reduce_layer = reduce_layer + apart.reduce * experts
-        gather_layer = gather_layer + apart.gather * experts
-        bucket_reduce = bucket_reduce + apart.bucket_reduce
-        bucket_gather = bucket_gather + apart.bucket_gather
-    hidden = 0.0 if overlap.everything else 1.0
-    one = np.ones_like(bucket_reduce)
-    return {
-        "reduce_fixed": data.reduce * context.trained_fixed,
-        "reduce_layer": reduce_layer,
-        "gather_fixed": data.gather * context.trained_fixed,
-        "gather_layer": gather_layer,
-        "bucket_reduce": hidden * bucket_reduce,
-        "bucket_gather": hidden * bucket_gather,
-        "hides_reduce": one * float(overlap.gradient_reduce),
-        "hides_gather": one * float(overlap.parameter_gather),
-        "interference": one * overlap.interference * data.share,
-        "chunks": column(context.candidates.vpp),
-        "optimizer_fixed": _update_seconds(context, weights.embedding) * context.trained_fixed,
-        "optimizer_layer": _update_seconds(context, weights.layer) * context.trained_layer
-        + _waited_seconds(context),
-    }
+    overlap, weights = context.machine.overlap, context.scope.weights
+    layer, outside = (_step_traffic(context, x) for x in (context.volume.layer, context.volume.outside))
+    # Experts are reduced over the ranks that hold the same, in buckets of their own.
+    experts = _step_traffic(context, context.volume.experts)
+    norms, last_norm = (_step_traffic(context, x) for x in norm_volume(context.scope))
+    shown = 0.0 if overlap.everything else 1.0
+    trained_fixed = context.first * weights.embedding.trained + context.last * weights.head.trained
+    return PerStep(
+        reduce=Linear(outside.reduce, layer.reduce + experts.reduce),
+        gather=Linear(outside.gather, layer.gather + experts.gather),
+        norms=Linear(shown * last_norm.reduce, shown * norms.reduce),
+        optimizer=Linear(
+            _update_seconds(context, weights.embedding) * trained_fixed,
+            _update_seconds(context, weights.layer) * weights.layer.trained + _waited_seconds(context),
+        ),
+        bucket_reduce=shown * (layer.bucket_reduce + experts.bucket_reduce),
+        bucket_gather=shown * (layer.bucket_gather + experts.bucket_gather),
+        interference=overlap.interference * layer.share,
+    )
 
 
 def _waited_seconds(context: StageContext) -> Array:

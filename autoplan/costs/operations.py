@@ -117,8 +117,6 @@ def product_seconds(
     >>> extents = (np.asarray(1000), np.asarray(1000), np.asarray(1000))
     >>> round(float(product_seconds(extents, Rate(1e12, (1000.0, 1000.0, 1000.0), 0.0), np.inf, 2)), 6)
     0.016
-
-    Leaves out: what ``gemm_seconds`` does. Source: of ``gemm_seconds``.
     """
     m, n, k, g = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (*extents, alike)))
     m = g * m

@@ -31,7 +31,7 @@ from autoplan.costs.arrays import Array, Candidates, column
 from autoplan.costs.experts import rows_per_token
 from autoplan.costs.moment import Moment
 from autoplan.costs.parameters import expert_share
-from autoplan.costs.pipeline import weights_apart, weights_outstanding
+from autoplan.costs.pipeline import backward_split, weights_outstanding
 from autoplan.costs.scope import Scope
 from autoplan.costs.working import fresh_bytes
 from autoplan.schema.job import Job
@@ -152,7 +152,7 @@ def owing(moments: tuple[Moment, ...], scope: Scope, head_fresh: Array) -> tuple
     Source: Qi et al. 2023, arXiv:2401.10241, section 2.3.
     """
     candidates, owed = scope.candidates, owed_bytes_per_token(scope.job, scope.candidates)
-    tokens = column(weights_apart(candidates)) * scope.tokens
+    tokens = column(backward_split(candidates)) * scope.tokens
     layer, head = tokens * column(owed.layer), scope.last * tokens * column(owed.head)
     waiting = weights_outstanding(candidates.pp, scope.microbatches, candidates.schedule[:, None])
 
@@ -172,6 +172,6 @@ def owing(moments: tuple[Moment, ...], scope: Scope, head_fresh: Array) -> tuple
     gathered = gathered * column(sequence_split(candidates) > 1)
     fresh = np.maximum(fresh_bytes(scope, scope.weights.layer.largest), head_fresh)
     first = replace(
-        before[-1], name=WEIGHTS, transient_fixed=column(weights_apart(candidates)) * (gathered + fresh)
+        before[-1], name=WEIGHTS, transient_fixed=column(backward_split(candidates)) * (gathered + fresh)
     )
     return (*map(keeping, (*before, first)), update)

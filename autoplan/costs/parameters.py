@@ -149,8 +149,6 @@ def position_parameters(model: ModelSpec) -> int:
 
     >>> position_parameters(_gpt2())  # 1024 * 768
     786432
-
-    Leaves out: nothing; rotary and ALiBi positions have no parameters.
     """
     rows = model.max_positions if model.positions == "learned" else None
     return (rows or 0) * model.hidden_size
@@ -161,8 +159,6 @@ def embedding_norm_parameters(model: ModelSpec) -> int:
 
     >>> embedding_norm_parameters(_gpt2())
     0
-
-    Leaves out: nothing.
     """
     return _norm(model, model.hidden_size) if model.embedding_norm else 0
 
@@ -172,8 +168,6 @@ def final_norm_parameters(model: ModelSpec) -> int:
 
     >>> final_norm_parameters(_gpt2())  # weight and bias of 768
     1536
-
-    Leaves out: nothing.
     """
     return _norm(model, model.hidden_size) if model.final_norm else 0
 

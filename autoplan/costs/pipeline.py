@@ -21,11 +21,12 @@ from autoplan.costs.turns import pipeline_time
 from autoplan.schema.layout import SCHEDULES
 
 __all__ = [
+    "backward_split",
     "bubble_overhead",
     "bubble_share",
+    "idle_seconds",
     "microbatches_in_flight",
     "pipeline_seconds",
-    "weights_apart",
     "weights_outstanding",
 ]
 
@@ -81,15 +82,15 @@ def microbatches_in_flight(p: int, m: Array, v: Array, schedule: Ints) -> Array:
     return in_flight
 
 
-def weights_apart(candidates: Candidates) -> Array:
+def backward_split(candidates: Candidates) -> Array:
     """Return 1 where weight gradients are done apart from input gradients [1], shape [C].
 
     >>> from autoplan.schema.layout import parse_layout
     >>> both = [f"pp=4,schedule={name}" for name in ("1f1b", "zero-bubble")]
-    >>> weights_apart(Candidates.of([parse_layout(x, layers=32, devices=8) for x in both])).tolist()
+    >>> backward_split(Candidates.of([parse_layout(x, layers=32, devices=8) for x in both])).tolist()
     [0.0, 1.0]
 
-    Leaves out: nothing. Source: Qi et al. 2023, arXiv:2401.10241, section 2.
+    Source: Qi et al. 2023, arXiv:2401.10241, section 2.
     """
     return flag(candidates.schedule == _APART)
 
@@ -153,6 +154,24 @@ def pipeline_seconds(
             weight=apart if name == _APART else None,
         )
     return seconds
+
+
+def idle_seconds(
+    forward: Array, backward: Array, m: Array, v: Array, schedule: Ints, weight: Array | None = None
+) -> Array:
+    """Return the bubble of the slowest stage [s]: what it idles from the first forward to the last backward.
+
+    Arguments are those of ``pipeline_seconds``. A single stage idles nothing.
+
+    >>> F = np.full((1, 4), 1.0); B = np.full((1, 4), 2.0); one = np.ones(1)
+    >>> float(idle_seconds(F, B, 16 * one, one, np.array([SCHEDULES.index("1f1b")]))[0])  # 57 - 16 x 3
+    9.0
+    """
+    both = forward + backward
+    if both.shape[-1] == 1:
+        return np.zeros(both.shape[:-1])
+    idle: Array = pipeline_seconds(forward, backward, m, v, schedule, weight) - m * both.max(axis=-1)
+    return idle
 
 
 def _largest(times: Sequence[Array]) -> Array:

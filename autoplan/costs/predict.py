@@ -11,28 +11,35 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates
-from autoplan.costs.block import BlockTimes, block_times, mean_keys
+from autoplan.costs.block import block_times, mean_keys
 from autoplan.costs.collectives import Group
 from autoplan.costs.doubt import half_width, modelled_compute, within_tables
 from autoplan.costs.footprint import Footprint, footprint_of, memory_limit_bytes
-from autoplan.costs.holding import price_kinds, stages_holding
+from autoplan.costs.holding import price_kinds, price_kinds_with_parts, stages_holding
 from autoplan.costs.kinds import Held, Kinds, held_by, kinds_of
 from autoplan.costs.latent import head_widths
 from autoplan.costs.machine import Machine, ideal, machine_of, serial
 from autoplan.costs.memory import Counts, MemoryPrediction, StageMemory, memory_predictions
 from autoplan.costs.mesh import tensor_group
 from autoplan.costs.parameters import active_parameters
-from autoplan.costs.pipeline import pipeline_seconds
+from autoplan.costs.parts import Parts
+from autoplan.costs.pipeline import idle_seconds, pipeline_seconds
 from autoplan.costs.scope import microbatches, scope_of
-from autoplan.costs.stage import Stages, TailParts, stage_backward, stage_forward, stage_tail, stage_weight
-from autoplan.costs.step import boundary_seconds
-from autoplan.costs.work import Work
+from autoplan.costs.stage import (
+    StageParts,
+    Stages,
+    TailParts,
+    stage_backward,
+    stage_forward,
+    stage_tail,
+    stage_weight,
+)
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -47,9 +54,6 @@ __all__ = [
     "predict",
     "predict_all",
 ]
-
-#: A difference of floats below this share of a step is no time at all.
-_NOISE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,6 @@ def predict(job: Job, layout: Layout) -> Prediction:
     (32, 1048576)
 
     Leaves out: what the formulas of its parts do; reading data, checkpoints and evaluation.
-    Source: of its parts, their modules; the interval is the stack's ``uncertainty``.
     """
     return predict_all(job, [layout])[0]
 
@@ -125,9 +128,6 @@ def predict_all(job: Job, layouts: Sequence[Layout]) -> list[Prediction]:
     >>> layouts = [parse_layout(text, layers=32, devices=8, zero=1) for text in ("tp=8", "tp=2,pp=4")]
     >>> [found.microbatches for found in predict_all(load_job("llama3-8b-8x-a100"), layouts)]  # 128 / dp
     [128, 128]
-
-    Leaves out: what ``predict`` does.
-    Source: as of ``predict``.
     """
     found: dict[int, Prediction] = {}
     for depth in sorted({layout.pp for layout in layouts}):
@@ -147,22 +147,19 @@ def _reach(group: Group) -> Array:
 class _Prices:
     """Everything that the predictions of several layouts of one depth are read from.
 
-    Arrays with one row a layout: stage coefficients, counts, and forward and backward of a microbatch and
-    tails [C, p], steps and block times of each kind of layer [C], of which stages hold ``held`` [K, C, p].
+    Arrays with one row a layout: forward and backward of a microbatch and tails [C, p], steps and bubbles
+    [C], where a microbatch's seconds go for each kind of layer, of which stages hold ``held`` [K, C, p].
     """
 
     job: Job
     layouts: Sequence[Layout]
-    stages: Stages
-    counts: Counts
     held: Held
-    kinds: Sequence[Stages]
-    blocks: Sequence[BlockTimes]
+    parts: Sequence[StageParts]
     both: Array
     tail: TailParts
-    boundary: Array
     m: Array
     step: Array
+    bubble: Array
     lower: Array
     upper: Array
     modelled: Array
@@ -175,7 +172,7 @@ class _Prices:
         candidates, counts = Candidates.of(layouts), _counts_of(layouts)
         machine, kinds = machine_of(job), _kinds(job)
         held = _held(kinds, candidates, counts)
-        of_kinds = price_kinds(job, candidates, machine)
+        of_kinds, parts = zip(*price_kinds_with_parts(job, candidates, machine), strict=True)
         stages = stages_holding(of_kinds, held)
         step = _step(stages, counts, job, candidates)
         numbers = counts.layers, counts.selective, counts.full
@@ -189,16 +186,13 @@ class _Prices:
             job=job,
             layouts=layouts,
             machine=machine,
-            stages=stages,
-            counts=counts,
             held=held,
-            kinds=of_kinds,
-            blocks=blocks,
+            parts=parts,
             both=stage_forward(stages, counts.layers) + stage_backward(stages, *numbers),
             tail=stage_tail(stages, *numbers),
-            boundary=2.0 * boundary_seconds(job, candidates, machine)[:, 0],
             m=microbatches(job, candidates),
             step=step,
+            bubble=_bubble(stages, counts, job, candidates),
             # Blends and tables may leave a float's breadth between the curves; a bound is a bound.
             lower=np.minimum(bounds[0], step),
             upper=np.maximum(bounds[1], step),
@@ -249,45 +243,30 @@ class _Prices:
         priced = computed * (1.0 - float(self.modelled[row])) + inside
         return min(1.0, max(0.0, 1.0 - priced / float(self.step[row])))
 
-    def _work(self, at: tuple[int, int]) -> Work:
-        """Return the seconds of the layers of the stage ``at`` a row for one microbatch, kind by kind."""
-        held = zip(self.held.layers, self.held.selective, self.held.full, strict=True)
-        parts = [
-            Work.of(kind, block, at, (float(n[at]), s[at], float(f[at])))
-            for kind, block, (n, s, f) in zip(self.kinds, self.blocks, held, strict=True)
-        ]
-        return parts[0] if len(parts) == 1 else Work.sum(parts)
+    def _microbatch(self, at: tuple[int, int]) -> Parts:
+        """Return where the stage ``at`` a row spends a microbatch, with the layers that it holds."""
+        counts = zip(self.held.layers, self.held.selective, self.held.full, strict=True)
+        spent = self.parts[0].outside.at(at)
+        for kind, (n, s, f) in zip(self.parts, counts, strict=True):
+            spent = spent + float(n[at]) * kind.layer.at(at)
+            spent = spent + float(s[at]) * kind.selective.at(at) + float(f[at]) * kind.full.at(at)
+        return spent
 
     def _time(self, row: int) -> TimePrediction:
-        """Split the step along its slowest stage; what that stage idles is the bubble."""
-        both, m = self.both[row], float(self.m[row])
-        slowest = int(both.argmax())
-        here = row, slowest
-        work = self._work(here)
-        again = work.again
-        # Recompute that hides beside traffic adds less than its work, and its collectives come first.
-        tensor_again = min(again, work.tensor_again)
-        context_again = min(again - tensor_again, work.context_again)
-        exchange_again = min(again - tensor_again - context_again, work.exchange_again)
-        context, exchange = work.context, work.exchange
-        tensor = work.tensor + float(self.stages.outside_tensor[here])
-        computed = work.computed + float(self.stages.outside_compute[here])
-        boundary = float(self.boundary[row])
-        waits = float(both[slowest]) - again - computed - tensor - context - exchange - boundary - work.host
-        tails = self.tail.total[row]
-        worst = int(tails.argmax())
-        bubble = float(self.step[row]) - m * float(both[slowest]) - float(tails[worst])
+        """Return where the step goes, along its slowest stage; what that stage idles is the bubble."""
+        slowest, worst = int(self.both[row].argmax()), int(self.tail.total[row].argmax())
+        step = float(self.m[row]) * self._microbatch((row, slowest))
         return TimePrediction(
-            compute=m * computed,
-            recompute=m * (again - tensor_again - context_again - exchange_again),
-            tp_exposed=m * (tensor + tensor_again),
-            cp_exposed=m * (context + context_again),
-            ep_exposed=m * (exchange + exchange_again),
-            pp_exposed=m * boundary,
-            bubble=bubble if bubble > _NOISE * float(self.step[row]) else 0.0,
-            dp_exposed=max(0.0, m * waits + float(self.tail.exposed[row, worst])),
+            compute=float(step.compute),
+            recompute=float(step.recompute),
+            tp_exposed=float(step.tensor + self.tail.norms[row, worst]),
+            cp_exposed=float(step.context),
+            ep_exposed=float(step.experts),
+            pp_exposed=float(step.pipeline),
+            bubble=float(self.bubble[row]),
+            dp_exposed=float(step.data + self.tail.exposed[row, worst]),
             optimizer=float(self.tail.optimizer[row, worst]),
-            overhead=m * work.host,
+            overhead=float(step.host),
         )
 
 
@@ -311,8 +290,6 @@ class Steps:
         >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("tp=8", layers=32, devices=8)
         >>> len(Steps.of(job, [one, one]).candidates)
         2
-
-        Leaves out: nothing; the parts say what they do. Source: of ``footprint``.
         """
         candidates = Candidates.of(layouts)
         memory = [footprint_of(scope_of(kind, candidates)) for kind in _kinds(job).jobs(job)]
@@ -326,8 +303,6 @@ class Steps:
         >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("tp=8", layers=32, devices=8)
         >>> Steps.of(job, [one]).seconds(job).tolist() == [predict(job, one).step_seconds]
         True
-
-        Leaves out: what ``predict`` does. Source: of ``step``.
         """
         kinds = price_kinds(job, self.candidates, machine_of(job), self.memory)
         stages = stages_holding(kinds, _held(_kinds(job), self.candidates, self.counts))
@@ -382,11 +357,21 @@ def _held(kinds: Kinds, candidates: Candidates, counts: Counts) -> Held:
 
 def _step(stages: Stages, counts: Counts, job: Job, candidates: Candidates) -> Array:
     """Return T = pipeline + the longest tail of each layout, shape [C] [s]."""
+    tail = stage_tail(stages, counts.layers, counts.selective, counts.full).total
+    seconds: Array = _pipeline(pipeline_seconds, stages, counts, job, candidates) + tail.max(axis=-1)
+    return seconds
+
+
+def _bubble(stages: Stages, counts: Counts, job: Job, candidates: Candidates) -> Array:
+    """Return what the slowest stage of each layout idles until the last backward, shape [C] [s]."""
+    return _pipeline(idle_seconds, stages, counts, job, candidates)
+
+
+def _pipeline(
+    seconds: Callable[..., Array], stages: Stages, counts: Counts, job: Job, candidates: Candidates
+) -> Array:
+    """Return ``seconds``, a function of a pipeline's stages, of each layout."""
     forward = stage_forward(stages, counts.layers)
     backward = stage_backward(stages, counts.layers, counts.selective, counts.full)
-    tail = stage_tail(stages, counts.layers, counts.selective, counts.full).total
     m, v = microbatches(job, candidates), candidates.vpp.astype(np.float64)
-    weight = stage_weight(stages, counts.layers)
-    busy = pipeline_seconds(forward, backward, m, v, candidates.schedule, weight)
-    seconds: Array = busy + tail.max(axis=-1)
-    return seconds
+    return seconds(forward, backward, m, v, candidates.schedule, stage_weight(stages, counts.layers))

@@ -29,7 +29,6 @@ def steps_per_billion_tokens(job: Job) -> float:
     953.7
 
     Leaves out: padding, and tokens that are masked.
-    Source: a definition.
     """
     return BILLION / (job.workload.global_batch_size * job.workload.sequence_length)
 
@@ -45,7 +44,6 @@ def cost_per_step(job: Job, step_seconds: float) -> float | None:
     0.12
 
     Leaves out: storage, network and time between steps.
-    Source: a definition; the price is the job's.
     """
     if job.price is None:
         return None

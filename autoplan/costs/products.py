@@ -50,7 +50,6 @@ def mlp_products(model: ModelSpec, tokens: Array, tp: Array) -> list[Product]:
     [(8192, 1792, 4096), (8192, 1792, 4096), (8192, 4096, 1792)]
 
     Leaves out: those of experts, see ``expert_products``.
-    Source: as of ``attention_products``.
     """
     h, f = np.asarray(float(model.hidden_size)), model.ffn_size / tp
     dense = 1.0 - expert_share(model)

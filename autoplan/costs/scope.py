@@ -83,10 +83,9 @@ class Scope:
         >>> scope_of(job, Candidates.of(both)).gradients_sharded.tolist()
         [[0.0], [1.0]]
 
-        Leaves out: nothing; gradients on their way are in ``sharding``.
         Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.2.
         """
-        local = self.job.stack.rules.accumulates_locally
+        local = self.job.stack.overlap.reduced_each_microbatch_from > 2
         whole = (
             (self.zero == 2) & (self.microbatches > 1) if local else np.zeros_like(self.shards, dtype=bool)
         )
@@ -187,7 +186,6 @@ def scope_of(job: Job, candidates: Candidates) -> Scope:
     (16384.0, [[1.0, 0.0]], [[0.0, 1.0]])
 
     Leaves out: sequences of unlike lengths.
-    Source: definitions, the same for every stack.
     """
     job = at_precision(job)
     stage = np.arange(candidates.pp)[None, :]

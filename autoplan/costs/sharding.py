@@ -54,7 +54,8 @@ def gathered_of(scope: Scope) -> Gathered:
     """Return the copies of each candidate [byte], each of shape [C, p].
 
     ZeRO-3 gathers a layer and those ahead of it, c n each, at most the stack's limit; a stack that shards
-    parameters from ZeRO-2 on keeps all of a stage gathered under ZeRO-2, as autocast keeps its casts.
+    parameters from ZeRO-2 on keeps all of a stage gathered under ZeRO-2, as autocast keeps its casts. Where
+    the embedding is in one unit with the output layer, both stay gathered for all of backward.
     Sharded gradients are reduced a layer at a time (r n, until the next layer is done) or in buckets.
 
     >>> from dataclasses import replace
@@ -82,19 +83,21 @@ def gathered_of(scope: Scope) -> Gathered:
     layer = scope.padded(parts.layer)
     root = some * c * (embedding + head) if parts.tied else zero
     apart = 0.0 if parts.tied else 1.0
+    # One unit with the output layer's, gathered from forward to the end of backward.
+    in_root = some * c * apart * float(policy.embedding_in_root)
     pair = _limited(scope, float(policy.prefetched_layers))
     single = _limited(scope, 1.0)
     return Gathered(
         whole_layer=zero + kept * layer,
-        whole_fixed=kept * (embedding + head),
-        whole_first_fixed=kept * embedding,
-        whole_first=kept * (embedding + layer),
+        whole_fixed=kept * (embedding + head) + in_root * embedding,
+        whole_first_fixed=kept * embedding + in_root * (embedding + head),
+        whole_first=kept * (embedding + layer) + in_root * (embedding + head),
         ahead=some * c * _limited(scope, policy.prefetched_layers - 1.0),
         pair=some * c * pair,
-        single=some * c * (single + apart * embedding),
+        single=some * c * (single + apart * embedding) - in_root * embedding,
         head=apart * some * c * head,
         held=sharded * c * scope.last * (head if apart else layer),
-        embedding=some * c * (apart * embedding) + root,
+        embedding=some * c * (apart * embedding) + in_root * head + root,
         root=root,
         **_reductions(scope, apart),
     )

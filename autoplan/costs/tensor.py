@@ -14,14 +14,14 @@ from dataclasses import replace
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates
-from autoplan.costs.beside import Flow, beside_seconds
+from autoplan.costs.beside import Flow, exposed_seconds
 from autoplan.costs.collectives import collective_seconds
 from autoplan.costs.machine import Machine
 from autoplan.costs.mesh import tensor_group
 from autoplan.costs.operations import stream_seconds
-from autoplan.costs.pipeline import weights_apart
-from autoplan.costs.scope import tokens_of
-from autoplan.costs.traffic import OPERATIONS, Calls
+from autoplan.costs.pipeline import backward_split
+from autoplan.costs.tensor_calls import Calls, tensor_message
+from autoplan.costs.volume import OPERATIONS
 from autoplan.schema.job import Job
 
 __all__ = ["regather_seconds", "tensor_exposed", "tensor_seconds"]
@@ -37,7 +37,7 @@ def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.machine import Links, machine_of
-    >>> from autoplan.costs.traffic import tensor_calls
+    >>> from autoplan.costs.tensor_calls import tensor_calls
     >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> links = Links(8, 7 * 2.0**23, 7 * 2.0**23, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 8 MiB/s
@@ -51,7 +51,7 @@ def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     """
     if machine.overlap.everything:
         return np.zeros(len(candidates))
-    size = machine.element_bytes * job.model.hidden_size * tokens_of(job, candidates)
+    size = tensor_message(job, candidates)
     group, links = tensor_group(candidates), machine.links
     seconds = np.zeros(len(candidates))
     for operation in OPERATIONS:
@@ -79,7 +79,7 @@ def regather_seconds(job: Job, candidates: Candidates, machine: Machine, calls: 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.machine import Links, machine_of
-    >>> from autoplan.costs.traffic import tensor_calls
+    >>> from autoplan.costs.tensor_calls import tensor_calls
     >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
     >>> both = [f"tp=4,pp=2,schedule={name}" for name in ("1f1b", "zero-bubble")]
@@ -92,7 +92,7 @@ def regather_seconds(job: Job, candidates: Candidates, machine: Machine, calls: 
     Leaves out: gathering for one weight gradient while another is computed.
     Source: sail-sg/zero-bubble-pipeline-parallelism, megatron/core/zbpp_utils.py, WeightGradStore.pop.
     """
-    apart, none = weights_apart(candidates), np.zeros(len(candidates))
+    apart, none = backward_split(candidates), np.zeros(len(candidates))
     if not apart.any():
         return none
     gathers = Calls(all_gather=calls.regathers, reduce_scatter=none, all_reduce=none, regathers=none)
@@ -110,7 +110,7 @@ def tensor_exposed(
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.machine import Links, machine_of
-    >>> from autoplan.costs.traffic import tensor_calls
+    >>> from autoplan.costs.tensor_calls import tensor_calls
     >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> links = Links(8, 7 * 2.0**23, 7 * 2.0**23, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 8 MiB/s
@@ -129,4 +129,4 @@ def tensor_exposed(
     none = np.zeros(len(candidates))
     whole = tensor_seconds(job, candidates, machine, replace(calls, all_gather=none, reduce_scatter=none))
     parts = tensor_seconds(job, candidates, machine, replace(calls, all_reduce=none))
-    return whole + beside_seconds(products, Flow(parts, parts), machine) - products
+    return whole + exposed_seconds(products, Flow(parts, parts), machine)

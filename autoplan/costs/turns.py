@@ -74,7 +74,6 @@ def flushed(forward: Sequence[X], backward: Sequence[X], m: int, largest: Larges
     >>> flushed([1, 2], [2, 4], 8, max)
     51
 
-    Leaves out: nothing; it equals the simulation of ``schedule``.
     Source: Huang et al. 2019, arXiv:1811.06965, figure 2c.
     """
     once = _sum([*forward, *backward])

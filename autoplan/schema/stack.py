@@ -95,6 +95,11 @@ class MemoryPolicy(Frozen):
         default="bucket",
         description="sharded gradients are reduced a layer at a time, or in buckets of overlap.bucket",
     )
+    embedding_in_root: bool = Field(
+        default=False,
+        description="embedding, final norm and output layer are one sharded unit, which stays gathered from"
+        " forward to the end of backward",
+    )
     head_gather_held: bool = Field(
         default=False, description="the gathered output layer exists twice while the loss is computed"
     )
@@ -148,11 +153,15 @@ class OverlapPolicy(Frozen):
         description="a column-split product reduces its input's gradient while it computes its weight's",
     )
     gradient_bytes: int = Field(ge=1, le=4, description="bytes of a gradient on the wire")
-    every_microbatch: bool = Field(
-        default=False, description="whole gradients are reduced after every microbatch, not once a step"
+    reduced_each_microbatch_from: int = Field(
+        ge=0,
+        le=3,
+        description="lowest ZeRO stage that reduces gradients behind each microbatch, not once a step:"
+        " 0 DDP without no_sync, 2 as DeepSpeed, 3 where ZeRO-2 accumulates whole gradients",
     )
     reduces_whole: bool = Field(
-        default=False, description="gradients are reduced whole to every rank, also where state is shared"
+        default=False,
+        description="ZeRO-1 and 2 all-reduce whole gradients, of which each rank keeps its part",
     )
     bucket: SourcedBytes = Field(description="size of a gradient bucket; the last one is exposed")
 
@@ -174,9 +183,6 @@ class StackRules(Frozen):
     )
     vocabulary_multiple: int = Field(
         ge=1, description="the vocabulary is padded to a multiple of this times tp"
-    )
-    accumulates_locally: bool = Field(
-        description="ZeRO-2 reduces gradients once a step, not once a microbatch"
     )
     checkpoint_blocks: bool = Field(
         default=False, description="whether one checkpoint may span several layers"

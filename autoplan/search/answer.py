@@ -185,10 +185,10 @@ def _longest_seconds(groups: Sequence[Group]) -> float:
 
 def _longest_parts(s: Stages, layers: float) -> tuple[Array, Array]:
     """Return a stage's time with all layers of one kind, recomputed whole and selectively, and its tail."""
-    each = s.forward_layer + s.backward_layer + s.backward_full + s.backward_selective
-    stage = s.forward_fixed + s.backward_fixed + layers * each
-    once = s.reduce_fixed + s.gather_fixed + s.optimizer_fixed
-    return stage, once + layers * (s.reduce_layer + s.gather_layer + s.optimizer_layer)
+    each = s.forward.layer + s.backward.layer + s.full + s.selective
+    stage = s.forward.fixed + s.backward.fixed + layers * each
+    once = s.reduce.fixed + s.gather.fixed + s.norms.fixed + s.optimizer.fixed
+    return stage, once + layers * (s.reduce.layer + s.gather.layer + s.norms.layer + s.optimizer.layer)
 
 
 def _layout(groups: Sequence[Group], found: Found) -> Layout:

@@ -133,7 +133,7 @@ def least_steps(group: Group) -> Array:
         total = least_time(group, group.places)
         return least_busy(group, total, total / group.pp)
     stages = group.stages
-    layer, fixed = stages.forward_layer + stages.backward_layer, stages.forward_fixed + stages.backward_fixed
+    layer, fixed = stages.forward.layer + stages.backward.layer, stages.forward.fixed + stages.backward.fixed
     total = fixed.sum(axis=1) + group.layers * layer.min(axis=1)
     slowest = np.maximum(total / group.pp, (fixed + group.fewest[:, None] * layer).max(axis=1))
     return least_busy(group, total, slowest) + least_tail(group)
@@ -193,12 +193,12 @@ def _shares(kinds: Sequence[Stages]) -> Shares:
     """Return the shares of each candidate, over its stages, numbers of layers and kinds of recompute."""
     found = []
     for x in kinds:
-        again = np.maximum(np.maximum(x.backward_selective, x.backward_full), 0.0)
+        again = np.maximum(np.maximum(x.selective, x.full), 0.0)
         # With more layers the shares go from those of one, with what is outside of layers, to a layer's own.
         for fixed in (1.0, 0.0):
-            forward = fixed * x.forward_fixed + x.forward_layer
-            both = forward + fixed * x.backward_fixed + x.backward_layer
-            weight = fixed * x.weight_fixed + x.weight_layer
+            forward = fixed * x.forward.fixed + x.forward.layer
+            both = forward + fixed * x.backward.fixed + x.backward.layer
+            weight = fixed * x.weight.fixed + x.weight.layer
             found.append((forward / (both + again), forward / both, 1.0 - weight / both))
     least, most, without = (np.stack(rows) for rows in zip(*found, strict=True))
     return Shares(least.min(axis=(0, 2)), most.max(axis=(0, 2)), without.min(axis=(0, 2)))
@@ -268,8 +268,8 @@ def _relaxed_recompute(stages: Stages, layers: Array, limit: Array, modes: froze
     save_s = memory.none - memory.selective
     save_f = memory.none - memory.full
     inf = np.array(np.inf)
-    cost_s = stages.backward_selective if "selective" in modes else inf
-    cost_f = stages.backward_full if "full" in modes else inf
+    cost_s = stages.selective if "selective" in modes else inf
+    cost_f = stages.full if "full" in modes else inf
     with np.errstate(divide="ignore", invalid="ignore"):
         rate_s = np.where(save_s > 0, cost_s / save_s, np.inf)
         rate_f = np.where(save_f > 0, cost_f / save_f, np.inf)

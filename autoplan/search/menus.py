@@ -242,7 +242,7 @@ def option_table(
     later: NDArray[np.int64] = np.zeros((), dtype=np.int64)
     more: tuple[NDArray[np.int64], ...] = ()
     backward = stage_backward(stage, layers, selective, full)
-    if np.any(stage.apart):
+    if np.any(stage.split):
         weight = stage_weight(stage, layers)
         later, backward = scale.step_ticks(weight / v), backward - weight
         more = np.array(-1), later
@@ -305,7 +305,7 @@ def _fastest_mix(
     valid = (selective + full <= layers) & (fits > 0)
     if "none" not in modes:
         valid &= selective + full == layers
-    cost = selective * stages.backward_selective + full * stages.backward_full
+    cost = selective * stages.selective + full * stages.full
     # Memory breaks ties only: its share stays below half a tick of time.
     ranked = np.where(valid, cost + 0.5 * scale.tick_seconds * memory / limit, np.inf)
     best = ranked.argmin(axis=-1)
@@ -319,7 +319,7 @@ def _fewest_selective(
 ) -> Array:
     """Return for each number of full layers how many selective ones are needed beside them."""
     left = np.maximum(layers - full, 0.0)
-    shape = np.broadcast_shapes(stages.forward_layer.shape, left.shape)
+    shape = np.broadcast_shapes(stages.forward.layer.shape, left.shape)
     if "selective" not in modes:
         return np.zeros(shape)
     if "none" not in modes:
@@ -332,5 +332,5 @@ def _fewest_selective(
     # Where selective recompute saves nothing, no number of layers helps.
     needed = np.where(short <= 0, 0.0, np.where(per_layer > 0, whole, np.inf))
     # Free where communication hides it: take all of it.
-    needed = np.where((stages.backward_selective <= 0) & (per_layer > 0), left, needed)
+    needed = np.where((stages.selective <= 0) & (per_layer > 0), left, needed)
     return np.minimum(needed, layers + 1)

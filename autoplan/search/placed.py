@@ -82,8 +82,8 @@ def _ways_to_save(stage: Stages, modes: frozenset[str]) -> tuple[list[tuple[Arra
     inf, none = np.array(np.inf), np.zeros(())
     save_s = np.maximum(memory.none - memory.selective, 0.0) if "selective" in modes else none
     save_f = np.maximum(memory.none - memory.full, 0.0) if "full" in modes else none
-    cost_s = stage.backward_selective if "selective" in modes else inf
-    cost_f = stage.backward_full if "full" in modes else inf
+    cost_s = stage.selective if "selective" in modes else inf
+    cost_f = stage.full if "full" in modes else inf
     with np.errstate(divide="ignore", invalid="ignore"):
         rate_s = np.where(save_s > 0, cost_s / save_s, np.inf)
         rate_f = np.where(save_f > 0, cost_f / save_f, np.inf)
@@ -144,10 +144,10 @@ def _counts(places: Places) -> NDArray[np.int64]:
 
 def least_time(group: Group, places: Places) -> Array:
     """Return the seconds of all stages for one microbatch, of any split and without recompute, shape [C]."""
-    total: Array = (group.kinds[0].forward_fixed + group.kinds[0].backward_fixed).sum(axis=1)
+    total: Array = (group.kinds[0].forward.fixed + group.kinds[0].backward.fixed).sum(axis=1)
     for n, kind in zip(_counts(places), group.kinds, strict=True):
         # A layer takes as long on one stage as on another.
-        total = total + n * (kind.forward_layer + kind.backward_layer).min(axis=1)
+        total = total + n * (kind.forward.layer + kind.backward.layer).min(axis=1)
     return total
 
 

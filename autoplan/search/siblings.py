@@ -67,10 +67,10 @@ class Siblings:
             kind=kind,
             edges=np.searchsorted(kind, np.arange(kind[-1] + 2)),
             schedules=_Schedules(group.pp, group.m, group.v, group.gpipe, group.apart),
-            fixed=stages.forward_fixed + stages.backward_fixed,
-            layer=stages.forward_layer + stages.backward_layer,
-            selective=stages.backward_selective,
-            full=stages.backward_full,
+            fixed=stages.forward.fixed + stages.backward.fixed,
+            layer=stages.forward.layer + stages.backward.layer,
+            selective=stages.selective,
+            full=stages.full,
             tail=least_tail(group),
         )
 

@@ -135,7 +135,7 @@ class Cases:
     @property
     def comparable(self) -> bool:
         """Whether more recompute is of use for room alone: no other rule sees it, and it costs the same."""
-        costs = {"selective": self.stages.backward_selective, "full": self.stages.backward_full}
+        costs = {"selective": self.stages.selective, "full": self.stages.full}
         dear = all(cost.min() == cost.max() > 0 for mode, cost in costs.items() if mode in self.one.modes)
         return dear and not self.across and not any(rules.alone for rules in self.rules)
 
@@ -226,10 +226,7 @@ def _floor(
     total, slowest = least_of_stages(one, alone)
     counts = (np.maximum(count, 0)[:, None] for count in (selective, full))
     more = sum(
-        (
-            count * cost[:, 0]
-            for count, cost in zip(counts, (stages.backward_selective, stages.backward_full), strict=True)
-        ),
+        (count * cost[:, 0] for count, cost in zip(counts, (stages.selective, stages.full), strict=True)),
         np.zeros((1, one.pp)),
     )
     tail = least_tail(one)

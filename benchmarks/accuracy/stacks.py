@@ -62,6 +62,12 @@ _RELEASED_MEMORY: Final = {
     "Oneflow-Inc/DLPerf DeepSpeed": {"waited_passes_sharded": 2},
 }
 
+#: How a release reduced gradients where the stack's file says otherwise, by the start of the source.
+_RELEASED_OVERLAP: Final = {
+    # Each rank's part on its own: deepspeed/runtime/zero/stage1.py, reduce_scatter_gradients @7d4d742.
+    "Oneflow-Inc/DLPerf DeepSpeed": {"reduces_whole": False},
+}
+
 #: What a stack without a file of its own does beside compute, where it is known.
 _OVERLAP: Final[dict[str, dict[str, bool]]] = {
     # All-reduces over the data axis beside backward; broadcasts of parameters that are waited for:
@@ -137,6 +143,7 @@ def stack_of(run: Run) -> StackSpec:
     found = with_memory(found, **_MEMORY.get(run.stack, {}))
     found = with_memory(found, **(_by_source(_RELEASED_MEMORY, run) or {}))
     found = with_overlap(found, **_OVERLAP.get(run.stack, {}))
+    found = with_overlap(found, **(_by_source(_RELEASED_OVERLAP, run) or {}))
     if run.stack in _BUCKETS:
         bucket = found.overlap.bucket.model_copy(update={"value": _BUCKETS[run.stack]})
         found = with_overlap(found, bucket=bucket)

@@ -127,7 +127,7 @@ def _with_formats(found: StackSpec, config: Config) -> StackSpec:
         pure = PURE_FP32 if config.param_dtype == "fp32" else PURE_BF16
         found = with_memory(found, **pure)
         # The oracle's loop reduces DDP's gradients after every microbatch.
-        found = with_overlap(found, gradient_bytes=pure["gradient_bytes"], every_microbatch=True)
+        found = with_overlap(found, gradient_bytes=pure["gradient_bytes"], reduced_each_microbatch_from=0)
     # torch's foreach Adam has one more copy of the parameters alive while it steps.
     temporary = found.memory.parameter_bytes if config.adam == "foreach" else 0
     return with_memory(

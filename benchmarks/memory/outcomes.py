@@ -18,7 +18,7 @@ from autoplan.costs.arrays import Candidates
 from autoplan.costs.memory import Counts, memory_predictions
 from autoplan.costs.moments import Kept, moments_of
 from autoplan.costs.scope import scope_of
-from autoplan.costs.traffic import OPERATIONS, stage_traffic
+from autoplan.costs.volume import OPERATIONS, stage_bytes
 from autoplan.errors import AutoplanError
 from autoplan.schema.layout import Layout
 from benchmarks.memory.cases import Case, refuse_inexpressible
@@ -133,7 +133,7 @@ def _predicted(case: Case) -> Bytes:
     counts = Counts(*(np.asarray(x, dtype=np.float64) for x in columns))
     stage = memory_predictions(scope, counts)[0].stages[index]
     _, kept = moments_of(scope)
-    moved = stage_traffic(scope, counts.layers, counts.selective, counts.full)
+    moved = stage_bytes(scope, counts.layers, counts.selective, counts.full)
     result = Bytes(
         peak_bytes=stage.allocated,
         parameters=stage.parameters,

@@ -17,7 +17,7 @@ from autoplan.costs.mesh import replica_group, shard_group
 from autoplan.costs.predict import predict
 from autoplan.costs.scope import scope_of
 from autoplan.costs.step import price_stages
-from autoplan.costs.traffic import stage_traffic
+from autoplan.costs.volume import stage_bytes
 from autoplan.plans import broken_rules
 from autoplan.schema.job import Job, JobSpec, SearchSpec, Workload
 from autoplan.schema.layout import Layout, parse_layout
@@ -69,7 +69,7 @@ def test_gathers_stay_in_the_node_and_copies_add_their_shares():
     copied = collective_seconds("reduce_scatter", size, inside, links)
     copied = copied + 2 * 7 / 8 * size / 8 / links.fabric_bandwidth
     shared = 63 / 64 * size / links.fabric_bandwidth
-    times = [float(price_stages(job, c, machine_of(job)).backward_layer[0, 0]) for c in both]
+    times = [float(price_stages(job, c, machine_of(job)).backward.layer[0, 0]) for c in both]
 
     assert (inside.ranks.tolist(), inside.stride.tolist()) == ([[8.0]], [[1.0]])
     assert (across.ranks.tolist(), across.stride.tolist()) == ([[8.0]], [[8.0]])
@@ -81,7 +81,7 @@ def test_bytes_of_copies_are_counted():
     job = many_nodes(64)
     c = Candidates.of([laid_out(job, "dp=64,shard=8")])
     layers = float(job.model.layers)
-    moved = stage_traffic(scope_of(job, c), np.array([[layers]]), np.zeros((1, 1)), np.zeros((1, 1)))
+    moved = stage_bytes(scope_of(job, c), np.array([[layers]]), np.zeros((1, 1)), np.zeros((1, 1)))
 
     assert float(moved["all_reduce"][0, 0]) == pytest.approx(float(moved["reduce_scatter"][0, 0]) / 8)
 
@@ -129,7 +129,7 @@ def test_bytes_of_experts_that_nobody_shares_are_reduced_whole():
     job = experts_on(64)
     here = scope_of(job, Candidates.of([laid_out(job, "ep=8,shard=8")]))
     layer, outside, layers = here.weights.layer, here.weights, job.model.layers
-    moved = stage_traffic(here, np.full((1, 1), float(layers)), np.zeros((1, 1)), np.zeros((1, 1)))
+    moved = stage_bytes(here, np.full((1, 1), float(layers)), np.zeros((1, 1)), np.zeros((1, 1)))
     experts = layers * float(layer.experts[0, 0])
     others = layers * float((layer.trained - layer.experts)[0, 0])
     others += float((outside.embedding.trained + outside.head.trained)[0, 0])

@@ -142,10 +142,10 @@ def test_a_stage_is_the_sum_of_its_layers(seed):
         held = np.diff(following.table[1, stage, : layout.layers[stage] + 1]).astype(int).tolist()
         whole, again = layout.full[stage], layout.full[stage] + layout.selective[stage]
         at = [kind.take((0, stage)) for kind in kinds]
-        forward = at[0].forward_fixed + sum(at[k].forward_layer for k in held)
-        backward = at[0].backward_fixed + sum(at[k].backward_layer for k in held)
-        backward += sum(at[k].backward_full for k in held[:whole])
-        backward += sum(at[k].backward_selective for k in held[whole:again])
+        forward = at[0].forward.fixed + sum(at[k].forward.layer for k in held)
+        backward = at[0].backward.fixed + sum(at[k].backward.layer for k in held)
+        backward += sum(at[k].full for k in held[:whole])
+        backward += sum(at[k].selective for k in held[whole:again])
         kept = at[0].memory.entry + sum(at[k].memory.full for k in held[:whole])
         kept += sum(at[k].memory.selective for k in held[whole:again])
         kept += sum(at[k].memory.none for k in held[again:])

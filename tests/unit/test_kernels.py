@@ -14,7 +14,7 @@ from autoplan.costs.elementwise import stream_times
 from autoplan.costs.machine import ideal, machine_of
 from autoplan.costs.step import price_stages
 from autoplan.costs.tensor import tensor_exposed, tensor_seconds
-from autoplan.costs.traffic import tensor_calls
+from autoplan.costs.tensor_calls import tensor_calls
 from autoplan.schema.costmodel import SourcedFactor
 from autoplan.schema.layout import parse_layout
 from benchmarks.policies import with_block

@@ -11,7 +11,7 @@ from autoplan.costs.block import block_times
 from autoplan.costs.latent import latent_kept, latent_products
 from autoplan.costs.machine import ideal, machine_of
 from autoplan.costs.parameters import layer_parameters
-from autoplan.costs.traffic import tensor_calls
+from autoplan.costs.tensor_calls import tensor_calls
 from autoplan.schema.layout import parse_layout
 
 MODELS = ["deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "moonlight-16b-a3b"]

@@ -18,7 +18,7 @@ from autoplan.costs.moments import MOMENTS, kept_of
 from autoplan.costs.predict import predict
 from autoplan.costs.residency import residency_of
 from autoplan.costs.scope import scope_of
-from autoplan.costs.traffic import stage_traffic
+from autoplan.costs.volume import stage_bytes
 from autoplan.costs.weights import weights_of
 from autoplan.errors import LayoutError
 from autoplan.schema.job import AdapterSpec, JobSpec, Limits, SearchSpec, Workload
@@ -154,8 +154,8 @@ def test_key_value_heads_are_copied_where_there_are_more_ranks(tp):
 def test_gradients_that_accumulate_locally_stay_whole():
     """ZeRO-2 with several microbatches keeps an eighth of the gradients, unless the stack accumulates."""
     job = job_of(software="deepspeed")
-    rules = job.stack.rules.model_copy(update={"accumulates_locally": True})
-    local = replace(job, stack=job.stack.model_copy(update={"rules": rules}))
+    overlap = job.stack.overlap.model_copy(update={"reduced_each_microbatch_from": 3})
+    local = replace(job, stack=job.stack.model_copy(update={"overlap": overlap}))
     for each, share in ((local, 1), (job, 8)):
         s = scope(each, "dp=8,zero=2")
         size = each.stack.memory.gradient_bytes
@@ -280,7 +280,7 @@ def test_collectives_of_a_step_by_hand():
     job = job_of()
     s = scope(job, "tp=2,dp=4,mbs=1,zero=1")
     counts = [np.array([[x]]) for x in (32.0, 0.0, 0.0)]
-    moved = {name: float(x[0, 0]) for name, x in stage_traffic(s, *counts).items()}
+    moved = {name: float(x[0, 0]) for name, x in stage_bytes(s, *counts).items()}
     a, m = 2 * 8192 * 4096, 64 / 4
     w = weights_of(job, s.candidates)
     rank = float(32 * w.layer.total[0, 0] + w.embedding.total[0, 0] + w.head.total[0, 0])
@@ -289,7 +289,7 @@ def test_collectives_of_a_step_by_hand():
     assert moved["all_gather"] == pytest.approx(m * a * (6 * 32 + 3) + 2 * rank)
     assert moved["reduce_scatter"] == pytest.approx(m * a * (4 * 32 + 2) + 4 * rank)
     # The loss reduces three fp32 numbers a token, norms their gradients once a step.
-    assert moved["all_reduce"] == pytest.approx(m * 12 * 8192 + 2 * (64 * 4096 + 4096))
+    assert moved["all_reduce"] == pytest.approx(m * 12 * 8192 + 4 * (64 * 4096 + 4096))
 
 
 def test_no_stack_is_named_in_the_formulas():

@@ -119,7 +119,7 @@ def test_a_layer_takes_the_longer_of_compute_and_copy():
     copy = LAYER / job.cluster.node.host.link_bandwidth.value
     plain, moved = (predict(job, layout_of(f"{text}{more}")) for more in ("", ",offload=activations"))
     # 64 sequences over 4 ranks.
-    waits = 16 * 32 * sum(max(0.0, copy - float(x)) for x in (layer.forward_layer, layer.backward_layer))
+    waits = 16 * 32 * sum(max(0.0, copy - float(x)) for x in (layer.forward.layer, layer.backward.layer))
 
     assert copy == pytest.approx(0.0245, rel=1e-2)
     assert waits > 0

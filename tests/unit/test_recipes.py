@@ -12,8 +12,8 @@ from autoplan.costs.arrays import Candidates
 from autoplan.costs.collectives import Group, collective_seconds
 from autoplan.costs.exchange import tokens_seconds
 from autoplan.costs.machine import Links, machine_of
+from autoplan.costs.microbatch import boundary_seconds
 from autoplan.costs.predict import predict
-from autoplan.costs.step import boundary_seconds
 from autoplan.planning import evaluate
 from autoplan.schema.job import RoutingSpec
 from autoplan.schema.layout import parse_layout
