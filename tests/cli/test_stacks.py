@@ -1,6 +1,8 @@
 """Stacks as a user writes, looks at and plans with them."""
 
 import json
+import re
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -10,19 +12,9 @@ from autoplan.catalog import entry_names, entry_text, read_stack, stack
 from autoplan.catalog.entries import load_entry
 from autoplan.schema.stack import StackSpec
 
+README = Path(__file__).resolve().parents[2] / "costmodels" / "README.md"
 #: What the README of the cost models says to copy: ten lines.
-MINE = """\
-schema: 1
-kind: stack
-name: mine
-extends: fsdp2-compile
-title: our fork of torchtitan
-description: Gradients in bf16, and a loss in one kernel.
-sources:
-  fork: "our trainer, commit 1a2b3c"
-memory: {gradient_bytes: 2}
-host_launch: {value: 6 us, kind: measured, source: fork}
-"""
+MINE = re.search(r"^# file: mine.yaml\n(.*?)^```$", README.read_text("utf-8"), re.MULTILINE | re.DOTALL)[1]
 
 
 @pytest.fixture
@@ -88,6 +80,11 @@ def test_show_of_a_stack_in_yaml_is_that_in_json(run):
     one = json.loads(run("catalog", "show", "fsdp2", "-f", "json").stdout)
 
     assert yaml.safe_load(run("catalog", "show", "fsdp2", "-f", "yaml").stdout) == one
+
+
+def test_the_stack_of_the_readme_is_ten_lines():
+    """A new stack is what differs."""
+    assert len(MINE.splitlines()) == 10
 
 
 def test_a_users_stack_is_listed_checked_and_planned_with(run, catalogue, tmp_path):
