@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from autoplan.catalog.roots import EntryKind, entry_names, entry_text, file_named, is_path, read_file
+from autoplan.catalog.stacks import read_stack
 from autoplan.errors import CatalogError, Problem, SpecError, UnsupportedError
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel import KernelSpec
@@ -16,10 +17,11 @@ from autoplan.schema.hardware import ClusterSpec, DeviceSpec, HardwareSpec, Node
 from autoplan.schema.job import JobSpec
 from autoplan.schema.loader import load_model, parse_yaml, validate
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.stack import StackSpec
+from autoplan.schema.stack import StackFile, StackSpec
 
 __all__ = [
     "CLASSES",
+    "FILES",
     "device",
     "find_hardware",
     "hardware",
@@ -32,7 +34,7 @@ __all__ = [
     "stack_at",
 ]
 
-#: What the file of each kind of entry is read as.
+#: What each kind of entry is.
 CLASSES: dict[EntryKind, type[Frozen]] = {
     "device": DeviceSpec,
     "node": NodeSpec,
@@ -43,6 +45,9 @@ CLASSES: dict[EntryKind, type[Frozen]] = {
     "kernels": KernelSpec,
     "stack": StackSpec,
 }
+
+#: What the file of each kind of entry may say.
+FILES: dict[EntryKind, type[Frozen]] = {**CLASSES, "stack": StackFile}
 
 _FALLBACK_KERNELS = "default"
 
@@ -56,11 +61,15 @@ def load_entry(kind: EntryKind, name: str) -> Frozen:
     Raises CatalogError for an unknown name, SpecError for an entry that its schema refuses.
     """
     text, file = entry_text(kind, name)
-    entry: Frozen = load_model(text, CLASSES[kind], name=file)
+    entry = read_stack(text, file).spec if kind == "stack" else _read(text, CLASSES[kind], file)
     inner = getattr(entry, "name", name)
     if inner != name:
         raise SpecError([Problem(f"the entry calls itself {inner!r}, its file {name!r}", "$.name", file)])
     return entry
+
+
+def _read(text: str, cls: type[Frozen], file: str) -> Frozen:
+    return load_model(text, cls, name=file)
 
 
 def _loaded(kind: EntryKind, name: str, cls: type[T]) -> T:
@@ -77,19 +86,18 @@ def stack(name: str) -> StackSpec:
 
 def stack_at(reference: str, base: Path) -> StackSpec:
     """Return the stack that ``reference`` names: an entry, or a file relative to ``base``."""
-    return _at("stack", reference, base, StackSpec)
+    if not is_path(reference):
+        return stack(reference)
+    path = file_named(reference, base)
+    return read_stack(read_file(path), str(path)).spec
 
 
 def kernels_at(reference: str, base: Path) -> KernelSpec:
     """Return the kernel curves that ``reference`` names: an entry, or a file relative to ``base``."""
-    return _at("kernels", reference, base, KernelSpec)
-
-
-def _at(kind: EntryKind, reference: str, base: Path, cls: type[T]) -> T:
     if not is_path(reference):
-        return _loaded(kind, reference, cls)
+        return _loaded("kernels", reference, KernelSpec)
     path = file_named(reference, base)
-    return load_model(read_file(path), cls, name=str(path))
+    return load_model(read_file(path), KernelSpec, name=str(path))
 
 
 def device(name: str) -> DeviceSpec:

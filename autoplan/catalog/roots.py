@@ -20,7 +20,16 @@ from typing import Final, Literal
 
 from autoplan.errors import CatalogError
 
-__all__ = ["FOLDERS", "EntryKind", "entry_names", "entry_text", "file_named", "is_path", "read_file"]
+__all__ = [
+    "FOLDERS",
+    "EntryKind",
+    "entry_names",
+    "entry_text",
+    "file_named",
+    "is_path",
+    "parent_text",
+    "read_file",
+]
 
 EntryKind = Literal["device", "node", "cluster", "model", "job", "grid", "kernels", "stack"]
 
@@ -105,6 +114,22 @@ def entry_text(kind: EntryKind, name: str) -> tuple[str, str]:
             if file.is_file():
                 return _decode(file.read_bytes(), str(file)), str(file)
     raise CatalogError(_unknown(kind, name))
+
+
+def parent_text(kind: EntryKind, name: str, child: str) -> tuple[str, str] | None:
+    """Return text and file of the entry ``name`` that the file ``child`` extends; None where there is none.
+
+    An entry's parent is in its own catalogue or in one that is searched after it, and never itself: so a
+    shipped entry stays the same whatever a user's catalogue holds, and a user's entry may extend the shipped
+    one whose name it has.
+    """
+    folders = list(_folders(kind)) if _NAME.fullmatch(name) else []
+    own = [index for index, folder in enumerate(folders) if str(Path(child).parent) == str(folder)]
+    for folder in folders[own[0] if own else 0 :]:
+        file = folder / f"{name}{_SUFFIX}"
+        if file.is_file() and str(file) != child:
+            return _decode(file.read_bytes(), str(file)), str(file)
+    return None
 
 
 def _unknown(kind: EntryKind, name: str) -> str:

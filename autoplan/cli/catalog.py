@@ -63,7 +63,9 @@ def show(
 ) -> None:
     """Print the entry called NAME: its file as it is, or its values as json or yaml.
 
-    Where entries of several kinds have this name, all of them are printed.
+    A stack is printed whole: behind each value that it inherits stands the stack that it is from, and
+    "default" behind what no file says. Where entries of several kinds have this name, all of them are
+    printed.
     """
     from autoplan.catalog import find_entries
     from autoplan.report.catalogue import entries_document, entries_text

@@ -37,10 +37,10 @@ def schema(
     output: OutputOption = None,
 ) -> None:
     """Print the JSON Schema (draft 2020-12) of a kind of file."""
-    from autoplan.catalog import CLASSES
+    from autoplan.catalog import FILES
     from autoplan.report.text import dump
     from autoplan.schema.loader import json_schema
     from autoplan.schema.runs import RunsSpec
 
-    read = RunsSpec if kind is File.runs else CLASSES[Kind(kind).value]
+    read = RunsSpec if kind is File.runs else FILES[Kind(kind).value]
     write(dump(json_schema(read), form.value), output)

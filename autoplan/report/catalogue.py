@@ -8,12 +8,13 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from autoplan.catalog import FOLDERS, EntryKind, Found, entry_names, entry_text, load_entry
+from autoplan.catalog import FOLDERS, EntryKind, Found, entry_names, entry_text, load_entry, read_stack
 from autoplan.costs.parameters import total_parameters
 from autoplan.errors import AutoplanError
 from autoplan.report.columns import GAP, Column, columns_table, fitted, total_width
 from autoplan.report.document import SCHEMA, Document
 from autoplan.report.facts import COLUMNS, entry_facts
+from autoplan.report.stack_listing import stack_document, stack_text
 from autoplan.report.terminal import Terminal, render
 from autoplan.schema.model import ModelSpec
 from autoplan.units import format_count
@@ -75,7 +76,10 @@ def _fact_columns(
 
 
 def entries_text(found: Sequence[Found]) -> str:
-    """Return the files of entries as they are, each a YAML document after a line that names it."""
+    """Return the files of entries, each a YAML document after a line that names it.
+
+    They are printed as they are; stacks with what they inherit from others.
+    """
     return "---\n".join(_entry_text(kind, name) for kind, name in found)
 
 
@@ -83,7 +87,12 @@ def _entry_text(kind: EntryKind, name: str) -> str:
     text, file = entry_text(kind, name)
     parameters = _parameters(kind, name)
     count = f" ({parameters:,} = {format_count(parameters)} parameters)" if parameters else ""
-    return f"# {kind} {name}{count}: {file}\n{text.rstrip()}\n"
+    head = f"# {kind} {name}{count}: {file}\n"
+    if kind != "stack":
+        return f"{head}{text.rstrip()}\n"
+    stack = read_stack(text, file)
+    told = "".join(f"# extends {name}: {path}\n" for path, name in stack.files[1:])
+    return f"{head}{told}{stack_text(stack)}"
 
 
 def entries_document(found: Sequence[Found]) -> Document:
@@ -97,6 +106,8 @@ def _entry_document(kind: EntryKind, name: str) -> Document:
     parameters = _parameters(kind, name)
     if parameters:
         document["parameters"] = parameters
+    if kind == "stack":
+        document |= stack_document(read_stack(*entry_text(kind, name)))
     return {**document, "values": values}
 
 

@@ -12,6 +12,7 @@ from autoplan.errors import Problem, SpecError
 from autoplan.schema.base import FROM_FILE
 from autoplan.schema.complaints import problems_of
 from autoplan.schema.document import Document
+from autoplan.schema.extending import EXTENDS, partial_schema
 from autoplan.schema.yamltext import parse_yaml
 
 __all__ = ["Document", "json_schema", "load_model", "parse_yaml", "valid_part", "validate"]
@@ -125,6 +126,8 @@ def json_schema(model_class: object) -> dict[str, Any]:
     Quantities are strings in it, as they are in a file.
     """
     schema = _adapter(model_class).json_schema(mode="validation")
+    if EXTENDS in schema.get("properties", ()):
+        schema = partial_schema(schema)
     title = getattr(model_class, "__name__", "autoplan")
     return {"$schema": _DIALECT, "title": title, **schema}
 

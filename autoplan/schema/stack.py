@@ -36,6 +36,7 @@ __all__ = [
     "OverlapPolicy",
     "PlacementPolicy",
     "PrecisionPolicy",
+    "StackFile",
     "StackRules",
     "StackSpec",
     "UncertaintySpec",
@@ -364,3 +365,14 @@ class StackSpec(CostModel):
         if self.context is not None and self.block.attention == "eager":
             raise ValueError("context: needs fused attention, and block.attention is eager")
         return self
+
+
+class StackFile(StackSpec):
+    """What a stack's file may say: a whole stack, or what differs from the one that it extends."""
+
+    extends: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the stack whose knobs hold where this file says nothing: a name in costmodels/stacks, or"
+        " a path to such a file, relative to this one; an empty value takes a knob back",
+    )

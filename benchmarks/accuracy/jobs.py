@@ -1,7 +1,6 @@
 """From a measured run to a job and the layouts that it may have had.
 
-Everything that has to be assumed about a run is in the tables of this file, one place each; none
-of them names a single run.
+What a row tells is read here; what has to be known beside it is in ``data/facts.yaml``.
 """
 
 from __future__ import annotations
@@ -16,93 +15,18 @@ from autoplan.schema.job import Cluster, Job, RoutingSpec, Workload
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, SlidingWindow
 from autoplan.schema.precision import Precision
 from autoplan.schema.stages import even_stages
-from benchmarks.accuracy.runs import Hardware, Run
+from benchmarks.accuracy.facts import told_of
+from benchmarks.accuracy.runs import Run
 from benchmarks.accuracy.stacks import stack_of
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
 __all__ = [
     "job_of",
     "recompute_of",
-    "recomputed_layers",
     "sequence_parallel",
     "sharing_ranks",
     "stage_layers",
 ]
-
-#: The node that a device is usually found in. Another node of the catalogue with the run's number
-#: of devices is taken where there is one.
-_NODES: Final = {
-    "a100-sxm4-40gb": "dgx-a100-40gb",
-    "a100-sxm4-80gb": "dgx-a100-80gb",
-    "a800-sxm4-80gb": "8x-a800-80gb",
-    "b200-sxm-180gb": "dgx-b200",
-    "b300-sxm-288gb": "dgx-b300",
-    "h100-sxm5-80gb": "dgx-h100",
-    "h100-sxm5-96gb-hbm2e-500w": "8x-h100-96gb-hbm2e-500w",
-    "h200-sxm-141gb": "hgx-h200",
-    "v100-sxm2-16gb": "8x-v100-16gb",
-    "v100-sxm2-32gb": "8x-v100-32gb",
-}
-
-#: Nodes that a row's note tells by where they stand.
-_PLACES: Final = {"JZ cluster": "jean-zay-a100"}
-
-#: Devices whose fast fabric joins a rack: runs count the devices of a tray as their node.
-_RACKS: Final = {"gb200-186gb": "gb200-nvl72", "gb300-288gb": "gb300-nvl72"}
-
-#: Tables whose runs recompute nothing, whatever their labels say, by the start of the source.
-_RECOMPUTES_NOTHING: Final = (
-    # The label is the simulator's flag, not the runs'. Recomputing, runs of one stage would reach 189 TFLOP/s
-    # on an A100; and a layer takes as long in a pipeline's first stage as where there is one stage, which
-    # Megatron-LM's choice between all layers and none excludes unless it is none. Its table of several nodes
-    # does recompute, and reaches 154.
-    "VIA-Research/vTrain data/ground_truth_single.csv",
-)
-
-#: How many ranks shared optimizer state, by the start of the source: the column Zero1 of the tables.
-_SHARING: Final = {"InternLM/InternEvo doc/en/train_performance.md FLOPS Testing": 8}
-#: The same column in the names of runs, where they have it; -1 stands for all ranks of the data axis.
-_NAMED_SHARING: Final = re.compile(r"^internevo-7b-.*-zero1(-1|[1-9][0-9]*)$")
-
-#: What a stack counts as layers before and after them when it splits a pipeline evenly. Left out: nothing.
-_COUNTED: Final = {
-    # Embedding; last norm and output layer: Aleph-Alpha/scaling, transformer/model/model.py.
-    "megatron-like": (1, 2),
-}
-
-#: What runs of a stack call its selective recompute.
-_SELECTIVE: Final = {
-    # SelectiveAC, torchtitan's default, also of train_configs/llama3_8b.toml.
-    ("fsdp2", "other: selective (per-op sac)"),
-    ("fsdp2", 'other: selective (torchtitan default selective = every-2nd-op/"op" sac)'),
-    ("fsdp2", "other: selective (llama3_8b.toml default)"),
-    ("fsdp2", "other: selective op"),
-}
-
-#: Stacks that split sequences beside tensors unless told not to; the others have it off by default.
-_SEQUENCE_PARALLEL_BY_DEFAULT: Final = frozenset({"megatron-core", "fsdp2"})
-
-_NO_BIAS: Final = {"qkv": False, "attention_output": False, "mlp": False, "norm": False}
-
-#: Parts of an architecture that a row does not tell, by the start of the model's name; what no line
-#: matches is a Llama block where the MLP is gated, a GPT-3 block where it is not.
-_FAMILIES: Final[dict[str, dict[str, Any]]] = {
-    "MPT": {"positions": "alibi", "bias": _NO_BIAS},
-    "Nemotron-4": {
-        "positions": "rope",
-        "activation": "relu2",
-        "bias": {**_NO_BIAS, "norm": True},
-        "tied_embeddings": False,
-    },
-    "Qwen3": {"qk_norm": True},
-}
-
-#: Models of the catalogue with the latent attention of a family, by the start of the model's name.
-_LATENTS: Final = {
-    "DeepSeek-V2": "deepseek-v2",
-    "DeepSeek-V3": "deepseek-v3",
-    "Moonlight": "moonlight-16b-a3b",
-}
 
 #: The number format of the matrix products. Left out: not priced yet.
 _PRECISIONS: Final[dict[str, Precision]] = {
@@ -124,7 +48,7 @@ def job_of(run: Run) -> Job:
     Raises Skipped with the reason for a run that autoplan cannot express.
     """
     _refuse_unplanned(run)
-    cluster = _cluster(run.hardware)
+    cluster = _cluster(run)
     batch = run.layout.global_batch
     length = run.model.sequence_length
     if batch is None or length is None:
@@ -183,7 +107,7 @@ def _latents(run: Run) -> dict[str, Any]:
     """Return the latent attention of ``run``, whose sizes are those of the family that its name tells."""
     if not _has_latent_attention(run):
         return {}
-    entry = next((x for start, x in _LATENTS.items() if run.model.name.startswith(start)), None)
+    entry = told_of(run).latent_attention_of
     if entry is None:
         raise Skipped("the architecture is not known", "sizes of the latent attention")
     family = cast("ModelSpec", load_entry("model", entry))
@@ -234,7 +158,7 @@ def _model(run: Run) -> ModelSpec:
         "head_dim": model.head_dim,
         "tied_embeddings": model.tied_embeddings,
     }
-    fields |= _family(model.name) | _latents(run) | _windows(run)
+    fields |= dict(told_of(run).architecture or {}) | _latents(run) | _windows(run)
     fields["moe"] = _experts(run)
     fields |= {key: value for key, value in told.items() if value is not None}
     try:
@@ -243,19 +167,18 @@ def _model(run: Run) -> ModelSpec:
         raise skipped_by("the architecture is refused", error) from error
 
 
-def _family(name: str) -> dict[str, Any]:
-    return next((x for start, x in _FAMILIES.items() if name.startswith(start)), {})
-
-
-def _cluster(hardware: Hardware) -> Cluster:
+def _cluster(run: Run) -> Cluster:
     """Return the devices of a run, its network at the told bandwidth."""
-    place = next((name for words, name in _PLACES.items() if words in (hardware.note or "")), None)
-    named = place or _RACKS.get(hardware.gpu)
-    node = _entry_node(named) if named else _usual_node(hardware.gpu, hardware.gpus_per_node)
+    hardware, told = run.hardware, told_of(run)
+    if told.node:
+        node = _entry_node(told.node)
+    else:
+        node = _usual_node(hardware.gpu, hardware.gpus_per_node, told.usual_node)
     gbit = hardware.internode_gbit_per_gpu or _noted_gbit(hardware.note or "", hardware.gpus_per_node)
     if gbit is not None:
-        told = {"value": gbit * 1e9 / 8, "kind": "measured"}
-        bandwidth = node.network.bandwidth_per_device.model_copy(update=told)
+        bandwidth = node.network.bandwidth_per_device.model_copy(
+            update={"value": gbit * 1e9 / 8, "kind": "measured"}
+        )
         network = node.network.model_copy(update={"bandwidth_per_device": bandwidth})
         node = node.model_copy(update={"network": network})
     device = cast("DeviceSpec", load_entry("device", node.device))
@@ -282,12 +205,12 @@ def _entry_node(name: str) -> NodeSpec:
 
 
 @cache
-def _usual_node(gpu: str, devices: int) -> NodeSpec:
+def _usual_node(gpu: str, devices: int, known: str | None) -> NodeSpec:
     """Return the usual node of ``gpu``, or the first other one, with ``devices`` devices."""
     holders = [n for n in entry_names("node") if _entry_node(n).device == gpu]
     if not holders:
         raise Skipped("no node of the catalogue holds the device", gpu)
-    usual = _NODES.get(gpu, holders[0])
+    usual = known or holders[0]
     ordered = [usual, *(n for n in holders if n != usual)]
     exact = [n for n in ordered if _entry_node(n).devices == devices]
     node = _entry_node((exact or ordered)[0])
@@ -296,7 +219,7 @@ def _usual_node(gpu: str, devices: int) -> NodeSpec:
 
 def stage_layers(run: Run, layers: int) -> tuple[int, ...]:
     """Return the layers of each stage of ``run``: as even as its stack makes them."""
-    before, after = _COUNTED.get(run.stack, (0, 0))
+    before, after = told_of(run).counted_layers
     stages = run.layout.pp
     if stages == 1 or not (before or after):
         return even_stages(layers, stages, run.layout.vpp)
@@ -307,26 +230,16 @@ def stage_layers(run: Run, layers: int) -> tuple[int, ...]:
 
 def sharing_ranks(run: Run) -> int:
     """Return how many of the ranks on the data axis of ``run`` share state; 0 for all of them."""
-    named = _NAMED_SHARING.match(run.id)
-    told = int(named[1]) if named else next((n for x, n in _SHARING.items() if run.source.startswith(x)), 0)
+    told = told_of(run).sharing_ranks
     ranks = run.layout.dp * run.layout.cp
     return told if 1 < told < ranks and ranks % told == 0 else 0
 
 
 def recompute_of(run: Run) -> str | None:
     """Return what the run recomputes, in this project's words where it is what its stack calls selective."""
-    told = run.layout.recompute
-    return "selective" if (run.stack, told) in _SELECTIVE else told
-
-
-def recomputed_layers(run: Run, stages: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the layers that each of ``stages`` recomputes where ``run`` recomputes whole layers."""
-    return (0,) * len(stages) if run.source.startswith(_RECOMPUTES_NOTHING) else stages
+    return told_of(run).layout.recompute
 
 
 def sequence_parallel(run: Run) -> bool:
     """Return whether the run splits sequences beside tensors; untold, the stack's default."""
-    if run.layout.tp == 1:
-        return False
-    told = run.layout.sequence_parallel
-    return run.stack in _SEQUENCE_PARALLEL_BY_DEFAULT if told is None else told
+    return run.layout.tp > 1 and bool(told_of(run).layout.sequence_parallel)

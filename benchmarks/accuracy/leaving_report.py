@@ -63,8 +63,13 @@ def _widths_sentence(widths: Mapping[str, float] | None) -> list[str]:
 def render_refitted(summary: Mapping[str, Any]) -> str:
     """Return a table of coefficients: before any run, fitted to the runs, as shipped."""
     rows = [
-        [x["name"], *(f"{x[key]:.4g}" for key in ("prior", "fitted", "shipped")), percent(x["narrowed"])]
+        [
+            x["name"],
+            *(f"{x[key]:.4g}" for key in ("prior", "fitted", "shipped")),
+            percent(x["narrowed"]),
+            ", ".join(x["files"]),
+        ]
         for x in summary["coefficients"]
     ]
-    head = ["coefficient", "prior", "fitted", "shipped", "spread left"]
-    return table("Coefficients that several files share, fitted to all rows", head, rows)
+    head = ["coefficient", "prior", "fitted", "shipped", "spread left", "written in"]
+    return table("Coefficients that several entries share, fitted to all rows", head, rows)

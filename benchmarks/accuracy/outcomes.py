@@ -21,7 +21,6 @@ from autoplan.schema.stages import fewest_layers
 from benchmarks.accuracy.jobs import (
     job_of,
     recompute_of,
-    recomputed_layers,
     sequence_parallel,
     sharing_ranks,
     stage_layers,
@@ -225,7 +224,7 @@ def _layout(run: Run, job: Job, recompute: str, microbatch: int, zero: int) -> L
         microbatch=microbatch,
         layers=stages,
         selective=stages if recompute == "selective" else none,
-        full=recomputed_layers(run, stages) if recompute == "full" else none,
+        full=stages if recompute == "full" else none,
         zero=zero,
         vpp=told.vpp,
         sequence_parallel=sequence_parallel(run),

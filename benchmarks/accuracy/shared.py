@@ -15,7 +15,8 @@ from typing import Final
 import yaml
 
 from autoplan.calibration import COEFFICIENTS, Estimate, Fit, Observation, Refits
-from autoplan.calibration.coefficients import Coefficient, number_of, owner_of, with_number
+from autoplan.calibration.coefficients import Coefficient, Part, number_of, owner_of, with_number
+from autoplan.catalog import entry_text, read_stack
 from autoplan.schema.base import NumberKind
 from autoplan.schema.job import Job
 
@@ -26,13 +27,17 @@ _PRIORS: Final = Path(__file__).parent / "data" / "priors.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """One coefficient that several files share, and its prior."""
+    """One coefficient that several entries share, and its prior; ``files`` are those that write it."""
 
     name: str
     coefficient: Coefficient
     files: tuple[str, ...]
     prior: float
     kind: NumberKind
+
+    def serves(self, part: Part, name: str) -> bool:
+        """Return whether the entry ``name`` has it, written in its own file or inherited."""
+        return part == self.coefficient.part and _written_in(part, name, self.coefficient.path) in self.files
 
 
 @cache
@@ -46,11 +51,19 @@ def shared_coefficients() -> tuple[Shared, ...]:
     )
 
 
+@cache
+def _written_in(part: Part, name: str, path: tuple[str, ...]) -> str:
+    """Return the name of the entry whose file writes the number at ``path`` of the entry ``name``."""
+    if part == "kernels":
+        return name
+    return read_stack(*entry_text("stack", name)).inherited.get(path, name)
+
+
 def _shared_by(job: Job, coefficient: Coefficient) -> str | None:
     """Return the name under which ``job`` shares ``coefficient``; None where its value is its file's own."""
     file = owner_of(job, coefficient)
-    names = (x.name for x in shared_coefficients() if x.coefficient == coefficient and file in x.files)
-    return next(names, None)
+    alike = (x for x in shared_coefficients() if x.coefficient == coefficient)
+    return next((x.name for x in alike if x.serves(coefficient.part, file)), None)
 
 
 def _at_priors(job: Job) -> Job:
@@ -58,9 +71,9 @@ def _at_priors(job: Job) -> Job:
     stack, kernels = job.stack, job.kernels
     for x in shared_coefficients():
         told = {"value": x.prior, "kind": x.kind}
-        if x.coefficient.part == "stack" and stack.name in x.files:
+        if x.serves("stack", stack.name):
             stack = with_number(stack, x.coefficient.path, **told)
-        elif x.coefficient.part == "kernels" and kernels.name in x.files:
+        elif x.serves("kernels", kernels.name):
             kernels = with_number(kernels, x.coefficient.path, **told)
     return replace(job, stack=stack, kernels=kernels)
 
@@ -86,7 +99,7 @@ class SharedFitter:
             x.name: number_of(observation.job, x.coefficient).value
             for x in shared_coefficients()
             for observation in observations
-            if owner_of(observation.job, x.coefficient) in x.files
+            if x.serves(x.coefficient.part, owner_of(observation.job, x.coefficient))
         }
 
     def without(self, rows: Sequence[int]) -> SharedFit:
@@ -107,10 +120,11 @@ class SharedFitter:
 class Refitted:
     """A coefficient before any run, as the runs have it now, and as it is shipped.
 
-    ``narrowed`` is the standard deviation that is left over that of the prior.
+    ``narrowed`` is the standard deviation that is left over that of the prior; ``files`` write the number.
     """
 
     name: str
+    files: tuple[str, ...]
     prior: float
     fitted: float
     shipped: float
@@ -120,4 +134,4 @@ class Refitted:
 def _refitted(shared: Shared, shipped: float, estimate: Estimate) -> Refitted:
     line = shared.coefficient
     fitted = line.value(line.coordinate(shared.prior) + estimate.shift)
-    return Refitted(shared.name, shared.prior, fitted, shipped, estimate.narrowed)
+    return Refitted(shared.name, shared.files, shared.prior, fitted, shipped, estimate.narrowed)

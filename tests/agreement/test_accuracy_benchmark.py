@@ -138,7 +138,6 @@ def test_a_publication_may_say_what_its_rows_do_not(row):
     )
     recomputed = [outcome.plan.layout.full for outcome in (plain, kept, everywhere)]
     assert recomputed == [plain.plan.layout.layers, (0,), plain.plan.layout.layers]
-    assert jobs.recomputed_layers(kept.run, (12, 12)) == (0, 0)
     assert [x.job.stack.name for x in (plain, kept, later)] == [
         "megatron-lm",
         "megatron-lm",

@@ -1,0 +1,147 @@
+"""Facts that amend rows: what is known of measured runs that their rows do not say.
+
+They are data, ``data/facts.yaml``: each says for which runs it holds and what is so. Rows of any file are
+amended alike; those that no fact is about stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from autoplan.schema.base import Frozen
+from autoplan.schema.extending import merged
+from autoplan.schema.loader import load_model
+from autoplan.schema.stack import StackSpec
+from benchmarks.accuracy.runs import Run, RunLayout
+
+__all__ = ["FACTS", "Fact", "Told", "facts", "told_of", "with_knobs"]
+
+FACTS: Final = Path(__file__).parent / "data" / "facts.yaml"
+
+Attention = Literal["flash", "flash2", "flash1", "flash1-triton"]
+
+
+class Runs(Frozen):
+    """The runs that a fact is about: those for which all of it holds."""
+
+    source: str | tuple[str, ...] = Field(default="", description="what the source starts with")
+    stack: str | None = Field(default=None, description="the row's stack")
+    model: str = Field(default="", description="what the model's name starts with")
+    gpu: str | None = Field(default=None, description="the row's device")
+    note: str = Field(default="", description="what the note on its hardware holds")
+    id: str = Field(default="", description="a regular expression; its groups tell numbers")
+    layout: dict[str, Any] = Field(default_factory=dict, description="fields of the row's layout")
+
+    def match(self, run: Run) -> dict[str, int] | None:
+        """Return the numbers that the name of ``run`` tells; None where the fact is not about it."""
+        named = re.search(self.id, run.id)
+        if named is None or not self._holds(run):
+            return None
+        return {key: int(text) for key, text in named.groupdict().items() if text is not None}
+
+    def _holds(self, run: Run) -> bool:
+        return (
+            run.source.startswith(self.source)
+            and self.stack in {None, run.stack}
+            and run.model.name.startswith(self.model)
+            and self.gpu in {None, run.hardware.gpu}
+            and self.note in (run.hardware.note or "")
+            and all(getattr(run.layout, key) == value for key, value in self.layout.items())
+        )
+
+
+class Fact(Frozen):
+    """What is so of some runs; what is left out it says nothing about."""
+
+    runs: Runs = Field(description="the runs that it is about")
+    source: str = Field(min_length=3, description="how it is known")
+    priced_as: str | None = Field(default=None, description="the stack of the catalogue that prices them")
+    knobs: dict[str, Any] = Field(default_factory=dict, description="what a stack that extends it would say")
+    attention: Attention | None = Field(default=None, description="generation of fused attention kernels")
+    layout: dict[str, Any] = Field(default_factory=dict, description="fields of the layout as they were")
+    node: str | None = Field(default=None, description="the node of the catalogue")
+    usual_node: str | None = Field(default=None, description="the node where none has the row's devices")
+    sharing_ranks: int | None = Field(default=None, description="ranks of the data axis that share state")
+    counted_layers: tuple[int, int] | None = Field(
+        default=None, description="layers as which embedding and head count"
+    )
+    architecture: dict[str, Any] = Field(default_factory=dict, description="fields of the model")
+    latent_attention_of: str | None = Field(default=None, description="a model of the catalogue")
+
+
+class FactsFile(Frozen):
+    """A file of facts, in the order in which they apply."""
+
+    schema_version: Literal[1] = Field(alias="schema", description="version of this format")
+    kind: Literal["run-facts"] = Field(description="this file holds facts on measured runs")
+    facts: tuple[Fact, ...] = Field(description="later ones go over earlier ones")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a row and all facts about it tell; ``layout`` is the row's with what is known of it."""
+
+    layout: RunLayout
+    priced_as: str
+    knobs: tuple[Mapping[str, Any], ...] = ()
+    attention: Attention | None = None
+    node: str | None = None
+    usual_node: str | None = None
+    sharing_ranks: int = 0
+    counted_layers: tuple[int, int] = (0, 0)
+    architecture: Mapping[str, Any] | None = None
+    latent_attention_of: str | None = None
+
+
+#: What a later fact says in the place of an earlier one.
+_SINGLE: Final = (
+    "priced_as",
+    "attention",
+    "node",
+    "usual_node",
+    "sharing_ranks",
+    "counted_layers",
+    "latent_attention_of",
+)
+
+
+@cache
+def facts() -> tuple[Fact, ...]:
+    """Return the facts of ``data/facts.yaml``; raises SpecError with whatever is wrong with the file."""
+    return load_model(FACTS.read_text(encoding="utf-8"), FactsFile, name=str(FACTS)).facts
+
+
+@lru_cache(maxsize=256)
+def told_of(run: Run) -> Told:
+    """Return what is known of ``run``."""
+    told = Told(run.layout, run.stack)
+    for fact in facts():
+        numbers = fact.runs.match(run.model_copy(update={"layout": told.layout}))
+        if numbers is not None:
+            told = _amended(told, fact, numbers)
+    return told
+
+
+def _amended(told: Told, fact: Fact, numbers: Mapping[str, int]) -> Told:
+    single = {name: value for name in _SINGLE if (value := getattr(fact, name)) is not None}
+    return replace(
+        told,
+        **{**single, **numbers},
+        layout=told.layout.model_copy(update=fact.layout),
+        knobs=(*told.knobs, fact.knobs) if fact.knobs else told.knobs,
+        architecture={**(told.architecture or {}), **fact.architecture},
+    )
+
+
+def with_knobs(stack: StackSpec, knobs: Mapping[str, Any]) -> StackSpec:
+    """Return ``stack`` with what one that extends it would say; raises ValidationError for what none can."""
+    plain = stack.model_dump(by_alias=True, exclude_unset=True)
+    head = {key: plain[key] for key in ("kind", "name", "title", "description")}
+    return StackSpec.model_validate(merged(plain, {**head, **knobs}, StackSpec))

@@ -1,0 +1,117 @@
+"""Facts that amend rows of measured runs: data that names what there is, applied alike to every row."""
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from autoplan.catalog import entry_names, stack
+from autoplan.errors import SpecError
+from autoplan.schema.loader import load_model
+from autoplan.schema.model import ModelSpec
+from benchmarks.accuracy.facts import FactsFile, Told, facts, told_of, with_knobs
+from benchmarks.accuracy.runs import Run, RunLayout
+
+PLAIN = {
+    "id": "somebody-1",
+    "group": "somebody",
+    "source": "somebody",
+    "stack": "somebody's",
+    "hardware": {"gpu": "l40s", "gpus": 8, "gpus_per_node": 8},
+    "model": {"name": "Llama"},
+    "layout": {"tp": 2, "pp": 1, "dp": 4, "precision": "bf16"},
+    "measured": {},
+}
+
+
+def run_of(**changes):
+    """Return a run that no fact is about, with some changes; a double underscore goes one level down."""
+    row = {key: dict(value) if isinstance(value, dict) else value for key, value in PLAIN.items()}
+    for key, value in changes.items():
+        part, _, inner = key.partition("__")
+        if inner:
+            row[part][inner] = value
+        else:
+            row[part] = value
+    return Run.model_validate(row)
+
+
+def test_facts_name_what_there_is():
+    """Stacks, nodes and models are in the catalogue; fields are those of layouts, models and facts."""
+    told = {field.name for field in fields(Told)}
+    for fact in facts():
+        named = set(re.compile(fact.runs.id).groupindex)
+        assert {fact.priced_as} - {None} <= set(entry_names("stack"))
+        assert {fact.node, fact.usual_node} - {None} <= set(entry_names("node"))
+        assert {fact.latent_attention_of} - {None} <= set(entry_names("model"))
+        assert fact.layout.keys() | fact.runs.layout.keys() <= RunLayout.model_fields.keys()
+        assert fact.architecture.keys() <= ModelSpec.model_fields.keys()
+        assert named <= told
+
+
+def test_every_fact_says_something():
+    """One that changes nothing would hide that it was misspelt."""
+    silent = {"runs", "source"}
+
+    for fact in facts():
+        assert fact.model_fields_set - silent or re.compile(fact.runs.id).groupindex
+
+
+@pytest.mark.parametrize("name", entry_names("stack"))
+def test_knobs_of_facts_fit_every_stack(name):
+    """A row of another stack may be one that a fact is about, by its source; twice is as once."""
+    for fact in facts():
+        once = with_knobs(stack(name), fact.knobs)
+
+        assert with_knobs(once, fact.knobs) == once
+
+
+def test_knobs_are_checked_as_those_of_a_stacks_file():
+    """An unknown knob, and a value that none may have, are refused."""
+    for knobs in ({"memory": {"gradient_byts": 2}}, {"memory": {"gradient_bytes": "two"}}, {"memry": {}}):
+        with pytest.raises(ValueError, match=r"memory|memry|gradient"):
+            with_knobs(stack("fsdp2"), knobs)
+
+
+def test_a_run_that_no_fact_is_about_stays_as_it_is():
+    """Rows of any file are read, and what nobody knows of them is not invented."""
+    run = run_of()
+
+    assert told_of(run) == Told(run.layout, run.stack)
+
+
+def test_later_facts_go_over_earlier_ones():
+    """A table's own kernels are those of its rows, not those of the publication's other tables."""
+    source = "mosaicml/llm-foundry scripts/train/benchmarking/README.md"
+    large = f"{source} H100 80GB BF16 (Large Scale, >= 128 GPUs)"
+    found = [
+        told_of(run_of(source=x, layout__recompute="none")).attention for x in (source, large, "somebody")
+    ]
+
+    assert found == ["flash1-triton", "flash2", None]
+
+
+def test_a_fact_sees_what_those_before_it_have_said():
+    """A table that was compiled as a whole is priced as compiled although its rows do not say so."""
+    table = "pytorch/torchtitan docs/performance.md Llama 3.1 performance numbers"
+    told = told_of(run_of(stack="fsdp2", source=table))
+
+    assert (told.layout.compile, told.priced_as) == (True, "fsdp2-compile")
+
+
+def test_a_name_may_tell_a_number():
+    """A group of the pattern is the field that it is called after."""
+    names = ("internevo-7b-x-zero18", "internevo-7b-x-zero1-1", "internevo-7b-x")
+
+    assert [told_of(run_of(id=name)).sharing_ranks for name in names] == [8, -1, 0]
+
+
+def test_a_mistake_in_a_file_of_facts_is_told_at_its_line():
+    """The file is as strict as every other, and a fact without a source is refused."""
+    text = "schema: 1\nkind: run-facts\nfacts:\n  - runs: {stak: fsdp2}\n    priced_as: ddp\n"
+    with pytest.raises(SpecError) as refused:
+        load_model(text, FactsFile, name="facts.yaml")
+    told = {problem.path: (problem.line, problem.message) for problem in refused.value.problems}
+
+    assert told["$.facts[0].runs.stak"] == (4, "unknown key 'stak': did you mean 'stack'?")
+    assert "'source' is missing" in told["$.facts[0].source"][1]
