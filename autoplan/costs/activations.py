@@ -22,7 +22,7 @@ import numpy as np
 from autoplan.costs.alternate import alternate_bytes
 from autoplan.costs.arrays import Array, Candidates, flag
 from autoplan.costs.experts import expert_kept
-from autoplan.costs.latent import latent_kept
+from autoplan.costs.latent import attention_widths, latent_kept
 from autoplan.costs.parameters import expert_share
 from autoplan.costs.weights import padded_vocabulary
 from autoplan.schema.job import Job
@@ -212,7 +212,7 @@ def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
     model = job.model
     if model.mla is not None:
         return latent_kept(model, candidates, e, sequence_split(candidates))
-    q, k = model.heads * model.head_dim / t, model.kv_heads * model.head_dim / np.minimum(t, model.kv_heads)
+    q, k = attention_widths(model, t)
     kept = e * (q + 2 * k) + e * q
     if input_bytes(job, e) < e:
         kept = kept + q
@@ -260,7 +260,7 @@ def _selective(job: Job, e: float, t: Array, whole: Array, without_attention: Ar
     if job.stack.block.selective == "attention":
         return without_attention
     model = job.model
-    q, k = model.heads * model.head_dim / t, model.kv_heads * model.head_dim / np.minimum(t, model.kv_heads)
+    q, k = attention_widths(model, t)
     attention = e * (2 * q + 2 * k) + 4.0 * model.heads / t
     if model.mla is not None:
         mla, latents = model.mla, (model.mla.q_lora_rank or 0) + model.mla.kv_lora_rank

@@ -20,6 +20,7 @@ import numpy as np
 from autoplan.costs.activations import sequence_split
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.experts import rows_per_token
+from autoplan.costs.latent import attention_widths
 from autoplan.costs.machine import Machine
 from autoplan.costs.operations import stream_seconds
 from autoplan.costs.parameters import expert_share
@@ -71,7 +72,7 @@ def cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
     if not fused:
         return each * inputs, each * (inputs + 2 * gradients)
     gathered = np.where(sequence_split(candidates) > 1, 2.0 * hidden, 0.0)
-    heads = job.model.heads / candidates.tp.astype(np.float64) * job.model.head_dim
+    heads, _ = attention_widths(job.model, candidates.tp.astype(np.float64))
     return each * (gathered + heads), each * (inputs + gradients + gathered)
 
 
@@ -83,9 +84,8 @@ def _extents(job: Job, candidates: Candidates) -> tuple[Array, Array, Array]:
     """Return elements of a token in inputs of a layer's products, in their gradients, and in one input."""
     model, t = job.model, candidates.tp.astype(np.float64)
     share, rows = expert_share(model), rows_per_token(job, candidates)
-    h, q = np.asarray(float(model.hidden_size)), model.heads * model.head_dim / t
+    h, (q, k) = np.asarray(float(model.hidden_size)), attention_widths(model, t)
     f = (1.0 - share) * model.ffn_size / t
-    k = model.kv_heads * model.head_dim / np.minimum(t, model.kv_heads)
     if model.moe is not None:
         inner = rows * model.moe.expert_ffn_size / candidates.etp + model.moe.shared_expert_ffn_size / t
         f, h = f + share * inner, h + share * rows * h / 2

@@ -25,7 +25,7 @@ import numpy as np
 from autoplan.costs.arrays import Array, Candidates, flag
 from autoplan.costs.beside import Flow, exposed_seconds
 from autoplan.costs.collectives import Group, collective_seconds, ring_step_seconds
-from autoplan.costs.latent import head_widths
+from autoplan.costs.latent import attention_widths, head_widths
 from autoplan.costs.machine import Machine, Rate
 from autoplan.costs.mesh import context_group
 from autoplan.costs.operations import attention_seconds, stream_seconds
@@ -149,10 +149,9 @@ def context_times(
 
 
 def _widths(job: Job, candidates: Candidates) -> tuple[Array, Array]:
-    """Return q and k, the width of a rank's queries and of its keys."""
-    model, t = job.model, candidates.tp.astype(np.float64)
-    width = sum(head_widths(model)) / 2
-    return model.heads * width / t, np.maximum(model.kv_heads / t, 1.0) * width
+    """Return q and k, the width of a rank's queries and of its keys: the mean of keys' and values'."""
+    width = sum(head_widths(job.model)) / 2
+    return attention_widths(job.model, candidates.tp.astype(np.float64), width)
 
 
 def key_value_elements(job: Job, candidates: Candidates) -> Array:

@@ -20,7 +20,7 @@ from autoplan.costs.activations import dropout_masks, sequence_split
 from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.casts import cast_elements
 from autoplan.costs.experts import expert_elements
-from autoplan.costs.latent import latent_elements
+from autoplan.costs.latent import attention_widths, latent_elements
 from autoplan.costs.machine import Machine
 from autoplan.costs.operations import stream_seconds
 from autoplan.costs.parameters import expert_share
@@ -138,7 +138,7 @@ def _special_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
 def _widths(job: Job, candidates: Candidates) -> tuple[Array, Array, Array]:
     """Return q, k and f on a rank; f of the share of layers that have a dense MLP."""
     model, t = job.model, candidates.tp.astype(np.float64)
-    q, k = model.heads / t * model.head_dim, np.maximum(model.kv_heads / t, 1.0) * model.head_dim
+    q, k = attention_widths(model, t)
     return q, k, (1.0 - expert_share(model)) * model.ffn_size / t
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from autoplan.costs.arrays import Array, flag, taken
 from autoplan.costs.communicators import communicator_bytes
-from autoplan.costs.moment import Moment, Phase
+from autoplan.costs.moment import PHASES, Moment
 from autoplan.costs.moments import moments_of
 from autoplan.costs.residency import gradients_stand, residency_of
 from autoplan.costs.scope import Scope
@@ -142,9 +142,8 @@ def standing_bytes(scope: Scope) -> tuple[Array, Array]:
 
 def _phases(moments: tuple[Moment, ...]) -> dict[str, Array]:
     """Return the largest constants of each phase; moments of a phase add the same for each layer."""
-    phases: tuple[Phase, ...] = ("before", "last", "next", "second", "late", "update")
     found: dict[str, Array] = {}
-    for phase in phases:
+    for phase in PHASES:
         here = [moment for moment in moments if moment.phase == phase]
         found[f"{phase}_fixed"] = reduce(np.maximum, (moment.fixed for moment in here))
         found[f"{phase}_layer"] = reduce(np.maximum, (moment.layer for moment in here))

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Final
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from autoplan.costs.arrays import Array, Candidates, Ints, Linear
 from autoplan.costs.footprint import Footprint, first_layer_bytes, next_layer_room
 from autoplan.costs.kinds import Held, kinds_of
 from autoplan.costs.machine import Machine
+from autoplan.costs.moment import PHASES
 from autoplan.costs.stage import StageParts, Stages
 from autoplan.costs.step import price_with_parts
 from autoplan.schema.job import Job
@@ -38,8 +38,6 @@ __all__ = [
     "price_kinds_with_parts",
     "stages_holding",
 ]
-
-_PHASES: Final = ("before", "last", "next", "second", "late", "update")
 
 
 def price_kinds(
@@ -204,7 +202,7 @@ def footprint_holding(kinds: Sequence[Footprint], held: Held) -> Footprint:
     entry = of("entry")[0] + _more(held.layers, of("none"), changed["none"])
     entry = entry - _more(held.selective, saved("selective"), last(saved("selective")))
     changed["entry"] = entry - _more(held.full, saved("full"), last(saved("full")))
-    for phase in _PHASES:
+    for phase in PHASES:
         layer = changed[f"{phase}_layer"] = last(of(f"{phase}_layer"))
         more = _more(held.layers, of(f"{phase}_layer"), layer)
         changed[f"{phase}_fixed"] = most_of(held, of(f"{phase}_fixed")) + more

@@ -20,7 +20,14 @@ from autoplan.costs.arrays import Array, Candidates
 from autoplan.costs.operations import Product
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["head_widths", "latent_elements", "latent_gathers", "latent_kept", "latent_products"]
+__all__ = [
+    "attention_widths",
+    "head_widths",
+    "latent_elements",
+    "latent_gathers",
+    "latent_kept",
+    "latent_products",
+]
 
 
 def head_widths(model: ModelSpec) -> tuple[int, int]:
@@ -34,6 +41,22 @@ def head_widths(model: ModelSpec) -> tuple[int, int]:
     """
     mla = model.mla
     return (model.head_dim, model.head_dim) if mla is None else (model.head_dim, mla.v_head_dim)
+
+
+def attention_widths(model: ModelSpec, t: Array, width: float | None = None) -> tuple[Array, Array]:
+    """Return the width of a rank's queries, and of its keys or values [1]: a d / t, and k d / min(t, k).
+
+    d is ``width``, else that of a query's head; k counts key-value heads, of which a rank has at least one.
+
+    >>> from autoplan.catalog import load_entry
+    >>> [float(x[0]) for x in attention_widths(load_entry("model", "llama3-8b"), np.full(1, 16.0))]
+    [256.0, 128.0]
+
+    Leaves out: latents, whose queries, keys and values come out of products of their own.
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.3; Ainslie et al. 2023, arXiv:2305.13245.
+    """
+    d = model.head_dim if width is None else width
+    return model.heads * d / t, model.kv_heads * d / np.minimum(t, model.kv_heads)
 
 
 def latent_products(model: ModelSpec, tokens: Array, tp: Array, whole: Array) -> list[Product]:

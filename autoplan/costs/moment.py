@@ -9,15 +9,16 @@ Notation (this file only)::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, get_args
 
 from autoplan.costs.arrays import Array
 
-__all__ = ["Moment", "Phase"]
+__all__ = ["PHASES", "Moment", "Phase"]
 
 #: When a moment is: before backward of the layers, in that of the last, of the one next to it, of the
 #: second, of the first and later, after it.
 Phase = Literal["before", "last", "next", "second", "late", "update"]
+PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from autoplan.costs.activations import (
 )
 from autoplan.costs.arrays import Array, Candidates, column
 from autoplan.costs.experts import rows_per_token
+from autoplan.costs.latent import attention_widths
 from autoplan.costs.moment import Moment
 from autoplan.costs.parameters import expert_share
 from autoplan.costs.pipeline import backward_split, weights_outstanding
@@ -104,8 +105,7 @@ def _owed_attention(job: Job, e: float, t: Array, whole: Array) -> Array:
     """Inputs of attention's products, and gradients of the outputs of all but the last."""
     model, mla, kept = job.model, job.model.mla, input_bytes(job, e)
     if mla is None:
-        q = model.heads * model.head_dim / t
-        k = model.kv_heads * model.head_dim / np.minimum(t, model.kv_heads)
+        q, k = attention_widths(model, t)
         plain: Array = product_input(job, e, t, whole) + kept * q + e * (q + 2 * k)
         return plain
     latents = (mla.q_lora_rank or 0) + mla.kv_lora_rank

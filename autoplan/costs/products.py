@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoplan.costs.arrays import Array
+from autoplan.costs.latent import attention_widths
 from autoplan.costs.operations import Product
 from autoplan.costs.parameters import expert_share
 from autoplan.schema.model import ModelSpec
@@ -33,8 +34,7 @@ def attention_products(model: ModelSpec, tokens: Array, tp: Array) -> list[Produ
     Leaves out: stacks that run the first three as one kernel.
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.3.
     """
-    h, q = np.asarray(float(model.hidden_size)), model.heads * model.head_dim / tp
-    k = np.maximum(model.kv_heads / tp, 1.0) * model.head_dim
+    h, (q, k) = np.asarray(float(model.hidden_size)), attention_widths(model, tp)
     return [*(Product(tokens, width, h) for width in (q, k, k)), Product(tokens, h, q)]
 
 

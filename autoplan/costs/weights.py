@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.arrays import Array, Candidates, column
+from autoplan.costs.latent import attention_widths
 from autoplan.costs.parameters import (
     embedding_norm_parameters,
     expert_share,
@@ -181,9 +182,8 @@ def adapter_parameters(job: Job, t: Array) -> Array:
     adapters, model = job.adapters, job.model
     if adapters is None:
         return np.zeros_like(t)
-    h, q, k = model.hidden_size, model.heads * model.head_dim, model.kv_heads * model.head_dim
-    split = np.minimum(t, model.kv_heads)
-    count = (h + q / t) + 2 * (h + k / split) + (q / t + h)
+    h, (q, k) = model.hidden_size, attention_widths(model, t)
+    count = (h + q) + 2 * (h + k) + (q + h)
     if adapters.targets == "all":
         up = 2 if model.gated else 1
         count = count + (up + 1) * (h + model.ffn_size / t)

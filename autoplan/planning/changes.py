@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import isqrt
 from typing import Final, Literal
 
+from autoplan.costs.divisors import divisors
 from autoplan.plans import broken_rules
 from autoplan.schema.block import BlockPolicy
 from autoplan.schema.job import Job
@@ -147,8 +147,7 @@ def _deeper(layout: Layout, zero: int, schedule: Schedule, vpp: int) -> tuple[La
 def _smaller_microbatch(start: Change) -> Iterator[Change]:
     layout = start.layout
     share = start.job.workload.global_batch_size // layout.dp
-    small = [size for size in range(1, isqrt(share) + 1) if share % size == 0]
-    for size in sorted({*small, *(share // size for size in small)}, reverse=True):
+    for size in reversed(divisors(share)):
         if size < layout.microbatch:
             step = f"microbatch of {size} instead of {layout.microbatch}"
             yield start.to(replace(layout, microbatch=size), step)

@@ -11,6 +11,7 @@ from typing import Final
 
 from autoplan.catalog.entries import device, kernels_for, node
 from autoplan.catalog.roots import entry_names
+from autoplan.costs.divisors import divisors
 from autoplan.costs.footprint import memory_limit_bytes
 from autoplan.plans.own_rules import without_rules
 from autoplan.plans.suggestion import Edit
@@ -139,11 +140,11 @@ def _search_key(key: str) -> Callable[[Job, float | None], Iterator[Relaxed]]:
     def rungs(job: Job, _: float | None) -> Iterator[Relaxed]:
         devices, batch = job.cluster.devices, job.workload.global_batch_size
         domains: dict[str, tuple[int, ...] | tuple[str, ...]] = {
-            "tensor_parallel": _divisors(devices),
-            "pipeline_parallel": _divisors(devices),
-            "data_parallel": _divisors(devices),
-            "microbatch_size": _divisors(batch),
-            "virtual_stages": _divisors(job.model.layers),
+            "tensor_parallel": divisors(devices),
+            "pipeline_parallel": divisors(devices),
+            "data_parallel": divisors(devices),
+            "microbatch_size": divisors(batch),
+            "virtual_stages": divisors(job.model.layers),
             "zero_stage": (0, 1, 2, 3),
             "schedule": job.stack.rules.schedules,
             "order": job.stack.orders,
@@ -154,11 +155,6 @@ def _search_key(key: str) -> Callable[[Job, float | None], Iterator[Relaxed]]:
             yield _searching(job, key, "any")
 
     return rungs
-
-
-def _divisors(n: int) -> tuple[int, ...]:
-    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return tuple(sorted({*small, *(n // d for d in small)}))
 
 
 def _open_search(job: Job, _: float | None) -> Iterator[Relaxed]:
@@ -254,7 +250,7 @@ def _smaller_batch(job: Job, _: float | None) -> Iterator[Relaxed]:
     """Yield smaller batches that divide well, the largest first."""
     batch = job.workload.global_batch_size
     sizes = {batch * part // 16 for part in range(1, 16)} | {2**k for k in range(24)}
-    sizes |= {batch // d * d for d in _divisors(job.cluster.devices)}
+    sizes |= {batch // d * d for d in divisors(job.cluster.devices)}
     for size in sorted(sizes - {0}, reverse=True):
         if size < batch:
             yield _working(job, "global_batch_size", size)

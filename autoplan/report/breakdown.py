@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autoplan.costs.predict import MemoryPrediction, Prediction, StageMemory, TimePrediction
-from autoplan.report.names import GIB, MEMORY_NAMES, TIME_NAMES
+from autoplan.report.names import GIB, MEMORY_PARTS, TIME_NAMES
 from autoplan.report.pictures import bar
 from autoplan.report.terminal import Terminal
 from autoplan.units import format_seconds
@@ -47,7 +47,7 @@ def time_rows(time: TimePrediction) -> list[Row]:
 
 def memory_rows(memory: MemoryPrediction | StageMemory) -> list[Row]:
     """Return the bytes of a device by category, without the categories that hold nothing."""
-    rows = ((name, float(getattr(memory, field))) for field, name in MEMORY_NAMES.items())
+    rows = ((name, float(getattr(memory, name))) for name in MEMORY_PARTS)
     return [(name, size) for name, size in rows if size > 0]
 
 

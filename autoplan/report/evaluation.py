@@ -14,7 +14,7 @@ from autoplan.plans import Plan
 from autoplan.report.breakdown import beside, fullest_stage, memory_table, time_table
 from autoplan.report.columns import plain_table
 from autoplan.report.kind_words import stage_kinds, uneven_chunks
-from autoplan.report.names import GIB
+from autoplan.report.names import GIB, MEMORY_PARTS
 from autoplan.report.pictures import spread
 from autoplan.report.table import heading, listed
 from autoplan.report.terminal import Terminal, render
@@ -29,16 +29,6 @@ MOST_STAGES: Final = 16
 
 #: Columns below which the categories of a stage are left out.
 _ROOMY: Final = 100
-
-_CATEGORIES: Final = (
-    ("parameters", "param-\neters"),
-    ("gradients", "grad-\nients"),
-    ("optimizer", "opti-\nmizer"),
-    ("activations", "activ-\nations"),
-    ("logits", "\nlogits"),
-    ("transient", "trans-\nient"),
-    ("framework", "frame-\nwork"),
-)
 
 
 def plan_table(job: Job, plan: Plan, terminal: Terminal) -> str:
@@ -95,8 +85,8 @@ def _stages(predicted: Prediction, kinds: Sequence[str], terminal: Terminal) -> 
     table = plain_table(terminal)
     yield Text("memory of a device by stage (GiB)", style="bold")
     roomy = _ROOMY + max((len(words) + 2 for words in kinds), default=0)
-    categories = _CATEGORIES if terminal.width >= roomy else ()
-    heads = ("\nstage", "\nlayers", *(head for _, head in categories), "\npeak", "of limit\n(%)")
+    categories = MEMORY_PARTS if terminal.width >= roomy else {}
+    heads = ("\nstage", "\nlayers", *(part.head for part in categories.values()), "\npeak", "of limit\n(%)")
     for head in heads:
         table.add_column(Text(head), justify="right", no_wrap=True)
     table.add_column(Text("\nat worst in"), no_wrap=True)
@@ -104,7 +94,7 @@ def _stages(predicted: Prediction, kinds: Sequence[str], terminal: Terminal) -> 
         table.add_column(Text("\nkinds of layers"), no_wrap=True)
     for index in picked:
         style = "bold" if stages[index] is fullest else ""
-        cells = _stage_cells(stages[index], [field for field, _ in categories], limit)
+        cells = _stage_cells(stages[index], list(categories), limit)
         cells += kinds[index : index + 1]
         table.add_row(*(Text(cell, style=style) for cell in cells))
     yield table

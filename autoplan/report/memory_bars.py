@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from autoplan.costs.memory import CATEGORIES, MomentMemory
 from autoplan.costs.predict import Prediction, StageMemory
 from autoplan.report.pictures import spread
 
-__all__ = ["PARTS", "MomentBar", "moment_bars", "picked_stages", "scale_bytes"]
-
-#: The parts of a bar, in the order in which they are stacked.
-PARTS: Final = (*CATEGORIES, "framework")
+__all__ = ["MomentBar", "moment_bars", "picked_stages", "scale_bytes"]
 
 
 @dataclass(frozen=True, slots=True)

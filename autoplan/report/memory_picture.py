@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from autoplan.costs.predict import Prediction, StageMemory
-from autoplan.report.memory_bars import PARTS, MomentBar, moment_bars, picked_stages, scale_bytes
-from autoplan.report.names import GIB
+from autoplan.report.memory_bars import MomentBar, moment_bars, picked_stages, scale_bytes
+from autoplan.report.names import GIB, MEMORY_PARTS
 from autoplan.report.terminal import Terminal
 from autoplan.report.words import number_words
 
@@ -20,17 +20,6 @@ __all__ = ["MOST_STAGES", "memory_picture"]
 
 #: Stages of a pipeline that are pictured.
 MOST_STAGES: Final = 4
-
-#: Letters tell the parts apart without colours, and are in every character set.
-_LETTERS: Final = {
-    "parameters": ("P", "black on bright_blue"),
-    "gradients": ("G", "black on cyan"),
-    "optimizer": ("O", "black on green"),
-    "activations": ("A", "black on magenta"),
-    "logits": ("L", "black on yellow"),
-    "transient": ("T", "black on white"),
-    "framework": ("F", "white on bright_black"),
-}
 
 _LONGEST_BAR: Final = 100
 
@@ -84,13 +73,17 @@ def _stack(bar: MomentBar, columns_per_byte: float, mark: int, terminal: Termina
     for name, size in bar.parts:
         reached += size
         # Ends are rounded, not lengths: the whole bar is as long as its sum says.
-        cells += [_LETTERS[name]] * (round(reached * columns_per_byte) - len(cells))
+        cells += [_looks(name)] * (round(reached * columns_per_byte) - len(cells))
     if bar.high is not None:
         cells += [(terminal.shade, "dim")] * (round(bar.high * columns_per_byte) - len(cells))
     cells += [(" ", "")] * (mark - len(cells))
     cells.insert(mark, (_mark(terminal), "bold red"))
     runs = groupby(cells, key=lambda cell: cell[1])
     return Text.assemble(*(("".join(sign for sign, _ in run), style) for style, run in runs))
+
+
+def _looks(name: str) -> tuple[str, str]:
+    return MEMORY_PARTS[name].letter, MEMORY_PARTS[name].style
 
 
 def _mark(terminal: Terminal) -> str:
@@ -100,11 +93,11 @@ def _mark(terminal: Terminal) -> str:
 def _legend(predicted: Prediction, stages: list[StageMemory], terminal: Terminal) -> Iterator[Text]:
     """Yield the signs and what they stand for, in lines that break between two signs."""
     bars = [bar for stage in stages for bar in moment_bars(stage)]
-    shown = [name for name in PARTS if any(dict(bar.parts)[name] > 0 for bar in bars)]
+    shown = [name for name in MEMORY_PARTS if any(dict(bar.parts)[name] > 0 for bar in bars)]
     limit = f"limit {predicted.memory_limit_bytes / GIB:,.1f} GiB"
     line = Text()
     for sign, style, name in (
-        *((*_LETTERS[name], name) for name in shown),
+        *((*_looks(name), name) for name in shown),
         (terminal.shade, "dim", "up to the upper end of the 90 % interval"),
         (_mark(terminal), "bold red", limit),
     ):

@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 from autoplan.costs.predict import StageMemory
 from autoplan.plans import Plan
 from autoplan.plans.explanation import judged_stage
-from autoplan.report.memory_bars import PARTS, MomentBar, moment_bars, picked_stages, scale_bytes
-from autoplan.report.names import GIB
+from autoplan.report.memory_bars import MomentBar, moment_bars, picked_stages, scale_bytes
+from autoplan.report.names import GIB, MEMORY_PARTS
 from autoplan.report.svg import add_group, add_line, add_text, canvas, written
 from autoplan.report.words import number_words
 from autoplan.schema.job import Job
@@ -19,17 +19,6 @@ __all__ = ["MOST_PANELS", "memory_svg"]
 
 #: Stages of a pipeline that are pictured.
 MOST_PANELS: Final = 16
-
-#: Tell apart by anybody who sees colours differently (Okabe and Ito 2008), on light and on dark.
-_COLOURS: Final = {
-    "parameters": "#0072b2",
-    "gradients": "#56b4e9",
-    "optimizer": "#009e73",
-    "activations": "#e69f00",
-    "logits": "#cc79a7",
-    "transient": "#f0e442",
-    "framework": "#8c8c8c",
-}
 
 _LIGHT: Final = """
 .NAME .interval { stroke: #59636e; stroke-width: 1.5 }
@@ -107,7 +96,7 @@ def _head(svg: ET.Element, job: Job, plan: Plan, shown: int) -> None:
 
 def _legend(svg: ET.Element, limit: float) -> None:
     x = float(_MARGIN)
-    for name in PARTS:
+    for name in MEMORY_PARTS:
         _rect(svg, (x, 60), (12, 12), name)
         add_text(svg, (x + 17, 70), name)
         x += 17 + 7 * len(name) + 14
@@ -159,4 +148,4 @@ def _moment(row: ET.Element, bar: MomentBar, scale: _Scale) -> None:
 def _rect(parent: ET.Element, at: tuple[float, float], size: tuple[float, float], name: str) -> ET.Element:
     places = zip(("x", "y", "width", "height"), (*at, *size), strict=True)
     numbers = {key: f"{value:.2f}" for key, value in places}
-    return ET.SubElement(parent, "rect", {**numbers, "fill": _COLOURS[name], "class": name})
+    return ET.SubElement(parent, "rect", {**numbers, "fill": MEMORY_PARTS[name].colour, "class": name})

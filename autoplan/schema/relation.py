@@ -8,9 +8,10 @@ each stage; a relation that names a stage which a layout lacks says nothing abou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
-from operator import add, eq, floordiv, ge, gt, le, lt, mod, mul, ne, sub, truediv
+from functools import partial, reduce
+from operator import add, eq, floordiv, ge, gt, le, lt, mod, mul, ne, sub
 from typing import Any, Final, TypeAlias
 
 __all__ = [
@@ -40,24 +41,12 @@ Value: TypeAlias = "int | Fraction | str | bool | None"
 #: A quantity and the stage it is of, counted from 0; as written, negative from the last.
 Place: TypeAlias = "tuple[str, int]"
 Number: TypeAlias = "int | Fraction"
+_Compared: TypeAlias = "Mapping[str, Callable[[Any, Any], bool]]"
+_Computed: TypeAlias = "Mapping[str, Callable[[Number, Number], Number]]"
 
-COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    "<=": le,
-    ">=": ge,
-    "==": eq,
-    "!=": ne,
-    "<": lt,
-    ">": gt,
-}
-_OPERATIONS: Final[Mapping[str, Callable[[Number, Number], Number]]] = {
-    "+": add,
-    "-": sub,
-    "*": mul,
-    "/": lambda a, b: truediv(Fraction(a), b),
-    "//": floordiv,
-    "%": mod,
-}
-_DIVISIONS: Final = frozenset({"/", "//", "%"})
+COMPARED: Final[_Compared] = {"<=": le, ">=": ge, "==": eq, "!=": ne, "<": lt, ">": gt}
+_DIVIDED: Final[_Computed] = {"/": lambda a, b: Fraction(a) / b, "//": floordiv, "%": mod}
+_COMPUTED: Final[_Computed] = {"+": add, "-": sub, "*": mul, **_DIVIDED}
 
 
 class NoSuchStageError(Exception):
@@ -74,18 +63,25 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
-    """A value."""
-
-    value: Value
+class Node:
+    """A number, a word or a relation."""
 
     def folded(self, known: Known) -> Node:  # noqa: ARG002
         """Return what is left of it."""
         return self
 
-    def below(self) -> Iterable[Node]:
+    def below(self) -> tuple[Node, ...]:
         """Return its parts."""
-        return ()
+        values = (getattr(self, part.name) for part in fields(self))
+        parts = (value if isinstance(value, tuple) else (value,) for value in values)
+        return tuple(part for group in parts for part in group if isinstance(part, Node))
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Node):
+    """A value."""
+
+    value: Value
 
 
 TRUE: Final = Constant(True)  # noqa: FBT003
@@ -94,43 +90,33 @@ UNDEFINED: Final = Constant(None)
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class Name(Node):
     """A number or word of the job or of a candidate."""
 
     name: str
 
     def folded(self, known: Known) -> Node:
-        """Return what is left of it."""
+        """Return its value, where that is known."""
         return Constant(known.names[self.name]) if self.name in known.names else self
-
-    def below(self) -> Iterable[Node]:
-        """Return its parts."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Node):
     """A quantity of one stage."""
 
     quantity: str
     stage: int
 
     def folded(self, known: Known) -> Node:
-        """Return what is left of it."""
+        """Return its value, where that is known, with the stage counted from the first."""
         if not -known.stages <= self.stage < known.stages:
             raise NoSuchStageError
-        stage = self.stage % known.stages
-        if (self.quantity, stage) in known.entries:
-            return Constant(known.entries[self.quantity, stage])
-        return Entry(self.quantity, stage)
-
-    def below(self) -> Iterable[Node]:
-        """Return its parts."""
-        return ()
+        place = (self.quantity, self.stage % known.stages)
+        return Constant(known.entries[place]) if place in known.entries else Entry(*place)
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class Over(Node):
     """The sum, least or most of a quantity over all stages."""
 
     function: str
@@ -138,21 +124,14 @@ class Over:
 
     def folded(self, known: Known) -> Node:
         """Return what is left of it, spread over the stages."""
-        entries = tuple(Entry(self.quantity, stage) for stage in range(known.stages))
+        entries: tuple[Node, ...] = tuple(Entry(self.quantity, stage) for stage in range(known.stages))
         if self.function != "sum":
             return Extreme(self.function, entries).folded(known)
-        total: Node = entries[0]
-        for entry in entries[1:]:
-            total = Operation("+", total, entry)
-        return total.folded(known)
-
-    def below(self) -> Iterable[Node]:
-        """Return its parts."""
-        return ()
+        return reduce(partial(Operation, "+"), entries).folded(known)
 
 
 @dataclass(frozen=True, slots=True)
-class Extreme:
+class Extreme(Node):
     """The least or most of several numbers."""
 
     function: str
@@ -161,18 +140,14 @@ class Extreme:
     def folded(self, known: Known) -> Node:
         """Return what is left of it."""
         parts = tuple(part.folded(known) for part in self.parts)
-        values = [part.value for part in parts if isinstance(part, Constant)]
+        values = [_number(part) for part in parts if isinstance(part, Constant)]
         if len(values) < len(parts):
             return Extreme(self.function, parts)
-        return Constant(max(values) if self.function == "max" else min(values))  # type: ignore[type-var]
-
-    def below(self) -> Iterable[Node]:
-        """Return its parts."""
-        return self.parts
+        return Constant(max(values) if self.function == "max" else min(values))
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Node):
     """Arithmetic with two numbers."""
 
     symbol: str
@@ -182,19 +157,15 @@ class Operation:
     def folded(self, known: Known) -> Node:
         """Return what is left of it."""
         left, right = self.left.folded(known), self.right.folded(known)
-        if UNDEFINED in (left, right) or (self.symbol in _DIVISIONS and right == Constant(0)):
+        if UNDEFINED in (left, right) or (self.symbol in _DIVIDED and right == Constant(0)):
             return UNDEFINED
         if isinstance(left, Constant) and isinstance(right, Constant):
-            return Constant(_OPERATIONS[self.symbol](_number(left), _number(right)))
+            return Constant(_COMPUTED[self.symbol](_number(left), _number(right)))
         return Operation(self.symbol, left, right)
-
-    def below(self) -> Iterable[Node]:
-        """Return its parts."""
-        return (self.left, self.right)
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Node):
     """Whether two numbers, or two words, stand in a relation."""
 
     symbol: str
@@ -210,13 +181,9 @@ class Comparison:
             return TRUE if COMPARED[self.symbol](left.value, right.value) else FALSE
         return Comparison(self.symbol, left, right)
 
-    def below(self) -> Iterable[Node]:
-        """Return its parts."""
-        return (self.left, self.right)
-
 
 @dataclass(frozen=True, slots=True)
-class Logic:
+class Logic(Node):
     """Whether ``every`` part holds, or else any."""
 
     every: bool
@@ -233,13 +200,9 @@ class Logic:
             return neutral
         return left[0] if len(left) == 1 else Logic(self.every, left)
 
-    def below(self) -> Iterable[Node]:
-        """Return its parts."""
-        return self.parts
-
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class Not(Node):
     """Whether a relation does not hold."""
 
     part: Node
@@ -251,13 +214,9 @@ class Not:
             return FALSE if part.value else TRUE
         return Not(part)
 
-    def below(self) -> Iterable[Node]:
-        """Return its parts."""
-        return (self.part,)
-
 
 @dataclass(frozen=True, slots=True)
-class Uniform:
+class Uniform(Node):
     """Whether a quantity is the same on every stage.
 
     Recompute is uniform where every stage recomputes the same numbers of layers, or all of its layers in the
@@ -271,19 +230,9 @@ class Uniform:
         stages = range(known.stages)
         if self.quantity != "recompute":
             return _alike(self.quantity, stages).folded(known)
+        whole = (_equal(((kind, i), ("layers", i)) for i in stages) for kind in ("full", "selective"))
         counts = Logic(every=True, parts=(_alike("selective", stages), _alike("full", stages)))
-        whole = (
-            Logic(every=True, parts=tuple(_same(Entry(kind, i), Entry("layers", i)) for i in stages))
-            for kind in ("full", "selective")
-        )
         return Logic(every=False, parts=(*whole, counts)).folded(known)
-
-    def below(self) -> Iterable[Node]:
-        """Return its parts."""
-        return ()
-
-
-Node: TypeAlias = Constant | Name | Entry | Over | Extreme | Operation | Comparison | Logic | Not | Uniform
 
 
 def _number(constant: Constant) -> Number:
@@ -291,13 +240,12 @@ def _number(constant: Constant) -> Number:
     return constant.value
 
 
-def _same(one: Node, other: Node) -> Node:
-    return Comparison("==", one, other)
+def _equal(pairs: Iterable[tuple[Place, Place]]) -> Node:
+    return Logic(every=True, parts=tuple(Comparison("==", Entry(*x), Entry(*y)) for x, y in pairs))
 
 
 def _alike(quantity: str, stages: range) -> Node:
-    first = Entry(quantity, 0)
-    return Logic(every=True, parts=tuple(_same(first, Entry(quantity, i)) for i in stages[1:]))
+    return _equal(((quantity, 0), (quantity, i)) for i in stages[1:])
 
 
 def left_of(relation: Node, known: Known) -> Node:

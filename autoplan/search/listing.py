@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Candidates, host_code, only_mode
+from autoplan.costs.divisors import divisors
 from autoplan.plans.own_rules import ends_counted
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
 from autoplan.search.orders import NODE_SHARD, orders_of
 
-__all__ = ["divisors", "listed", "recompute_modes"]
+__all__ = ["listed", "recompute_modes"]
 
 #: Columns of a table of choices: the fields of ``Candidates`` behind ``pp``.
 _ZERO, _SHARD = 6, 12
@@ -23,12 +24,6 @@ _INTERLEAVED = SCHEDULES.index("interleaved")
 #: Schedules that few stacks have; the others are listed for every stack, and fall to a rule.
 _RARE = {"zero-bubble"}
 _MOST_VIRTUAL_STAGES = 16
-
-
-def divisors(n: int) -> list[int]:
-    """Return the divisors of ``n``, ascending."""
-    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return sorted({*small, *(n // d for d in small)})
 
 
 def recompute_modes(job: Job) -> frozenset[str]:

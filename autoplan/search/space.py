@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.arrays import Candidates
+from autoplan.costs.divisors import divisors
 from autoplan.plans import Rejection
 from autoplan.plans.own_rules import ends_counted, even_only, own_rules, what_is_left
 from autoplan.plans.rule import Rule
 from autoplan.plans.rules import rules_before_placement, rules_for
 from autoplan.schema.job import Job
 from autoplan.schema.stages import even_stages
-from autoplan.search.listing import divisors, listed, recompute_modes
+from autoplan.search.listing import listed, recompute_modes
 from autoplan.search.orders import numbered, ordered, unlike_orders, ways_to_place
 
 __all__ = [

@@ -8,10 +8,12 @@ import math
 import pytest
 
 from autoplan import Front, evaluate, load_job
+from autoplan.costs.memory import CATEGORIES
 from autoplan.plans import Rejection
 from autoplan.report.breakdown import fullest_stage, memory_rows, time_rows
 from autoplan.report.document import plain
 from autoplan.report.evaluation import plan_table
+from autoplan.report.names import MEMORY_PARTS
 from autoplan.report.pictures import bar, spread
 from autoplan.report.table import front_table
 from autoplan.report.terminal import Terminal, terminal_of
@@ -233,3 +235,9 @@ def test_no_color_wins():
     assert terminal_of(Screen(), {}).colour
     assert not terminal_of(Screen(), {"TERM": "dumb"}).colour
     assert not terminal_of(Screen(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}).colour
+
+
+def test_every_category_of_memory_has_looks_of_its_own():
+    """The table of parts is that of the prediction, and no two share a letter, a style or a colour."""
+    assert tuple(MEMORY_PARTS) == (*CATEGORIES, "framework")
+    assert all(len(set(looks)) == len(looks) for looks in zip(*MEMORY_PARTS.values(), strict=True))
