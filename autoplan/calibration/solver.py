@@ -10,31 +10,36 @@ Notation (this file only)::
     J    derivatives of r by z                                                         [1]
 
 What is made small is F(z) = (n0 + n)/2 log(n0 s0^2 + 2 sum rho(r)) + |z|^2/2: Gaussian priors, a robust
-likelihood, and a scatter that the measurements themselves widen where they contradict each other.
+likelihood, and a scatter that the measurements themselves widen where they contradict each other. For a
+given s that is sum rho(r)/s^2 + |z|^2/2, which ``scipy.optimize.least_squares`` makes small; s and z are
+found in turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from autoplan.costs.arrays import Array
+from autoplan.errors import UnsupportedError
 
-__all__ = ["STEP", "Problem", "Scatter", "Solution", "differences", "minimise"]
+__all__ = ["STEP", "Problem", "Scatter", "Solution", "differences", "minimise", "require_scipy"]
 
 Residuals: TypeAlias = Callable[[Array], Array]
 
 #: Step of the finite differences, in standard deviations of the prior.
 STEP: Final = 0.05
-#: A gain of F below this, or a step shorter than that, with derivatives that are fresh, ends the search.
-_LITTLE: Final = 1e-5
-_CLOSE: Final = 2e-3
+#: A gain of the sum of squares below this share of it, or a step of z shorter than that, ends a turn.
+_LITTLE: Final = 1e-6
+_CLOSE: Final = 1e-4
+#: A change of s below this share of it ends the turns.
+_SAME_SCATTER: Final = 1e-3
+_MOST_TURNS: Final = 20
 _MOST_STEPS: Final = 60
-_FIRST_DAMPING: Final = 1e-2
-_MOST_DAMPING: Final = 1e4
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,12 @@ class Solution:
     deviations: Array
 
 
+def require_scipy() -> None:
+    """Raise UnsupportedError where SciPy, which is optional, is not installed."""
+    if find_spec("scipy") is None:
+        raise UnsupportedError("autoplan calibrate needs SciPy: pip install 'autoplan[calibrate]'")
+
+
 def differences(residuals: Residuals, z: Array, r: Array, upper: Array) -> Array:
     """Return J by finite differences, downward where a step up would leave the bounds."""
     columns = []
@@ -85,95 +96,109 @@ def differences(residuals: Residuals, z: Array, r: Array, upper: Array) -> Array
 
 
 def minimise(problem: Problem, *, start: Solution | None = None, renew: bool = True) -> Solution:
-    """Return the z that makes F small, by damped Gauss-Newton steps inside of the bounds.
+    """Return the z that makes F small, inside of the bounds; raises UnsupportedError without SciPy.
 
-    ``start`` is the solution of a problem that differs in few rows: its derivatives are good enough to begin
-    with. J follows the steps by Broyden's rule and is worked out again where a step does not help; without
-    ``renew`` it is not, which is enough where a few rows of hundreds differ.
+    ``start`` is the solution of a problem that differs in few rows, to begin from. Without ``renew`` its
+    derivatives stand for those everywhere, which is enough where a few rows of hundreds differ.
     """
-    here = _begin(problem, start)
-    fresh, damping = start is None, _FIRST_DAMPING
-    for _ in range(_MOST_STEPS):
-        z = _stepped(problem, here, damping)
-        length = float(np.abs(z - here.z).max(initial=0.0))
-        there = replace(here, z=z, residuals=problem.residuals(z))
-        gain = _objective(problem, here) - _objective(problem, there)
-        here = _broyden(here, there) if gain > 0 else here
-        if gain > _LITTLE:
-            fresh, damping = False, damping / 4
-        elif not fresh and renew:
-            here, fresh = replace(here, jacobian=problem.derivatives(here.z, here.residuals)), True
-        elif gain > 0 or length < _CLOSE or damping > _MOST_DAMPING:
+    require_scipy()
+    seen = _Seen(problem, None if start is None or renew else start.jacobian)
+    z = np.clip(np.zeros_like(problem.lower), problem.lower, problem.upper) if start is None else start.z
+    scatter = _scatter(problem, seen.residuals(z))
+    for _ in range(_MOST_TURNS if len(z) else 0):
+        z = _least_squares(problem, seen, z, scatter)
+        before, scatter = scatter, _scatter(problem, seen.residuals(z))
+        if abs(scatter - before) <= _SAME_SCATTER * before:
             break
-        else:
-            damping *= 8
-    return _finished(problem, here)
+    r, jacobian = seen.residuals(z), seen.jacobian(z)
+    return Solution(z, r, jacobian, scatter, _deviations(problem, r, jacobian, scatter))
 
 
-def _begin(problem: Problem, start: Solution | None) -> Solution:
-    if start is not None:
-        return start
-    z = np.clip(np.zeros_like(problem.lower), problem.lower, problem.upper)
-    r = problem.residuals(z)
-    return Solution(z, r, problem.derivatives(z, r), problem.scatter.share, np.ones_like(z))
+@dataclass(slots=True)
+class _Seen:
+    """Residuals and derivatives of a problem; what was worked out last is not worked out again.
+
+    Derivatives are those of the last place within a step of the finite differences: they are no better there.
+    """
+
+    problem: Problem
+    fixed: Array | None
+    place: Array | None = None
+    found: Array | None = None
+    slope: Array | None = None
+    slope_place: Array | None = None
+
+    def residuals(self, z: Array) -> Array:
+        """Return r at ``z``."""
+        if self.found is None or self.place is None or not np.array_equal(z, self.place):
+            self.place, self.found = z.copy(), self.problem.residuals(z)
+        return self.found
+
+    def jacobian(self, z: Array) -> Array:
+        """Return J at ``z``."""
+        if self.fixed is not None:
+            return self.fixed
+        here = self.slope_place
+        if self.slope is None or here is None or np.abs(z - here).max(initial=0.0) > STEP:
+            self.slope_place, self.slope = z.copy(), self.problem.derivatives(z, self.residuals(z))
+        return self.slope
 
 
-def _finished(problem: Problem, here: Solution) -> Solution:
-    """Return ``here`` with its scatter, and deviations from the curvature of F where J is fresh."""
-    normal = _normal(problem, here)
-    deviations = np.sqrt(np.diag(np.linalg.inv(normal))) if len(here.z) else here.z
-    scatter = float(np.sqrt(_variance(problem, here.residuals)))
-    return replace(here, scatter=scatter, deviations=np.minimum(deviations, 1.0))
+def _least_squares(problem: Problem, seen: _Seen, start: Array, scatter: float) -> Array:
+    """Return the z that makes sum rho(r)/s^2 + |z|^2/2 small: rows of r/s, then those of z."""
+    from scipy.optimize import least_squares
+
+    weights = problem.rows / scatter
+
+    def stacked(z: Array) -> Array:
+        rows: Array = np.concatenate([weights * seen.residuals(z), z])
+        return rows
+
+    def slopes(z: Array) -> Array:
+        rows: Array = np.vstack([weights[:, None] * seen.jacobian(z), np.eye(len(z))])
+        return rows
+
+    found: Any = least_squares(
+        stacked,
+        start,
+        slopes,
+        (problem.lower, problem.upper),
+        method="dogbox",
+        loss=lambda squares: _huber(squares, len(weights)),
+        f_scale=problem.scatter.huber / scatter,
+        ftol=_LITTLE,
+        xtol=_CLOSE,
+        max_nfev=_MOST_STEPS,
+    )
+    z: Array = found.x
+    return z
 
 
-def _loss(r: Array, width: float) -> Array:
-    size = np.abs(r)
-    loss: Array = np.where(size <= width, 0.5 * r**2, width * (size - 0.5 * width))
-    return loss
+def _huber(squares: Array, measured: int) -> Array:
+    """Return the loss of each square over d^2 with two derivatives; rows after the ``measured`` have none.
+
+    >>> _huber(np.array([0.25, 4.0, 4.0]), 2)[0].tolist()
+    [0.25, 3.0, 4.0]
+    """
+    far = squares > 1.0
+    far[measured:] = False
+    root = np.sqrt(np.where(far, squares, 1.0))
+    value = np.where(far, 2.0 * root - 1.0, squares)
+    return np.stack([value, 1.0 / root, np.where(far, -0.5 / root**3, 0.0)])
 
 
-def _variance(problem: Problem, r: Array) -> float:
-    """Return s^2 = (n0 s0^2 + 2 sum rho(r)) / (n0 + n)."""
-    known = problem.scatter
-    total = known.weight * known.share**2 + 2.0 * float(np.sum(problem.rows * _loss(r, known.huber)))
-    return total / (known.weight + float(problem.rows.sum()))
+def _deviations(problem: Problem, r: Array, jacobian: Array, scatter: float) -> Array:
+    """Return the standard deviation of each shift: the diagonal of (J' W J + 1)^-1, W less beyond d."""
+    robust = np.minimum(1.0, problem.scatter.huber / np.maximum(np.abs(r), 1e-300))
+    weighted = jacobian * (problem.rows * robust / scatter**2)[:, None]
+    variances = np.diag(np.linalg.inv(weighted.T @ jacobian + np.eye(jacobian.shape[1])))
+    deviations: Array = np.minimum(np.sqrt(variances), 1.0)
+    return deviations
 
 
-def _objective(problem: Problem, here: Solution) -> float:
-    count = problem.scatter.weight + float(problem.rows.sum())
-    return 0.5 * count * float(np.log(_variance(problem, here.residuals))) + 0.5 * float(here.z @ here.z)
-
-
-def _weights(problem: Problem, here: Solution) -> Array:
-    """Return what each row weighs: 1/s^2, less beyond the width of Huber's loss."""
-    size = np.maximum(np.abs(here.residuals), 1e-300)
-    robust = np.minimum(1.0, problem.scatter.huber / size)
-    weights: Array = problem.rows * robust / _variance(problem, here.residuals)
-    return weights
-
-
-def _normal(problem: Problem, here: Solution) -> Array:
-    """Return the curvature of F without second derivatives: J' W J + 1."""
-    weighted = here.jacobian * _weights(problem, here)[:, None]
-    normal: Array = weighted.T @ here.jacobian + np.eye(len(here.z))
-    return normal
-
-
-def _stepped(problem: Problem, here: Solution, damping: float) -> Array:
-    """Return z after a damped step; what leans on a bound and would leave it stays."""
-    gradient = here.jacobian.T @ (_weights(problem, here) * here.residuals) + here.z
-    normal = _normal(problem, here)
-    stuck = ((here.z <= problem.lower) & (gradient > 0)) | ((here.z >= problem.upper) & (gradient < 0))
-    free = ~stuck
-    step = np.zeros_like(here.z)
-    damped = normal + damping * np.diag(np.diag(normal))
-    step[free] = -np.linalg.solve(damped[np.ix_(free, free)], gradient[free])
-    return np.clip(here.z + step, problem.lower, problem.upper)
-
-
-def _broyden(here: Solution, there: Solution) -> Solution:
-    """Return ``there`` with J changed so that it explains the step that was taken."""
-    step = there.z - here.z
-    error = there.residuals - here.residuals - here.jacobian @ step
-    correction = np.outer(error, step) / max(float(step @ step), 1e-300)
-    return replace(there, jacobian=here.jacobian + correction)
+def _scatter(problem: Problem, r: Array) -> float:
+    """Return s, of which s^2 = (n0 s0^2 + 2 sum rho(r)) / (n0 + n)."""
+    known, size = problem.scatter, np.abs(r)
+    loss = np.where(size <= known.huber, 0.5 * r**2, known.huber * (size - 0.5 * known.huber))
+    total = known.weight * known.share**2 + 2.0 * float(np.sum(problem.rows * loss))
+    return float(np.sqrt(total / (known.weight + float(problem.rows.sum()))))

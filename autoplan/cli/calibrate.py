@@ -92,6 +92,8 @@ def calibrate(  # noqa: PLR0913, PLR0917 - each argument is an option
 ) -> None:
     """Fit a cost model to what was measured: your runs, or the kernels of your accelerator.
 
+    Needs SciPy (`pip install 'autoplan[calibrate]'`), and --measure PyTorch too.
+
     With --runs, the few coefficients that mechanisms leave open move as far as three or more measured steps
     say, and no further than their priors allow. Where fits to the other runs predict the runs worse than the
     shipped values do, those are kept.

@@ -18,8 +18,12 @@ __all__ = ["calibrate", "calibrated_files", "measured_file"]
 def calibrate(runs: str | Path) -> Calibration:
     """Return the cost model calibrated with the measured runs of the file ``runs``.
 
-    Raises SpecError with everything that is wrong with the file, as ``load_runs`` does.
+    Raises SpecError with everything that is wrong with the file, as ``load_runs`` does, and UnsupportedError
+    where SciPy is not installed.
     """
+    from autoplan.calibration.solver import require_scipy
+
+    require_scipy()
     spec, observations = load_runs(runs)
     from autoplan.calibration.outcome import calibrate as calibrated
 

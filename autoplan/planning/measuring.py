@@ -24,13 +24,15 @@ def measure(
 
     ``hardware`` is what this machine has: a device of the catalogue, or the node that holds it. Under
     torchrun the collectives between its ranks are timed, and only the first rank gets an answer. Raises
-    UnsupportedError without PyTorch or an accelerator.
+    UnsupportedError without SciPy, PyTorch or an accelerator.
     """
     found, node = find_hardware(hardware)
     from autoplan.calibration import torchbench
     from autoplan.calibration.kernelfile import measured_kernels
     from autoplan.calibration.measuring import measure_points
+    from autoplan.calibration.solver import require_scipy
 
+    require_scipy()  # before hours of measuring, which it fits curves to
     bench = torchbench.open_bench(device)
     grid: Grid = "tiny" if device == "cpu" else "quick" if quick else "full"
     record = measure_points(bench, points, grid, progress or _silent)

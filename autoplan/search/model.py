@@ -172,15 +172,8 @@ def _wants_whole_form(menu: Menu, rounds: int) -> bool:
     return not menu.schedule.apart and (menu.placed or rounds > 1)
 
 
-class _Constraints(cp_model.CpModel):
-    """A model without the deprecated names of its methods, which take longer to make than most solves."""
-
-    def _add_pre_pep8_methods(self) -> None:
-        pass
-
-
 def _model(menus: Sequence[Menu], layers: int, ceiling: int, limit_ticks: int, paths: Paths) -> _Model:
-    cp = _Constraints()
+    cp = cp_model.CpModel()
     # Variables.
     chosen = [_literals(cp, menu, i, ceiling) for i, menu in enumerate(menus)]
     memory = cp.new_int_var(0, limit_ticks, "peak_memory_ticks")

@@ -256,6 +256,21 @@ def test_without_pytorch_it_says_how_to_get_it(run, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_scipy_it_says_how_to_get_it(run, runs, tmp_path, monkeypatch):
+    """The extra is named before anything is read, measured or written."""
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    bench = fake(monkeypatch, FakeBench())
+    points = tmp_path / "p.jsonl"
+    fitted = run("calibrate", "--runs", runs)
+    measured = run("calibrate", "--measure", "--hardware", "dgx-h100", "--points", points)
+
+    for done in (fitted, measured):
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "pip install 'autoplan[calibrate]'" in done.stderr
+    assert bench.timed == []
+    assert not points.exists()
+
+
 class TorchWithoutDevices:
     """PyTorch on a machine that has none."""
 

@@ -8,6 +8,7 @@ import re
 import statistics
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from types import ModuleType
 
@@ -124,12 +125,17 @@ def test_types_are_shipped():
 
 
 def test_version_is_the_same_everywhere():
-    """The changelog has a section for the version of the package, and the citation names it."""
+    """The newest release of the changelog is the version of the package, has a day, and is cited."""
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
-    assert f"## [{autoplan.__version__}]" in changelog
-    assert f'\nversion: "{autoplan.__version__}"\n' in citation
+    parts = re.findall(r"^## \[(.+?)\](?: - (.+))?$", changelog, re.MULTILINE)
+    version, day = parts[1]
+
+    assert parts[0] == ("Unreleased", "")
+    assert version == autoplan.__version__
+    assert date.fromisoformat(day)
+    assert f'\nversion: "{version}"\ndate-released: "{day}"\n' in citation
 
 
 @pytest.mark.parametrize("model", schema_models(), ids=lambda model: model.__name__)

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from autoplan import load_job
-from autoplan.calibration import COEFFICIENTS, Observation, fit, leave_out
+from autoplan.calibration import COEFFICIENTS, Observation, Refits, fit, leave_out
 from autoplan.calibration.coefficients import number_of, with_values
 from autoplan.calibration.curves import attention_curve, gemm_curve, stream_curve
 from autoplan.calibration.kernelfile import measured_kernels
 from autoplan.calibration.outcome import calibrate
 from autoplan.calibration.points import collective_points, device_points, point_of
 from autoplan.calibration.record import Environment, Record
+from autoplan.calibration.solver import Scatter, _scatter
 from autoplan.catalog import CLASSES, entry_names, find_hardware, kernels_for, load_entry
 from autoplan.costs.machine import Rate
 from autoplan.costs.operations import attention_seconds, product_seconds
@@ -131,6 +132,22 @@ def test_wild_runs_among_honest_ones_are_outvoted():
     left = [x for i, x in enumerate(honest) if i % 7]
 
     assert mean_error(fit(mixed).predict(left), left) < 0.06
+
+
+def test_the_scatter_and_the_shifts_agree():
+    """Neither can be improved by itself: a little to either side of each shift is worse."""
+    found = Refits(observed(PLANTED, count=6))
+    best, problem = found._whole, found._model.problem(Scatter())
+
+    def objective(z):
+        return np.log(_scatter(problem, problem.residuals(z))) * (4 + 6) + z @ z / 2
+
+    least = objective(best.z)
+    for k in range(len(best.z)):
+        for step in (-0.3, 0.3):
+            moved = best.z.copy()
+            moved[k] = np.clip(moved[k] + step, problem.lower[k], problem.upper[k])
+            assert objective(moved) >= least - 1e-3
 
 
 def test_the_order_of_runs_does_not_matter():
