@@ -32,7 +32,7 @@ floors: $(READY) ## who may import whom
 	@$(BIN)/lint-imports --no-logo
 
 docs: $(READY) ## write docs/cli.md anew from the command line itself
-	@$(BIN)/python -m autoplan.cli.reference docs/cli.md
+	@$(BIN)/python -m docs.generate_cli docs/cli.md
 
 bench: $(READY) ## speed, error of memory and of step time; fails where a recorded error is worse
 	-@$(BIN)/python -m benchmarks.speed --plot docs/speed.svg

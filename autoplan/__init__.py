@@ -24,7 +24,7 @@ from autoplan.lazy import lazy as _lazy
 if TYPE_CHECKING:
     from autoplan.catalog import load_grid, load_job
     from autoplan.planning import evaluate, explain, plan, sweep, verify
-    from autoplan.plans import Explanation, Front, Plan, Remedy, Sweep, Verdict
+    from autoplan.results import Explanation, Front, Plan, Remedy, Sweep, Verdict
     from autoplan.schema.job import Job
     from autoplan.schema.layout import Layout
 
@@ -56,20 +56,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Explanation": "autoplan.plans",
-    "Remedy": "autoplan.plans",
+    "Explanation": "autoplan.results",
+    "Remedy": "autoplan.results",
     "explain": "autoplan.planning",
-    "Front": "autoplan.plans",
+    "Front": "autoplan.results",
     "Job": "autoplan.schema.job",
     "Layout": "autoplan.schema.layout",
-    "Plan": "autoplan.plans",
-    "Sweep": "autoplan.plans",
+    "Plan": "autoplan.results",
+    "Sweep": "autoplan.results",
     "evaluate": "autoplan.planning",
     "load_grid": "autoplan.catalog",
     "load_job": "autoplan.catalog",
     "plan": "autoplan.planning",
     "sweep": "autoplan.planning",
-    "Verdict": "autoplan.plans",
+    "Verdict": "autoplan.results",
     "verify": "autoplan.planning",
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoplan.schema.stack import StackSpec
+from autoplan.schema.costmodel.stack import StackSpec
 
 __all__ = ["PURE_BF16", "PURE_FP32", "with_block", "with_memory", "with_overlap", "with_rules"]
 

@@ -8,7 +8,7 @@ from math import ceil, floor, log10
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from autoplan.report.svg import Place
+from autoplan.report.render.svg import Place
 
 __all__ = ["COLOURS", "MARKS", "LogAxis", "add_mark", "add_shapes"]
 

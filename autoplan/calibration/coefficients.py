@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from autoplan.schema.base import Frozen, NumberKind, Sourced
-from autoplan.schema.costmodel import KernelSpec
+from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Job
-from autoplan.schema.stack import StackSpec
 
 __all__ = [
     "COEFFICIENTS",

@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 
 from autoplan.calibration.coefficients import Coefficient
+from autoplan.calibration.least_squares import LeastSquares, Scatter, differences, minimise
 from autoplan.calibration.points import Point
-from autoplan.calibration.solver import Problem, Scatter, differences, minimise
-from autoplan.costs.arrays import Array
-from autoplan.costs.machine import Rate
-from autoplan.costs.operations import attention_seconds, product_seconds
+from autoplan.costs.core.candidates import Array
+from autoplan.costs.device.kernels import attention_seconds, product_seconds
+from autoplan.costs.device.machine import Rate
 
 __all__ = ["Curve", "Timings", "attention_curve", "gemm_curve", "stream_curve"]
 
@@ -147,6 +147,6 @@ def _fitted(
     def derivatives(z: Array, r: Array) -> Array:
         return differences(residuals, z, r, upper)
 
-    found = minimise(Problem(residuals, derivatives, lower, upper, np.ones_like(seconds), _SCATTER))
+    found = minimise(LeastSquares(residuals, derivatives, lower, upper, np.ones_like(seconds), _SCATTER))
     error = float(np.median(np.abs(np.expm1(found.residuals))))
     return Curve(values(found.z), len(seconds), error)

@@ -22,8 +22,8 @@ from autoplan.calibration.coefficients import (
     owner_of,
     with_values,
 )
-from autoplan.calibration.solver import STEP, Problem, Scatter, Solution, minimise
-from autoplan.costs.arrays import Array
+from autoplan.calibration.least_squares import STEP, LeastSquares, Minimum, Scatter, minimise
+from autoplan.costs.core.candidates import Array
 from autoplan.costs.predict import Steps
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -110,7 +110,7 @@ class Refits:
         scatter: Scatter | None = None,
         owner: Owner = owner_of,
     ) -> None:
-        self._model = _Model(observations, coefficients, owner)
+        self._model = _ShiftedJobs(observations, coefficients, owner)
         self._scatter = scatter or Scatter()
         self._whole = minimise(self._model.problem(self._scatter))
 
@@ -186,7 +186,7 @@ def _moved(job: Job, shifts: dict[Coefficient, float]) -> Job:
     return with_values(job, values)
 
 
-class _Model:
+class _ShiftedJobs:
     """The observations as a function of shifts z, in standard deviations of the priors."""
 
     def __init__(
@@ -212,9 +212,9 @@ class _Model:
         owners = ((coefficient, self.owner(job, coefficient)) for coefficient in felt)
         return [(coefficient, name) for coefficient, name in owners if name is not None]
 
-    def problem(self, scatter: Scatter, rows: Array | None = None) -> Problem:
+    def problem(self, scatter: Scatter, rows: Array | None = None) -> LeastSquares:
         """Return the problem for the solver, with the ``rows`` that count."""
-        return Problem(
+        return LeastSquares(
             residuals=self.residuals,
             derivatives=self.derivatives,
             lower=self.bounds[:, 0],
@@ -259,7 +259,7 @@ class _Model:
         owned = {key: self.columns[key] for key in self._owned(job, self.coefficients)}
         return _moved(job, {key[0]: float(z[k]) * self.priors[k] for key, k in owned.items()})
 
-    def fit_of(self, found: Solution) -> Fit:
+    def fit_of(self, found: Minimum) -> Fit:
         """Return the fit that a solution of the problem is."""
         estimates = tuple(
             Estimate(

@@ -10,8 +10,8 @@ from autoplan.calibration.coefficients import with_number
 from autoplan.calibration.curves import Curve, Timings, attention_curve, gemm_curve, stream_curve
 from autoplan.calibration.record import Environment, Record
 from autoplan.errors import UnsupportedError
-from autoplan.plans.calibration import Measured, MeasuredCurve
-from autoplan.schema.costmodel import Collectives, CollectiveTable, KernelSpec
+from autoplan.results.calibration import Measured, MeasuredCurve
+from autoplan.schema.costmodel.kernel_spec import Collectives, CollectiveTable, KernelSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 
 __all__ = ["measured_kernels"]

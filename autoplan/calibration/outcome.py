@@ -11,12 +11,13 @@ import numpy as np
 
 from autoplan.calibration.coefficients import COEFFICIENTS, Coefficient, number_of, with_number, with_values
 from autoplan.calibration.fitting import Estimate, Fit, Observation, fit, leave_out
-from autoplan.costs.doubt import half_width
-from autoplan.costs.predict import Prediction, predict
-from autoplan.plans.calibration import INTERVAL_PRIOR_RUNS, Calibration, Change, RunErrors
-from autoplan.schema.costmodel import KernelSpec
+from autoplan.costs.core.prediction import Prediction
+from autoplan.costs.predict import predict
+from autoplan.costs.uncertainty import half_width
+from autoplan.results.calibration import INTERVAL_PRIOR_RUNS, Calibration, CoefficientChange, RunErrors
+from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Job
-from autoplan.schema.stack import StackSpec
 
 __all__ = ["SUFFIX", "calibrate"]
 
@@ -78,10 +79,10 @@ def _mean_distance(observations: Sequence[Observation], predicted: Sequence[floa
     return float(np.mean([abs(math.log(seconds / x.seconds)) for x, seconds in pairs]))
 
 
-def _change(job: Job, estimate: Estimate, *, kept: bool) -> Change:
+def _change(job: Job, estimate: Estimate, *, kept: bool) -> CoefficientChange:
     coefficient = estimate.coefficient
     number = number_of(job, coefficient)
-    change = Change(
+    change = CoefficientChange(
         file=estimate.owner,
         coefficient=coefficient.name,
         meaning=coefficient.meaning,
@@ -96,13 +97,17 @@ def _change(job: Job, estimate: Estimate, *, kept: bool) -> Change:
     return replace(change, after=float(f"{moved:.{_DIGITS}g}"))
 
 
-def _after(observations: Sequence[Observation], found: Fit, changes: Sequence[Change]) -> list[float]:
+def _after(
+    observations: Sequence[Observation], found: Fit, changes: Sequence[CoefficientChange]
+) -> list[float]:
     """Return the seconds that the values predict which are written, rounded as they are."""
     values = {e.coefficient: change.after for e, change in zip(found.estimates, changes, strict=True)}
     return [predict(with_values(x.job, values), x.layout).step_seconds for x in observations]
 
 
-def _calibrated_stack(stack: StackSpec, changes: Sequence[Change], source: str, interval: float) -> StackSpec:
+def _calibrated_stack(
+    stack: StackSpec, changes: Sequence[CoefficientChange], source: str, interval: float
+) -> StackSpec:
     mine = _by_coefficient(changes, "stack")
     key = _free_key(stack.sources)
     changed = stack
@@ -120,7 +125,7 @@ def _calibrated_stack(stack: StackSpec, changes: Sequence[Change], source: str, 
     return changed.model_copy(update=update)
 
 
-def _calibrated_kernels(kernels: KernelSpec, changes: Sequence[Change], source: str) -> KernelSpec:
+def _calibrated_kernels(kernels: KernelSpec, changes: Sequence[CoefficientChange], source: str) -> KernelSpec:
     mine = _by_coefficient(changes, "kernels")
     key = _free_key(kernels.sources)
     changed = kernels
@@ -130,13 +135,13 @@ def _calibrated_kernels(kernels: KernelSpec, changes: Sequence[Change], source: 
     return changed.model_copy(update=update)
 
 
-def _by_coefficient(changes: Sequence[Change], part: str) -> dict[Coefficient, Change]:
+def _by_coefficient(changes: Sequence[CoefficientChange], part: str) -> dict[Coefficient, CoefficientChange]:
     """Return the changes of one file that moved something."""
     moved = {change.coefficient: change for change in changes if change.moved}
     return {c: moved[c.name] for c in COEFFICIENTS if c.part == part and c.name in moved}
 
 
-def _fields(change: Change, key: str) -> dict[str, object]:
+def _fields(change: CoefficientChange, key: str) -> dict[str, object]:
     was = _was(change.before, change.kind, change.file)
     return {"value": change.after, "kind": "fitted", "source": key, "note": was}
 
@@ -156,7 +161,7 @@ def _free_key(sources: Mapping[str, str]) -> str:
 
 
 def _sources(
-    sources: Mapping[str, str], moved: Mapping[Coefficient, Change], key: str, source: str
+    sources: Mapping[str, str], moved: Mapping[Coefficient, CoefficientChange], key: str, source: str
 ) -> dict[str, str]:
     return {**sources, key: source} if moved else dict(sources)
 

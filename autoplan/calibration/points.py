@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final, Literal, TypeAlias, cast, get_args
 
-__all__ = ["Grid", "Operation", "Point", "collective_points", "device_points", "point_of"]
+__all__ = ["Operation", "Point", "PointGrid", "collective_points", "device_points", "point_of"]
 
 Operation: TypeAlias = Literal["gemm", "attention", "stream", "collective"]
-Grid: TypeAlias = Literal["full", "quick", "tiny"]
+PointGrid: TypeAlias = Literal["full", "quick", "tiny"]
 
 _MEBI: Final = 2**20
 
@@ -69,7 +69,7 @@ class _Extents:
     messages: Sequence[int]
 
 
-_GRIDS: Final[dict[Grid, _Extents]] = {
+_GRIDS: Final[dict[PointGrid, _Extents]] = {
     "full": _Extents(
         rows=(256, 512, 1024, 2048, 4096, 8192, 16384),
         widths=(512, 1024, 2048, 4096, 8192, 14336),
@@ -101,13 +101,13 @@ _GRIDS: Final[dict[Grid, _Extents]] = {
 }
 
 
-def device_points(grid: Grid) -> tuple[Point, ...]:
+def device_points(grid: PointGrid) -> tuple[Point, ...]:
     """Return the points of one device: products, attention and streams, each once."""
     extents = _GRIDS[grid]
     return tuple(dict.fromkeys((*_products(extents), *_attention(extents), *_streams(extents))))
 
 
-def collective_points(grid: Grid, ranks: int) -> tuple[Point, ...]:
+def collective_points(grid: PointGrid, ranks: int) -> tuple[Point, ...]:
     """Return the collectives among 2, 4, ... and all of ``ranks`` devices.
 
     >>> sorted({point.sizes[0] for point in collective_points("quick", 6)})

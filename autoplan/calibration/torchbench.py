@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from autoplan.calibration.measuring import CannotRunError
+from autoplan.calibration.point_measurement import CannotRunError
 from autoplan.calibration.points import Point
 from autoplan.calibration.record import Environment
 from autoplan.errors import UnsupportedError

@@ -1,11 +1,11 @@
 """The catalogues: finding entries, and turning a job's names into what they stand for."""
 
-from autoplan.catalog.checks import Found, catalog_problems, check_entry, find_entries
 from autoplan.catalog.entries import CLASSES, FILES, find_hardware, kernels_for, load_entry, stack
-from autoplan.catalog.grids import cell_job, load_grid
-from autoplan.catalog.jobs import load_job, resolve_job
+from autoplan.catalog.entry_checks import Found, catalog_problems, check_entry, find_entries
+from autoplan.catalog.grid_files import cell_job, load_grid
+from autoplan.catalog.job_files import load_job, resolve_job
 from autoplan.catalog.roots import FOLDERS, EntryKind, entry_names, entry_text, is_path, read_file
-from autoplan.catalog.stacks import ExtendedStack, read_stack
+from autoplan.catalog.stack_inheritance import ExtendedStack, read_stack
 
 __all__ = [
     "CLASSES",

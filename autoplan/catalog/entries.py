@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from autoplan.catalog.roots import EntryKind, entry_names, entry_text, file_named, is_path, read_file
-from autoplan.catalog.stacks import read_stack
+from autoplan.catalog.stack_inheritance import read_stack
 from autoplan.errors import CatalogError, Problem, SpecError, UnsupportedError
 from autoplan.schema.base import Frozen
-from autoplan.schema.costmodel import KernelSpec
-from autoplan.schema.grid import GridSpec
+from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.schema.costmodel.stack import StackFile, StackSpec
+from autoplan.schema.grids.grid_spec import GridSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, HardwareSpec, NodeSpec
 from autoplan.schema.job import JobSpec
-from autoplan.schema.loader import load_model, parse_yaml, validate
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.stack import StackFile, StackSpec
+from autoplan.schema.yaml.loader import load_model, validate
+from autoplan.schema.yaml.parser import parse_yaml
 
 __all__ = [
     "CLASSES",
@@ -131,7 +132,7 @@ def model(reference: str, base: Path) -> ModelSpec:
     """
     if not is_path(reference):
         return _loaded("model", reference, ModelSpec)
-    from autoplan.schema.huggingface import detect_huggingface, model_from_huggingface
+    from autoplan.schema.huggingface.model_config import detect_huggingface, model_from_huggingface
 
     path = file_named(reference, base)
     text = read_file(path)
@@ -144,7 +145,7 @@ def model(reference: str, base: Path) -> ModelSpec:
 
 
 def _from_json(text: str, path: Path) -> ModelSpec:
-    from autoplan.schema.huggingface import detect_huggingface, model_from_huggingface
+    from autoplan.schema.huggingface.model_config import detect_huggingface, model_from_huggingface
 
     try:
         config = json.loads(text)

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 import autoplan
 from autoplan.cli import calibrate, catalog, evaluate, explain, plan, schema, sweep, verify
-from autoplan.cli.output import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, NOTHING_FEASIBLE
+from autoplan.cli.shared.output import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, NOTHING_FEASIBLE
 from autoplan.errors import AutoplanError, InfeasibleError
 
 __all__ = ["app", "error_lines", "main"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autoplan.cli.output import Format, FormatOption, present, write
-from autoplan.cli.progress import Bar
+from autoplan.cli.shared.output import Format, FormatOption, present, write
+from autoplan.cli.shared.progress import Bar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,7 +119,7 @@ def _runs(runs: Path, form: Format, output: Path | None) -> None:
     answer = planning.calibrate(runs)
     files = _written(planning.calibrated_files(answer), output)
 
-    from autoplan.report.calibration import calibration_document, calibration_table
+    from autoplan.report.calibration_report import calibration_document, calibration_table
 
     present(
         form,
@@ -140,7 +140,7 @@ def _measure(
         return
     files = _written(planning.measured_file(answer), output)
 
-    from autoplan.report.calibration import measured_document, measured_table
+    from autoplan.report.calibration_report import measured_document, measured_table
 
     present(
         form,

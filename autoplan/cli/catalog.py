@@ -6,27 +6,19 @@ from typing import Annotated
 
 import typer
 
-from autoplan.cli.output import (
-    BAD_INPUT,
-    Format,
-    FormatOption,
-    Kind,
-    OutputOption,
-    present,
-    write,
-)
+from autoplan.cli.shared.output import BAD_INPUT, Format, FormatOption, KindName, OutputOption, present, write
 
 __all__ = ["app"]
 
-_KINDS = ", ".join(kind.value for kind in Kind)
+_KINDS = ", ".join(kind.value for kind in KindName)
 
 KindArgument = Annotated[
-    Kind | None,
+    KindName | None,
     typer.Argument(metavar="[KIND]", help=f"One of {_KINDS}; all if left out.", show_default=False),
 ]
 
 KindOption = Annotated[
-    Kind | None,
+    KindName | None,
     typer.Option("--kind", metavar="KIND", help=f"Look only among these: {_KINDS}.", show_default=False),
 ]
 
@@ -43,7 +35,7 @@ def list_entries(
 ) -> None:
     """List the entries of one kind or of all, with their key facts."""
     from autoplan.catalog import FOLDERS
-    from autoplan.report.catalogue import catalog_document, catalog_table
+    from autoplan.report.catalog_report import catalog_document, catalog_table
 
     kinds = [each for each in FOLDERS if kind is None or each == kind.value]
     present(
@@ -68,7 +60,7 @@ def show(
     printed.
     """
     from autoplan.catalog import find_entries
-    from autoplan.report.catalogue import entries_document, entries_text
+    from autoplan.report.catalog_report import entries_document, entries_text
 
     found = find_entries(name, None if kind is None else kind.value)
     present(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from autoplan.cli.output import Format, FormatOption, JobArgument, OutputOption, present
+from autoplan.cli.shared.output import Format, FormatOption, JobArgument, OutputOption, present
 
 __all__ = ["evaluate"]
 
@@ -37,8 +37,8 @@ def evaluate(
     loaded = planning.chosen(load_job(job), layout)
     answer = planning.evaluate(loaded, layout)
 
-    from autoplan.report.document import plan_document
-    from autoplan.report.evaluation import plan_table
+    from autoplan.report.document_fields import plan_document
+    from autoplan.report.plan_report import plan_table
 
     present(
         form,

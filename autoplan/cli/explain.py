@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from autoplan.cli.lean import without_pandas
-from autoplan.cli.output import NOTHING_FEASIBLE, Format, JobArgument, present, write
-from autoplan.cli.progress import Bar, Progress
+from autoplan.cli.shared.lean import without_pandas
+from autoplan.cli.shared.output import NOTHING_FEASIBLE, Format, JobArgument, present, write
+from autoplan.cli.shared.progress import Bar, Progress
 from autoplan.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from autoplan.plans import Explanation, Refusal
+    from autoplan.results import Explanation, Refusal
     from autoplan.schema.job import Job
 
 __all__ = ["explain"]
@@ -99,7 +99,7 @@ def _chosen(job: Job, form: str, output: Path | None) -> bool:
     with Bar("what if:") as bar, without_pandas():
         answer = planning.explain_choice(job, progress=bar)
 
-    from autoplan.report.standing import choice_document, choice_table
+    from autoplan.report.standing_report import choice_document, choice_table
 
     present(
         Format(form),
@@ -113,7 +113,7 @@ def _chosen(job: Job, form: str, output: Path | None) -> bool:
 def _held(job: Job, layout: str, form: str, output: Path | None) -> bool:
     """Write why a layout is not on the front, and return whether it can run and fits."""
     from autoplan import planning
-    from autoplan.plans import Refusal
+    from autoplan.results import Refusal
 
     job = planning.chosen(job, layout)
     progress = Progress()
@@ -131,7 +131,7 @@ def _held(job: Job, layout: str, form: str, output: Path | None) -> bool:
 
 def _refused(job: Job, answer: Refusal, form: str, output: Path | None) -> None:
     _no_picture(form, "of a layout that cannot run", "a layout that keeps every rule")
-    from autoplan.report.standing import refusal_document, refusal_table
+    from autoplan.report.standing_report import refusal_document, refusal_table
 
     present(
         Format(form),
@@ -167,7 +167,7 @@ def _form(form: Format | None, output: Path | None) -> str:
 def _present(job: Job, answer: Explanation, form: str, output: Path | None) -> None:
     """Write the answer in ``form``."""
     if form == "svg":
-        from autoplan.report.memory_svg import memory_svg
+        from autoplan.report.charts.memory_svg import memory_svg
 
         write(memory_svg(job, answer.plan), output)
     elif form == "html":
@@ -175,8 +175,8 @@ def _present(job: Job, answer: Explanation, form: str, output: Path | None) -> N
 
         write(explanation_page(job, answer), output)
     else:
-        from autoplan.report.document import explanation_document
-        from autoplan.report.explanation import explanation_table
+        from autoplan.report.document_fields import explanation_document
+        from autoplan.report.explanation_report import explanation_table
 
         present(
             Format(form),

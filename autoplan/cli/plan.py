@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autoplan.cli.interrupts import stopped_by_interrupt
-from autoplan.cli.lean import without_pandas
-from autoplan.cli.output import (
+from autoplan.cli.shared.interrupts import stopped_by_interrupt
+from autoplan.cli.shared.lean import without_pandas
+from autoplan.cli.shared.output import (
     INTERRUPTED,
     NOTHING_FEASIBLE,
     Format,
@@ -18,11 +18,11 @@ from autoplan.cli.output import (
     OutputOption,
     present,
 )
-from autoplan.cli.progress import Bar, Progress
+from autoplan.cli.shared.progress import Bar, Progress
 
 if TYPE_CHECKING:
-    from autoplan.plans import Front
-    from autoplan.report.terminal import Terminal
+    from autoplan.report.render.terminal import Terminal
+    from autoplan.results import Front
 
 __all__ = ["plan"]
 
@@ -52,7 +52,7 @@ def plan(
     so far, as a time limit does, and exit code 130; pressed again, it leaves at once.
     """
     from autoplan import planning
-    from autoplan.plans.patience import Patience
+    from autoplan.deadline import Patience
 
     progress, patience = Progress(), Patience(time_limit)
     try:
@@ -75,12 +75,12 @@ def _present(front: Front, form: Format, output: Path | None, *, all_plans: bool
     """Write the answer, loading what draws tables only where there is one to draw."""
 
     def document() -> dict[str, Any]:
-        from autoplan.report.document import front_document
+        from autoplan.report.document_fields import front_document
 
         return front_document(front)
 
     def table(terminal: Terminal) -> str:
-        from autoplan.report.table import front_table
+        from autoplan.report.front_report import front_table
 
         return front_table(front, terminal, all_plans=all_plans)
 

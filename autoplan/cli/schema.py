@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autoplan.cli.output import DataFormat, DataFormatOption, Kind, OutputOption, write
+from autoplan.cli.shared.output import DataFormat, DataFormatOption, KindName, OutputOption, write
 
 __all__ = ["schema"]
 
@@ -15,14 +15,14 @@ __all__ = ["schema"]
 class File(StrEnum):
     """What is read: entries of the catalogues, and runs, which are the user's alone."""
 
-    device = Kind.device
-    node = Kind.node
-    cluster = Kind.cluster
-    model = Kind.model
-    job = Kind.job
-    grid = Kind.grid
-    kernels = Kind.kernels
-    stack = Kind.stack
+    device = KindName.device
+    node = KindName.node
+    cluster = KindName.cluster
+    model = KindName.model
+    job = KindName.job
+    grid = KindName.grid
+    kernels = KindName.kernels
+    stack = KindName.stack
     runs = "runs"
 
 
@@ -38,9 +38,9 @@ def schema(
 ) -> None:
     """Print the JSON Schema (draft 2020-12) of a kind of file."""
     from autoplan.catalog import FILES
-    from autoplan.report.text import dump
-    from autoplan.schema.loader import json_schema
-    from autoplan.schema.runs import RunsSpec
+    from autoplan.report.render.serialization import dump
+    from autoplan.schema.run_files import RunsSpec
+    from autoplan.schema.yaml.loader import json_schema
 
-    read = RunsSpec if kind is File.runs else FILES[Kind(kind).value]
+    read = RunsSpec if kind is File.runs else FILES[KindName(kind).value]
     write(dump(json_schema(read), form.value), output)

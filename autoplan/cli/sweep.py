@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoplan.cli.output import INTERRUPTED, NOTHING_FEASIBLE, Format, FormatOption, present
-from autoplan.cli.progress import Bar
+from autoplan.cli.shared.output import INTERRUPTED, NOTHING_FEASIBLE, Format, FormatOption, present
+from autoplan.cli.shared.progress import Bar
 
 if TYPE_CHECKING:
-    from autoplan.plans import Sweep
+    from autoplan.results import Sweep
 
 __all__ = ["sweep"]
 
@@ -75,7 +75,7 @@ def sweep(
         raise typer.BadParameter("the cluster's workers plan: leave --workers out", param_hint="--dask")
     answer = _planned(grid, output, workers, dask)
 
-    from autoplan.report.sweep import sweep_document, sweep_table
+    from autoplan.report.sweep_report import sweep_document, sweep_table
 
     present(
         form,

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from autoplan.cli.output import NOTHING_FEASIBLE, Format, FormatOption, OutputOption, present
-from autoplan.cli.progress import Bar
+from autoplan.cli.shared.output import NOTHING_FEASIBLE, Format, FormatOption, OutputOption, present
+from autoplan.cli.shared.progress import Bar
 
 __all__ = ["verify"]
 
@@ -48,7 +48,7 @@ def verify(
     with Bar("listing layouts") as bar:
         verdict = planning.verify(plan, job=job, exhaustive=exhaustive, progress=bar)
 
-    from autoplan.report.verdict import verdict_document, verdict_table
+    from autoplan.report.verdict_report import verdict_document, verdict_table
 
     present(
         form,

@@ -16,22 +16,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoplan.costs.arrays import Array, Candidates
-from autoplan.costs.block import block_times, mean_keys
-from autoplan.costs.collectives import Group
-from autoplan.costs.doubt import half_width, modelled_compute, within_tables
-from autoplan.costs.footprint import Footprint, footprint_of, memory_limit_bytes
-from autoplan.costs.holding import price_kinds, price_kinds_with_parts, stages_holding
-from autoplan.costs.kinds import Held, Kinds, held_by, kinds_of
-from autoplan.costs.latent import head_widths
-from autoplan.costs.machine import Machine, ideal, machine_of, serial
-from autoplan.costs.memory import Counts, MemoryPrediction, StageMemory, memory_predictions
-from autoplan.costs.mesh import tensor_group
-from autoplan.costs.parameters import active_parameters
-from autoplan.costs.parts import Parts
-from autoplan.costs.pipeline import idle_seconds, pipeline_seconds
-from autoplan.costs.scope import microbatches, scope_of
-from autoplan.costs.stage import (
+from autoplan.costs.core.candidates import Array, Candidates
+from autoplan.costs.core.layer_types import Held, Kinds, held_by, kinds_of
+from autoplan.costs.core.parameters import active_parameters
+from autoplan.costs.core.prediction import MemoryPrediction, Prediction, TimePrediction
+from autoplan.costs.core.scope import microbatches, scope_of
+from autoplan.costs.core.time_parts import Parts
+from autoplan.costs.device.machine import Machine, ideal, machine_of, serial
+from autoplan.costs.layer.layer_time import block_times, mean_keys
+from autoplan.costs.layer.mla import head_widths
+from autoplan.costs.memory.footprint import Footprint, footprint_of
+from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
+from autoplan.costs.network.collectives import Group
+from autoplan.costs.network.mesh import tensor_group
+from autoplan.costs.pipeline.schedules import idle_seconds, pipeline_seconds
+from autoplan.costs.stage.mixed_stages import price_kinds, price_kinds_with_parts, stages_holding
+from autoplan.costs.stage.stage_times import (
     StageParts,
     Stages,
     TailParts,
@@ -40,70 +40,11 @@ from autoplan.costs.stage import (
     stage_tail,
     stage_weight,
 )
+from autoplan.costs.uncertainty import half_width, modelled_compute, within_tables
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = [
-    "MemoryPrediction",
-    "Prediction",
-    "StageMemory",
-    "Steps",
-    "TimePrediction",
-    "memory_limit_bytes",
-    "model_flops_per_step",
-    "predict",
-    "predict_all",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class TimePrediction:
-    """Where a step's seconds go, along the slowest stage; the parts add up to the step.
-
-    ``overhead`` is what copies of activations to and from host memory add.
-    """
-
-    compute: float
-    recompute: float
-    tp_exposed: float
-    cp_exposed: float
-    ep_exposed: float
-    pp_exposed: float
-    bubble: float
-    dp_exposed: float
-    optimizer: float
-    overhead: float
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """What a layout costs.
-
-    Seconds and bytes are central values; ``*_low`` and ``*_high`` bound the 90 % interval,
-    ``*_lower_bound`` is the speed of light and ``*_upper_bound`` the same work with nothing overlapped.
-    ``modelled_share`` is the share of the step's seconds that no measured table prices.
-    """
-
-    step_seconds: float
-    step_seconds_low: float
-    step_seconds_high: float
-    step_seconds_lower_bound: float
-    step_seconds_upper_bound: float
-    modelled_share: float
-    tokens_per_second: float
-    tokens_per_second_per_device: float
-    model_flops_utilization: float
-    bubble_share: float
-    microbatches: int
-    peak_memory_bytes_per_device: float
-    peak_memory_bytes_low: float
-    peak_memory_bytes_high: float
-    peak_allocated_bytes: float
-    peak_reserved_bytes: float
-    memory_limit_bytes: float
-    fits: bool
-    memory: MemoryPrediction
-    time: TimePrediction
+__all__ = ["Steps", "model_flops_per_step", "predict", "predict_all"]
 
 
 def predict(job: Job, layout: Layout) -> Prediction:
@@ -278,7 +219,7 @@ class Steps:
     """
 
     candidates: Candidates
-    counts: Counts
+    counts: StageCounts
     memory: Sequence[Footprint]
 
     @staticmethod
@@ -309,9 +250,9 @@ class Steps:
         return _step(stages, self.counts, job, self.candidates)
 
 
-def _counts_of(layouts: Sequence[Layout]) -> Counts:
+def _counts_of(layouts: Sequence[Layout]) -> StageCounts:
     columns = zip(*((x.layers, x.selective, x.full) for x in layouts), strict=True)
-    return Counts(*(np.asarray(rows, dtype=np.float64) for rows in columns))
+    return StageCounts(*(np.asarray(rows, dtype=np.float64) for rows in columns))
 
 
 def model_flops_per_step(job: Job) -> float:
@@ -348,27 +289,27 @@ def _kinds(job: Job) -> Kinds:
     return kinds_of(job.model, job.workload.sequence_length)
 
 
-def _held(kinds: Kinds, candidates: Candidates, counts: Counts) -> Held:
+def _held(kinds: Kinds, candidates: Candidates, counts: StageCounts) -> Held:
     if not kinds.several:
         none = np.zeros(counts.layers.shape, dtype=np.int64)
         return Held(counts.layers[None], counts.selective[None], counts.full[None], none, none, none)
     return held_by(kinds, counts.layers, counts.selective, counts.full, candidates.vpp.tolist())
 
 
-def _step(stages: Stages, counts: Counts, job: Job, candidates: Candidates) -> Array:
+def _step(stages: Stages, counts: StageCounts, job: Job, candidates: Candidates) -> Array:
     """Return T = pipeline + the longest tail of each layout, shape [C] [s]."""
     tail = stage_tail(stages, counts.layers, counts.selective, counts.full).total
     seconds: Array = _pipeline(pipeline_seconds, stages, counts, job, candidates) + tail.max(axis=-1)
     return seconds
 
 
-def _bubble(stages: Stages, counts: Counts, job: Job, candidates: Candidates) -> Array:
+def _bubble(stages: Stages, counts: StageCounts, job: Job, candidates: Candidates) -> Array:
     """Return what the slowest stage of each layout idles until the last backward, shape [C] [s]."""
     return _pipeline(idle_seconds, stages, counts, job, candidates)
 
 
 def _pipeline(
-    seconds: Callable[..., Array], stages: Stages, counts: Counts, job: Job, candidates: Candidates
+    seconds: Callable[..., Array], stages: Stages, counts: StageCounts, job: Job, candidates: Candidates
 ) -> Array:
     """Return ``seconds``, a function of a pipeline's stages, of each layout."""
     forward = stage_forward(stages, counts.layers)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
-    from autoplan.planning.answers import MOST_LAYERS, chosen, evaluate, plan
     from autoplan.planning.calibrating import calibrate, calibrated_files, measured_file
-    from autoplan.planning.choosing import explain_choice
-    from autoplan.planning.crews import dask_executor
-    from autoplan.planning.explaining import explain
+    from autoplan.planning.explaining.contrasts import explain_choice
+    from autoplan.planning.explaining.layout_explanation import explain
+    from autoplan.planning.infeasible.unsatisfiable_subset import suggested
     from autoplan.planning.measuring import measure
-    from autoplan.planning.suggesting import suggested
-    from autoplan.planning.sweeping import sweep
+    from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
+    from autoplan.planning.sweeping.executors import dask_executor
+    from autoplan.planning.sweeping.grid_planning import sweep
     from autoplan.planning.verifying import verify
 
 __all__ = [
@@ -35,19 +35,19 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "MOST_LAYERS": "autoplan.planning.answers",
+    "MOST_LAYERS": "autoplan.planning.plan_and_evaluate",
     "calibrate": "autoplan.planning.calibrating",
     "calibrated_files": "autoplan.planning.calibrating",
-    "chosen": "autoplan.planning.answers",
-    "dask_executor": "autoplan.planning.crews",
-    "evaluate": "autoplan.planning.answers",
-    "explain": "autoplan.planning.explaining",
-    "explain_choice": "autoplan.planning.choosing",
+    "chosen": "autoplan.planning.plan_and_evaluate",
+    "dask_executor": "autoplan.planning.sweeping.executors",
+    "evaluate": "autoplan.planning.plan_and_evaluate",
+    "explain": "autoplan.planning.explaining.layout_explanation",
+    "explain_choice": "autoplan.planning.explaining.contrasts",
     "measure": "autoplan.planning.measuring",
     "measured_file": "autoplan.planning.calibrating",
-    "plan": "autoplan.planning.answers",
-    "suggested": "autoplan.planning.suggesting",
-    "sweep": "autoplan.planning.sweeping",
+    "plan": "autoplan.planning.plan_and_evaluate",
+    "suggested": "autoplan.planning.infeasible.unsatisfiable_subset",
+    "sweep": "autoplan.planning.sweeping.grid_planning",
     "verify": "autoplan.planning.verifying",
 }
 

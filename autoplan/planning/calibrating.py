@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoplan.planning.runs import load_runs
-from autoplan.plans.calibration import Calibration, Measured
+from autoplan.planning.run_reading import load_runs
+from autoplan.results.calibration import Calibration, Measured
 from autoplan.schema.base import Frozen
-from autoplan.schema.costmodel import KernelSpec
-from autoplan.schema.loader import load_model
-from autoplan.schema.stack import StackSpec
-from autoplan.schema.writing import file_text
+from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.schema.costmodel.stack import StackSpec
+from autoplan.schema.yaml.loader import load_model
+from autoplan.schema.yaml.writer import file_text
 
 __all__ = ["calibrate", "calibrated_files", "measured_file"]
 
@@ -21,7 +21,7 @@ def calibrate(runs: str | Path) -> Calibration:
     Raises SpecError with everything that is wrong with the file, as ``load_runs`` does, and UnsupportedError
     where SciPy is not installed.
     """
-    from autoplan.calibration.solver import require_scipy
+    from autoplan.calibration.least_squares import require_scipy
 
     require_scipy()
     spec, observations = load_runs(runs)

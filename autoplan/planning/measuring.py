@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from autoplan.calibration.points import Grid
+from autoplan.calibration.points import PointGrid
 from autoplan.catalog import find_hardware, kernels_for
-from autoplan.plans.calibration import Measured
+from autoplan.results.calibration import Measured
 
 __all__ = ["measure"]
 
@@ -29,12 +29,12 @@ def measure(
     found, node = find_hardware(hardware)
     from autoplan.calibration import torchbench
     from autoplan.calibration.kernelfile import measured_kernels
-    from autoplan.calibration.measuring import measure_points
-    from autoplan.calibration.solver import require_scipy
+    from autoplan.calibration.least_squares import require_scipy
+    from autoplan.calibration.point_measurement import measure_points
 
     require_scipy()  # before hours of measuring, which it fits curves to
     bench = torchbench.open_bench(device)
-    grid: Grid = "tiny" if device == "cpu" else "quick" if quick else "full"
+    grid: PointGrid = "tiny" if device == "cpu" else "quick" if quick else "full"
     record = measure_points(bench, points, grid, progress or _silent)
     return measured_kernels(record, kernels_for(found.name), found, node) if record else None
 

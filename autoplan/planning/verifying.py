@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autoplan.catalog import read_file
-from autoplan.planning.answers import plannable
-from autoplan.plans.verdict import Verdict
+from autoplan.planning.plan_and_evaluate import plannable
+from autoplan.results.verdict import Verdict
 from autoplan.schema.job import Job
-from autoplan.schema.resolved import job_from
-from autoplan.schema.saved import read_front
+from autoplan.schema.resolved_job import job_from
+from autoplan.schema.saved_front import read_front
 
 __all__ = ["verify"]
 
@@ -33,7 +33,7 @@ def verify(
     saved = read_front(read_file(Path(file)), name=str(file))
     planned = plannable(job_from(saved.resolved, name=str(file)))
     now = None if job is None else plannable(job)
-    from autoplan.proof import Stated, checks_of
+    from autoplan.verification import Stated, checks_of
 
     checks = checks_of(Stated.of(saved, planned), now, progress, exhaustive=exhaustive)
     return Verdict(str(file), checks)

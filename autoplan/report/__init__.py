@@ -1,6 +1,6 @@
 """Answers for people and programs: documents (JSON, YAML) and tables for a terminal."""
 
-from autoplan.report.document import explanation_document, front_document, plan_document
-from autoplan.report.text import dump
+from autoplan.report.document_fields import explanation_document, front_document, plan_document
+from autoplan.report.render.serialization import dump
 
 __all__ = ["dump", "explanation_document", "front_document", "plan_document"]

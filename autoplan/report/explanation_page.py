@@ -5,19 +5,19 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from autoplan.plans import Explanation
-from autoplan.report.memory_svg import memory_svg
-from autoplan.report.remedies import (
+from autoplan.report.charts.memory_svg import memory_svg
+from autoplan.report.render.svg import printable
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.wording.remedy_words import (
     REMEDY_HEADS,
     remedy_note,
     remedy_rows,
     remedy_title,
     verdict_sentences,
 )
-from autoplan.report.standing_words import standing_sentence
-from autoplan.report.svg import printable
-from autoplan.report.terminal import Terminal
-from autoplan.report.words import job_lines, surety_sentences
+from autoplan.report.wording.sentences import job_lines, surety_sentences
+from autoplan.report.wording.standing_words import standing_sentence
+from autoplan.results import Explanation
 from autoplan.schema.job import Job
 
 __all__ = ["explanation_page"]

@@ -8,15 +8,15 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
-from autoplan.schema.costmodel import KernelSpec
+from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
+from autoplan.schema.job_choices import Batches, PriceSpec, distinct
 from autoplan.schema.layout import Offload, Order, RecomputeMode, Schedule
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.precision import Precision
-from autoplan.schema.question import Batches, PriceSpec, distinct
-from autoplan.schema.relation import Node
-from autoplan.schema.relation_text import parse_relation
-from autoplan.schema.stack import StackSpec
+from autoplan.schema.user_rules.expression import Node
+from autoplan.schema.user_rules.grammar import parse_relation
 
 __all__ = [
     "AdapterSpec",
@@ -25,9 +25,7 @@ __all__ = [
     "JobSpec",
     "Limits",
     "Objective",
-    "Offload",
     "Optimizer",
-    "RecomputeMode",
     "RoutingSpec",
     "RuleSpec",
     "SearchSpec",

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from autoplan.search.answer import least_needed, search
+from autoplan.search.front_search import least_needed, search
 
 __all__ = ["least_needed", "search"]

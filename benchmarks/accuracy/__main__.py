@@ -9,9 +9,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.kept import save_left_out
-from benchmarks.accuracy.leaving import KEYS, LeftOut, left_out_of_file, observations_of, shared_fitter
-from benchmarks.accuracy.leaving_report import (
+from benchmarks.accuracy.fitting.kept import save_left_out
+from benchmarks.accuracy.fitting.leaving import (
+    KEYS,
+    LeftOut,
+    left_out_of_file,
+    observations_of,
+    shared_fitter,
+)
+from benchmarks.accuracy.fitting.leaving_report import (
     left_out_summary,
     render_left_out,
     render_refitted,

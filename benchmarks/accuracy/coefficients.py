@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from autoplan.catalog import entry_names, load_entry
 from autoplan.schema.base import Sourced, SourcedSeconds, SourcedShare
-from autoplan.schema.costmodel import CostModel
+from autoplan.schema.costmodel.kernel_spec import CostModel
 from autoplan.schema.hardware import sourced_numbers
 from benchmarks.accuracy.outcomes import Outcome
 

@@ -16,9 +16,9 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from autoplan.schema.base import Frozen
-from autoplan.schema.extending import merged
-from autoplan.schema.loader import load_model
-from autoplan.schema.stack import StackSpec
+from autoplan.schema.costmodel.stack import StackSpec
+from autoplan.schema.yaml.inheritance import merged
+from autoplan.schema.yaml.loader import load_model
 from benchmarks.accuracy.runs import Run, RunLayout
 
 __all__ = ["FACTS", "Fact", "Told", "facts", "told_of", "with_knobs"]

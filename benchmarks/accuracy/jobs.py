@@ -14,7 +14,7 @@ from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import Cluster, Job, RoutingSpec, Workload
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, SlidingWindow
 from autoplan.schema.precision import Precision
-from autoplan.schema.stages import even_stages
+from autoplan.schema.stage_layers import even_stages
 from benchmarks.accuracy.facts import told_of
 from benchmarks.accuracy.runs import Run
 from benchmarks.accuracy.stacks import stack_of

@@ -11,13 +11,13 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from autoplan.catalog import entry_names
-from autoplan.costs.predict import Prediction
+from autoplan.costs.core.prediction import Prediction
 from autoplan.errors import AutoplanError, LayoutError
 from autoplan.planning import evaluate
-from autoplan.plans import Plan
+from autoplan.results import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
-from autoplan.schema.stages import fewest_layers
+from autoplan.schema.stage_layers import fewest_layers
 from benchmarks.accuracy.jobs import (
     job_of,
     recompute_of,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from autoplan.report.svg import Place, add_line, add_text, canvas, printable, written
+from autoplan.report.render.svg import Place, add_line, add_text, canvas, printable, written
 from benchmarks.accuracy.outcomes import Outcome
 from benchmarks.accuracy.scores import grouped, spread
 from benchmarks.scatter import COLOURS, MARKS, LogAxis, add_mark, add_shapes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from autoplan.catalog import stack
 from autoplan.errors import CatalogError
-from autoplan.schema.stack import StackSpec
+from autoplan.schema.costmodel.stack import StackSpec
 from benchmarks.accuracy.facts import told_of, with_knobs
 from benchmarks.accuracy.runs import Run, RunLayout
 from benchmarks.policies import PURE_BF16, with_block, with_memory, with_overlap, with_rules

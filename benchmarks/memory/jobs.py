@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from autoplan.catalog import kernels_for, load_entry, stack
+from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import Cluster, Job, Workload
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import Biases, MixtureOfExperts, ModelSpec
-from autoplan.schema.stack import StackSpec
-from autoplan.schema.stages import even_stages
+from autoplan.schema.stage_layers import even_stages
 from benchmarks.memory.cases import Config, Dims
 from benchmarks.policies import (
     PURE_BF16,

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from autoplan.costs.arrays import Candidates
-from autoplan.costs.memory import Counts, memory_predictions
-from autoplan.costs.moments import Kept, moments_of
-from autoplan.costs.scope import scope_of
-from autoplan.costs.volume import OPERATIONS, stage_bytes
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.scope import scope_of
+from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
+from autoplan.costs.memory.timeline import Kept, moments_of
+from autoplan.costs.network.volume import OPERATIONS, stage_bytes
 from autoplan.errors import AutoplanError
 from autoplan.schema.layout import Layout
 from benchmarks.memory.cases import Case, refuse_inexpressible
@@ -130,7 +130,7 @@ def _predicted(case: Case) -> Bytes:
     job, layout, index = job_of(case.config), layout_of(case.config), case.config.stage
     scope = scope_of(job, Candidates.of([layout]))
     columns = ([x] for x in (layout.layers, layout.selective, layout.full))
-    counts = Counts(*(np.asarray(x, dtype=np.float64) for x in columns))
+    counts = StageCounts(*(np.asarray(x, dtype=np.float64) for x in columns))
     stage = memory_predictions(scope, counts)[0].stages[index]
     _, kept = moments_of(scope)
     moved = stage_bytes(scope, counts.layers, counts.selective, counts.full)

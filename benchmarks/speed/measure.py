@@ -129,10 +129,10 @@ def pricing(repeat: int, unit: float) -> dict[str, Any]:
     each of its layouts.
     """
     from autoplan import load_job
-    from autoplan.costs.machine import machine_of
-    from autoplan.search.group import priced
-    from autoplan.search.listing import recompute_modes
-    from autoplan.search.space import space_of
+    from autoplan.costs.device.machine import machine_of
+    from autoplan.search.space.candidate_space import space_of
+    from autoplan.search.space.choices import recompute_modes
+    from autoplan.search.space.priced_candidates import priced
 
     job = load_job(PRICED)
     seconds: list[float] = []

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 
-from autoplan.report.svg import Place, add_line, add_text, canvas, written
+from autoplan.report.render.svg import Place, add_line, add_text, canvas, written
 from benchmarks.scatter import COLOURS, MARKS, LogAxis, add_mark, add_shapes
 from benchmarks.speed.cases import DEEPER
 

@@ -7,8 +7,8 @@ import pytest
 
 from autoplan.catalog import entry_names, stack
 from autoplan.errors import SpecError
-from autoplan.schema.loader import load_model
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.yaml.loader import load_model
 from benchmarks.accuracy.facts import FactsFile, Told, facts, told_of, with_knobs
 from benchmarks.accuracy.runs import Run, RunLayout
 

@@ -10,11 +10,11 @@ from autoplan.catalog import entry_names, stack
 from autoplan.schema.job import Job
 from benchmarks.accuracy import __main__ as program
 from benchmarks.accuracy.coefficients import coefficients_of
-from benchmarks.accuracy.kept import KEPT, load_left_out
-from benchmarks.accuracy.leaving import KEYS, left_out, observations_of, shared_fitter
-from benchmarks.accuracy.leaving_report import left_out_summary, render_left_out
-from benchmarks.accuracy.shared import shared_coefficients
-from benchmarks.accuracy.widths import widths_of
+from benchmarks.accuracy.fitting.kept import KEPT, load_left_out
+from benchmarks.accuracy.fitting.leaving import KEYS, left_out, observations_of, shared_fitter
+from benchmarks.accuracy.fitting.leaving_report import left_out_summary, render_left_out
+from benchmarks.accuracy.fitting.shared import shared_coefficients
+from benchmarks.accuracy.fitting.widths import widths_of
 from benchmarks.policies import with_block
 
 

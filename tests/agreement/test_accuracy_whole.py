@@ -3,9 +3,9 @@
 import pytest
 
 from benchmarks.accuracy.coefficients import coefficients_of
-from benchmarks.accuracy.kept import KEPT, load_left_out
-from benchmarks.accuracy.leaving import KEYS, observations_of
-from tests.all_runs import all_outcomes
+from benchmarks.accuracy.fitting.kept import KEPT, load_left_out
+from benchmarks.accuracy.fitting.leaving import KEYS, observations_of
+from tests.support.all_runs import all_outcomes
 
 
 def test_no_coefficient_fitted_on_runs_serves_a_single_source():

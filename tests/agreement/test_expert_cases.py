@@ -8,7 +8,7 @@ from autoplan import evaluate, plan
 from autoplan.catalog import load_job
 from autoplan.errors import LayoutError
 from autoplan.schema.job import RoutingSpec, SearchSpec
-from autoplan.search.space import space_of
+from autoplan.search.space.candidate_space import space_of
 
 
 @pytest.fixture(scope="module")

@@ -9,19 +9,18 @@ import pytest
 
 import autoplan
 from autoplan.catalog import load_job, resolve_job, stack
-from autoplan.costs.arrays import Candidates
-from autoplan.costs.collectives import collective_seconds
-from autoplan.costs.experts import expert_replica_group, expert_shard_group
-from autoplan.costs.machine import machine_of
-from autoplan.costs.mesh import replica_group, shard_group
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.scope import scope_of
+from autoplan.costs.device.machine import machine_of
+from autoplan.costs.network.collectives import collective_seconds
+from autoplan.costs.network.mesh import expert_replica_group, expert_shard_group, replica_group, shard_group
+from autoplan.costs.network.volume import stage_bytes
 from autoplan.costs.predict import predict
-from autoplan.costs.scope import scope_of
-from autoplan.costs.step import price_stages
-from autoplan.costs.volume import stage_bytes
-from autoplan.plans import broken_rules
+from autoplan.costs.stage.stage_pricing import price_stages
+from autoplan.rules import broken_rules
 from autoplan.schema.job import Job, JobSpec, SearchSpec, Workload
 from autoplan.schema.layout import Layout, parse_layout
-from autoplan.search.space import space_of
+from autoplan.search.space.candidate_space import space_of
 
 
 def many_nodes(devices: int = 256, tokens: int = 2048) -> Job:

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 import autoplan
 from autoplan.catalog import load_entry, load_job, stack
-from autoplan.costs.arrays import Candidates
-from autoplan.costs.block import block_times
-from autoplan.costs.collectives import Group, ring_step_seconds
-from autoplan.costs.machine import ideal, machine_of
-from autoplan.costs.mesh import context_group, data_group
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.device.machine import ideal, machine_of
+from autoplan.costs.layer.layer_time import block_times
+from autoplan.costs.network.collectives import Group, ring_step_seconds
+from autoplan.costs.network.mesh import context_group, data_group
 from autoplan.costs.predict import predict
-from autoplan.costs.step import price_stages
-from autoplan.plans import broken_rules
+from autoplan.costs.stage.stage_pricing import price_stages
+from autoplan.rules import broken_rules
 from autoplan.schema.job import Job, SearchSpec, Workload
 from autoplan.schema.layout import Layout, parse_layout
 

@@ -10,7 +10,7 @@ import pytest
 from autoplan import evaluate, plan
 from autoplan.catalog import kernels_for, load_entry, load_job, resolve_job, stack
 from autoplan.schema.job import JobSpec, Limits, SearchSpec, Workload
-from autoplan.search.space import space_of
+from autoplan.search.space.candidate_space import space_of
 
 SIZES = (64, 128, 256, 512, 1024)
 

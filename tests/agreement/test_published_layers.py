@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import resolve_job
-from autoplan.costs.arrays import Candidates
-from autoplan.costs.block import block_times
-from autoplan.costs.machine import machine_of
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.device.machine import machine_of
+from autoplan.costs.layer.layer_time import block_times
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 

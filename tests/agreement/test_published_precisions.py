@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import load_job, resolve_job, stack
-from autoplan.costs.arrays import Candidates
-from autoplan.costs.casts import cast_elements
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.layer.casts import cast_elements
 from autoplan.errors import UnsupportedError
 from autoplan.planning import evaluate
 from autoplan.schema.job import JobSpec, Workload

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import autoplan
-from autoplan.costs.arrays import Candidates
-from autoplan.costs.footprint import memory_limit_bytes, stage_memory
-from autoplan.costs.machine import machine_of
-from autoplan.costs.step import price_stages
-from autoplan.plans import broken_rules
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.device.machine import machine_of
+from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.costs.memory.footprint import stage_memory
+from autoplan.costs.stage.stage_pricing import price_stages
+from autoplan.rules import broken_rules
 from autoplan.schema.layout import parse_layout
 
 FEASIBLE = [

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import entry_names, resolve_job, stack
-from autoplan.costs.arrays import Candidates
-from autoplan.costs.collectives import wire_factor
-from autoplan.costs.machine import machine_of, serial
-from autoplan.costs.scope import scope_of
-from autoplan.costs.stage import stage_backward, stage_forward, stage_tail
-from autoplan.costs.step import price_stages
-from autoplan.costs.volume import data_volume
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.scope import scope_of
+from autoplan.costs.device.machine import machine_of, serial
+from autoplan.costs.network.collectives import wire_factor
+from autoplan.costs.network.volume import data_volume
+from autoplan.costs.stage.stage_pricing import price_stages
+from autoplan.costs.stage.stage_times import stage_backward, stage_forward, stage_tail
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 

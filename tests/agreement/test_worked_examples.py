@@ -9,24 +9,24 @@ import pytest
 
 import autoplan
 from autoplan.catalog import load_entry, resolve_job, stack
-from autoplan.costs.activations import saved_bytes_per_token
-from autoplan.costs.arrays import Candidates
-from autoplan.costs.block import block_times
-from autoplan.costs.cache import kv_cache_bytes
-from autoplan.costs.collectives import Group, collective_seconds, wire_factor
-from autoplan.costs.footprint import stage_memory
-from autoplan.costs.machine import machine_of, serial
-from autoplan.costs.mesh import tensor_group
-from autoplan.costs.pipeline import (
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.scope import microbatches, scope_of
+from autoplan.costs.device.machine import machine_of, serial
+from autoplan.costs.layer.layer_time import block_times
+from autoplan.costs.memory.activations import saved_bytes_per_token
+from autoplan.costs.memory.footprint import stage_memory
+from autoplan.costs.memory.gather_buffers import gathered_of
+from autoplan.costs.memory.model_states import residency_of
+from autoplan.costs.network.collectives import Group, collective_seconds, wire_factor
+from autoplan.costs.network.mesh import tensor_group
+from autoplan.costs.pipeline.schedules import (
     bubble_overhead,
     bubble_share,
     microbatches_in_flight,
     pipeline_seconds,
 )
-from autoplan.costs.residency import residency_of
-from autoplan.costs.scope import microbatches, scope_of
-from autoplan.costs.sharding import gathered_of
-from autoplan.costs.step import price_stages
+from autoplan.costs.serving.kv_cache import kv_cache_bytes
+from autoplan.costs.stage.stage_pricing import price_stages
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import SCHEDULES, parse_layout
 from autoplan.schema.model import ModelSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autoplan.planning import crews, sweeping
+from autoplan.planning.sweeping import executors, grid_planning
 from tests.properties.test_loader_fuzz import PIECES, edited
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -201,7 +201,7 @@ def broken(files, name, seed):
 def _threads(monkeypatch):
     """Plan the cells of a sweep in this process, which is what may not fail here."""
     with ThreadPoolExecutor(1) as executor:
-        monkeypatch.setattr(sweeping, "LocalCrew", lambda _workers: crews.ForeignCrew(executor))
+        monkeypatch.setattr(grid_planning, "LocalCrew", lambda _workers: executors.ForeignCrew(executor))
         yield
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from autoplan import evaluate
 from autoplan.calibration import torchbench
-from autoplan.calibration.measuring import CannotRunError
+from autoplan.calibration.point_measurement import CannotRunError
 from autoplan.calibration.record import Environment
 from autoplan.errors import UnsupportedError
 

@@ -8,13 +8,13 @@ import pytest
 import yaml
 
 from autoplan.catalog import FOLDERS, EntryKind, entry_names, entry_text
-from autoplan.cli.output import Kind
-from autoplan.report.facts import COLUMNS
+from autoplan.cli.shared.output import KindName
+from autoplan.report.wording.entry_facts import COLUMNS
 
 
 def test_the_kinds_of_the_command_line_are_those_of_the_catalogues():
     """The list of kinds stands twice, so that the help page need not load the catalogues."""
-    assert [kind.value for kind in Kind] == list(typing.get_args(EntryKind))
+    assert [kind.value for kind in KindName] == list(typing.get_args(EntryKind))
     assert set(COLUMNS) == set(FOLDERS)
 
 

@@ -10,7 +10,7 @@ from autoplan import planning
 from autoplan.catalog import resolve_job
 from autoplan.planning import plan, suggested
 from autoplan.schema.job import JobSpec
-from autoplan.schema.loader import load_model
+from autoplan.schema.yaml.loader import load_model
 
 LLAMA_70B = """
 schema: 1
@@ -196,7 +196,7 @@ def test_no_smaller_change_is_enough():
 
 
 def _edit(key, after):
-    from autoplan.plans import Edit
+    from autoplan.results import Edit
 
     return Edit(key, "", str(after))
 

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from autoplan.cli.lean import without_pandas
+from autoplan.cli.shared.lean import without_pandas
 from tests.cli.conftest import ROOT
 
 PLANNED = """
@@ -21,7 +21,7 @@ assert pandas.Series([1, 2]).sum() == 3
 
 ASKED = """
 import sys
-from autoplan.cli.lean import without_pandas
+from autoplan.cli.shared.lean import without_pandas
 with without_pandas():
     stand_in = sys.modules["pandas"]
     assert not isinstance([1], stand_in.Series | stand_in.Index)

@@ -8,7 +8,7 @@ import sys
 import pytest
 import typer
 
-from autoplan.cli.output import write
+from autoplan.cli.shared.output import write
 
 EVALUATE = ("evaluate", "llama3-8b-8x-a100", "--layout", "tp=2")
 

@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from autoplan import Front, InfeasibleError, evaluate, load_job, planning
-from autoplan.plans import Rejection
 from autoplan.report import front_document
-from tests.by_hand import CERTIFICATE
+from autoplan.results import Rejection
+from tests.support.by_hand import CERTIFICATE
 
 JOB = "llama3-8b-8x-a100"
 LAYOUTS = (
@@ -175,7 +175,7 @@ def test_a_job_that_cannot_fit_says_so(run):
 
 def test_progress_is_for_terminals_and_long_searches(monkeypatch, capsys):
     """Nothing is shown when piped or within the first second; a line later, erased at the end."""
-    from autoplan.cli.progress import Progress
+    from autoplan.cli.shared.progress import Progress
 
     quiet = Progress()
     quiet.listening = False

@@ -112,7 +112,7 @@ def renewed_session(body, names, folder):
 def accuracy_summary():
     """Return what the accuracy benchmark makes of all measured runs."""
     from benchmarks.accuracy.summary import summary_of
-    from tests.all_runs import all_outcomes
+    from tests.support.all_runs import all_outcomes
 
     return summary_of(all_outcomes())
 
@@ -120,7 +120,7 @@ def accuracy_summary():
 def accuracy_picture():
     """Return the picture of predicted against measured step times, as the benchmark draws it."""
     from benchmarks.accuracy.plot import accuracy_svg
-    from tests.all_runs import all_outcomes
+    from tests.support.all_runs import all_outcomes
 
     return accuracy_svg(all_outcomes())
 
@@ -211,8 +211,8 @@ def coefficient_figures():
 
 def left_out_figures():
     """Return the errors of runs that a fit has not seen, and how many lie in their interval."""
-    from benchmarks.accuracy.kept import KEPT, load_left_out
-    from benchmarks.accuracy.leaving_report import left_out_summary
+    from benchmarks.accuracy.fitting.kept import KEPT, load_left_out
+    from benchmarks.accuracy.fitting.leaving_report import left_out_summary
 
     found = {key: left_out_summary(load_left_out(KEPT / f"{key}.csv")) for key in LEFT_OUT}
     stacks = [(f"group, {x['stack']}", x) for x in found["group"]["by_stack"]]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autoplan.cli.reference import main, reference
+from docs.generate_cli import main, reference
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 

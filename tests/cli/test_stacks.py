@@ -10,7 +10,7 @@ import yaml
 
 from autoplan.catalog import entry_names, entry_text, read_stack, stack
 from autoplan.catalog.entries import load_entry
-from autoplan.schema.stack import StackSpec
+from autoplan.schema.costmodel.stack import StackSpec
 
 README = Path(__file__).resolve().parents[2] / "costmodels" / "README.md"
 #: What the README of the cost models says to copy: ten lines.

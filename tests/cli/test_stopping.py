@@ -10,12 +10,12 @@ import pytest
 from ortools.sat.python import cp_model
 
 from autoplan import load_job
-from autoplan.cli.progress import Progress
-from autoplan.plans import broken_rules
-from autoplan.plans.patience import Patience
+from autoplan.cli.shared.progress import Progress
+from autoplan.deadline import Patience
+from autoplan.rules import broken_rules
 from autoplan.schema.job import RuleSpec
 from autoplan.search import search
-from autoplan.search.solver import status_of
+from autoplan.search.cp.cp_sat import status_of
 
 JOB = "llama3-8b-8x-a100"
 

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from autoplan import planning
-from autoplan.planning.journal import Journal
+from autoplan.planning.sweeping.journal import Journal
 from autoplan.schema.job import JobSpec
-from tests.by_hand import GRID_HEAD, rows_of
+from tests.support.by_hand import GRID_HEAD, rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,9 +6,9 @@ import json
 import pytest
 
 from autoplan import Layout, evaluate, load_job, plan
-from autoplan.plans.plan import layout_fields
 from autoplan.report import front_document
-from autoplan.report.document import plan_document
+from autoplan.report.document_fields import plan_document
+from autoplan.results.plan import layout_fields
 
 RULED = """
 kind: training

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from autoplan.plans import Answer
-from autoplan.schema.costmodel import KernelSpec
-from autoplan.schema.grid import GridSpec
+from autoplan.results import CellAnswer
+from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.schema.costmodel.stack import StackSpec
+from autoplan.schema.grids.grid_spec import GridSpec
 from autoplan.schema.job import JobSpec, Limits, SearchSpec, Workload
-from autoplan.schema.stack import StackSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = {"build", "dist", "node_modules"}
@@ -53,7 +53,7 @@ def test_every_key_of_a_job_is_explained(model):
 def test_every_key_and_column_of_a_sweep_is_explained():
     """Whoever writes a grid, or reads its results, finds each key and column in the README of the grids."""
     text = (ROOT / "specs" / "grids" / "README.md").read_text(encoding="utf-8")
-    names = [*names_of(GridSpec), *Answer.__dataclass_fields__]
+    names = [*names_of(GridSpec), *CellAnswer.__dataclass_fields__]
 
     assert [name for name in names if f"`{name}`" not in text] == []
 

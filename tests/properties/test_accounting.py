@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from autoplan.costs.predict import predict_all
-from autoplan.plans.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.layout import Layout
-from autoplan.search.answer import search
-from tests.by_rules import first_broken
-from tests.small_jobs import choices, layouts, small_job, with_limit
+from autoplan.search.front_search import search
+from tests.support.by_rules import first_broken
+from tests.support.small_jobs import choices, layouts, small_job, with_limit
 
 
 def fate(job, first: Layout, broken: str, seen: set[Layout]) -> str:

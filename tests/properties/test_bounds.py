@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan import load_job
-from autoplan.costs.footprint import memory_limit_bytes
-from autoplan.costs.machine import machine_of
-from autoplan.search.bounds import bound
-from autoplan.search.group import priced
-from autoplan.search.room import fits_somehow, least_memory, least_stage_memory
-from autoplan.search.space import space_of
+from autoplan.costs.device.machine import machine_of
+from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.search.bounds.memory_bound import fits_somehow, least_memory, least_stage_memory
+from autoplan.search.bounds.step_bound import bound
+from autoplan.search.space.candidate_space import space_of
+from autoplan.search.space.priced_candidates import priced
 
 JOBS = ["llama3-8b-8x-a100", "gpt3-6.7b-8x-v100", "llama3-70b-64x-h100", "mixtral-8x7b-8x-h200"]
 MODES = [("none", "selective", "full"), ("none",), ("full",), ("none", "selective")]

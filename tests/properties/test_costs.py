@@ -11,27 +11,33 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from autoplan.catalog import kernels_for, load_entry, resolve_job, stack
-from autoplan.costs.activations import saved_bytes_per_token
-from autoplan.costs.arrays import Candidates
-from autoplan.costs.collectives import Group, collective_seconds
-from autoplan.costs.footprint import bytes_to_save, stage_fits, stage_memory
-from autoplan.costs.machine import ideal, machine_of, serial
-from autoplan.costs.operations import gemm_seconds
-from autoplan.costs.pipeline import microbatches_in_flight, pipeline_seconds
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.scope import microbatches
+from autoplan.costs.device.kernels import gemm_seconds
+from autoplan.costs.device.machine import ideal, machine_of, serial
+from autoplan.costs.memory.activations import saved_bytes_per_token
+from autoplan.costs.memory.footprint import bytes_to_save, stage_fits, stage_memory
+from autoplan.costs.network.collectives import Group, collective_seconds
+from autoplan.costs.pipeline.schedules import microbatches_in_flight, pipeline_seconds
 from autoplan.costs.predict import predict
-from autoplan.costs.scope import microbatches
-from autoplan.costs.stage import stage_backward, stage_forward, stage_tail, stage_weight, tail_floor
-from autoplan.costs.step import price_stages
-from autoplan.plans import broken_rules
+from autoplan.costs.stage.stage_pricing import price_stages
+from autoplan.costs.stage.stage_times import (
+    stage_backward,
+    stage_forward,
+    stage_tail,
+    stage_weight,
+    tail_floor,
+)
+from autoplan.rules import broken_rules
 from autoplan.schema.job import Cluster, Job, JobSpec, Limits, SearchSpec, Workload
 from autoplan.schema.layout import SCHEDULES, Layout, parse_layout
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
-from autoplan.schema.stages import even_stages
-from autoplan.search.answer import search
-from autoplan.search.listing import recompute_modes
-from autoplan.search.space import layouts_of, space_of
-from tests.by_rules import keeping_rules
-from tests.small_jobs import counts_ends, virtual_stages
+from autoplan.schema.stage_layers import even_stages
+from autoplan.search.front_search import search
+from autoplan.search.space.candidate_space import layouts_of, space_of
+from autoplan.search.space.choices import recompute_modes
+from tests.support.by_rules import keeping_rules
+from tests.support.small_jobs import counts_ends, virtual_stages
 
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x", "2x-rtx3090-nvlink"]
 STACKS = [

@@ -13,28 +13,29 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import kernels_for, load_entry, stack
-from autoplan.costs.arrays import Candidates
-from autoplan.costs.footprint import memory_limit_bytes, stage_memory, stage_needed
-from autoplan.costs.holding import price_kinds, stages_holding
-from autoplan.costs.kinds import Prefixes, kinds_of
-from autoplan.costs.machine import machine_of
-from autoplan.costs.pipeline import pipeline_seconds
-from autoplan.costs.scope import microbatches
-from autoplan.costs.stage import stage_backward, stage_forward, stage_tail, stage_weight
-from autoplan.plans import broken_rules
-from autoplan.plans.questions import batch_of, merged, values_of
-from autoplan.proof.space import counted
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.layer_types import Prefixes, kinds_of
+from autoplan.costs.core.scope import microbatches
+from autoplan.costs.device.machine import machine_of
+from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.costs.memory.footprint import stage_memory, stage_needed
+from autoplan.costs.pipeline.schedules import pipeline_seconds
+from autoplan.costs.stage.mixed_stages import price_kinds, stages_holding
+from autoplan.costs.stage.stage_times import stage_backward, stage_forward, stage_tail, stage_weight
+from autoplan.results.merged_front import batch_of, merged, values_of
+from autoplan.rules import broken_rules
 from autoplan.schema.job import Cluster, Job, Limits, RoutingSpec, RuleSpec, SearchSpec, Workload
+from autoplan.schema.job_choices import PriceSpec
 from autoplan.schema.layout import ORDERS, SCHEDULES, Layout
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
-from autoplan.schema.question import PriceSpec
-from autoplan.schema.stages import even_stages
-from autoplan.search.answer import search
-from autoplan.search.solver import PARAMETERS
-from autoplan.search.space import space_of
-from tests.by_rules import keeping_rules
-from tests.own_rules import OWN
-from tests.small_jobs import counts_ends, virtual_stages, with_zero_bubble
+from autoplan.schema.stage_layers import even_stages
+from autoplan.search.cp.cp_sat import PARAMETERS
+from autoplan.search.front_search import search
+from autoplan.search.space.candidate_space import space_of
+from autoplan.verification.choice_listing import counted
+from tests.support.by_rules import keeping_rules
+from tests.support.own_rules import OWN
+from tests.support.small_jobs import counts_ends, virtual_stages, with_zero_bubble
 
 INSTANCES = 120
 OWN_INSTANCES = 45

@@ -5,9 +5,9 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoplan.costs.parameters import total_parameters
+from autoplan.costs.core.parameters import total_parameters
 from autoplan.errors import AutoplanError
-from autoplan.schema.huggingface import KNOWN_MODEL_TYPES, model_from_huggingface
+from autoplan.schema.huggingface.model_config import KNOWN_MODEL_TYPES, model_from_huggingface
 
 KEYS = [
     *("num_hidden_layers", "n_layer", "hidden_size", "n_embd", "num_attention_heads", "n_head"),

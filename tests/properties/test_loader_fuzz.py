@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from autoplan.errors import SpecError
-from autoplan.schema import loader, yamltext
 from autoplan.schema.base import Bytes, Frozen, Seconds, Share
+from autoplan.schema.yaml import loader, parser
 from autoplan.units import (
     DIMENSIONS,
     UnitError,
@@ -73,7 +73,7 @@ shapes:
 - 7
 """
 
-LOADERS = sorted({yaml.SafeLoader, yamltext._LOADER}, key=lambda kind: kind.__name__)
+LOADERS = sorted({yaml.SafeLoader, parser._LOADER}, key=lambda kind: kind.__name__)
 
 PIECES = [
     *(
@@ -138,7 +138,7 @@ PIECES = [
 
 def outcome(text: str, schema: object, kind: type) -> object:
     """Return what a text becomes with a parser, or the error that says what is wrong with it."""
-    with mock.patch.object(yamltext, "_LOADER", kind):
+    with mock.patch.object(parser, "_LOADER", kind):
         try:
             return loader.load_model(text, schema, name="x.yaml")
         except SpecError as error:
@@ -224,8 +224,8 @@ def test_any_tree_of_values_gives_a_model_or_a_spec_error(tree):
     """Values of every kind at every place are read, or refused with a path."""
     text = yaml.safe_dump(tree, allow_unicode=True)
 
-    assert is_answer(outcome(text, Job, yamltext._LOADER), Job, text)
-    assert is_answer(outcome(text, Fabric, yamltext._LOADER), Fabric, text)
+    assert is_answer(outcome(text, Job, parser._LOADER), Job, text)
+    assert is_answer(outcome(text, Fabric, parser._LOADER), Fabric, text)
 
 
 @settings(max_examples=100, deadline=None)
@@ -233,7 +233,7 @@ def test_any_tree_of_values_gives_a_model_or_a_spec_error(tree):
 def test_problems_stand_at_paths_of_the_file(tree):
     """A path leads to something in the file, or to a key that its mapping lacks."""
     text = yaml.safe_dump({"model": "m", "devices": 1, "fabrics": tree, "shapes": [tree]})
-    result = outcome(text, Job, yamltext._LOADER)
+    result = outcome(text, Job, parser._LOADER)
 
     for problem in result.problems if isinstance(result, SpecError) else ():
         assert "literal[" not in problem.path

@@ -11,27 +11,28 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import stack
-from autoplan.costs.arrays import Candidates
-from autoplan.costs.experts import exchange_groups, expert_group
-from autoplan.costs.machine import machine_of
-from autoplan.costs.mesh import (
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.device.machine import machine_of
+from autoplan.costs.network.mesh import (
     context_group,
     cuts,
     data_group,
+    exchange_groups,
+    expert_group,
     pipeline_group,
     replica_group,
     shard_group,
     tensor_group,
 )
 from autoplan.costs.predict import predict_all
-from autoplan.costs.step import price_stages
-from autoplan.plans import broken_rules
-from autoplan.proof.space import counted
+from autoplan.costs.stage.stage_pricing import price_stages
+from autoplan.rules import broken_rules
+from autoplan.schema.costmodel.stack import PlacementPolicy
 from autoplan.schema.job import Limits, RuleSpec
 from autoplan.schema.layout import ORDERS, Layout
-from autoplan.schema.stack import PlacementPolicy
-from autoplan.search.answer import search
-from autoplan.search.space import space_of
+from autoplan.search.front_search import search
+from autoplan.search.space.candidate_space import space_of
+from autoplan.verification.choice_listing import counted
 from tests.properties.test_front import (
     all_points,
     contradictions,

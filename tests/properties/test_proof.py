@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import stack
-from autoplan.costs.footprint import memory_limit_bytes
-from autoplan.costs.machine import machine_of
+from autoplan.costs.device.machine import machine_of
+from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.predict import predict_all
-from autoplan.plans import broken_rules
-from autoplan.proof.claims import Corner, corners_of, tick_bytes
-from autoplan.proof.listing import Listing, below, reach
-from autoplan.proof.space import valid_choices
+from autoplan.rules import broken_rules
 from autoplan.schema.job import RuleSpec
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import MixtureOfExperts
-from autoplan.schema.stages import even_stages
-from tests.own_rules import OWN
-from tests.small_jobs import layouts, small_job, with_limit, with_zero_bubble
+from autoplan.schema.stage_layers import even_stages
+from autoplan.verification.choice_listing import valid_choices
+from autoplan.verification.dominated_boxes import Corner, corners_of, tick_bytes
+from autoplan.verification.layout_listing import Listing, below, reach
+from tests.support.own_rules import OWN
+from tests.support.small_jobs import layouts, small_job, with_limit, with_zero_bubble
 
 # Choices of degrees that a test looks into, and the layouts of one beyond which it is left to smaller ones.
 CHOICES, LAYOUTS = 40, 600

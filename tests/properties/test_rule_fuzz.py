@@ -6,10 +6,10 @@ import re
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autoplan.schema.relation import Node
-from autoplan.schema.relation_names import LISTS, NAMES, WORDS
-from autoplan.schema.relation_text import RelationError, parse_relation
-from autoplan.schema.relation_tokens import RuleSyntaxError, shape_of
+from autoplan.schema.user_rules.expression import Node
+from autoplan.schema.user_rules.grammar import RelationError, parse_relation
+from autoplan.schema.user_rules.tokens import RuleSyntaxError, shape_of
+from autoplan.schema.user_rules.vocabulary import LISTS, NAMES, WORDS
 
 RULES = [
     *("tp * pp <= 8", "2 <= tp <= 4", "pp in {1, 2, 4}", "pp not in {1, 2}", "tp divides heads"),

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import resolve_job
-from autoplan.costs.footprint import memory_limit_bytes, stage_fits
-from autoplan.costs.machine import machine_of
-from autoplan.costs.stage import stage_backward, stage_tail
+from autoplan.costs.device.machine import machine_of
+from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.costs.memory.footprint import stage_fits
+from autoplan.costs.stage.stage_times import stage_backward, stage_tail
 from autoplan.schema.job import JobSpec, Workload
-from autoplan.search.group import priced
-from autoplan.search.listing import recompute_modes
-from autoplan.search.menus import menu_of
-from autoplan.search.scaling import Scale
-from autoplan.search.space import space_of
-from autoplan.search.tails import with_shorter_tails
+from autoplan.search.alternatives.integer_scaling import Scale
+from autoplan.search.alternatives.reduction_overlap import with_shorter_tails
+from autoplan.search.alternatives.stage_alternatives import menu_of
+from autoplan.search.space.candidate_space import space_of
+from autoplan.search.space.choices import recompute_modes
+from autoplan.search.space.priced_candidates import priced
 
 BUSY = 2**36
 

@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import load_job, stack
-from autoplan.costs.arrays import Candidates
-from autoplan.costs.footprint import kept_bytes, stage_memory
-from autoplan.costs.holding import price_kinds, stages_holding
-from autoplan.costs.kinds import held_by, kinds_of
-from autoplan.costs.machine import machine_of
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.layer_types import held_by, kinds_of
+from autoplan.costs.device.machine import machine_of
+from autoplan.costs.memory.footprint import kept_bytes, stage_memory
 from autoplan.costs.predict import predict
-from autoplan.costs.stage import stage_backward, stage_forward
-from autoplan.plans import broken_rules
+from autoplan.costs.stage.mixed_stages import price_kinds, stages_holding
+from autoplan.costs.stage.stage_times import stage_backward, stage_forward
+from autoplan.rules import broken_rules
 from autoplan.schema.job import Limits, RuleSpec
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import MixtureOfExperts, SlidingWindow
-from autoplan.search.answer import search
-from tests.own_rules import OWN
+from autoplan.search.front_search import search
 from tests.properties.test_front import (
     SPARSE_STACKS,
     all_points,
@@ -31,6 +30,7 @@ from tests.properties.test_front import (
     random_job,
     whole_front,
 )
+from tests.support.own_rules import OWN
 
 INSTANCES = 45
 PIPELINES = 20

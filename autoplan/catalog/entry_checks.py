@@ -1,0 +1,71 @@
+"""Looking entries up by name alone, and finding what is wrong with them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from autoplan.catalog.entries import device, load_entry, node, stack
+from autoplan.catalog.grid_files import load_grid
+from autoplan.catalog.job_files import load_job
+from autoplan.catalog.roots import FOLDERS, EntryKind, entry_names
+from autoplan.errors import CatalogError, SpecError
+from autoplan.schema.base import Frozen
+from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.schema.grids.grid_spec import GridSpec
+from autoplan.schema.hardware import ClusterSpec, NodeSpec
+from autoplan.schema.job import JobSpec
+
+__all__ = ["Found", "catalog_problems", "check_entry", "find_entries"]
+
+Found = tuple[EntryKind, str]
+
+
+def find_entries(name: str, kind: EntryKind | None = None) -> list[Found]:
+    """Return every entry called ``name``, of ``kind`` or of any.
+
+    Raises CatalogError with near-misses when there is none.
+    """
+    kinds: Sequence[EntryKind] = [kind] if kind else list(FOLDERS)
+    found: list[Found] = [(each, name) for each in kinds if name in entry_names(each)]
+    if found:
+        return found
+    known = sorted({entry for each in kinds for entry in entry_names(each)})
+    near = difflib.get_close_matches(name, known, 3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "see `autoplan catalog list`"
+    raise CatalogError(f"no {kind or 'entry'} is called {name!r}: {hint}")
+
+
+def check_entry(kind: EntryKind, name: str) -> Iterable[str]:
+    """Return what is wrong with one entry, in sentences; empty when nothing is."""
+    try:
+        entry = load_entry(kind, name)
+        _check_references(entry, name)
+    except (CatalogError, SpecError) as error:
+        return str(error).splitlines()
+    return ()
+
+
+def _check_references(entry: Frozen, name: str) -> None:
+    if isinstance(entry, NodeSpec):
+        device(entry.device)
+        if entry.default_stack:
+            stack(entry.default_stack)
+    elif isinstance(entry, ClusterSpec):
+        node(entry.node)
+    elif isinstance(entry, KernelSpec):
+        for served in entry.devices:
+            device(served)
+        for measured in entry.collectives.fabrics:
+            node(measured)
+    elif isinstance(entry, JobSpec):
+        load_job(name)
+    elif isinstance(entry, GridSpec):
+        load_grid(name)
+
+
+def catalog_problems() -> tuple[list[str], int]:
+    """Return every problem of every entry, in sentences, and how many entries there are."""
+    entries = [(kind, name) for kind in FOLDERS for name in entry_names(kind)]
+    problems = [f"{kind} {name}: {problem}" for kind, name in entries for problem in check_entry(kind, name)]
+    return problems, len(entries)

@@ -1,0 +1,156 @@
+"""Grids: from a file or a name to cells, each of which becomes a job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from autoplan.catalog.entries import hardware, kernels_at, model, stack_at
+from autoplan.catalog.job_files import opened, resolve_job
+from autoplan.catalog.roots import file_named, is_path
+from autoplan.errors import AutoplanError, Problem, SpecError
+from autoplan.schema.grids.grid_errors import Base, exclusions, grid_problems, swept_values, with_settings
+from autoplan.schema.grids.grid_spec import Cell, Grid, GridSpec, Settings, canonical, products
+from autoplan.schema.job import Job, JobSpec
+from autoplan.schema.yaml.document import Document, Lines, Plain, format_path
+from autoplan.schema.yaml.loader import validate
+from autoplan.schema.yaml.parser import parse_yaml
+
+__all__ = ["cell_job", "load_grid"]
+
+#: How each key of a job that names an entry or a file is looked up.
+_LOOK_UPS: Final[Mapping[str, Callable[[str, Path], object]]] = {
+    "model": model,
+    "hardware": hardware,
+    "stack": stack_at,
+    "kernels": kernels_at,
+}
+
+
+def load_grid(reference: str | Path) -> Grid:
+    """Return the grid that ``reference`` names: a path to a grid file, or a shipped grid's name.
+
+    Raises SpecError with every problem of the file and of its base job, CatalogError for a file that cannot
+    be read. Values that a job may have, but not together, are no problem of the grid: see ``cell_job``.
+    """
+    text, file, name, folder = opened("grid", reference)
+    document = parse_yaml(text, name=file)
+    problems = _form_problems(document)
+    base, base_folder = _base(document, folder, problems)
+    if isinstance(document.value, dict):
+        problems += grid_problems(document, base)
+        problems += _unknown_names(document, base, folder, base_folder)
+    cells = () if problems else _cells(document)
+    if not problems and not cells:
+        problems.append(
+            Problem("no cell of the grid is left", "$.exclude", file, document.line(("exclude",)))
+        )
+    if problems or base is None or not isinstance(base.document.value, dict):
+        raise SpecError(_in_order(problems, file))
+    values = swept_values(document)
+    moved = _moved(values, folder, base_folder)
+    return Grid(name, tuple(values), cells, base.document.value, base_folder, moved)
+
+
+def cell_job(grid: Grid, cell: Cell) -> Job:
+    """Return the job of one ``cell``; raises AutoplanError where its values do not go together."""
+    settings = {
+        key: grid.moved.get(value, value) if key in _LOOK_UPS and isinstance(value, str) else value
+        for key, value in cell.settings.items()
+    }
+    document = Document(cell.label, with_settings(dict(grid.base), settings), 1)
+    return resolve_job(validate(document, JobSpec), name=cell.label, base=grid.folder)
+
+
+def _form_problems(document: Document) -> list[Problem]:
+    """Return what is wrong with the outer form of a grid file."""
+    try:
+        validate(document, GridSpec)
+    except SpecError as error:
+        return list(error.problems)
+    return []
+
+
+def _in_order(problems: list[Problem], file: str) -> list[Problem]:
+    """Return each problem once: those of the grid file by line, then those of other files."""
+    once = list(dict.fromkeys(problems))
+    return sorted(once, key=lambda p: (p.file != file, p.file or "", p.line or 0))
+
+
+def _base(document: Document, folder: Path, problems: list[Problem]) -> tuple[Base | None, Path]:
+    """Return the base job and the folder of its paths; what is wrong with it goes to ``problems``."""
+    said = document.at(("base",))
+    if isinstance(said, dict):
+        return Base(Document(document.name, said, _lines_of_base(document)), ("base",)), folder
+    if not isinstance(said, str) or not said:
+        return None, folder
+    try:
+        reference = file_named(said, folder) if is_path(said) else said
+        text, file, _, below = opened("job", reference)
+        return Base(parse_yaml(text, name=file), None), below
+    except SpecError as error:
+        problems += error.problems
+    except AutoplanError as error:
+        problems.append(_problem(document, ("base",), str(error)))
+    return None, folder
+
+
+def _lines_of_base(document: Document) -> Lines | int:
+    """Return the lines of a base job inside a grid; what it lacks is told at its key."""
+    inner = document.lines if isinstance(document.lines, int) else document.lines.below["base"]
+    own = document.line(("base",), key=True)
+    return own if isinstance(inner, int) else Lines(own, inner.keys, inner.below)
+
+
+def _problem(document: Document, path: tuple[str | int, ...], message: str) -> Problem:
+    return Problem(message, format_path(path), document.name, document.line(path))
+
+
+def _unknown_names(
+    document: Document, base: Base | None, folder: Path, base_folder: Path
+) -> Iterator[Problem]:
+    """Yield names and files that are not there, in the grid and in what it leaves of the base job."""
+    values = swept_values(document)
+    for key in _LOOK_UPS:
+        for index, value in enumerate(values.get(key, ())):
+            yield from _look_up(key, value, folder, document, ("grid", key, index))
+        if base is None or key in values:
+            continue
+        inner = base.document if base.path is None else document
+        path = (*(base.path or ()), key)
+        yield from _look_up(key, base.document.at((key,)), base_folder, inner, path)
+
+
+def _look_up(
+    key: str, value: Plain, folder: Path, document: Document, path: tuple[str | int, ...]
+) -> Iterator[Problem]:
+    """Yield what is wrong with what ``value`` names; what is no name is for the schema to refuse."""
+    if not isinstance(value, str) or not value:
+        return
+    try:
+        _LOOK_UPS[key](value, folder)
+    except SpecError as error:
+        yield from error.problems
+    except AutoplanError as error:
+        yield _problem(document, path, str(error))
+
+
+def _cells(document: Document) -> tuple[Cell, ...]:
+    """Return every combination of the grid's values that is not excluded, numbered from 1."""
+    excluded = exclusions(document)
+    kept = (s for s in products(swept_values(document)) if not any(_matches(s, entry) for entry in excluded))
+    return tuple(Cell(number, settings) for number, settings in enumerate(kept, start=1))
+
+
+def _matches(settings: Settings, entry: Mapping[str, frozenset[str]]) -> bool:
+    return all(canonical(settings[key]) in wanted for key, wanted in entry.items())
+
+
+def _moved(values: Mapping[str, tuple[Plain, ...]], folder: Path, base_folder: Path) -> dict[str, str]:
+    """Return the grid's paths, which are relative to its folder, as they read from the base job's."""
+    if folder == base_folder:
+        return {}
+    named = [value for key in _LOOK_UPS for value in values.get(key, ()) if isinstance(value, str)]
+    return {path: os.path.relpath(folder / path, base_folder) for path in named if is_path(path)}

@@ -1,0 +1,205 @@
+"""Stacks that extend others: a file's own content over that of its parents, and what is from where."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from autoplan.catalog.roots import entry_names, file_named, is_path, parent_text, read_file
+from autoplan.errors import CatalogError, SpecError
+from autoplan.schema.costmodel.stack import StackFile, StackSpec
+from autoplan.schema.yaml.document import Document, refuse, shown
+from autoplan.schema.yaml.document import Path as Keys
+from autoplan.schema.yaml.inheritance import EXTENDS, Tree, labelled, leaves, merged
+from autoplan.schema.yaml.loader import validate
+from autoplan.schema.yaml.parser import parse_yaml
+
+__all__ = ["ExtendedStack", "read_stack"]
+
+#: Longer chains are refused: nobody keeps them in mind.
+_MOST_PARENTS: Final = 8
+
+_SOURCES: Final = "sources"
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a file says with all that it inherits, before it is checked.
+
+    ``content`` is what a file without a parent would say; ``origins`` has the file that says it in the place
+    of each value. ``files`` are those files with the names of their stacks: its own, its parent's, and on;
+    ``documents`` their contents, each with what it inherits.
+    """
+
+    content: Tree
+    origins: Tree
+    files: tuple[tuple[str, str], ...]
+    documents: tuple[Document, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendedStack:
+    """A stack's file as it reads with all that it inherits; ``files`` are as those of ``_Read``."""
+
+    spec: StackSpec
+    content: Tree
+    origins: Tree
+    files: tuple[tuple[str, str], ...]
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """The names of the stacks that it extends, the nearest first; the file of one that has its name."""
+        return tuple(file if name == self.spec.name else name for file, name in self.files[1:])
+
+    @property
+    def inherited(self) -> dict[Keys, str]:
+        """The parent that each inherited value is from, by the value's path."""
+        parents = dict(zip((file for file, _ in self.files[1:]), self.parents, strict=True))
+        said = ((path, file) for path, file in leaves(self.origins) if isinstance(file, str))
+        return {path: parents[file] for path, file in said if file in parents}
+
+
+def read_stack(text: str, file: str) -> ExtendedStack:
+    """Return the stack of ``text``, the content of ``file``, with what it inherits from others.
+
+    Raises SpecError with every problem of the file, or with those of a file that it extends.
+    """
+    read = _read(text, file, ())
+    try:
+        spec = _checked(read.documents[0])
+    except SpecError:
+        # What is wrong above is no problem of this file: the first of its parents is told first.
+        for document in reversed(read.documents):
+            _checked(document)
+        raise
+    return ExtendedStack(spec, read.content, read.origins, read.files)
+
+
+def _read(text: str, file: str, children: tuple[str, ...]) -> _Read:
+    document = _parsed(text, file)
+    own = document.value
+    if not isinstance(own, dict):
+        _checked(document)
+    content: dict[str, Any] = dict(own) if isinstance(own, dict) else {}
+    name = (file, str(content.get("name")))
+    if EXTENDS not in content:
+        return _Read(content, labelled(content, file, StackSpec), (name,), (document,))
+    parent = _read(*_parent_text(document, children), (*children, file))
+    del content[EXTENDS]
+    whole, origins = _over(parent, content, document)
+    documents = (Document(file, whole, document.lines), *parent.documents)
+    return _Read(whole, origins, (name, *parent.files), documents)
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str, file: str) -> Document:
+    """Return what ``text`` holds; parents are read again for each of their children."""
+    return parse_yaml(text, name=file)
+
+
+def _over(parent: _Read, own: Tree, document: Document) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what ``own`` says over what ``parent`` says, and the file of each value."""
+    origins = merged(parent.origins, labelled(own, document.name, StackSpec), StackSpec)
+    whole = merged(parent.content, own, StackSpec)
+    _refuse_other_sources(document, parent, whole, origins)
+    idle = _idle_sources(own, parent, whole)
+    for tree in (whole, origins) if idle else ():
+        # The table may be the parent's own.
+        tree[_SOURCES] = {key: text for key, text in tree[_SOURCES].items() if key not in idle}
+    return whole, origins
+
+
+def _checked(document: Document) -> StackSpec:
+    try:
+        return validate(document, StackSpec)
+    except SpecError as error:
+        problems = error.problems
+    try:
+        # Its complaints know the key `extends`, which no stack has once it is read.
+        validate(document, StackFile)
+    except SpecError as error:
+        problems = error.problems
+    # Whoever misspells it has not left out all knobs.
+    raise SpecError([x for x in problems if f"mean {EXTENDS!r}" in x.message] or problems)
+
+
+def _parent_text(document: Document, children: tuple[str, ...]) -> tuple[str, str]:
+    """Return text and file of what ``document`` extends; raises SpecError where that cannot be."""
+    reference, chain = document.at((EXTENDS,)), (*children, document.name)
+    if not isinstance(reference, str) or not reference:
+        _refuse(document, f"{shown(reference)} is not the name of a stack")
+    try:
+        text, file = _found(reference, document.name)
+    except CatalogError as error:
+        _refuse(document, str(error))
+    if file in chain:
+        circle = " extends ".join((*chain[chain.index(file) :], file))
+        _refuse(document, f"stacks extend each other in a circle: {circle}")
+    if len(chain) > _MOST_PARENTS:
+        _refuse(document, f"a chain of more than {_MOST_PARENTS} stacks, from {chain[0]} on")
+    return text, file
+
+
+def _refuse(document: Document, message: str) -> NoReturn:
+    listed = ", ".join(entry_names("stack"))
+    line = document.line((EXTENDS,))
+    refuse(f"{message} (the catalogue's stacks are {listed})", document.name, line, (EXTENDS,))
+
+
+def _found(reference: str, child: str) -> tuple[str, str]:
+    """Return text and file of the parent that the file ``child`` names."""
+    if is_path(reference):
+        path = file_named(reference, Path(child).parent)
+        return read_file(path), str(path)
+    if found := parent_text("stack", reference, child):
+        return found
+    if reference == Path(child).stem:
+        raise CatalogError(f"{reference} extends itself")
+    near = difflib.get_close_matches(reference, entry_names("stack"), 3)
+    hint = f": did you mean {' or '.join(near)}?" if near else ""
+    raise CatalogError(f"no stack is called {reference!r}{hint}")
+
+
+def _refuse_other_sources(document: Document, parent: _Read, whole: Tree, origins: Tree) -> None:
+    """Raise SpecError where a source gets another text while an inherited number still cites it."""
+    before = _table(parent.content)
+    other = {key for key, text in _table(document.value).items() if before.get(key, text) != text}
+    for where, key in _citations(whole):
+        if key in other and _at(origins, where) != document.name:
+            cited = f"{'.'.join(map(str, where))}, inherited from {parent.files[0][1]}"
+            message = f"{shown(key)} is another source for {cited}: choose another key"
+            refuse(message, document.name, document.line((_SOURCES, key), key=True), (_SOURCES, key))
+
+
+def _idle_sources(own: Tree, parent: _Read, whole: Tree) -> set[str]:
+    """Return the inherited sources whose numbers are all replaced; what no number cites explains switches."""
+    cited = {key for _, key in _citations(parent.content)} - {key for _, key in _citations(whole)}
+    return (cited & _table(whole).keys()) - _table(own).keys()
+
+
+def _table(content: Any) -> Tree:  # noqa: ANN401 - whatever a file holds
+    """Return the sources of a file's ``content``; none where they are no mapping."""
+    sources = content.get(_SOURCES)
+    return sources if isinstance(sources, dict) else {}
+
+
+def _citations(content: Tree, above: Keys = ()) -> Iterator[tuple[Keys, str]]:
+    """Yield each source that a number of ``content`` cites, with the number's path."""
+    for key, value in content.items():
+        if isinstance(value, dict) and (above or key != _SOURCES):
+            yield from _citations(value, (*above, key))
+        elif key == "source" and isinstance(value, str):
+            yield above, value
+
+
+def _at(tree: Any, path: Keys) -> object:  # noqa: ANN401 - a tree or what hangs on it
+    """Return the leaf of ``tree`` on the way to ``path``."""
+    for part in path:
+        if not isinstance(tree, dict):
+            break
+        tree = tree.get(part)
+    return tree

@@ -1,0 +1,1 @@
+"""What the commands share: output, progress, interrupts."""

@@ -1,0 +1,34 @@
+"""Ctrl-C that asks a search for its best so far; a second one ends the program."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autoplan.deadline import Patience
+
+__all__ = ["stopped_by_interrupt"]
+
+
+@contextmanager
+def stopped_by_interrupt(patience: Patience) -> Iterator[None]:
+    """Within this, the first Ctrl-C ends ``patience``, and the next one raises KeyboardInterrupt."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if patience.stopped:
+            signal.default_int_handler(number, frame)
+        patience.stop()
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,146 @@
+"""What the commands share: formats, the file to write, and exit codes.
+
+Nothing here imports more than typer needs, so that ``autoplan --help`` is instant.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from autoplan.report.render.terminal import Terminal
+
+__all__ = [
+    "BAD_INPUT",
+    "BROKEN_PIPE",
+    "INTERRUPTED",
+    "NOTHING_FEASIBLE",
+    "PLANNED",
+    "DataFormat",
+    "DataFormatOption",
+    "Format",
+    "FormatOption",
+    "JobArgument",
+    "KindName",
+    "OutputOption",
+    "present",
+    "write",
+]
+
+#: Exit codes: there is an answer.
+PLANNED: Final = 0
+#: No layout is feasible; the answer holds the reasons.
+NOTHING_FEASIBLE: Final = 1
+#: Something that the user wrote cannot be used; nothing is on standard output.
+BAD_INPUT: Final = 2
+#: Stopped by the user, 128 + SIGINT.
+INTERRUPTED: Final = 130
+#: Whoever read the output went away, 128 + SIGPIPE.
+BROKEN_PIPE: Final = 141
+
+
+class Format(StrEnum):
+    """How an answer is written."""
+
+    table = "table"
+    json = "json"
+    yaml = "yaml"
+
+
+class DataFormat(StrEnum):
+    """How an answer for programs is written."""
+
+    json = "json"
+    yaml = "yaml"
+
+
+class KindName(StrEnum):
+    """The kinds of catalogue entries."""
+
+    device = "device"
+    node = "node"
+    cluster = "cluster"
+    model = "model"
+    job = "job"
+    grid = "grid"
+    kernels = "kernels"
+    stack = "stack"
+
+
+JobArgument = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="A job file, or the name of a shipped job.", show_default=False),
+]
+
+FormatOption = Annotated[
+    Format,
+    typer.Option(
+        "--format",
+        "-f",
+        metavar="FORMAT",
+        help="table for people; json or yaml for programs.",
+    ),
+]
+
+DataFormatOption = Annotated[
+    DataFormat, typer.Option("--format", "-f", metavar="FORMAT", help="json or yaml.")
+]
+
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write to FILE, whole or not at all, instead of standard output.",
+        show_default=False,
+    ),
+]
+
+
+def present(
+    form: Format | DataFormat,
+    output: Path | None,
+    *,
+    document: Callable[[], dict[str, Any]],
+    table: Callable[[Terminal], str],
+) -> None:
+    """Write the answer in ``form``: ``document`` for programs, ``table`` for people."""
+    if form.value == "table":
+        from autoplan.report.render.terminal import terminal_of
+
+        text = table(terminal_of(None if output else sys.stdout))
+    else:
+        from autoplan.report.render.serialization import dump
+
+        text = dump(document(), "json" if form.value == "json" else "yaml")
+    write(text, output)
+
+
+def write(text: str, output: Path | None = None) -> None:
+    """Write ``text`` to ``output`` whole or not at all, or to standard output."""
+    if output is not None:
+        _replace(output, text)
+        return
+    if sys.stdout is None:  # closed by whoever started the program: nobody listens
+        return
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    # A full disk or a reader that went away must be noticed here, where it can be told.
+    sys.stdout.flush()
+
+
+def _replace(output: Path, text: str) -> None:
+    from autoplan.catalog.file_writing import write_whole
+
+    try:
+        write_whole(output, text.encode("utf-8"))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise typer.BadParameter(f"cannot write {str(output)!r}: {reason}", param_hint="--output") from error

@@ -1,0 +1,1 @@
+"""What every formula starts from: candidates, layer types, parameters, sizes, and the prediction."""

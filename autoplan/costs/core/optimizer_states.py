@@ -1,0 +1,59 @@
+"""What each optimizer keeps for a parameter, beside the copy that it updates.
+
+Notation (this file only)::
+
+    b  bytes of one moment of one parameter      [byte]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from autoplan.schema.costmodel.stack import MemoryPolicy
+from autoplan.schema.job import Optimizer
+
+__all__ = ["OPTIMIZERS", "OptimizerState", "state_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerState:
+    """Moments of a matrix's parameter and of any other's, and b where the optimizer sets it."""
+
+    matrix_moments: int
+    other_moments: int
+    moment_bytes: float | None = None
+
+
+#: Kingma and Ba 2015 (Adam), Loshchilov and Hutter 2019 (AdamW): two moments; SGD with momentum and Lion
+#: (Chen et al. 2023, arXiv 2302.06675) one; Muon (Jordan et al. 2024) one for matrices, AdamW for the rest.
+#: 8-bit Adam (Dettmers et al. 2022, arXiv 2110.02861): a byte, and an fp32 scale for every 256 of them, as
+#: in bitsandbytes from 0.44 on (pull request 1365; 2,048 in the paper).
+OPTIMIZERS: Final[dict[Optimizer, OptimizerState]] = {
+    "adamw": OptimizerState(2, 2),
+    "adam": OptimizerState(2, 2),
+    "adamw-8bit": OptimizerState(2, 2, 1 + 4 / 256),
+    "adamw-bf16": OptimizerState(2, 2, 2.0),
+    "sgd": OptimizerState(1, 1),
+    "lion": OptimizerState(1, 1),
+    "muon": OptimizerState(1, 2),
+}
+
+
+def state_bytes(optimizer: Optimizer, policy: MemoryPolicy) -> tuple[float, float]:
+    """Return optimizer bytes of a matrix's parameter and of any other's [byte]: master + moments x b.
+
+    >>> from autoplan.catalog import stack
+    >>> megatron = stack("megatron-core").memory
+    >>> [state_bytes(name, megatron) for name in ("adamw", "sgd", "muon", "adamw-8bit")]
+    [(12, 12), (8, 8), (8, 12), (6.03125, 6.03125)]
+
+    Leaves out: tensors below 4,096 elements and embeddings, which 8-bit optimizers may keep in fp32.
+    Source: the papers beside ``OPTIMIZERS``; master copies are the stack's.
+    """
+    kept = OPTIMIZERS[optimizer]
+    moment = policy.state_bytes if kept.moment_bytes is None else kept.moment_bytes
+    return (
+        policy.master_bytes + kept.matrix_moments * moment,
+        policy.master_bytes + kept.other_moments * moment,
+    )

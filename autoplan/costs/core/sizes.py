@@ -1,0 +1,131 @@
+"""Sizes that formulas of several rooms need: elements, splits of a sequence, data-parallel ranks.
+
+Notation (this file only)::
+
+    e     bytes of an element of an activation                                        [byte]
+    t     tensor-parallel degree                                                      [1]
+    c, d  context- and data-parallel degree                                           [1]
+    g     ranks that share state                                                      [1]
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoplan.costs.core.candidates import Array, Candidates, flag
+from autoplan.schema.job import Job
+from autoplan.schema.layout import SCHEDULES
+from autoplan.schema.model import ModelSpec
+
+__all__ = [
+    "attention_widths",
+    "backward_split",
+    "data_ranks",
+    "dropout_masks",
+    "element_bytes",
+    "sequence_split",
+    "shard_ranks",
+]
+
+
+def element_bytes(job: Job) -> float:
+    """Return e, the bytes of an element of an activation [byte]: 4 in fp32, else 2.
+
+    >>> from autoplan.catalog import load_job
+    >>> element_bytes(load_job("llama3-8b-8x-a100"))  # bf16
+    2.0
+
+    Source: the sizes of torch.bfloat16, torch.float16 and torch.float32.
+    """
+    return 4.0 if job.precision == "fp32" else 2.0
+
+
+def sequence_split(candidates: Candidates) -> Array:
+    """Return over how many ranks what stands between products is split [1]: t with sequence parallelism.
+
+    Without it each rank keeps all of it: 1. Shape [C].
+
+    >>> from autoplan.schema.layout import parse_layout
+    >>> both = [parse_layout(f"tp=4,sp={switch}", layers=32, devices=8) for switch in ("on", "off")]
+    >>> sequence_split(Candidates.of(both)).tolist()
+    [4.0, 1.0]
+
+    Leaves out: sequences that t does not divide.
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
+    """
+    t = candidates.tp.astype(np.float64)
+    split: Array = np.where(candidates.sequence_parallel == 1, t, 1.0)
+    return split
+
+
+def dropout_masks(job: Job) -> float:
+    """Return 1 where a block drops values out and keeps the masks [byte of an element], 0 where not.
+
+    >>> from autoplan.catalog import load_job
+    >>> dropout_masks(load_job("gpt3-175b-128x-a100")), dropout_masks(load_job("llama3-8b-8x-a100"))
+    (1.0, 0.0)
+
+    Leaves out: a probability of zero, which the job does not tell.
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.1, masks of one byte.
+    """
+    # Gated blocks of today train without dropout, GPT blocks with it where the stack keeps masks.
+    return 1.0 if job.stack.block.dropout and not job.model.gated else 0.0
+
+
+def data_ranks(candidates: Candidates) -> Array:
+    """Return the ranks that hold the same parameters and see different tokens [1], shape [C]: c d.
+
+    >>> from autoplan.schema.layout import parse_layout
+    >>> data_ranks(Candidates.of([parse_layout("tp=2,cp=2", layers=32, devices=16)])).tolist()  # 2 x 4
+    [8.0]
+
+    Leaves out: expert parallelism.
+    Source: Megatron-LM, megatron/core/parallel_state.py, get_data_parallel_group with context parallelism;
+    PyTorch's torchtitan, torchtitan/distributed/parallel_dims.py, whose sharding mesh is dp_shard x cp.
+    """
+    ranks: Array = (candidates.dp * candidates.cp).astype(np.float64)
+    return ranks
+
+
+def shard_ranks(candidates: Candidates) -> Array:
+    """Return g, the ranks that share state [1], shape [C]: c d, or fewer where a layout says so.
+
+    >>> from autoplan.schema.layout import parse_layout
+    >>> both = [parse_layout(text, layers=32, devices=16) for text in ("tp=2", "tp=2,shard=4")]
+    >>> shard_ranks(Candidates.of(both)).tolist()
+    [8.0, 4.0]
+
+    Leaves out: stacks that share parameters and optimizer state among different ranks (DeepSpeed's hpZ).
+    Source: Zhang et al. 2022 (MiCS), arXiv:2205.00119, section 3.2; PyTorch FSDP, HYBRID_SHARD.
+    """
+    ranks: Array = np.where(candidates.shard > 0, candidates.shard, data_ranks(candidates))
+    return ranks
+
+
+def backward_split(candidates: Candidates) -> Array:
+    """Return 1 where weight gradients are done apart from input gradients [1], shape [C].
+
+    >>> from autoplan.schema.layout import parse_layout
+    >>> both = [f"pp=4,schedule={name}" for name in ("1f1b", "zero-bubble")]
+    >>> backward_split(Candidates.of([parse_layout(x, layers=32, devices=8) for x in both])).tolist()
+    [0.0, 1.0]
+
+    Source: Qi et al. 2023, arXiv:2401.10241, section 2.
+    """
+    return flag(candidates.schedule == SCHEDULES.index("zero-bubble"))
+
+
+def attention_widths(model: ModelSpec, t: Array, width: float | None = None) -> tuple[Array, Array]:
+    """Return the width of a rank's queries, and of its keys or values [1]: a d / t, and k d / min(t, k).
+
+    d is ``width``, else that of a query's head; k counts key-value heads, of which a rank has at least one.
+
+    >>> from autoplan.catalog import load_entry
+    >>> [float(x[0]) for x in attention_widths(load_entry("model", "llama3-8b"), np.full(1, 16.0))]
+    [256.0, 128.0]
+
+    Leaves out: latents, whose queries, keys and values come out of products of their own.
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.3; Ainslie et al. 2023, arXiv:2305.13245.
+    """
+    d = model.head_dim if width is None else width
+    return model.heads * d / t, model.kv_heads * d / np.minimum(t, model.kv_heads)

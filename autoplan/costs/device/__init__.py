@@ -1,0 +1,1 @@
+"""One device: what it reaches, and the time of its kernels."""

@@ -1,0 +1,1 @@
+"""One layer on one microbatch: GEMMs, attention, experts, elementwise work, and their time."""

@@ -1,0 +1,140 @@
+"""What a rank holds from step to step: parameters, gradients, optimizer state.
+
+Notation (this file only)::
+
+    P, G, O  bytes of parameters, of kept gradients, of optimizer state      [byte]
+    n        parameters of a part on one rank                                   [1]
+    d        ranks of the data axis                                             [1]
+
+All results are bytes of one rank, of shape [C, 1], for one part of the model (a layer, what stands before
+the layers, what stands behind them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoplan.costs.core.candidates import Array, column, flag
+from autoplan.costs.core.optimizer_states import state_bytes
+from autoplan.costs.core.rank_parameters import Part
+from autoplan.costs.core.scope import Scope
+
+__all__ = ["Residency", "gradients_stand", "host_bytes", "residency_of", "update_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """P, G and O of one part; ``copies`` of gradients always stand beside them."""
+
+    parameters: Array
+    gradients: Array
+    copies: Array
+    optimizer: Array
+
+
+def residency_of(scope: Scope, part: Part) -> Residency:
+    """Return what a rank holds of ``part`` [byte], each of shape [C, 1].
+
+    P = n x parameter_bytes, G = n x gradient_bytes, O = n x (master + moments x bytes of one), each over d
+    from its ZeRO stage on (1 for O, 2 for G, and for P as the stack says); experts over those ranks that hold
+    the same. Frozen parameters have P only, in
+    gathered_bytes; offloaded state is on the host.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.core.candidates import Candidates
+    >>> from autoplan.costs.core.scope import scope_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> scope = scope_of(job, Candidates.of([parse_layout("tp=2,dp=4,zero=1", layers=32, devices=8)]))
+    >>> held = residency_of(scope, scope.weights.layer)  # 109,060,096 parameters: x 2, x 4, x 12 / 4
+    >>> [float(x[0, 0]) for x in (held.parameters, held.gradients, held.optimizer)]
+    [218120192.0, 436240384.0, 327180288.0]
+
+    Leaves out: padding of rows that the data axis does not divide.
+    Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5; counted on real PyTorch modules,
+    benchmarks/memory.
+    """
+    policy = scope.job.stack.memory
+    frozen = part.total - part.trained
+    parameters = policy.parameter_bytes * part.trained + policy.gathered_bytes * frozen
+    gradients = policy.gradient_bytes * (part.trained + (1 - scope.gradients_sharded) * part.gradient_excess)
+    return Residency(
+        parameters=scope.spread(scope.parameters_sharded, parameters, part),
+        gradients=scope.spread(scope.gradients_sharded, gradients, part),
+        copies=policy.gradient_copy_bytes * part.trained + np.zeros_like(part.total),
+        optimizer=_optimizer_bytes(scope, part) * (1 - column(scope.candidates.optimizer_offload)),
+    )
+
+
+def _optimizer_bytes(scope: Scope, part: Part) -> Array:
+    matrix, other = state_bytes(scope.job.optimizer, scope.job.stack.memory)
+    whole = matrix * (part.trained - part.trained_vectors) + other * part.trained_vectors
+    return scope.spread(flag(scope.zero >= 1), whole, part)
+
+
+def host_bytes(scope: Scope, part: Part) -> Array:
+    """Return what one rank has of ``part`` in host memory [byte], shape [C, 1]: O where it is offloaded.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.core.candidates import Candidates
+    >>> from autoplan.costs.core.scope import scope_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> layout = parse_layout("tp=2,dp=4,zero=1,offload=optimizer", layers=32, devices=8)
+    >>> scope = scope_of(load_job("llama3-8b-8x-a100"), Candidates.of([layout]))
+    >>> float(host_bytes(scope, scope.weights.layer)[0, 0])  # 12 x 109,060,096 / 4
+    327180288.0
+
+    Leaves out: pinned buffers of the copies; gradients while they are there.
+    Source: Ren et al. 2021 (ZeRO-Offload), arXiv:2101.06840, section 3.
+    """
+    held: Array = _optimizer_bytes(scope, part) * column(scope.candidates.optimizer_offload)
+    return held
+
+
+def gradients_stand(scope: Scope) -> Array:
+    """Return 1 where all gradients exist before the first backward ends [1], shape [C, 1].
+
+    They outlive a microbatch where several accumulate, and a step where their buffers persist.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job, stack
+    >>> from autoplan.costs.core.candidates import Candidates
+    >>> from autoplan.costs.core.scope import scope_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("fsdp2"))
+    >>> two = [parse_layout(f"dp=8,zero=3,mbs={size}", layers=32, devices=8) for size in (1, 16)]
+    >>> gradients_stand(scope_of(job, Candidates.of(two))).tolist()  # 16 microbatches a rank, and one
+    [[1.0], [0.0]]
+
+    Leaves out: the first of several microbatches, during which they are still to come.
+    Source: counted on real PyTorch modules, benchmarks/memory; Megatron-LM,
+    megatron/core/distributed/param_and_grad_buffer.py, for buffers that persist.
+    """
+    return flag((scope.microbatches > 1) | scope.job.stack.memory.gradients_persist)
+
+
+def update_bytes(scope: Scope, part: Part) -> Array:
+    """Return temporaries of the optimizer step on ``part`` [byte]: foreach loops copy all parameters.
+
+    n x optimizer_temporary_bytes, over d from ZeRO-1 on, shape [C, 1].
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.core.candidates import Candidates
+    >>> from autoplan.costs.core.scope import scope_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> memory = job.stack.memory.model_copy(update={"optimizer_temporary_bytes": 4})
+    >>> job = replace(job, stack=job.stack.model_copy(update={"memory": memory}))
+    >>> scope = scope_of(job, Candidates.of([parse_layout("tp=2,dp=4,zero=1", layers=32, devices=8)]))
+    >>> float(update_bytes(scope, scope.weights.layer)[0, 0])  # 4 x 109,060,096 / 4
+    109060096.0
+
+    Leaves out: gradient clipping.
+    Source: PyTorch, torch/optim/optimizer.py, _foreach_doc; counted on real PyTorch modules,
+    benchmarks/memory.
+    """
+    each = scope.job.stack.memory.optimizer_temporary_bytes
+    return scope.spread(flag(scope.zero >= 1), each * part.trained, part)

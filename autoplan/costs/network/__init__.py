@@ -1,0 +1,1 @@
+"""The devices together: meshes, collectives, overlap with compute, and communication volume."""

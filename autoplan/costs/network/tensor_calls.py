@@ -1,0 +1,193 @@
+"""Calls of tensor-parallel collectives: how many of a layer, of the embedding, the head and the loss.
+
+Notation (this file only)::
+
+    A  bytes of one activation, e T h                                                            [byte]
+    T  tokens of a microbatch     h  hidden size                 V  vocabulary, padded              [1]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoplan.costs.core.candidates import Array, Candidates, column
+from autoplan.costs.core.parameters import expert_share
+from autoplan.costs.core.scope import Scope, tokens_of
+from autoplan.costs.core.sizes import element_bytes
+from autoplan.schema.job import Job
+from autoplan.schema.model import ModelSpec
+
+__all__ = ["Calls", "TensorCalls", "latent_gathers", "loss_bytes", "tensor_calls", "tensor_message"]
+
+#: Numbers that a loss on split logits reduces for each token: maximum, label's logit, sum; in fp32.
+_LOSS_BYTES = 3 * 4
+
+
+def tensor_message(job: Job, candidates: Candidates) -> Array:
+    """Return A, the bytes of the full tensor of one tensor-parallel collective [byte], shape [C]: e T h.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.layout import parse_layout
+    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> tensor_message(load_job("llama3-8b-8x-a100"), one).tolist()  # 2 x 8,192 x 4,096
+    [67108864.0]
+
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
+    """
+    message: Array = element_bytes(job) * job.model.hidden_size * tokens_of(job, candidates)
+    return message
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Collectives over [T, h], arrays of shape [C]; ``regathers`` run beside the product they are for."""
+
+    all_gather: Array
+    reduce_scatter: Array
+    all_reduce: Array
+    regathers: Array
+
+    @staticmethod
+    def of(
+        candidates: Candidates, gathers: float, scatters: float, reduces: float, again: float = 0.0
+    ) -> Calls:
+        """Return gathers and scatters where sequences are split, reduces where tensors only are [1].
+
+        >>> from autoplan.schema.layout import parse_layout
+        >>> three = [parse_layout(text, layers=32, devices=8) for text in ("tp=2", "tp=2,sp=off", "tp=1")]
+        >>> calls = Calls.of(Candidates.of(three), 2, 2, 2)
+        >>> calls.all_gather.tolist(), calls.all_reduce.tolist()
+        ([2.0, 0.0, 0.0], [0.0, 2.0, 0.0])
+
+        Leaves out: other ways to split activations.
+        Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.
+        """
+        tensor = candidates.tp > 1
+        split = np.where(tensor & (candidates.sequence_parallel == 1), 1.0, 0.0)
+        plain = np.where(tensor & (candidates.sequence_parallel == 0), 1.0, 0.0)
+        return Calls(gathers * split, scatters * split, reduces * plain, again * split)
+
+    @property
+    def number(self) -> Array:
+        """All of them [1].
+
+        >>> one = np.ones(2)
+        >>> Calls(2 * one, 2 * one, 0 * one, one).number.tolist()
+        [5.0, 5.0]
+
+        Leaves out: how long each takes.
+        """
+        number: Array = self.all_gather + self.reduce_scatter + self.all_reduce + self.regathers
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCalls:
+    """Tensor-parallel collectives of a layer (``again``: of its recompute), and outside layers."""
+
+    forward: Calls
+    backward: Calls
+    again: Calls
+    embedding_forward: Calls
+    embedding_backward: Calls
+    head_forward: Calls
+    head_backward: Calls
+
+
+def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
+    """Return the tensor-parallel collectives of one microbatch over [T, h] [1], each of shape [C].
+
+    Each half of a layer reduces its output forward and the gradient of its input backward: an all-reduce,
+    or with sequence parallelism a reduce-scatter and an all-gather. A stack that does not keep gathered
+    inputs gathers them again for the weight gradients. Of latent attention only the latents are gathered, and
+    routed experts have their own exchange. The embedding reduces its rows forward, the output
+    layer its input's gradient backward.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.layout import parse_layout
+    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> backward = tensor_calls(load_job("llama3-8b-8x-a100"), one).backward
+    >>> [float(count[0]) for count in (backward.all_gather, backward.reduce_scatter, backward.regathers)]
+    [2.0, 2.0, 2.0]
+
+    Leaves out: dropout's random state.
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2; counted on real PyTorch modules,
+    benchmarks/memory.
+    """
+    block, halves = job.stack.block, 1 if job.model.parallel_block else 2
+    regathered = 0 if block.gathered_inputs_kept else 1
+    apart = _column_products(job) if block.products_reduced_apart else halves
+    last = 1 if block.checkpoint_stops_early else 0
+
+    # Rows of routed experts are exchanged on axes of their own, see ``experts``.
+    mlp = 1.0 - expert_share(job.model) * (1.0 if _routed_only(job) else 0.0)
+    scatters = 1.0 if job.model.parallel_block else 1.0 + mlp
+    gathers = scatters - 1.0 + latent_gathers(job.model)
+
+    def calls(*counts: float) -> Calls:
+        return Calls.of(candidates, *counts)
+
+    return TensorCalls(
+        forward=calls(gathers, scatters, halves),
+        backward=calls(scatters, gathers, apart, regathered * gathers),
+        again=calls(gathers, scatters - last, halves - last),
+        embedding_forward=calls(0, 1, 1),
+        embedding_backward=calls(1, 0, 0),
+        head_forward=calls(1, 0, 0),
+        head_backward=calls(0, 1, 1, regathered),
+    )
+
+
+def _routed_only(job: Job) -> bool:
+    moe = job.model.moe
+    return moe is not None and moe.shared_expert_ffn_size == 0
+
+
+def _column_products(job: Job) -> int:
+    """Return the products of a layer that are split along their outputs: qkv as one or three, up, gate."""
+    packed = job.stack.block.packed_qkv or job.stack.block.packed_qkv_kept
+    return (1 if packed else 3) + (2 if job.model.gated else 1)
+
+
+def loss_bytes(scope: Scope) -> tuple[Array, Array]:
+    """Return what the loss reduces and gathers over the tensor axis [byte], each of shape [C, 1].
+
+    A loss on split logits reduces 12 T; one on whole logits gathers e T V.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.core.scope import scope_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> [float(x[0, 0]) for x in loss_bytes(scope_of(load_job("llama3-8b-8x-a100"), one))]  # 12 x 8,192
+    [98304.0, 0.0]
+
+    Leaves out: label smoothing.
+    Source: Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py, which reduces three fp32 a token.
+    """
+    tensor = column(scope.candidates.tp > 1)
+    if scope.job.stack.block.vocabulary_parallel_loss:
+        return _LOSS_BYTES * scope.tokens * tensor, np.zeros_like(tensor)
+    width = scope.weights.table * column(scope.candidates.tp) / scope.job.model.hidden_size
+    return np.zeros_like(tensor), element_bytes(scope.job) * scope.tokens * width * tensor
+
+
+def latent_gathers(model: ModelSpec) -> float:
+    """Return what attention gathers of a token where sequences are split, over h [1].
+
+    1 without latents, else (q + c + r) / h, with h for q where queries have no latent.
+
+    >>> from autoplan.catalog import load_entry
+    >>> [latent_gathers(load_entry("model", name)) for name in ("llama3-8b", "deepseek-v3")]
+    [1.0, 0.29464285714285715]
+    >>> (1536 + 512 + 64) / 7168
+    0.29464285714285715
+
+    Source: Megatron-LM, megatron/core/transformer/multi_latent_attention.py.
+    """
+    mla = model.mla
+    if mla is None:
+        return 1.0
+    width = (mla.q_lora_rank or model.hidden_size) + mla.kv_lora_rank + mla.qk_rope_head_dim
+    return width / model.hidden_size

@@ -1,0 +1,1 @@
+"""One pipeline stage: its cost per microbatch and per step."""

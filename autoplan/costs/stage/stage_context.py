@@ -1,0 +1,81 @@
+"""What the parts of a stage's time share: a job's scope, the machine, and who holds the same parameters.
+
+Notation (this file only)::
+
+    C, p  candidates, stages      [1]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoplan.costs.core.candidates import Array, Candidates, column, flag
+from autoplan.costs.core.scope import Scope
+from autoplan.costs.device.machine import Machine
+from autoplan.costs.network.collectives import Group
+from autoplan.costs.network.mesh import data_group
+from autoplan.costs.network.volume import DataVolume, data_volume
+from autoplan.schema.job import Job
+
+__all__ = ["StageContext"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageContext:
+    """What the parts of a stage's time share: the scope, the machine, and what the data axis communicates."""
+
+    scope: Scope
+    machine: Machine
+    volume: DataVolume
+
+    @staticmethod
+    def of(scope: Scope, machine: Machine) -> StageContext:
+        """Return the context of ``scope`` on ``machine``."""
+        return StageContext(scope, machine, data_volume(scope))
+
+    @property
+    def job(self) -> Job:
+        """The job at its precision."""
+        return self.scope.job
+
+    @property
+    def candidates(self) -> Candidates:
+        """The candidates."""
+        return self.scope.candidates
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of a microbatch, shape [C]."""
+        return self.scope.tokens[:, 0]
+
+    @property
+    def first(self) -> Array:
+        """1 on the first stage."""
+        return self.scope.first
+
+    @property
+    def last(self) -> Array:
+        """1 on the last stage."""
+        return self.scope.last
+
+    def contended(self, other: Group) -> Array:
+        """Return 1 where ``other`` and those with the same parameters are on one node's fabric, [C, 1].
+
+        >>> from autoplan.catalog import load_job
+        >>> from autoplan.costs.device.machine import machine_of
+        >>> from autoplan.costs.network.mesh import tensor_group
+        >>> from autoplan.costs.core.scope import scope_of
+        >>> from autoplan.schema.layout import parse_layout
+        >>> job, flags = load_job("llama3-70b-64x-h100"), []
+        >>> for text in ("tp=2,pp=16", "tp=2,pp=4", "tp=2,pp=16,order=cp-dp-pp-tp"):
+        ...     one = Candidates.of([parse_layout(text, layers=80, devices=64)])
+        ...     context = StageContext.of(scope_of(job, one), machine_of(job))
+        ...     flags.append(float(context.contended(tensor_group(one))[0, 0]))
+        >>> flags  # 2 x 4 devices of 8 in a node, then 2 x 16, then 4 beside tensors on the network
+        [1.0, 0.0, 0.0]
+
+        Leaves out: groups that share the network; stage boundaries on the link of the data axis.
+        Source: a node has one fabric, which NCCL's rings of all its groups share (NCCL, src/graph/search.cc).
+        """
+        room, own = self.machine.links.devices_per_node, data_group(self.candidates)
+        return column(flag(other.ranks_among(room) == other.ranks)) * flag(own.ranks_among(room) == own.ranks)

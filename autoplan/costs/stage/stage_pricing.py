@@ -1,0 +1,102 @@
+"""From a job and candidates to stage coefficients.
+
+Notation (this file only)::
+
+    C, p  candidates, stages      [1]
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoplan.costs.core.candidates import Array, Candidates, Linear, column
+from autoplan.costs.core.scope import scope_of
+from autoplan.costs.core.sizes import backward_split
+from autoplan.costs.device.machine import Machine
+from autoplan.costs.layer.layer_time import block_times
+from autoplan.costs.memory.footprint import Footprint, footprint_of
+from autoplan.costs.stage.per_microbatch import layer_pass, outside_pass
+from autoplan.costs.stage.per_step import per_step
+from autoplan.costs.stage.stage_context import StageContext
+from autoplan.costs.stage.stage_times import StageParts, Stages
+from autoplan.schema.job import Job
+
+__all__ = ["price_stages", "price_with_parts"]
+
+
+def price_stages(
+    job: Job, candidates: Candidates, machine: Machine, *, memory: Footprint | None = None
+) -> Stages:
+    """Return the stage coefficients of each candidate [s] (of memory [byte]), arrays of shape [C, p].
+
+    ``memory`` is their footprint where it is known already.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.device.machine import ideal, machine_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> fastest = ideal(machine_of(job), job)
+    >>> stages = price_stages(job, one, fastest)
+    >>> float(round(stages.forward.layer[0, 0] * fastest.peak_flops / 1e9, 1))  # GFLOP: see ``block_times``
+    515.4
+    """
+    return price_with_parts(job, candidates, machine, memory=memory)[0]
+
+
+def price_with_parts(
+    job: Job, candidates: Candidates, machine: Machine, *, memory: Footprint | None = None
+) -> tuple[Stages, StageParts]:
+    """Return the stage coefficients, and where the seconds of a microbatch among them go [s].
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.device.machine import machine_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> stages, parts = price_with_parts(job, one, machine_of(job))
+    >>> both = stages.forward.layer + stages.backward.layer
+    >>> bool(np.isclose(both[0, 0], parts.layer.total[0, 0]))
+    True
+    """
+    scope = scope_of(job, candidates)
+    context = StageContext.of(scope, machine)
+    block = block_times(context.job, candidates, machine)
+    outside, layer, once = outside_pass(context), layer_pass(context, block), per_step(context)
+    shape = (len(candidates), candidates.pp)
+
+    def wide(array: Array) -> Array:
+        return np.broadcast_to(array, shape)
+
+    def linear(fixed: Array, each: Array) -> Linear:
+        return Linear(wide(fixed), wide(each))
+
+    def step_linear(of: Linear) -> Linear:
+        return linear(of.fixed, of.layer)
+
+    stages = Stages(
+        forward=linear(outside.forward.total, layer.forward.total),
+        backward=linear(outside.backward.total, layer.backward.total),
+        selective=wide(layer.selective.total),
+        full=wide(layer.full.total),
+        weight=linear(outside.weight, layer.weight),
+        split=wide(column(backward_split(candidates))),
+        wire_forward=linear(outside.wire_forward, layer.wire_forward),
+        wire_backward=linear(outside.wire_backward, layer.wire_backward),
+        reduce=step_linear(once.reduce),
+        gather=step_linear(once.gather),
+        bucket_reduce=wide(once.bucket_reduce),
+        bucket_gather=wide(once.bucket_gather),
+        hides_reduce=wide(np.asarray(float(machine.overlap.gradient_reduce))),
+        hides_gather=wide(np.asarray(float(machine.overlap.parameter_gather))),
+        interference=wide(once.interference),
+        chunks=wide(column(candidates.vpp)),
+        norms=step_linear(once.norms),
+        optimizer=step_linear(once.optimizer),
+        memory=memory or footprint_of(scope),
+    )
+    parts = StageParts(
+        outside=(outside.forward + outside.backward).wide(shape),
+        layer=(layer.forward + layer.backward).wide(shape),
+        selective=layer.selective.wide(shape),
+        full=layer.full.wide(shape),
+    )
+    return stages, parts

@@ -1,0 +1,1 @@
+"""Why a layout is or is not the answer, and what would make it fit."""

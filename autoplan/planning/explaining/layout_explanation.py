@@ -1,0 +1,45 @@
+"""Explaining one layout: what fills its devices, what would make room, and why it is not on the front."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from autoplan.costs.predict import predict
+from autoplan.planning.explaining.dominance import refusal_of, standing_of
+from autoplan.planning.explaining.remedies import remedies_of
+from autoplan.planning.plan_and_evaluate import chosen, plannable, read_layout
+from autoplan.results import Plan
+from autoplan.results.explanation import Explanation
+from autoplan.results.standing import Refusal, Standing
+from autoplan.rules import broken_rules
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+
+__all__ = ["explain"]
+
+
+def explain(
+    job: Job | str | Path,
+    layout: Layout | str,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+) -> Explanation | Refusal:
+    """Return why ``layout`` is not on the front of ``job``, with its prediction moment by moment.
+
+    A layout that does not fit has the remedies that would make it, one that fits those that would make more
+    room, and its place beside the front, which is searched for: ``progress`` is told as by ``plan``. A layout
+    that breaks rules has those, and the nearest one that breaks none. Raises LayoutError for a text that
+    names no layout.
+    """
+    job = chosen(plannable(job), layout)
+    layout = read_layout(job, layout)
+    if broken_rules(job, layout):
+        return refusal_of(job, layout)
+    plan = Plan(layout, predict(job, layout))
+    standing = Standing("does not fit", 0)
+    if plan.predicted.fits:
+        from autoplan.search import search
+
+        standing = standing_of(job, plan, search(job, progress=progress))
+    return Explanation(plan, remedies_of(job, plan), standing)

@@ -1,0 +1,1 @@
+"""Why a job has no plan, and the smallest changes that give it one."""

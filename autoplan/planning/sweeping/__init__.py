@@ -1,0 +1,1 @@
+"""Planning the cells of a grid, in parallel and safe against a kill."""

@@ -1,0 +1,166 @@
+"""What a calibration moved, and the errors before and after, for people and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from autoplan.report.document_fields import SCHEMA, Document, plain
+from autoplan.report.front_report import listed
+from autoplan.report.render.columns import Column, columns_table
+from autoplan.report.render.terminal import Terminal, render
+from autoplan.results.calibration import INTERVAL_PRIOR_RUNS, Calibration, CoefficientChange, Errors, Measured
+from autoplan.schema.base import Sourced, SourcedSeconds, SourcedShare
+from autoplan.schema.hardware import sourced_numbers
+from autoplan.units import format_seconds, format_share
+
+__all__ = ["calibration_document", "calibration_table", "measured_document", "measured_table"]
+
+_ERRORS: Final = ("before", "after", "left_out")
+_WORDS: Final = {"before": "shipped values", "after": "calibrated", "left_out": "calibrated, run left out"}
+
+
+def calibration_document(calibration: Calibration, files: Sequence[str]) -> Document:
+    """Return the calibration for programs; ``files`` are those that were written."""
+    return {
+        "schema": SCHEMA,
+        "calibration": {
+            "stack": calibration.stack.name,
+            "kernels": calibration.kernels.name,
+            "kept_shipped_values": calibration.kept,
+            "coefficients": [_change(change) for change in calibration.changes],
+            "interval_over_shipped": calibration.interval,
+            "errors": {name: plain(getattr(calibration, name)) for name in _ERRORS},
+            "runs": [plain(run) for run in calibration.runs],
+            "files": list(files),
+        },
+    }
+
+
+def _change(change: CoefficientChange) -> Document:
+    return {**plain(change), "moved": change.moved, "informed": change.informed}
+
+
+def calibration_table(calibration: Calibration, files: Sequence[str], terminal: Terminal) -> str:
+    """Return the calibration for people."""
+    parts: list[RenderableType] = [
+        Text(f"{len(calibration.runs)} runs of {calibration.changes[0].file}", style="bold"),
+        Text(""),
+        _coefficients(calibration.changes, terminal),
+        Text(""),
+        _errors(calibration, terminal),
+        Text(""),
+        *listed(list(_sentences(calibration, files))),
+    ]
+    return render(Group(*parts), terminal)
+
+
+def _coefficients(changes: Sequence[CoefficientChange], terminal: Terminal) -> RenderableType:
+    columns = [
+        Column("coefficient", tuple(change.coefficient for change in changes), "left", "green"),
+        Column("before", tuple(_value(change, change.before) for change in changes)),
+        Column("after", tuple(_value(change, change.after) for change in changes), style="bold"),
+        Column("moved", tuple(map(_moved, changes))),
+        Column("sd after\n/ before", tuple(f"{change.narrowed:.2f}" for change in changes)),
+        Column("informed\nby the runs", tuple("yes" if x.informed else "not informed" for x in changes)),
+        Column("shipped\nas", tuple(change.kind for change in changes), "left"),
+    ]
+    return columns_table(columns, terminal)
+
+
+def _value(change: CoefficientChange, value: float) -> str:
+    if change.coefficient == "host_launch":
+        return format_seconds(value)
+    return f"{value:.2f}" if change.coefficient.endswith("traffic") else format_share(value)
+
+
+def _moved(change: CoefficientChange) -> str:
+    if not change.moved:
+        return "-"
+    return f"{100 * (change.after / change.before - 1):+.1f} %" if change.before else "from 0"
+
+
+def _errors(calibration: Calibration, terminal: Terminal) -> RenderableType:
+    found: list[Errors] = [getattr(calibration, name) for name in _ERRORS]
+    names = Column("error of step time", tuple(_WORDS[name] for name in _ERRORS), "left")
+    sizes = [
+        Column(field, tuple(format_share(getattr(errors, field)) for errors in found))
+        for field in ("median", "mean", "worst")
+    ]
+    return columns_table([names, *sizes], terminal)
+
+
+def _sentences(calibration: Calibration, files: Sequence[str]) -> Iterator[str]:
+    if calibration.kept:
+        yield (
+            "the shipped values are kept: a fit to all other runs predicts each run worse than they do, so"
+            " these runs contradict each other or differ in something that no coefficient stands for"
+        )
+    unknown = [change.coefficient for change in calibration.changes if not change.informed]
+    if unknown:
+        yield f"the runs say next to nothing about {', '.join(unknown)}"
+    yield "a run left out is predicted by a fit to all others: expect that error of layouts not yet run"
+    yield (
+        f"the 90 % interval is {format_share(calibration.interval)} as wide as shipped, by those errors"
+        f" and as if {INTERVAL_PRIOR_RUNS} runs had asked for the shipped width"
+    )
+    for file in files:
+        yield f"written: {file}"
+
+
+def measured_document(measured: Measured, files: Sequence[str]) -> Document:
+    """Return what was measured for programs; ``files`` are those that were written."""
+    return {
+        "schema": SCHEMA,
+        "measured": {
+            "kernels": measured.kernels.name,
+            "on": measured.environment,
+            "curves": [plain(curve) for curve in measured.curves],
+            "collective_tables": measured.tables,
+            "failed_points": measured.failed,
+            "values": measured.kernels.model_dump(mode="json", by_alias=True),
+            "files": list(files),
+        },
+    }
+
+
+def measured_table(measured: Measured, files: Sequence[str], terminal: Terminal) -> str:
+    """Return what was measured for people."""
+    numbers = [
+        (where, n) for where, n in sourced_numbers(measured.kernels) if n.source.startswith("measured-")
+    ]
+    columns = [
+        Column("number", tuple(where for where, _ in numbers), "left", "green"),
+        Column("value", tuple(_number(number) for _, number in numbers)),
+    ]
+    parts: list[RenderableType] = [
+        Text(f"{measured.kernels.name}, measured on {measured.environment}", style="bold"),
+        Text(""),
+        columns_table(columns, terminal),
+        Text(""),
+        *listed(list(_measured_sentences(measured, files))),
+    ]
+    return render(Group(*parts), terminal)
+
+
+def _number(number: Sourced) -> str:
+    value: float = number.value  # type: ignore[attr-defined]
+    if isinstance(number, SourcedShare):
+        return format_share(value)
+    return format_seconds(value) if isinstance(number, SourcedSeconds) else f"{value:.0f}"
+
+
+def _measured_sentences(measured: Measured, files: Sequence[str]) -> Iterator[str]:
+    for curve in measured.curves:
+        error = format_share(curve.median_error)
+        yield f"{curve.operation}: {curve.points} points, median error of the fit {error}"
+    if measured.tables:
+        yield f"collectives: {measured.tables} tables"
+    if measured.failed:
+        yield f"{measured.failed} points could not be run and are left out"
+    yield "what was not measured stays as the catalogue has it"
+    for file in files:
+        yield f"written: {file}"

@@ -1,0 +1,120 @@
+"""The catalogues for people and programs: listings, single entries, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from autoplan.catalog import FOLDERS, EntryKind, Found, entry_names, entry_text, load_entry, read_stack
+from autoplan.costs.core.parameters import total_parameters
+from autoplan.errors import AutoplanError
+from autoplan.report.document_fields import SCHEMA, Document
+from autoplan.report.render.columns import GAP, Column, columns_table, fitted, total_width
+from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.stack_report import stack_document, stack_text
+from autoplan.report.wording.entry_facts import COLUMNS, entry_facts
+from autoplan.schema.model import ModelSpec
+from autoplan.units import format_count
+
+__all__ = [
+    "catalog_document",
+    "catalog_table",
+    "entries_document",
+    "entries_text",
+]
+
+_LEAST_TITLE: Final = 24
+
+
+def catalog_document(kinds: Sequence[EntryKind]) -> Document:
+    """Return what the catalogues of ``kinds`` hold, with the facts of each entry."""
+    return {"schema": SCHEMA, "catalog": {kind: _listing(kind) for kind in kinds}}
+
+
+def catalog_table(kinds: Sequence[EntryKind], terminal: Terminal) -> str:
+    """Return what the catalogues of ``kinds`` hold, a table for each."""
+    parts = [part for kind in kinds for part in _section(kind, terminal)]
+    return render(Group(*parts), terminal)
+
+
+def _listing(kind: EntryKind) -> list[dict[str, Any]]:
+    listing = []
+    for name in entry_names(kind):
+        try:
+            listing.append(entry_facts(kind, name))
+        except AutoplanError as error:
+            # One broken file of a user's own catalogue must not hide the rest.
+            problem = str(error).splitlines()[0]
+            listing.append({"name": name, "title": f"(broken: {problem})", "problem": problem})
+    return listing
+
+
+def _section(kind: EntryKind, terminal: Terminal) -> Iterator[RenderableType]:
+    listing = _listing(kind)
+    yield Text(f"{'/'.join(FOLDERS[kind])}: {len(listing)} entries of kind {kind}", style="bold")
+    names = Column("name", tuple(facts["name"] for facts in listing), "left", "green")
+    yield columns_table([names, *_fact_columns(kind, listing, names.width, terminal)], terminal)
+    yield Text("")
+
+
+def _fact_columns(
+    kind: EntryKind, listing: Sequence[dict[str, Any]], taken: int, terminal: Terminal
+) -> list[Column]:
+    """Return as many columns of facts as fit beside the names; the first gives way."""
+    first, *rest = (
+        Column(fact.head, tuple(map(fact.text, listing)), "right" if fact.number else "left")
+        for fact in COLUMNS[kind]
+    )
+    room = terminal.width - taken - GAP
+    while rest and room - total_width(rest) - GAP < min(first.width, _LEAST_TITLE):
+        rest.pop()
+    width = room - (total_width(rest) + GAP if rest else 0)
+    return [fitted(first, max(width, _LEAST_TITLE), terminal), *rest]
+
+
+def entries_text(found: Sequence[Found]) -> str:
+    """Return the files of entries, each a YAML document after a line that names it.
+
+    They are printed as they are; stacks with what they inherit from others.
+    """
+    return "---\n".join(_entry_text(kind, name) for kind, name in found)
+
+
+def _entry_text(kind: EntryKind, name: str) -> str:
+    text, file = entry_text(kind, name)
+    parameters = _parameters(kind, name)
+    count = f" ({parameters:,} = {format_count(parameters)} parameters)" if parameters else ""
+    head = f"# {kind} {name}{count}: {file}\n"
+    if kind != "stack":
+        return f"{head}{text.rstrip()}\n"
+    stack = read_stack(text, file)
+    told = "".join(f"# extends {name}: {path}\n" for path, name in stack.files[1:])
+    return f"{head}{told}{stack_text(stack)}"
+
+
+def entries_document(found: Sequence[Found]) -> Document:
+    """Return the parsed values of entries, quantities in base units."""
+    return {"schema": SCHEMA, "entries": [_entry_document(kind, name) for kind, name in found]}
+
+
+def _entry_document(kind: EntryKind, name: str) -> Document:
+    values = load_entry(kind, name).model_dump(mode="json", by_alias=True)
+    document: Document = {"kind": kind, "name": name}
+    parameters = _parameters(kind, name)
+    if parameters:
+        document["parameters"] = parameters
+    if kind == "stack":
+        document |= stack_document(read_stack(*entry_text(kind, name)))
+    return {**document, "values": values}
+
+
+def _parameters(kind: EntryKind, name: str) -> int | None:
+    """Return the parameters of a model; None for other kinds, and for a file that does not load."""
+    try:
+        entry = load_entry(kind, name) if kind == "model" else None
+    except AutoplanError:
+        return None
+    return total_parameters(entry) if isinstance(entry, ModelSpec) else None

@@ -1,0 +1,114 @@
+"""Where a step's seconds go and what fills a device, as rows with bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Group, JustifyMethod, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from autoplan.costs.core.prediction import MemoryPrediction, Prediction, StageMemory, TimePrediction
+from autoplan.report.render.bars import bar
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_NAMES
+from autoplan.units import format_seconds
+
+__all__ = [
+    "BESIDE_WIDTH",
+    "beside",
+    "fullest_stage",
+    "memory_rows",
+    "memory_table",
+    "time_rows",
+    "time_table",
+]
+
+#: Columns from which two pictures stand side by side.
+BESIDE_WIDTH: Final = 110
+
+#: Parts of time below this share of the step are not shown.
+_NEGLIGIBLE: Final = 5e-5
+
+_FREE: Final = "free"
+
+_JUSTIFY: Final[tuple[JustifyMethod, ...]] = ("left", "right", "right", "left")
+
+Row = tuple[str, float]
+
+
+def time_rows(time: TimePrediction) -> list[Row]:
+    """Return the parts of a step [s] by name, in order, without those that hardly count."""
+    rows = [(name, float(getattr(time, field))) for field, name in TIME_NAMES.items()]
+    step = sum(seconds for _, seconds in rows)
+    return [(name, seconds) for name, seconds in rows if seconds > _NEGLIGIBLE * step]
+
+
+def memory_rows(memory: MemoryPrediction | StageMemory) -> list[Row]:
+    """Return the bytes of a device by category, without the categories that hold nothing."""
+    rows = ((name, float(getattr(memory, name))) for name in MEMORY_PARTS)
+    return [(name, size) for name, size in rows if size > 0]
+
+
+def fullest_stage(predicted: Prediction) -> StageMemory:
+    """Return the stage whose devices are fullest."""
+    return max(predicted.memory.stages, key=lambda stage: stage.total)
+
+
+def time_table(predicted: Prediction, terminal: Terminal) -> Group:
+    """Return where the seconds of a step go; what is hidden behind compute is not in it."""
+    step = predicted.step_seconds
+    title = f"where the step's {format_seconds(step)} go"
+    rows = time_rows(predicted.time)
+    scale, unit = (1.0, "s") if step >= 1 else (1e3, "ms")
+    cells = [(name, f"{seconds * scale:,.2f} {unit}", seconds / step) for name, seconds in rows]
+    return _picture(title, cells, terminal, "cyan")
+
+
+def memory_table(predicted: Prediction, terminal: Terminal) -> Group:
+    """Return what fills a device of the fullest stage, as shares of what it may hold."""
+    stage, limit = fullest_stage(predicted), predicted.memory_limit_bytes
+    where = f" of stage {stage.stage}" if len(predicted.memory.stages) > 1 else ""
+    title = f"what fills a device{where} (worst in {stage.moment})"
+    cells = [(name, f"{size / GIB:,.1f} GiB", size / limit) for name, size in memory_rows(stage)]
+    free = limit - stage.total
+    if free > 0:
+        cells.append((_FREE, f"{free / GIB:,.1f} GiB", free / limit))
+    return _picture(title, cells, terminal, "magenta")
+
+
+def _picture(title: str, cells: Sequence[tuple[str, str, float]], terminal: Terminal, colour: str) -> Group:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for justify in _JUSTIFY:
+        table.add_column(justify=justify, no_wrap=True)
+    columns = _bar_columns(cells, terminal)
+    for name, amount, share in cells:
+        picture = bar(share, columns, unicode=terminal.unicode)
+        if name == _FREE:
+            picture, colour = terminal.shade * max(1, len(picture)), "dim"
+        texts = (name, amount, f"{share * 100:.1f} %")
+        table.add_row(*(Text(text) for text in texts), Text(picture, style=colour))
+    return Group(Text(title, style="bold"), table)
+
+
+def _bar_columns(cells: Sequence[tuple[str, str, float]], terminal: Terminal) -> int:
+    """Return the columns that a bar of the whole may take beside the texts."""
+    width = (terminal.width - 4) // 2 if terminal.width >= BESIDE_WIDTH else terminal.width
+    texts = max(len(name) for name, _, _ in cells) + max(len(amount) for _, amount, _ in cells)
+    return max(6, min(40, width - texts - 16))
+
+
+def beside(pictures: Sequence[Group], terminal: Terminal) -> Iterator[RenderableType]:
+    """Yield ``pictures`` side by side where there is room, else one below the other."""
+    if terminal.width < BESIDE_WIDTH:
+        for picture in pictures:
+            yield Text("")
+            yield picture
+        return
+    grid = Table.grid(padding=(0, 4, 0, 0))
+    for _ in pictures:
+        grid.add_column()
+    grid.add_row(*pictures)
+    yield Text("")
+    yield grid

@@ -1,0 +1,88 @@
+"""What sets the plans of one job file apart in a table: devices, batch, cost; and what each choice gave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from autoplan.report.render.columns import Column, columns_table
+from autoplan.report.render.terminal import Terminal
+from autoplan.results import Front, Plan
+from autoplan.results.merged_front import at_batch, batch_of
+from autoplan.results.running_cost import cost_per_step, energy_per_step, steps_per_billion_tokens
+from autoplan.schema.job import Job
+
+__all__ = ["answers_table", "question_columns", "question_sentences"]
+
+_KWH: Final = 3.6e6
+
+
+def question_columns(job: Job, plans: Sequence[Plan]) -> list[Column]:
+    """Return columns of what differs by devices and batch, and of what a limit or an objective asks for."""
+    choices, limits = job.choices or (job,), job.limits
+    columns = []
+    if len({choice.cluster.devices for choice in choices}) > 1:
+        columns.append(Column("devices", tuple(f"{plan.layout.devices:,}" for plan in plans)))
+    if len({choice.workload.global_batch_size for choice in choices}) > 1:
+        columns.append(Column("batch", tuple(f"{batch_of(plan):,}" for plan in plans)))
+    if "tokens_per_second" in job.objectives or limits.tokens_per_second is not None:
+        columns.append(Column("tokens/s", tuple(f"{p.predicted.tokens_per_second:,.0f}" for p in plans)))
+    if job.price is not None:
+        costs = tuple(f"{_cost(job, plan):,.2f}" for plan in plans)
+        columns.append(Column(f"{job.price.currency}/1e9\ntokens", costs))
+    if "energy" in job.objectives or limits.energy is not None:
+        columns.append(Column("kWh/1e9\ntokens", tuple(f"{_energy(job, plan):,.1f}" for plan in plans)))
+    return columns
+
+
+def _cost(job: Job, plan: Plan) -> float:
+    here = at_batch(job, plan)
+    return (cost_per_step(here, plan.predicted.step_seconds) or 0.0) * steps_per_billion_tokens(here)
+
+
+def _energy(job: Job, plan: Plan) -> float:
+    here = at_batch(job, plan)
+    joules = energy_per_step(here, plan.predicted.step_seconds) or 0.0
+    return joules * steps_per_billion_tokens(here) / _KWH
+
+
+def answers_table(front: Front, terminal: Terminal) -> Iterator[RenderableType]:
+    """Yield what each number of devices and batch gave: its fastest plan and how many are on the front."""
+    if not front.answers:
+        return
+    best = {(plan.layout, batch_of(plan)) for plan in front.plans}
+    answers, jobs = front.answers, [answer.job for answer in front.answers]
+    first = [answer.plans[0].predicted if answer.plans else None for answer in answers]
+    marked = [sum((plan.layout, batch_of(plan)) in best for plan in answer.plans) for answer in answers]
+    columns = (
+        Column("devices", tuple(f"{job.cluster.devices:,}" for job in jobs)),
+        Column("batch", tuple(f"{job.workload.global_batch_size:,}" for job in jobs)),
+        Column("fastest step\n(s)", tuple(f"{p.step_seconds:,.2f}" if p else "none fits" for p in first)),
+        Column("tokens/s", tuple(f"{p.tokens_per_second:,.0f}" if p else "" for p in first)),
+        Column("plans", tuple(str(len(answer.plans)) for answer in answers)),
+        Column("on the front", tuple(map(str, marked))),
+    )
+    yield columns_table(columns, terminal)
+    yield Text("")
+
+
+def question_sentences(front: Front) -> list[str]:
+    """Return where prices and energies come from, and why a choice has no plan."""
+    job, said = front.job, []
+    if job.price is not None:
+        price = job.price
+        said.append(f"price: {price.per_device_hour:,.6g} {price.currency} a device-hour on {price.date}")
+    power = job.cluster.device.power
+    if power is not None and ("energy" in job.objectives or job.limits.energy is not None):
+        said.append(
+            f"energy is an estimate: every device at its power limit of {power.value:g} W ({power.kind})"
+        )
+    for answer in front.answers:
+        if answer.reasons:
+            batch = answer.job.workload.global_batch_size
+            where = f"{answer.job.cluster.devices} devices, batch {batch:,}"
+            said.append(f"none for {where}: {'; '.join(answer.reasons)}")
+    return said

@@ -1,0 +1,282 @@
+"""Answers as plain values: what ``--format json`` and ``--format yaml`` print.
+
+Everything in a document is a dictionary, a list, a text, a number, a boolean or None, in base units
+(bytes, seconds, shares of one), and the name of a number says its unit where it is not a count or a
+share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from autoplan.costs.core.parameters import total_parameters
+from autoplan.costs.core.prediction import StageMemory
+from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.report.charts.memory_bars import MomentBar, moment_bars
+from autoplan.report.wording.provenance import provenance
+from autoplan.report.wording.sentences import count_words
+from autoplan.report.wording.standing_words import standing_sentence
+from autoplan.results import Certificate, Explanation, Front, Plan, Remedy, Standing, Suggestion
+from autoplan.results.explanation import judged_bytes, judged_stage
+from autoplan.results.merged_front import at_batch, batch_of, question_fields
+from autoplan.results.plan import layout_fields
+from autoplan.results.standing import Difference
+from autoplan.schema.job import Job
+from autoplan.schema.resolved_job import resolved
+
+__all__ = [
+    "SCHEMA",
+    "Document",
+    "brief",
+    "difference_document",
+    "explanation_document",
+    "front_document",
+    "job_document",
+    "plain",
+    "plan_document",
+]
+
+Document = dict[str, Any]
+
+# Python writes no integer of more than 4300 digits: such a count of layouts becomes a text.
+_WRITABLE_BITS: Final = 14_000
+
+#: Version of the documents; goes up when they change in a way that breaks a reader.
+SCHEMA: Final = 1
+
+
+def front_document(front: Front) -> Document:
+    """Return everything that is known about ``front``; ``reasons`` is empty when it is feasible."""
+    return {
+        "schema": SCHEMA,
+        "job": job_document(front.job),
+        "front": [_asked(at_batch(front.job, plan), plan, brief(plan)) for plan in front.plans],
+        "answers": [_answer(front, answer) for answer in front.answers],
+        "certificate": _certificate(front.certificate),
+        "rejected": plain(front.rejected),
+        "reasons": plain(front.reasons),
+        "clash": plain(front.clash),
+        "suggestions": [_suggestion(suggestion) for suggestion in front.suggestions],
+        "provenance": plain(provenance(front.job)),
+        "resolved": resolved(front.job),
+    }
+
+
+def plan_document(job: Job, plan: Plan) -> Document:
+    """Return everything that is known about one ``plan`` of ``job``."""
+    return {
+        "schema": SCHEMA,
+        "job": job_document(job),
+        **_asked(job, plan, _plan(plan)),
+        "provenance": plain(provenance(job)),
+    }
+
+
+def explanation_document(job: Job, explanation: Explanation) -> Document:
+    """Return everything that is known about why a layout does or does not fit, and what would help."""
+    plan = explanation.plan
+    return {
+        "schema": SCHEMA,
+        "job": job_document(job),
+        "explanation": {
+            **_plan(plan),
+            "fullest": _fullest(job, plan),
+            "stages": [_stage(stage) for stage in plan.predicted.memory.stages],
+            "remedies": [_remedy(remedy) for remedy in explanation.remedies],
+            "standing": _standing(explanation.standing),
+        },
+        "provenance": plain(provenance(job)),
+    }
+
+
+def _fullest(job: Job, plan: Plan) -> Document:
+    """Return the stage that decides whether the layout fits, and by how much it is over the limit."""
+    stage, limit = judged_stage(job, plan.predicted), plan.predicted.memory_limit_bytes
+    return {
+        "stage": stage.stage,
+        "moment": stage.moment,
+        "total_bytes": stage.total,
+        "total_bytes_high": stage.total_high,
+        "over_limit_bytes": stage.total - limit,
+        "over_limit_bytes_high": stage.total_high - limit,
+        "judged_bytes": judged_bytes(job, stage),
+        "memory_confidence": job.limits.memory_confidence,
+    }
+
+
+def _stage(stage: StageMemory) -> Document:
+    return {
+        "stage": stage.stage,
+        "layers": stage.layers,
+        "worst": stage.moment,
+        "total_bytes": stage.total,
+        "total_bytes_high": stage.total_high,
+        "host_bytes": stage.host,
+        "moments": [_moment(bar) for bar in moment_bars(stage)],
+    }
+
+
+def _moment(bar: MomentBar) -> Document:
+    sizes = {f"{name}_bytes": size for name, size in bar.parts}
+    return {"moment": bar.moment, **sizes, "total_bytes": bar.total}
+
+
+def _remedy(remedy: Remedy) -> Document:
+    return {
+        "name": remedy.name,
+        "change": remedy.change,
+        "saved_bytes": remedy.saved_bytes,
+        "slowdown": remedy.slowdown,
+        "fits": remedy.fits,
+        **_plan(remedy.plan),
+    }
+
+
+def _standing(standing: Standing) -> Document:
+    """Return the place of a layout beside the front as plain values."""
+    return {
+        "place": standing.place,
+        "sentence": standing_sentence(standing),
+        "plans": standing.plans,
+        "rank": standing.rank,
+        "against": brief(standing.against) if standing.against else None,
+        "differences": [difference_document(d) for d in standing.differences],
+    }
+
+
+def difference_document(difference: Difference) -> Document:
+    """Return one part of two steps, and what the first one loses in it."""
+    return {**plain(difference), "lost_seconds": difference.lost_seconds}
+
+
+def _suggestion(suggestion: Suggestion) -> Document:
+    return {
+        "kind": suggestion.kind,
+        "edits": plain(suggestion.edits),
+        "devices": suggestion.devices,
+        **brief(suggestion.plan),
+    }
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - any value in, any JSON value out
+    """Return ``value`` as a JSON value: dataclasses as dictionaries, tuples as lists.
+
+    >>> plain({"a": (1, 2.0), "b": math.inf})
+    {'a': [1, 2.0], 'b': None}
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: plain(getattr(value, name)) for name in _names_of(type(value))}
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(inner) for inner in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, int) and value.bit_length() > _WRITABLE_BITS:
+        return count_words(value)
+    # JSON has no word for infinity.
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@cache
+def _names_of(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def _plan(plan: Plan) -> Document:
+    return {
+        "layout": layout_fields(plan.layout),
+        "layout_string": plan.layout_string,
+        "predicted": plain(plan.predicted),
+    }
+
+
+def brief(plan: Plan) -> Document:
+    """Return a plan without what every moment of every stage holds, which `evaluate` and `explain` tell."""
+    memory = plan.predicted.memory
+    stages = tuple(dataclasses.replace(stage, moments=()) for stage in memory.stages)
+    memory = dataclasses.replace(memory, stages=stages)
+    document = _plan(dataclasses.replace(plan, predicted=dataclasses.replace(plan.predicted, memory=memory)))
+    for stage in document["predicted"]["memory"]["stages"]:
+        del stage["moments"]
+    return document
+
+
+def _certificate(certificate: Certificate) -> Document:
+    return {**plain(certificate), "solver_parameters": dict(certificate.solver_parameters)}
+
+
+def _asked(job: Job, plan: Plan, document: Document) -> Document:
+    """Return ``document`` of a plan with what it is predicted to cost, and for which devices and batch."""
+    return {**document, "predicted": {**document["predicted"], **question_fields(job, plan)}}
+
+
+def _answer(front: Front, answer: Front) -> Document:
+    """Return the answer for one number of devices and batch; its plans are marked if on the whole front."""
+    best = {(plan.layout, batch_of(plan)) for plan in front.plans}
+    return {
+        "devices": answer.job.cluster.devices,
+        "global_batch_size": answer.job.workload.global_batch_size,
+        "plans": [
+            {
+                "layout_string": plan.layout_string,
+                "step_seconds": plan.predicted.step_seconds,
+                "tokens_per_second": plan.predicted.tokens_per_second,
+                "peak_memory_bytes_per_device": plan.predicted.peak_memory_bytes_per_device,
+                "on_front": (plan.layout, batch_of(plan)) in best,
+            }
+            for plan in answer.plans
+        ],
+        "certificate": _certificate(answer.certificate),
+        "rejected": plain(answer.rejected),
+        "reasons": plain(answer.reasons),
+    }
+
+
+def job_document(job: Job) -> Document:
+    """Return what a job asks for, in short."""
+    cluster = job.cluster
+    return {
+        "name": job.name,
+        "model": job.model.name,
+        "parameters": total_parameters(job.model),
+        "hardware": {"node": cluster.node.name, "device": cluster.device.name},
+        "devices": cluster.devices,
+        "nodes": cluster.nodes,
+        "stack": job.stack.name,
+        "kernels": job.kernels.name,
+        "workload": job.workload.model_dump(mode="json"),
+        "precision": job.precision,
+        "optimizer": job.optimizer,
+        "adapters": job.adapters.model_dump(mode="json") if job.adapters else None,
+        "routing": job.routing.model_dump(mode="json") if job.model.moe else None,
+        "search": job.search.model_dump(mode="json"),
+        "limits": _limits(job),
+        "rules": [rule.model_dump(mode="json") for rule in job.rules],
+        "objectives": list(job.objectives),
+        "price": job.price.model_dump(mode="json") if job.price else None,
+        "choices": [
+            {"devices": choice.cluster.devices, "global_batch_size": choice.workload.global_batch_size}
+            for choice in job.choices
+        ],
+    }
+
+
+def _limits(job: Job) -> Document:
+    limits = job.limits
+    return {
+        "memory_headroom": limits.memory_headroom,
+        "peak_memory_bytes": limits.peak_memory,
+        "step_time_seconds": limits.step_time,
+        "tokens_per_second": limits.tokens_per_second,
+        "devices": limits.devices,
+        "cost_per_billion_tokens": limits.cost,
+        "energy_joules_per_billion_tokens": limits.energy,
+        "memory_confidence": limits.memory_confidence,
+        "memory_limit_bytes_per_device": memory_limit_bytes(job),
+    }

@@ -1,0 +1,119 @@
+"""One layout's prediction as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from autoplan.costs.core.prediction import Prediction, StageMemory
+from autoplan.report.charts.breakdown import beside, fullest_stage, memory_table, time_table
+from autoplan.report.front_report import heading, listed
+from autoplan.report.render.bars import spread
+from autoplan.report.render.columns import plain_table
+from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.wording.layer_type_words import stage_kinds, uneven_chunks
+from autoplan.report.wording.part_names import GIB, MEMORY_PARTS
+from autoplan.report.wording.sentences import (
+    fits_sentence,
+    job_lines,
+    number_words,
+    peaks_sentence,
+    surety_sentences,
+)
+from autoplan.results import Plan
+from autoplan.schema.job import Job
+from autoplan.units import format_bytes, format_count, format_seconds
+
+__all__ = ["MOST_STAGES", "plan_table"]
+
+#: Stages of a pipeline that a table shows.
+MOST_STAGES: Final = 16
+
+#: Columns below which the categories of a stage are left out.
+_ROOMY: Final = 100
+
+
+def plan_table(job: Job, plan: Plan, terminal: Terminal) -> str:
+    """Return the prediction of ``plan`` for people."""
+    predicted = plan.predicted
+    parts: list[RenderableType] = [
+        *heading(job_lines(job, terminal)),
+        Text(plan.layout_string, style="green", no_wrap=True, overflow="ignore"),
+        Text(""),
+        _summary(predicted),
+        *beside((time_table(predicted, terminal), memory_table(predicted, terminal)), terminal),
+        Text(""),
+    ]
+    if len(predicted.memory.stages) > 1:
+        parts += [*_stages(predicted, stage_kinds(job, plan.layout), terminal), Text("")]
+    parts += listed([*uneven_chunks(plan.layout), *surety_sentences(job, [predicted])])
+    return render(Group(*parts), terminal)
+
+
+def _summary(predicted: Prediction) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, text in _facts(predicted):
+        table.add_row(Text(name, style="dim"), Text(text))
+    style = "green" if predicted.fits else "bold red"
+    table.add_row(Text("memory", style="dim"), Text(fits_sentence(predicted), style=style))
+    return table
+
+
+def _facts(predicted: Prediction) -> Iterator[tuple[str, str]]:
+    low, high = predicted.step_seconds_low, predicted.step_seconds_high
+    step = format_seconds(predicted.step_seconds)
+    yield "step", f"{step}, 90 % between {format_seconds(low)} and {format_seconds(high)}"
+    least = format_seconds(predicted.step_seconds_lower_bound)
+    most = format_seconds(predicted.step_seconds_upper_bound)
+    yield "bounds", f"{least} at the speed of light, {most} with nothing overlapped"
+    here = f"{predicted.tokens_per_second_per_device:,.0f} tokens/s a device"
+    total = f"{format_count(predicted.tokens_per_second)} tokens/s in all"
+    yield "speed", f"{here}, {total}, MFU {predicted.model_flops_utilization * 100:.1f} %"
+    yield "peak", peaks_sentence(predicted)
+    if host := max(stage.host for stage in predicted.memory.stages):
+        yield "host", f"{format_bytes(host)} a device in host memory"
+    bubble = f"{predicted.bubble_share * 100:.1f} %"
+    yield (
+        "pipeline",
+        f"{number_words(predicted.microbatches, 'microbatch')} a step, bubble {bubble}",
+    )
+
+
+def _stages(predicted: Prediction, kinds: Sequence[str], terminal: Terminal) -> Iterator[RenderableType]:
+    stages = predicted.memory.stages
+    fullest = fullest_stage(predicted)
+    picked = sorted({*spread(len(stages), MOST_STAGES), stages.index(fullest)})
+    limit = predicted.memory_limit_bytes
+    table = plain_table(terminal)
+    yield Text("memory of a device by stage (GiB)", style="bold")
+    roomy = _ROOMY + max((len(words) + 2 for words in kinds), default=0)
+    categories = MEMORY_PARTS if terminal.width >= roomy else {}
+    heads = ("\nstage", "\nlayers", *(part.head for part in categories.values()), "\npeak", "of limit\n(%)")
+    for head in heads:
+        table.add_column(Text(head), justify="right", no_wrap=True)
+    table.add_column(Text("\nat worst in"), no_wrap=True)
+    if kinds:
+        table.add_column(Text("\nkinds of layers"), no_wrap=True)
+    for index in picked:
+        style = "bold" if stages[index] is fullest else ""
+        cells = _stage_cells(stages[index], list(categories), limit)
+        cells += kinds[index : index + 1]
+        table.add_row(*(Text(cell, style=style) for cell in cells))
+    yield table
+    if len(picked) < len(stages):
+        yield Text(f"({len(stages) - len(picked)} more stages: --format json)", style="dim")
+
+
+def _stage_cells(stage: StageMemory, fields: Sequence[str], limit: float) -> list[str]:
+    return [
+        str(stage.stage),
+        str(stage.layers),
+        *(f"{getattr(stage, field) / GIB:.1f}" for field in fields),
+        f"{stage.total / GIB:.1f}",
+        f"{stage.total / limit * 100:.0f}",
+        stage.moment,
+    ]

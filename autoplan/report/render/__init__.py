@@ -1,0 +1,1 @@
+"""What answers are drawn with: terminal, columns, bars, SVG, JSON and YAML."""

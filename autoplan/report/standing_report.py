@@ -1,0 +1,176 @@
+"""Where a layout stands beside the front, and what other choices cost, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from autoplan.report.charts.breakdown import beside, memory_table, time_table
+from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, job_document
+from autoplan.report.front_report import heading, listed
+from autoplan.report.render.columns import Column, columns_table
+from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.wording.part_names import GIB, TIME_NAMES
+from autoplan.report.wording.sentences import job_lines, surety_sentences
+from autoplan.report.wording.standing_words import signed_seconds, standing_sentence
+from autoplan.results import Alternative, Choice, Refusal, Standing
+from autoplan.results.standing import Difference
+from autoplan.schema.job import Job
+from autoplan.units import format_seconds
+
+__all__ = [
+    "choice_document",
+    "choice_table",
+    "refusal_document",
+    "refusal_table",
+    "standing_lines",
+]
+
+#: Parts that differ by less than this share of a step are not told.
+_NEGLIGIBLE: Final = 1e-3
+
+
+def standing_lines(standing: Standing, terminal: Terminal) -> Iterator[RenderableType]:
+    """Yield why a layout is not on the front, with both plans part by part."""
+    yield Text(standing_sentence(standing), style="green" if standing.place == "on the front" else "yellow")
+    if standing.against is None:
+        return
+    yield Text(f"  {standing.against.layout_string}", style="green", no_wrap=True, overflow="ignore")
+    yield Text("")
+    parts = [d for d in standing.differences if _told(d, standing)]
+    total = Difference(
+        "step",
+        sum(d.own_seconds for d in standing.differences),
+        sum(d.other_seconds for d in standing.differences),
+    )
+    rows = [(TIME_NAMES.get(d.part, d.part), d) for d in (*parts, total)]
+    columns = [
+        Column("part of a step", tuple(name for name, _ in rows), "left"),
+        Column("this layout", tuple(format_seconds(d.own_seconds) for _, d in rows)),
+        Column(f"plan {standing.rank}", tuple(format_seconds(d.other_seconds) for _, d in rows)),
+        Column("difference", tuple(signed_seconds(d.lost_seconds) for _, d in rows)),
+    ]
+    yield columns_table(columns, terminal)
+
+
+def _told(difference: Difference, standing: Standing) -> bool:
+    step = sum(d.own_seconds for d in standing.differences)
+    return max(difference.own_seconds, difference.other_seconds) > _NEGLIGIBLE * step
+
+
+def refusal_table(job: Job, refusal: Refusal, terminal: Terminal) -> str:
+    """Return the rules that a layout breaks, and the nearest layout that keeps them."""
+    parts: list[RenderableType] = [
+        *heading(job_lines(job, terminal)),
+        Text(str(refusal.layout), style="green", no_wrap=True, overflow="ignore"),
+        Text(""),
+        Text("cannot run: it breaks these rules", style="bold red"),
+        *listed(refusal.rules, style=""),
+        Text(""),
+    ]
+    if refusal.nearest is None:
+        parts.append(Text("no layout near it keeps them"))
+    else:
+        predicted = refusal.nearest.predicted
+        fits = "fits" if predicted.fits else "does not fit"
+        parts.append(
+            Text(
+                f"the nearest layout that can run takes {format_seconds(predicted.step_seconds)} and {fits}:"
+            )
+        )
+        text = refusal.nearest.layout_string
+        parts.append(Text(f"  {text}", style="green", no_wrap=True, overflow="ignore"))
+    return render(Group(*parts), terminal)
+
+
+def refusal_document(job: Job, refusal: Refusal) -> Document:
+    """Return why a layout cannot run as plain values."""
+    return {
+        "schema": SCHEMA,
+        "job": job_document(job),
+        "refusal": {
+            "layout_string": str(refusal.layout),
+            "rules": list(refusal.rules),
+            "nearest": brief(refusal.nearest) if refusal.nearest else None,
+        },
+    }
+
+
+def choice_table(job: Job, choice: Choice, terminal: Terminal) -> str:
+    """Return what the fastest plan spends, and what every other choice would cost."""
+    predicted = choice.best.predicted
+    parts: list[RenderableType] = [
+        *heading(job_lines(job, terminal)),
+        Text("fastest: ").append(choice.best.layout_string, style="green"),
+        Text(_limited(choice)),
+        Text(""),
+        *beside((time_table(predicted, terminal), memory_table(predicted, terminal)), terminal),
+        Text(""),
+        Text("what if: the fastest layout with another choice, each solved for", style="bold"),
+        columns_table(_choice_columns(choice), terminal),
+        Text(""),
+        *listed(surety_sentences(job, [predicted])),
+    ]
+    return render(Group(*parts), terminal)
+
+
+def _limited(choice: Choice) -> str:
+    """Return what the fastest plan's step goes to, the largest part first."""
+    predicted = choice.best.predicted
+    seconds = sorted(
+        ((getattr(predicted.time, part), name) for part, name in TIME_NAMES.items()), reverse=True
+    )
+    shares = [
+        f"{x / predicted.step_seconds * 100:.1f} % {name}"
+        for x, name in seconds
+        if x > 0.01 * predicted.step_seconds
+    ]
+    return f"a step of {format_seconds(predicted.step_seconds)} is {', '.join(shares)}"
+
+
+def _choice_columns(choice: Choice) -> list[Column]:
+    best = choice.best.predicted.step_seconds
+    rows = [_choice_row(alternative, best) for alternative in choice.alternatives]
+    heads = ("what if", "step", "slower", "peak\n(GiB)", "loses most in")
+    sides = ("left", "right", "right", "right", "left")
+    cells = zip(*rows, strict=True) if rows else ((),) * len(heads)
+    return [
+        Column(head, tuple(column), "left" if side == "left" else "right")
+        for head, side, column in zip(heads, sides, cells, strict=True)
+    ]
+
+
+def _choice_row(alternative: Alternative, best: float) -> tuple[str, ...]:
+    name = f"{alternative.key}: {alternative.value}"
+    if alternative.plan is None:
+        return name, "-", "-", "-", alternative.why
+    predicted = alternative.plan.predicted
+    slower = predicted.step_seconds / best - 1
+    lost = [d for d in alternative.differences if d.lost_seconds > _NEGLIGIBLE * best]
+    most = f"{TIME_NAMES[lost[0].part]} ({signed_seconds(lost[0].lost_seconds)})" if lost else "nothing much"
+    size = f"{predicted.peak_memory_bytes_per_device / GIB:.1f}"
+    return name, format_seconds(predicted.step_seconds), f"{max(0.0, slower) * 100:.1f} %", size, most
+
+
+def choice_document(job: Job, choice: Choice) -> Document:
+    """Return the fastest plan and its alternatives as plain values."""
+    return {
+        "schema": SCHEMA,
+        "job": job_document(job),
+        "choice": {
+            "best": brief(choice.best),
+            "alternatives": [
+                {
+                    "key": other.key,
+                    "value": other.value,
+                    "why": other.why,
+                    "plan": brief(other.plan) if other.plan else None,
+                    "differences": [difference_document(d) for d in other.differences],
+                }
+                for other in choice.alternatives
+            ],
+        },
+    }

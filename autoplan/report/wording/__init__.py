@@ -1,0 +1,1 @@
+"""Answers in words: names of parts, sentences, and facts of entries."""

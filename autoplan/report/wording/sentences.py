@@ -1,0 +1,319 @@
+"""Plans in words: a short layout, a job in two lines, what is proven and how sure it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from autoplan.costs.core.parameters import total_parameters
+from autoplan.costs.core.prediction import Prediction
+from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.report.wording.provenance import kernels_measured, number_kinds
+from autoplan.results import Certificate, Front, Rejection
+from autoplan.results.front import RejectionKind
+from autoplan.schema.job import Job
+from autoplan.schema.layout import ORDERS, Layout
+from autoplan.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from autoplan.report.render.terminal import Terminal
+
+__all__ = [
+    "CENTRE_ONLY",
+    "certificate_sentence",
+    "count_words",
+    "fits_sentence",
+    "front_sentences",
+    "job_lines",
+    "layout_parts",
+    "number_words",
+    "only_at_centre",
+    "peaks_sentence",
+    "rejected_sentence",
+    "space_sentence",
+    "surety_sentences",
+    "wrap_parts",
+]
+
+#: Behind the memory of a plan that fits only at the centre of its interval.
+CENTRE_ONLY: Final = "?"
+
+_EXACT: Final = 10**12
+
+#: Kinds of numbers that read better as participles.
+_KNOWN: Final = {"data sheet": "from data sheets", "guess": "guessed"}
+
+
+def job_lines(job: Job, terminal: Terminal) -> tuple[str, str]:
+    """Return what is trained on what, and under which conditions."""
+    cluster, work, dot = job.cluster, job.workload, f" {terminal.dot} "
+    model = job.model.title or job.model.name
+    size = format_count(total_parameters(job.model))
+    numbers = _alternatives([choice.cluster.devices for choice in job.choices or (job,)])
+    what = f"{model} ({size} parameters) on {numbers} {terminal.times} {cluster.device.title}"
+    counts = dict.fromkeys(choice.cluster.nodes for choice in job.choices or (job,))
+    nodes = "1 node" if list(counts) == [1] else f"{_alternatives(list(counts))} nodes"
+    batches = _alternatives([choice.workload.global_batch_size for choice in job.choices or (job,)])
+    trained = "1 sequence" if batches == "1" else f"{batches} sequences"
+    conditions = (
+        f"{nodes} {cluster.node.name}",
+        job.stack.title,
+        f"{trained} of {work.sequence_length:,} tokens a step",
+        job.precision,
+        job.optimizer,
+        f"limit {format_bytes(memory_limit_bytes(job))} a device",
+    )
+    return what, dot.join(conditions)
+
+
+def _alternatives(numbers: Sequence[int]) -> str:
+    """Return each number once.
+
+    >>> _alternatives([2, 4, 4, 8]), _alternatives([1024])
+    ('2, 4 or 8', '1,024')
+    """
+    *most, last = (f"{number:,}" for number in dict.fromkeys(numbers))
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
+    """Return the parts of ``layout`` that differ from the trivial, and always the microbatch."""
+    degrees = (("tp", layout.tp), ("pp", layout.pp), ("dp", layout.dp))
+    more = (("cp", layout.cp), ("ep", layout.ep))
+    parts = [f"{name} {degree}" for name, degree in (*degrees, *more) if degree > 1]
+    if layout.etp != layout.tp:
+        parts.append(f"etp {layout.etp}")
+    parts.append(f"mbs {layout.microbatch}")
+    sharing = (("zero", layout.zero), ("shard", layout.shard))
+    parts += [f"{name} {number}" for name, number in sharing if number]
+    if layout.vpp > 1:
+        parts.append(f"vpp {layout.vpp}")
+    if layout.sequence_parallel:
+        parts.append("sp")
+    if layout.pp > 1:
+        parts.append(layout.schedule)
+    if not layout.even or any(n % layout.vpp for n in layout.layers):
+        parts.append(f"stages {_runs(layout.layers, terminal)}")
+    parts += _recompute(layout)
+    if layout.checkpoint > 1:
+        parts.append(f"{layout.checkpoint} layers a checkpoint")
+    if layout.offload != "none":
+        part = f" of 1 in {layout.offload_every} layers" if layout.offload_every > 1 else ""
+        parts.append(f"{layout.offload.replace('+', ' and ')}{part} on the host")
+    if layout.order != ORDERS[0]:
+        parts.append(f"ranks {layout.order}")
+    return parts
+
+
+def _runs(layers: Sequence[int], terminal: Terminal) -> str:
+    """Return ``9/10/10/10/9`` as ``9/3x10/9``."""
+    runs = ((n, len(list(same))) for n, same in groupby(layers))
+    return "/".join(
+        f"{count}{terminal.times}{n}" if count > 2 else "/".join([str(n)] * count) for n, count in runs
+    )
+
+
+def _recompute(layout: Layout) -> Iterator[str]:
+    layers = sum(layout.layers)
+    for name, counts in (("full", layout.full), ("selective", layout.selective)):
+        again = sum(counts)
+        if again:
+            yield f"{name} recompute" if again == layers else f"{name} {again} of {layers}"
+
+
+def wrap_parts(parts: Sequence[str], width: int, terminal: Terminal) -> str:
+    """Return ``parts`` with dots between them, in lines of ``width`` where a part allows it."""
+    lines: list[str] = []
+    for part in parts:
+        longer = f"{lines[-1]} {terminal.dot} {part}" if lines else part
+        if lines and len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return "\n".join(lines)
+
+
+def count_words(count: int) -> str:
+    """Return ``count`` with its digits grouped, or its power of ten where nobody would read them.
+
+    >>> count_words(1234567), count_words(3 * 10**24), count_words(10**400)
+    ('1,234,567', 'about 3e24', 'about 1e400')
+    """
+    if abs(count) < _EXACT:
+        return f"{count:,}"
+    # A count of layouts may exceed every float, and have more digits than Python writes.
+    exponent = math.floor(math.log10(count))
+    digits = max(10, count // 10 ** (exponent - 1))
+    fraction = f".{digits % 10}" if digits % 10 else ""
+    return f"about {digits // 10}{fraction}e{exponent}"
+
+
+_PROVEN: Final = {
+    "optimal": "proven optimal",
+    "feasible": "best so far, not proven",
+    "infeasible": "proven infeasible",
+}
+
+
+def certificate_sentence(certificate: Certificate) -> str:
+    """Return what is proven about a front, in one sentence."""
+    proven = _PROVEN[certificate.status]
+    if certificate.stopped:
+        proven += f" ({certificate.stopped})"
+    choices = number_words(certificate.candidates, "choice")
+    text = (
+        f"{proven}: {number_words(certificate.layouts_covered, 'layout')} covered in {choices}"
+        f" of degrees and schedule ({_solved(certificate)})"
+    )
+    if certificate.best_bound_step_seconds is not None and certificate.gap is not None:
+        bound = format_seconds(certificate.best_bound_step_seconds)
+        text += f"; no step is shorter than {bound} (gap {_gap(certificate.gap)})"
+    if certificate.thinning and certificate.status == "optimal":
+        text += f"; what is left out is matched within {_percent(certificate.thinning)}"
+    return text
+
+
+def _solved(certificate: Certificate) -> str:
+    if not certificate.candidates_solved:
+        return "all of them excluded by bounds, without a solve"
+    solves = number_words(certificate.solves, "solve")
+    return (
+        f"{count_words(certificate.candidates_solved)} solved by {certificate.solver} in {solves},"
+        " the rest excluded by bounds"
+    )
+
+
+def number_words(count: int, noun: str) -> str:
+    """Return ``count`` and its noun.
+
+    >>> number_words(1, "solve"), number_words(2000, "solve")
+    ('1 solve', '2,000 solves')
+    """
+    plural = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count_words(count)} {noun}{plural}"
+
+
+def _gap(share: float) -> str:
+    """Return a gap; what the solver's rounding of ticks leaves is not shown digit by digit."""
+    return "under 0.01 %" if 0 < share < 1e-4 else _percent(share)
+
+
+def risk_sentence(front: Front) -> str:
+    """Return how many plans may need more memory than there is; empty when none may."""
+    risky = sum(only_at_centre(plan.predicted) for plan in front.plans)
+    if not risky:
+        return ""
+    return (
+        f"memory: {number_words(risky, 'plan')} marked {CENTRE_ONLY} fit only at the centre of the interval;"
+        " limits.memory_confidence: upper leaves them out"
+    )
+
+
+def only_at_centre(predicted: Prediction) -> bool:
+    """Return whether a layout fits at the centre of its memory's interval but not at its upper end."""
+    return predicted.memory.fits_at_centre and predicted.peak_memory_bytes_high > predicted.memory_limit_bytes
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.3g} %"
+
+
+def rejected_sentence(rejected: Sequence[Rejection], most: int = 3) -> str:
+    """Return how many layouts fell to which rules, the most frequent first; empty when none did."""
+    rejected = [rejection for rejection in rejected if rejection.kind != "not on the front"]
+    total = sum(rejection.layouts for rejection in rejected)
+    if not total:
+        return ""
+    ranked = sorted(rejected, key=lambda rejection: (-rejection.layouts, rejection.reason))
+    shown = [f"{r.reason} ({count_words(r.layouts)})" for r in ranked[:most] if r.layouts]
+    others = sum(1 for r in ranked[most:] if r.layouts)
+    if others:
+        shown.append(f"{number_words(others, 'other reason')}")
+    return f"rejected: {number_words(total, 'layout')}: {'; '.join(shown)}"
+
+
+#: What becomes of layouts, of one and of several, in the order in which it is decided.
+_FATES: Final[dict[RejectionKind, tuple[str, str]]] = {
+    "rule": ("breaks a rule", "break a rule"),
+    "alike": ("is like another", "are like another"),
+    "memory": (
+        "belongs to a choice that no recompute fits into memory",
+        "belong to choices that no recompute fits into memory",
+    ),
+    "not on the front": ("is covered and not on the front", "are covered and not on the front"),
+}
+
+
+def space_sentence(front: Front) -> str:
+    """Return how many layouts there are and what became of them: the counts add up to the space."""
+    parts = []
+    for kind, fates in _FATES.items():
+        count = sum(r.layouts for r in front.rejected if r.kind == kind)
+        if count:
+            parts.append(f"{count_words(count)} {fates[count > 1]}")
+    if front.plans:
+        parts.append(f"{count_words(len(front.plans))} on the front")
+    return f"the space: {number_words(front.certificate.layouts_total, 'layout')}: {', '.join(parts)}"
+
+
+def surety_sentences(job: Job, predicted: Sequence[Prediction]) -> list[str]:
+    """Return what the intervals of predictions mean and how they are known, and what the prices rest on."""
+    where = "measured on this device" if kernels_measured(job) else "not measured on this device"
+    kinds = ", ".join(f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(job.kernels).items() if n)
+    prices = f"kernel curves {job.kernels.name}: {where}; numbers: {kinds}"
+    return [*([_intervals(job, predicted)] if predicted else []), prices]
+
+
+def _intervals(job: Job, predicted: Sequence[Prediction]) -> str:
+    doubt = job.stack.uncertainty
+    time = _percents([x.step_seconds_high / x.step_seconds - 1.0 for x in predicted])
+    priced = _percents([1.0 - x.modelled_share for x in predicted])
+    return (
+        f"90 % intervals: step time within {time} ({doubt.time.kind}; measured tables price {priced} of it),"
+        f" memory within {_percent(doubt.memory.value)} ({doubt.memory.kind})"
+    )
+
+
+def _percents(shares: Sequence[float]) -> str:
+    """Return the range of ``shares`` in whole per cent.
+
+    >>> _percents([0.123, 0.179]), _percents([0.123])
+    ('12 to 18 %', '12 %')
+    """
+    ends = dict.fromkeys(f"{100 * end:.0f}" for end in (min(shares), max(shares)))
+    return f"{' to '.join(ends)} %"
+
+
+def fits_sentence(predicted: Prediction) -> str:
+    """Return whether a layout fits its devices, by how much, and how sure that is."""
+    peak, limit = predicted.peak_memory_bytes_per_device, predicted.memory_limit_bytes
+    high = predicted.peak_memory_bytes_high
+    of = f"{format_bytes(peak)} of {format_bytes(limit)} a device"
+    if high <= limit:
+        return f"fits: {of}, up to {format_bytes(high)}, {format_bytes(limit - high)} to spare"
+    over = f"{format_bytes(high - limit)} over at the upper end of the interval"
+    if predicted.memory.fits_at_centre:
+        judged = "fits" if predicted.fits else "does not fit"
+        return f"{judged}: only the centre of the interval does: {of}, {over}"
+    return f"does not fit: {of}, {format_bytes(peak - limit)} over, {over}"
+
+
+def peaks_sentence(predicted: Prediction) -> str:
+    """Return the peak as the allocator and as nvidia-smi count it."""
+    allocated = format_bytes(predicted.peak_allocated_bytes)
+    reserved = format_bytes(predicted.peak_reserved_bytes)
+    device = format_bytes(predicted.peak_memory_bytes_per_device)
+    return f"{allocated} allocated, {reserved} reserved by the allocator, {device} of the device"
+
+
+def front_sentences(front: Front) -> list[str]:
+    """Return everything that is said below a front."""
+    said = [
+        certificate_sentence(front.certificate),
+        space_sentence(front),
+        rejected_sentence(front.rejected),
+    ]
+    sure = surety_sentences(front.job, [plan.predicted for plan in front.plans])
+    return [sentence for sentence in (*said, *sure, risk_sentence(front)) if sentence]

@@ -1,0 +1,50 @@
+"""Where a layout stands beside the front, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autoplan.report.wording.part_names import GIB, TIME_NAMES
+from autoplan.results import Standing
+from autoplan.results.standing import Difference
+from autoplan.units import format_seconds
+
+__all__ = ["signed_seconds", "standing_sentence"]
+
+
+def standing_sentence(standing: Standing) -> str:
+    """Return why a layout is or is not on the front."""
+    rank, plans, against = standing.rank, standing.plans, standing.against
+    if standing.place == "does not fit":
+        return "not on the front: it does not fit"
+    if standing.place == "on the front":
+        return f"on the front: plan {rank} of {plans}, which no layout beats"
+    if against is None:
+        return "not on the front: no layout is feasible within the limits"
+    step = format_seconds(against.predicted.step_seconds)
+    size = f"{against.predicted.peak_memory_bytes_per_device / GIB:.1f} GiB"
+    plan = f"plan {rank} of {plans} ({step}, {size})"
+    worst = _worst(standing.differences)
+    return {
+        "beaten": f"not on the front: beaten by {plan}, no larger and faster{worst}",
+        "matched": f"not on the front: matched by {plan}, as good within the thinning{worst}",
+        "too slow": f"not on the front: above limits.step_time; the fastest is {plan}{worst}",
+        "not searched": f"not part of the search, such as checkpoint=N; the fastest is {plan}{worst}",
+    }[standing.place]
+
+
+def _worst(differences: Sequence[Difference]) -> str:
+    """Return where most of a difference lies, as the end of a sentence."""
+    lost = [d for d in differences if d.lost_seconds > 0]
+    if not lost:
+        return ""
+    return f"; it loses most in {TIME_NAMES[lost[0].part]} ({signed_seconds(lost[0].lost_seconds)})"
+
+
+def signed_seconds(seconds: float) -> str:
+    """Return a difference of times with its sign.
+
+    >>> signed_seconds(1.5), signed_seconds(-0.002)
+    ('+1.50 s', '-2.0 ms')
+    """
+    return f"{'+' if seconds >= 0 else '-'}{format_seconds(abs(seconds))}"

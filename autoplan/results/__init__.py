@@ -1,0 +1,78 @@
+"""What planning answers with: plans, fronts, explanations and verdicts, as frozen values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from autoplan.lazy import lazy as _lazy
+
+if TYPE_CHECKING:
+    from autoplan.results.calibration import (
+        Calibration,
+        CoefficientChange,
+        Errors,
+        Measured,
+        MeasuredCurve,
+        RunErrors,
+    )
+    from autoplan.results.explanation import Explanation, Remedy
+    from autoplan.results.front import Certificate, Front, Rejection
+    from autoplan.results.plan import Plan
+    from autoplan.results.standing import Alternative, Choice, Refusal, Standing
+    from autoplan.results.suggestion import Edit, Suggestion
+    from autoplan.results.sweep import CellAnswer, Sweep, SweepRow
+    from autoplan.results.verdict import Check, Verdict
+
+__all__ = [
+    "Alternative",
+    "Calibration",
+    "CellAnswer",
+    "Certificate",
+    "Check",
+    "Choice",
+    "CoefficientChange",
+    "Edit",
+    "Errors",
+    "Explanation",
+    "Front",
+    "Measured",
+    "MeasuredCurve",
+    "Plan",
+    "Refusal",
+    "Rejection",
+    "Remedy",
+    "RunErrors",
+    "Standing",
+    "Suggestion",
+    "Sweep",
+    "SweepRow",
+    "Verdict",
+]
+
+_HOMES: Final = {
+    "Alternative": "autoplan.results.standing",
+    "Calibration": "autoplan.results.calibration",
+    "CellAnswer": "autoplan.results.sweep",
+    "Certificate": "autoplan.results.front",
+    "Check": "autoplan.results.verdict",
+    "Choice": "autoplan.results.standing",
+    "CoefficientChange": "autoplan.results.calibration",
+    "Edit": "autoplan.results.suggestion",
+    "Errors": "autoplan.results.calibration",
+    "Explanation": "autoplan.results.explanation",
+    "Front": "autoplan.results.front",
+    "Measured": "autoplan.results.calibration",
+    "MeasuredCurve": "autoplan.results.calibration",
+    "Plan": "autoplan.results.plan",
+    "Refusal": "autoplan.results.standing",
+    "Rejection": "autoplan.results.front",
+    "Remedy": "autoplan.results.explanation",
+    "RunErrors": "autoplan.results.calibration",
+    "Standing": "autoplan.results.standing",
+    "Suggestion": "autoplan.results.suggestion",
+    "Sweep": "autoplan.results.sweep",
+    "SweepRow": "autoplan.results.sweep",
+    "Verdict": "autoplan.results.verdict",
+}
+
+__getattr__ = _lazy(__name__, _HOMES)

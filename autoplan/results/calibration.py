@@ -1,0 +1,141 @@
+"""What calibrating a cost model answers: which coefficients moved, and how good predictions became."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from autoplan.schema.base import NumberKind
+from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.schema.costmodel.stack import StackSpec
+
+__all__ = [
+    "INTERVAL_PRIOR_RUNS",
+    "Calibration",
+    "CoefficientChange",
+    "Errors",
+    "Measured",
+    "MeasuredCurve",
+    "RunErrors",
+    "errors_of",
+]
+
+#: How many runs the shipped width of the interval is worth when runs have a say in it.
+INTERVAL_PRIOR_RUNS: Final = 10
+#: Above this share of the prior's width, the runs have said next to nothing about a coefficient.
+_BARELY_NARROWED = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class CoefficientChange:
+    """One coefficient of one file: its value before and after, and how much the runs say of it.
+
+    ``narrowed`` is the standard deviation that is left over that of the prior: 1 where runs say nothing.
+    """
+
+    file: str
+    coefficient: str
+    meaning: str
+    kind: NumberKind
+    before: float
+    after: float
+    narrowed: float
+
+    @property
+    def informed(self) -> bool:
+        """Whether the runs say anything about the coefficient."""
+        return self.narrowed < _BARELY_NARROWED
+
+    @property
+    def moved(self) -> bool:
+        """Whether the value is another one."""
+        return self.after != self.before
+
+
+@dataclass(frozen=True, slots=True)
+class RunErrors:
+    """One run: its measured seconds and what was predicted before, after, and without the run itself."""
+
+    job: str
+    layout: str
+    measured: float
+    before: float
+    after: float
+    left_out: float
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Sizes of errors, shares of what was measured."""
+
+    median: float
+    mean: float
+    worst: float
+
+
+def errors_of(measured: Sequence[float], predicted: Sequence[float]) -> Errors:
+    """Return the sizes of the errors of ``predicted``.
+
+    >>> errors_of([1.0, 2.0, 4.0], [1.25, 2.0, 2.0])
+    Errors(median=0.25, mean=0.25, worst=0.5)
+    """
+    sizes = sorted(abs(p / m - 1.0) for m, p in zip(measured, predicted, strict=True))
+    middle = (sizes[(len(sizes) - 1) // 2] + sizes[len(sizes) // 2]) / 2.0
+    return Errors(median=middle, mean=math.fsum(sizes) / len(sizes), worst=sizes[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The calibrated files, what changed in them, and the errors on the runs that changed them.
+
+    ``kept`` says that leaving each run out predicted it worse than the shipped values did, so that those
+    were kept: nothing has moved. ``interval`` is the width of the 90 % interval over the shipped one, from
+    predictions that had not seen their run.
+    """
+
+    stack: StackSpec
+    kernels: KernelSpec
+    changes: tuple[CoefficientChange, ...]
+    runs: tuple[RunErrors, ...]
+    kept: bool
+    interval: float
+
+    @property
+    def before(self) -> Errors:
+        """Errors of the shipped values."""
+        return self._errors([run.before for run in self.runs])
+
+    @property
+    def after(self) -> Errors:
+        """Errors of the calibrated values, on the very runs that they were fitted to."""
+        return self._errors([run.after for run in self.runs])
+
+    @property
+    def left_out(self) -> Errors:
+        """Errors on each run of values fitted to all others."""
+        return self._errors([run.left_out for run in self.runs])
+
+    def _errors(self, predicted: Sequence[float]) -> Errors:
+        return errors_of([run.measured for run in self.runs], predicted)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCurve:
+    """One fitted curve: how many points it went through, and its median error on them."""
+
+    operation: str
+    points: int
+    median_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A kernels file made of measurements; ``failed`` points could not be run and are left out."""
+
+    kernels: KernelSpec
+    environment: str
+    curves: tuple[MeasuredCurve, ...]
+    tables: int
+    failed: int

@@ -1,0 +1,52 @@
+"""Why a layout does not fit, and what would make it: the answer of ``explain``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoplan.costs.core.prediction import Prediction, StageMemory
+from autoplan.results.plan import Plan
+from autoplan.results.standing import Standing
+from autoplan.schema.job import Job
+
+__all__ = ["Explanation", "Remedy", "judged_bytes", "judged_stage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change that makes room: what it saves, what it costs, and whether it is enough.
+
+    ``saved_bytes`` are of the bytes by which the fullest stage is judged (see ``judged_bytes``), ``slowdown``
+    is a share of the step's time and negative where the step gets shorter. ``change`` is what the user
+    edits: a layout string, a policy of the stack, or one after the other.
+    """
+
+    name: str
+    plan: Plan
+    saved_bytes: float
+    slowdown: float
+    fits: bool
+    change: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A layout with its prediction, and its remedies: first those that are enough, the fastest first.
+
+    ``standing`` is its place beside the front.
+    """
+
+    plan: Plan
+    remedies: tuple[Remedy, ...]
+    standing: Standing
+
+
+def judged_bytes(job: Job, stage: StageMemory) -> float:
+    """Return the bytes by which ``stage`` is judged to fit: its interval's upper end, or its centre."""
+    central = job.limits.memory_confidence == "central"
+    return stage.total if central else max(stage.total, stage.total_high)
+
+
+def judged_stage(job: Job, predicted: Prediction) -> StageMemory:
+    """Return the stage that decides whether a layout fits."""
+    return max(predicted.memory.stages, key=lambda stage: judged_bytes(job, stage))

@@ -1,0 +1,86 @@
+"""The answer to a job: its Pareto-optimal plans, the proof, and what was turned down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from autoplan.results.plan import Plan
+from autoplan.results.suggestion import Suggestion
+from autoplan.schema.job import Job
+
+__all__ = ["Certificate", "Front", "Rejection", "RejectionKind", "Status"]
+
+RejectionKind = Literal["rule", "alike", "memory", "not on the front"]
+Status = Literal["optimal", "feasible", "infeasible"]
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What is proven about a front.
+
+    ``status`` optimal: no layout of the space beats a plan of the front, and every layout is matched by
+    one that is at most ``thinning`` slower and ``thinning`` larger; feasible: the search was ``stopped``, by
+    its allowance of work, a time limit or the user, and the front is the best so far.
+    ``best_bound_step_seconds`` is the solver's proven bound on the fastest step, ``gap`` the largest distance
+    of a plan from its bound.
+    ``layouts_covered`` counts complete layouts (with stages and recompute), ``candidates`` the choices of
+    degrees, microbatch, ZeRO stage and schedule among them, ``candidates_solved`` those that reached the
+    solver, the rest being excluded by bounds. ``layouts_total`` counts the whole space: it is what was
+    covered and what fell to rules or is alike another layout. ``job_hash`` names the resolved job with its
+    cost model, ``cost_model_hash`` the cost model alone; ``solver_parameters`` are those of every solve.
+    """
+
+    status: Status
+    best_bound_step_seconds: float | None
+    gap: float | None
+    thinning: float
+    layouts_covered: int
+    candidates: int
+    candidates_solved: int
+    solver: str
+    solves: int
+    layouts_total: int
+    solver_parameters: tuple[tuple[str, float], ...]
+    stopped: str | None
+    job_hash: str
+    cost_model_hash: str
+    autoplan_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """How many layouts fell to one reason, the first that applies; with the front they make the space.
+
+    A layout falls to a ``rule``, is ``alike`` one that is kept, belongs to a choice of degrees that no
+    recompute fits into ``memory``, or is covered and ``not on the front``: beaten or matched by a plan of
+    it, or above a limit as it stands.
+    """
+
+    reason: str
+    layouts: int
+    kind: RejectionKind = "rule"
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The Pareto-optimal plans of a job, fastest first; empty when nothing is feasible.
+
+    Then ``reasons`` say why, ``clash`` names the fewest wishes that leave no plan together, and
+    ``suggestions`` what would make one possible; the last two are filled where they were asked for.
+    """
+
+    job: Job
+    plans: tuple[Plan, ...]
+    certificate: Certificate
+    rejected: tuple[Rejection, ...]
+    reasons: tuple[str, ...] = ()
+    clash: tuple[str, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
+    #: The fronts for each number of devices and each batch, where the job asks for several.
+    answers: tuple[Front, ...] = ()
+
+    @property
+    def feasible(self) -> bool:
+        """Whether there is any plan."""
+        return bool(self.plans)

@@ -1,0 +1,183 @@
+"""Objectives and limits beyond one number of devices: several jobs of one file, and the front over them.
+
+Between layouts of one number of devices N and one batch B, tokens per second are B s / T, cost and energy are
+proportional to N T: all of them are monotone in the step time T, and N is the same. So one layout beats
+another in any set of objectives exactly where it does in those of T and memory that the set asks for, and
+a layout that is beaten on the (T, memory) front of its N and B is beaten over all of them. Conversely, what
+is beaten by a layout of another N or B is beaten by one on that layout's own front. The front over all is
+therefore what is not beaten among the fronts of each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from autoplan.results.front import Certificate, Front, Rejection, RejectionKind
+from autoplan.results.plan import Plan
+from autoplan.results.running_cost import cost_per_step, energy_per_step, steps_per_billion_tokens
+from autoplan.schema.job import Job, Objective
+from autoplan.schema.resolved_job import hashes
+from autoplan.units import format_seconds
+
+__all__ = [
+    "at_batch",
+    "batch_of",
+    "inner_objectives",
+    "merged",
+    "question_fields",
+    "question_words",
+    "step_limit",
+    "values_of",
+]
+
+_TIMED: Final = frozenset({"step_time", "tokens_per_second", "cost", "energy"})
+
+
+def batch_of(plan: Plan) -> int:
+    """Return the sequences of a step of ``plan``."""
+    return plan.layout.dp * plan.layout.microbatch * plan.predicted.microbatches
+
+
+def at_batch(job: Job, plan: Plan) -> Job:
+    """Return the choice of ``job`` that ``plan`` is for."""
+    here = (plan.layout.devices, batch_of(plan))
+    found = [c for c in job.choices if (c.cluster.devices, c.workload.global_batch_size) == here]
+    return found[0] if found else job
+
+
+_SMALL: Final[Mapping[Objective, Callable[[Job, Plan], float]]] = {
+    "step_time": lambda _, plan: plan.predicted.step_seconds,
+    "tokens_per_second": lambda _, plan: -plan.predicted.tokens_per_second,
+    "peak_memory": lambda _, plan: plan.predicted.peak_memory_bytes_per_device,
+    "devices": lambda job, _: job.cluster.devices,
+    "cost": lambda job, plan: _known(cost_per_step(job, plan.predicted.step_seconds)) * _steps(job),
+    "energy": lambda job, plan: _known(energy_per_step(job, plan.predicted.step_seconds)) * _steps(job),
+}
+
+
+def _known(value: float | None) -> float:
+    assert value is not None  # noqa: S101 - a job that asks for it without price or power is refused
+    return value
+
+
+def _steps(job: Job) -> float:
+    return steps_per_billion_tokens(job)
+
+
+def values_of(job: Job, plan: Plan) -> tuple[float, ...]:
+    """Return what the objectives of ``job`` make small: each as it is, tokens per second negative."""
+    return tuple(float(_SMALL[name](job, plan)) for name in job.objectives)
+
+
+def inner_objectives(objectives: Sequence[Objective]) -> frozenset[str]:
+    """Return which of step time and memory decide between layouts of one number of devices and one batch."""
+    timed = {"step_time"} if _TIMED.intersection(objectives) else set()
+    return frozenset((timed | {"peak_memory"}.intersection(objectives)) or {"step_time"})
+
+
+def step_limit(job: Job) -> tuple[float, str] | None:
+    """Return the longest step that ``job``'s limits allow [s], and which says so; None without one."""
+    limits, work = job.limits, job.workload
+    steps, name = steps_per_billion_tokens(job), "limits.{} allows"
+    found = []
+    if limits.step_time is not None:
+        found.append((limits.step_time, f"{name.format('step_time')} {format_seconds(limits.step_time)}"))
+    if limits.tokens_per_second is not None:
+        seconds = work.global_batch_size * work.sequence_length / limits.tokens_per_second
+        found.append((seconds, f"limits.tokens_per_second asks for {limits.tokens_per_second:,.0f} or more"))
+    if limits.cost is not None and (one := cost_per_step(job, 1.0)) is not None and job.price is not None:
+        said = f"{name.format('cost')} {limits.cost:,.6g} {job.price.currency} for a billion tokens"
+        found.append((limits.cost / steps / one, said))
+    if limits.energy is not None and (one := energy_per_step(job, 1.0)) is not None:
+        said = f"{name.format('energy')} {limits.energy / 3.6e6:,.6g} kWh for a billion tokens"
+        found.append((limits.energy / steps / one, said))
+    return min(found, default=None)
+
+
+def question_fields(job: Job, plan: Plan) -> dict[str, Any]:
+    """Return what an answer says of a plan beside its prediction: devices, batch, cost and energy.
+
+    Money is in the currency of the price; a billion tokens are 1e9.
+    """
+    seconds, steps = plan.predicted.step_seconds, steps_per_billion_tokens(job)
+    money, joules = cost_per_step(job, seconds), energy_per_step(job, seconds)
+    return {
+        "devices": plan.layout.devices,
+        "global_batch_size": job.workload.global_batch_size,
+        "cost": None
+        if money is None or job.price is None
+        else {
+            "per_step": money,
+            "per_billion_tokens": money * steps,
+            "currency": job.price.currency,
+            "date": job.price.date,
+        },
+        "energy": None
+        if joules is None
+        else {
+            "joules_per_step": joules,
+            "joules_per_billion_tokens": joules * steps,
+            "kind": "estimate",
+            "basis": "every device at its power limit for the whole step",
+        },
+    }
+
+
+def question_words(job: Job, jobs: Sequence[Job]) -> str:
+    """Return what sets ``job`` apart among ``jobs``: its devices, its batch, or both."""
+    parts = []
+    if len({other.cluster.devices for other in jobs}) > 1:
+        parts.append(f"{job.cluster.devices} devices")
+    if len({other.workload.global_batch_size for other in jobs}) > 1:
+        parts.append(f"a batch of {job.workload.global_batch_size:,}")
+    return ", ".join(parts)
+
+
+def merged(job: Job, answers: Sequence[Front]) -> Front:
+    """Return the front of ``job`` over the fronts of its choices, ``answers``."""
+    rated = [(values_of(front.job, plan), plan) for front in answers for plan in front.plans]
+    rows: list[tuple[tuple[float, ...], Plan]] = []
+    for values, plan in sorted(rated, key=lambda row: row[0]):
+        # In this order, only one before it can beat a plan, and one of equal values stands for both.
+        if not any(all(a <= b for a, b in zip(other, values, strict=True)) for other, _ in rows):
+            rows.append((values, plan))
+    plans = tuple(plan for _, plan in rows)
+    lost = Counter[tuple[str, RejectionKind]]()
+    for front in answers:
+        lost.update({(rejection.reason, rejection.kind): rejection.layouts for rejection in front.rejected})
+    reasons = tuple(
+        f"{question_words(front.job, job.choices)}: {reason}" for front in answers for reason in front.reasons
+    )
+    return Front(
+        job=job,
+        plans=plans,
+        certificate=_certificate(job, [front.certificate for front in answers]),
+        rejected=tuple(Rejection(reason, n, kind) for (reason, kind), n in lost.most_common()),
+        reasons=() if plans else reasons,
+        answers=tuple(answers),
+    )
+
+
+def _certificate(job: Job, parts: Sequence[Certificate]) -> Certificate:
+    """Return what is proven over all of ``job``: as much as of each."""
+    found = [part for part in parts if part.status != "infeasible"]
+    if any(part.status == "feasible" for part in parts):
+        first = next(part for part in parts if part.status == "feasible")
+    else:
+        first = (found or list(parts))[0]
+    bounds = [part.best_bound_step_seconds for part in found if part.best_bound_step_seconds is not None]
+    return replace(
+        first,
+        best_bound_step_seconds=min(bounds, default=None),
+        gap=max((part.gap for part in found if part.gap is not None), default=None),
+        thinning=max(part.thinning for part in parts),
+        layouts_covered=sum(part.layouts_covered for part in parts),
+        layouts_total=sum(part.layouts_total for part in parts),
+        job_hash=hashes(job)[0],
+        candidates=sum(part.candidates for part in parts),
+        candidates_solved=sum(part.candidates_solved for part in parts),
+        solves=sum(part.solves for part in parts),
+    )

@@ -1,0 +1,50 @@
+"""A plan: a layout with what it is predicted to cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from autoplan.costs.core.prediction import Prediction
+from autoplan.schema.layout import Layout
+
+__all__ = ["Plan", "layout_fields"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One layout and its prediction."""
+
+    layout: Layout
+    predicted: Prediction
+
+    @property
+    def layout_string(self) -> str:
+        """The text that names the layout on a command line."""
+        return str(self.layout)
+
+
+def layout_fields(layout: Layout) -> dict[str, Any]:
+    """Return ``layout`` as the plain values that documents hold."""
+    return {
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "dp": layout.dp,
+        "cp": layout.cp,
+        "ep": layout.ep,
+        "etp": layout.etp,
+        "mbs": layout.microbatch,
+        "zero": layout.zero,
+        "shard": (layout.shard or layout.dp * layout.cp) if layout.zero else 1,
+        "vpp": layout.vpp,
+        "sp": layout.sequence_parallel,
+        "schedule": layout.schedule,
+        "stages": list(layout.layers),
+        "recompute": layout.recompute,
+        "selective": list(layout.selective),
+        "full": list(layout.full),
+        "checkpoint": layout.checkpoint,
+        "offload": layout.offload,
+        "offload_every": layout.offload_every,
+        "order": layout.order,
+    }

@@ -1,0 +1,82 @@
+"""Where a layout stands beside the front, and what other choices would cost: the answers to "why not"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from autoplan.costs.core.prediction import Prediction, TimePrediction
+from autoplan.results.plan import Plan
+from autoplan.schema.layout import Layout
+
+__all__ = ["Alternative", "Choice", "Difference", "Place", "Refusal", "Standing", "differences"]
+
+Place = Literal["on the front", "beaten", "matched", "does not fit", "too slow", "not searched"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One part of a step's time in two plans [s]."""
+
+    part: str
+    own_seconds: float
+    other_seconds: float
+
+    @property
+    def lost_seconds(self) -> float:
+        """What the first plan takes longer; negative where it takes less."""
+        return self.own_seconds - self.other_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a layout stands, and the plan of the front that it is held against, if there is one.
+
+    ``rank`` counts plans from the fastest, for a layout on the front its own, else that of ``against``.
+    ``differences`` are in the layout's time to that of the plan, the largest loss first; they add up to the
+    difference of the steps.
+    """
+
+    place: Place
+    plans: int
+    rank: int | None = None
+    against: Plan | None = None
+    differences: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A layout that cannot run: the rules that it breaks, and the nearest layout that breaks none."""
+
+    layout: Layout
+    rules: tuple[str, ...]
+    nearest: Plan | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """The fastest layout with another choice of one thing; ``plan`` is None where there is none, and why."""
+
+    key: str
+    value: str
+    plan: Plan | None
+    why: str
+    differences: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The fastest plan of a job, and the best of every other choice beside it."""
+
+    best: Plan
+    alternatives: tuple[Alternative, ...]
+
+
+def differences(own: Prediction, other: Prediction) -> tuple[Difference, ...]:
+    """Return the parts of two steps [s] where either takes time, the largest loss of the first one first."""
+    parts = [
+        Difference(f.name, getattr(own.time, f.name), getattr(other.time, f.name))
+        for f in fields(TimePrediction)
+    ]
+    taken = [part for part in parts if part.own_seconds or part.other_seconds]
+    return tuple(sorted(taken, key=lambda part: -part.lost_seconds))

@@ -1,0 +1,98 @@
+"""The answer to a grid: a row for each of its cells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from autoplan.results.front import Status
+from autoplan.schema.grids.grid_spec import Cell, text_of
+from autoplan.schema.yaml.document import Plain
+
+__all__ = ["CellAnswer", "CellStatus", "Sweep", "SweepRow"]
+
+#: planned: there is a best plan; infeasible: proven that there is none; invalid: the values do not go
+#: together, or cannot be planned; failed: the process that planned it was lost, twice.
+CellStatus = Literal["planned", "infeasible", "invalid", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class CellAnswer:
+    """What planning one job gave, in base units: the first plan of its front, or why there is none.
+
+    ``devices_used`` and ``stack_used`` also tell what the job leaves to its hardware. ``plans`` counts the
+    front, ``certificate`` says what is proven of it. ``planning_seconds`` is time that passed, and
+    ``planner`` the program that planned.
+    """
+
+    status: CellStatus
+    reasons: tuple[str, ...] = ()
+    devices_used: int | None = None
+    stack_used: str | None = None
+    layout: str | None = None
+    layers: int | None = None
+    step_seconds: float | None = None
+    step_seconds_low: float | None = None
+    step_seconds_high: float | None = None
+    tokens_per_second: float | None = None
+    tokens_per_second_per_device: float | None = None
+    model_flops_utilization: float | None = None
+    peak_memory_bytes_per_device: float | None = None
+    peak_memory_bytes_high: float | None = None
+    memory_limit_bytes: float | None = None
+    fits: bool | None = None
+    plans: int = 0
+    certificate: Status | None = None
+    planning_seconds: float = 0.0
+    planner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """One cell of a grid with its answer."""
+
+    cell: Cell
+    answer: CellAnswer
+
+    def values(self) -> dict[str, Plain]:
+        """Return the row as one level of plain values: settings by dotted key, then the answer's fields.
+
+        >>> row = SweepRow(Cell(1, {"search.zero_stage": (0, 1)}), CellAnswer("invalid", ("no", "never")))
+        >>> [row.values()[key] for key in ("cell", "search.zero_stage", "status", "reasons")]
+        [1, '[0, 1]', 'invalid', 'no; never']
+        """
+        settings = {key: _scalar(value) for key, value in self.cell.settings.items()}
+        answer: dict[str, Any] = {f.name: getattr(self.answer, f.name) for f in fields(self.answer)}
+        answer["reasons"] = "; ".join(self.answer.reasons) or None
+        return {"cell": self.cell.number, **settings, **answer}
+
+
+def _scalar(value: Plain) -> Plain:
+    return text_of(value) if isinstance(value, tuple | dict) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The rows of a grid in its order; ``reused`` of them were answered by an earlier run's journal."""
+
+    name: str
+    keys: tuple[str, ...]
+    rows: tuple[SweepRow, ...]
+    reused: int = 0
+    output: str | None = None
+
+    @property
+    def feasible(self) -> bool:
+        """Whether any cell has a plan."""
+        return any(row.answer.status == "planned" for row in self.rows)
+
+    def counts(self) -> dict[CellStatus, int]:
+        """Return how many cells have each status that occurs."""
+        found: Counter[CellStatus] = Counter(row.answer.status for row in self.rows)
+        return dict(found)
+
+    def values(self) -> Iterator[dict[str, Plain]]:
+        """Yield the rows as plain values."""
+        return (row.values() for row in self.rows)

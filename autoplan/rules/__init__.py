@@ -1,0 +1,20 @@
+"""The rules that a layout must keep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from autoplan.lazy import lazy as _lazy
+
+if TYPE_CHECKING:
+    from autoplan.rules.layout_rules import broken_rules
+
+__all__ = [
+    "broken_rules",
+]
+
+_HOMES: Final = {
+    "broken_rules": "autoplan.rules.layout_rules",
+}
+
+__getattr__ = _lazy(__name__, _HOMES)

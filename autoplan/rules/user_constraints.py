@@ -1,0 +1,175 @@
+"""The user's own rules on a job: what each leaves of its candidates and layouts, and its sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.layer_types import kinds_of
+from autoplan.schema.job import Job, RuleSpec
+from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES, Layout
+from autoplan.schema.stage_layers import counts_ends, even_stages
+from autoplan.schema.user_rules.expression import Known, Name, Node, Place, Value, decided, left_of
+
+__all__ = [
+    "OwnRule",
+    "breaks",
+    "even_only",
+    "names_in",
+    "names_of",
+    "own_rules",
+    "what_is_left",
+    "without_rules",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRule:
+    """One rule of the user: what explanations call it, and its relation.
+
+    ``located`` is the sentence with the line of the job's file, where that is known.
+    """
+
+    sentence: str
+    relation: Node
+    located: str
+
+
+def own_rules(job: Job) -> list[OwnRule]:
+    """Return the rules that ``job`` brings itself, each with the sentence that names it."""
+    found = []
+    for i, rule in enumerate(job.rules):
+        line = f" (line {job.rule_lines[i]})" if job.rule_lines else ""
+        sentences = (_sentence(place, rule) for place in (f"rules[{i}]", f"rules[{i}]{line}"))
+        found.append(OwnRule(next(sentences), rule.relation, next(sentences)))
+    return found
+
+
+def without_rules(job: Job, dropped: Collection[int]) -> Job:
+    """Return ``job`` without the rules of its own at these indices."""
+    kept = [i for i in range(len(job.rules)) if i not in dropped]
+    lines = tuple(job.rule_lines[i] for i in kept) if job.rule_lines else ()
+    choices = tuple(without_rules(choice, dropped) for choice in job.choices)
+    return replace(job, rules=tuple(job.rules[i] for i in kept), rule_lines=lines, choices=choices)
+
+
+def _sentence(place: str, rule: RuleSpec) -> str:
+    said = f"{place}: {rule.rule}"
+    return f"{rule.because.rstrip('. ')} ({said})" if rule.because else said
+
+
+def even_only(job: Job) -> bool:
+    """Return whether stages hold the layers that an even split gives, and no others."""
+    return job.search.stages == "even" or not job.stack.rules.uneven_stages
+
+
+def ends_counted(job: Job, pp: int, vpp: int) -> bool:
+    """Return whether embedding and head count as layers of their virtual stages: there is one split then.
+
+    Only layers that are all alike are split so.
+    """
+    if not (job.stack.rules.uneven_chunks and counts_ends(job.model.layers, pp, vpp)):
+        return False
+    return not kinds_of(job.model, job.workload.sequence_length).several
+
+
+def what_is_left(job: Job, relation: Node, candidates: Candidates) -> list[Node]:
+    """Return what is left of ``relation`` for each candidate, once its degrees are known.
+
+    TRUE and FALSE where they decide it; else a relation between layers and recompute of the stages. The
+    layers of a stage are known where there is one stage, or where only the even split is wanted.
+    """
+    fixed, pp = _job_names(job) | {"pp": candidates.pp}, candidates.pp
+    columns = {
+        name: values for name, values in _columns(job, candidates).items() if name in names_in(relation)
+    }
+    rows = zip(candidates.vpp.tolist(), *columns.values(), strict=True)
+    found: dict[tuple[Any, ...], Node] = {}
+    left = []
+    for row in rows:
+        if row not in found:
+            vpp, *values = row
+            names = fixed | dict(zip(columns, values, strict=True))
+            found[row] = left_of(relation, Known(names, pp, _fixed_layers(job, pp, vpp)))
+        left.append(found[row])
+    return left
+
+
+def breaks(job: Job, relation: Node, layout: Layout) -> bool:
+    """Return whether ``layout`` breaks ``relation``."""
+    (names,) = names_of(job, Candidates.of([layout]))
+    counts = {"layers": layout.layers, "selective": layout.selective, "full": layout.full}
+    entries = {(name, i): n for name, stages in counts.items() for i, n in enumerate(stages)}
+    return not decided(relation, Known(names, layout.pp, entries))
+
+
+def names_of(job: Job, candidates: Candidates) -> list[dict[str, Value]]:
+    """Return the values of every name that a rule may use, for each candidate."""
+    fixed, columns = _job_names(job) | {"pp": candidates.pp}, _columns(job, candidates)
+    return [fixed | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def names_in(relation: Node) -> frozenset[str]:
+    """Return the names of degrees and words that ``relation`` uses."""
+    if isinstance(relation, Name):
+        return frozenset({relation.name})
+    return frozenset(name for part in relation.below() for name in names_in(part))
+
+
+def _columns(job: Job, c: Candidates) -> dict[str, Sequence[Value]]:
+    """Return the values of every name that candidates of one depth differ in, one a candidate."""
+    numbers = {
+        "tp": c.tp,
+        "dp": c.dp,
+        "cp": c.cp,
+        "ep": c.ep,
+        "etp": c.etp,
+        "mbs": c.microbatch,
+        "zero": c.zero,
+        "vpp": c.vpp,
+        "checkpoint": c.checkpoint,
+        "shard": np.where(c.shard > 0, c.shard, c.dp * c.cp),
+        "offload_every": c.offload_every,
+        "microbatches": job.workload.global_batch_size // (c.dp * c.microbatch),
+    }
+    return {
+        **{name: column.tolist() for name, column in numbers.items()},
+        "schedule": [SCHEDULES[i] for i in c.schedule.tolist()],
+        "sp": ["on" if on else "off" for on in c.sequence_parallel.tolist()],
+        "offload": [
+            OFFLOADS[state + 2 * (moved > 0)]
+            for state, moved in zip(c.optimizer_offload.tolist(), c.moved.tolist(), strict=True)
+        ],
+        "order": [ORDERS[i] for i in c.order.tolist()],
+    }
+
+
+def _job_names(job: Job) -> dict[str, Value]:
+    model, cluster, work = job.model, job.cluster, job.workload
+    return {
+        "devices": cluster.devices,
+        "devices_per_node": cluster.node.devices,
+        "nodes": cluster.nodes,
+        "sequence_length": work.sequence_length,
+        "global_batch_size": work.global_batch_size,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "hidden_size": model.hidden_size,
+        "ffn_size": model.ffn_size,
+        "vocabulary": model.vocabulary,
+    }
+
+
+def _fixed_layers(job: Job, pp: int, vpp: int) -> Mapping[Place, int]:
+    """Return the layers of each stage where there is no choice."""
+    layers = job.model.layers
+    counted = ends_counted(job, pp, vpp)
+    if pp > 1 and not (even_only(job) or counted):
+        return {}
+    if not counted and (pp * vpp > layers or layers % vpp):
+        return {}
+    return {("layers", i): n for i, n in enumerate(even_stages(layers, pp, vpp))}

@@ -1,0 +1,1 @@
+"""Cost model files: what a stack keeps and overlaps, and what kernels reach."""

@@ -1,0 +1,94 @@
+"""How a stack computes a block: which kernels it has, and what they keep for backward."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from autoplan.schema.base import Frozen, SourcedShare
+from autoplan.schema.costmodel.kernel_spec import SourcedFactor
+
+__all__ = ["BlockPolicy"]
+
+
+class BlockPolicy(Frozen):
+    """Which tensors of a block are kept for backward, and how it is computed."""
+
+    attention: Literal["flash", "flash2", "flash1", "flash1-triton", "eager"] = Field(
+        description="the device's best fused attention, FlashAttention-2, the first one in CUDA or in Triton,"
+        " or scores in memory"
+    )
+    attention_share: SourcedShare = Field(
+        description="rate of the stack's attention kernels over those measured on the device"
+    )
+    kernels: int = Field(ge=1, le=500, description="kernels of a layer's forward, all counted")
+    fused_activation: bool = Field(description="one kernel for the gated activation (6f, not 8f bytes)")
+    fused_norms: bool = Field(default=True, description="one kernel for an RMSNorm, forward and backward")
+    fused_rotation: bool = Field(default=True, description="one kernel for the rotation of queries and keys")
+    norm_weights_apart: bool = Field(
+        default=False,
+        description="gradients of a norm's weights are a kernel of their own, which reads its inputs again",
+    )
+    fused_residual: bool = Field(
+        default=True, description="one kernel adds bias and residual and drops out between them"
+    )
+    biases_apart: bool = Field(
+        default=False,
+        description="biases are added where no other kernel does, and their gradients summed, by kernels of"
+        " their own",
+    )
+    fused_softmax: bool = Field(
+        default=True, description="one kernel masks scores in memory and takes their softmax"
+    )
+    fused_attention_dropout: bool = Field(
+        default=False, description="the kernel of the softmax drops its results out as well"
+    )
+    fused_casts: bool = Field(
+        default=False, description="under fp8 the kernel before a product writes its 8-bit input"
+    )
+    fp8_scales: Literal["tensor", "row"] = Field(
+        default="tensor", description="under fp8 what has one scale: a tensor, or a row (or column) of it"
+    )
+    packed_qkv_kept: bool = Field(description="the packed qkv output stays alive beside rotated q and k")
+    packed_qkv: bool = Field(default=False, description="queries, keys and values are one product")
+    norm_copy_bytes: int = Field(
+        default=0, ge=0, le=8, description="copy that a norm keeps beside its input, an element"
+    )
+    dropout: bool = Field(description="dropout masks are kept in GPT-style blocks")
+    gathered_inputs_kept: bool = Field(
+        description="inputs gathered under sequence parallelism are kept, not gathered again in backward"
+    )
+    products_reduced_apart: bool = Field(
+        default=False,
+        description="without sequence parallelism each product reduces the gradient of its own input",
+    )
+    sequences_reordered: bool = Field(
+        default=False,
+        description="parts of several sequences are copied into their order around a gather or a scatter",
+    )
+    norm_gradients_reduced: bool = Field(
+        default=False,
+        description="with sequence parallelism gradients of norms are reduced over the tensor axis",
+    )
+    checkpoint_stops_early: bool = Field(
+        default=False, description="a recomputed layer stops before its last product"
+    )
+    selective: Literal["attention", "matmul-outputs", "every-second-matmul"] = Field(
+        description="what selective recompute drops: core attention, all but matmul outputs, or every second"
+        " one of these too"
+    )
+    logits_bytes: int = Field(ge=2, le=8, description="kept for backward, a logit")
+    logits_forward_bytes: int = Field(ge=2, le=24, description="alive at once in the loss's forward, a logit")
+    logits_backward_bytes: int = Field(
+        ge=2, le=24, description="alive at once in the loss's backward, a logit"
+    )
+    loss_forward_traffic: int = Field(ge=0, le=96, description="moved by the loss's forward, a logit")
+    loss_backward_traffic: int = Field(ge=0, le=96, description="moved by the loss's backward, a logit")
+    vocabulary_parallel_loss: bool = Field(description="the loss works on each rank's share of logits")
+    norm_traffic: SourcedFactor = Field(
+        description="memory traffic of norms and additions over what they read and write"
+    )
+    elementwise_traffic: SourcedFactor = Field(
+        description="memory traffic of activations, rotations and copies over what they read and write"
+    )

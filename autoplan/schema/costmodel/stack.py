@@ -1,0 +1,378 @@
+"""Cost model files of software: what a framework keeps in memory, overlaps and can run.
+
+One ``stack`` file holds one framework's policies. They are data: the formulas in ``autoplan/costs`` read
+them and never ask for a framework's name. Bytes of a parameter, switches and counts restate what the
+framework's source does; numbers about the world carry their source and, where it is known, their range.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from autoplan.schema.base import (
+    Frozen,
+    Sourced,
+    SourcedBandwidth,
+    SourcedBytes,
+    SourcedSeconds,
+    SourcedShare,
+)
+from autoplan.schema.costmodel.block_policy import BlockPolicy
+from autoplan.schema.costmodel.kernel_spec import CostModel, Name
+from autoplan.schema.costmodel.ranged import RangedBytes, RangedFactor
+from autoplan.schema.job_choices import distinct
+from autoplan.schema.layout import ORDERS, Order, RecomputeMode, Schedule
+from autoplan.schema.precision import Precision
+
+__all__ = [
+    "ActivationOffloadPolicy",
+    "ContextPolicy",
+    "ExpertPolicy",
+    "HybridPolicy",
+    "MemoryPolicy",
+    "OffloadPolicy",
+    "OverlapPolicy",
+    "PlacementPolicy",
+    "PrecisionPolicy",
+    "StackFile",
+    "StackRules",
+    "StackSpec",
+    "UncertaintySpec",
+]
+
+
+class MemoryPolicy(Frozen):
+    """What a rank keeps and for how long; bytes are a parameter's."""
+
+    parameter_bytes: int = Field(ge=0, le=8, description="working copy that stays between steps")
+    gathered_bytes: int = Field(ge=1, le=8, description="copy gathered for use where parameters are sharded")
+    experts_sharded_whole: bool = Field(
+        default=False,
+        description="tensors of all experts are cut between experts: more ranks than experts share nothing",
+    )
+    parameters_sharded_from: Literal[2, 3] = Field(
+        description="ZeRO stage from which parameters are sharded; 2: gathered in forward, kept to backward"
+    )
+    cast_bytes: int = Field(
+        default=0, ge=0, le=4, description="16-bit copy that autocast makes and backward still needs"
+    )
+    fp8_copy_bytes: int = Field(
+        default=2, ge=0, le=4, description="8-bit copies of a parameter beside the 16-bit one under fp8"
+    )
+    gradient_bytes: int = Field(ge=1, le=8, description="gradient that stays until the optimizer step")
+    gradient_copy_bytes: int = Field(
+        default=0, ge=0, le=8, description="second copy that always stands beside it, such as flat buckets"
+    )
+    accumulation_traffic: int = Field(
+        ge=0,
+        le=64,
+        description="bytes moved to add one microbatch's gradient of a parameter to the one that is kept",
+    )
+    waited_passes: int = Field(
+        default=0,
+        ge=0,
+        le=4,
+        description="passes of a step over gradients in which the host waits for each tensor, without ZeRO",
+    )
+    waited_passes_sharded: int = Field(default=0, ge=0, le=4, description="likewise with ZeRO")
+    gradients_persist: bool = Field(
+        description="gradient buffers stay allocated between steps, also with one microbatch"
+    )
+    embedding_gradient_whole: bool = Field(
+        default=False,
+        description="the gradient of an embedding split by tp is a view of one of the whole vocabulary",
+    )
+    master_bytes: int = Field(ge=0, le=8, description="fp32 copy that the optimizer updates")
+    state_bytes: int = Field(ge=1, le=8, description="one moment of the optimizer")
+    prefetched_layers: int = Field(
+        ge=1, le=8, description="layers whose gathered parameters are alive at once under ZeRO-3"
+    )
+    gather_limit: int | None = Field(
+        default=None, ge=1, description="most parameters gathered at once; left out: whole layers"
+    )
+    reduction: Literal["layer", "bucket"] = Field(
+        default="bucket",
+        description="sharded gradients are reduced a layer at a time, or in buckets of overlap.bucket",
+    )
+    embedding_in_root: bool = Field(
+        default=False,
+        description="embedding, final norm and output layer are one sharded unit, which stays gathered from"
+        " forward to the end of backward",
+    )
+    head_gather_held: bool = Field(
+        default=False, description="the gathered output layer exists twice while the loss is computed"
+    )
+    optimizer_temporary_bytes: int = Field(
+        ge=0, le=16, description="temporary of the optimizer step, a parameter"
+    )
+    optimizer_temporary_tensors: int = Field(
+        default=0, ge=0, le=8, description="temporaries of the optimizer step, of the largest tensor's size"
+    )
+    reserved_share: RangedFactor = Field(
+        description="allocator's reserved over allocated bytes, of what is allocated during a step"
+    )
+    context: RangedBytes = Field(description="CUDA context with loaded kernels and workspaces of one device")
+    communicator: RangedBytes = Field(description="buffers of one communicator of one device")
+
+
+class OverlapPolicy(Frozen):
+    """Which communication hides behind compute."""
+
+    gradient_reduce: bool = Field(description="gradient reduction runs during backward")
+    parameter_gather: bool = Field(description="parameters are gathered during forward")
+    interference: SourcedShare = Field(
+        description="share of compute that communication beside it takes, at the rate of a node's fabric"
+    )
+    waits: bool = Field(
+        default=False, description="a layer waits for its gather and its reduction: nothing runs beside them"
+    )
+    pipeline: bool = Field(description="stage boundaries are sent while the next microbatch computes")
+    interleaved: bool = Field(
+        default=False,
+        description="those of interleaved schedules are sent while another chunk computes",
+    )
+    boundary_split: bool = Field(
+        default=False, description="each tensor-parallel rank sends its share over a stage boundary"
+    )
+    boundary_waits: int = Field(
+        default=1, ge=1, le=2, description="who waits for a transfer: the receiver (1), the sender too (2)"
+    )
+    gathers_into_lists: bool = Field(
+        default=False, description="a gather ends with one copy for each rank, launched by the host"
+    )
+    messages: int = Field(
+        default=1, ge=1, le=64, description="collectives in which a layer is gathered or reduced"
+    )
+    tensor: bool = Field(
+        default=False,
+        description="split sequences are gathered and scattered a part at a time beside the products",
+    )
+    tensor_backward: bool = Field(
+        default=False,
+        description="a column-split product reduces its input's gradient while it computes its weight's",
+    )
+    gradient_bytes: int = Field(ge=1, le=4, description="bytes of a gradient on the wire")
+    reduced_each_microbatch_from: int = Field(
+        ge=0,
+        le=3,
+        description="lowest ZeRO stage that reduces gradients behind each microbatch, not once a step:"
+        " 0 DDP without no_sync, 2 as DeepSpeed, 3 where ZeRO-2 accumulates whole gradients",
+    )
+    reduces_whole: bool = Field(
+        default=False,
+        description="ZeRO-1 and 2 all-reduce whole gradients, of which each rank keeps its part",
+    )
+    bucket: SourcedBytes = Field(description="size of a gradient bucket; the last one is exposed")
+
+
+class StackRules(Frozen):
+    """What the stack can run."""
+
+    zero_stages: tuple[int, ...] = Field(min_length=1, description="ZeRO stages that it has")
+    zero_stages_with_pipeline: tuple[int, ...] = Field(description="those that it runs with pp > 1")
+    default_zero: int = Field(ge=0, le=3, description="the stage taken when a layout names none")
+    tensor_parallel: bool = Field(description="whether it splits tensors")
+    pipeline_parallel: bool = Field(description="whether it has pipelines")
+    sequence_parallel: bool = Field(description="whether it splits sequences beside tensors")
+    schedules: tuple[Schedule, ...] = Field(description="pipeline schedules that it has")
+    uneven_stages: bool = Field(description="whether stages may hold unequal numbers of layers")
+    uneven_chunks: bool = Field(
+        default=False,
+        description="whether the model's first and last virtual stage may hold fewer layers",
+    )
+    vocabulary_multiple: int = Field(
+        ge=1, description="the vocabulary is padded to a multiple of this times tp"
+    )
+    checkpoint_blocks: bool = Field(
+        default=False, description="whether one checkpoint may span several layers"
+    )
+
+
+class HybridPolicy(Sourced):
+    """How a stack shares state within groups of the data axis and copies it across them."""
+
+    zero_stages: tuple[int, ...] = Field(min_length=1, description="ZeRO stages with which it does")
+
+
+class PlacementPolicy(Sourced):
+    """In which orders a stack can number ranks: which axis runs inside a node, and which across."""
+
+    orders: Annotated[tuple[Order, ...], Field(min_length=1), AfterValidator(distinct)] = Field(
+        description="orders that it has, the innermost axis first"
+    )
+    plain: tuple[Order, ...] = Field(
+        default=(), description="those of them that it runs with cp = 1 and ep = 1 only"
+    )
+
+    @model_validator(mode="after")
+    def _plain_ones_are_there(self) -> Self:
+        if missing := [order for order in self.plain if order not in self.orders]:
+            raise ValueError(f"plain: {', '.join(missing)} is not among the orders")
+        return self
+
+
+class ContextPolicy(Sourced):
+    """How ranks that share a sequence let its tokens attend to each other."""
+
+    exchange: Literal["ring", "all-gather", "all-to-all"] = Field(
+        description="keys and values go round; all of them are gathered; or each rank gets all tokens of"
+        " some heads"
+    )
+    merge_bytes: int = Field(
+        ge=0, le=64, description="bytes moved to add an element of a step's output to those before it"
+    )
+
+
+class ExpertPolicy(Frozen):
+    """How a stack runs the experts of a layer; what it keeps of them for backward."""
+
+    expert_parallel: bool = Field(description="whether experts of a layer may be on several ranks")
+    expert_tensor_parallel: Literal["tp", "any"] = Field(
+        description="how the matrices of an expert are split: as other tensors, or by a degree of their own"
+    )
+    needs_sequence_parallel: bool = Field(
+        description="whether layers with experts run with tp > 1 only where sequences are split, too"
+    )
+    exchange: Literal["rows", "tokens"] = Field(
+        default="rows",
+        description="what is sent to other ranks: a row for each expert that a token visits, or the token"
+        " once to each node and there once to each rank",
+    )
+    rows_kept: int = Field(
+        ge=1,
+        le=8,
+        description="tensors of a token's width kept for each expert that it visits: the expert's input;"
+        " its output, where it is weighted; what is added up",
+    )
+    kernels: int = Field(
+        ge=0, le=500, description="kernels that routing and exchange add to a layer's forward"
+    )
+    grouped: bool = Field(
+        description="a rank's experts multiply together, in one kernel or on several streams"
+    )
+    kernels_each: int = Field(ge=0, le=50, description="kernels of forward for each expert that a rank holds")
+    load_variation: SourcedShare = Field(
+        description="standard deviation of the experts' loads over their mean, where the job tells none"
+    )
+
+
+class OffloadPolicy(Frozen):
+    """How a stack updates parameters whose optimizer state is in host memory."""
+
+    host_update: SourcedBandwidth = Field(
+        description="memory traffic of the host's optimizer step, a device's share of it"
+    )
+
+
+class ActivationOffloadPolicy(Sourced):
+    """How a stack keeps in host memory what layers keep for backward."""
+
+    recompute: tuple[RecomputeMode, ...] = Field(
+        min_length=1,
+        description="recompute of all layers with which it does: full moves kept inputs, none all tensors",
+    )
+    pipelines: bool = Field(description="whether it does in pipelines")
+    partial: bool = Field(description="whether some layers may keep theirs on the device")
+    overlapped: bool = Field(description="copies run beside compute, one layer behind it and one ahead of it")
+    stays: int = Field(
+        ge=0, le=64, description="layers, or checkpoints, whose tensors are still there when forward ends"
+    )
+    link_share: SourcedShare = Field(description="share of the host link's bandwidth that its copies reach")
+
+
+class PrecisionPolicy(Frozen):
+    """What is different at one precision; what is left out stays as `memory` says."""
+
+    parameter_bytes: int | None = Field(default=None, ge=0, le=8, description="see memory.parameter_bytes")
+    gathered_bytes: int | None = Field(default=None, ge=1, le=8, description="see memory.gathered_bytes")
+    gradient_bytes: int | None = Field(default=None, ge=1, le=8, description="see memory.gradient_bytes")
+    gradient_copy_bytes: int | None = Field(
+        default=None, ge=0, le=8, description="see memory.gradient_copy_bytes"
+    )
+    master_bytes: int | None = Field(default=None, ge=0, le=8, description="see memory.master_bytes")
+    accumulation_traffic: int | None = Field(
+        default=None, ge=0, le=64, description="see memory.accumulation_traffic"
+    )
+    waited_passes: int | None = Field(default=None, ge=0, le=4, description="see memory.waited_passes")
+    reduced_bytes: int | None = Field(default=None, ge=1, le=4, description="see overlap.gradient_bytes")
+
+    def memory_changes(self) -> dict[str, int]:
+        """Return the fields of the memory policy that differ."""
+        return self.model_dump(exclude_none=True, exclude={"reduced_bytes"})
+
+    def overlap_changes(self) -> dict[str, int]:
+        """Return the fields of the overlap policy that differ."""
+        return {} if self.reduced_bytes is None else {"gradient_bytes": self.reduced_bytes}
+
+
+class UncertaintySpec(Frozen):
+    """Half-widths of the 90 % interval of a prediction, as shares of it."""
+
+    time: SourcedShare = Field(description="of a step time that measured tables price altogether")
+    time_modelled: SourcedShare = Field(
+        description="what is added, as independent errors add, to one that they price none of"
+    )
+    memory: SourcedShare = Field(
+        description="of allocated memory; what the allocator and the framework add has ranges of its own"
+    )
+
+
+class StackSpec(CostModel):
+    """One software stack: memory policy, block policy, overlap, rules and how sure they are."""
+
+    schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
+    kind: Literal["stack"] = Field(description="this file holds a software stack")
+    name: Name = Field(description="name of the entry, the same as its file's")
+    title: str = Field(description="name in words")
+    description: str = Field(description="which releases it stands for, and what is special about it")
+    memory: MemoryPolicy = Field(description="what a rank keeps")
+    by_precision: dict[Precision, PrecisionPolicy] = Field(
+        default_factory=dict, description="what a rank keeps otherwise at a precision"
+    )
+    block: BlockPolicy = Field(description="what a block keeps and how it is computed")
+    overlap: OverlapPolicy = Field(description="what communication hides behind compute")
+    experts: ExpertPolicy | None = Field(
+        default=None, description="how it runs mixtures of experts; left out: it has none"
+    )
+    rules: StackRules = Field(description="what it can run")
+    context: ContextPolicy | None = Field(
+        default=None, description="how it splits sequences over ranks; left out: it cannot"
+    )
+    placement: PlacementPolicy | None = Field(
+        default=None, description="in which orders it numbers ranks; left out: tp-cp-dp-pp"
+    )
+    hybrid: HybridPolicy | None = Field(
+        default=None, description="how it shares state within part of the data axis; left out: it cannot"
+    )
+    offload: OffloadPolicy | None = Field(
+        default=None, description="how optimizer state lives in host memory; left out: it cannot"
+    )
+    activation_offload: ActivationOffloadPolicy | None = Field(
+        default=None, description="how activations live in host memory; left out: they cannot"
+    )
+    host_launch: SourcedSeconds = Field(description="host time to launch one kernel")
+    uncertainty: UncertaintySpec = Field(description="how sure its predictions are")
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """The orders in which it can number ranks."""
+        return self.placement.orders if self.placement else ORDERS[:1]
+
+    @model_validator(mode="after")
+    def _splits_fused_attention_only(self) -> Self:
+        if self.context is not None and self.block.attention == "eager":
+            raise ValueError("context: needs fused attention, and block.attention is eager")
+        return self
+
+
+class StackFile(StackSpec):
+    """What a stack's file may say: a whole stack, or what differs from the one that it extends."""
+
+    extends: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the stack whose knobs hold where this file says nothing: a name in costmodels/stacks, or"
+        " a path to such a file, relative to this one; an empty value takes a knob back",
+    )

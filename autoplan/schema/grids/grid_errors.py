@@ -1,0 +1,204 @@
+"""What is wrong with a grid beyond its outer form: its keys, their values, and what it excludes.
+
+The checks read the plain document, so that a mistake in one place hides none in another.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from autoplan.errors import Problem, SpecError
+from autoplan.schema.grids.grid_spec import MOST_CELLS, Settings, canonical, job_keys
+from autoplan.schema.job import JobSpec
+from autoplan.schema.yaml.document import Document, Lines, Path, Plain, format_path, shown
+from autoplan.schema.yaml.loader import validate
+
+__all__ = ["Base", "exclusions", "grid_problems", "swept_values", "with_settings"]
+
+_Node = tuple[Plain, Lines | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The job that all cells share: its document, and its path inside the grid file where it stands there."""
+
+    document: Document
+    path: Path | None
+
+
+def swept_values(document: Document) -> dict[str, tuple[Plain, ...]]:
+    """Return the values of each key of the grid that a job has."""
+    listed = document.at(("grid",))
+    found = listed.items() if isinstance(listed, dict) else ()
+    return {k: v for k, v in found if k in job_keys() and isinstance(v, tuple) and v}
+
+
+def with_settings(job: Plain, settings: Settings) -> Plain:
+    """Return the mapping ``job`` with ``settings`` put at their dotted keys.
+
+    >>> with_settings({"devices": 8, "limits": {"step_time": "2 s"}}, {"limits.memory_headroom": "6 %"})
+    {'devices': 8, 'limits': {'step_time': '2 s', 'memory_headroom': '6 %'}}
+    """
+    node: _Node = (job, 1)
+    for key, value in settings.items():
+        node = _put(node, key.split("."), (value, 1))
+    return node[0]
+
+
+def _put(node: _Node, path: list[str], new: _Node) -> _Node:
+    """Return ``node`` with ``new`` at ``path``; what is no mapping stays, and is refused by its schema."""
+    value, lines = node
+    if not path:
+        return new
+    if value is None:
+        value = {}
+    if not isinstance(value, dict):
+        return node
+    here = lines if isinstance(lines, Lines) else Lines(lines)
+    inner, inner_lines = _put((value.get(path[0]), here.below.get(path[0], here.own)), path[1:], new)
+    keys = here.keys if path[0] in here.keys else {**here.keys, path[0]: _own(inner_lines)}
+    below = {**here.below, path[0]: inner_lines}
+    return {**value, path[0]: inner}, Lines(here.own, keys, below)
+
+
+def _own(lines: Lines | int) -> int:
+    return lines if isinstance(lines, int) else lines.own
+
+
+def grid_problems(document: Document, base: Base | None) -> Iterator[Problem]:
+    """Yield what is wrong with the keys, values and exclusions of a grid, and with its base job."""
+    yield from _key_problems(document)
+    yield from _repeated(document)
+    yield from _size_problems(document)
+    yield from _exclude_problems(document)
+    if base is not None:
+        yield from _job_problems(document, base)
+
+
+def _problem(document: Document, path: Path, message: str, *, key: bool = False) -> Problem:
+    return Problem(message, format_path(path), document.name, document.line(path, key=key))
+
+
+def _key_problems(document: Document) -> Iterator[Problem]:
+    listed = document.at(("grid",))
+    keys = list(listed) if isinstance(listed, dict) else []
+    for key in keys:
+        if key not in job_keys():
+            yield _problem(document, ("grid", key), _unknown_key(key, job_keys()), key=True)
+        for outer in keys:
+            if key.startswith(f"{outer}."):
+                message = f"{shown(outer)} sets {shown(key)} too: keep one of them"
+                yield _problem(document, ("grid", key), message, key=True)
+
+
+def _unknown_key(key: str, known: Iterable[str]) -> str:
+    known = list(known)
+    ends = [each for each in known if each.endswith(f".{key}")]
+    near = ends or difflib.get_close_matches(key, known, 1)
+    hint = f"did you mean {shown(near[0])}?" if near else f"known keys are {', '.join(known)}"
+    return f"unknown key {shown(key)}: {hint}"
+
+
+def _repeated(document: Document) -> Iterator[Problem]:
+    for key, values in swept_values(document).items():
+        first: dict[str, int] = {}
+        for index, value in enumerate(values):
+            before = first.setdefault(canonical(value), index)
+            if before != index:
+                message = f"{shown(value)} stands at {before} of the list too: keep one"
+                yield _problem(document, ("grid", key, index), message)
+
+
+def _size_problems(document: Document) -> Iterator[Problem]:
+    cells = math.prod(len(values) for values in swept_values(document).values())
+    if cells > MOST_CELLS:
+        message = f"the grid has {cells:,} cells: up to {MOST_CELLS:,} are planned"
+        yield _problem(document, ("grid",), message, key=True)
+
+
+def _entries(document: Document) -> list[tuple[int, dict[str, Plain]]]:
+    """Return the entries of ``exclude`` that are mappings, with their places."""
+    listed = document.at(("exclude",))
+    entries = enumerate(listed if isinstance(listed, tuple) else ())
+    return [(index, entry) for index, entry in entries if isinstance(entry, dict) and entry]
+
+
+def _exclude_problems(document: Document) -> Iterator[Problem]:
+    values = swept_values(document)
+    for index, entry in _entries(document):
+        for key, wanted in entry.items():
+            path: Path = ("exclude", index, key)
+            if key not in values:
+                yield _problem(document, path, _unknown_key(key, values), key=True)
+            elif missing := [one for one in _alternatives(wanted, values[key]) if one not in values[key]]:
+                said = ", ".join(shown(one) for one in missing)
+                yield _problem(document, path, f"{said} is not among the values of {shown(key)} in the grid")
+
+
+def _alternatives(wanted: Plain, values: tuple[Plain, ...]) -> tuple[Plain, ...]:
+    """Return the values that one key of an exclusion names: itself, or each entry of a list."""
+    itself = not isinstance(wanted, tuple) or canonical(wanted) in map(canonical, values)
+    return (wanted,) if itself or not isinstance(wanted, tuple) else wanted
+
+
+def exclusions(document: Document) -> list[dict[str, frozenset[str]]]:
+    """Return the entries of ``exclude`` as the canonical values that each key may have to be left out."""
+    values = swept_values(document)
+    return [
+        {
+            key: frozenset(canonical(one) for one in _alternatives(wanted, values.get(key, ())))
+            for key, wanted in entry.items()
+        }
+        for _, entry in _entries(document)
+    ]
+
+
+def _job_problems(document: Document, base: Base) -> Iterator[Problem]:
+    """Yield what the schema of a job refuses: in the base job once, in each value of the grid."""
+    values = swept_values(document)
+    firsts: dict[str, int] = dict.fromkeys(values, 0)
+    for problem in _refused(document, base, firsts):
+        if _swept_key(problem, values) is None:
+            yield _in_base(problem, document, base)
+    for key, listed in values.items():
+        for index in range(len(listed)):
+            for problem in _refused(document, base, {**firsts, key: index}):
+                if _swept_key(problem, values) == key:
+                    yield _in_grid(problem, document, key, index)
+
+
+def _refused(document: Document, base: Base, chosen: Mapping[str, int]) -> tuple[Problem, ...]:
+    """Return what is wrong with the base job once it has the chosen value of each key."""
+    node: _Node = (base.document.value, base.document.lines)
+    for key, index in chosen.items():
+        path = ("grid", key, index)
+        node = _put(node, key.split("."), (document.at(path), document.line(path)))
+    try:
+        validate(Document(base.document.name, *node), JobSpec)
+    except SpecError as error:
+        return error.problems
+    return ()
+
+
+def _swept_key(problem: Problem, keys: Iterable[str]) -> str | None:
+    """Return the key of the grid that a problem of the merged job is about."""
+    for key in keys:
+        path = format_path(key.split("."))
+        if problem.path == path or problem.path.startswith((f"{path}.", f"{path}[")):
+            return key
+    return None
+
+
+def _in_grid(problem: Problem, document: Document, key: str, index: int) -> Problem:
+    below = problem.path.removeprefix(format_path(key.split(".")))
+    place = f"{format_path(('grid', key, index))}{below}"
+    return Problem(problem.message, place, document.name, document.line(("grid", key, index)))
+
+
+def _in_base(problem: Problem, document: Document, base: Base) -> Problem:
+    if base.path is None:
+        return problem
+    return Problem(problem.message, format_path(base.path) + problem.path[1:], document.name, problem.line)

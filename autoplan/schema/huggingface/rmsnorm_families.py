@@ -1,0 +1,260 @@
+"""Families with RMSNorm and a gated MLP: what each means by its config.json, a function a family.
+
+Defaults are those of transformers 5: what its config class fills in may be missing here as well,
+but the sizes that decide a model (layers, widths, heads, vocabulary) must be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from autoplan.schema.huggingface.config_fields import ABSENT, MOST_LAYERS, Family, Fields, Spec, decoder
+
+__all__ = ["GATED_FAMILIES"]
+
+_MOST_EXPERTS: Final = 100_000
+
+
+def _gated(
+    fields: Fields, *, kv_heads: int = ABSENT, head_dim: int | None = None, attention: bool = False
+) -> Spec:
+    """Read a decoder with RMSNorm, a gated MLP and rotary positions.
+
+    The arguments are the family's defaults, ``attention`` of biases in all of its attention.
+    """
+    biased = fields.flag("attention_bias", default=attention)
+    return {
+        **decoder(fields, kv_heads=kv_heads, head_dim=head_dim),
+        "ffn_size": fields.integer("intermediate_size"),
+        "activation": fields.activation("hidden_act", gated=True, default="silu"),
+        "bias": {"qkv": biased, "attention_output": biased},
+        "tied_embeddings": fields.flag("tie_word_embeddings", default=False),
+    }
+
+
+def _llama(fields: Fields) -> Spec:
+    spec = _gated(fields)
+    return {**spec, "bias": {**_biases(spec), "mlp": fields.flag("mlp_bias", default=False)}}
+
+
+def _biases(spec: Spec) -> Mapping[str, object]:
+    given = spec["bias"]
+    return given if isinstance(given, Mapping) else {}
+
+
+def _mistral(fields: Fields) -> Spec:
+    return {
+        **_gated(fields, kv_heads=8),
+        "sliding_window": fields.window("sliding_window", default=4096),
+    }
+
+
+def _mixtral(fields: Fields) -> Spec:
+    spec = _gated(fields, kv_heads=8)
+    return {
+        **spec,
+        "sliding_window": fields.window("sliding_window"),
+        "moe": {
+            "experts": fields.integer("num_local_experts", "num_experts", default=8, most=_MOST_EXPERTS),
+            "top_k": fields.integer("num_experts_per_tok", default=2, most=_MOST_EXPERTS),
+            "expert_ffn_size": spec["ffn_size"],
+        },
+    }
+
+
+def _qwen2(fields: Fields) -> Spec:
+    bias = {"qkv": fields.flag("qkv_bias", default=True)}
+    return {**_gated(fields), "bias": bias, "sliding_window": _qwen_window(fields)}
+
+
+def _qwen3(fields: Fields) -> Spec:
+    return {
+        **_gated(fields, head_dim=128),
+        "qk_norm": True,
+        "sliding_window": _qwen_window(fields),
+    }
+
+
+def _qwen_window(fields: Fields) -> object:
+    """Read Qwen's window: off unless asked for, and then only above ``max_window_layers``."""
+    if not fields.flag("use_sliding_window", default=False):
+        return None
+    layers = fields.integer("num_hidden_layers", most=MOST_LAYERS)
+    first = fields.integer("max_window_layers", default=28, least=0)
+    if not fields.mentions("layer_types") and first >= layers:
+        return None
+    if not fields.mentions("layer_types") and first > 0:
+        fields.reject("max_window_layers", "max_window_layers must be 0 or at least all layers")
+    return fields.window("sliding_window", default=4096)
+
+
+def _qwen_experts(fields: Fields, *, expert: int, experts: int, top_k: int) -> Spec:
+    dense = fields.given("mlp_only_layers") or []
+    if dense != list(range(len(dense) if isinstance(dense, list) else 0)):
+        fields.reject("mlp_only_layers", "mlp_only_layers must be the first layers: [0, 1, ...]")
+        dense = []
+    return {
+        "experts": fields.integer("num_experts", "num_local_experts", default=experts, most=_MOST_EXPERTS),
+        "top_k": fields.integer("num_experts_per_tok", default=top_k, most=_MOST_EXPERTS),
+        "expert_ffn_size": fields.integer("moe_intermediate_size", default=expert),
+        "first_dense_layers": len(dense) if isinstance(dense, list) else 0,
+        "every": fields.integer("decoder_sparse_step", default=1, most=MOST_LAYERS),
+    }
+
+
+def _qwen2_moe(fields: Fields) -> Spec:
+    shared = fields.integer("shared_expert_intermediate_size", default=5632)
+    experts = _qwen_experts(fields, expert=1408, experts=60, top_k=4)
+    return {
+        **_qwen2(fields),
+        "moe": {**experts, "shared_expert_ffn_size": shared, "shared_expert_gate": True},
+    }
+
+
+def _qwen3_moe(fields: Fields) -> Spec:
+    return {
+        **_gated(fields, kv_heads=4),
+        "qk_norm": True,
+        "sliding_window": _qwen_window(fields),
+        "moe": _qwen_experts(fields, expert=768, experts=128, top_k=8),
+    }
+
+
+def _deepseek(fields: Fields, *, dense: int, shared: int, router_bias: bool) -> Spec:
+    layers = fields.integer("num_hidden_layers", most=MOST_LAYERS)
+    dense = fields.integer("first_k_dense_replace", default=dense, least=0, most=MOST_LAYERS)
+    spec = {
+        **_gated(fields),
+        "kv_heads": fields.integer("num_attention_heads"),
+        "attention": "mla",
+        "mla": _latent(fields),
+        "moe": _deepseek_experts(fields, dense, shared, router_bias=router_bias),
+    }
+    # The `head_dim` of these configs is the rotary part only; the model file derives its own.
+    spec.pop("head_dim", None)
+    return spec if dense < layers else {**spec, "moe": None}
+
+
+def _latent(fields: Fields) -> Spec:
+    silent = not fields.mentions("q_lora_rank")
+    return {
+        "q_lora_rank": 1536 if silent else fields.optional_integer("q_lora_rank") or None,
+        "kv_lora_rank": fields.integer("kv_lora_rank", default=512),
+        "qk_nope_head_dim": fields.integer("qk_nope_head_dim", default=128),
+        "qk_rope_head_dim": fields.integer("qk_rope_head_dim", default=64),
+        "v_head_dim": fields.integer("v_head_dim", default=128),
+    }
+
+
+def _deepseek_experts(fields: Fields, dense: int, shared: int, *, router_bias: bool) -> Spec:
+    if fields.integer("moe_layer_freq", default=1) != 1:
+        fields.reject("moe_layer_freq", "moe_layer_freq must be 1")
+    width = fields.integer("moe_intermediate_size")
+    count = fields.optional_integer("n_shared_experts", most=1000)
+    silent = not fields.mentions("n_shared_experts")
+    return {
+        "experts": fields.integer("n_routed_experts", "num_local_experts", most=_MOST_EXPERTS),
+        "top_k": fields.integer("num_experts_per_tok", most=_MOST_EXPERTS),
+        "expert_ffn_size": width,
+        "shared_expert_ffn_size": width * (shared if silent else count or 0),
+        "first_dense_layers": dense,
+        "router_bias": router_bias,
+    }
+
+
+def _deepseek_v2(fields: Fields) -> Spec:
+    return _deepseek(fields, dense=0, shared=2, router_bias=False)
+
+
+def _deepseek_v3(fields: Fields) -> Spec:
+    return _deepseek(fields, dense=3, shared=1, router_bias=True)
+
+
+def _gemma(fields: Fields) -> Spec:
+    keys = ("hidden_activation", "hidden_act")
+    return {
+        **_gated(fields, head_dim=256),
+        "activation": fields.activation(*keys, gated=True, default="gelu"),
+        "tied_embeddings": fields.flag("tie_word_embeddings", default=True),
+    }
+
+
+def _gemma2(fields: Fields) -> Spec:
+    fields = fields.with_defaults(num_key_value_heads=4)
+    return {
+        **_gemma(fields),
+        "post_norms": True,
+        "sliding_window": fields.window("sliding_window", default=4096, every=2),
+    }
+
+
+def _gemma3(fields: Fields) -> Spec:
+    keys = ("sliding_window_pattern", "_sliding_window_pattern")
+    every = fields.integer(*keys, default=6, most=MOST_LAYERS)
+    # Released multimodal configs leave out heads and vocabulary where they are the class defaults.
+    fields = fields.with_defaults(num_attention_heads=8, num_key_value_heads=4, vocab_size=262_208)
+    return {
+        **_gemma(fields),
+        "post_norms": True,
+        "qk_norm": True,
+        "sliding_window": fields.window("sliding_window", default=4096, every=every),
+    }
+
+
+def _phi3(fields: Fields) -> Spec:
+    return {**_gated(fields), "sliding_window": fields.window("sliding_window")}
+
+
+def _gpt_oss(fields: Fields) -> Spec:
+    spec = _gated(fields, kv_heads=8, head_dim=64, attention=True)
+    return {
+        **spec,
+        "bias": {**_biases(spec), "mlp": True},
+        "attention_sinks": True,
+        "sliding_window": fields.window("sliding_window", default=128, every=2),
+        "moe": {
+            "experts": fields.integer("num_local_experts", "num_experts", default=128, most=_MOST_EXPERTS),
+            "top_k": fields.integer("num_experts_per_tok", default=4, most=_MOST_EXPERTS),
+            "expert_ffn_size": spec["ffn_size"],
+            "router_bias": True,
+        },
+    }
+
+
+def _llama4(fields: Fields) -> Spec:
+    spec = _gated(fields, kv_heads=8, head_dim=128)
+    every = fields.integer("no_rope_layer_interval", default=4, most=MOST_LAYERS)
+    step = fields.integer("interleave_moe_layer_step", default=1, most=MOST_LAYERS)
+    return {
+        **spec,
+        "ffn_size": fields.integer("intermediate_size_mlp", default=16384),
+        "sliding_window": fields.window("attention_chunk_size", default=8192, every=every),
+        "moe": {
+            "experts": fields.integer("num_local_experts", default=16, most=_MOST_EXPERTS),
+            "top_k": fields.integer("num_experts_per_tok", default=1, most=_MOST_EXPERTS),
+            "expert_ffn_size": spec["ffn_size"],
+            "shared_expert_ffn_size": spec["ffn_size"],
+            "every": step,
+        },
+    }
+
+
+GATED_FAMILIES: Final[Mapping[str, Family]] = {
+    "deepseek_v2": _deepseek_v2,
+    "deepseek_v3": _deepseek_v3,
+    "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "gpt_oss": _gpt_oss,
+    "granite": _llama,
+    "llama": _llama,
+    "llama4_text": _llama4,
+    "mistral": _mistral,
+    "mixtral": _mixtral,
+    "phi3": _phi3,
+    "qwen2": _qwen2,
+    "qwen2_moe": _qwen2_moe,
+    "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
+}

@@ -1,0 +1,256 @@
+"""Reading the user's own rules: ``tp * pp <= 8`` to a tree. Nothing is evaluated.
+
+Python's grammar gives the structure (see ``relation_tokens``). Of its nodes these are read, and no others::
+
+    relation    or, and, not        of relations
+                <= < == != >= >     between numbers, also in chains; == and != also between words
+                in {...}            and not in {...}: of numbers or words
+                divides             between numbers
+                is uniform          of a list
+    number      + - * / // %        of numbers
+                sum(list)           and min, max: over the stages
+                list[n]             of the stage n, from the last where n is negative
+    name        of a number, a word or a list; or a whole number
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from autoplan.schema.user_rules.expression import (
+    UNDEFINED,
+    Comparison,
+    Constant,
+    Entry,
+    Logic,
+    Name,
+    Node,
+    Not,
+    Operation,
+    Over,
+    Uniform,
+)
+from autoplan.schema.user_rules.tokens import RuleSyntaxError, shape_of
+from autoplan.schema.user_rules.vocabulary import LISTS, NAMES, WORDS
+
+__all__ = ["RelationError", "parse_relation"]
+
+_MOST_CHARACTERS: Final = 300
+_MOST_DIGITS: Final = 12
+_FUNCTIONS: Final = ("sum", "min", "max")
+_UNIFORM: Final = (*LISTS, "recompute")
+_SIGNS: Final = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%"}
+_COMPARED: Final = {ast.LtE: "<=", ast.Lt: "<", ast.Eq: "==", ast.NotEq: "!=", ast.GtE: ">=", ast.Gt: ">"}
+_NO_NUMBERS: Final = {
+    **{x: f"{x} has one number for each stage: write {x}[0], sum({x}), min({x}) or max({x})" for x in LISTS},
+    **{word: f"{word} is not a number: it is one of {', '.join(may)}" for word, may in WORDS.items()},
+    **{name: f"{name} is of a list: write {name}(layers)" for name in _FUNCTIONS},
+    "recompute": "recompute is not a number: write full[0], selective[0], or recompute is uniform",
+}
+
+
+class RelationError(ValueError):
+    """A rule that cannot be read; says at which columns, and what would be right."""
+
+
+class _Part(NamedTuple):
+    """A tree, UNDEFINED where it cannot be read, with its text and where that begins, counted from 0."""
+
+    node: Node
+    said: str
+    at: int
+
+
+@lru_cache(maxsize=512)
+def parse_relation(text: str) -> Node:
+    """Return the relation that ``text`` says; raises RelationError with everything wrong with it.
+
+    >>> parse_relation("pp in {1, 2}")
+    Logic(every=False, parts=(Comparison(symbol='==', left=Name(name='pp'), right=Constant(value=1)), \
+Comparison(symbol='==', left=Name(name='pp'), right=Constant(value=2))))
+    >>> parse_relation("tpp <= 8 and layers < 4")
+    Traceback (most recent call last):
+    ...
+    autoplan.schema.user_rules.grammar.RelationError: column 1: unknown name 'tpp' - did you mean 'tp'?; \
+column 14: layers has one number for each stage: write layers[0], sum(layers), min(layers) or max(layers)
+    """
+    if len(text) > _MOST_CHARACTERS:
+        message = f"a rule has at most {_MOST_CHARACTERS} characters"
+        raise RelationError(f"column {_MOST_CHARACTERS + 1}: {message}")
+    reader = _Reader(text.strip())
+    try:
+        node = reader.truth(shape_of(reader.text))
+    except RuleSyntaxError as error:
+        node = reader.wrong(*error.problem)
+    except (RecursionError, MemoryError):
+        node = reader.wrong(0, "the relation has too many levels")
+    if reader.problems:
+        first = len(text) - len(text.lstrip()) + 1
+        raise RelationError("; ".join(f"column {first + at}: {said}" for at, said in sorted(reader.problems)))
+    return node
+
+
+class _Reader:
+    """Reads one rule; ``problems`` holds places, counted from 0, and what is wrong there, each once."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.problems: set[tuple[int, str]] = set()
+
+    def wrong(self, at: int, message: str) -> Node:
+        self.problems.add((at, message))
+        return UNDEFINED
+
+    def truth(self, shape: ast.expr) -> Node:
+        node, _, at = self._part(shape)
+        if isinstance(node, Comparison | Logic | Not | Uniform) or node == UNDEFINED:
+            return node
+        return self.wrong(at, "a relation is needed, such as tp * pp <= 8")
+
+    def _part(self, shape: ast.expr) -> _Part:
+        match shape:
+            case (
+                ast.UnaryOp(op=ast.Not(), operand=ast.UnaryOp(op=ast.Not(), operand=part))
+                | ast.UnaryOp(op=ast.USub(), operand=ast.UnaryOp(op=ast.USub(), operand=part))
+            ):
+                return self._part(part)
+        return _Part(self._node(shape), self._said(shape), shape.col_offset)
+
+    def _said(self, shape: ast.expr) -> str:
+        return self.text[shape.col_offset : shape.end_col_offset]
+
+    def _node(self, shape: ast.expr) -> Node:  # noqa: PLR0911 - one for each kind of node
+        match shape:
+            case ast.BoolOp(op=op, values=parts):
+                return Logic(isinstance(op, ast.And), tuple(self.truth(part) for part in parts))
+            case ast.UnaryOp(op=ast.Not(), operand=part):
+                return Not(self.truth(part))
+            case ast.UnaryOp(op=ast.USub(), operand=part):
+                return Operation("-", Constant(0), self._number(self._part(part)))
+            case ast.BinOp(op=op):
+                return self._operation(op, self._part(shape.left), self._part(shape.right))
+            case ast.Compare():
+                return self._relation(shape)
+            case ast.Call(func=ast.Name() as function, args=[listed]):
+                return self._over(self._said(function), listed, shape.col_offset)
+            case ast.Subscript(value=ast.Name() as listed, slice=stage):
+                return self._entry(self._said(listed), stage, shape.col_offset)
+            case ast.Name():
+                return self._leaf(self._said(shape), shape.col_offset)
+        return self.wrong(shape.col_offset, f"{self._said(shape)!r} is no relation, number or name")
+
+    def _operation(self, op: ast.operator, left: _Part, right: _Part) -> Node:
+        if isinstance(op, ast.BitOr):
+            # The divisor stands on the left; zero divides nothing.
+            return Comparison("==", self._operation(ast.Mod(), right, left), Constant(0))
+        if type(op) not in _SIGNS:
+            return self.wrong(right.at, f"of operators only {', '.join(_SIGNS.values())} are read")
+        divisor = _stages(right.node) if isinstance(op, ast.Div | ast.FloorDiv | ast.Mod) else set()
+        if divisor and len(divisor | _stages(left.node)) > 1:
+            self.wrong(right.at, "what divides is the same for all stages, or of the one stage it divides")
+        return Operation(_SIGNS[type(op)], self._number(left), self._number(right))
+
+    def _relation(self, shape: ast.Compare) -> Node:
+        match shape:
+            case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[ast.Set(elts=items)]):
+                first = self._part(shape.left)
+                equal = tuple(self._compared("==", first, self._part(item)) for item in items)
+                found = Logic(every=False, parts=equal)
+                return found if isinstance(shape.ops[0], ast.In) else Not(found)
+            case ast.Compare(ops=[ast.Is()], comparators=[word]) if self._said(word) == "uniform":
+                return self._uniform(self._part(shape.left))
+        for op, other in zip(shape.ops, shape.comparators, strict=True):
+            if type(op) not in _COMPARED:
+                said = (
+                    "in takes {...}, is takes uniform, and neither stands in a chain: join relations by and"
+                )
+                return self.wrong(other.col_offset, said)
+        parts = [self._part(part) for part in (shape.left, *shape.comparators)]
+        pairs = zip(shape.ops, pairwise(parts), strict=True)
+        relations = tuple(self._compared(_COMPARED[type(op)], *pair) for op, pair in pairs)
+        return relations[0] if len(relations) == 1 else Logic(every=True, parts=relations)
+
+    def _compared(self, symbol: str, left: _Part, right: _Part) -> Node:
+        word, other = (left, right) if left.said in WORDS else (right, left)
+        if word.said not in WORDS:
+            return Comparison(symbol, self._number(left), self._number(right))
+        if symbol not in ("==", "!="):
+            self.wrong(word.at, f"{word.said} is compared with == or !=")
+        elif other.said not in WORDS[word.said] and other.node != UNDEFINED:
+            self.wrong(other.at, f"{word.said} is {_one_of(other.said, WORDS[word.said])}")
+        return Comparison(symbol, left.node, right.node)
+
+    def _uniform(self, first: _Part) -> Node:
+        if first.said not in _UNIFORM and first.node != UNDEFINED:
+            return self.wrong(first.at, f"only {', '.join(_UNIFORM)} can be uniform over the stages")
+        return Uniform(first.said)
+
+    def _over(self, function: str, listed: ast.expr, at: int) -> Node:
+        quantity = self._said(listed)
+        if function not in _FUNCTIONS:
+            return self.wrong(at, _unknown("function", function, _FUNCTIONS))
+        if quantity not in LISTS:
+            return self.wrong(listed.col_offset, f"{function} takes {_one_of(quantity, LISTS)}")
+        return Over(function, quantity)
+
+    def _entry(self, listed: str, stage: ast.expr, at: int) -> Node:
+        number = "".join(self._said(stage).split())
+        if listed not in LISTS:
+            return self.wrong(at, _not_a_list(listed))
+        if not re.fullmatch(rf"-?[0-9]{{1,{_MOST_DIGITS}}}", number):
+            said = "a stage is needed, such as 0 for the first or -1 for the last"
+            return self.wrong(stage.col_offset, said)
+        return Entry(listed, int(number))
+
+    def _leaf(self, said: str, at: int) -> Node:
+        """Return a number, a name, or a word or list, which what stands beside it may need."""
+        if said.isdigit() and len(said) > _MOST_DIGITS:
+            return self.wrong(at, f"a number has at most {_MOST_DIGITS} digits")
+        if said in NAMES or said in WORDS:
+            return Name(said)
+        return Constant(int(said) if said.isdigit() else said)
+
+    def _number(self, part: _Part) -> Node:
+        match part.node:
+            case Comparison() | Logic() | Not() | Uniform():
+                return self.wrong(part.at, "a number is needed here, not a relation")
+            case Name(name=name) | Constant(value=str(name)) if name not in NAMES:
+                unknown = _unknown("name", name, (*NAMES, *WORDS, *LISTS))
+                return self.wrong(part.at, _NO_NUMBERS.get(name, unknown))
+        return part.node
+
+
+def _not_a_list(name: str) -> str:
+    if name == "recompute":
+        return "recompute has two numbers for each stage: write full[0] or selective[0]"
+    if name in NAMES or name in WORDS:
+        return f"{name} is the same for all stages: write it without brackets"
+    return _unknown("list", name, LISTS)
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f" - did you mean {near[0]!r}?" if near else ""
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    return f"unknown {what} {name!r}" + (_near(name, known) or f": known are {', '.join(known)}")
+
+
+def _one_of(name: str, known: Iterable[str]) -> str:
+    return f"one of {', '.join(known)}{_near(name, known)}"
+
+
+def _stages(node: Node) -> set[int | str]:
+    """Return the stages that ``node`` names: by number, or all."""
+    if isinstance(node, Entry):
+        return {node.stage}
+    if isinstance(node, Over | Uniform):
+        return {"all"}
+    return {stage for part in node.below() for stage in _stages(part)}

@@ -1,0 +1,1 @@
+"""Strict YAML: text to checked models and back, with every problem at its line."""

@@ -1,0 +1,265 @@
+"""Strict YAML: a text becomes plain values, each with its line, or a SpecError.
+
+What is strict here: YAML 1.2 core scalars (``no`` is a text, ``1e-4`` a number), text keys, each
+key once, one document, no tags or merge keys, and limits that no honest file reaches. The values
+are built from the parser's events with a stack of our own, so that nothing recurses and every
+limit is checked before anything grows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+import yaml
+
+from autoplan.errors import Problem, SpecError
+from autoplan.schema.yaml.document import Document, Lines, Path, Plain, format_path, refuse, shown
+from autoplan.schema.yaml.scalars import CORE_TAG, FORBIDDEN, BadScalarError, scalar_value, tag_message
+
+__all__ = ["parse_yaml"]
+
+MAX_BYTES: Final = 2**20
+MAX_DEPTH: Final = 50
+MAX_ALIASES: Final = 100
+MAX_NODES: Final = 100_000
+
+# libyaml where PyYAML was built with it: ten times faster, and the same events.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_LINE_BREAK: Final = re.compile(r"\r\n|\r|\n")
+
+_HINTS: Final = {
+    "tab": "indent with spaces, not with tabs",
+    "'\\t'": "indent with spaces, not with tabs",
+    "mapping values are not allowed": (
+        "a ':' where no key can stand; check the indentation, or quote the text"
+    ),
+    "cannot start any token": "a text that starts with this character must be quoted",
+    "expected ',' or": "a bracket is not closed, or a comma is missing",
+    "did not find expected key": "check the indentation",
+    "could not find expected ':'": "a key without its ':', or a text that must be quoted",
+    "unexpected end of stream": "a quote is not closed",
+}
+
+
+def parse_yaml(text: str, *, name: str) -> Document:
+    """Read ``text`` as one strict YAML document; ``name`` is what messages call it.
+
+    Mappings become dicts, lists tuples, scalars str, int, float, bool or None. Raises SpecError
+    with every problem of the content, or with the one that stopped the reading.
+
+    >>> parse_yaml("rates: [1e-4, no]", name="x.yaml").value
+    {'rates': (0.0001, 'no')}
+    """
+    builder = _Builder(name)
+    for event in _events(_checked(text, name), name):
+        builder.feed(event)
+    if builder.problems:
+        raise SpecError(builder.problems)
+    if builder.root is None or builder.root.value is None:
+        refuse("the file is empty", name, 1)
+    return Document(name, builder.root.value, builder.root.lines)
+
+
+def _checked(text: str, name: str) -> str:
+    """Return ``text`` without its byte order mark, or refuse its size or a character in it."""
+    text = text.removeprefix("\ufeff")
+    if len(text) > MAX_BYTES or len(text.encode("utf-8", "replace")) > MAX_BYTES:
+        refuse("the file is larger than 1 MiB", name, None)
+    if found := FORBIDDEN.search(text):
+        line = len(_LINE_BREAK.findall(text, 0, found.start())) + 1
+        refuse(f"the character U+{ord(found[0]):04X} cannot stand in a file", name, line)
+    return text
+
+
+def _events(text: str, name: str) -> Iterator[Any]:
+    try:
+        yield from yaml.parse(text, Loader=_LOADER)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        refuse(_syntax_message(error), name, mark.line + 1 if mark else None)
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        # The scanner in Python lets chr() fail on an escape such as "\UFFFFFFFF".
+        refuse(f"not valid YAML: {error}".replace("\n", " "), name, None)
+
+
+def _line(event: yaml.Event) -> int:
+    mark = event.start_mark
+    return mark.line + 1 if mark else 1
+
+
+def _syntax_message(error: yaml.MarkedYAMLError) -> str:
+    problem = error.problem or "it cannot be read"
+    context = f" {error.context}" if error.context else ""
+    if context and error.context_mark:
+        context += f" that starts on line {error.context_mark.line + 1}"
+    hint = next((hint for word, hint in _HINTS.items() if word in problem), None)
+    return f"not valid YAML: {problem}{context}" + (f" ({hint})" if hint else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A finished value: the lines below it, and how many nodes and levels it holds."""
+
+    value: Plain
+    lines: Lines | int
+    nodes: int = 1
+    levels: int = 0
+
+    @property
+    def line(self) -> int:
+        return self.lines if isinstance(self.lines, int) else self.lines.own
+
+
+@dataclass(slots=True)
+class _Open:
+    """A mapping or list whose end has not been read yet; a list is kept by index."""
+
+    line: int
+    mapping: bool
+    anchor: str | None
+    values: dict[str | int, Plain] = field(default_factory=dict)
+    lines: dict[str | int, Lines | int] = field(default_factory=dict)
+    key_lines: dict[str, int] = field(default_factory=dict)
+    key: str | int | None = None  # of the value that comes next; None where a key comes next
+    keep: bool = True  # whether that value is kept
+    nodes: int = 1
+    levels: int = 1
+
+    def wants_key(self) -> bool:
+        return self.mapping and self.key is None
+
+    def put(self, node: _Node) -> None:
+        """Take ``node`` as the next value."""
+        self.nodes += node.nodes
+        self.levels = max(self.levels, node.levels + 1)
+        key = len(self.values) if self.key is None else self.key
+        if self.keep:
+            self.values[key] = node.value
+            self.lines[key] = node.lines
+        self.key, self.keep = None, True
+
+    def closed(self) -> _Node:
+        value: Any = self.values if self.mapping else tuple(self.values.values())
+        lines = Lines(self.line, self.key_lines, self.lines)
+        return _Node(value, lines, self.nodes, self.levels)
+
+
+class _Builder:
+    """Builds a document out of events and gathers what is wrong with its content."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.root: _Node | None = None
+        self.problems: list[Problem] = []
+        self._stack: list[_Open] = []
+        self._anchors: dict[str | None, _Node] = {}
+        self._aliases = 0
+        self._nodes = 0
+        self._documents = 0
+
+    def feed(self, event: yaml.Event) -> None:
+        """Take the next event; raises SpecError where a limit is passed."""
+        if isinstance(event, yaml.ScalarEvent):
+            self._take_scalar(event)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            self._start(event)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            closing = self._stack.pop()
+            self._add(closing.closed(), closing.anchor)
+        elif isinstance(event, yaml.AliasEvent):
+            self._take_alias(event)
+        elif isinstance(event, yaml.DocumentStartEvent):
+            self._documents += 1
+            if self._documents > 1:
+                self._stop("a second document starts here: write one document a file", event)
+
+    def _path(self) -> Path:
+        """Return the path of the value that comes next."""
+        parts = (len(o.values) if o.key is None and not o.mapping else o.key for o in self._stack)
+        return tuple(part for part in parts if part is not None)
+
+    def _stop(self, message: str, event: yaml.Event) -> NoReturn:
+        refuse(message, self.name, _line(event), self._path())
+
+    def _report(self, message: str, line: int, path: Path | None = None) -> None:
+        path = self._path() if path is None else path
+        self.problems.append(Problem(message, format_path(path), self.name, line))
+
+    def _count(self, event: yaml.Event, *, nodes: int = 1, levels: int = 0) -> None:
+        """Add to what has been read; aliases count as often as they are used."""
+        self._nodes += nodes
+        if self._nodes > MAX_NODES:
+            self._stop(f"the file holds more than {MAX_NODES:,} values", event)
+        if len(self._stack) + levels > MAX_DEPTH:
+            self._stop(f"nested deeper than {MAX_DEPTH} levels", event)
+
+    def _take_scalar(self, event: yaml.ScalarEvent) -> None:
+        self._count(event)
+        line = _line(event)
+        wants_key = bool(self._stack) and self._stack[-1].wants_key()
+        value: Plain
+        try:
+            value = scalar_value(event)
+        except BadScalarError as error:
+            self._report(str(error), line)
+            value = event.value
+        if wants_key and event.value == "<<" and event.implicit[0]:
+            self._report("merge keys (<<) are not read: write the keys out", line)
+            self._drop("<<")
+        else:
+            self._add(_Node(value, line), event.anchor)
+
+    def _start(self, event: yaml.CollectionStartEvent) -> None:
+        self._count(event, levels=1)
+        mapping = isinstance(event, yaml.MappingStartEvent)
+        line = _line(event)
+        if event.tag not in (None, CORE_TAG + ("map" if mapping else "seq")):
+            self._report(tag_message(event.tag), line)
+        # An alias to it from inside must not find an older value of the same name.
+        self._anchors.pop(event.anchor, None)
+        self._stack.append(_Open(line, mapping, event.anchor))
+
+    def _take_alias(self, event: yaml.AliasEvent) -> None:
+        self._aliases += 1
+        if self._aliases > MAX_ALIASES:
+            self._stop(f"more than {MAX_ALIASES} aliases (*name)", event)
+        node = self._anchors.get(event.anchor)
+        if node is None:
+            name = shown(event.anchor)
+            self._stop(f"the alias {name} names nothing that is complete above it", event)
+        self._count(event, nodes=node.nodes, levels=node.levels)
+        self._add(node, None, _line(event))
+
+    def _add(self, node: _Node, anchor: str | None, line: int | None = None) -> None:
+        """Put a finished node where it belongs, as the root, a key or a value."""
+        if anchor is not None:
+            self._anchors[anchor] = node
+        if not self._stack:
+            self.root = node
+            return
+        parent = self._stack[-1]
+        if parent.wants_key():
+            self._take_key(parent, node.value, line or node.line)
+        else:
+            parent.put(node)
+
+    def _take_key(self, parent: _Open, key: Plain, line: int) -> None:
+        if not isinstance(key, str):
+            self._report(f"{shown(key)} is a key, but keys must be text: quote it", line)
+            self._drop(shown(key))
+        elif key in parent.key_lines:
+            first = parent.key_lines[key]
+            message = f"the key {shown(key)} stands here and on line {first}: keep one"
+            self._report(message, line, (*self._path(), key))
+            self._drop(key)
+        else:
+            parent.key_lines[key] = line
+            parent.key = key
+
+    def _drop(self, key: str) -> None:
+        """Go on reading under ``key``, but keep nothing of what stands there."""
+        self._stack[-1].key, self._stack[-1].keep = key, False

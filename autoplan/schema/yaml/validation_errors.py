@@ -1,0 +1,285 @@
+"""What pydantic complains about, in the words of the person who wrote the file."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic_core import ErrorDetails
+
+from autoplan.errors import Problem
+from autoplan.schema.yaml.annotations import Place, below, choices, descend, fields, unfold
+from autoplan.schema.yaml.document import Document, Path, Plain, format_path, shown
+
+__all__ = ["problems_of"]
+
+#: What a value must be, for each complaint that it is something else.
+_KINDS: Final = {
+    **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("tuple_type", "list_type", "set_type", "frozen_set_type"), "a list"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type"), "a mapping"),
+    "model_attributes_type": "a mapping",
+    "string_type": "text",
+    "none_required": "left empty",
+}
+_CHOICES: Final = ("literal_error", "enum")
+_OWN_WORDS: Final = ("value_error", "assertion_error")
+
+#: What a value must hold to, for each complaint about its size, with the limit in the context.
+_BOUNDS: Final = {
+    "greater_than": ("gt", "must be more than {}"),
+    "greater_than_equal": ("ge", "must be at least {}"),
+    "less_than": ("lt", "must be less than {}"),
+    "less_than_equal": ("le", "must be at most {}"),
+    "multiple_of": ("multiple_of", "must be a multiple of {}"),
+    "string_too_short": ("min_length", "must have at least {} characters"),
+    "string_too_long": ("max_length", "must have at most {} characters"),
+    "too_short": ("min_length", "must have at least {} entries"),
+    "too_long": ("max_length", "must have at most {} entries"),
+    "string_pattern_mismatch": ("pattern", "does not match the pattern {}"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Complaint:
+    """One error of pydantic, placed in the file (``path``, ``value``) and in the models."""
+
+    error: ErrorDetails
+    path: Path
+    value: Plain
+    place: Place
+    tags: tuple[int, ...]
+
+    @property
+    def kind(self) -> str:
+        return self.error["type"]
+
+    @property
+    def context(self) -> Mapping[str, Any]:
+        return self.error.get("ctx", {})
+
+    def branches(self) -> list[tuple[Path, str | int]]:
+        """Return each union on the way, as where it stands in ``loc``, and the member tried."""
+        loc = self.error["loc"]
+        return [(loc[:index], loc[index]) for index in self.tags]
+
+    def depth(self, union: Path) -> int:
+        """Return how many parts of the path lie below the ``union`` at that prefix of ``loc``."""
+        above = sum(1 for index in self.tags if index < len(union))
+        return len(self.path) - (len(union) - above)
+
+
+def problems_of(errors: Iterable[ErrorDetails], document: Document, annotation: object) -> list[Problem]:
+    """Return ``errors`` as problems of ``document``, one a path, in the order of its lines."""
+    root = unfold(annotation)
+    complaints = [c for error in errors if _is_true(c := _placed(error, document, root))]
+    by_path: dict[Path, list[_Complaint]] = {}
+    for complaint in _without_other_branches(complaints):
+        by_path.setdefault(complaint.path, []).append(complaint)
+    problems = [_problem(path, group, document) for path, group in by_path.items()]
+    return sorted(problems, key=lambda problem: problem.line or 0)
+
+
+def _placed(error: ErrorDetails, document: Document, root: Place) -> _Complaint:
+    missing = error["type"] == "missing"
+    place, path, tags = descend(root, document.value, error["loc"], missing=missing)
+    if missing or error["type"] == "extra_forbidden":
+        # These speak of a key: what is known of it stands in the mapping above.
+        place, _, _ = descend(root, document.value, error["loc"][:-1])
+    if "discriminator" in error.get("ctx", {}):
+        path = (*path, *_discriminator(error))
+    return _Complaint(error, path, document.at(path), place, tags)
+
+
+def _is_true(complaint: _Complaint) -> bool:
+    """Return false where pydantic calls a list too short because it left the bad entries out."""
+    if complaint.kind != "too_short" or not isinstance(complaint.value, tuple | dict):
+        return True
+    return len(complaint.value) < int(complaint.context["min_length"])
+
+
+def _discriminator(error: ErrorDetails) -> Path:
+    name = str(error.get("ctx", {})["discriminator"]).strip("'")
+    return (name,) if name.isidentifier() else ()
+
+
+def _without_other_branches(complaints: Sequence[_Complaint]) -> list[_Complaint]:
+    """Return ``complaints`` without those of union members that the value was not meant to be."""
+    unions: dict[Path, dict[str | int, list[_Complaint]]] = {}
+    for complaint in complaints:
+        for union, tag in complaint.branches():
+            unions.setdefault(union, {}).setdefault(tag, []).append(complaint)
+    dropped: set[int] = set()
+    for union in sorted(unions, key=len, reverse=True):
+        tried = {
+            tag: [complaint for complaint in group if id(complaint) not in dropped]
+            for tag, group in unions[union].items()
+        }
+        meant = _meant(tried, union)
+        dropped.update(id(c) for tag, group in tried.items() if tag not in meant for c in group)
+    return [complaint for complaint in complaints if id(complaint) not in dropped]
+
+
+def _meant(branches: Mapping[str | int, Sequence[_Complaint]], union: Path) -> set[str | int]:
+    """Return the members of a union that the value comes near to, or all where it meets none."""
+    near = {
+        tag: group
+        for tag, group in branches.items()
+        if group and all(c.depth(union) > 0 or c.kind in _BOUNDS for c in group)
+    }
+    if not near:
+        return set(branches)
+    paths = {tag: {complaint.path for complaint in group} for tag, group in near.items()}
+    if len({frozenset(found) for found in paths.values()}) == 1:
+        return set(near)
+    return {min(near, key=lambda tag: len(near[tag]))}
+
+
+def _problem(path: Path, group: Sequence[_Complaint], document: Document) -> Problem:
+    about_key = group[0].kind in ("extra_forbidden", "missing") or "[key]" in group[0].error["loc"]
+    line = document.line(path, key=about_key)
+    return Problem(_sentence(path, group), format_path(path), document.name, line)
+
+
+def _sentence(path: Path, group: Sequence[_Complaint]) -> str:
+    """Return one sentence for all complaints about one path."""
+    wrong_kind = [c for c in group if c.kind in _KINDS or c.kind in _CHOICES]
+    others = [c for c in group if c not in wrong_kind]
+    said = list(dict.fromkeys(_other_sentence(path, complaint) for complaint in others))
+    if not said:
+        return _kind_sentence(wrong_kind)
+    alternatives = f" (or write {_listed(_expected(wrong_kind))})" if wrong_kind else ""
+    return "; or ".join(said) + alternatives
+
+
+def _expected(group: Sequence[_Complaint]) -> list[str]:
+    """Return what the value may be: choices first, in quotes, then kinds."""
+    options = [repr(choice) for choice in _options(group)]
+    kinds = [_KINDS[complaint.kind] for complaint in group if complaint.kind in _KINDS]
+    return list(dict.fromkeys([*options, *kinds]))
+
+
+def _options(group: Sequence[_Complaint]) -> list[object]:
+    chosen = [complaint for complaint in group if complaint.kind in _CHOICES]
+    return list(dict.fromkeys(choice for c in chosen for choice in choices(c.place)))
+
+
+def _kind_sentence(group: Sequence[_Complaint]) -> str:
+    """Return the sentence for a value that is of none of the kinds that it may be."""
+    value, expected, options = group[0].value, _expected(group), _options(group)
+    hint = _did_you_mean(value, options) or _switch_hint(value, expected)
+    if not expected:
+        return f"{shown(value)} is not allowed: it must be {group[0].context.get('expected')}"
+    if len(expected) == len(options) > 1:
+        return f"{shown(value)} is not one of {', '.join(str(option) for option in options)}{hint}"
+    if isinstance(value, str) and {"a whole number", "a number"}.intersection(expected) and _is_number(value):
+        return f"{shown(value)} is text, not {_listed(expected)}: write digits alone, without quotes"
+    return f"{shown(value)} is not {_listed(expected)}{hint}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " or ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
+
+
+def _did_you_mean(word: Plain, options: Sequence[object]) -> str:
+    near = _nearest(word, [str(option) for option in options])
+    return f" - did you mean {shown(near)}?" if near is not None else ""
+
+
+def _nearest(word: Plain, options: Sequence[str]) -> str | None:
+    """Return the option that ``word`` was meant to be: misspelt, cut short or its initials."""
+    if not isinstance(word, str) or len(word) > 100:
+        return None
+    folded = {option.casefold(): option for option in options}
+    word = word.casefold()
+    near = difflib.get_close_matches(word, folded, n=1)
+    if not near:
+        near = [option for option in folded if _abbreviates(word, option)]
+    return folded[near[0]] if len(near) == 1 else None
+
+
+def _abbreviates(word: str, option: str) -> bool:
+    initials = "".join(part[:1] for part in option.split("_"))
+    return word == initials if len(word) < 4 else word in option
+
+
+def _switch_hint(value: Plain, expected: Sequence[str]) -> str:
+    """Return what to write where a switch was written as in YAML 1.1, which knew ``yes``."""
+    if not isinstance(value, str) or "true or false" not in expected:
+        return ""
+    switch = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(value.casefold())
+    return f": write {switch}" if switch else ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _other_sentence(path: Path, complaint: _Complaint) -> str:
+    """Return the sentence for a complaint that is not about the kind of the value."""
+    if complaint.kind in _BOUNDS:
+        return _bound_sentence(complaint)
+    if complaint.kind in _OWN_WORDS:
+        return str(complaint.context.get("error", complaint.error["msg"]))
+    writer = _WRITERS.get(complaint.kind)
+    return writer(path, complaint) if writer else _in_pydantic_words(complaint)
+
+
+def _in_pydantic_words(complaint: _Complaint) -> str:
+    said = complaint.error["msg"].removeprefix("Input ")
+    return f"{shown(complaint.value)} {said[:1].lower()}{said[1:]}"
+
+
+def _bound_sentence(complaint: _Complaint) -> str:
+    name, words = _BOUNDS[complaint.kind]
+    limit, value = complaint.context[name], complaint.value
+    if isinstance(value, str) and value.endswith("%") and isinstance(limit, int | float):
+        limit = f"{100 * limit:g} %"
+    words = words.replace("entries", "entry").replace("characters", "character") if limit == 1 else words
+    return f"{shown(value)} {words.format(limit)}"
+
+
+def _unknown_key(path: Path, complaint: _Complaint) -> str:
+    known = list(fields(complaint.place))
+    near = _nearest(str(path[-1]), known)
+    if near is not None:
+        return f"unknown key {shown(path[-1])}: did you mean {shown(near)}?"
+    if not known:
+        return f"unknown key {shown(path[-1])}"
+    return f"unknown key {shown(path[-1])}: known keys are {', '.join(known)}"
+
+
+def _missing(path: Path, complaint: _Complaint) -> str:
+    info = fields(complaint.place).get(str(path[-1]))
+    what = f": {info.description}" if info and info.description else ""
+    return f"{shown(path[-1])} is missing{what}"
+
+
+def _unknown_tag(_path: Path, complaint: _Complaint) -> str:
+    listed = str(complaint.context.get("expected_tags", ""))
+    options = [tag.strip("'") for tag in listed.split(", ")]
+    hint = _did_you_mean(complaint.value, options)
+    return f"{shown(complaint.value)} is not one of {', '.join(options)}{hint}"
+
+
+def _missing_tag(path: Path, complaint: _Complaint) -> str:
+    if not path:
+        return "it does not say what it is"
+    options = choices(below(complaint.place, path[-1]))
+    return f"{shown(path[-1])} is missing: one of {', '.join(str(option) for option in options)}"
+
+
+_WRITERS: Final[Mapping[str, Callable[[Path, _Complaint], str]]] = {
+    "extra_forbidden": _unknown_key,
+    "missing": _missing,
+    "union_tag_invalid": _unknown_tag,
+    "union_tag_not_found": _missing_tag,
+}

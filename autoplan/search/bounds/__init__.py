@@ -1,0 +1,1 @@
+"""Valid lower bounds on time and memory."""

@@ -1,0 +1,1 @@
+"""The constraint model and how CP-SAT is asked."""

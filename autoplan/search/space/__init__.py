@@ -1,0 +1,1 @@
+"""What there is to choose: candidates, orders of ranks, contents of stages, and their prices."""

@@ -1,0 +1,147 @@
+"""Everything that a job's search may choose between, at one pipeline depth, before any rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import gcd
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.costs.core.candidates import Candidates, host_code, only_mode
+from autoplan.costs.core.divisors import divisors
+from autoplan.rules.user_constraints import ends_counted
+from autoplan.schema.job import Job
+from autoplan.schema.layout import SCHEDULES
+from autoplan.search.space.rank_orders import NODE_SHARD, orders_of
+
+__all__ = ["listed", "recompute_modes"]
+
+#: Columns of a table of choices: the fields of ``Candidates`` behind ``pp``.
+_ZERO, _SHARD = 6, 12
+_INTERLEAVED = SCHEDULES.index("interleaved")
+#: Schedules that few stacks have; the others are listed for every stack, and fall to a rule.
+_RARE = {"zero-bubble"}
+_MOST_VIRTUAL_STAGES = 16
+
+
+def recompute_modes(job: Job) -> frozenset[str]:
+    """Return the recompute modes that layers may use."""
+    wish = job.search.recompute
+    if wish == "any":
+        return frozenset({"none", "selective", "full"})
+    return frozenset(wish if isinstance(wish, tuple) else (wish,))
+
+
+def listed(job: Job, pp: int) -> Candidates:
+    """Return every candidate at depth ``pp``, with its ranks in the usual order.
+
+    Choices without a difference are made once: sequence parallelism needs tp > 1, a schedule needs a
+    pipeline, state is shared under ZeRO.
+    """
+    devices, batch = job.cluster.devices, job.workload.global_batch_size
+    order = product(_schedules(job, pp), _checkpoints_and_host(job))
+    rest = [(vpp, schedule, *kept) for (schedule, vpp), kept in order]
+    blocks = []
+    for tp, cp in product(divisors(devices // pp), repeat=2):
+        dp, left = divmod(devices // pp, tp * cp)
+        if left or (cp > 1 and job.stack.context is None):
+            continue
+        sizes = divisors(batch // dp) if batch % dp == 0 else [1]
+        experts = _expert_degrees(job, tp, tp * dp * cp)
+        switches = list(product(range(4), (0, 1) if tp > 1 else (0,)))
+        shards = _shards(job, tp, pp, dp * cp)
+        table = _combined([[(tp, dp, cp)], experts, sizes, switches, rest, shards])
+        # Without ZeRO there is no state to share: one row stands for all of them.
+        once = np.tile(np.arange(len(shards)) == 0, len(table) // len(shards))
+        shared = table[:, _ZERO] > 0
+        table[~shared, _SHARD] = 0
+        blocks.append(table[shared | once])
+    table = np.concatenate(blocks) if blocks else np.zeros((0, _SHARD + 1), dtype=np.int64)
+    usual = np.zeros((len(table), 1), dtype=np.int64)
+    return Candidates(pp, *np.ascontiguousarray(np.hstack([table, usual]).T))
+
+
+def _combined(choices: Sequence[Sequence[int | tuple[int, ...]]]) -> NDArray[np.int64]:
+    """Return every combination of one entry of each list, a row each, the last list changing fastest."""
+    parts = [np.array(entries, dtype=np.int64).reshape(len(entries), -1) for entries in choices]
+    index = np.indices([len(part) for part in parts]).reshape(len(parts), -1)
+    return np.concatenate([part[i] for part, i in zip(parts, index, strict=True)], axis=1)
+
+
+def _expert_degrees(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
+    """Return the degrees (ep, etp) of experts on the ``ranks`` of a stage, of which ``tp`` split tensors.
+
+    Experts are whole or split as tensors are, unless the job names other degrees.
+    """
+    moe = job.model.moe
+    if moe is None:
+        return [(1, tp)]
+    wish = job.search.expert_tensor_parallel
+    splits = {1, tp} if wish == "any" else set(wish if isinstance(wish, tuple) else (wish,))
+    most = gcd(moe.experts, ranks)
+    return [(ep, etp) for ep in divisors(most) for etp in sorted(splits) if ranks % (ep * etp) == 0]
+
+
+def _shards(job: Job, tp: int, pp: int, ranks: int) -> list[int]:
+    """Return how many of ``ranks`` may share state, 0 for all; where nothing is said, those of a node too."""
+    wish, hybrid = job.search.shard, job.stack.hybrid
+    if wish == "any":
+        distances = (tp, tp * pp, pp, 1) if len(orders_of(job)) > 1 else (tp,)
+        here = {job.cluster.node.devices // distance for distance in distances}
+        several = any(1 < n < ranks and ranks % n == 0 for n in here)
+        return [0, NODE_SHARD] if several and hybrid is not None else [0]
+    wanted = (ranks,) if wish == "all" else wish if isinstance(wish, tuple) else (wish,)
+    return sorted({0 if shard == ranks else shard for shard in wanted})
+
+
+def _checkpoints(job: Job) -> list[int]:
+    """Return how many layers may share a kept input; all the same where none are recomputed whole."""
+    wish, rules = job.search.checkpoint, job.stack.rules
+    if "full" not in recompute_modes(job):
+        return [1]
+    if wish == "any":
+        # Beyond sqrt(L) what a checkpoint brings back outgrows the inputs that it saves.
+        layers = job.model.layers
+        return [k for k in divisors(layers) if k == 1 or (rules.checkpoint_blocks and k * k <= 4 * layers)]
+    return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
+
+
+def _checkpoints_and_host(job: Job) -> list[tuple[int, int]]:
+    """Return how many layers may share a kept input, beside what may be in host memory (``host_code``).
+
+    Where activations are there, all layers are recomputed in one of the ways with which the stack has that;
+    only recompute of whole layers has inputs to share.
+    """
+    wish, policy = job.search.offload, job.stack.activation_offload
+    modes = policy.recompute if policy is not None else ("none",)
+    words = wish if isinstance(wish, tuple) else (wish,)
+    codes = sorted({host_code(*choice) for choice in product(words, modes, _offload_every(job))})
+    pairs = list(product(_checkpoints(job), codes))
+    some = [(shared, code) for shared, code in pairs if shared == 1 or only_mode(code) in {None, "full"}]
+    return some or pairs
+
+
+def _offload_every(job: Job) -> list[int]:
+    """Return of how many layers one may have its activations in host memory."""
+    wish, policy = job.search.offload_every, job.stack.activation_offload
+    if wish == "any":
+        return [n for n in (1, 2, 4, 8) if n == 1 or (policy is not None and policy.partial)]
+    return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
+
+
+def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
+    """Return schedules and virtual stages; zero-bubble where the stack has it, or the job asks for it."""
+    if pp == 1:
+        return [(SCHEDULES.index("1f1b"), 1)]
+    layers, wish = job.model.layers, job.search.schedule
+    asked = {*job.stack.rules.schedules, *(wish if isinstance(wish, tuple) else (wish,))}
+    asked |= {name for name in _RARE if any(name in rule.rule for rule in job.rules)}
+    plain = [(i, 1) for i, name in enumerate(SCHEDULES) if name in {"1f1b", "gpipe"} | (asked & _RARE)]
+    virtual = [
+        v
+        for v in range(2, _MOST_VIRTUAL_STAGES + 1)
+        if (layers % v == 0 and pp * v <= layers) or ends_counted(job, pp, v)
+    ]
+    return plain + [(_INTERLEAVED, v) for v in virtual]

@@ -1,0 +1,113 @@
+"""The rows of a listing, every number of layers of a stage and mix of recompute, and their prices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.costs.core.candidates import Array, Candidates
+from autoplan.costs.core.layer_types import Held, Prefixes, kinds_of, order_of
+from autoplan.costs.device.machine import Machine
+from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.costs.memory.footprint import stage_fits
+from autoplan.costs.stage.mixed_stages import price_kinds, stages_holding
+from autoplan.costs.stage.stage_times import Stages, stage_backward, stage_forward, stage_tail, stage_weight
+from autoplan.rules.user_constraints import ends_counted
+from autoplan.schema.job import Job
+from autoplan.schema.stage_layers import even_stages
+from autoplan.verification.choice_listing import modes_of
+
+__all__ = ["Rows", "row_prices", "rows_of"]
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Layers before a stage (-1 where it makes no difference), its own, and how they are recomputed, [X].
+
+    ``starts`` are the rows at which other layers begin. Of rows that hold the same kinds in the same order,
+    recomputed alike, ``alike`` has one, with the layers that it ``held``; ``where`` is its number, [X].
+    """
+
+    before: Ints
+    layers: Ints
+    selective: Ints
+    full: Ints
+    starts: Ints
+    alike: Ints
+    held: Held | None
+    where: Ints
+
+
+def rows_of(job: Job, pp: int, v: int, each: int, only: str | None = None) -> Rows:
+    """Return all rows of ``pp`` stages of ``v`` chunks, where ``each`` layers share a checkpoint.
+
+    All layers are recomputed in the way ``only``, where there is one.
+    """
+    kinds = kinds_of(job.model, job.workload.sequence_length)
+    modes = tuple(modes_of(job)) if only is None else (only,)
+    total = job.model.layers
+    counts = tuple(range(v, total - (pp - 1) * v + 1, v))
+    if ends_counted(job, pp, v):
+        counts = tuple(sorted(set(even_stages(total, pp, v))))
+    return _rows(kinds.sequence, len(kinds.models), modes, counts, v, each)
+
+
+@lru_cache(maxsize=64)
+def _rows(
+    sequence: tuple[int, ...], kinds: int, modes: tuple[str, ...], counts: tuple[int, ...], v: int, each: int
+) -> Rows:
+    total = len(sequence)
+    table = [
+        (before, held, selective, full)
+        for before, held in product(range(0, total - v + 1, v) if kinds > 1 else [-1], counts)
+        if max(before, 0) + held <= total
+        for selective in range(held + 1 if "selective" in modes else 1)
+        for full in range(0, held - selective + 1 if "full" in modes else 1, each)
+        if "none" in modes or selective + full == held
+    ]
+    before, layers, selective, full = np.array(table, dtype=np.int64).T
+    place = before * (total + 1) + layers
+    starts = np.flatnonzero(np.diff(place, prepend=place[0] - 1))
+    if kinds == 1:
+        every = np.arange(len(layers))
+        return Rows(before, layers, selective, full, starts, every, None, every)
+    numbers: dict[tuple[int, ...], int] = {}
+    orders = [
+        numbers.setdefault(order_of(sequence, a, n, v), len(numbers))
+        for a, n in zip(before[starts].tolist(), layers[starts].tolist(), strict=True)
+    ]
+    order = np.repeat(orders, np.diff(starts, append=len(layers)))
+    keys = np.stack([order, selective, full])
+    _, alike, where = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    held = Prefixes.of(list(numbers), kinds).held(order[alike], selective[alike], full[alike])
+    return Rows(before, layers, selective, full, starts, alike, held, where.ravel())
+
+
+def row_prices(job: Job, one: Candidates, machine: Machine, rows: Rows) -> tuple[Array, ...]:
+    """Return forward, backward, weight gradients done apart and tail [s], memory [byte], whether it fits.
+
+    Of each row, shape [p, X].
+    """
+    stages = [kind.take((0, slice(None), None)) for kind in price_kinds(job, one, machine)]
+    if rows.held is None:
+        return _prices(job, stages[0], rows)
+    return tuple(x[:, rows.where] for x in _prices(job, stages_holding(stages, rows.held), rows))
+
+
+def _prices(job: Job, stages: Stages, rows: Rows) -> tuple[Array, ...]:
+    n, s, f = (x[rows.alike].astype(float) for x in (rows.layers, rows.selective, rows.full))
+    found = (
+        stage_forward(stages, n),
+        stage_backward(stages, n, s, f),
+        stage_weight(stages, n),
+        stage_tail(stages, n, s, f).total,
+        *stage_fits(stages.memory, n, s, f, memory_limit_bytes(job)),
+    )
+    shape = np.broadcast_shapes(*(x.shape for x in found))
+    return tuple(np.broadcast_to(x, shape) for x in found)

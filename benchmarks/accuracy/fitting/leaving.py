@@ -1,0 +1,191 @@
+"""Predictions of runs by coefficients that were fitted without them: all of a group, or of a source.
+
+Runs of a stack that is left out are priced as those of one that nobody knows, by the ``analytic`` stack; runs
+on a device that is left out with the curves of devices that nobody measured. Whatever fits is handed in, so
+that this module knows nothing of how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+from autoplan.calibration import Observation as Measured
+from autoplan.catalog import stack
+from autoplan.catalog.entries import kernels_at
+from autoplan.costs.predict import predict
+from autoplan.costs.uncertainty import half_width
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+from benchmarks.accuracy.fitting.shared import SharedFitter
+from benchmarks.accuracy.outcomes import Outcome, outcomes_of_file
+
+__all__ = [
+    "KEYS",
+    "Fitted",
+    "Fitter",
+    "Key",
+    "LeftOut",
+    "MakeFitter",
+    "Observation",
+    "left_out",
+    "left_out_of_file",
+    "observations_of",
+    "shared_fitter",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A measured step of a complete row: the job and layout that ran, and its seconds."""
+
+    id: str
+    stack: str
+    group: str
+    source: str
+    job: Job
+    layout: Layout
+    seconds: float
+
+
+class Fitted(Protocol):
+    """Coefficients that were fitted to observations."""
+
+    def job(self, job: Job, /) -> Job:
+        """Return ``job`` with the fitted coefficients."""
+        ...
+
+
+class Fitter(Protocol):
+    """Fits to a set of observations, but for some of them."""
+
+    def without(self, rows: Sequence[int], /) -> Fitted:
+        """Return a fit to all observations but those at ``rows``."""
+        ...
+
+
+#: From observations to a fitter of them.
+MakeFitter = Callable[[Sequence[Observation]], Fitter]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """An observed step and its prediction by a fit that has not seen it [s].
+
+    ``stack`` is the row's own, ``priced_by`` the file that priced it. ``seen`` counts the others of the fit
+    that the own stack's file prices, too: where there are none, its coefficients are still the priors.
+    """
+
+    id: str
+    group: str
+    source: str
+    stack: str
+    priced_by: str
+    seen: int
+    measured: float
+    predicted: float
+    modelled_share: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured step time, less one."""
+        return self.predicted / self.measured - 1.0
+
+    @property
+    def covered(self) -> bool:
+        """Whether the measured step time lies in the interval that the pricing stack gives."""
+        width = half_width(self.modelled_share, stack(self.priced_by).uncertainty)
+        return abs(self.measured / self.predicted - 1.0) <= width
+
+
+def _same(job: Job) -> Job:
+    return job
+
+
+def _of_unknown_stack(job: Job) -> Job:
+    """Return ``job`` as one whose stack has no file."""
+    return replace(job, stack=stack("analytic"))
+
+
+def _on_unknown_device(job: Job) -> Job:
+    """Return ``job`` as one on a device of which no kernel was measured."""
+    return replace(job, kernels=kernels_at("default", Path()))
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is left out together, and how a job is priced by those who know nothing of it."""
+
+    of: Callable[[Observation], str]
+    unknown: Callable[[Job], Job] = _same
+
+
+#: Tables of one repository or paper are one source.
+KEYS: Final[Mapping[str, Key]] = {
+    "group": Key(lambda observation: observation.group),
+    "source": Key(lambda observation: observation.source),
+    "stack": Key(lambda observation: observation.job.stack.name, _of_unknown_stack),
+    "device": Key(lambda observation: observation.job.cluster.device.name, _on_unknown_device),
+}
+
+
+def observations_of(outcomes: Sequence[Outcome]) -> list[Observation]:
+    """Return the complete rows whose step time was measured and can be predicted."""
+    found = (_observation(outcome) for outcome in outcomes if outcome.complete)
+    return [observation for observation in found if observation is not None]
+
+
+def _observation(outcome: Outcome) -> Observation | None:
+    run, job, plan = outcome.run, outcome.job, outcome.plan
+    seconds = run.step_seconds if run and outcome.ran else None
+    if job is None or plan is None or seconds is None:
+        return None
+    group = outcome.group or outcome.id
+    return Observation(outcome.id, outcome.stack, group, outcome.publication, job, plan.layout, seconds)
+
+
+def left_out(observations: Sequence[Observation], by: str, make: MakeFitter) -> list[LeftOut]:
+    """Return every observation as predicted by a fit to those of all other groups (sources ...).
+
+    One that would leave nothing to fit is left out of the answer.
+    """
+    key, fitter = KEYS[by], make(observations)
+    found: list[LeftOut] = []
+    for held in sorted({key.of(x) for x in observations}):
+        rows = [row for row, x in enumerate(observations) if key.of(x) == held]
+        others = [x for x in observations if key.of(x) != held]
+        if others:
+            fitted = fitter.without(rows)
+            found += [_predicted(observations[row], key.unknown, fitted, others) for row in rows]
+    return found
+
+
+def _predicted(
+    observation: Observation, unknown: Callable[[Job], Job], fitted: Fitted, others: Sequence[Observation]
+) -> LeftOut:
+    job = fitted.job(unknown(observation.job))
+    # It ran: a rule of a stack that stands in for its own does not count.
+    found = predict(job, observation.layout)
+    return LeftOut(
+        id=observation.id,
+        group=observation.group,
+        source=observation.source,
+        stack=observation.stack,
+        priced_by=job.stack.name,
+        seen=sum(x.job.stack.name == observation.job.stack.name for x in others),
+        measured=observation.seconds,
+        predicted=found.step_seconds,
+        modelled_share=found.modelled_share,
+    )
+
+
+def left_out_of_file(path: Path, by: str) -> list[LeftOut]:
+    """Return what ``left_out`` does for the rows of ``path``; raises as ``read_entries`` does."""
+    return left_out(observations_of(outcomes_of_file(path)), by, shared_fitter)
+
+
+def shared_fitter(observations: Sequence[Observation]) -> SharedFitter:
+    """Return the fits by which the shipped coefficients came about, from their priors."""
+    return SharedFitter([Measured(x.job, x.layout, x.seconds, x.group) for x in observations])

@@ -1,0 +1,70 @@
+"""The rooms of the house: small folders, and one name for one thing."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "autoplan"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.stem.startswith("__"))
+FOLDERS = sorted({path.parent for path in [*PACKAGE.rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]})
+UNITS = ROOT / "tests" / "unit"
+
+
+def named(path):
+    """Return a path as tests are called by it."""
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=named)
+def test_no_folder_is_crowded(folder):
+    """A folder holds at most a dozen modules beside its ``__init__``."""
+    assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= 12
+
+
+def test_no_module_name_stands_twice():
+    """Whoever looks for a module by name finds one; commands are called as the user types them."""
+    found = defaultdict(list)
+    for path in MODULES:
+        if path.parent != PACKAGE / "cli":
+            found[path.stem].append(named(path))
+
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_no_class_name_has_two_meanings():
+    """A class is known by its name alone."""
+    found = defaultdict(list)
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(named(path))
+
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_no_module_hides_a_function_of_its_package():
+    """``autoplan.sweep`` stays a function: no folder or module is called like what its package gives on."""
+    hidden = []
+    for path in PACKAGE.rglob("__init__.py"):
+        below = {
+            p.stem if p.suffix else p.name for p in path.parent.iterdir() if p.suffix == ".py" or p.is_dir()
+        }
+        public = [
+            name.value
+            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__"
+            for name in node.value.elts
+        ]
+        hidden += [f"{named(path)}: {name}" for name in public if name in below]
+
+    assert hidden == []
+
+
+def test_unit_tests_mirror_the_package():
+    """The unit tests of a room are in the folder of its name."""
+    folders = {path.parent.relative_to(UNITS) for path in UNITS.rglob("*.py")}
+
+    assert sorted(str(folder) for folder in folders if not (PACKAGE / folder).is_dir()) == []

@@ -1,0 +1,209 @@
+"""What kernels do, by hand: recompute that stops early, the loss, softmax, norms, biases, copies, clocks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoplan.catalog import load_entry, load_job
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.device.machine import ideal, machine_of
+from autoplan.costs.layer.elementwise import stream_times
+from autoplan.costs.layer.layer_time import block_times
+from autoplan.costs.layer.tensor_parallel import tensor_exposed, tensor_seconds
+from autoplan.costs.network.tensor_calls import tensor_calls
+from autoplan.costs.stage.stage_pricing import price_stages
+from autoplan.schema.costmodel.kernel_spec import SourcedFactor
+from autoplan.schema.layout import parse_layout
+from benchmarks.policies import with_block
+
+JOB = load_job("llama3-8b-8x-a100")
+#: Of Llama 3 8B: hidden and inner size of a layer, tokens of a microbatch.
+HIDDEN, INNER, TOKENS = 4096, 14336, 8192
+#: Its 128,256 tokens, padded to a multiple of 128 for each of four ranks.
+VOCABULARY = 251 * 4 * 128
+
+
+def one(layout):
+    """Return ``layout`` of 8 devices as candidates."""
+    return Candidates.of([parse_layout(layout, layers=32, devices=8)])
+
+
+def with_policy(**changes):
+    """Return the job with ``changes`` to its stack's block."""
+    return replace(JOB, stack=with_block(JOB.stack, **changes))
+
+
+@pytest.mark.parametrize("tp", [1, 8])
+def test_recompute_that_stops_early_leaves_out_the_last_product(tp):
+    """At the speed of light a layer's forward less 2 T f h / t FLOP of its down projection."""
+    whole, early = (with_policy(checkpoint_stops_early=x) for x in (False, True))
+    machine = ideal(machine_of(JOB), JOB)
+    forward, full = (
+        block_times(whole, one(f"tp={tp}"), machine),
+        block_times(early, one(f"tp={tp}"), machine),
+    )
+    assert forward.full[0] == forward.forward[0] == full.forward[0]
+    last = 2 * TOKENS * INNER * HIDDEN / tp
+    assert (forward.full[0] - full.full[0]) * machine.peak_flops == pytest.approx(last, rel=1e-9)
+
+
+def test_experts_that_come_last_are_all_done_again():
+    """A layer without a dense MLP has no last product to leave out."""
+    job = load_job("mixtral-8x7b-8x-h200")
+    early = replace(job, stack=with_block(job.stack, checkpoint_stops_early=True))
+    some = Candidates.of([parse_layout("ep=8", layers=job.model.layers, devices=8)])
+    times = block_times(early, some, machine_of(early))
+    assert times.full[0] == times.forward[0]
+
+
+@pytest.mark.parametrize("field", ["loss_forward_traffic", "loss_backward_traffic"])
+def test_a_loss_moves_its_bytes_for_each_logit(field):
+    """Ten bytes more for each of T V / t logits of the last stage, at the bandwidth that streams reach."""
+    machine = machine_of(JOB)
+    few, many = (
+        price_stages(with_policy(**{field: x}), one("tp=4,pp=2"), machine).outside_compute for x in (10, 20)
+    )
+    more = 10 * TOKENS * VOCABULARY / 4 / machine.stream_bandwidth
+    assert few[0, 0] == many[0, 0]
+    assert many[0, 1] - few[0, 1] == pytest.approx(more, rel=1e-6)
+
+
+def test_four_kernels_for_a_softmax_make_six_trips_more_forward_and_four_backward():
+    """Trips of b a s^2 scores of 16 bits, on a host that launches them at once."""
+    machine = replace(machine_of(JOB), host_launch=0.0)
+    fused, apart = (
+        block_times(with_policy(attention="eager", fused_softmax=x), one("tp=8"), machine)
+        for x in (True, False)
+    )
+    trip = 2 * (32 / 8) * 8192**2 / machine.stream_bandwidth
+    assert apart.forward[0] - fused.forward[0] == pytest.approx(6 * trip, rel=1e-6)
+    assert apart.backward[0] - fused.backward[0] == pytest.approx(4 * trip, rel=1e-6)
+
+
+def test_dropout_inside_of_the_softmax_spares_half_a_trip_forward_and_two_backward():
+    """Trips of b a s^2 scores of 16 bits: GPT-3's attention in memory, one layer on eight devices."""
+    job = load_job("gpt3-175b-128x-a100")
+    machine = replace(machine_of(job), host_launch=0.0)
+    some = Candidates.of([parse_layout("tp=8,pp=16", layers=96, devices=128)])
+    apart, inside = (
+        block_times(
+            replace(job, stack=with_block(job.stack, attention="eager", fused_attention_dropout=x)),
+            some,
+            machine,
+        )
+        for x in (False, True)
+    )
+    trip = 2 * (96 / 8) * 2048**2 / machine.stream_bandwidth
+    assert apart.forward[0] - inside.forward[0] == pytest.approx(0.5 * trip, rel=1e-6)
+    assert apart.backward[0] - inside.backward[0] == pytest.approx(2 * trip, rel=1e-6)
+
+
+def streamed(model, layout="tp=8", **changes):
+    """Return elements that norms, additions and all else move for a token under some policies, both ways."""
+    job = replace(JOB, model=load_entry("model", model))
+    once = SourcedFactor(value=1.0, kind="guess", source="guess")
+    changes |= {"norm_traffic": once, "elementwise_traffic": once}
+    machine = replace(machine_of(job), stream_bandwidth=2.0, stream_launch=0.0)
+    some = Candidates.of([parse_layout(layout, layers=job.model.layers, devices=8)])
+    there, back = stream_times(
+        replace(job, stack=with_block(job.stack, **changes)), np.ones(1), some, machine
+    )
+    return float(there[0]), float(back[0])
+
+
+def difference(model, **changes):
+    """Return the elements that a policy adds to those without it, both ways."""
+    with_it, without = (
+        streamed(model, **changes),
+        streamed(model, **{name: not x for name, x in changes.items()}),
+    )
+    return with_it[0] - without[0], with_it[1] - without[1]
+
+
+def test_weights_of_norms_that_are_summed_apart_read_two_elements_again():
+    """Two norms of 4,096 / 8 values on a rank with split sequences; forward is as it was."""
+    assert difference("llama3-8b", norm_weights_apart=True) == (0.0, 2 * 2 * 4096 / 8)
+
+
+def test_biases_apart_are_added_behind_the_product_and_summed():
+    """GPT-3 on eight ranks: 3h of q, k and v read and written; of 4h more, and of 2h, gradients only."""
+    h = 12288
+    assert difference("gpt3-175b", biases_apart=True) == (2 * 3 * h / 8, (3 + 1 + 4 + 1) * h / 8)
+    assert difference("llama3-8b", biases_apart=True) == (0.0, 0.0)  # it has none
+
+
+def test_what_is_not_fused_with_the_residual_makes_trips_of_its_own():
+    """Two dropouts read and write 2 elements more; with biases apart, those of 2h and 4h are added apart."""
+    h = 12288
+    assert difference("gpt3-175b", fused_residual=False) == (2 * 2 * h / 8, 0.0)
+    apart = streamed("gpt3-175b", fused_residual=False, biases_apart=True)[0]
+    assert apart - streamed("gpt3-175b", biases_apart=True)[0] == (2 * 2 + 2 * (2 + 4)) * h / 8
+
+
+@pytest.mark.parametrize(("microbatch", "copies"), [(1, 0), (4, 4)])
+def test_parts_of_several_sequences_are_copied_into_order(microbatch, copies):
+    """Two gathers and two scatters of e T h bytes, read and written once more; one sequence is in order."""
+    machine = machine_of(JOB)
+    some = one(f"tp=8,mbs={microbatch}")
+    plain, ordered = (
+        tensor_seconds(job, some, machine, tensor_calls(job, some).forward)
+        for job in (with_policy(sequences_reordered=x) for x in (False, True))
+    )
+    copy = (2 * 2 * HIDDEN * TOKENS * microbatch) / machine.stream_bandwidth + machine.stream_launch
+    assert ordered[0] - plain[0] == pytest.approx(copies * copy)
+
+
+def test_attention_is_as_fast_as_its_generation():
+    """Of the device's best kernels: the second takes a share, the first one a share of that, less in CUDA."""
+    job = load_job("llama3-70b-64x-h100")
+    shares = job.kernels.attention
+    best, second, first, triton = (
+        machine_of(replace(job, stack=with_block(job.stack, attention=x))).attention_forward.peak
+        for x in ("flash", "flash2", "flash1", "flash1-triton")
+    )
+    assert second == pytest.approx(best * shares.flash2_share.value)
+    assert first == pytest.approx(second * shares.flash1_share.value)
+    assert first < triton <= second
+
+
+def test_attention_runs_at_the_clock_of_long_runs():
+    """As products do: the same share of what a sweep reached."""
+    slower = JOB.kernels.gemm.sustained_share.model_copy(update={"value": 0.45})
+    gemm = JOB.kernels.gemm.model_copy(update={"sustained_share": slower})
+    job = replace(JOB, kernels=JOB.kernels.model_copy(update={"gemm": gemm}))
+    clock = 0.45 / JOB.kernels.gemm.sustained_share.value
+    assert machine_of(job).gemm.peak == pytest.approx(clock * machine_of(JOB).gemm.peak)
+    assert machine_of(job).attention_backward.peak == pytest.approx(
+        clock * machine_of(JOB).attention_backward.peak
+    )
+
+
+@given(st.floats(100, 2000), st.floats(0, 500))
+def test_a_clock_follows_the_cube_root_of_the_power_limit(watts, more):
+    """Half of the 700 W that was timed: 79.4 % of the clock; more is never slower, and at most all of it."""
+    job = load_job("llama3-70b-64x-h100")
+
+    def rate(power):
+        limit = job.cluster.device.power.model_copy(update={"value": power})
+        device = job.cluster.device.model_copy(update={"power": limit})
+        return machine_of(replace(job, cluster=replace(job.cluster, device=device))).gemm.peak
+
+    assert rate(350) == pytest.approx(rate(700) * 0.5 ** (1 / 3))
+    assert rate(watts) <= rate(watts + more) <= rate(700)
+
+
+@given(st.floats(0, 10), st.floats(0, 1), st.sampled_from(["tp=8", "tp=8,sp=off", "tp=1"]))
+def test_parts_beside_products_are_never_slower(products, interference, layout):
+    """Exposed: what the products do not hide of gathers and scatters, all of an all-reduce."""
+    machine = machine_of(JOB)
+    calls, some = tensor_calls(JOB, one(layout)).forward, one(layout)
+    beside = replace(machine, overlap=replace(machine.overlap, tensor=True, interference=interference))
+    whole = tensor_seconds(JOB, some, machine, calls)
+    exposed = tensor_exposed(JOB, some, beside, calls, np.array([products]))
+    split = layout == "tp=8"
+    least = max(whole[0] - products, interference * whole[0]) if split else whole[0]
+    assert exposed[0] == pytest.approx(least, rel=1e-9, abs=1e-12)
+    assert exposed[0] <= whole[0] * (1 + 1e-9)
