@@ -30,15 +30,11 @@ Tree: TypeAlias = Mapping[str, Any]
 def merged(parent: Tree, child: Tree, model: object) -> dict[str, Any]:
     """Return the content of ``child`` over that of ``parent``, both files of ``model``.
 
-    >>> from pydantic import BaseModel
-    >>> class Group(BaseModel):
-    ...     a: int
-    ...     b: int
-    >>> class File(BaseModel):
-    ...     group: Group
-    ...     listed: tuple[int, ...]
-    >>> merged({"group": {"a": 1, "b": 2}, "listed": (1, 2)}, {"group": {"b": 3}, "listed": (4,)}, File)
-    {'group': {'a': 1, 'b': 3}, 'listed': (4,)}
+    >>> from autoplan.schema.stack import StackSpec
+    >>> parent = {"memory": {"state_bytes": 4, "master_bytes": 4}, "rules": {"zero_stages": (0, 1)}}
+    >>> child = {"memory": {"master_bytes": 0}, "rules": {"zero_stages": (3,)}}
+    >>> merged(parent, child, StackSpec)
+    {'memory': {'state_bytes': 4, 'master_bytes': 0}, 'rules': {'zero_stages': (3,)}}
     """
     inherited = {key: value for key, value in parent.items() if key not in OWN}
     return _merged(inherited, child, unfold(model))
