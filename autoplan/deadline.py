@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["ENDLESS", "Patience"]
+__all__ = ["ENDLESS", "Deadline"]
 
 
 @dataclass(slots=True)
-class Patience:
+class Deadline:
     """Ends ``seconds`` after it was made, or when ``stop`` is called, such as by the handler of a signal."""
 
     seconds: float | None = None
@@ -37,4 +37,4 @@ class Patience:
 
 
 #: Nobody stops the search, and nothing looks at a clock.
-ENDLESS: Final = Patience()
+ENDLESS: Final = Deadline()

@@ -21,7 +21,7 @@ __all__ = [
     "PRIOR_WIDTHS",
     "Coefficient",
     "Part",
-    "felt_by",
+    "affecting",
     "number_of",
     "owner_of",
     "with_values",
@@ -123,7 +123,7 @@ def owner_of(job: Job, coefficient: Coefficient) -> str:
     return _spec(job, coefficient.part).name
 
 
-def felt_by(job: Job, coefficient: Coefficient) -> bool:
+def affecting(job: Job, coefficient: Coefficient) -> bool:
     """Return whether the time of ``job`` depends on ``coefficient`` at all."""
     return not coefficient.attention or job.stack.block.attention in coefficient.attention
 

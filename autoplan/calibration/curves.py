@@ -15,7 +15,7 @@ from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.kernels import attention_seconds, product_seconds
 from autoplan.costs.device.machine import Rate
 
-__all__ = ["Curve", "Timings", "attention_curve", "gemm_curve", "stream_curve"]
+__all__ = ["Curve", "Timings", "attention_curve", "gemm_curve", "memory_bound_curve"]
 
 #: Measured seconds by point.
 Timings = Mapping[Point, float]
@@ -99,7 +99,7 @@ def _causal_seconds(tokens: Array, heads: Array, size: Array, rate: Rate) -> Arr
     return np.array(each)
 
 
-def stream_curve(timings: Timings, *, peak: float) -> Curve:
+def memory_bound_curve(timings: Timings, *, peak: float) -> Curve:
     """Return bandwidth_share and launch of the streams among ``timings``; ``peak`` is in byte/s."""
     points, seconds = _chosen(timings, "stream")
     (moved,) = _columns(points, 1)

@@ -17,7 +17,7 @@ from autoplan.calibration.coefficients import (
     COEFFICIENTS,
     PRIOR_WIDTHS,
     Coefficient,
-    felt_by,
+    affecting,
     number_of,
     owner_of,
     with_values,
@@ -208,8 +208,8 @@ class _ShiftedJobs:
 
     def _owned(self, job: Job, coefficients: Sequence[Coefficient]) -> list[tuple[Coefficient, str]]:
         """Return the coefficients that ``job`` feels, each with its owner."""
-        felt = (coefficient for coefficient in coefficients if felt_by(job, coefficient))
-        owners = ((coefficient, self.owner(job, coefficient)) for coefficient in felt)
+        contention = (coefficient for coefficient in coefficients if affecting(job, coefficient))
+        owners = ((coefficient, self.owner(job, coefficient)) for coefficient in contention)
         return [(coefficient, name) for coefficient, name in owners if name is not None]
 
     def problem(self, scatter: Scatter, rows: Array | None = None) -> LeastSquares:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from autoplan.calibration.coefficients import with_number
-from autoplan.calibration.curves import Curve, Timings, attention_curve, gemm_curve, stream_curve
+from autoplan.calibration.curves import Curve, Timings, attention_curve, gemm_curve, memory_bound_curve
 from autoplan.calibration.record import Environment, Record
 from autoplan.errors import UnsupportedError
 from autoplan.results.calibration import Measured, MeasuredCurve
@@ -62,7 +62,7 @@ def _curves(place: _Place, base: KernelSpec) -> dict[str, Curve]:
     wire = device.memory.bandwidth.value
     curves: dict[str, Curve] = {}
     if _enough(timings, "stream"):
-        curves["stream"] = stream_curve(timings, peak=wire)
+        curves["stream"] = memory_bound_curve(timings, peak=wire)
     if _enough(timings, "gemm"):
         share = curves["stream"].values if "stream" in curves else _numbers(base.stream)
         bandwidth = wire * share["bandwidth_share"]

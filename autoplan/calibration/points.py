@@ -104,7 +104,7 @@ _GRIDS: Final[dict[PointGrid, _Extents]] = {
 def device_points(grid: PointGrid) -> tuple[Point, ...]:
     """Return the points of one device: products, attention and streams, each once."""
     extents = _GRIDS[grid]
-    return tuple(dict.fromkeys((*_products(extents), *_attention(extents), *_streams(extents))))
+    return tuple(dict.fromkeys((*_gemms(extents), *_attention(extents), *_streams(extents))))
 
 
 def collective_points(grid: PointGrid, ranks: int) -> tuple[Point, ...]:
@@ -119,7 +119,7 @@ def collective_points(grid: PointGrid, ranks: int) -> tuple[Point, ...]:
     return tuple(Point("collective", operation, (n, size)) for operation, n, size in each)
 
 
-def _products(extents: _Extents) -> Iterator[Point]:
+def _gemms(extents: _Extents) -> Iterator[Point]:
     """Yield the three products of a layer [m, k] -> [m, n]: each with its own extents."""
     for m, n, k in product(extents.rows, extents.widths, extents.widths):
         yield Point("gemm", "forward", (m, n, k))

@@ -52,12 +52,12 @@ def plan(
     so far, as a time limit does, and exit code 130; pressed again, it leaves at once.
     """
     from autoplan import planning
-    from autoplan.deadline import Patience
+    from autoplan.deadline import Deadline
 
-    progress, patience = Progress(), Patience(time_limit)
+    progress, deadline = Progress(), Deadline(time_limit)
     try:
-        with stopped_by_interrupt(patience), without_pandas():
-            front = planning.plan(job, progress=progress, patience=patience)
+        with stopped_by_interrupt(deadline), without_pandas():
+            front = planning.plan(job, progress=progress, deadline=deadline)
     finally:
         progress.close()
     if not front.feasible:
@@ -65,7 +65,7 @@ def plan(
             front = planning.suggested(front, progress=bar)
 
     _present(front, form, output, all_plans=all_plans)
-    if patience.stopped and front.certificate.stopped:
+    if deadline.stopped and front.certificate.stopped:
         raise typer.Exit(INTERRUPTED)
     if not front.feasible:
         raise typer.Exit(NOTHING_FEASIBLE)

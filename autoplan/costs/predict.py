@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
-from autoplan.costs.core.layer_types import Held, Kinds, held_by, kinds_of
+from autoplan.costs.core.layer_types import HeldLayers, LayerTypes, layer_types_of, layers_held_by
 from autoplan.costs.core.parameters import active_parameters
 from autoplan.costs.core.prediction import MemoryPrediction, Prediction, TimePrediction
 from autoplan.costs.core.scope import microbatches, scope_of
@@ -30,14 +30,14 @@ from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
 from autoplan.costs.network.collectives import Group
 from autoplan.costs.network.mesh import tensor_group
 from autoplan.costs.pipeline.schedules import idle_seconds, pipeline_seconds
-from autoplan.costs.stage.mixed_stages import price_kinds, price_kinds_with_parts, stages_holding
+from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types, price_layer_types_with_parts
 from autoplan.costs.stage.stage_times import (
+    EndOfStep,
     StageParts,
     Stages,
-    TailParts,
+    end_of_step,
     stage_backward,
     stage_forward,
-    stage_tail,
     stage_weight,
 )
 from autoplan.costs.uncertainty import half_width, modelled_compute, within_tables
@@ -94,10 +94,10 @@ class _Prices:
 
     job: Job
     layouts: Sequence[Layout]
-    held: Held
+    held: HeldLayers
     parts: Sequence[StageParts]
     both: Array
-    tail: TailParts
+    tail: EndOfStep
     m: Array
     step: Array
     bubble: Array
@@ -113,13 +113,18 @@ class _Prices:
         candidates, counts = Candidates.of(layouts), _counts_of(layouts)
         machine, kinds = machine_of(job), _kinds(job)
         held = _held(kinds, candidates, counts)
-        of_kinds, parts = zip(*price_kinds_with_parts(job, candidates, machine), strict=True)
-        stages = stages_holding(of_kinds, held)
+        of_kinds, parts = zip(*price_layer_types_with_parts(job, candidates, machine), strict=True)
+        stages = mixed_stages_of(of_kinds, held)
         step = _step(stages, counts, job, candidates)
         numbers = counts.layers, counts.selective, counts.full
         memory = [kind.memory for kind in of_kinds]
         bounds = [
-            _step(stages_holding(price_kinds(job, candidates, other, memory), held), counts, job, candidates)
+            _step(
+                mixed_stages_of(price_layer_types(job, candidates, other, memory), held),
+                counts,
+                job,
+                candidates,
+            )
             for other in (ideal(machine, job), serial(machine))
         ]
         blocks = [block_times(kind, candidates, machine) for kind in kinds.jobs(job)]
@@ -130,7 +135,7 @@ class _Prices:
             held=held,
             parts=parts,
             both=stage_forward(stages, counts.layers) + stage_backward(stages, *numbers),
-            tail=stage_tail(stages, *numbers),
+            tail=end_of_step(stages, *numbers),
             m=microbatches(job, candidates),
             step=step,
             bubble=_bubble(stages, counts, job, candidates),
@@ -245,8 +250,8 @@ class Steps:
         >>> Steps.of(job, [one]).seconds(job).tolist() == [predict(job, one).step_seconds]
         True
         """
-        kinds = price_kinds(job, self.candidates, machine_of(job), self.memory)
-        stages = stages_holding(kinds, _held(_kinds(job), self.candidates, self.counts))
+        kinds = price_layer_types(job, self.candidates, machine_of(job), self.memory)
+        stages = mixed_stages_of(kinds, _held(_kinds(job), self.candidates, self.counts))
         return _step(stages, self.counts, job, self.candidates)
 
 
@@ -285,20 +290,20 @@ def model_flops_per_step(job: Job) -> float:
     return a_token * job.workload.global_batch_size * s
 
 
-def _kinds(job: Job) -> Kinds:
-    return kinds_of(job.model, job.workload.sequence_length)
+def _kinds(job: Job) -> LayerTypes:
+    return layer_types_of(job.model, job.workload.sequence_length)
 
 
-def _held(kinds: Kinds, candidates: Candidates, counts: StageCounts) -> Held:
+def _held(kinds: LayerTypes, candidates: Candidates, counts: StageCounts) -> HeldLayers:
     if not kinds.several:
         none = np.zeros(counts.layers.shape, dtype=np.int64)
-        return Held(counts.layers[None], counts.selective[None], counts.full[None], none, none, none)
-    return held_by(kinds, counts.layers, counts.selective, counts.full, candidates.vpp.tolist())
+        return HeldLayers(counts.layers[None], counts.selective[None], counts.full[None], none, none, none)
+    return layers_held_by(kinds, counts.layers, counts.selective, counts.full, candidates.vpp.tolist())
 
 
 def _step(stages: Stages, counts: StageCounts, job: Job, candidates: Candidates) -> Array:
     """Return T = pipeline + the longest tail of each layout, shape [C] [s]."""
-    tail = stage_tail(stages, counts.layers, counts.selective, counts.full).total
+    tail = end_of_step(stages, counts.layers, counts.selective, counts.full).total
     seconds: Array = _pipeline(pipeline_seconds, stages, counts, job, candidates) + tail.max(axis=-1)
     return seconds
 

@@ -21,7 +21,7 @@ from math import hypot
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
-from autoplan.costs.core.layer_types import kinds_of
+from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.layer_time import BlockTimes, block_times
 from autoplan.schema.costmodel.stack import UncertaintySpec
@@ -64,7 +64,7 @@ def modelled_compute(
         attention_forward=replace(machine.attention_forward, beyond=True),
         attention_backward=replace(machine.attention_backward, beyond=True),
     )
-    kinds = kinds_of(job.model, job.workload.sequence_length)
+    kinds = layer_types_of(job.model, job.workload.sequence_length)
     count = Counter(kinds.sequence)
     whole = rest = np.zeros(())
     for k, (kind, layer) in enumerate(zip(kinds.jobs(job), blocks, strict=True)):

@@ -17,7 +17,7 @@ from autoplan.schema.job import Job, RoutingSpec
 from autoplan.schema.layout import Layout, devices_of, parse_layout
 
 if TYPE_CHECKING:
-    from autoplan.deadline import Patience
+    from autoplan.deadline import Deadline
 
 __all__ = ["MOST_LAYERS", "chosen", "evaluate", "plan", "plannable", "read_layout", "valid_layout"]
 
@@ -29,23 +29,23 @@ def plan(
     job: Job | str | Path,
     *,
     progress: Callable[[int, float], None] | None = None,
-    patience: Patience | None = None,
+    deadline: Deadline | None = None,
 ) -> Front:
     """Return the proven Pareto front of ``job``: a loaded job, a path to its file or a shipped name.
 
     ``progress`` is called after each plan found with their number and the plan's share of the memory limit.
     The front is empty, with reasons, when no layout is feasible. Raises SpecError or CatalogError for a
-    job that cannot be read, UnsupportedError for one that this version cannot plan. When ``patience`` ends,
+    job that cannot be read, UnsupportedError for one that this version cannot plan. When ``deadline`` ends,
     the front is the best so far, and its certificate says so.
     """
     job = plannable(job)
     from autoplan.deadline import ENDLESS
     from autoplan.search import search
 
-    patience = patience or ENDLESS
+    deadline = deadline or ENDLESS
     if not job.choices:
-        return search(job, progress=progress, patience=patience)
-    return merged(job, [search(choice, progress=progress, patience=patience) for choice in job.choices])
+        return search(job, progress=progress, deadline=deadline)
+    return merged(job, [search(choice, progress=progress, deadline=deadline) for choice in job.choices])
 
 
 def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:

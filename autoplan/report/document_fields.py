@@ -17,7 +17,7 @@ import numpy as np
 from autoplan.costs.core.parameters import total_parameters
 from autoplan.costs.core.prediction import StageMemory
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.report.charts.memory_bars import MomentBar, moment_bars
+from autoplan.report.charts.memory_bars import EventBar, event_bars
 from autoplan.report.wording.provenance import provenance
 from autoplan.report.wording.sentences import count_words
 from autoplan.report.wording.standing_words import standing_sentence
@@ -60,7 +60,7 @@ def front_document(front: Front) -> Document:
         "certificate": _certificate(front.certificate),
         "rejected": plain(front.rejected),
         "reasons": plain(front.reasons),
-        "clash": plain(front.clash),
+        "conflict": plain(front.conflict),
         "suggestions": [_suggestion(suggestion) for suggestion in front.suggestions],
         "provenance": plain(provenance(front.job)),
         "resolved": resolved(front.job),
@@ -99,7 +99,7 @@ def _fullest(job: Job, plan: Plan) -> Document:
     stage, limit = judged_stage(job, plan.predicted), plan.predicted.memory_limit_bytes
     return {
         "stage": stage.stage,
-        "moment": stage.moment,
+        "event": stage.event,
         "total_bytes": stage.total,
         "total_bytes_high": stage.total_high,
         "over_limit_bytes": stage.total - limit,
@@ -113,17 +113,17 @@ def _stage(stage: StageMemory) -> Document:
     return {
         "stage": stage.stage,
         "layers": stage.layers,
-        "worst": stage.moment,
+        "worst": stage.event,
         "total_bytes": stage.total,
         "total_bytes_high": stage.total_high,
         "host_bytes": stage.host,
-        "moments": [_moment(bar) for bar in moment_bars(stage)],
+        "events": [_event(bar) for bar in event_bars(stage)],
     }
 
 
-def _moment(bar: MomentBar) -> Document:
+def _event(bar: EventBar) -> Document:
     sizes = {f"{name}_bytes": size for name, size in bar.parts}
-    return {"moment": bar.moment, **sizes, "total_bytes": bar.total}
+    return {"event": bar.event, **sizes, "total_bytes": bar.total}
 
 
 def _remedy(remedy: Remedy) -> Document:
@@ -199,11 +199,11 @@ def _plan(plan: Plan) -> Document:
 def brief(plan: Plan) -> Document:
     """Return a plan without what every moment of every stage holds, which `evaluate` and `explain` tell."""
     memory = plan.predicted.memory
-    stages = tuple(dataclasses.replace(stage, moments=()) for stage in memory.stages)
+    stages = tuple(dataclasses.replace(stage, events=()) for stage in memory.stages)
     memory = dataclasses.replace(memory, stages=stages)
     document = _plan(dataclasses.replace(plan, predicted=dataclasses.replace(plan.predicted, memory=memory)))
     for stage in document["predicted"]["memory"]["stages"]:
-        del stage["moments"]
+        del stage["events"]
     return document
 
 

@@ -15,7 +15,7 @@ from autoplan.report.front_report import heading, listed
 from autoplan.report.render.bars import spread
 from autoplan.report.render.columns import plain_table
 from autoplan.report.render.terminal import Terminal, render
-from autoplan.report.wording.layer_type_words import stage_kinds, uneven_chunks
+from autoplan.report.wording.layer_type_words import stage_layer_types, uneven_chunks
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS
 from autoplan.report.wording.sentences import (
     fits_sentence,
@@ -49,7 +49,7 @@ def plan_table(job: Job, plan: Plan, terminal: Terminal) -> str:
         Text(""),
     ]
     if len(predicted.memory.stages) > 1:
-        parts += [*_stages(predicted, stage_kinds(job, plan.layout), terminal), Text("")]
+        parts += [*_stages(predicted, stage_layer_types(job, plan.layout), terminal), Text("")]
     parts += listed([*uneven_chunks(plan.layout), *surety_sentences(job, [predicted])])
     return render(Group(*parts), terminal)
 
@@ -115,5 +115,5 @@ def _stage_cells(stage: StageMemory, fields: Sequence[str], limit: float) -> lis
         *(f"{getattr(stage, field) / GIB:.1f}" for field in fields),
         f"{stage.total / GIB:.1f}",
         f"{stage.total / limit * 100:.0f}",
-        stage.moment,
+        stage.event,
     ]

@@ -66,7 +66,7 @@ class Rejection:
 class Front:
     """The Pareto-optimal plans of a job, fastest first; empty when nothing is feasible.
 
-    Then ``reasons`` say why, ``clash`` names the fewest wishes that leave no plan together, and
+    Then ``reasons`` say why, ``conflict`` names the fewest wishes that leave no plan together, and
     ``suggestions`` what would make one possible; the last two are filled where they were asked for.
     """
 
@@ -75,7 +75,7 @@ class Front:
     certificate: Certificate
     rejected: tuple[Rejection, ...]
     reasons: tuple[str, ...] = ()
-    clash: tuple[str, ...] = ()
+    conflict: tuple[str, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
     #: The fronts for each number of devices and each batch, where the job asks for several.
     answers: tuple[Front, ...] = ()

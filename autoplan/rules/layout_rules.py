@@ -13,12 +13,12 @@ from typing import Final, TypeVar
 import numpy as np
 
 from autoplan.costs.core.candidates import Candidates, Ints
-from autoplan.costs.core.layer_types import kinds_of
+from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.core.parameters import expert_share
-from autoplan.costs.core.rank_strides import axis_distance, expert_distance
+from autoplan.costs.core.rank_strides import axis_stride, expert_stride
 from autoplan.rules.memory_rules import memory_rules
 from autoplan.rules.rule import Mask, Rule, among, divides
-from autoplan.rules.user_constraints import breaks, ends_counted, own_rules, what_is_left
+from autoplan.rules.user_constraints import breaks, embedding_and_loss_counted, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, RECOMPUTE, SCHEDULES, Layout, Order
 from autoplan.schema.stage_layers import chunks_of
@@ -76,21 +76,21 @@ def _model_rules(job: Job) -> Iterator[Rule]:
         yield Rule(f"tp divides the MLP width of {model.ffn_size}", lambda c: divides(model.ffn_size, c.tp))
     yield Rule(
         f"pp x vpp is at most the {model.layers} layers",
-        lambda c: np.asarray(c.pp * c.vpp <= model.layers) | _ends_counted(job, c),
+        lambda c: np.asarray(c.pp * c.vpp <= model.layers) | _embedding_and_loss_counted(job, c),
         searched=uneven,
     )
-    alike = not kinds_of(model, job.workload.sequence_length).several
+    alike = not layer_types_of(model, job.workload.sequence_length).several
     counting = ", or with embedding and head into pp x vpp that are alike" if uneven and alike else ""
     yield Rule(
         f"vpp divides the {model.layers} layers into whole virtual stages{counting}",
-        lambda c: divides(model.layers, c.vpp) | _ends_counted(job, c),
+        lambda c: divides(model.layers, c.vpp) | _embedding_and_loss_counted(job, c),
         searched=uneven,
     )
 
 
-def _ends_counted(job: Job, candidates: Candidates) -> Mask:
+def _embedding_and_loss_counted(job: Job, candidates: Candidates) -> Mask:
     virtual = np.unique(candidates.vpp).tolist()
-    return among(candidates.vpp, [v for v in virtual if ends_counted(job, candidates.pp, v)])
+    return among(candidates.vpp, [v for v in virtual if embedding_and_loss_counted(job, candidates.pp, v)])
 
 
 def _expert_rules(job: Job) -> Iterator[Rule]:
@@ -218,7 +218,7 @@ def _order_rules(job: Job) -> Iterator[Rule]:
         yield Rule(
             "pipelines have the same ranks for experts as for all else: inside the pipeline's axis, those of"
             " experts are as many",
-            lambda c: axis_distance(c, "pp") == expert_distance(c, "pp"),
+            lambda c: axis_stride(c, "pp") == expert_stride(c, "pp"),
         )
 
 

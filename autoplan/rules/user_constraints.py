@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.layer_types import kinds_of
+from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES, Layout
-from autoplan.schema.stage_layers import counts_ends, even_stages
+from autoplan.schema.stage_layers import counts_embedding_and_loss, even_stages
 from autoplan.schema.user_rules.expression import Known, Name, Node, Place, Value, decided, left_of
 
 __all__ = [
@@ -67,14 +67,14 @@ def even_only(job: Job) -> bool:
     return job.search.stages == "even" or not job.stack.rules.uneven_stages
 
 
-def ends_counted(job: Job, pp: int, vpp: int) -> bool:
+def embedding_and_loss_counted(job: Job, pp: int, vpp: int) -> bool:
     """Return whether embedding and head count as layers of their virtual stages: there is one split then.
 
     Only layers that are all alike are split so.
     """
-    if not (job.stack.rules.uneven_chunks and counts_ends(job.model.layers, pp, vpp)):
+    if not (job.stack.rules.uneven_chunks and counts_embedding_and_loss(job.model.layers, pp, vpp)):
         return False
-    return not kinds_of(job.model, job.workload.sequence_length).several
+    return not layer_types_of(job.model, job.workload.sequence_length).several
 
 
 def what_is_left(job: Job, relation: Node, candidates: Candidates) -> list[Node]:
@@ -167,7 +167,7 @@ def _job_names(job: Job) -> dict[str, Value]:
 def _fixed_layers(job: Job, pp: int, vpp: int) -> Mapping[Place, int]:
     """Return the layers of each stage where there is no choice."""
     layers = job.model.layers
-    counted = ends_counted(job, pp, vpp)
+    counted = embedding_and_loss_counted(job, pp, vpp)
     if pp > 1 and not (even_only(job) or counted):
         return {}
     if not counted and (pp * vpp > layers or layers % vpp):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["chunks_of", "counts_ends", "even_stages", "fewest_layers"]
+__all__ = ["chunks_of", "counts_embedding_and_loss", "even_stages", "fewest_layers"]
 
 
 def fewest_layers(pp: int, vpp: int = 1) -> int:
@@ -44,12 +44,13 @@ def even_stages(layers: int, pp: int, vpp: int = 1) -> tuple[int, ...]:
     return tuple(split)
 
 
-def counts_ends(layers: int, pp: int, vpp: int) -> bool:
+def counts_embedding_and_loss(layers: int, pp: int, vpp: int) -> bool:
     """Return whether virtual stages are all alike if embedding and head, or the head alone, count as layers.
 
     Not where they do without.
 
-    >>> counts_ends(126, 8, 8), counts_ends(31, 4, 2), counts_ends(32, 4, 2), counts_ends(125, 8, 8)
+    >>> some = ((126, 8, 8), (31, 4, 2), (32, 4, 2), (125, 8, 8))
+    >>> tuple(counts_embedding_and_loss(*numbers) for numbers in some)
     (True, True, False, False)
     """
     missing = -layers % vpp

@@ -13,7 +13,7 @@ from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.predict import predict_all
 from autoplan.costs.stage.stage_times import Stages
-from autoplan.deadline import ENDLESS, Patience
+from autoplan.deadline import ENDLESS, Deadline
 from autoplan.errors import UnsupportedError
 from autoplan.results import Certificate, Front, Plan, Rejection
 from autoplan.results.merged_front import inner_objectives, step_limit
@@ -24,9 +24,9 @@ from autoplan.schema.resolved_job import hashes
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.bounds.memory_bound import least_memory
 from autoplan.search.cp.cp_sat import solver_parameters, solver_version
-from autoplan.search.front_sweep import Found, Walk
+from autoplan.search.front_sweep import Found, FrontSweep
 from autoplan.search.infeasibility import reasons_of, short_of_memory
-from autoplan.search.rule_conflicts import own_clash
+from autoplan.search.rule_conflicts import user_rule_conflict
 from autoplan.search.space.candidate_space import Space, space_of
 from autoplan.search.space.choices import recompute_modes
 from autoplan.search.space.priced_candidates import PricedCandidates, priced
@@ -46,14 +46,14 @@ def search(
     *,
     thinning: float = THINNING,
     progress: Progress | None = None,
-    patience: Patience = ENDLESS,
+    deadline: Deadline = ENDLESS,
     fastest_only: bool = False,
 ) -> Front:
     """Return the Pareto front of ``job`` over step time and peak memory, thinned to ``thinning``.
 
     ``progress`` is told after each plan how many there are, and its share of the memory limit. With
     ``thinning`` 0 every Pareto-optimal layout is returned, down to the solver's ticks; with ``fastest_only``
-    the first alone, and no reasons where there is none. When ``patience`` ends, the best so far is. Raises
+    the first alone, and no reasons where there is none. When ``deadline`` ends, the best so far is. Raises
     UnsupportedError where there is none yet.
     """
     most_devices = job.limits.devices
@@ -72,31 +72,31 @@ def search(
     most = step_limit(job)
     ceiling = most[0] if most else _longest_seconds(fitting)
     scale = Scale.of(ceiling, limit)
-    walk = Walk(fitting, scale, ceiling, patience)
+    sweep = FrontSweep(fitting, scale, ceiling, deadline)
     one = fastest_only or inner_objectives(job.objectives) == {"step_time"}
-    found = _walked(walk, limit, thinning, progress, one=one)
-    if walk.stopped and not found:
-        raise UnsupportedError(f"{_stopped(walk)} before any layout was found: narrow the job's `search`")
+    found = _walked(sweep, limit, thinning, progress, one=one)
+    if sweep.stopped and not found:
+        raise UnsupportedError(f"{_stopped(sweep)} before any layout was found: narrow the job's `search`")
     if not found and fastest_only:
         return _nothing(job, space, rejected, ())
     if not found:
         return _nothing(job, space, rejected, _reasons(job, groups, fitting, ceiling))
-    first, found = found[0], _wanted(job, walk, found)
+    first, found = found[0], _wanted(job, sweep, found)
     layouts = [_layout(fitting, f) for f in found]
     plans = [Plan(*pair) for pair in zip(layouts, predict_all(job, layouts), strict=True)]
-    certificate = _certificate(job, space, walk, [first, *found], thinning, plans[0].predicted.step_seconds)
+    certificate = _certificate(job, space, sweep, [first, *found], thinning, plans[0].predicted.step_seconds)
     return _accounted(Front(job, _undominated(plans), certificate, rejected))
 
 
 def _walked(
-    walk: Walk, limit: float, thinning: float, progress: Progress | None, *, one: bool
+    sweep: FrontSweep, limit: float, thinning: float, progress: Progress | None, *, one: bool
 ) -> list[Found]:
-    """Return the plans that ``walk`` finds, only the first where ``one`` is asked for."""
+    """Return the plans that ``sweep`` finds, only the first where ``one`` is asked for."""
     found = []
-    for plan in walk.front(walk.scale.memory_limit_ticks(limit), thinning):
+    for plan in sweep.front(sweep.scale.memory_limit_ticks(limit), thinning):
         found.append(plan)
         if progress is not None:
-            progress(len(found), plan.memory_ticks * walk.scale.tick_bytes / limit)
+            progress(len(found), plan.memory_ticks * sweep.scale.tick_bytes / limit)
         if one:
             break
     return found
@@ -110,8 +110,8 @@ def _reasons(
     fastest = _fastest_seconds(fitting, limit)
     # Where even a longer step would not do, the clash is one without the limit on it.
     within = ceiling if fastest is not None else _longest_seconds(fitting)
-    clash = own_clash(job, fitting, lambda g: _fastest_seconds(g, limit, within) is not None)
-    return (f"{_CLASH}: {'; '.join(clash)}",) if clash else reasons_of(job, groups, fastest)
+    conflict = user_rule_conflict(job, fitting, lambda g: _fastest_seconds(g, limit, within) is not None)
+    return (f"{_CLASH}: {'; '.join(conflict)}",) if conflict else reasons_of(job, groups, fastest)
 
 
 def least_needed(job: Job) -> float | None:
@@ -153,13 +153,13 @@ def _undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     )
 
 
-def _wanted(job: Job, walk: Walk, found: list[Found]) -> list[Found]:
+def _wanted(job: Job, sweep: FrontSweep, found: list[Found]) -> list[Found]:
     """Return what the job's objectives ask for: one end of the front, or all of it."""
     wanted = inner_objectives(job.objectives)
-    if wanted == {"peak_memory"} and not walk.stopped:
+    if wanted == {"peak_memory"} and not sweep.stopped:
         # The walk has asked for less memory than this, and found nothing.
-        walk.forget()
-        return [found[-1], *walk.front(found[-1].memory_ticks - 1, 0.0)][-1:]
+        sweep.forget()
+        return [found[-1], *sweep.front(found[-1].memory_ticks - 1, 0.0)][-1:]
     return found[-1:] if wanted == {"peak_memory"} else found
 
 
@@ -169,7 +169,7 @@ def _fastest_seconds(
     """Return the step of the fastest layout within the memory and ``within`` seconds, or any [s]."""
     ceiling = within or _longest_seconds(groups)
     scale = Scale.of(ceiling, limit)
-    found = Walk(groups, scale, ceiling).fastest(scale.memory_limit_ticks(limit))
+    found = FrontSweep(groups, scale, ceiling).fastest(scale.memory_limit_ticks(limit))
     return None if found is None else found.step_ticks * scale.tick_seconds
 
 
@@ -196,12 +196,12 @@ def _longest_parts(s: Stages, layers: float) -> tuple[Array, Array]:
 
 
 def _layout(groups: Sequence[PricedCandidates], found: Found) -> Layout:
-    layers, selective, full = zip(*((o.layers, o.selective, o.full) for o in found.options), strict=True)
+    layers, selective, full = zip(*((o.layers, o.selective, o.full) for o in found.chosen), strict=True)
     return groups[found.group].layout(found.position, layers, selective, full)
 
 
-def _stopped(walk: Walk) -> str:
-    return walk.patience.reason or "the solver's allowance of work ran out"
+def _stopped(sweep: FrontSweep) -> str:
+    return sweep.deadline.reason or "the solver's allowance of work ran out"
 
 
 def _common(job: Job, space: Space) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def _common(job: Job, space: Space) -> dict[str, Any]:
 
 
 def _certificate(
-    job: Job, space: Space, walk: Walk, found: list[Found], thinning: float, fastest: float
+    job: Job, space: Space, sweep: FrontSweep, found: list[Found], thinning: float, fastest: float
 ) -> Certificate:
     """Return what is proven of ``found``: the fastest layout, and then the plans that are wanted.
 
@@ -230,17 +230,17 @@ def _certificate(
     stage, so a bound in ticks is as much below in seconds.
     """
     off = [1.0 - f.bound_ticks / f.step_ticks for f in found]
-    rounding = walk.groups[found[0].group].rounding(found[0].position) * walk.scale.tick_seconds
-    bound = max(0.0, min(fastest, found[0].bound_ticks * walk.scale.tick_seconds - rounding))
-    proven = not walk.stopped and all(f.bound_ticks == f.step_ticks for f in found)
+    rounding = sweep.groups[found[0].group].rounding(found[0].position) * sweep.scale.tick_seconds
+    bound = max(0.0, min(fastest, found[0].bound_ticks * sweep.scale.tick_seconds - rounding))
+    proven = not sweep.stopped and all(f.bound_ticks == f.step_ticks for f in found)
     return Certificate(
         status="optimal" if proven else "feasible",
         best_bound_step_seconds=bound,
         gap=max(*off, 1.0 - bound / fastest if found[0] is found[1] else 0.0),
         thinning=thinning,
-        candidates_solved=len(walk.solved),
-        solves=walk.solves,
-        stopped=None if proven else _stopped(walk),
+        candidates_solved=len(sweep.solved),
+        solves=sweep.solves,
+        stopped=None if proven else _stopped(sweep),
         **_common(job, space),
     )
 

@@ -13,20 +13,25 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.deadline import ENDLESS, Patience
-from autoplan.search.alternatives.contents_alternatives import menu_of_places
+from autoplan.deadline import ENDLESS, Deadline
+from autoplan.search.alternatives.contents_alternatives import alternatives_of_contents
 from autoplan.search.alternatives.domain_reduction import Live, Narrow, narrowed, tightened
 from autoplan.search.alternatives.integer_scaling import Scale
-from autoplan.search.alternatives.primal_heuristic import found_at_once, offered
-from autoplan.search.alternatives.stage_alternatives import Menu, Option, menu_of, step_ticks
+from autoplan.search.alternatives.primal_heuristic import offered, primal_heuristic
+from autoplan.search.alternatives.stage_alternatives import (
+    Alternative,
+    Alternatives,
+    alternatives_of,
+    step_ticks,
+)
 from autoplan.search.alternatives.uniform_recompute import Cases
 from autoplan.search.bounds.path_counts import Paths
 from autoplan.search.bounds.step_bound import Bound, bound, least_steps, longest_stage, lowest
-from autoplan.search.bounds.symmetry import Siblings
+from autoplan.search.bounds.symmetry import SymmetricCandidates
 from autoplan.search.cp.constraint_model import Solution, SolverStoppedError, solve
 from autoplan.search.space.priced_candidates import PricedCandidates
 
-__all__ = ["Found", "Walk"]
+__all__ = ["Found", "FrontSweep"]
 
 _BATCH = 24
 #: Limits that are tried for the next plan, and how many of the promising ones are built.
@@ -50,13 +55,13 @@ class Found:
 
     group: int
     position: int
-    options: tuple[Option, ...]
+    chosen: tuple[Alternative, ...]
     step_ticks: int
     memory_ticks: int
     bound_ticks: int
 
 
-class Walk:
+class FrontSweep:
     """The search for one job: lower bounds so far, and counters for the certificate."""
 
     def __init__(
@@ -64,13 +69,13 @@ class Walk:
         groups: Sequence[PricedCandidates],
         scale: Scale,
         ceiling_seconds: float,
-        patience: Patience = ENDLESS,
+        deadline: Deadline = ENDLESS,
     ) -> None:
-        self.patience = patience
+        self.deadline = deadline
         self.groups = groups
         self.scale = scale
         self.ceiling = int(ceiling_seconds / scale.tick_seconds)
-        self.siblings = [Siblings.of(group) for group in groups]
+        self.siblings = [SymmetricCandidates.of(group) for group in groups]
         self.forget()
         self.solves = 0
         self.stopped = False
@@ -97,7 +102,7 @@ class Walk:
             if found is None:
                 return
             yield found
-            self.stopped = self.stopped or self.patience.over
+            self.stopped = self.stopped or self.deadline.over
             if self.stopped:
                 return
             limit_ticks, known = self._next_limit(found, thinning)
@@ -120,23 +125,25 @@ class Walk:
             if group.by_cases(int(i)):
                 cases = self.cases[found.group, found.position]
                 within = cases.within(limit, most, remember=False)
-                menus = [cases.menu(case, self.scale, _MARGIN, most) for case in within]
+                alternatives_by_stage = [
+                    cases.alternatives(case, self.scale, _MARGIN, most) for case in within
+                ]
             else:
-                menus = [self._menu(group, int(i), limit, most, lower)]
-            known = min(map(self._incumbent, menus), default=np.inf)
+                alternatives_by_stage = [self._menu(group, int(i), limit, most, lower)]
+            known = min(map(self._incumbent, alternatives_by_stage), default=np.inf)
             if known <= most:
                 return int(limits[i]), known
         return step_down, np.inf
 
-    def _menu(self, group: PricedCandidates, i: int, limit: float, best: float, lower: Bound) -> Menu:
+    def _menu(self, group: PricedCandidates, i: int, limit: float, best: float, lower: Bound) -> Alternatives:
         busy = best * (1 + _MARGIN) - float(lower.tail[i])
         longest = longest_stage(group.schedule(i), float(lower.stage_sum[i]), busy)
         seconds = lower.stage_seconds[i]
         if group.places is not None:
             some = seconds <= longest
-            return menu_of_places(group, group.places, i, limit, some, self.scale, longest=longest)
+            return alternatives_of_contents(group, group.places, i, limit, some, self.scale, longest=longest)
         wanted = offered(group, seconds, longest)
-        return menu_of(group, i, limit, wanted, self.scale, longest=longest)
+        return alternatives_of(group, i, limit, wanted, self.scale, longest=longest)
 
     def fastest(self, limit_ticks: int, known: float = np.inf) -> Found | None:
         """Return the fastest layout within the limit, of all layouts; None when there is none.
@@ -151,7 +158,7 @@ class Walk:
             return self._best_known(live, unseen) if self.stopped else None
         self.solved.update((c.group, c.position) for c in narrow.live)
         try:
-            solution = self._solved(narrow, limit_ticks, self.patience)
+            solution = self._solved(narrow, limit_ticks, self.deadline)
         except SolverStoppedError:
             self.stopped = True
             return self._best_known(live, unseen)
@@ -168,10 +175,12 @@ class Walk:
         ceiling = min(self.ceiling, int(best / self.scale.tick_seconds) + 1)
         return narrowed(tight, self.groups, self.scale, ceiling, limit)
 
-    def _solved(self, narrow: Narrow, limit_ticks: int, patience: Patience) -> Solution | None:
+    def _solved(self, narrow: Narrow, limit_ticks: int, deadline: Deadline) -> Solution | None:
         self.solves += 1
-        menus, layers = [c.menu for c in narrow.live], self.groups[0].layers
-        return solve(menus, layers, narrow.ceiling, limit_ticks, self.paths, patience, narrow.known)
+        alternatives_by_stage, layers = [c.alternatives for c in narrow.live], self.groups[0].layers
+        return solve(
+            alternatives_by_stage, layers, narrow.ceiling, limit_ticks, self.paths, deadline, narrow.known
+        )
 
     def _floor_ticks(self, seconds: float) -> int:
         return int(min(seconds, self.ceiling * self.scale.tick_seconds) / self.scale.tick_seconds)
@@ -179,19 +188,21 @@ class Walk:
     def _best_known(self, live: Sequence[Live], unseen: float) -> Found:
         """Return the fastest layout that filling the menus finds; no other is below ``unseen`` seconds."""
         layers = self.groups[0].layers
-        known = [(c, options) for c in live if (options := found_at_once(c.menu, layers)) is not None]
-        steps = [step_ticks(c.menu, options) for c, options in known]
+        known = [
+            (c, chosen) for c in live if (chosen := primal_heuristic(c.alternatives, layers)) is not None
+        ]
+        steps = [step_ticks(c.alternatives, chosen) for c, chosen in known]
         step = min(steps, default=self.ceiling + 1)
         if step > self.ceiling:
             raise SolverStoppedError
-        best, options = known[steps.index(step)]
+        best, chosen = known[steps.index(step)]
         bound = self._floor_ticks(min([unseen, *(c.bound_seconds for c in live)]))
         return Found(
             group=best.group,
             position=best.position,
-            options=options,
+            chosen=chosen,
             step_ticks=step,
-            memory_ticks=max(o.memory_ticks for o in options),
+            memory_ticks=max(o.memory_ticks for o in chosen),
             bound_ticks=min(step, bound),
         )
 
@@ -207,7 +218,7 @@ class Walk:
             batch = self._next_batch(fresh, best)
             if batch is None:
                 return live, best, np.inf
-            if live and self.patience.over:
+            if live and self.deadline.over:
                 self.stopped = True
                 left = (np.where(f, np.inf, b).min() for f, b in zip(fresh, self.bounds, strict=True))
                 return live, best, float(min(left))
@@ -265,10 +276,10 @@ class Walk:
                 # By what was proven of it under the user's own rules, which the fresh bound does not know.
                 continue
             rest = float(fresh.stage_sum[i]), float(fresh.tail[i])
-            place = Live(group, int(index[i]), lower, np.inf, *rest, Menu((), part.schedule(i)))
+            place = Live(group, int(index[i]), lower, np.inf, *rest, Alternatives((), part.schedule(i)))
             look = self._by_case if part.by_cases(i) else self._alone
             found = look(place, part, i, fresh, limit, best)
-            live.extend(each for each in found if not each.menu.empty)
+            live.extend(each for each in found if not each.alternatives.empty)
             best = min([best, *(each.incumbent_seconds for each in found)])
         return live, best
 
@@ -296,8 +307,8 @@ class Walk:
                 break
             bounds = (case.step_seconds, np.inf, case.stage_sum, case.tail)
             here, menu_within = (
-                Live(*key, *bounds, place.menu),
-                partial(cases.menu, case, self.scale, _MARGIN),
+                Live(*key, *bounds, place.alternatives),
+                partial(cases.alternatives, case, self.scale, _MARGIN),
             )
             if cases.across:
                 live = self._asked(here, menu_within, limit, best)
@@ -313,11 +324,13 @@ class Walk:
         bounds = self.bounds[live.group]
         bounds[live.position] = max(bounds[live.position], seconds)
 
-    def _greedy(self, place: Live, menu: Menu) -> Live:
-        """Return the candidate with ``menu`` and the step of a layout found at once."""
-        return replace(place, menu=menu, incumbent_seconds=self._incumbent(menu))
+    def _greedy(self, place: Live, alternatives: Alternatives) -> Live:
+        """Return the candidate with ``alternatives`` and the step of a layout found at once."""
+        return replace(place, alternatives=alternatives, incumbent_seconds=self._incumbent(alternatives))
 
-    def _asked(self, place: Live, menu_within: Callable[[float], Menu], limit: float, best: float) -> Live:
+    def _asked(
+        self, place: Live, menu_within: Callable[[float], Alternatives], limit: float, best: float
+    ) -> Live:
         """Return a candidate whose stages the user's own rules are about, with its fastest layout.
 
         What is found at once may break the rules, and a bound does not know them: the solver is asked for
@@ -341,7 +354,7 @@ class Walk:
 
     def _solved_alone(self, live: Live, limit: float, best: float) -> tuple[Live, int]:
         """Return ``live`` with its fastest layout, if within ``best``, and the least ticks of all."""
-        here = [] if live.menu.empty else [replace(live, bound_seconds=0.0)]
+        here = [] if live.alternatives.empty else [replace(live, bound_seconds=0.0)]
         narrow = self._narrow(here, best, limit)
         if not narrow.live:
             return live, narrow.ceiling + 1
@@ -351,17 +364,17 @@ class Walk:
         fastest = solution.step_ticks * self.scale.tick_seconds
         return replace(live, incumbent_seconds=fastest), solution.bound_ticks
 
-    def _incumbent(self, menu: Menu) -> float:
+    def _incumbent(self, alternatives: Alternatives) -> float:
         """Return the step of a layout that fits, found by filling the quickest stage next [s]."""
-        options = found_at_once(menu, self.groups[0].layers)
-        return np.inf if options is None else step_ticks(menu, options) * self.scale.tick_seconds
+        chosen = primal_heuristic(alternatives, self.groups[0].layers)
+        return np.inf if chosen is None else step_ticks(alternatives, chosen) * self.scale.tick_seconds
 
 
 def _found(live: Live, solution: Solution) -> Found:
     return Found(
         group=live.group,
         position=live.position,
-        options=solution.options,
+        chosen=solution.chosen,
         step_ticks=solution.step_ticks,
         memory_ticks=solution.memory_ticks,
         bound_ticks=solution.bound_ticks,

@@ -16,7 +16,7 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.search.bounds.contents_bound import contents_memory, most_recompute
 from autoplan.search.bounds.memory_bound import fits_somehow, least_memory, least_stage_memory
-from autoplan.search.space.candidate_space import clashing_rules, counts_of
+from autoplan.search.space.candidate_space import conflicting_rules, counts_of
 from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.rank_orders import regardless_of_order
 from autoplan.units import format_bytes, format_seconds
@@ -95,7 +95,7 @@ def reasons_of(job: Job, groups: Sequence[PricedCandidates], fastest: float | No
     ``fastest`` is the step [s] of the fastest layout within the memory, where there is one.
     """
     if not groups:
-        rules = "; ".join(clashing_rules(job))
+        rules = "; ".join(conflicting_rules(job))
         return (f"no way to lay out {job.cluster.devices} devices keeps these rules together: {rules}",)
     limit = memory_limit_bytes(job)
     layout = smallest_layout(groups)
@@ -107,7 +107,7 @@ def reasons_of(job: Job, groups: Sequence[PricedCandidates], fastest: float | No
         missing = needed - limit
         missed = (
             f"memory: the layout that needs least, {layout}, needs {upper}{format_bytes(needed)} on "
-            f"each device of stage {fullest.stage} (fullest at: {fullest.moment}), "
+            f"each device of stage {fullest.stage} (fullest at: {fullest.event}), "
             f"{format_bytes(missing)} more than the {format_bytes(limit)} of "
             f"{job.cluster.device.title} that may be used"
         )

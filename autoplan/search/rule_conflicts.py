@@ -1,6 +1,6 @@
 """Which of the user's own rules no layout keeps together, where they are about stages.
 
-Rules on degrees are told by ``candidate_space.clashing_rules``; here every candidate keeps those, and has
+Rules on degrees are told by ``candidate_space.conflicting_rules``; here every candidate keeps those, and has
 layouts that fit, but none of them keeps the rest.
 """
 
@@ -13,10 +13,10 @@ from autoplan.rules.user_constraints import OwnRule, own_rules
 from autoplan.schema.job import Job
 from autoplan.search.space.priced_candidates import PricedCandidates, own_parts
 
-__all__ = ["own_clash"]
+__all__ = ["user_rule_conflict"]
 
 
-def own_clash(
+def user_rule_conflict(
     job: Job, groups: Sequence[PricedCandidates], possible: Callable[[Sequence[PricedCandidates]], bool]
 ) -> list[str]:
     """Return a smallest set of ``job``'s own rules without which there would be a layout, as sentences.

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Candidates
 from autoplan.rules.layout_rules import rules_for
-from autoplan.rules.user_constraints import ends_counted, own_rules, what_is_left
+from autoplan.rules.user_constraints import embedding_and_loss_counted, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, SCHEDULES
 from autoplan.schema.stage_layers import even_stages
-from autoplan.verification.order_equivalence import alike_in_order, data_distance, orders_of
+from autoplan.verification.order_equivalence import alike_in_order, data_stride, orders_of
 
 __all__ = [
     "ChoiceCounts",
@@ -58,7 +58,7 @@ def modes_of(job: Job) -> tuple[str, ...]:
 def even_only(job: Job, pp: int, vpp: int) -> bool:
     """Return whether stages hold what an even split gives."""
     wanted = job.search.stages == "even" or not job.stack.rules.uneven_stages
-    return wanted or ends_counted(job, pp, vpp)
+    return wanted or embedding_and_loss_counted(job, pp, vpp)
 
 
 def too_many_devices(job: Job) -> bool:
@@ -121,9 +121,7 @@ def _rows(job: Job, pp: int) -> Iterator[_Row]:
         dp = here // (tp * cp)
         share = batch // dp
         sizes = [b for b in range(1, share + 1) if share % b == 0] if batch % dp == 0 else [1]
-        places = [
-            (order, _sharing(job, data_distance(order, tp, cp, pp), dp * cp)) for order in orders_of(job)
-        ]
+        places = [(order, _sharing(job, data_stride(order, tp, cp, pp), dp * cp)) for order in orders_of(job)]
         for mbs, zero, sp, (schedule, vpp), (k, offload) in product(
             sizes, range(4), (0, 1) if tp > 1 else (0,), _orders(job, pp), kept
         ):
@@ -206,7 +204,9 @@ def _orders(job: Job, pp: int) -> list[tuple[int, int]]:
     named = named or any("zero-bubble" in own.rule for own in job.rules)
     names = [x for x in SCHEDULES if named or x != "zero-bubble" or x in job.stack.rules.schedules]
     several = range(2, _MOST_VIRTUAL + 1)
-    virtual = [v for v in several if (layers % v == 0 and v * pp <= layers) or ends_counted(job, pp, v)]
+    virtual = [
+        v for v in several if (layers % v == 0 and v * pp <= layers) or embedding_and_loss_counted(job, pp, v)
+    ]
     pairs = [(name, v) for name in names for v in (virtual if name == "interleaved" else [1])]
     return [(SCHEDULES.index(name), v) for name, v in pairs]
 
@@ -282,7 +282,7 @@ def layouts_behind(job: Job, pp: int, vpp: int, checkpoint: int = 1, *, alike: b
     all layers are ``alike``, there is one way to recompute them.
     """
     layers, modes = job.model.layers, 1 if alike else len(modes_of(job))
-    if not ends_counted(job, pp, vpp) and (pp * vpp > layers or layers % vpp):
+    if not embedding_and_loss_counted(job, pp, vpp) and (pp * vpp > layers or layers % vpp):
         return 1
     if checkpoint == 1:
         return _filled(job, pp, vpp, modes, 1)

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Corner", "corners_of", "tick_bytes"]
+__all__ = ["Box", "boxes_of", "tick_bytes"]
 
 #: Shares of a step that are no difference: what the solver's ticks may round.
 _SAME: Final = 1e-6
@@ -26,7 +26,7 @@ _SAME_TICKS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Corner:
+class Box:
     """No layout uses at most ``memory_bytes`` and takes less than ``step_seconds``."""
 
     memory_bytes: float
@@ -38,55 +38,55 @@ def tick_bytes(limit: float) -> float:
     return _SAME_TICKS * limit / _MEMORY_TICKS
 
 
-def corners_of(
+def boxes_of(
     plans: Sequence[tuple[float, float]],
     *,
     thinning: float,
     limit: float,
     longest: float = math.inf,
     objectives: Collection[str] = ("step_time", "peak_memory"),
-) -> list[Corner]:
+) -> list[Box]:
     """Return the corners of a front of ``plans`` (step [s], memory [byte]), the roomiest first.
 
     ``limit`` and ``longest`` are the job's own limits on memory and step.
 
-    >>> corners_of([], thinning=0.01, limit=4.0)
-    [Corner(memory_bytes=4.0, step_seconds=inf)]
-    >>> corners = corners_of([(2.0, 3.0)], thinning=0.01, limit=4.0)
-    >>> [(round(corner.memory_bytes, 2), round(corner.step_seconds, 2)) for corner in corners]
+    >>> boxes_of([], thinning=0.01, limit=4.0)
+    [Box(memory_bytes=4.0, step_seconds=inf)]
+    >>> boxes = boxes_of([(2.0, 3.0)], thinning=0.01, limit=4.0)
+    >>> [(round(box.memory_bytes, 2), round(box.step_seconds, 2)) for box in boxes]
     [(4.0, 1.98), (3.0, 2.0), (2.97, inf)]
     """
     if not plans:
-        return [Corner(limit, longest)]
+        return [Box(limit, longest)]
     ticks = tick_bytes(limit)
-    fastest = Corner(limit, plans[0][0] / (1 + _SAME))
+    fastest = Box(limit, plans[0][0] / (1 + _SAME))
     if set(objectives) == {"step_time"}:
         return [fastest]
-    smallest = Corner(min(memory for _, memory in plans) - ticks, longest)
+    smallest = Box(min(memory for _, memory in plans) - ticks, longest)
     if set(objectives) == {"peak_memory"}:
         return [smallest]
-    beaten = [Corner(memory - ticks, step / (1 + _SAME)) for step, memory in plans]
+    beaten = [Box(memory - ticks, step / (1 + _SAME)) for step, memory in plans]
     return _outermost([*beaten, *_unmatched(plans, thinning, limit, longest)])
 
 
 def _unmatched(
     plans: Sequence[tuple[float, float]], thinning: float, limit: float, longest: float
-) -> list[Corner]:
+) -> list[Box]:
     """Return the corners below which no plan matches a layout."""
     ticks = tick_bytes(limit)
     matching = [(step / (1 + _SAME), memory * (1 - thinning) - ticks) for step, memory in plans]
     matching += [(step / (1 + thinning) / (1 + _SAME), memory - ticks) for step, memory in plans]
-    corners, least = [], limit
+    boxes, least = [], limit
     for step, memory in sorted(matching):
-        corners.append(Corner(least, step))
+        boxes.append(Box(least, step))
         least = min(least, memory)
-    return [*corners, Corner(least, longest)]
+    return [*boxes, Box(least, longest)]
 
 
-def _outermost(corners: Sequence[Corner]) -> list[Corner]:
-    """Return ``corners`` without those below another."""
-    kept: list[Corner] = []
-    for corner in sorted(corners, key=lambda c: (-c.memory_bytes, -c.step_seconds)):
-        if not kept or corner.step_seconds > kept[-1].step_seconds:
-            kept.append(corner)
+def _outermost(boxes: Sequence[Box]) -> list[Box]:
+    """Return ``boxes`` without those below another."""
+    kept: list[Box] = []
+    for box in sorted(boxes, key=lambda c: (-c.memory_bytes, -c.step_seconds)):
+        if not kept or box.step_seconds > kept[-1].step_seconds:
+            kept.append(box)
     return kept

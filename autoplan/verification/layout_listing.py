@@ -39,7 +39,7 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, SCHEDULES, Layout
 from autoplan.schema.stage_layers import even_stages
 from autoplan.verification.choice_listing import even_only
-from autoplan.verification.dominated_boxes import Corner
+from autoplan.verification.dominated_boxes import Box
 from autoplan.verification.partial_layouts import First, Rest, nothing
 from autoplan.verification.priced_rows import Rows, row_prices, rows_of
 from autoplan.verification.rule_evaluation import OwnRules
@@ -207,21 +207,21 @@ def _allowed(job: Job, rows: Rows, pp: int, v: int) -> NDArray[np.bool_]:
     return allowed
 
 
-def below(listing: Listing, corner: Corner) -> Outcome:
-    """Return a layout of ``listing`` below ``corner``, if there is one: no way to one is passed over."""
-    fits = listing.fits & listing.kept & (listing.memory <= corner.memory_bytes)
+def below(listing: Listing, box: Box) -> Outcome:
+    """Return a layout of ``listing`` below ``box``, if there is one: no way to one is passed over."""
+    fits = listing.fits & listing.kept & (listing.memory <= box.memory_bytes)
     rest = Rest.of(listing.held, listing.total, _shortest(listing, fits))
     if not rest.sums[0][listing.total] < np.inf:
         return Outcome(None, np.inf, 0)
     menus = [_menu(listing, fits[s], s) for s in range(listing.pp)]
-    ways = _Ways(listing, corner.step_seconds, menus, rest, _passing(listing, fits))
+    ways = _Ways(listing, box.step_seconds, menus, rest, _passing(listing, fits))
     try:
         return ways.first()
     except _TooManyError:
         return Outcome(None, np.inf, ways.listed, open=True)
 
 
-def reach(listing: Listing) -> Corner | None:
+def reach(listing: Listing) -> Box | None:
     """Return the least memory of a layout that fits, and what no step that fits is below; None if none fits.
 
     No layout is below a corner that has less of either.
@@ -234,7 +234,7 @@ def reach(listing: Listing) -> Corner | None:
         return None
     rest = Rest.of(listing.held, listing.total, _shortest(listing, listing.fits))
     ways = _Ways(listing, np.inf, [], rest, _passing(listing, listing.fits))
-    return Corner(float(least), float(ways.least()))
+    return Box(float(least), float(ways.least()))
 
 
 def _shortest(listing: Listing, fits: NDArray[np.bool_]) -> Array:

@@ -13,7 +13,7 @@ from autoplan.results.merged_front import inner_objectives, step_limit
 from autoplan.results.verdict import Check, Finding
 from autoplan.units import format_bytes
 from autoplan.verification.choice_listing import counted, layouts_behind, valid_choices
-from autoplan.verification.dominated_boxes import Corner, corners_of
+from autoplan.verification.dominated_boxes import Box, boxes_of
 from autoplan.verification.layout_listing import Listing, below, reach
 from autoplan.verification.stated_answers import StatedAnswer
 
@@ -37,22 +37,22 @@ class _Search:
     open: int = 0
     lost: int = 0
 
-    def look(self, answer: StatedAnswer, choice: _Choice, corners: list[Corner], machine: Machine) -> None:
-        """Look below ``corners`` for a layout of ``choice``."""
+    def look(self, answer: StatedAnswer, choice: _Choice, boxes: list[Box], machine: Machine) -> None:
+        """Look below ``boxes`` for a layout of ``choice``."""
         listing = Listing.of(answer.job, *choice, machine)
         least = reach(listing)
         if least is None:
             alike = bool(listing.candidates.moved[0])
             self.lost += layouts_behind(answer.job, choice[0].pp, listing.v, listing.each, alike=alike)
             return
-        for corner in corners:
-            if corner.memory_bytes < least.memory_bytes or corner.step_seconds <= least.step_seconds:
+        for box in boxes:
+            if box.memory_bytes < least.memory_bytes or box.step_seconds <= least.step_seconds:
                 continue
-            outcome = below(listing, corner)
+            outcome = below(listing, box)
             self.listed += outcome.listed
             self.open += outcome.open
             if outcome.layout is not None:
-                self.found.append(f"{outcome.layout} takes {outcome.step_seconds!r} s{_where(corner)}")
+                self.found.append(f"{outcome.layout} takes {outcome.step_seconds!r} s{_where(box)}")
                 return
 
 
@@ -67,13 +67,13 @@ def nothing_better(
     looked_at = [_choices(answer, exhaustive=exhaustive) for answer in answers]
     done, total = 0, sum(len(choices or ()) for choices in looked_at)
     for answer, choices in zip(answers, looked_at, strict=True):
-        claim, corners = _claims(answer)
+        claim, boxes = _claims(answer)
         finding, said = _unlisted(answer)
         if choices is not None:
             search, machine = _Search(), machine_of(answer.job)
             for choice in choices:
                 progress(done, total, " ".join((*filter(None, [answer.words]), f"pp={choice[0].pp}")))
-                search.look(answer, choice, corners, machine)
+                search.look(answer, choice, boxes, machine)
                 done += 1
             finding, said = _outcome(answer, search, len(choices))
         found.setdefault(claim, []).append((finding, [answer.said(sentence) for sentence in said]))
@@ -122,27 +122,27 @@ def _outcome(answer: StatedAnswer, search: _Search, choices: int) -> tuple[Findi
     return "holds", [f"{covered}; status {answer.certificate.status}"]
 
 
-def _where(corner: Corner) -> str:
-    return f" within {format_bytes(corner.memory_bytes)}, where the front says that there is none"
+def _where(box: Box) -> str:
+    return f" within {format_bytes(box.memory_bytes)}, where the front says that there is none"
 
 
-def _claims(answer: StatedAnswer) -> tuple[str, list[Corner]]:
+def _claims(answer: StatedAnswer) -> tuple[str, list[Box]]:
     """Return what an answer says of all other layouts, in words and as corners."""
     job, stated = answer.job, answer.certificate
     most = step_limit(job)
     limit, longest = memory_limit_bytes(job), most[0] if most else float("inf")
     if stated.status == "infeasible":
-        return "no layout is feasible", [Corner(limit, longest)]
+        return "no layout is feasible", [Box(limit, longest)]
     if stated.status == "feasible":
         bound = (stated.best_bound_step_seconds or 0.0) / (1 + 1e-6)
-        return "no layout is faster than the bound", [Corner(limit, bound)]
+        return "no layout is faster than the bound", [Box(limit, bound)]
     claim = f"no layout beats a plan, and every one is matched within {stated.thinning:.3g} of one"
-    least = Corner(limit, (stated.best_bound_step_seconds or 0.0) / (1 + 1e-6))
-    corners = corners_of(
+    least = Box(limit, (stated.best_bound_step_seconds or 0.0) / (1 + 1e-6))
+    boxes = boxes_of(
         answer.points,
         thinning=stated.thinning,
         limit=limit,
         longest=longest,
         objectives=inner_objectives(job.objectives),
     )
-    return claim, [least, *corners]
+    return claim, [least, *boxes]

@@ -14,7 +14,7 @@ from autoplan.rules.user_constraints import own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Order
 
-__all__ = ["alike_in_order", "data_distance", "orders_of"]
+__all__ = ["alike_in_order", "data_stride", "orders_of"]
 
 
 def orders_of(job: Job) -> list[Order]:
@@ -27,7 +27,7 @@ def orders_of(job: Job) -> list[Order]:
     return (allowed or orders)[:1]
 
 
-def data_distance(order: Order, tp: int, cp: int, pp: int) -> int:
+def data_stride(order: Order, tp: int, cp: int, pp: int) -> int:
     """Return how far apart ranks with the same parameters are, of which those of a sequence come first."""
     return _inside(order, "cp" if cp > 1 else "dp", {"tp": tp, "cp": cp, "pp": pp})
 
@@ -45,7 +45,7 @@ def _together(order: Order, degrees: tuple[int, ...], shard: int, node: int) -> 
     edp = tp * cp * dp // (ep * etp)
     plain = {"tp": tp, "cp": cp, "dp": dp, "pp": pp}
     experts = {"tp": etp, "cp": ep, "dp": edp, "pp": pp}
-    ranks, apart = cp * dp, data_distance(order, tp, cp, pp)
+    ranks, apart = cp * dp, data_stride(order, tp, cp, pp)
     share = shard or ranks
     groups = [(plain[axis], _inside(order, axis, plain)) for axis in ("tp", "cp", "pp")]
     groups += [(experts[axis], _inside(order, axis, experts)) for axis in ("tp", "cp", "dp")]

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array, Candidates
-from autoplan.costs.core.layer_types import Held, Prefixes, kinds_of, order_of
+from autoplan.costs.core.layer_types import HeldLayers, Prefixes, layer_types_of, order_of
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import stage_fits
-from autoplan.costs.stage.mixed_stages import price_kinds, stages_holding
-from autoplan.costs.stage.stage_times import Stages, stage_backward, stage_forward, stage_tail, stage_weight
-from autoplan.rules.user_constraints import ends_counted
+from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
+from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
+from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
 from autoplan.verification.choice_listing import modes_of
@@ -40,7 +40,7 @@ class Rows:
     full: Ints
     starts: Ints
     alike: Ints
-    held: Held | None
+    held: HeldLayers | None
     where: Ints
 
 
@@ -49,11 +49,11 @@ def rows_of(job: Job, pp: int, v: int, each: int, only: str | None = None) -> Ro
 
     All layers are recomputed in the way ``only``, where there is one.
     """
-    kinds = kinds_of(job.model, job.workload.sequence_length)
+    kinds = layer_types_of(job.model, job.workload.sequence_length)
     modes = tuple(modes_of(job)) if only is None else (only,)
     total = job.model.layers
     counts = tuple(range(v, total - (pp - 1) * v + 1, v))
-    if ends_counted(job, pp, v):
+    if embedding_and_loss_counted(job, pp, v):
         counts = tuple(sorted(set(even_stages(total, pp, v))))
     return _rows(kinds.sequence, len(kinds.models), modes, counts, v, each)
 
@@ -94,10 +94,10 @@ def row_prices(job: Job, one: Candidates, machine: Machine, rows: Rows) -> tuple
 
     Of each row, shape [p, X].
     """
-    stages = [kind.take((0, slice(None), None)) for kind in price_kinds(job, one, machine)]
+    stages = [kind.take((0, slice(None), None)) for kind in price_layer_types(job, one, machine)]
     if rows.held is None:
         return _prices(job, stages[0], rows)
-    return tuple(x[:, rows.where] for x in _prices(job, stages_holding(stages, rows.held), rows))
+    return tuple(x[:, rows.where] for x in _prices(job, mixed_stages_of(stages, rows.held), rows))
 
 
 def _prices(job: Job, stages: Stages, rows: Rows) -> tuple[Array, ...]:
@@ -106,7 +106,7 @@ def _prices(job: Job, stages: Stages, rows: Rows) -> tuple[Array, ...]:
         stage_forward(stages, n),
         stage_backward(stages, n, s, f),
         stage_weight(stages, n),
-        stage_tail(stages, n, s, f).total,
+        end_of_step(stages, n, s, f).total,
         *stage_fits(stages.memory, n, s, f, memory_limit_bytes(job)),
     )
     shape = np.broadcast_shapes(*(x.shape for x in found))

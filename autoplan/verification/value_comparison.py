@@ -13,7 +13,7 @@ __all__ = ["differences"]
 _SAME: Final = 1e-9
 
 #: What answers leave out of a prediction.
-_LEFT_OUT: Final = frozenset({"moments"})
+_LEFT_OUT: Final = frozenset({"events"})
 
 
 def differences(stated: object, actual: object, place: str) -> Iterator[str]:

@@ -99,7 +99,7 @@ def _equality(svg: ET.Element, scale: _Scale) -> None:
     """Draw the line of right predictions and the band around it, cut where the square ends."""
     least, most = scale.axis.ends
     wide = 1.0 + _BAND
-    corners = [
+    boxes = [
         (least, least),
         (least, least * wide),
         (most / wide, most),
@@ -107,7 +107,7 @@ def _equality(svg: ET.Element, scale: _Scale) -> None:
         (most, most * (1.0 - _BAND)),
         (least / (1.0 - _BAND), least),
     ]
-    places = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(scale.at, corners))
+    places = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(scale.at, boxes))
     ET.SubElement(svg, "polygon", {"class": "band", "points": places})
     add_line(svg, scale.at((least, least)), scale.at((most, most)), "equal")
     x = _LEFT + _SIDE + 28

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
-from autoplan.costs.memory.timeline import Kept, moments_of
+from autoplan.costs.memory.timeline import SavedActivations, timeline_of
 from autoplan.costs.network.volume import OPERATIONS, stage_bytes
 from autoplan.errors import AutoplanError
 from autoplan.schema.layout import Layout
@@ -132,13 +132,13 @@ def _predicted(case: Case) -> Bytes:
     columns = ([x] for x in (layout.layers, layout.selective, layout.full))
     counts = StageCounts(*(np.asarray(x, dtype=np.float64) for x in columns))
     stage = memory_predictions(scope, counts)[0].stages[index]
-    _, kept = moments_of(scope)
+    _, kept = timeline_of(scope)
     moved = stage_bytes(scope, counts.layers, counts.selective, counts.full)
     result = Bytes(
         peak_bytes=stage.allocated,
         parameters=stage.parameters,
         # All of them, as they stand after backward: at the peak they may not exist yet.
-        gradients=stage.moments[-1].gradients,
+        gradients=stage.events[-1].gradients,
         optimizer=stage.optimizer,
         activations=_saved_by_stage(kept, layout, index),
         saved_per_layer=_saved_by_layer(kept, layout, index),
@@ -149,7 +149,7 @@ def _predicted(case: Case) -> Bytes:
     return result
 
 
-def _saved_by_stage(kept: Kept, layout: Layout, index: int) -> float:
+def _saved_by_stage(kept: SavedActivations, layout: Layout, index: int) -> float:
     """Return what one forward of one microbatch leaves alive: the stage's layers and its head."""
     selective, full = layout.selective[index], layout.full[index]
     plain = layout.layers[index] - selective - full
@@ -159,7 +159,7 @@ def _saved_by_stage(kept: Kept, layout: Layout, index: int) -> float:
     return float((layers + entry + kept.inputs + kept.logits)[0, index])
 
 
-def _saved_by_layer(kept: Kept, layout: Layout, index: int) -> float:
+def _saved_by_layer(kept: SavedActivations, layout: Layout, index: int) -> float:
     """Return what a layer keeps; where only some are recomputed, a layer that is not."""
     if layout.full[index] == layout.layers[index]:
         return float(kept.full[0, index])

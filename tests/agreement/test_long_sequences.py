@@ -70,7 +70,7 @@ def test_ranks_of_a_sequence_share_state_and_split_activations():
 
     assert context.parameters == data.parameters
     assert context.optimizer == data.optimizer
-    first, shared = (found.stages[0].moments[0] for found in (data, context))
+    first, shared = (found.stages[0].events[0] for found in (data, context))
     assert shared.activations == pytest.approx(first.activations / 8)
 
 

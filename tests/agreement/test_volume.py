@@ -14,7 +14,7 @@ from autoplan.costs.device.machine import machine_of, serial
 from autoplan.costs.network.collectives import wire_factor
 from autoplan.costs.network.volume import data_volume
 from autoplan.costs.stage.stage_pricing import price_stages
-from autoplan.costs.stage.stage_times import stage_backward, stage_forward, stage_tail
+from autoplan.costs.stage.stage_times import end_of_step, stage_backward, stage_forward
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 
@@ -56,7 +56,7 @@ def step_seconds(job, candidates, bandwidth):
     stages = price_stages(job, candidates, machine)
     none, layers = np.zeros((1, 1)), np.full((1, 1), float(job.model.layers))
     both = stage_forward(stages, layers) + stage_backward(stages, layers, none, none)
-    tail = stage_tail(stages, layers, none, none).total
+    tail = end_of_step(stages, layers, none, none).total
     m = scope_of(job, candidates).microbatches
     return float((m * both + tail)[0, 0])
 

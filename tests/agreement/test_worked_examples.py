@@ -15,8 +15,8 @@ from autoplan.costs.device.machine import machine_of, serial
 from autoplan.costs.layer.layer_time import block_times
 from autoplan.costs.memory.activations import saved_bytes_per_token
 from autoplan.costs.memory.footprint import stage_memory
-from autoplan.costs.memory.gather_buffers import gathered_of
-from autoplan.costs.memory.model_states import residency_of
+from autoplan.costs.memory.gather_buffers import gather_buffers_of
+from autoplan.costs.memory.model_states import model_states_of
 from autoplan.costs.network.collectives import Group, collective_seconds, wire_factor
 from autoplan.costs.network.mesh import tensor_group
 from autoplan.costs.pipeline.schedules import (
@@ -134,7 +134,7 @@ def test_zero3_holds_an_eighth_and_gathers_layers():
     """A 32-layer 7B at 8 ranks holds 14/8 = 1.75 GB of bf16 and gathers 14/32 = 0.4375 GB a layer."""
     job = job_of()
     scope = scope_of(job, candidate(job, "dp=8,zero=3"))
-    layer, gathered = residency_of(scope, scope.weights.layer), gathered_of(scope)
+    layer, gathered = model_states_of(scope, scope.weights.layer), gather_buffers_of(scope)
     a_layer = 202_383_360  # 4 x 4096^2 + 3 x 4096 x 11008 + 2 x 4096
     scale = B7 / 32 / a_layer  # to a model of 7e9 parameters in 32 layers
 
@@ -146,7 +146,7 @@ def test_zero3_holds_an_eighth_and_gathers_layers():
     # Alive at once: the layer at work and the one prefetched.
     assert job.stack.memory.prefetched_layers == 2
     assert float(gathered.pair[0, 0]) * scale == pytest.approx(2 * 0.4375 * GB, rel=1e-12)
-    assert float(gathered.whole_layer[0, 0]) == 0
+    assert float(gathered.unsharded_layer[0, 0]) == 0
 
 
 def test_70b_on_256_devices():

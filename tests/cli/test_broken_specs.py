@@ -201,7 +201,7 @@ def broken(files, name, seed):
 def _threads(monkeypatch):
     """Plan the cells of a sweep in this process, which is what may not fail here."""
     with ThreadPoolExecutor(1) as executor:
-        monkeypatch.setattr(grid_planning, "LocalCrew", lambda _workers: executors.ForeignCrew(executor))
+        monkeypatch.setattr(grid_planning, "LocalCrew", lambda _workers: executors.ForeignExecutor(executor))
         yield
 
 

@@ -16,7 +16,7 @@ JOB = "llama3-8b-8x-a100"
 TIGHT = ("explain", JOB, "--layout", "tp=1,mbs=4")
 ROOMY = ("explain", JOB, "--layout", "tp=4,pp=2")
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "transient", "framework")
-MOMENTS = ("end of forward", "loss", "output layer", "last layer", "first layer", "optimizer step")
+EVENTS = ("end of forward", "loss", "output layer", "last layer", "first layer", "optimizer step")
 SVG = "{http://www.w3.org/2000/svg}"
 
 A_JOB = """
@@ -83,8 +83,8 @@ def test_the_picture_has_a_letter_for_each_part_and_a_mark_at_the_limit(process,
     mark = "|" if encoding == "ascii" else "┃"
 
     assert done.returncode == 1
-    for moment in MOMENTS:
-        (row,) = re.findall(rf"^{moment} +[\d.]+  (.*)$", text, re.MULTILINE)
+    for event in EVENTS:
+        (row,) = re.findall(rf"^{event} +[\d.]+  (.*)$", text, re.MULTILINE)
         assert row.count(mark) == 1
         assert re.match(r"P+G+O+A*", row.replace(mark, ""))
     for category in CATEGORIES:
@@ -139,10 +139,10 @@ def test_json_has_the_keys_of_the_contract(run):
     assert keys == set(explained)
     assert explained["fullest"]["over_limit_bytes_high"] > explained["fullest"]["over_limit_bytes"] > 0
     for stage in explained["stages"]:
-        assert max(m["total_bytes"] for m in stage["moments"]) == pytest.approx(stage["total_bytes"])
-        for moment in stage["moments"]:
-            parts = sum(moment[f"{category}_bytes"] for category in CATEGORIES)
-            assert parts == pytest.approx(moment["total_bytes"])
+        assert max(m["total_bytes"] for m in stage["events"]) == pytest.approx(stage["total_bytes"])
+        for event in stage["events"]:
+            parts = sum(event[f"{category}_bytes"] for category in CATEGORIES)
+            assert parts == pytest.approx(event["total_bytes"])
     keys = {"name", "change", "saved_bytes", "slowdown", "fits", "layout", "layout_string", "predicted"}
     assert all(set(remedy) == keys for remedy in explained["remedies"])
 

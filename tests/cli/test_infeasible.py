@@ -145,7 +145,7 @@ def test_llama3_70b_on_one_node_lacks_memory_and_is_told_what_works(answers):
 
     assert not front.feasible
     assert front.reasons[0].startswith("memory: the layout that needs least")
-    assert [wish.split(":")[0] for wish in front.clash] == ["memory"]
+    assert [wish.split(":")[0] for wish in front.conflict] == ["memory"]
     assert "devices: 16 instead of 8" in edits
     assert "search.offload: [none, optimizer] instead of none" in edits
     assert any(edit.startswith("hardware: ") for edit in edits)
@@ -171,11 +171,11 @@ def test_every_suggestion_works_when_it_is_made(answers, name):
 @pytest.mark.parametrize("name", CASES)
 def test_what_clashes_and_what_helps_is_named(answers, name):
     """The wishes are those that the case makes impossible, and no others; the obvious ways out are there."""
-    _, clash, kinds = CASES[name]
+    _, conflict, kinds = CASES[name]
     front = answers[name]
 
-    if clash is not None:
-        assert list(front.clash) == clash
+    if conflict is not None:
+        assert list(front.conflict) == conflict
     assert set(kinds) <= {suggestion.kind for suggestion in front.suggestions}
 
 
@@ -210,7 +210,7 @@ def test_the_command_line_prints_clash_and_suggestions(run, tmp_path):
     table = run("plan", job).stdout
 
     assert done.exit_code == 1
-    assert document["clash"] == ["search.tensor_parallel allows 3"]
+    assert document["conflict"] == ["search.tensor_parallel allows 3"]
     assert document["suggestions"]
     for suggestion in document["suggestions"]:
         assert suggestion["layout_string"] in table
@@ -226,7 +226,7 @@ def test_a_rule_of_ones_own_is_named_with_its_line(run, tmp_path):
     named = "a slip (rules[1] (line 11): full[0] > layers[0])"
 
     assert document["reasons"][0].endswith(named)
-    assert document["clash"] == [named]
+    assert document["conflict"] == [named]
     (edit,) = document["suggestions"][0]["edits"]
     assert (edit["key"], edit["after"]) == ("rules", '["tp <= 2"]')
     assert [r["reason"] for r in document["rejected"] if r["kind"] == "not on the front"] == [

@@ -11,7 +11,7 @@ from ortools.sat.python import cp_model
 
 from autoplan import load_job
 from autoplan.cli.shared.progress import Progress
-from autoplan.deadline import Patience
+from autoplan.deadline import Deadline
 from autoplan.rules import broken_rules
 from autoplan.schema.job import RuleSpec
 from autoplan.search import search
@@ -20,7 +20,7 @@ from autoplan.search.cp.cp_sat import status_of
 JOB = "llama3-8b-8x-a100"
 
 
-class Looks(Patience):
+class Looks(Deadline):
     """Patience that ends when somebody has looked at it so many times."""
 
     def __init__(self, looks):
@@ -38,7 +38,7 @@ class Looks(Patience):
 def test_a_search_that_is_stopped_has_the_best_so_far(looks):
     """Its plans fit, the fastest is no faster than the bound, and it says that it stopped."""
     job = load_job(JOB)
-    whole, front = search(job), search(job, patience=Looks(looks))
+    whole, front = search(job), search(job, deadline=Looks(looks))
     certificate = front.certificate
     plans = [plan.predicted for plan in front.plans]
 
@@ -56,7 +56,7 @@ def test_a_search_that_is_stopped_has_the_best_so_far(looks):
 def test_the_best_so_far_keeps_the_rules_of_the_users_own(looks, rule):
     """What is filled in at once may break them, and is no answer then."""
     job = replace(load_job(JOB), rules=(RuleSpec(rule="pp >= 2"), RuleSpec(rule=rule)))
-    front = search(job, patience=Looks(looks))
+    front = search(job, deadline=Looks(looks))
 
     assert front.plans
     assert not any(broken_rules(job, plan.layout) for plan in front.plans)
@@ -110,8 +110,8 @@ def test_ctrl_c_answers_with_the_best_so_far_and_then_leaves(run, monkeypatch, p
 
 def test_a_solve_is_stopped_from_outside():
     """What ends patience ends the solve that is under way."""
-    patience = Patience()
-    threading.Timer(0.2, patience.stop).start()
+    deadline = Deadline()
+    threading.Timer(0.2, deadline.stop).start()
     model = cp_model.CpModel()
     # Pigeons and one hole less: no solver of its kind proves it soon without symmetry.
     holes = [[model.new_bool_var(f"{i},{j}") for j in range(60)] for i in range(61)]
@@ -126,7 +126,7 @@ def test_a_solve_is_stopped_from_outside():
     solver.parameters.cp_model_presolve = False
     solver.parameters.catch_sigint_signal = False
 
-    assert status_of(solver, model, patience) == cp_model.UNKNOWN
+    assert status_of(solver, model, deadline) == cp_model.UNKNOWN
 
 
 def test_the_answer_does_not_depend_on_the_number_of_cores(process):

@@ -82,7 +82,7 @@ def stated(job, layout):
     """Return a layout with its prediction, as an answer states it."""
     document = plan_document(job, evaluate(job, layout))
     for stage in document["predicted"]["memory"]["stages"]:
-        del stage["moments"]
+        del stage["events"]
     return {key: document[key] for key in ("layout", "layout_string", "predicted")}
 
 

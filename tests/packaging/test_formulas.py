@@ -21,8 +21,8 @@ READINGS = frozenset(
     {
         "Collective.bytes",
         "DataVolume.outside",
-        "Flow.scaled",
-        "Flow.share",
+        "Traffic.scaled",
+        "Traffic.share",
         "Footprint.take",
         "LayerParameters.attention",
         "LayerParameters.expert_parallel",
@@ -31,9 +31,9 @@ READINGS = frozenset(
         "LayerParameters.tensor_parallel",
         "LayerParameters.total",
         "MemoryPrediction.fullest",
-        "Moment.fixed",
-        "Moment.layer",
-        "MomentMemory.allocated",
+        "Event.fixed",
+        "Event.layer",
+        "EventMemory.allocated",
         "Scope.shards",
         "Scope.zero",
         "StageContext.candidates",
@@ -43,7 +43,7 @@ READINGS = frozenset(
         "StageContext.of",
         "StageContext.tokens",
         "Stages.take",
-        "TailParts.total",
+        "EndOfStep.total",
     }
 )
 

@@ -22,11 +22,11 @@ from autoplan.costs.pipeline.schedules import microbatches_in_flight, pipeline_s
 from autoplan.costs.predict import predict
 from autoplan.costs.stage.stage_pricing import price_stages
 from autoplan.costs.stage.stage_times import (
+    end_of_step,
+    end_of_step_floor,
     stage_backward,
     stage_forward,
-    stage_tail,
     stage_weight,
-    tail_floor,
 )
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Cluster, Job, JobSpec, Limits, SearchSpec, Workload
@@ -37,7 +37,7 @@ from autoplan.search.front_search import search
 from autoplan.search.space.candidate_space import layouts_of, space_of
 from autoplan.search.space.choices import recompute_modes
 from tests.support.by_rules import keeping_rules
-from tests.support.small_jobs import counts_ends, virtual_stages
+from tests.support.small_jobs import counts_embedding_and_loss, virtual_stages
 
 NODES = ["dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb", "8x-mi300x", "2x-rtx3090-nvlink"]
 STACKS = [
@@ -171,8 +171,8 @@ def layouts_for(draw, job):
     layers = even_stages(job.model.layers, c.pp, int(c.vpp[i]))
     if job.stack.rules.uneven_stages and c.pp > 1 and c.vpp[i] == 1:
         order = draw(st.permutations(range(1, job.model.layers)))
-        cuts = (0, *sorted(order[: c.pp - 1]), job.model.layers)
-        layers = tuple(b - a for a, b in itertools.pairwise(cuts))
+        ranks_per_node = (0, *sorted(order[: c.pp - 1]), job.model.layers)
+        layers = tuple(b - a for a, b in itertools.pairwise(ranks_per_node))
     full = [draw(st.integers(0, n)) for n in layers]
     selective = [draw(st.integers(0, n - f)) for n, f in zip(layers, full, strict=True)]
     layout = Layout(
@@ -222,7 +222,7 @@ def step_of(job, layout, machine):
         c.schedule,
         stage_weight(stages, layers),
     )
-    return float(seconds[0] + stage_tail(stages, layers, selective, full).total.max())
+    return float(seconds[0] + end_of_step(stages, layers, selective, full).total.max())
 
 
 # What R9 asks for
@@ -465,9 +465,9 @@ def test_the_tails_floor_is_a_floor(data):
     layout = data.draw(layouts_for(job))
     stages = price_stages(job, Candidates.of([layout]), machine_of(job)).take(0)
     counts = [np.array(x, dtype=float) for x in (layout.layers, layout.selective, layout.full)]
-    tail = stage_tail(stages, *counts)
+    tail = end_of_step(stages, *counts)
 
-    assert (tail_floor(stages, counts[0]) <= tail.total * (1 + 1e-12)).all()
+    assert (end_of_step_floor(stages, counts[0]) <= tail.total * (1 + 1e-12)).all()
     assert (tail.exposed >= 0).all()
     assert (tail.optimizer > 0).all()
 
@@ -826,7 +826,7 @@ def test_layouts_covered_are_those_that_keep_the_rules(job):
 
     assert space.size == len(seen - matched)
     assert space.covered == sum(
-        layouts_of(total, c[1], c[6], modes, even=even, counted=counts_ends(job, c[1], c[6]))
+        layouts_of(total, c[1], c[6], modes, even=even, counted=counts_embedding_and_loss(job, c[1], c[6]))
         for c in seen - matched
     )
     assert all(r.layouts > 0 for r in space.rejected)

@@ -14,14 +14,14 @@ import pytest
 
 from autoplan.catalog import kernels_for, load_entry, stack
 from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.layer_types import Prefixes, kinds_of
+from autoplan.costs.core.layer_types import Prefixes, layer_types_of
 from autoplan.costs.core.scope import microbatches
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import stage_memory, stage_needed
 from autoplan.costs.pipeline.schedules import pipeline_seconds
-from autoplan.costs.stage.mixed_stages import price_kinds, stages_holding
-from autoplan.costs.stage.stage_times import stage_backward, stage_forward, stage_tail, stage_weight
+from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
+from autoplan.costs.stage.stage_times import end_of_step, stage_backward, stage_forward, stage_weight
 from autoplan.results.merged_front import batch_of, merged, values_of
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Cluster, Job, Limits, RoutingSpec, RuleSpec, SearchSpec, Workload
@@ -35,7 +35,7 @@ from autoplan.search.space.candidate_space import space_of
 from autoplan.verification.choice_listing import counted
 from tests.support.by_rules import keeping_rules
 from tests.support.own_rules import OWN
-from tests.support.small_jobs import counts_ends, virtual_stages, with_zero_bubble
+from tests.support.small_jobs import counts_embedding_and_loss, virtual_stages, with_zero_bubble
 
 INSTANCES = 120
 OWN_INSTANCES = 45
@@ -157,7 +157,7 @@ def splits(job: Job, pp: int, vpp: int):
     """Yield layers a stage: all ways, or the even one."""
     layers = job.model.layers
     even = job.search.stages == "even" or not job.stack.rules.uneven_stages
-    if even or counts_ends(job, pp, vpp):
+    if even or counts_embedding_and_loss(job, pp, vpp):
         yield even_stages(layers, pp, vpp)
         return
     for counts in itertools.product(range(vpp, layers + 1, vpp), repeat=pp - 1):
@@ -268,7 +268,7 @@ def all_points(job: Job, own=(), most: int = MOST_LAYOUTS) -> list[tuple[float, 
         return []
     for group in filter(None, layouts):
         c = Candidates.of(group)
-        prices, batches_of_each = price_kinds(job, c, machine_of(job)), microbatches(job, c)
+        prices, batches_of_each = price_layer_types(job, c, machine_of(job)), microbatches(job, c)
         for i, layout in enumerate(group):
             points += points_of(job, layout, [kind.take(i) for kind in prices], batches_of_each[i], own)
     return points
@@ -287,7 +287,7 @@ def points_of(job, layout, kinds, m, own):
         held = np.array(layers, dtype=float)
         s, f = chosen[..., 0], chosen[..., 1]
         order = orders(job, layers, layout.vpp)
-        stages = stages_holding(kinds, order.held(np.arange(layout.pp), s, f))
+        stages = mixed_stages_of(kinds, order.held(np.arange(layout.pp), s, f))
         time = pipeline_seconds(
             stage_forward(stages, held) + 0 * s,
             stage_backward(stages, held, s, f),
@@ -296,7 +296,7 @@ def points_of(job, layout, kinds, m, own):
             SCHEDULES.index(layout.schedule),
             stage_weight(stages, held) + 0 * s,
         )
-        time = time + stage_tail(stages, held, s, f).total.max(axis=-1)
+        time = time + end_of_step(stages, held, s, f).total.max(axis=-1)
         memory = stage_memory(stages.memory, held, s, f).max(axis=-1)
         needed = stage_needed(stages.memory, held, s, f).max(axis=-1)
         columns = (time.tolist(), memory.tolist(), itertools.repeat(str(layout)), needed.tolist())
@@ -305,7 +305,7 @@ def points_of(job, layout, kinds, m, own):
 
 def orders(job, layers, vpp):
     """Return the kinds of the layers of each stage: chunks go to the stages in turn, round after round."""
-    kinds = kinds_of(job.model, job.workload.sequence_length)
+    kinds = layer_types_of(job.model, job.workload.sequence_length)
     if not kinds.several:
         return Prefixes.of([(0,) * n for n in layers], 1)
     held, left = [[] for _ in layers], iter(kinds.sequence)

@@ -15,11 +15,11 @@ from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.network.mesh import (
     context_group,
-    cuts,
     data_group,
-    exchange_groups,
+    dispatch_groups,
     expert_group,
     pipeline_group,
+    ranks_per_node,
     replica_group,
     shard_group,
     tensor_group,
@@ -209,7 +209,7 @@ def test_groups_are_where_ranks_are_numbered(order, tp, cp, dp, pp):
     assert told(replica_group(c)) == evenly(data[::share])
     if tp * cp * dp % (2 * tp) == 0:
         experts = ranks_of(layout, {"tp": tp, "cp": 2, "dp": c.edp[0], "pp": pp})
-        for group, free in zip((*exchange_groups(c), expert_group(c)), ("cp", "tp", "dp"), strict=True):
+        for group, free in zip((*dispatch_groups(c), expert_group(c)), ("cp", "tp", "dp"), strict=True):
             assert told(group) == evenly(members(experts, {free}))
 
 
@@ -221,7 +221,7 @@ def test_orders_that_cut_groups_alike_cost_the_same(seed):
     job = any_order(clustered(rng, replace(job, stack=stack("analytic"))))
     for group in filter(None, keeping_rules(job, listed(job))):
         c = Candidates.of(group)
-        prices, cut = price_stages(job, c, machine_of(job)), cuts(c, job.cluster.node.devices)
+        prices, cut = price_stages(job, c, machine_of(job)), ranks_per_node(c, job.cluster.node.devices)
         values = [getattr(prices, f.name) for f in fields(prices) if f.name != "memory"]
         values += [getattr(prices.memory, f.name) for f in fields(prices.memory)]
         arrays = [np.broadcast_to(x, (len(c), c.pp)) for x in values if np.ndim(x)]

@@ -19,7 +19,7 @@ from autoplan.schema.layout import Layout
 from autoplan.schema.model import MixtureOfExperts
 from autoplan.schema.stage_layers import even_stages
 from autoplan.verification.choice_listing import valid_choices
-from autoplan.verification.dominated_boxes import Corner, corners_of, tick_bytes
+from autoplan.verification.dominated_boxes import Box, boxes_of, tick_bytes
 from autoplan.verification.layout_listing import Listing, below, reach
 from tests.support.own_rules import OWN
 from tests.support.small_jobs import layouts, small_job, with_limit, with_zero_bubble
@@ -131,17 +131,16 @@ def assert_listing_agrees(seed, job, found):
             assert least.step_seconds <= min(p.step_seconds for p in fitting)
         for _ in range(4):
             pick = rng.choice(predictions)
-            corner = Corner(
+            box = Box(
                 pick.peak_memory_bytes_per_device * rng.choice([0.9, 1 + 1e-9, 1.3]),
                 pick.step_seconds * rng.choice([0.8, 1 - 1e-9, 1 + 1e-9, 1.1]),
             )
             inside = [
                 p
                 for p in fitting
-                if p.peak_memory_bytes_per_device <= corner.memory_bytes
-                and p.step_seconds < corner.step_seconds
+                if p.peak_memory_bytes_per_device <= box.memory_bytes and p.step_seconds < box.step_seconds
             ]
-            outcome = below(listing, corner)
+            outcome = below(listing, box)
             assert (outcome.layout is not None) == bool(inside)
             if outcome.layout is not None:
                 (again,) = predict_all(job, [outcome.layout])
@@ -167,7 +166,7 @@ def test_corners_hold_exactly_what_no_plan_matches(seed):
     count = rng.randint(1, 6)
     steps = sorted(rng.uniform(1, 4) for _ in range(count))
     sizes = sorted((rng.uniform(100, 990) for _ in range(count)), reverse=True)
-    corners = corners_of(list(zip(steps, sizes, strict=True)), thinning=thinning, limit=limit)
+    boxes = boxes_of(list(zip(steps, sizes, strict=True)), thinning=thinning, limit=limit)
     ticks = tick_bytes(limit)
 
     for _ in range(300):
@@ -181,7 +180,7 @@ def test_corners_hold_exactly_what_no_plan_matches(seed):
             or (m > size - ticks and t >= step / (1 + thinning))
             for step, size in plans
         )
-        inside = any(m <= c.memory_bytes and t < c.step_seconds for c in corners)
+        inside = any(m <= c.memory_bytes and t < c.step_seconds for c in boxes)
         edge = [step * f for step in steps for f in (1, 1 / (1 + thinning))]
         if min(abs(t - x) for x in edge) > 1e-5 * t:
             assert inside == (beats or not matched)
@@ -202,13 +201,13 @@ def test_layouts_that_break_a_rule_of_the_users_own_are_passed_over_and_no_other
         predictions = predict_all(job, members)
         fitting = [p for x, p in zip(members, predictions, strict=True) if p.fits and x in kept]
         for pick in rng.sample(predictions, min(3, len(predictions))):
-            corner = Corner(
+            box = Box(
                 pick.peak_memory_bytes_per_device * (1 + 1e-9),
                 pick.step_seconds * rng.choice([1 - 1e-9, 1 + 1e-9, 1.2]),
             )
-            outcome = below(listing, corner)
+            outcome = below(listing, box)
             assert (outcome.layout is not None) == any(
-                p.peak_memory_bytes_per_device <= corner.memory_bytes and p.step_seconds < corner.step_seconds
+                p.peak_memory_bytes_per_device <= box.memory_bytes and p.step_seconds < box.step_seconds
                 for p in fitting
             )
             assert outcome.layout is None or outcome.layout in kept

@@ -11,11 +11,11 @@ from autoplan.catalog import resolve_job
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import stage_fits
-from autoplan.costs.stage.stage_times import stage_backward, stage_tail
+from autoplan.costs.stage.stage_times import end_of_step, stage_backward
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.reduction_overlap import with_shorter_tails
-from autoplan.search.alternatives.stage_alternatives import menu_of
+from autoplan.search.alternatives.stage_alternatives import alternatives_of
 from autoplan.search.space.candidate_space import space_of
 from autoplan.search.space.choices import recompute_modes
 from autoplan.search.space.priced_candidates import priced
@@ -43,7 +43,7 @@ def mixes_of(group, position, stage, layers, limit):
     s, f = counts.T.astype(float)
     here, n = group.stages.take((position, stage)), np.array(float(layers))
     _, fits = stage_fits(here.memory, n, s, f, limit)
-    backward, tail = stage_backward(here, n, s, f) / group.v[position], stage_tail(here, n, s, f).total
+    backward, tail = stage_backward(here, n, s, f) / group.v[position], end_of_step(here, n, s, f).total
     return [(b, t) for b, t, fit in zip(backward, tail, fits, strict=True) if fit]
 
 
@@ -59,7 +59,7 @@ def test_every_mix_has_an_option_as_good(pp):
     offered = np.where(np.isin(np.arange(1, group.layers + 1), [1, held]), 1.0, np.inf)
     more = 0
     for i in np.flatnonzero((group.m <= pp) & (group.v == 1) & ~group.gpipe):
-        menu = menu_of(group, int(i), limit, np.tile(offered, (pp, 1)), scale)
+        menu = alternatives_of(group, int(i), limit, np.tile(offered, (pp, 1)), scale)
         if menu.empty:
             continue
         longer = with_shorter_tails(menu, group, int(i), limit, BUSY, scale)

@@ -10,11 +10,11 @@ import pytest
 
 from autoplan.catalog import load_job, stack
 from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.layer_types import held_by, kinds_of
+from autoplan.costs.core.layer_types import layer_types_of, layers_held_by
 from autoplan.costs.device.machine import machine_of
-from autoplan.costs.memory.footprint import kept_bytes, stage_memory
+from autoplan.costs.memory.footprint import saved_bytes, stage_memory
 from autoplan.costs.predict import predict
-from autoplan.costs.stage.mixed_stages import price_kinds, stages_holding
+from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import stage_backward, stage_forward
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Limits, RuleSpec
@@ -81,7 +81,7 @@ def instance(seed: int, own=0, **narrow):
 
 def several(job):
     """Return whether a job's layers differ."""
-    return kinds_of(job.model, job.workload.sequence_length).several
+    return layer_types_of(job.model, job.workload.sequence_length).several
 
 
 @pytest.mark.parametrize("seed", range(INSTANCES))
@@ -133,9 +133,9 @@ def test_a_stage_is_the_sum_of_its_layers(seed):
     layout = random_layout(rng, 12, rng.choice([2, 4]), v)
     one = Candidates.of([layout])
     n, s, f = (np.array([x], dtype=float) for x in (layout.layers, layout.selective, layout.full))
-    kinds = price_kinds(job, one, machine_of(job))
-    stages = stages_holding(
-        kinds, held_by(kinds_of(job.model, job.workload.sequence_length), n, s, f, [v])
+    kinds = price_layer_types(job, one, machine_of(job))
+    stages = mixed_stages_of(
+        kinds, layers_held_by(layer_types_of(job.model, job.workload.sequence_length), n, s, f, [v])
     ).take(0)
     following = orders(job, layout.layers, v)
     for stage in range(layout.pp):
@@ -152,7 +152,7 @@ def test_a_stage_is_the_sum_of_its_layers(seed):
 
         assert stage_forward(stages, n[0])[stage] == pytest.approx(forward, rel=1e-12)
         assert stage_backward(stages, n[0], s[0], f[0])[stage] == pytest.approx(backward, rel=1e-12)
-        assert kept_bytes(stages.memory, n[0], s[0], f[0])[stage] == pytest.approx(kept, rel=1e-12)
+        assert saved_bytes(stages.memory, n[0], s[0], f[0])[stage] == pytest.approx(kept, rel=1e-12)
     used = stage_memory(stages.memory, n[0], s[0], f[0])
     shown = [stage.total for stage in predict(job, layout).memory.stages]
     assert shown == pytest.approx(used.tolist(), rel=1e-12)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autoplan.catalog import kernels_for, load_entry, stack
-from autoplan.costs.core.layer_types import kinds_of
+from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.rules import broken_rules
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Cluster, Job, Limits, SearchSpec, Workload
@@ -74,12 +74,12 @@ def zero_bubble(job: Job) -> list[tuple[str, int]]:
     return [("zero-bubble", 1)] if "zero-bubble" in job.stack.rules.schedules else []
 
 
-def counts_ends(job: Job, pp: int, vpp: int) -> bool:
+def counts_embedding_and_loss(job: Job, pp: int, vpp: int) -> bool:
     """Return whether virtual stages are alike with the embedding and the head, or the head, as layers.
 
     Where layers differ, or divide without, none do.
     """
-    kinds = kinds_of(job.model, job.workload.sequence_length)
+    kinds = layer_types_of(job.model, job.workload.sequence_length)
     if not job.stack.rules.uneven_chunks or kinds.several or job.model.layers % vpp == 0:
         return False
     return any((job.model.layers + more) % (pp * vpp) == 0 for more in (1, 2))
@@ -89,7 +89,7 @@ def virtual_stages(job: Job, pp: int) -> list[int]:
     """Return how many virtual stages a device may have, from two on."""
     layers = job.model.layers
     whole = [v for v in range(2, layers + 1) if layers % v == 0 and v * pp <= layers]
-    return sorted({*whole, *(v for v in range(2, layers + 2) if counts_ends(job, pp, v))})
+    return sorted({*whole, *(v for v in range(2, layers + 2) if counts_embedding_and_loss(job, pp, v))})
 
 
 def choices(job: Job) -> Iterator[Layout]:
@@ -113,7 +113,11 @@ def choices(job: Job) -> Iterator[Layout]:
 def layouts(job: Job, first: Layout) -> Iterator[Layout]:
     """Yield every layout of the choice that ``first`` stands for."""
     total, pp, vpp = job.model.layers, first.pp, first.vpp
-    even = job.search.stages == "even" or not job.stack.rules.uneven_stages or counts_ends(job, pp, vpp)
+    even = (
+        job.search.stages == "even"
+        or not job.stack.rules.uneven_stages
+        or counts_embedding_and_loss(job, pp, vpp)
+    )
     if pp > total:
         yield first
         return

@@ -10,22 +10,22 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autoplan.deadline import Patience
+    from autoplan.deadline import Deadline
 
 __all__ = ["stopped_by_interrupt"]
 
 
 @contextmanager
-def stopped_by_interrupt(patience: Patience) -> Iterator[None]:
-    """Within this, the first Ctrl-C ends ``patience``, and the next one raises KeyboardInterrupt."""
+def stopped_by_interrupt(deadline: Deadline) -> Iterator[None]:
+    """Within this, the first Ctrl-C ends ``deadline``, and the next one raises KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if patience.stopped:
+        if deadline.stopped:
             signal.default_int_handler(number, frame)
-        patience.stop()
+        deadline.stop()
 
     before = signal.signal(signal.SIGINT, stop)
     try:

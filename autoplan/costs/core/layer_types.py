@@ -26,11 +26,19 @@ from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec, SlidingWindow
 from autoplan.schema.stage_layers import chunks_of
 
-__all__ = ["Held", "Kinds", "Prefixes", "held_by", "kinds_of", "order_of", "orders_of"]
+__all__ = [
+    "HeldLayers",
+    "LayerTypes",
+    "Prefixes",
+    "layer_types_of",
+    "layers_held_by",
+    "order_of",
+    "orders_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Kinds:
+class LayerTypes:
     """The kind of each layer of a model, as an index into ``models``: one model of each kind alone."""
 
     sequence: tuple[int, ...]
@@ -41,7 +49,7 @@ class Kinds:
         """Whether layers differ [1].
 
         >>> from autoplan.catalog import load_entry
-        >>> kinds_of(load_entry("model", "llama3-8b"), 8192).several
+        >>> layer_types_of(load_entry("model", "llama3-8b"), 8192).several
         False
         """
         return len(self.models) > 1
@@ -51,23 +59,23 @@ class Kinds:
 
         >>> from autoplan.catalog import load_job
         >>> job = load_job("deepseek-v3-256x-h100")
-        >>> [kind.model.moe is None for kind in kinds_of(job.model, 4096).jobs(job)]
+        >>> [kind.model.moe is None for kind in layer_types_of(job.model, 4096).jobs(job)]
         [True, False]
         """
         return [replace(job, model=model) for model in self.models] if self.several else [job]
 
 
-def kinds_of(model: ModelSpec, sequence_length: int) -> Kinds:
+def layer_types_of(model: ModelSpec, sequence_length: int) -> LayerTypes:
     """Return the kinds of the layers of ``model`` on sequences of so many tokens [1], in order of appearance.
 
     Layers differ by having experts or a dense MLP, and by a window that is shorter than the sequence.
 
     >>> from autoplan.catalog import load_entry
-    >>> kinds_of(load_entry("model", "deepseek-v3"), 4096).sequence[:5]  # the first three are dense
+    >>> layer_types_of(load_entry("model", "deepseek-v3"), 4096).sequence[:5]  # the first three are dense
     (0, 0, 0, 1, 1)
-    >>> kinds_of(load_entry("model", "gemma2-2b"), 8192).sequence[:4]  # every second has no window
+    >>> layer_types_of(load_entry("model", "gemma2-2b"), 8192).sequence[:4]  # every second has no window
     (0, 1, 0, 1)
-    >>> kinds_of(load_entry("model", "gemma2-2b"), 4096).several  # no sequence is longer than the window
+    >>> layer_types_of(load_entry("model", "gemma2-2b"), 4096).several  # none is longer than the window
     False
 
     Leaves out: other differences, which no model of the catalogue has.
@@ -77,7 +85,7 @@ def kinds_of(model: ModelSpec, sequence_length: int) -> Kinds:
 
 
 @lru_cache(maxsize=64)
-def _kinds(model: ModelSpec, s: int) -> Kinds:
+def _kinds(model: ModelSpec, s: int) -> LayerTypes:
     found: dict[tuple[bool, int | None], int] = {}
     sequence = []
     for layer in range(model.layers):
@@ -85,8 +93,8 @@ def _kinds(model: ModelSpec, s: int) -> Kinds:
         kind = (model.is_moe_layer(layer), None if window is None or window >= s else window)
         sequence.append(found.setdefault(kind, len(found)))
     if len(found) == 1:
-        return Kinds(tuple(sequence), (model,))
-    return Kinds(tuple(sequence), tuple(_alone(model, *kind) for kind in found))
+        return LayerTypes(tuple(sequence), (model,))
+    return LayerTypes(tuple(sequence), tuple(_alone(model, *kind) for kind in found))
 
 
 def _alone(model: ModelSpec, experts: bool, window: int | None) -> ModelSpec:  # noqa: FBT001 - a kind
@@ -113,7 +121,7 @@ def order_of(sequence: Sequence[int], first: int, layers: int, v: int = 1) -> tu
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldLayers:
     """Layers of stages by kind; of any shape, with the kinds before it: [K, ...].
 
     ``first``, ``next`` and ``last`` are the kinds of a stage's first, next-to-last and last layer.
@@ -163,7 +171,7 @@ class Prefixes:
         first, following, last = np.array(ends, dtype=np.int64).T
         return Prefixes(table, np.array([len(order) for order in orders]), first, following, last)
 
-    def held(self, index: Any, selective: Array, full: Array) -> Held:  # noqa: ANN401 - a numpy index
+    def held(self, index: Any, selective: Array, full: Array) -> HeldLayers:  # noqa: ANN401 - a numpy index
         """Return stages whose layers are the orders at ``index``, the first of them recomputed [1].
 
         >>> held = Prefixes.of([(0, 1, 1)], 2).held(0, np.array(1.0), np.array(1.0))
@@ -174,7 +182,7 @@ class Prefixes:
             index, np.asarray(full, dtype=np.int64), np.asarray(selective + full, dtype=np.int64)
         )
         whole = self.table[:, index, f]
-        return Held(
+        return HeldLayers(
             layers=self.table[:, index, self.layers[index]],
             selective=self.table[:, index, again] - whole,
             full=whole,
@@ -201,12 +209,14 @@ def orders_of(sequence: Sequence[int], stages: Sequence[int], v: int = 1) -> lis
     return [tuple(order) for order in orders]
 
 
-def held_by(kinds: Kinds, layers: Array, selective: Array, full: Array, v: Sequence[int]) -> Held:
+def layers_held_by(
+    kinds: LayerTypes, layers: Array, selective: Array, full: Array, v: Sequence[int]
+) -> HeldLayers:
     """Return the layers of each stage of layouts by kind [1]; counts have shape [C, p], ``v`` one for each.
 
     >>> from autoplan.catalog import load_entry
-    >>> kinds = kinds_of(load_entry("model", "deepseek-v3"), 4096)
-    >>> held = held_by(kinds, np.array([[5, 56]]), np.array([[0, 0]]), np.array([[4, 0]]), [1])
+    >>> kinds = layer_types_of(load_entry("model", "deepseek-v3"), 4096)
+    >>> held = layers_held_by(kinds, np.array([[5, 56]]), np.array([[0, 0]]), np.array([[4, 0]]), [1])
     >>> held.layers[:, 0].tolist(), held.full[:, 0].tolist()  # of the first four, three are dense
     ([[3.0, 0.0], [2.0, 56.0]], [[3.0, 0.0], [1.0, 0.0]])
     """

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import attrgetter
 
-__all__ = ["CATEGORIES", "MemoryPrediction", "MomentMemory", "Prediction", "StageMemory", "TimePrediction"]
+__all__ = ["CATEGORIES", "EventMemory", "MemoryPrediction", "Prediction", "StageMemory", "TimePrediction"]
 
 
 #: What is allocated, by category; ``framework`` comes on top.
@@ -24,10 +24,10 @@ _bytes_of = attrgetter(*CATEGORIES)
 
 
 @dataclass(frozen=True, slots=True)
-class MomentMemory:
+class EventMemory:
     """Bytes alive at one moment of a step, by category."""
 
-    moment: str
+    event: str
     parameters: float
     gradients: float
     optimizer: float
@@ -51,7 +51,7 @@ class StageMemory:
 
     stage: int
     layers: int
-    moment: str
+    event: str
     parameters: float
     gradients: float
     optimizer: float
@@ -65,7 +65,7 @@ class StageMemory:
     total_low: float
     total_high: float
     host: float
-    moments: tuple[MomentMemory, ...]
+    events: tuple[EventMemory, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Array, Candidates, Ints
 from autoplan.schema.layout import ORDERS
 
-__all__ = ["axis_distance", "data_distance", "expert_distance"]
+__all__ = ["axis_stride", "data_stride", "expert_stride"]
 
 
 Axis: TypeAlias = Literal["tp", "cp", "dp", "pp"]
@@ -37,20 +37,20 @@ def _inside(axis: Axis, other: Axis) -> NDArray[np.bool_]:
 _INSIDE: Final = {(axis, other): _inside(axis, other) for axis in _AXES for other in _AXES}
 
 
-def _distance(candidates: Candidates, axis: Axis, degrees: dict[Axis, Ints | int]) -> Array:
+def _stride(candidates: Candidates, axis: Axis, degrees: dict[Axis, Ints | int]) -> Array:
     distance = np.ones(len(candidates))
     for other, degree in degrees.items():
         distance = distance * np.where(_INSIDE[axis, other][candidates.order], degree, 1)
     return distance
 
 
-def axis_distance(candidates: Candidates, axis: Axis) -> Array:
+def axis_stride(candidates: Candidates, axis: Axis) -> Array:
     """Return how far apart neighbours on ``axis`` are [1], shape [C]: the product of the degrees inside it.
 
     >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=2,pp=4,dp=8", "tp=2,pp=4,dp=8,order=tp-pp-cp-dp")
     >>> both = Candidates.of([parse_layout(text, layers=32, devices=64) for text in texts])
-    >>> axis_distance(both, "dp").tolist(), axis_distance(both, "pp").tolist()  # 2, 2 x 4; 2 x 8, 2
+    >>> axis_stride(both, "dp").tolist(), axis_stride(both, "pp").tolist()  # 2, 2 x 4; 2 x 8, 2
     ([2.0, 8.0], [16.0, 2.0])
 
     Leaves out: schedulers that give a job's nodes other devices than the next ones.
@@ -58,10 +58,10 @@ def axis_distance(candidates: Candidates, axis: Axis) -> Array:
     tp-cp-ep-pp-dp under --use-tp-pp-dp-mapping.
     """
     c = candidates
-    return _distance(c, axis, {"tp": c.tp, "cp": c.cp, "dp": c.dp, "pp": c.pp})
+    return _stride(c, axis, {"tp": c.tp, "cp": c.cp, "dp": c.dp, "pp": c.pp})
 
 
-def expert_distance(candidates: Candidates, axis: Axis) -> Array:
+def expert_stride(candidates: Candidates, axis: Axis) -> Array:
     """Return how far apart neighbours on an axis of experts are [1], shape [C].
 
     ``axis`` is the one in whose place it stands: ``tp`` for ``etp``, ``cp`` for ``ep``, ``dp`` for ``edp``.
@@ -69,21 +69,21 @@ def expert_distance(candidates: Candidates, axis: Axis) -> Array:
     >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=2,pp=4,dp=8,ep=4", "tp=2,pp=4,dp=8,ep=4,order=pp-cp-dp-tp")
     >>> both = Candidates.of([parse_layout(text, layers=32, devices=64) for text in texts])
-    >>> expert_distance(both, "cp").tolist(), expert_distance(both, "dp").tolist()  # 2, 4; 2 x 4, 4 x 4
+    >>> expert_stride(both, "cp").tolist(), expert_stride(both, "dp").tolist()  # 2, 4; 2 x 4, 4 x 4
     ([2.0, 4.0], [8.0, 16.0])
 
     Source: Megatron-LM, megatron/core/parallel_state.py, expert_decoder_rank_generator.
     """
     c = candidates
-    return _distance(c, axis, {"tp": c.etp, "cp": c.ep, "dp": c.edp, "pp": c.pp})
+    return _stride(c, axis, {"tp": c.etp, "cp": c.ep, "dp": c.edp, "pp": c.pp})
 
 
-def data_distance(candidates: Candidates) -> Array:
+def data_stride(candidates: Candidates) -> Array:
     """Return how far apart ranks with the same parameters are [1], shape [C].
 
     >>> from autoplan.schema.layout import parse_layout
-    >>> data_distance(Candidates.of([parse_layout("tp=2,cp=2", layers=32, devices=16)])).tolist()
+    >>> data_stride(Candidates.of([parse_layout("tp=2,cp=2", layers=32, devices=16)])).tolist()
     [2.0]
     """
-    outer = axis_distance(candidates, "dp")
-    return np.where(candidates.cp > 1, axis_distance(candidates, "cp"), outer)
+    outer = axis_stride(candidates, "dp")
+    return np.where(candidates.cp > 1, axis_stride(candidates, "cp"), outer)

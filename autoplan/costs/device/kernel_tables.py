@@ -101,13 +101,13 @@ def interpolated(table: ShapeGrid, *extents: ArrayLike) -> Array:
     ]
     brackets = [_bracket(x, logs) for x, logs in zip(clamped, table.axes, strict=True)]
     slowness: Array = np.zeros(())
-    for corner in product((0, 1), repeat=len(brackets)):
+    for box in product((0, 1), repeat=len(brackets)):
         weight: Array = np.ones(())
-        for upper, (_, share) in zip(corner, brackets, strict=True):
+        for upper, (_, share) in zip(box, brackets, strict=True):
             weight = weight * (share if upper else 1.0 - share)
         cell = tuple(
             np.minimum(low + upper, len(logs) - 1)
-            for upper, (low, _), logs in zip(corner, brackets, table.axes, strict=True)
+            for upper, (low, _), logs in zip(box, brackets, table.axes, strict=True)
         )
         slowness = slowness + weight * table.slowness[cell]
     shares: Array = np.exp(sum(clamped, np.zeros(())) - slowness)

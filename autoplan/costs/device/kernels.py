@@ -30,19 +30,19 @@ from autoplan.costs.device.kernel_tables import (
 from autoplan.costs.device.machine import Machine, Rate
 
 __all__ = [
-    "Product",
+    "Gemm",
     "attention_seconds",
     "gemm_seconds",
+    "memory_bound_seconds",
     "product_seconds",
     "smooth_maximum",
-    "stream_seconds",
 ]
 
 #: How sharply compute and memory limits blend where they are close; 4 fits the sweeps best.
 _BLEND = 4.0
 
 
-class Product(NamedTuple):
+class Gemm(NamedTuple):
     """Rows, columns and inner width of a matrix product, and how many of it a layer has.
 
     ``alike`` of them, each with a weight of its own, run as one kernel.
@@ -92,7 +92,7 @@ def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine, alike: Array | 
 
     >>> from types import SimpleNamespace
     >>> halves = Rate(1e12, (1000.0, 1000.0, 1000.0), 0.0)
-    >>> some = SimpleNamespace(element_bytes=2, stream_bandwidth=np.inf, gemm=halves)
+    >>> some = SimpleNamespace(element_bytes=2, hbm_bandwidth=np.inf, gemm=halves)
     >>> round(float(gemm_seconds(1000, 1000, 1000, some)), 6)  # 2e9 / 1e12 x 2 x 2 x 2
     0.016
 
@@ -100,7 +100,7 @@ def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine, alike: Array | 
     existing gradient, transposed layouts.
     Source: fitted to the sweeps that costmodels/kernels name.
     """
-    return product_seconds((m, n, k), machine.gemm, machine.stream_bandwidth, machine.element_bytes, alike)
+    return product_seconds((m, n, k), machine.gemm, machine.hbm_bandwidth, machine.element_bytes, alike)
 
 
 def product_seconds(
@@ -157,17 +157,17 @@ def attention_seconds(
     return _compute_seconds(flops, extents, rate) + rate.launch
 
 
-def stream_seconds(moved_bytes: Array, machine: Machine, calls: float = 1.0) -> Array:
-    """Return the time of ``calls`` operations that move ``moved_bytes`` in all [s].
+def memory_bound_seconds(offloaded_bytes: Array, machine: Machine, calls: float = 1.0) -> Array:
+    """Return the time of ``calls`` operations that move ``offloaded_bytes`` in all [s].
 
     T = bytes/W + calls t0.
 
     >>> from types import SimpleNamespace
-    >>> some = SimpleNamespace(stream_bandwidth=2e12, stream_launch=1e-6)
-    >>> round(float(stream_seconds(np.array(4e9), some, calls=3)), 9)  # 4e9 / 2e12 + 3e-6
+    >>> some = SimpleNamespace(hbm_bandwidth=2e12, memory_bound_launch=1e-6)
+    >>> round(float(memory_bound_seconds(np.array(4e9), some, calls=3)), 9)  # 4e9 / 2e12 + 3e-6
     0.002003
 
     Leaves out: what stays in the last-level cache.
     Source: fitted to the sweeps that costmodels/kernels name.
     """
-    return moved_bytes / machine.stream_bandwidth + calls * machine.stream_launch
+    return offloaded_bytes / machine.hbm_bandwidth + calls * machine.memory_bound_launch

@@ -95,8 +95,8 @@ class Machine:
     gemm: Rate
     attention_forward: Rate
     attention_backward: Rate
-    stream_bandwidth: float
-    stream_launch: float
+    hbm_bandwidth: float
+    memory_bound_launch: float
     host_launch: float
     host_link: float
     host_copy: float
@@ -132,8 +132,8 @@ def machine_of(job: Job) -> Machine:
         gemm=_gemm_rate(kernels, peak, job.cluster.device),
         attention_forward=_attention_rate(kernels, wide * share, backward=False),
         attention_backward=_attention_rate(kernels, wide * share, backward=True),
-        stream_bandwidth=job.cluster.device.memory.bandwidth.value * stream.bandwidth_share.value,
-        stream_launch=stream.launch.value,
+        hbm_bandwidth=job.cluster.device.memory.bandwidth.value * stream.bandwidth_share.value,
+        memory_bound_launch=stream.launch.value,
         host_launch=job.stack.host_launch.value,
         host_link=job.cluster.node.host.link_bandwidth.value,
         host_copy=job.cluster.node.host.link_bandwidth.value * _copy_share(job.stack),
@@ -282,8 +282,8 @@ def ideal(machine: Machine, job: Job) -> Machine:
         gemm=peak,
         attention_forward=peak,
         attention_backward=peak,
-        stream_bandwidth=_EFFECTIVELY_FREE,
-        stream_launch=0.0,
+        hbm_bandwidth=_EFFECTIVELY_FREE,
+        memory_bound_launch=0.0,
         host_launch=0.0,
         host_update=_EFFECTIVELY_FREE,
         host_copy=machine.host_link,

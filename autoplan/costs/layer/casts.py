@@ -21,9 +21,9 @@ from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.parameters import expert_share
 from autoplan.costs.core.rank_parameters import weights_of
 from autoplan.costs.core.sizes import attention_widths, sequence_split
-from autoplan.costs.device.kernels import stream_seconds
+from autoplan.costs.device.kernels import memory_bound_seconds
 from autoplan.costs.device.machine import Machine
-from autoplan.costs.layer.moe import rows_per_token
+from autoplan.costs.layer.moe import routed_per_token
 from autoplan.schema.job import Job
 from autoplan.schema.precision import EIGHT_BITS
 
@@ -82,7 +82,7 @@ def _row_cast(job: Job) -> float:
 def _extents(job: Job, candidates: Candidates) -> tuple[Array, Array, Array]:
     """Return elements of a token in inputs of a layer's products, in their gradients, and in one input."""
     model, t = job.model, candidates.tp.astype(np.float64)
-    share, rows = expert_share(model), rows_per_token(job, candidates)
+    share, rows = expert_share(model), routed_per_token(job, candidates)
     h, (q, k) = np.asarray(float(model.hidden_size)), attention_widths(model, t)
     f = (1.0 - share) * model.ffn_size / t
     if model.moe is not None:
@@ -103,7 +103,7 @@ def weight_cast_seconds(job: Job, candidates: Candidates, machine: Machine) -> A
     >>> from autoplan.costs.device.machine import machine_of
     >>> from autoplan.schema.layout import parse_layout
     >>> job = replace(load_job("llama3-8b-8x-h100"), precision="fp8", stack=stack("fsdp2-rowwise"))
-    >>> machine = replace(machine_of(job), stream_bandwidth=1e12, stream_launch=0.0)
+    >>> machine = replace(machine_of(job), hbm_bandwidth=1e12, memory_bound_launch=0.0)
     >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
     >>> float(weight_cast_seconds(job, one, machine)[0] * 1e12 / 5)  # parameters of a layer
     218112000.0
@@ -114,4 +114,4 @@ def weight_cast_seconds(job: Job, candidates: Candidates, machine: Machine) -> A
     if job.precision not in EIGHT_BITS or job.stack.block.fp8_scales == "tensor":
         return np.zeros(len(candidates))
     moved = 2.0 * _row_cast(job) * weights_of(job, candidates).layer.total[:, 0]
-    return stream_seconds(moved, machine, calls=0)
+    return memory_bound_seconds(moved, machine, calls=0)

@@ -25,12 +25,12 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, Candidates, flag
 from autoplan.costs.core.scope import tokens_of
 from autoplan.costs.core.sizes import attention_widths
-from autoplan.costs.device.kernels import attention_seconds, stream_seconds
+from autoplan.costs.device.kernels import attention_seconds, memory_bound_seconds
 from autoplan.costs.device.machine import Machine, Rate
 from autoplan.costs.layer.mla import head_widths
 from autoplan.costs.network.collectives import Group, collective_seconds, ring_step_seconds
 from autoplan.costs.network.mesh import context_group
-from autoplan.costs.network.overlap import Flow, exposed_seconds
+from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.schema.job import Job
 
 __all__ = [
@@ -143,7 +143,7 @@ def context_times(
     merge = _merge_seconds(job, candidates, machine)
     if machine.overlap.everything:
         return ContextTimes(*merge, zero, zero)
-    waits = {"ring": _ring_waits, "all-gather": _gather_waits, "all-to-all": _exchange_waits}
+    waits = {"ring": _ring_exposed, "all-gather": _gather_exposed, "all-to-all": _all_to_all_exposed}
     found = waits[job.stack.context.exchange](job, candidates, machine, forward, backward)
     several = flag(candidates.cp > 1)
     return ContextTimes(*merge, *(several * seconds for seconds in found))
@@ -178,15 +178,15 @@ def _merge_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[
     q, k = _widths(job, candidates)
     more = candidates.cp - 1.0
     tokens = more * tokens_of(job, candidates)
-    forward = stream_seconds(policy.merge_bytes * tokens * q, machine, calls=0)
+    forward = memory_bound_seconds(policy.merge_bytes * tokens * q, machine, calls=0)
     moved = _ADDED * machine.element_bytes * tokens * (q + 2 * k)
     return (
-        forward + more * machine.stream_launch,
-        stream_seconds(moved, machine, calls=0) + more * machine.stream_launch,
+        forward + more * machine.memory_bound_launch,
+        memory_bound_seconds(moved, machine, calls=0) + more * machine.memory_bound_launch,
     )
 
 
-def _ring_waits(
+def _ring_exposed(
     job: Job, candidates: Candidates, machine: Machine, forward: Array, backward: Array
 ) -> tuple[Array, Array]:
     size = machine.element_bytes * key_value_elements(job, candidates)
@@ -198,7 +198,7 @@ def _ring_waits(
     return (c - 1.0) * _beside(forward, one, machine), back
 
 
-def _gather_waits(
+def _gather_exposed(
     job: Job, candidates: Candidates, machine: Machine, forward: Array, backward: Array
 ) -> tuple[Array, Array]:
     size = machine.element_bytes * key_value_elements(job, candidates)
@@ -210,7 +210,7 @@ def _gather_waits(
     return _beside(forward, gather, machine), _beside(backward, gather, machine) + gradients
 
 
-def _exchange_waits(
+def _all_to_all_exposed(
     job: Job, candidates: Candidates, machine: Machine, forward: Array, backward: Array
 ) -> tuple[Array, Array]:
     del forward, backward  # Nothing runs beside it.
@@ -227,7 +227,7 @@ def _all_to_all(size: Array, group: Group, machine: Machine) -> Array:
 
 def _beside(kernel: Array, transfer: Array, machine: Machine) -> Array:
     """Return what a transfer adds to the kernel that it runs beside."""
-    return exposed_seconds(kernel, Flow(transfer, transfer), machine)
+    return exposed_seconds(kernel, Traffic(transfer, transfer), machine)
 
 
 def context_buffer_bytes(job: Job, candidates: Candidates, element_bytes: float) -> Array:

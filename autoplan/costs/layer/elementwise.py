@@ -6,7 +6,7 @@ Notation (this file only)::
     q, k  widths of all queries and of all keys on a rank; f  inner width of the MLP     [1]
     t     tensor-parallel degree                                                         [1]
 
-All of it moves bytes; see ``stream_times`` for what is counted.
+All of it moves bytes; see ``elementwise_seconds`` for what is counted.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.parameters import expert_share
 from autoplan.costs.core.sizes import attention_widths, dropout_masks, sequence_split
-from autoplan.costs.device.kernels import stream_seconds
+from autoplan.costs.device.kernels import memory_bound_seconds
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.casts import cast_elements
 from autoplan.costs.layer.mla import latent_elements
 from autoplan.costs.layer.moe import expert_elements
 from autoplan.schema.job import Job
 
-__all__ = ["DROPOUT_TRIPS", "stream_times"]
+__all__ = ["DROPOUT_TRIPS", "elementwise_seconds"]
 
 #: Kernels of a layer besides matrix products and attention: norms, rotation, activation, additions.
 _SMALL_KERNELS = 7
@@ -38,7 +38,9 @@ _ADDITION = 3
 _FUSED_DROPOUT = 0.5
 
 
-def stream_times(job: Job, tokens: Array, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
+def elementwise_seconds(
+    job: Job, tokens: Array, candidates: Candidates, machine: Machine
+) -> tuple[Array, Array]:
     """Return the memory-bound time of a layer [s], forward and backward, each of shape [C].
 
     Elements moved for each token by norms, two residual additions (3h each, and as much when their
@@ -53,8 +55,8 @@ def stream_times(job: Job, tokens: Array, candidates: Candidates, machine: Machi
     >>> from autoplan.costs.device.machine import machine_of
     >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> machine = replace(machine_of(job), stream_bandwidth=1e12, stream_launch=0.0)
-    >>> forward, backward = stream_times(job, np.full(1, 8192.0), one, machine)
+    >>> machine = replace(machine_of(job), hbm_bandwidth=1e12, memory_bound_launch=0.0)
+    >>> forward, backward = elementwise_seconds(job, np.full(1, 8192.0), one, machine)
     >>> plain, others = 10 * 4096 / 8, 2 * 5 * 128 + 3 * 14336 / 8  # norms, additions; rotation, activation
     >>> block = job.stack.block
     >>> elements = block.norm_traffic.value * plain + block.elementwise_traffic.value * others
@@ -77,7 +79,9 @@ def stream_times(job: Job, tokens: Array, candidates: Candidates, machine: Machi
     calls = _SMALL_KERNELS + (share * policy.kernels if policy else 0.0)
     forward = moved * sum((traffic * there for traffic, (there, _) in parts), np.zeros(1))
     backward = moved * sum((traffic * back for traffic, (_, back) in parts), np.zeros(1))
-    return stream_seconds(forward, machine, calls=calls), stream_seconds(backward, machine, calls=calls)
+    return memory_bound_seconds(forward, machine, calls=calls), memory_bound_seconds(
+        backward, machine, calls=calls
+    )
 
 
 def _norms_and_additions(job: Job, candidates: Candidates) -> tuple[Array, Array]:

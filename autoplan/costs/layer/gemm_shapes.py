@@ -14,44 +14,44 @@ import numpy as np
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.parameters import expert_share
 from autoplan.costs.core.sizes import attention_widths
-from autoplan.costs.device.kernels import Product
+from autoplan.costs.device.kernels import Gemm
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["attention_products", "mlp_products"]
+__all__ = ["attention_gemms", "mlp_gemms"]
 
 
-def attention_products(model: ModelSpec, tokens: Array, tp: Array) -> list[Product]:
+def attention_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
     """Return the products of queries, keys, values and the output [1], where attention has no latents.
 
     [T, h] x [h, q/t], twice [T, h] x [h, k/t], and [T, q/t] x [q/t, h]; a rank has at least one head of keys.
 
     >>> from autoplan.catalog import load_entry
     >>> one = np.ones(1)
-    >>> found = attention_products(load_entry("model", "llama3-8b"), 8192 * one, 8 * one)
-    >>> [tuple(int(np.max(x)) for x in product[:3]) for product in found]
+    >>> found = attention_gemms(load_entry("model", "llama3-8b"), 8192 * one, 8 * one)
+    >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in found]
     [(8192, 512, 4096), (8192, 128, 4096), (8192, 128, 4096), (8192, 4096, 512)]
 
     Leaves out: stacks that run the first three as one kernel.
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.3.
     """
     h, (q, k) = np.asarray(float(model.hidden_size)), attention_widths(model, tp)
-    return [*(Product(tokens, width, h) for width in (q, k, k)), Product(tokens, h, q)]
+    return [*(Gemm(tokens, width, h) for width in (q, k, k)), Gemm(tokens, h, q)]
 
 
-def mlp_products(model: ModelSpec, tokens: Array, tp: Array) -> list[Product]:
+def mlp_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
     """Return the products of the dense MLP, gate (where it has one), up and down [1], by its share of layers.
 
     [T, h] x [h, f/t] once or twice, and [T, f/t] x [f/t, h].
 
     >>> from autoplan.catalog import load_entry
     >>> one = np.ones(1)
-    >>> found = mlp_products(load_entry("model", "llama3-8b"), 8192 * one, 8 * one)
-    >>> [tuple(int(np.max(x)) for x in product[:3]) for product in found]
+    >>> found = mlp_gemms(load_entry("model", "llama3-8b"), 8192 * one, 8 * one)
+    >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in found]
     [(8192, 1792, 4096), (8192, 1792, 4096), (8192, 4096, 1792)]
 
-    Leaves out: those of experts, see ``expert_products``.
+    Leaves out: those of experts, see ``expert_gemms``.
     """
     h, f = np.asarray(float(model.hidden_size)), model.ffn_size / tp
     dense = 1.0 - expert_share(model)
-    ups = [Product(tokens, f, h, dense)] * (2 if model.gated else 1)
-    return [*ups, Product(tokens, h, f, dense)]
+    ups = [Gemm(tokens, f, h, dense)] * (2 if model.gated else 1)
+    return [*ups, Gemm(tokens, h, f, dense)]

@@ -25,18 +25,18 @@ from autoplan.costs.core.parameters import expert_share
 from autoplan.costs.core.rank_parameters import weights_of
 from autoplan.costs.core.scope import at_precision, tokens_of
 from autoplan.costs.core.sizes import backward_split, dropout_masks, sequence_split
-from autoplan.costs.device.kernels import Product, gemm_seconds, smooth_maximum, stream_seconds
+from autoplan.costs.device.kernels import Gemm, gemm_seconds, memory_bound_seconds, smooth_maximum
 from autoplan.costs.device.machine import Machine
-from autoplan.costs.layer.alternate_recompute import alternate_products
+from autoplan.costs.layer.alternate_recompute import alternate_gemms
 from autoplan.costs.layer.casts import weight_cast_seconds
 from autoplan.costs.layer.context_parallel import attention_steps, context_times, step_kernel_seconds
-from autoplan.costs.layer.elementwise import DROPOUT_TRIPS, stream_times
-from autoplan.costs.layer.gemm_shapes import attention_products, mlp_products
-from autoplan.costs.layer.mla import head_widths, latent_products
-from autoplan.costs.layer.moe import expert_kernels, expert_products
-from autoplan.costs.layer.moe_dispatch import exchange_seconds
+from autoplan.costs.layer.elementwise import DROPOUT_TRIPS, elementwise_seconds
+from autoplan.costs.layer.gemm_shapes import attention_gemms, mlp_gemms
+from autoplan.costs.layer.mla import head_widths, latent_gemms
+from autoplan.costs.layer.moe import expert_gemms, expert_kernels
+from autoplan.costs.layer.moe_dispatch import dispatch_seconds
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_exposed, tensor_seconds
-from autoplan.costs.network.overlap import Flow, exposed_seconds
+from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.costs.network.tensor_calls import Calls, TensorCalls, tensor_calls
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
@@ -63,7 +63,7 @@ class BlockTimes:
     forward, backward (``tensor_weight``: of that, what weight gradients wait for where they are done apart)
     and of a forward done again, ``context_*`` what is exposed of the context axis.
     ``exchange`` sends rows to experts and back, in forward as in backward, and again in whole recompute
-    (``exchange_selective``: in selective).
+    (``dispatch_selective``: in selective).
     """
 
     forward: Array
@@ -80,7 +80,7 @@ class BlockTimes:
     context_selective: Array
     context_full: Array
     exchange: Array
-    exchange_selective: Array
+    dispatch_selective: Array
 
 
 def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTimes:
@@ -95,7 +95,7 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     >>> fastest = ideal(machine_of(job), job)
     >>> float(round(block_times(job, one, fastest).forward[0] * fastest.peak_flops / 1e9, 1))  # GFLOP
     515.4
-    >>> round((2 * 8192 * 218_103_808 + 4 * 8192 * 4096.5 * 4096) / 8 / 1e9, 1)  # products and attention
+    >>> round((2 * 8192 * 218_103_808 + 4 * 8192 * 4096.5 * 4096) / 8 / 1e9, 1)  # gemms and attention
     515.4
 
     Leaves out: contention between collectives and compute; how layers of several kinds differ: it is given
@@ -103,29 +103,29 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.3, for the split; the rates are of ``machine``.
     """
     tokens = tokens_of(job, candidates)
-    products = _products(job, tokens, candidates)
-    trained = _adapter_products(job, tokens, candidates) if job.adapters else products
-    forward_gemm, input_gemm, weight_gemm = _passes(products, machine)
+    gemms = _gemms(job, tokens, candidates)
+    trained = _adapter_gemms(job, tokens, candidates) if job.adapters else gemms
+    forward_gemm, input_gemm, weight_gemm = _passes(gemms, machine)
     if job.adapters:
         adapter_forward, adapter_input, weight_gemm = _passes(trained, machine)
         forward_gemm, input_gemm = forward_gemm + adapter_forward, input_gemm + adapter_input
     backward_gemm = input_gemm + weight_gemm
     attention = _attention(job, candidates, machine)
-    stream, stream_backward = stream_times(job, tokens, candidates, machine)
+    stream, stream_backward = elementwise_seconds(job, tokens, candidates, machine)
     calls = tensor_calls(job, candidates)
     launches, launches_back = _launches(job, candidates, machine, calls)
     casts = weight_cast_seconds(job, candidates, machine)
     first = forward_gemm + attention.forward + stream + casts
     forward, waits = _paced(first, attention.wait_forward, launches)
-    again = first - _not_repeated(job, tokens, candidates, machine)
+    recompute = first - _not_repeated(job, tokens, candidates, machine)
     accumulated = _accumulation_seconds(job, candidates, machine)
     computed = backward_gemm + attention.backward + stream_backward + accumulated + casts
     backward, waits_backward = _paced(computed, attention.wait_backward, launches_back)
     core = job.stack.block.selective == "attention"
-    exchange = exchange_seconds(job, candidates, machine)
+    exchange = dispatch_seconds(job, candidates, machine)
     if not core:
         # The products of experts are no plain ones: they are done again, and their rows sent again.
-        stream = stream + _together(_products_again(job, tokens, candidates), machine)
+        stream = stream + _together(_recomputed_gemms(job, tokens, candidates), machine)
     regathered = regather_seconds(job, candidates, machine, calls.backward)
     return BlockTimes(
         forward=forward,
@@ -133,17 +133,17 @@ def block_times(job: Job, candidates: Candidates, machine: Machine) -> BlockTime
         # A host that is too slow for one half of backward is too slow for the other.
         weight=(weight_gemm + accumulated) / computed * backward,
         selective=attention.forward if core else stream,
-        full=smooth_maximum(again, launches, _PACE),
+        full=smooth_maximum(recompute, launches, _PACE),
         tensor_forward=tensor_exposed(job, candidates, machine, calls.forward, forward_gemm),
         tensor_backward=_tensor_backward(job, candidates, machine, calls.backward, input_gemm) + regathered,
         tensor_weight=regathered,
-        tensor_full=tensor_exposed(job, candidates, machine, calls.again, forward_gemm),
+        tensor_full=tensor_exposed(job, candidates, machine, calls.recompute, forward_gemm),
         context_forward=waits,
         context_backward=waits_backward,
         context_selective=attention.wait_forward * core,
         context_full=waits,
         exchange=exchange,
-        exchange_selective=exchange * float(not core),
+        dispatch_selective=exchange * float(not core),
     )
 
 
@@ -172,38 +172,36 @@ def _not_repeated(job: Job, tokens: Array, candidates: Candidates, machine: Mach
     """
     if not job.stack.block.checkpoint_stops_early:
         return np.zeros(1)
-    return _together(_dense_products(job, tokens, candidates)[1:], machine)
+    return _together(_dense_gemms(job, tokens, candidates)[1:], machine)
 
 
-def _products_again(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
+def _recomputed_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     """The products that selective recompute does again where it drops more than core attention."""
-    experts = expert_products(job, tokens, candidates)
+    experts = expert_gemms(job, tokens, candidates)
     if job.stack.block.selective == "matmul-outputs":
         return experts
     t, whole = candidates.tp.astype(np.float64), sequence_split(candidates)
-    return [*alternate_products(job.model, tokens, t, whole), *experts]
+    return [*alternate_gemms(job.model, tokens, t, whole), *experts]
 
 
-def _products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
+def _gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     """The products of a layer's forward: attention's, the dense MLP's, the experts'."""
     model, t = job.model, candidates.tp.astype(np.float64)
-    attention = _packed_products(model, tokens, t)
+    attention = _packed_gemms(model, tokens, t)
     if model.mla is not None:
-        attention = latent_products(model, tokens, t, sequence_split(candidates))
-    dense = _dense_products(job, tokens, candidates)
-    return [*attention, *dense, *expert_products(job, tokens, candidates)]
+        attention = latent_gemms(model, tokens, t, sequence_split(candidates))
+    dense = _dense_gemms(job, tokens, candidates)
+    return [*attention, *dense, *expert_gemms(job, tokens, candidates)]
 
 
-def _dense_products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
+def _dense_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     """The products of the dense MLP, up (with gate) and down: of the share of layers that have one."""
-    *ups, down = mlp_products(job.model, tokens, candidates.tp.astype(np.float64))
+    *ups, down = mlp_gemms(job.model, tokens, candidates.tp.astype(np.float64))
     together = ups[0]._replace(n=len(ups) * ups[0].n)
     return [together, down] if expert_share(job.model) < 1 else []
 
 
-def _tensor_backward(
-    job: Job, candidates: Candidates, machine: Machine, calls: Calls, products: Array
-) -> Array:
+def _tensor_backward(job: Job, candidates: Candidates, machine: Machine, calls: Calls, gemms: Array) -> Array:
     """Return what is exposed of the collectives of backward [s], shape [C].
 
     Where the stack does so, the gradient of a column-split product's input is reduced while the gradient of
@@ -211,69 +209,69 @@ def _tensor_backward(
     """
     apart = backward_split(candidates) > 0
     if machine.overlap.tensor or not machine.overlap.tensor_backward or job.adapters or apart.all():
-        return tensor_exposed(job, candidates, machine, calls, products)
+        return tensor_exposed(job, candidates, machine, calls, gemms)
     none = np.zeros(len(candidates))
     gathers = replace(calls, reduce_scatter=none, all_reduce=none)
     reduces = replace(calls, all_gather=none, regathers=none)
-    computed = _together(_weight_products(_column_products(job, candidates)), machine)
+    computed = _together(_weight_gemms(_column_gemms(job, candidates)), machine)
     reduced = tensor_seconds(job, candidates, machine, reduces)
-    exposed = exposed_seconds(computed, Flow(reduced, reduced), machine)
+    exposed = exposed_seconds(computed, Traffic(reduced, reduced), machine)
     hidden: Array = tensor_seconds(job, candidates, machine, gathers) + exposed
     return np.where(apart, tensor_seconds(job, candidates, machine, calls), hidden) if apart.any() else hidden
 
 
-def _column_products(job: Job, candidates: Candidates) -> list[Product]:
+def _column_gemms(job: Job, candidates: Candidates) -> list[Gemm]:
     """The products that are split by columns and reduce the gradient of their input."""
     model, t, tokens = job.model, candidates.tp.astype(np.float64), tokens_of(job, candidates)
-    up = _dense_products(job, tokens, candidates)[:1]
+    up = _dense_gemms(job, tokens, candidates)[:1]
     if model.mla is not None:
-        return [*latent_products(model, tokens, t, sequence_split(candidates))[-3:-1], *up]
-    return [*_packed_products(model, tokens, t)[:1], *up]
+        return [*latent_gemms(model, tokens, t, sequence_split(candidates))[-3:-1], *up]
+    return [*_packed_gemms(model, tokens, t)[:1], *up]
 
 
-def _packed_products(model: ModelSpec, tokens: Array, t: Array) -> list[Product]:
+def _packed_gemms(model: ModelSpec, tokens: Array, t: Array) -> list[Gemm]:
     """The product that makes queries, keys and values at once, and the output's."""
-    queries, keys, values, output = attention_products(model, tokens, t)
+    queries, keys, values, output = attention_gemms(model, tokens, t)
     return [queries._replace(n=queries.n + keys.n + values.n), output]
 
 
-def _adapter_products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
+def _adapter_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     """The two narrow products beside each target of an adapter; the target's own weight is frozen."""
     adapters = job.adapters
     if adapters is None:
         return []
     rank = np.asarray(float(adapters.rank))
-    targets = _products(job, tokens, candidates)
+    targets = _gemms(job, tokens, candidates)
     wanted = targets if adapters.targets == "all" else targets[:2]
-    narrow = [(Product(m, rank, k), Product(m, n, rank)) for m, n, k, *_ in wanted]
-    return [product for pair in narrow for product in pair]
+    narrow = [(Gemm(m, rank, k), Gemm(m, n, rank)) for m, n, k, *_ in wanted]
+    return [gemm for pair in narrow for gemm in pair]
 
 
-def _passes(products: list[Product], machine: Machine) -> tuple[Array, Array, Array]:
+def _passes(gemms: list[Gemm], machine: Machine) -> tuple[Array, Array, Array]:
     """Return the seconds of the products: forward, for the gradients of inputs and for those of weights."""
-    inputs = [Product(m, k, n, x, g) for m, n, k, x, g in products]
-    each = _each_seconds([*products, *inputs, *_weight_products(products)], machine)
+    inputs = [Gemm(m, k, n, x, g) for m, n, k, x, g in gemms]
+    each = _each_seconds([*gemms, *inputs, *_weight_gemms(gemms)], machine)
     forward, backward, weight = (
-        sum(each[first : first + len(products)], np.zeros(1)) for first in range(0, len(each), len(products))
+        sum(each[first : first + len(gemms)], np.zeros(1)) for first in range(0, len(each), len(gemms))
     )
     return forward, backward, weight
 
 
-def _weight_products(products: list[Product]) -> list[Product]:
-    return [Product(k, n, m, x, g) for m, n, k, x, g in products]
+def _weight_gemms(gemms: list[Gemm]) -> list[Gemm]:
+    return [Gemm(k, n, m, x, g) for m, n, k, x, g in gemms]
 
 
-def _together(products: list[Product], machine: Machine) -> Array:
-    return sum(_each_seconds(products, machine), np.zeros(1))
+def _together(gemms: list[Gemm], machine: Machine) -> Array:
+    return sum(_each_seconds(gemms, machine), np.zeros(1))
 
 
-def _each_seconds(products: list[Product], machine: Machine) -> list[Array]:
-    """Return the time of each of ``products`` [s]: all looked up at once, which is quicker."""
-    if not products:
+def _each_seconds(gemms: list[Gemm], machine: Machine) -> list[Array]:
+    """Return the time of each of ``gemms`` [s]: all looked up at once, which is quicker."""
+    if not gemms:
         return []
-    shape = np.broadcast_shapes(*(np.shape(x) for product in products for x in product))
+    shape = np.broadcast_shapes(*(np.shape(x) for gemm in gemms for x in gemm))
     m, n, k, number, alike = (
-        np.stack([np.broadcast_to(x, shape) for x in extent]) for extent in zip(*products, strict=True)
+        np.stack([np.broadcast_to(x, shape) for x in extent]) for extent in zip(*gemms, strict=True)
     )
     return list(number * gemm_seconds(m, n, k, machine, alike))
 
@@ -286,7 +284,7 @@ def _accumulation_seconds(job: Job, candidates: Candidates, machine: Machine) ->
     """
     trained = weights_of(job, candidates).layer.trained[:, 0]
     moved = at_precision(job).stack.memory.accumulation_traffic * trained
-    return stream_seconds(moved, machine, calls=0)
+    return memory_bound_seconds(moved, machine, calls=0)
 
 
 def mean_keys(model: ModelSpec, sequence_length: int) -> float:
@@ -353,15 +351,15 @@ def _eager_attention(job: Job, candidates: Candidates, machine: Machine) -> _Att
     # Batched products fill the device together: priced as one tall product.
     first = gemm_seconds(matrices * length, length, wide, machine)
     second = gemm_seconds(matrices * length, narrow, length, machine)
-    dropped, dropped_back = (dropout_masks(job) * x for x in _dropout_trips(job))
+    dropped, dropped_back = (dropout_masks(job) * x for x in _dropout_accesses(job))
     trips, back = (2.0, 3.0) if job.stack.block.fused_softmax else (8.0, 7.0)
-    forward = stream_seconds((trips + dropped) * machine.element_bytes * scores, machine, calls=2)
-    backward = stream_seconds((back + dropped_back) * machine.element_bytes * scores, machine, calls=2)
+    forward = memory_bound_seconds((trips + dropped) * machine.element_bytes * scores, machine, calls=2)
+    backward = memory_bound_seconds((back + dropped_back) * machine.element_bytes * scores, machine, calls=2)
     none = np.zeros(len(candidates))
     return _Attention(first + second + forward, 2 * (first + second) + backward, none, none)
 
 
-def _dropout_trips(job: Job) -> tuple[float, float]:
+def _dropout_accesses(job: Job) -> tuple[float, float]:
     """Return the trips that dropout adds to those of the softmax, forward and backward.
 
     A kernel that does both writes its softmax for backward, the result, and writes and reads a mask; backward

@@ -17,10 +17,10 @@ from __future__ import annotations
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
-from autoplan.costs.device.kernels import Product
+from autoplan.costs.device.kernels import Gemm
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["head_widths", "latent_elements", "latent_kept", "latent_products"]
+__all__ = ["head_widths", "latent_elements", "latent_gemms", "latent_saved"]
 
 
 def head_widths(model: ModelSpec) -> tuple[int, int]:
@@ -36,15 +36,15 @@ def head_widths(model: ModelSpec) -> tuple[int, int]:
     return (model.head_dim, model.head_dim) if mla is None else (model.head_dim, mla.v_head_dim)
 
 
-def latent_products(model: ModelSpec, tokens: Array, tp: Array, whole: Array) -> list[Product]:
+def latent_gemms(model: ModelSpec, tokens: Array, tp: Array, whole: Array) -> list[Gemm]:
     """Return the products of a layer's attention on one rank [1]: down, up, and the output's.
 
     ``whole`` is over how many ranks sequences are split between products. Shapes are in this file's head.
 
     >>> from autoplan.catalog import load_entry
     >>> one, tokens = np.ones(1), np.full(1, 4096.0)
-    >>> shapes = latent_products(load_entry("model", "deepseek-v3"), tokens, 8 * one, 8 * one)
-    >>> [tuple(int(np.max(x)) for x in product[:3]) for product in shapes]
+    >>> shapes = latent_gemms(load_entry("model", "deepseek-v3"), tokens, 8 * one, 8 * one)
+    >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in shapes]
     [(512, 1536, 7168), (512, 576, 7168), (4096, 3072, 1536), (4096, 4096, 512), (4096, 7168, 2048)]
 
     Leaves out: keys' up-projection absorbed into queries', which serves decoding.
@@ -59,10 +59,10 @@ def latent_products(model: ModelSpec, tokens: Array, tp: Array, whole: Array) ->
     queries = a * model.head_dim
     up = a * (mla.qk_nope_head_dim + mla.v_head_dim)
     own = tokens / whole
-    found = [] if q is None else [Product(own, np.asarray(float(q)), h)]
-    found.append(Product(own, c + mla.qk_rope_head_dim, h))
-    found.append(Product(tokens, queries, h if q is None else np.asarray(float(q))))
-    return [*found, Product(tokens, up, c), Product(tokens, h, a * mla.v_head_dim)]
+    found = [] if q is None else [Gemm(own, np.asarray(float(q)), h)]
+    found.append(Gemm(own, c + mla.qk_rope_head_dim, h))
+    found.append(Gemm(tokens, queries, h if q is None else np.asarray(float(q))))
+    return [*found, Gemm(tokens, up, c), Gemm(tokens, h, a * mla.v_head_dim)]
 
 
 def latent_elements(model: ModelSpec, tp: Array, whole: Array, norm: float) -> Array:
@@ -90,7 +90,7 @@ def latent_elements(model: ModelSpec, tp: Array, whole: Array, norm: float) -> A
     return moved
 
 
-def latent_kept(model: ModelSpec, candidates: Candidates, e: float, whole: Array) -> Array:
+def latent_saved(model: ModelSpec, candidates: Candidates, e: float, whole: Array) -> Array:
     """Return what attention keeps of a token, its core's numbers apart [byte], shape [C].
 
     e ((q + c + r) + (q + c)) / whole of the latents before and after their norms, and e a (2 (n + r) + 2 v)
@@ -99,7 +99,7 @@ def latent_kept(model: ModelSpec, candidates: Candidates, e: float, whole: Array
     >>> from autoplan.catalog import load_entry
     >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=1", layers=61, devices=8)])
-    >>> float(latent_kept(load_entry("model", "deepseek-v3"), one, 2.0, np.ones(1))[0])
+    >>> float(latent_saved(load_entry("model", "deepseek-v3"), one, 2.0, np.ones(1))[0])
     172160.0
     >>> 2 * (2112 + 2048 + 128 * 640)
     172160

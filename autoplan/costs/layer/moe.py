@@ -22,17 +22,17 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.parameters import expert_share
-from autoplan.costs.device.kernels import Product
+from autoplan.costs.device.kernels import Gemm
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
 __all__ = [
     "expert_elements",
-    "expert_kept",
+    "expert_gemms",
     "expert_kernels",
-    "expert_products",
+    "expert_saved",
     "load_factor",
-    "rows_per_token",
+    "routed_per_token",
 ]
 
 #: Elements of 16 bits that routing moves for each expert: its logit cast, scored, read and written by the
@@ -78,7 +78,7 @@ def load_factor(job: Job, candidates: Candidates) -> Array:
     return np.full_like(x, capacity) if routing.padded else np.minimum(fullest, capacity)
 
 
-def rows_per_token(job: Job, candidates: Candidates) -> Array:
+def routed_per_token(job: Job, candidates: Candidates) -> Array:
     """Return R [1], shape [C]: K u y / t where sequences are split, K u where every rank has all tokens.
 
     >>> from autoplan.catalog import load_job
@@ -86,7 +86,7 @@ def rows_per_token(job: Job, candidates: Candidates) -> Array:
     >>> texts = ("ep=2", "tp=2,sp=on", "tp=2,ep=2,sp=on,etp=1", "tp=2,sp=off")
     >>> some = Candidates.of([parse_layout(text, layers=32, devices=8) for text in texts])
     >>> job = load_job("mixtral-8x7b-8x-h200")
-    >>> (rows_per_token(job, some) / load_factor(job, some)).tolist()
+    >>> (routed_per_token(job, some) / load_factor(job, some)).tolist()
     [2.0, 2.0, 1.0, 2.0]
 
     Leaves out: rows that are padded to whole tiles.
@@ -109,7 +109,7 @@ def _whole(candidates: Candidates) -> Array:
     return np.where(candidates.sequence_parallel == 1, candidates.tp.astype(np.float64), 1.0)
 
 
-def expert_products(job: Job, tokens: Array, candidates: Candidates) -> list[Product]:
+def expert_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     """Return the products of a layer's experts on one rank [1], each with how many there are of it.
 
     Of each of the E/x experts of a rank [T R x/E, h] x [h, f/y] (twice that width where gated) and back, as
@@ -122,7 +122,7 @@ def expert_products(job: Job, tokens: Array, candidates: Candidates) -> list[Pro
     >>> from autoplan.schema.layout import parse_layout
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), routing=RoutingSpec(load_variation=0.0))
     >>> one = Candidates.of([parse_layout("ep=4", layers=32, devices=8)])
-    >>> up = expert_products(job, np.full(1, 4096.0), one)[1]
+    >>> up = expert_gemms(job, np.full(1, 4096.0), one)[1]
     >>> [float(np.max(x)) for x in up]  # 4,096 x 2 rows for 2 experts; 2 x 14,336 columns; both at once
     [4096.0, 28672.0, 4096.0, 1.0, 2.0]
 
@@ -136,15 +136,15 @@ def expert_products(job: Job, tokens: Array, candidates: Candidates) -> list[Pro
     h, up = np.asarray(float(model.hidden_size)), 2.0 if model.gated else 1.0
     t, y = candidates.tp.astype(np.float64), candidates.etp.astype(np.float64)
     held = moe.experts / candidates.ep
-    rows = tokens * rows_per_token(job, candidates) / held
+    rows = tokens * routed_per_token(job, candidates) / held
     inner = moe.expert_ffn_size / y
     grouped = job.stack.experts is not None and job.stack.experts.grouped
     times = (share, held) if grouped else (share * held, 1.0)
-    found = [Product(tokens / _whole(candidates), np.asarray(float(moe.experts)), h, share)]
-    found += [Product(rows, up * inner, h, *times), Product(rows, h, inner, *times)]
+    found = [Gemm(tokens / _whole(candidates), np.asarray(float(moe.experts)), h, share)]
+    found += [Gemm(rows, up * inner, h, *times), Gemm(rows, h, inner, *times)]
     if moe.shared_expert_ffn_size:
         inner = moe.shared_expert_ffn_size / t
-        found += [Product(tokens, up * inner, h, share), Product(tokens, h, inner, share)]
+        found += [Gemm(tokens, up * inner, h, share), Gemm(tokens, h, inner, share)]
     return found
 
 
@@ -170,7 +170,7 @@ def expert_elements(job: Job, candidates: Candidates, activation: float) -> Arra
     whole = _whole(candidates)
     if moe is None:
         return np.zeros_like(whole)
-    rows, h = rows_per_token(job, candidates), job.model.hidden_size
+    rows, h = routed_per_token(job, candidates), job.model.hidden_size
     far = np.where((candidates.ep > 1) & (candidates.ep < moe.experts), 4.0 * rows, 0.0)
     moved = h * ((3.0 * moe.top_k + 1.0) / whole + far)
     inner = rows * moe.expert_ffn_size / candidates.etp + moe.shared_expert_ffn_size / candidates.tp
@@ -200,7 +200,7 @@ def expert_kernels(job: Job, candidates: Candidates) -> Array:
     return kernels
 
 
-def expert_kept(job: Job, candidates: Candidates, inner: float, e: float) -> Array:
+def expert_saved(job: Job, candidates: Candidates, inner: float, e: float) -> Array:
     """Return what experts keep of a token for backward [byte], shape [C], in a layer that has some.
 
     ``inner`` bytes for each element of an inner width: R (f/y inner + rows_kept e h), the shared expert's
@@ -209,7 +209,7 @@ def expert_kept(job: Job, candidates: Candidates, inner: float, e: float) -> Arr
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
-    >>> float(expert_kept(load_job("mixtral-8x7b-8x-h200"), one, 6.0, 2.0)[0])
+    >>> float(expert_saved(load_job("mixtral-8x7b-8x-h200"), one, 6.0, 2.0)[0])
     188508.0
     >>> 2 * (14336 * 6 + 2 * 4096) + 6 * 8 + 22 * 2  # one copy of a row in Megatron-Core
     188508
@@ -226,5 +226,5 @@ def expert_kept(job: Job, candidates: Candidates, inner: float, e: float) -> Arr
     width = inner * moe.expert_ffn_size / candidates.etp + copies * e * job.model.hidden_size
     shared = inner * moe.shared_expert_ffn_size / candidates.tp
     routed = (_ROUTER_EXPERT_BYTES * moe.experts + _ROUTER_CHOICE_BYTES * moe.top_k) / whole
-    kept: Array = rows_per_token(job, candidates) * width + shared + routed
+    kept: Array = routed_per_token(job, candidates) * width + shared + routed
     return kept

@@ -19,18 +19,18 @@ from autoplan.costs.core.sizes import sequence_split
 from autoplan.costs.device.machine import Links, Machine
 from autoplan.costs.layer.moe import load_factor
 from autoplan.costs.network.collectives import Group, collective_seconds
-from autoplan.costs.network.mesh import exchange_groups
+from autoplan.costs.network.mesh import dispatch_groups
 from autoplan.schema.job import Job
 
-__all__ = ["copies_sent", "exchange_seconds", "tokens_seconds"]
+__all__ = ["destinations_visited", "dispatch_seconds", "tokens_seconds"]
 
 
-def exchange_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
+def dispatch_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
     """Return the exposed time to send a microbatch's rows to experts and back [s], shape [C], average layer.
 
     Twice an all-to-all of e h T K u / s bytes over x ranks, or where the stack sends a token once to each
-    node and there once to each rank, what ``copies_sent`` counts. Where sequences are split and y > 1, the y
-    ranks of an expert gather the rows, y times as many bytes, and scatter their sums. Backward is the same.
+    node and there once to each rank, what ``destinations_visited`` counts. Where sequences are split and
+    y > 1, the y ranks of an expert gather the rows, y times as many bytes, and scatter their sums. Backward is the same.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
@@ -40,7 +40,7 @@ def exchange_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), routing=RoutingSpec(load_variation=0.0))
     >>> one = Candidates.of([parse_layout("ep=8", layers=32, devices=8)])
     >>> links = Links(8, 7 * 2.0**24, 7 * 2.0**24, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 16 MiB/s
-    >>> exchange_seconds(job, one, replace(machine_of(job), links=links)).tolist()  # twice 7/8 of 64 MiB
+    >>> dispatch_seconds(job, one, replace(machine_of(job), links=links)).tolist()  # twice 7/8 of 64 MiB
     [1.0]
 
     Leaves out: rows sent in 8 bits; exchange that runs beside another microbatch.
@@ -53,7 +53,7 @@ def exchange_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     split = tokens / sequence_split(candidates)
     sent = machine.element_bytes * model.hidden_size * split * load_factor(job, candidates)
     size = sent * model.moe.top_k
-    others, splits = exchange_groups(candidates)
+    others, splits = dispatch_groups(candidates)
     if policy is not None and policy.exchange == "tokens":
         once = tokens_seconds(sent, others, model.moe.top_k, machine.links)
     else:
@@ -68,10 +68,10 @@ def exchange_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     return exchanged
 
 
-def copies_sent(places: Array, chosen: int) -> Array:
+def destinations_visited(places: Array, chosen: int) -> Array:
     """Return how many of n ``places`` that share all experts a token visits [1]: n (1 - (1 - 1/n)^K).
 
-    >>> copies_sent(np.array([1.0, 2.0, 16.0]), 8).round(2).tolist()  # of 2 both, of 16 ranks 6.5
+    >>> destinations_visited(np.array([1.0, 2.0, 16.0]), 8).round(2).tolist()  # of 2 both, of 16 ranks 6.5
     [1.0, 1.99, 6.45]
 
     Leaves out: that a token visits no expert twice; routers that prefer few nodes.
@@ -98,8 +98,8 @@ def tokens_seconds(sent: Array, ranks: Group, chosen: int, links: Links) -> Arra
     """
     within = ranks.ranks_in_node(links)
     nodes = ranks.ranks / within
-    away = sent * copies_sent(nodes, chosen) * (nodes - 1.0) / nodes
-    inside = sent * copies_sent(ranks.ranks, chosen)
+    away = sent * destinations_visited(nodes, chosen) * (nodes - 1.0) / nodes
+    inside = sent * destinations_visited(ranks.ranks, chosen)
     # As an all-to-all among a node's ranks, of which each keeps its own share.
     fabric = collective_seconds("all_to_all", inside, Group(within, ranks.stride), links)
     network = np.where(nodes > 1, links.launch + links.network_latency + away / links.network_bandwidth, 0.0)

@@ -15,11 +15,11 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.sizes import backward_split
-from autoplan.costs.device.kernels import stream_seconds
+from autoplan.costs.device.kernels import memory_bound_seconds
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.network.collectives import collective_seconds
 from autoplan.costs.network.mesh import tensor_group
-from autoplan.costs.network.overlap import Flow, exposed_seconds
+from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.costs.network.tensor_calls import Calls, tensor_message
 from autoplan.costs.network.volume import OPERATIONS
 from autoplan.schema.job import Job
@@ -68,7 +68,7 @@ def _reordering_seconds(
     if not job.stack.block.sequences_reordered:
         return np.zeros(1)
     copies = (calls.all_gather + calls.reduce_scatter) * (candidates.microbatch > 1)
-    return copies * stream_seconds(2 * size, machine)
+    return copies * memory_bound_seconds(2 * size, machine)
 
 
 def regather_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:
@@ -99,10 +99,8 @@ def regather_seconds(job: Job, candidates: Candidates, machine: Machine, calls: 
     return apart * tensor_seconds(job, candidates, machine, gathers)
 
 
-def tensor_exposed(
-    job: Job, candidates: Candidates, machine: Machine, calls: Calls, products: Array
-) -> Array:
-    """Return what is exposed of the collectives of a pass whose products take ``products`` [s], shape [C].
+def tensor_exposed(job: Job, candidates: Candidates, machine: Machine, calls: Calls, gemms: Array) -> Array:
+    """Return what is exposed of the collectives of a pass whose products take ``gemms`` [s], shape [C].
 
     Where the stack does so, a product begins with the part of its input that is there, and sends each part
     of its output on: of split sequences, what the products do not hide is left, at least what they feel.
@@ -129,4 +127,4 @@ def tensor_exposed(
     none = np.zeros(len(candidates))
     whole = tensor_seconds(job, candidates, machine, replace(calls, all_gather=none, reduce_scatter=none))
     parts = tensor_seconds(job, candidates, machine, replace(calls, all_reduce=none))
-    return whole + exposed_seconds(products, Flow(parts, parts), machine)
+    return whole + exposed_seconds(gemms, Traffic(parts, parts), machine)

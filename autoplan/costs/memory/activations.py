@@ -24,8 +24,8 @@ from autoplan.costs.core.parameters import expert_share
 from autoplan.costs.core.rank_parameters import padded_vocabulary
 from autoplan.costs.core.sizes import attention_widths, dropout_masks, element_bytes, sequence_split
 from autoplan.costs.layer.alternate_recompute import alternate_bytes
-from autoplan.costs.layer.mla import latent_kept
-from autoplan.costs.layer.moe import expert_kept
+from autoplan.costs.layer.mla import latent_saved
+from autoplan.costs.layer.moe import expert_saved
 from autoplan.schema.job import Job
 from autoplan.schema.precision import EIGHT_BITS
 
@@ -159,7 +159,7 @@ def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
     """Queries, keys, values and the output, and packed or normed copies of them."""
     model = job.model
     if model.mla is not None:
-        return latent_kept(model, candidates, e, sequence_split(candidates))
+        return latent_saved(model, candidates, e, sequence_split(candidates))
     q, k = attention_widths(model, t)
     kept = e * (q + 2 * k) + e * q
     if input_bytes(job, e) < e:
@@ -200,7 +200,7 @@ def _mlp(job: Job, candidates: Candidates, e: float) -> Array:
     if model.moe is None:
         return dense
     share = expert_share(model)
-    return (1.0 - share) * dense + share * expert_kept(job, candidates, inner, e)
+    return (1.0 - share) * dense + share * expert_saved(job, candidates, inner, e)
 
 
 def _selective(job: Job, e: float, t: Array, whole: Array, without_attention: Array) -> Array:

@@ -19,14 +19,14 @@ from autoplan.costs.core.parameters import expert_share
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import element_bytes, sequence_split
 from autoplan.costs.layer.context_parallel import context_buffer_bytes
-from autoplan.costs.layer.moe import rows_per_token
+from autoplan.costs.layer.moe import routed_per_token
 from autoplan.costs.memory.activations import Saved
 from autoplan.costs.memory.model_states import gradients_stand
 
-__all__ = ["fresh_bytes", "fresh_kept", "layer_working_bytes"]
+__all__ = ["backward_workspace_bytes", "unreduced_bytes", "unreduced_kept"]
 
 
-def fresh_bytes(scope: Scope, parameters: Array) -> Array:
+def unreduced_bytes(scope: Scope, parameters: Array) -> Array:
     """Return gradients as backward computes them [byte], shape as ``parameters``: e n.
 
     >>> from autoplan.catalog import load_job
@@ -34,7 +34,7 @@ def fresh_bytes(scope: Scope, parameters: Array) -> Array:
     >>> from autoplan.costs.core.scope import scope_of
     >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
-    >>> float(fresh_bytes(scope_of(load_job("llama3-8b-8x-a100"), one), np.array(1e6)))  # bf16: 2 each
+    >>> float(unreduced_bytes(scope_of(load_job("llama3-8b-8x-a100"), one), np.array(1e6)))  # bf16: 2 each
     2000000.0
 
     Leaves out: kernels that add to the kept gradient as they multiply, and write none.
@@ -45,7 +45,7 @@ def fresh_bytes(scope: Scope, parameters: Array) -> Array:
     return fresh
 
 
-def fresh_kept(scope: Scope) -> Array:
+def unreduced_kept(scope: Scope) -> Array:
     """Return 1 where all fresh gradients of a layer stay until it is done [1], shape [C, 1].
 
     They do where a layer is reduced as one, and where they are the gradients that are kept; elsewhere each
@@ -59,10 +59,10 @@ def fresh_kept(scope: Scope) -> Array:
     >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
     >>> job = load_job("llama3-8b-8x-a100")
     >>> scopes = [scope_of(replace(job, stack=stack(name)), one) for name in ("fsdp2", "deepspeed")]
-    >>> [float(fresh_kept(scope)[0, 0]) for scope in scopes]  # reduced a layer at a time, and in buckets
+    >>> [float(unreduced_kept(scope)[0, 0]) for scope in scopes]  # reduced a layer at a time, and in buckets
     [1.0, 0.0]
 
-    Leaves out: buckets, which are in ``gathered_of``.
+    Leaves out: buckets, which are in ``gather_buffers_of``.
     Source: PyTorch, torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, post_backward; counted on
     real PyTorch modules, benchmarks/memory.
     """
@@ -71,7 +71,7 @@ def fresh_kept(scope: Scope) -> Array:
     return flag(by_layer | are_kept)
 
 
-def layer_working_bytes(scope: Scope, saved: Saved) -> Array:
+def backward_workspace_bytes(scope: Scope, saved: Saved) -> Array:
     """Return the most that backward of a layer needs beside its kept tensors [byte], shape [C, 1].
 
     The largest of three moments, each with the gradient e h T of the layer's output (over t where sequences
@@ -89,7 +89,7 @@ def layer_working_bytes(scope: Scope, saved: Saved) -> Array:
     >>> two = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
     >>> scope = scope_of(load_job("llama3-8b-8x-a100"), two)
     >>> saved = saved_bytes_per_token(scope.job, scope.candidates)
-    >>> float(layer_working_bytes(scope, saved)[0, 0]) / 2**20  # MiB: e h T / 2, e h T, e f T / 2 and e w:
+    >>> float(backward_workspace_bytes(scope, saved)[0, 0]) / 2**20  # MiB: e (h T / 2 + h T + f T / 2 + w)
     264.0
     >>> 32 + 64 + 112 + 56
     264
@@ -106,9 +106,9 @@ def layer_working_bytes(scope: Scope, saved: Saved) -> Array:
     gathered = np.where(whole > 1, e * model.hidden_size * tokens, 0.0)
     inner = e * _inner_width(scope) * tokens
     sent = e * _sent_rows(scope) * model.hidden_size * tokens
-    kept = fresh_kept(scope)
-    largest = fresh_bytes(scope, scope.weights.layer.largest)
-    all_fresh = fresh_bytes(scope, scope.weights.layer.trained)
+    kept = unreduced_kept(scope)
+    largest = unreduced_bytes(scope, scope.weights.layer.largest)
+    all_fresh = unreduced_bytes(scope, scope.weights.layer.trained)
     product = gathered + dropped + inner + largest + sent
     activation = (2 if model.gated else 1) * inner + kept * largest
     attention = kept * all_fresh + _score_bytes(scope) - tokens * column(saved.mlp)
@@ -123,7 +123,7 @@ def _inner_width(scope: Scope) -> Array:
     dense = model.ffn_size / column(c.tp)
     if model.moe is None:
         return dense
-    experts = column(rows_per_token(scope.job, c) * model.moe.expert_ffn_size / c.etp)
+    experts = column(routed_per_token(scope.job, c) * model.moe.expert_ffn_size / c.etp)
     experts = experts + model.moe.shared_expert_ffn_size / column(c.tp)
     return np.maximum(experts, dense) if expert_share(model) < 1 else experts
 
@@ -132,7 +132,7 @@ def _sent_rows(scope: Scope) -> Array:
     """Return rows of a token whose gradients experts have got from other ranks and not sent back."""
     c = scope.candidates
     apart = (c.ep > 1) | ((c.etp > 1) & (c.sequence_parallel == 1))
-    return column(np.where(apart, rows_per_token(scope.job, c), 0.0))
+    return column(np.where(apart, routed_per_token(scope.job, c), 0.0))
 
 
 def _score_bytes(scope: Scope) -> Array:

@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 
 from autoplan.costs.core.candidates import Array
 
-__all__ = ["PHASES", "Moment", "Phase"]
+__all__ = ["PHASES", "Event", "Phase"]
 
 #: When a moment is: before backward of the layers, in that of the last, of the one next to it, of the
 #: second, of the first and later, after it.
@@ -22,7 +22,7 @@ PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Event:
     """What is alive at one moment: ``*_fixed`` whatever the layers, ``*_layer`` for each of them.
 
     ``microbatches`` counts those that keep K.

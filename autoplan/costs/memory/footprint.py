@@ -26,24 +26,24 @@ from autoplan.costs.core.candidates import Array, flag, taken
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.communicator_buffers import communicator_bytes
-from autoplan.costs.memory.event import PHASES, Moment
-from autoplan.costs.memory.model_states import gradients_stand, residency_of
-from autoplan.costs.memory.timeline import moments_of
+from autoplan.costs.memory.event import PHASES, Event
+from autoplan.costs.memory.model_states import gradients_stand, model_states_of
+from autoplan.costs.memory.timeline import timeline_of
 
 __all__ = [
     "Footprint",
     "bytes_to_save",
     "first_layer_bytes",
     "footprint_of",
-    "kept_bytes",
     "last_layer_bytes",
-    "next_layer_room",
-    "recompute_room",
+    "next_layer_workspace",
+    "persistent_bytes",
+    "recompute_workspace",
+    "saved_bytes",
     "stage_dynamic",
     "stage_fits",
     "stage_memory",
     "stage_needed",
-    "standing_bytes",
 ]
 
 
@@ -57,8 +57,8 @@ class Footprint:
     to.
     """
 
-    standing_fixed: Array
-    standing_layer: Array
+    persistent_fixed: Array
+    persistent_layer: Array
     in_flight: Array
     none: Array
     selective: Array
@@ -79,7 +79,7 @@ class Footprint:
     update_layer: Array
     share: Array
     framework: Array
-    high_share: Array
+    high_fragmentation: Array
     high_framework: Array
     high_limit: Array
 
@@ -99,32 +99,32 @@ def footprint_of(scope: Scope) -> Footprint:
     >>> footprint_of(scope_of(load_job("llama3-8b-8x-a100"), four)).in_flight.tolist()  # min(m, p - i)
     [[4.0, 3.0, 2.0, 1.0]]
     """
-    moments, kept = moments_of(scope)
+    events, kept = timeline_of(scope)
     shape = kept.none.shape
-    fixed, layer = standing_bytes(scope)
+    fixed, layer = persistent_bytes(scope)
     numbers = {
-        "standing_fixed": fixed,
-        "standing_layer": layer,
+        "persistent_fixed": fixed,
+        "persistent_layer": layer,
         "in_flight": kept.in_flight,
         "none": kept.none,
         "selective": kept.selective,
         "full": kept.full,
         "entry": kept.entry,
         "block": kept.block,
-        **_phases(moments),
+        **_phases(events),
         **_device_numbers(scope),
     }
     return Footprint(**{name: np.broadcast_to(x, shape) for name, x in numbers.items()})
 
 
-def standing_bytes(scope: Scope) -> tuple[Array, Array]:
+def persistent_bytes(scope: Scope) -> tuple[Array, Array]:
     """Return S outside layers and of a layer [byte]: P + O, copies of gradients, and G where it stands.
 
     Leaves out: buffers that are not trained.
     >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
     >>> from autoplan.costs.core.candidates import Candidates; from autoplan.costs.core.scope import scope_of
     >>> two = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
-    >>> _, layer = standing_bytes(scope_of(load_job("llama3-8b-8x-a100"), two))
+    >>> _, layer = persistent_bytes(scope_of(load_job("llama3-8b-8x-a100"), two))
     >>> float(layer[0, 0])  # (2 + 4 + 12 / 4) x 109,060,096
     981540864.0
     """
@@ -132,20 +132,20 @@ def standing_bytes(scope: Scope) -> tuple[Array, Array]:
     stand = gradients_stand(scope)
 
     def standing(part: Any) -> Array:  # noqa: ANN401 - a Part
-        held = residency_of(scope, part)
+        held = model_states_of(scope, part)
         total: Array = held.parameters + held.optimizer + held.copies + stand * held.gradients
         return total
 
     return scope.first * standing(parts.embedding) + scope.last * standing(parts.head), standing(parts.layer)
 
 
-def _phases(moments: tuple[Moment, ...]) -> dict[str, Array]:
+def _phases(events: tuple[Event, ...]) -> dict[str, Array]:
     """Return the largest constants of each phase; moments of a phase add the same for each layer."""
     found: dict[str, Array] = {}
     for phase in PHASES:
-        here = [moment for moment in moments if moment.phase == phase]
-        found[f"{phase}_fixed"] = reduce(np.maximum, (moment.fixed for moment in here))
-        found[f"{phase}_layer"] = reduce(np.maximum, (moment.layer for moment in here))
+        here = [event for event in events if event.phase == phase]
+        found[f"{phase}_fixed"] = reduce(np.maximum, (event.fixed for event in here))
+        found[f"{phase}_layer"] = reduce(np.maximum, (event.layer for event in here))
     return found
 
 
@@ -159,17 +159,17 @@ def _device_numbers(scope: Scope) -> dict[str, Array]:
     return {
         "share": np.asarray(share.value),
         "framework": context.value + communicators,
-        "high_share": np.asarray(share.value * doubt),
+        "high_fragmentation": np.asarray(share.value * doubt),
         "high_framework": context.high + communicators,
         "high_limit": np.asarray(np.inf if by_centre else memory_limit_bytes(job)),
     }
 
 
-def kept_bytes(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
+def saved_bytes(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return K [byte]: l S_none - s (S_none - S_selective) - f (S_none - S_full) + the stage's input.
 
     >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "selective": 8.0})
-    >>> kept_bytes(some, 4, 1, 2)  # 4 x 10 - 1 x (10 - 8) - 2 x (10 - 1) + 1
+    >>> saved_bytes(some, 4, 1, 2)  # 4 x 10 - 1 x (10 - 8) - 2 x (10 - 1) + 1
     21.0
     """
     kept: Array = (
@@ -181,13 +181,14 @@ def kept_bytes(footprint: Footprint, layers: Array, selective: Array, full: Arra
     return kept
 
 
-def recompute_room(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
+def recompute_workspace(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return what recompute brings back in backward of a stage's last layer [byte].
 
     Recomputed layers come first, so the last one is recomputed only where all are.
 
     Source: counted on real PyTorch modules, benchmarks/memory.
-    >>> float(recompute_room(Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"block": 9.0}), 3, 0, 3))
+    >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"block": 9.0})
+    >>> float(recompute_workspace(some, 3, 0, 3))
     9.0
     """
     every = selective + full >= layers
@@ -196,11 +197,12 @@ def recompute_room(footprint: Footprint, layers: Array, selective: Array, full: 
     return room
 
 
-def next_layer_room(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
+def next_layer_workspace(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return what recompute brings back in backward of the next-to-last layer, less the last one's [byte].
 
     Source: counted on real PyTorch modules, benchmarks/memory.
-    >>> float(next_layer_room(Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"block": 9.0}), 3, 0, 2))
+    >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"block": 9.0})
+    >>> float(next_layer_workspace(some, 3, 0, 2))
     9.0
     """
     again = selective + full
@@ -242,14 +244,14 @@ def stage_dynamic(footprint: Footprint, layers: Array, selective: Array, full: A
     >>> float(stage_dynamic(some, 3, 0, 0))  # before backward: K = 3 x 10 + 1, and 1 + 3 x 1
     35.0
     """
-    kept = kept_bytes(footprint, layers, selective, full)
-    room = recompute_room(footprint, layers, selective, full)
+    kept = saved_bytes(footprint, layers, selective, full)
+    room = recompute_workspace(footprint, layers, selective, full)
     before = np.maximum(
         footprint.before_fixed + layers * footprint.before_layer,
         footprint.last_fixed + layers * footprint.last_layer + room,
     )
     following = footprint.next_fixed + layers * footprint.next_layer
-    following = following + next_layer_room(footprint, layers, selective, full)
+    following = following + next_layer_workspace(footprint, layers, selective, full)
     following = following - last_layer_bytes(footprint, layers, selective, full)
     before = np.maximum(before, np.where(layers > 1, following, 0.0))
     first = first_layer_bytes(footprint, selective, full)
@@ -279,13 +281,14 @@ def stage_memory(footprint: Footprint, layers: Array, selective: Array, full: Ar
 def stage_needed(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return what a stage is judged to fit by [byte]: the upper end of its interval, or its centre.
 
-    >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "high_share": 3.0})
+    >>> ones = dict.fromkeys(Footprint.__slots__, 1.0)
+    >>> some = Footprint(**ones | {"none": 10.0, "high_fragmentation": 3.0})
     >>> float(stage_needed(some, 3, 0, 0))  # (1 + 3 x 1) + 35 x 3 + 1
     110.0
     """
     dynamic = stage_dynamic(footprint, layers, selective, full)
     upper = np.isfinite(footprint.high_limit)
-    share = np.where(upper, footprint.high_share, footprint.share)
+    share = np.where(upper, footprint.high_fragmentation, footprint.share)
     framework = np.where(upper, footprint.high_framework, footprint.framework)
     needed: Array = _standing(footprint, layers) + dynamic * share + framework
     return needed
@@ -302,18 +305,18 @@ def stage_fits(
     """
     dynamic = stage_dynamic(footprint, layers, selective, full)
     used = _standing(footprint, layers) + dynamic * footprint.share + footprint.framework
-    return used, flag((used <= limit) & (dynamic <= _room_of_high(footprint, layers)))
+    return used, flag((used <= limit) & (dynamic <= _transient_allowance(footprint, layers)))
 
 
 def _standing(footprint: Footprint, layers: Array) -> Array:
-    standing: Array = footprint.standing_fixed + layers * footprint.standing_layer
+    standing: Array = footprint.persistent_fixed + layers * footprint.persistent_layer
     return standing
 
 
-def _room_of_high(footprint: Footprint, layers: Array) -> Array:
+def _transient_allowance(footprint: Footprint, layers: Array) -> Array:
     """Return what D may be for the upper end of the interval to stay within its limit."""
     held = footprint.high_framework + _standing(footprint, layers)
-    room: Array = (footprint.high_limit - held) / footprint.high_share
+    room: Array = (footprint.high_limit - held) / footprint.high_fragmentation
     return room
 
 
@@ -323,15 +326,15 @@ def bytes_to_save(footprint: Footprint, layers: Array, limit: Array | float) -> 
     A lower bound, exact while the last two layers are not recomputed: s + f layers that save as much fit,
     but for what recompute of those brings back. Infinite where no recompute can help.
 
-    Leaves out: ``recompute_room``, ``next_layer_room``, and the second layer's moment.
+    Leaves out: ``recompute_workspace``, ``next_layer_workspace``, and the second layer's moment.
     >>> some = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "high_limit": 40.0})
     >>> float(bytes_to_save(some, 3, 30.0))  # 40 as it is, see ``stage_fits``
     10.0
     """
     room = (limit - footprint.framework - _standing(footprint, layers)) / footprint.share
-    room = np.minimum(room, _room_of_high(footprint, layers))
+    room = np.minimum(room, _transient_allowance(footprint, layers))
     none = np.zeros(())
-    kept = kept_bytes(footprint, layers, none, none)
+    kept = saved_bytes(footprint, layers, none, none)
     k = footprint.in_flight
     before = np.maximum(
         footprint.before_fixed + layers * footprint.before_layer,

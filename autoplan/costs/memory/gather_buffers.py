@@ -17,26 +17,26 @@ import numpy as np
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.scope import Scope
 
-__all__ = ["Gathered", "gathered_of"]
+__all__ = ["GatherBuffers", "gather_buffers_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class GatherBuffers:
     """Gathered copies and buffers of reductions alive in backward.
 
-    ``whole_layer`` and ``whole_fixed`` are copies that stay from forward to backward,
-    ``whole_first_fixed`` without the output layer's, ``whole_first`` what is left at the first layer. Under
-    ZeRO-3: ``ahead`` is the next layer's copy, ``pair`` a layer's with those gathered ahead, ``single`` the
-    first layer's with the embedding's, ``head``, ``embedding`` and ``root`` those outside layers (``root``
+    ``unsharded_layer`` and ``unsharded_fixed`` are copies that stay from forward to backward,
+    ``unsharded_first_fixed`` without the output layer's, ``unsharded_first`` what is left at the first layer.
+    Under ZeRO-3: ``ahead`` is the next layer's copy, ``pair`` a layer's with those gathered ahead, ``single``
+    the first layer's with the embedding's, ``head``, ``embedding`` and ``root`` those outside layers (``root``
     where a tied table is one group for all of backward), ``held`` the flat buffer that was gathered last.
     ``reducing`` is the previous layer's gradient on the wire, ``head_reducing`` the output layer's, the
     ``*_reduced`` the same at the moment when they start.
     """
 
-    whole_layer: Array
-    whole_fixed: Array
-    whole_first_fixed: Array
-    whole_first: Array
+    unsharded_layer: Array
+    unsharded_fixed: Array
+    unsharded_first_fixed: Array
+    unsharded_first: Array
     ahead: Array
     pair: Array
     single: Array
@@ -50,7 +50,7 @@ class Gathered:
     embedding_reduced: Array
 
 
-def gathered_of(scope: Scope) -> Gathered:
+def gather_buffers_of(scope: Scope) -> GatherBuffers:
     """Return the copies of each candidate [byte], each of shape [C, p].
 
     ZeRO-3 gathers a layer and those ahead of it, c n each, at most the stack's limit; a stack that shards
@@ -64,7 +64,8 @@ def gathered_of(scope: Scope) -> Gathered:
     >>> from autoplan.costs.core.scope import scope_of
     >>> from autoplan.schema.layout import parse_layout
     >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("fsdp2"))
-    >>> found = gathered_of(scope_of(job, Candidates.of([parse_layout("zero=3", layers=32, devices=8)])))
+    >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
+    >>> found = gather_buffers_of(scope_of(job, one))
     >>> float(found.pair[0, 0]), float(found.reducing[0, 0])  # 218,112,000 x 2 in two layers, and x 4 in one
     (872448000.0, 872448000.0)
 
@@ -87,11 +88,11 @@ def gathered_of(scope: Scope) -> Gathered:
     in_root = some * c * apart * float(policy.embedding_in_root)
     pair = _limited(scope, float(policy.prefetched_layers))
     single = _limited(scope, 1.0)
-    return Gathered(
-        whole_layer=zero + kept * layer,
-        whole_fixed=kept * (embedding + head) + in_root * embedding,
-        whole_first_fixed=kept * embedding + in_root * (embedding + head),
-        whole_first=kept * (embedding + layer) + in_root * (embedding + head),
+    return GatherBuffers(
+        unsharded_layer=zero + kept * layer,
+        unsharded_fixed=kept * (embedding + head) + in_root * embedding,
+        unsharded_first_fixed=kept * embedding + in_root * (embedding + head),
+        unsharded_first=kept * (embedding + layer) + in_root * (embedding + head),
         ahead=some * c * _limited(scope, policy.prefetched_layers - 1.0),
         pair=some * c * pair,
         single=some * c * (single + apart * embedding) - in_root * embedding,

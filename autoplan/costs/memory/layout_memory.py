@@ -19,28 +19,28 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
-from autoplan.costs.core.layer_types import Held, held_by, kinds_of
-from autoplan.costs.core.prediction import CATEGORIES, MemoryPrediction, MomentMemory, StageMemory
+from autoplan.costs.core.layer_types import HeldLayers, layer_types_of, layers_held_by
+from autoplan.costs.core.prediction import CATEGORIES, EventMemory, MemoryPrediction, StageMemory
 from autoplan.costs.core.rank_parameters import weights_of
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import backward_split
 from autoplan.costs.device.memory_limit import (
     memory_limit_bytes,
 )
-from autoplan.costs.memory.event import Moment
+from autoplan.costs.memory.event import Event
 from autoplan.costs.memory.footprint import (
     Footprint,
     first_layer_bytes,
     footprint_of,
-    kept_bytes,
     last_layer_bytes,
-    next_layer_room,
-    recompute_room,
+    next_layer_workspace,
+    recompute_workspace,
+    saved_bytes,
 )
-from autoplan.costs.memory.mixed_layers import chosen_of, footprint_holding, moved_rooms
-from autoplan.costs.memory.model_states import gradients_stand, host_bytes, residency_of
+from autoplan.costs.memory.mixed_layers import chosen_of, mixed_footprint, workspace_differences
+from autoplan.costs.memory.model_states import gradients_stand, host_bytes, model_states_of
 from autoplan.costs.memory.offload import host_activation_bytes
-from autoplan.costs.memory.timeline import moments_of
+from autoplan.costs.memory.timeline import timeline_of
 from autoplan.costs.memory.weight_gradient_stash import WEIGHTS
 from autoplan.schema.job import Job
 
@@ -79,20 +79,20 @@ def memory_predictions(scope: Scope, counts: StageCounts) -> list[MemoryPredicti
     Source: counted on real PyTorch modules, benchmarks/memory.
     """
     job = scope.job
-    kinds = kinds_of(job.model, job.workload.sequence_length)
+    kinds = layer_types_of(job.model, job.workload.sequence_length)
     vpp = scope.candidates.vpp.tolist()
-    held = held_by(kinds, counts.layers, counts.selective, counts.full, vpp)
+    held = layers_held_by(kinds, counts.layers, counts.selective, counts.full, vpp)
     scopes = [_of_kind(scope, kind) for kind in kinds.jobs(job)] if kinds.several else [scope]
     footprints = [footprint_of(kind) for kind in scopes]
-    footprint = footprint_holding(footprints, held)
-    moments = [_holding(same, held) for same in zip(*(moments_of(kind)[0] for kind in scopes), strict=True)]
-    rooms = moved_rooms(footprints, held)
-    tables = [_listed(_categories(scopes, held, footprint, moment, rooms)) for moment in moments]
+    footprint = mixed_footprint(footprints, held)
+    events = [_holding(same, held) for same in zip(*(timeline_of(kind)[0] for kind in scopes), strict=True)]
+    rooms = workspace_differences(footprints, held)
+    tables = [_listed(_categories(scopes, held, footprint, event, rooms)) for event in events]
     host, apart = _host(scopes, held), backward_split(scope.candidates).tolist()
     levels, found = _levels(footprint, counts), []
     for row, has_weights in enumerate(apart):
-        here = [i for i, moment in enumerate(moments) if has_weights or moment.name != WEIGHTS]
-        parts = [moments[i] for i in here], [tables[i] for i in here]
+        here = [i for i, event in enumerate(events) if has_weights or event.name != WEIGHTS]
+        parts = [events[i] for i in here], [tables[i] for i in here]
         found.append(_prediction(job, levels, *parts, counts, host, row))
     return found
 
@@ -103,15 +103,17 @@ class _Level(NamedTuple):
     standing: float
     share: float
     framework: float
-    high_share: float
+    high_fragmentation: float
     high_framework: float
 
 
 def _levels(footprint: Footprint, counts: StageCounts) -> list[list[_Level]]:
     """Return the level of each stage of each candidate; reading arrays entry by entry takes far longer."""
     here = footprint
-    standing = here.standing_fixed + counts.layers * here.standing_layer
-    columns = np.broadcast_arrays(standing, here.share, here.framework, here.high_share, here.high_framework)
+    standing = here.persistent_fixed + counts.layers * here.persistent_layer
+    columns = np.broadcast_arrays(
+        standing, here.share, here.framework, here.high_fragmentation, here.high_framework
+    )
     return [[_Level(*entry) for entry in row] for row in np.stack(columns, axis=-1).tolist()]
 
 
@@ -125,7 +127,7 @@ def _of_kind(scope: Scope, job: Job) -> Scope:
     return replace(scope, job=job, weights=weights_of(job, scope.candidates))
 
 
-def _holding(kinds: Sequence[Moment], held: Held) -> Moment:
+def _holding(kinds: Sequence[Event], held: HeldLayers) -> Event:
     """Return a moment of stages with the layers of ``held``: with constants of the neediest kind."""
     if len(kinds) == 1:
         return kinds[0]
@@ -150,40 +152,42 @@ def _holding(kinds: Sequence[Moment], held: Held) -> Moment:
 
 
 def _categories(
-    scopes: Sequence[Scope], kinds: Held, footprint: Footprint, moment: Moment, rooms: tuple[Array, Array]
+    scopes: Sequence[Scope], kinds: HeldLayers, footprint: Footprint, event: Event, rooms: tuple[Array, Array]
 ) -> dict[str, Array]:
     """Return the bytes of a moment by category, shape [C, p]; none where there is no such layer."""
     layers, selective, full = kinds.counts
-    kept = kept_bytes(footprint, layers, selective, full)
-    transient = moment.transient_fixed + layers * moment.transient_layer
-    activations = moment.microbatches * kept + moment.activations + layers * moment.activations_layer
-    if moment.phase == "last":
-        transient = transient + recompute_room(footprint, layers, selective, full)
-    if moment.phase == "next":
-        transient = transient + next_layer_room(footprint, layers, selective, full) + rooms[0]
+    kept = saved_bytes(footprint, layers, selective, full)
+    transient = event.transient_fixed + layers * event.transient_layer
+    activations = event.microbatches * kept + event.activations + layers * event.activations_layer
+    if event.phase == "last":
+        transient = transient + recompute_workspace(footprint, layers, selective, full)
+    if event.phase == "next":
+        transient = transient + next_layer_workspace(footprint, layers, selective, full) + rooms[0]
         activations = activations - last_layer_bytes(footprint, layers, selective, full)
-    if moment.phase == "second":
+    if event.phase == "second":
         activations = activations + first_layer_bytes(footprint, selective, full) + rooms[1]
     scope, parts = scopes[0], scopes[0].weights
     stand = gradients_stand(scope)
-    held = [(n, residency_of(kind, kind.weights.layer)) for n, kind in zip(kinds.layers, scopes, strict=True)]
+    held = [
+        (n, model_states_of(kind, kind.weights.layer)) for n, kind in zip(kinds.layers, scopes, strict=True)
+    ]
     held += [
-        (scope.first, residency_of(scope, parts.embedding)),
-        (scope.last, residency_of(scope, parts.head)),
+        (scope.first, model_states_of(scope, parts.embedding)),
+        (scope.last, model_states_of(scope, parts.head)),
     ]
     standing = sum(n * stand * part.gradients for n, part in held)
     transient = transient + sum(n * part.copies for n, part in held)
     return {
         "parameters": sum(n * part.parameters for n, part in held) + 0.0 * kept,
-        "gradients": standing + moment.gradients_fixed + layers * moment.gradients_layer,
+        "gradients": standing + event.gradients_fixed + layers * event.gradients_layer,
         "optimizer": sum(n * part.optimizer for n, part in held) + 0.0 * kept,
         "activations": activations,
-        "logits": moment.logits,
+        "logits": event.logits,
         "transient": transient,
     }
 
 
-def _host(scopes: Sequence[Scope], held: Held) -> Array:
+def _host(scopes: Sequence[Scope], held: HeldLayers) -> Array:
     scope, parts = scopes[0], scopes[0].weights
     outside = scope.first * host_bytes(scope, parts.embedding) + scope.last * host_bytes(scope, parts.head)
     layers = (n * host_bytes(kind, kind.weights.layer) for n, kind in zip(held.layers, scopes, strict=True))
@@ -195,7 +199,7 @@ def _host(scopes: Sequence[Scope], held: Held) -> Array:
 def _prediction(
     job: Job,
     levels: Sequence[Sequence[_Level]],
-    moments: Sequence[Moment],
+    events: Sequence[Event],
     tables: Sequence[_Table],
     counts: StageCounts,
     host: Array,
@@ -203,7 +207,7 @@ def _prediction(
 ) -> MemoryPrediction:
     layers, hosts = counts.layers[row].astype(int).tolist(), host[row].tolist()
     stages = tuple(
-        _stage(job, levels[row][i], moments, tables, (row, i), n, hosts[i]) for i, n in enumerate(layers)
+        _stage(job, levels[row][i], events, tables, (row, i), n, hosts[i]) for i, n in enumerate(layers)
     )
     fullest = max(stages, key=lambda stage: stage.total)
     limit = memory_limit_bytes(job)
@@ -221,7 +225,7 @@ def _prediction(
 def _stage(
     job: Job,
     here: _Level,
-    moments: Sequence[Moment],
+    events: Sequence[Event],
     tables: Sequence[_Table],
     at: tuple[int, int],
     layers: int,
@@ -229,11 +233,11 @@ def _stage(
 ) -> StageMemory:
     row, stage = at
     found = tuple(
-        MomentMemory(moment.name, *table[row][stage])
-        for moment, table in zip(moments, tables, strict=True)
-        if layers > 1 or moment.phase not in {"next", "second"}
+        EventMemory(event.name, *table[row][stage])
+        for event, table in zip(events, tables, strict=True)
+        if layers > 1 or event.phase not in {"next", "second"}
     )
-    amounts = [moment.allocated for moment in found]
+    amounts = [event.allocated for event in found]
     allocated = max(amounts)
     worst = found[amounts.index(allocated)]
     moving = allocated - here.standing
@@ -245,14 +249,14 @@ def _stage(
     return StageMemory(
         stage=stage,
         layers=layers,
-        moment=worst.moment,
+        event=worst.event,
         **{name: getattr(worst, name) for name in CATEGORIES},
         framework=total - allocated,
         allocated=allocated,
         reserved=reserved,
         total=total,
         total_low=here.standing + moving * share_low + framework_low,
-        total_high=here.standing + moving * here.high_share + here.high_framework,
+        total_high=here.standing + moving * here.high_fragmentation + here.high_framework,
         host=host,
-        moments=found,
+        events=found,
     )

@@ -20,11 +20,11 @@ from functools import reduce
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Ints
-from autoplan.costs.core.layer_types import Held
+from autoplan.costs.core.layer_types import HeldLayers
 from autoplan.costs.memory.event import PHASES
-from autoplan.costs.memory.footprint import Footprint, first_layer_bytes, next_layer_room
+from autoplan.costs.memory.footprint import Footprint, first_layer_bytes, next_layer_workspace
 
-__all__ = ["beyond_last", "chosen_of", "footprint_holding", "most_of", "moved_rooms"]
+__all__ = ["beyond_last", "chosen_of", "mixed_footprint", "most_of", "workspace_differences"]
 
 
 def chosen_of(kind: Ints, values: Sequence[Array]) -> Array:
@@ -39,7 +39,7 @@ def chosen_of(kind: Ints, values: Sequence[Array]) -> Array:
     return chosen
 
 
-def most_of(held: Held, values: Sequence[Array]) -> Array:
+def most_of(held: HeldLayers, values: Sequence[Array]) -> Array:
     """Return the largest value of the kinds that each stage holds, in their unit.
 
     >>> from autoplan.costs.core.layer_types import Prefixes
@@ -63,7 +63,7 @@ def beyond_last(counts: Array, values: Sequence[Array], last: Array) -> Array:
     return sum((n * (value - last) for n, value in zip(counts, values, strict=True)), np.zeros(()))
 
 
-def footprint_holding(kinds: Sequence[Footprint], held: Held) -> Footprint:
+def mixed_footprint(kinds: Sequence[Footprint], held: HeldLayers) -> Footprint:
     """Return the memory [byte] of stages with the layers of ``held``, by that of each kind.
 
     What is kept and what stands is the sum over layers; the last layer's, the next one's and the first one's
@@ -72,9 +72,9 @@ def footprint_holding(kinds: Sequence[Footprint], held: Held) -> Footprint:
     >>> from autoplan.costs.memory.footprint import stage_memory
     >>> from autoplan.costs.core.layer_types import Prefixes
     >>> small = Footprint(**dict.fromkeys(Footprint.__slots__, np.ones(1)))
-    >>> large = replace(small, standing_layer=np.full(1, 7.0), none=np.full(1, 4.0))
+    >>> large = replace(small, persistent_layer=np.full(1, 7.0), none=np.full(1, 4.0))
     >>> held = Prefixes.of([(0, 1)], 2).held(np.zeros(1, int), np.zeros(1), np.zeros(1))
-    >>> stage_memory(footprint_holding([small, large], held), 2, 0, 0).tolist()  # 9 stand, 6 + 3 move, 1
+    >>> stage_memory(mixed_footprint([small, large], held), 2, 0, 0).tolist()  # 9 stand, 6 + 3 move, 1
     [19.0]
 
     Leaves out: a moment between two changes of kind at which more may be alive than at the ends of the stage,
@@ -92,9 +92,9 @@ def footprint_holding(kinds: Sequence[Footprint], held: Held) -> Footprint:
     def last(values: Sequence[Array]) -> Array:
         return chosen_of(held.last, values)
 
-    changed = {name: last(of(name)) for name in ("none", "selective", "full", "block", "standing_layer")}
-    changed["standing_fixed"] = of("standing_fixed")[0] + beyond_last(
-        held.layers, of("standing_layer"), changed["standing_layer"]
+    changed = {name: last(of(name)) for name in ("none", "selective", "full", "block", "persistent_layer")}
+    changed["persistent_fixed"] = of("persistent_fixed")[0] + beyond_last(
+        held.layers, of("persistent_layer"), changed["persistent_layer"]
     )
     entry = of("entry")[0] + beyond_last(held.layers, of("none"), changed["none"])
     entry = entry - beyond_last(held.selective, saved("selective"), last(saved("selective")))
@@ -103,7 +103,7 @@ def footprint_holding(kinds: Sequence[Footprint], held: Held) -> Footprint:
         layer = changed[f"{phase}_layer"] = last(of(f"{phase}_layer"))
         more = beyond_last(held.layers, of(f"{phase}_layer"), layer)
         changed[f"{phase}_fixed"] = most_of(held, of(f"{phase}_fixed")) + more
-    following, first = moved_rooms(kinds, held)
+    following, first = workspace_differences(kinds, held)
     changed["next_fixed"] = changed["next_fixed"] + following
     changed["second_fixed"] = changed["second_fixed"] + first
     for name in ("framework", "high_framework"):
@@ -111,7 +111,7 @@ def footprint_holding(kinds: Sequence[Footprint], held: Held) -> Footprint:
     return replace(kinds[0], **changed)
 
 
-def moved_rooms(kinds: Sequence[Footprint], held: Held) -> tuple[Array, Array]:
+def workspace_differences(kinds: Sequence[Footprint], held: HeldLayers) -> tuple[Array, Array]:
     """Return by how much two layers' tensors are above what the last layer's kind has [byte].
 
     What recompute brings back of the next-to-last layer, and what the first layer keeps.
@@ -119,11 +119,12 @@ def moved_rooms(kinds: Sequence[Footprint], held: Held) -> tuple[Array, Array]:
     >>> from autoplan.costs.core.layer_types import Prefixes
     >>> small = Footprint(**dict.fromkeys(Footprint.__slots__, np.ones(1)))
     >>> held = Prefixes.of([(0, 1)], 2).held(np.zeros(1, int), np.zeros(1), np.zeros(1))
-    >>> [x.tolist() for x in moved_rooms([small, replace(small, none=np.full(1, 4.0))], held)]  # 1 - 4
+    >>> large = replace(small, none=np.full(1, 4.0))
+    >>> [x.tolist() for x in workspace_differences([small, large], held)]  # 1 - 4
     [[0.0], [-3.0]]
     """
     counts = held.counts
-    rooms = [next_layer_room(kind, *counts) for kind in kinds]
+    rooms = [next_layer_workspace(kind, *counts) for kind in kinds]
     firsts = [first_layer_bytes(kind, *counts[1:]) for kind in kinds]
     return (
         chosen_of(held.next, rooms) - chosen_of(held.last, rooms),

@@ -21,11 +21,11 @@ from autoplan.costs.core.optimizer_states import state_bytes
 from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.scope import Scope
 
-__all__ = ["Residency", "gradients_stand", "host_bytes", "residency_of", "update_bytes"]
+__all__ = ["ModelStates", "gradients_stand", "host_bytes", "model_states_of", "update_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
-class Residency:
+class ModelStates:
     """P, G and O of one part; ``copies`` of gradients always stand beside them."""
 
     parameters: Array
@@ -34,7 +34,7 @@ class Residency:
     optimizer: Array
 
 
-def residency_of(scope: Scope, part: Part) -> Residency:
+def model_states_of(scope: Scope, part: Part) -> ModelStates:
     """Return what a rank holds of ``part`` [byte], each of shape [C, 1].
 
     P = n x parameter_bytes, G = n x gradient_bytes, O = n x (master + moments x bytes of one), each over d
@@ -48,7 +48,7 @@ def residency_of(scope: Scope, part: Part) -> Residency:
     >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
     >>> scope = scope_of(job, Candidates.of([parse_layout("tp=2,dp=4,zero=1", layers=32, devices=8)]))
-    >>> held = residency_of(scope, scope.weights.layer)  # 109,060,096 parameters: x 2, x 4, x 12 / 4
+    >>> held = model_states_of(scope, scope.weights.layer)  # 109,060,096 parameters: x 2, x 4, x 12 / 4
     >>> [float(x[0, 0]) for x in (held.parameters, held.gradients, held.optimizer)]
     [218120192.0, 436240384.0, 327180288.0]
 
@@ -60,7 +60,7 @@ def residency_of(scope: Scope, part: Part) -> Residency:
     frozen = part.total - part.trained
     parameters = policy.parameter_bytes * part.trained + policy.gathered_bytes * frozen
     gradients = policy.gradient_bytes * (part.trained + (1 - scope.gradients_sharded) * part.gradient_excess)
-    return Residency(
+    return ModelStates(
         parameters=scope.spread(scope.parameters_sharded, parameters, part),
         gradients=scope.spread(scope.gradients_sharded, gradients, part),
         copies=policy.gradient_copy_bytes * part.trained + np.zeros_like(part.total),

@@ -29,19 +29,19 @@ from autoplan.costs.memory.event import Phase
 from autoplan.costs.pipeline.schedules import microbatches_in_flight
 from autoplan.schema.layout import RECOMPUTE
 
-__all__ = ["copy_waits", "host_activation_bytes", "kept_on_device", "moved_bytes", "on_device"]
+__all__ = ["copy_waits", "host_activation_bytes", "offloaded_bytes", "on_device", "saved_on_device"]
 
 _FULL = 1 + RECOMPUTE.index("full")
 
 
-def _moved_per_token(candidates: Candidates, saved: Saved) -> Array:
+def _offloaded_per_token(candidates: Candidates, saved: Saved) -> Array:
     """Return K / n of a token [byte], 0 where activations stay, shape [C]."""
     kept = np.stack([np.zeros_like(saved.none), *(getattr(saved, mode) for mode in RECOMPUTE)])
     moved: Array = kept[candidates.moved, np.arange(len(candidates))] / candidates.offload_every
     return moved
 
 
-def moved_bytes(scope: Scope, saved: Saved) -> Array:
+def offloaded_bytes(scope: Scope, saved: Saved) -> Array:
     """Return what a layer of one microbatch has in host memory [byte], shape [C, 1]: K / n, 0 where it stays.
 
     >>> from autoplan.catalog import load_job
@@ -50,24 +50,24 @@ def moved_bytes(scope: Scope, saved: Saved) -> Array:
     >>> job, full = load_job("llama3-8b-8x-a100"), "tp=2,recompute=full"
     >>> texts = (full, f"{full},offload=activations")
     >>> both = Candidates.of([parse_layout(text, layers=32, devices=8) for text in texts])
-    >>> moved_bytes(scope_of(job, both), saved_bytes_per_token(job, both)).tolist()  # 8,192 x 2 x 4,096 / 2
+    >>> offloaded_bytes(scope_of(job, both), saved_bytes_per_token(job, both)).tolist()  # T e h / 2
     [[0.0], [33554432.0]]
 
     Leaves out: tensors below a stack's least size, which it does not move.
     Source: Rhu et al. 2016 (vDNN), arXiv:1602.08124, section 3; each stack's in its file.
     """
-    moved: Array = scope.tokens * column(_moved_per_token(scope.candidates, saved))
+    moved: Array = scope.tokens * column(_offloaded_per_token(scope.candidates, saved))
     return moved
 
 
-def kept_on_device(candidates: Candidates, saved: Saved) -> Saved:
+def saved_on_device(candidates: Candidates, saved: Saved) -> Saved:
     """Return ``saved`` without what is in host memory [byte], of one token: each mode less K / n, at least 0.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
     >>> job, text = load_job("llama3-8b-8x-a100"), "tp=8,recompute=full,offload=activations"
     >>> one = Candidates.of([parse_layout(text, layers=32, devices=8)])
-    >>> left = kept_on_device(one, saved_bytes_per_token(job, one))
+    >>> left = saved_on_device(one, saved_bytes_per_token(job, one))
     >>> left.none.tolist(), left.full.tolist()  # 18,705 less 1,024, which is 2h / 8
     ([17681.0], [0.0])
 
@@ -75,7 +75,7 @@ def kept_on_device(candidates: Candidates, saved: Saved) -> Saved:
     """
     if not candidates.moved.any():
         return saved
-    moved = _moved_per_token(candidates, saved)
+    moved = _offloaded_per_token(candidates, saved)
     return replace(saved, **{mode: np.maximum(getattr(saved, mode) - moved, 0.0) for mode in RECOMPUTE})
 
 
@@ -106,7 +106,7 @@ def on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Phase, Array
         return {}
     c = scope.candidates
     share = 1.0 / column(c.offload_every)
-    unit = column(np.where(c.moved == _FULL, c.checkpoint, 1)) * moved_bytes(scope, saved) / share
+    unit = column(np.where(c.moved == _FULL, c.checkpoint, 1)) * offloaded_bytes(scope, saved) / share
     ahead = float(policy.overlapped)
     other = ahead * (in_flight > 1)
     stays = min(float(policy.stays), float(np.ceil(scope.job.model.layers / scope.candidates.pp)))
@@ -142,7 +142,7 @@ def host_activation_bytes(scope: Scope, layers: Array) -> Array:
         return np.zeros((len(c), c.pp))
     saved = saved_bytes_per_token(scope.job, c)
     k = microbatches_in_flight(c.pp, scope.microbatches, column(c.vpp), c.schedule[:, None])
-    return k * layers * moved_bytes(scope, saved)
+    return k * layers * offloaded_bytes(scope, saved)
 
 
 def copy_waits(machine: Machine, moved: Array, forward: Array, backward: Array) -> tuple[Array, Array]:

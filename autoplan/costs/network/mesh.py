@@ -19,19 +19,19 @@ from __future__ import annotations
 import numpy as np
 
 from autoplan.costs.core.candidates import Candidates, Ints
-from autoplan.costs.core.rank_strides import Axis, axis_distance, data_distance, expert_distance
+from autoplan.costs.core.rank_strides import Axis, axis_stride, data_stride, expert_stride
 from autoplan.costs.core.sizes import data_ranks, shard_ranks
 from autoplan.costs.network.collectives import Group
 
 __all__ = [
     "context_group",
-    "cuts",
     "data_group",
-    "exchange_groups",
+    "dispatch_groups",
     "expert_group",
     "expert_replica_group",
     "expert_shard_group",
     "pipeline_group",
+    "ranks_per_node",
     "replica_group",
     "shard_group",
     "tensor_group",
@@ -49,7 +49,7 @@ def data_group(candidates: Candidates) -> Group:
 
     Leaves out: orders in which the ranks of the context and the data axis are not neighbours.
     """
-    return Group(data_ranks(candidates)[:, None], data_distance(candidates)[:, None])
+    return Group(data_ranks(candidates)[:, None], data_stride(candidates)[:, None])
 
 
 def shard_group(candidates: Candidates) -> Group:
@@ -62,7 +62,7 @@ def shard_group(candidates: Candidates) -> Group:
 
     Leaves out: groups of ranks that are not neighbours.
     """
-    return Group(shard_ranks(candidates)[:, None], data_distance(candidates)[:, None])
+    return Group(shard_ranks(candidates)[:, None], data_stride(candidates)[:, None])
 
 
 def replica_group(candidates: Candidates) -> Group:
@@ -74,7 +74,7 @@ def replica_group(candidates: Candidates) -> Group:
     ([[2.0]], [[8.0]])
     """
     g = shard_ranks(candidates)
-    return Group((data_ranks(candidates) / g)[:, None], (data_distance(candidates) * g)[:, None])
+    return Group((data_ranks(candidates) / g)[:, None], (data_stride(candidates) * g)[:, None])
 
 
 def tensor_group(candidates: Candidates) -> Group:
@@ -88,7 +88,7 @@ def tensor_group(candidates: Candidates) -> Group:
 
     Leaves out: tensors that are split in two directions, each on an axis of its own.
     """
-    return Group(candidates.tp.astype(np.float64), axis_distance(candidates, "tp"))
+    return Group(candidates.tp.astype(np.float64), axis_stride(candidates, "tp"))
 
 
 def context_group(candidates: Candidates) -> Group:
@@ -101,7 +101,7 @@ def context_group(candidates: Candidates) -> Group:
 
     Leaves out: contexts that are split in two directions, each on an axis of its own.
     """
-    return Group(candidates.cp.astype(np.float64), axis_distance(candidates, "cp"))
+    return Group(candidates.cp.astype(np.float64), axis_stride(candidates, "cp"))
 
 
 def pipeline_group(candidates: Candidates) -> Group:
@@ -115,10 +115,10 @@ def pipeline_group(candidates: Candidates) -> Group:
 
     Leaves out: the way from the last stage back to the first, under the interleaved schedule.
     """
-    return Group(np.full(len(candidates), float(candidates.pp)), axis_distance(candidates, "pp"))
+    return Group(np.full(len(candidates), float(candidates.pp)), axis_stride(candidates, "pp"))
 
 
-def cuts(candidates: Candidates, devices_per_node: int) -> Ints:
+def ranks_per_node(candidates: Candidates, devices_per_node: int) -> Ints:
     """Return how many ranks of each group a node has [1], shape [G, C]: all that an order changes in prices.
 
     The groups of tensors, contexts, stages, data, shares of state and its copies, of the three axes of
@@ -127,13 +127,13 @@ def cuts(candidates: Candidates, devices_per_node: int) -> Ints:
     >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=8,pp=2", "tp=8,pp=2,order=tp-pp-cp-dp", "tp=2,pp=2", "tp=2,pp=2,order=tp-pp-cp-dp")
     >>> some = Candidates.of([parse_layout(text, layers=32, devices=64) for text in texts])
-    >>> cuts(some, 8)[:4].T.tolist()  # the first two are alike
+    >>> ranks_per_node(some, 8)[:4].T.tolist()  # the first two are alike
     [[8, 1, 1, 1], [8, 1, 1, 1], [2, 1, 1, 4], [2, 1, 2, 2]]
     """
     c = candidates
     axes: tuple[tuple[Ints, Axis], ...] = ((c.ep, "cp"), (c.etp, "tp"), (c.edp, "dp"))
-    experts = [Group(degree.astype(np.float64), expert_distance(c, axis)) for degree, axis in axes]
-    share, apart = c.expert_shard.astype(np.float64), expert_distance(c, "dp")
+    experts = [Group(degree.astype(np.float64), expert_stride(c, axis)) for degree, axis in axes]
+    share, apart = c.expert_shard.astype(np.float64), expert_stride(c, "dp")
     experts += [Group(share, apart), Group(c.edp / share, apart * share)]
     data = [data_group(c), shard_group(c), replica_group(c)]
     groups = [tensor_group(c), context_group(c), pipeline_group(c), *data, *experts]
@@ -151,19 +151,19 @@ def expert_group(candidates: Candidates) -> Group:
 
     Source: Megatron-LM, megatron/core/parallel_state.py, expert_decoder_rank_generator.
     """
-    return Group(candidates.edp.astype(np.float64)[:, None], expert_distance(candidates, "dp")[:, None])
+    return Group(candidates.edp.astype(np.float64)[:, None], expert_stride(candidates, "dp")[:, None])
 
 
-def exchange_groups(candidates: Candidates) -> tuple[Group, Group]:
+def dispatch_groups(candidates: Candidates) -> tuple[Group, Group]:
     """Return the x ranks that exchange rows and the y that split an expert [1], each of shape [C].
 
     >>> from autoplan.schema.layout import parse_layout
-    >>> groups = exchange_groups(Candidates.of([parse_layout("tp=2,ep=4", layers=32, devices=8)]))
+    >>> groups = dispatch_groups(Candidates.of([parse_layout("tp=2,ep=4", layers=32, devices=8)]))
     >>> [(group.ranks.tolist(), group.stride.tolist()) for group in groups]
     [([4.0], [2.0]), ([2.0], [1.0])]
     """
     x, y = candidates.ep.astype(np.float64), candidates.etp.astype(np.float64)
-    return Group(x, expert_distance(candidates, "cp")), Group(y, expert_distance(candidates, "tp"))
+    return Group(x, expert_stride(candidates, "cp")), Group(y, expert_stride(candidates, "tp"))
 
 
 def expert_shard_group(candidates: Candidates) -> Group:
@@ -181,7 +181,7 @@ def expert_shard_group(candidates: Candidates) -> Group:
     get_expert_data_parallel_group with partial_expert_data_parallel.
     """
     return Group(
-        candidates.expert_shard.astype(np.float64)[:, None], expert_distance(candidates, "dp")[:, None]
+        candidates.expert_shard.astype(np.float64)[:, None], expert_stride(candidates, "dp")[:, None]
     )
 
 
@@ -194,5 +194,5 @@ def expert_replica_group(candidates: Candidates) -> Group:
     ([[4.0]], [[8.0]])
     """
     c = candidates
-    stride = expert_distance(c, "dp") * c.expert_shard
+    stride = expert_stride(c, "dp") * c.expert_shard
     return Group((c.edp // c.expert_shard).astype(np.float64)[:, None], stride[:, None])

@@ -18,34 +18,34 @@ from autoplan.costs.device.machine import Links, Machine
 from autoplan.costs.network.collectives import Group, Operation, collective_seconds, copy_seconds
 from autoplan.costs.network.volume import Collective
 
-__all__ = ["Flow", "exposed_reduction", "exposed_seconds", "flow_of", "message_flow"]
+__all__ = ["Traffic", "exposed_reduction", "exposed_seconds", "message_traffic", "traffic_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class Traffic:
     """Traffic: its seconds N, and what compute beside it feels of them where i is 1, F."""
 
     seconds: Array
-    felt: Array
+    contention: Array
 
-    def __add__(self, other: Flow) -> Flow:
+    def __add__(self, other: Traffic) -> Traffic:
         """Return one after the other."""
-        return Flow(self.seconds + other.seconds, self.felt + other.felt)
+        return Traffic(self.seconds + other.seconds, self.contention + other.contention)
 
-    def scaled(self, times: Array | float) -> Flow:
+    def scaled(self, times: Array | float) -> Traffic:
         """Return so many of it."""
-        return Flow(times * self.seconds, times * self.felt)
+        return Traffic(times * self.seconds, times * self.contention)
 
     @property
     def share(self) -> Array:
         """F / N; 1 where nothing flows."""
         share: Array = np.where(
-            self.seconds > 0, self.felt / np.where(self.seconds > 0, self.seconds, 1.0), 1.0
+            self.seconds > 0, self.contention / np.where(self.seconds > 0, self.seconds, 1.0), 1.0
         )
         return share
 
 
-def flow_of(operation: Operation, size: Array, group: Group, links: Links) -> Flow:
+def traffic_of(operation: Operation, size: Array, group: Group, links: Links) -> Traffic:
     """Return one collective on a full tensor of ``size`` bytes [s].
 
     Collectives copy with multiprocessors and memory bandwidth of the kernels that they run beside, in
@@ -53,17 +53,17 @@ def flow_of(operation: Operation, size: Array, group: Group, links: Links) -> Fl
 
     >>> links = Links(8, 400e9, 400e9, False, 0.0, 40e9, 0.0, 0.0, ())
     >>> groups = Group(np.array([64.0, 8.0]), np.array([1.0, 8.0]))  # eight devices of a node, and one
-    >>> flow = flow_of("all_gather", np.array([64 / 63 * 320e9, 8 / 7 * 40e9]), groups, links)
-    >>> flow.seconds.round(9).tolist(), flow.felt.round(9).tolist()  # at 8 x 40 of 400 GB/s, and at 40
+    >>> flow = traffic_of("all_gather", np.array([64 / 63 * 320e9, 8 / 7 * 40e9]), groups, links)
+    >>> flow.seconds.round(9).tolist(), flow.contention.round(9).tolist()  # at 8 x 40 of 400 GB/s, and at 40
     ([1.0, 1.0], [0.8, 0.1])
 
     Leaves out: which kernels and which collectives meet; channels of rings that carry little.
     """
     seconds = collective_seconds(operation, size, group, links)
-    return Flow(seconds, copy_seconds(seconds, operation, size, group, links))
+    return Traffic(seconds, copy_seconds(seconds, operation, size, group, links))
 
 
-def message_flow(part: Collective, machine: Machine, *, into_lists: bool = False) -> Flow:
+def message_traffic(part: Collective, machine: Machine, *, into_lists: bool = False) -> Traffic:
     """Return the seconds of one message of ``part`` [s]; all of its calls are ``part.calls`` times that.
 
     With ``into_lists`` a gather ends with a copy for each rank, which the host launches.
@@ -73,18 +73,18 @@ def message_flow(part: Collective, machine: Machine, *, into_lists: bool = False
     >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> group, one = Group(np.array(8.0), np.array(1.0)), np.array(1.0)
     >>> part = Collective("all_gather", group, np.array(2.0**26), one, "forward")
-    >>> plain, listed = (message_flow(part, machine, into_lists=x) for x in (False, True))
+    >>> plain, listed = (message_traffic(part, machine, into_lists=x) for x in (False, True))
     >>> bool(np.isclose(listed.seconds - plain.seconds, 8 * machine.host_launch))
     True
     """
-    one = flow_of(part.operation, part.message, part.group, machine.links)
+    one = traffic_of(part.operation, part.message, part.group, machine.links)
     if not into_lists or part.operation != "all_gather":
         return one
     listed = machine.host_launch * part.group.ranks
-    return one + Flow(listed, listed)
+    return one + Traffic(listed, listed)
 
 
-def exposed_seconds(compute: Array, traffic: Flow, machine: Machine) -> Array:
+def exposed_seconds(compute: Array, traffic: Traffic, machine: Machine) -> Array:
     """Return what traffic adds to the compute that it runs beside [s]: max(N - C, i F).
 
     While traffic flows, compute goes on at 1 - i F/N of its speed: if it ends first, the traffic counts; else
@@ -95,7 +95,7 @@ def exposed_seconds(compute: Array, traffic: Flow, machine: Machine) -> Array:
     >>> from autoplan.costs.device.machine import machine_of
     >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> machine = replace(machine, overlap=replace(machine.overlap, interference=0.25))
-    >>> flow = Flow(np.array([2.0, 8.0]), np.array([2.0, 8.0]))  # in a node, whose fabric sets the pace
+    >>> flow = Traffic(np.array([2.0, 8.0]), np.array([2.0, 8.0]))  # in a node, whose fabric sets the pace
     >>> exposed_seconds(np.array([3.0, 3.0]), flow, machine).tolist()  # 2 / 4; 8 - 3
     [0.5, 5.0]
 
@@ -105,8 +105,8 @@ def exposed_seconds(compute: Array, traffic: Flow, machine: Machine) -> Array:
     """
     if machine.overlap.waits:
         return traffic.seconds
-    felt = machine.overlap.interference * traffic.felt
-    exposed: Array = np.maximum(traffic.seconds - compute, felt)
+    contention = machine.overlap.interference * traffic.contention
+    exposed: Array = np.maximum(traffic.seconds - compute, contention)
     return exposed
 
 
@@ -130,5 +130,5 @@ def exposed_reduction(
     """
     left = np.minimum(np.maximum((traffic - window) / chunks, bucket), traffic)
     alone = np.minimum(bucket, traffic)
-    felt: Array = np.maximum(left, alone + interference * (traffic - alone))
-    return felt
+    contention: Array = np.maximum(left, alone + interference * (traffic - alone))
+    return contention

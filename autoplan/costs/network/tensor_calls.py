@@ -51,7 +51,7 @@ class Calls:
 
     @staticmethod
     def of(
-        candidates: Candidates, gathers: float, scatters: float, reduces: float, again: float = 0.0
+        candidates: Candidates, gathers: float, scatters: float, reduces: float, recompute: float = 0.0
     ) -> Calls:
         """Return gathers and scatters where sequences are split, reduces where tensors only are [1].
 
@@ -67,7 +67,7 @@ class Calls:
         tensor = candidates.tp > 1
         split = np.where(tensor & (candidates.sequence_parallel == 1), 1.0, 0.0)
         plain = np.where(tensor & (candidates.sequence_parallel == 0), 1.0, 0.0)
-        return Calls(gathers * split, scatters * split, reduces * plain, again * split)
+        return Calls(gathers * split, scatters * split, reduces * plain, recompute * split)
 
     @property
     def number(self) -> Array:
@@ -85,11 +85,11 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class TensorCalls:
-    """Tensor-parallel collectives of a layer (``again``: of its recompute), and outside layers."""
+    """Tensor-parallel collectives of a layer (``recompute``: of its recompute), and outside layers."""
 
     forward: Calls
     backward: Calls
-    again: Calls
+    recompute: Calls
     embedding_forward: Calls
     embedding_backward: Calls
     head_forward: Calls
@@ -118,7 +118,7 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
     """
     block, halves = job.stack.block, 1 if job.model.parallel_block else 2
     regathered = 0 if block.gathered_inputs_kept else 1
-    apart = _column_products(job) if block.products_reduced_apart else halves
+    apart = _column_gemms(job) if block.products_reduced_apart else halves
     last = 1 if block.checkpoint_stops_early else 0
 
     # Rows of routed experts are exchanged on axes of their own, see ``experts``.
@@ -132,7 +132,7 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
     return TensorCalls(
         forward=calls(gathers, scatters, halves),
         backward=calls(scatters, gathers, apart, regathered * gathers),
-        again=calls(gathers, scatters - last, halves - last),
+        recompute=calls(gathers, scatters - last, halves - last),
         embedding_forward=calls(0, 1, 1),
         embedding_backward=calls(1, 0, 0),
         head_forward=calls(1, 0, 0),
@@ -145,7 +145,7 @@ def _routed_only(job: Job) -> bool:
     return moe is not None and moe.shared_expert_ffn_size == 0
 
 
-def _column_products(job: Job) -> int:
+def _column_gemms(job: Job) -> int:
     """Return the products of a layer that are split along their outputs: qkv as one or three, up, gate."""
     packed = job.stack.block.packed_qkv or job.stack.block.packed_qkv_kept
     return (1 if packed else 3) + (2 if job.model.gated else 1)

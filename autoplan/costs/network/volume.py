@@ -72,7 +72,7 @@ class Collective:
 class Ranks:
     """Ranks that hold the same parameters: all of them, those that share state, those with copies of it."""
 
-    everyone: Group
+    data_parallel: Group
     shard: Group
     copies: Group
 
@@ -205,7 +205,7 @@ def _reductions(
     return (
         Collective("reduce_scatter", ranks.shard, message, inside, when),
         Collective("all_reduce", ranks.copies, share, inside, when),
-        Collective("all_reduce", ranks.everyone, message, calls * whole, when),
+        Collective("all_reduce", ranks.data_parallel, message, calls * whole, when),
     )
 
 
@@ -298,7 +298,7 @@ def _tensor_bytes(scope: Scope, layers: Array, selective: Array, full: Array) ->
     weighted = (
         (layers, calls.forward),
         (layers, calls.backward),
-        (rerun, calls.again),
+        (rerun, calls.recompute),
         (scope.first, calls.embedding_forward),
         (scope.first, calls.embedding_backward),
         (scope.last, calls.head_forward),

@@ -25,7 +25,7 @@ from functools import reduce
 from itertools import accumulate, product
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-__all__ = ["Amount", "Largest", "apart", "flushed", "in_turn", "pipeline_time"]
+__all__ = ["Amount", "Largest", "apart", "gpipe_makespan", "one_f_one_b_makespan", "pipeline_time"]
 
 
 class Amount(Protocol):
@@ -59,19 +59,23 @@ def pipeline_time(
     >>> pipeline_time([1, 2], [2, 4], 8, 1, max, gpipe=False)
     51
 
-    Leaves out: what ``flushed``, ``in_turn`` and ``apart`` do.
+    Leaves out: what ``gpipe_makespan``, ``one_f_one_b_makespan`` and ``apart`` do.
     Source: Huang et al. 2019, arXiv:1811.06965; Narayanan et al. 2021, arXiv:2104.04473; Qi et al. 2023,
     arXiv:2401.10241.
     """
     if weight is not None:
         return apart(forward, backward, weight, m, largest)
-    return flushed(forward, backward, m, largest) if gpipe else in_turn(forward, backward, m, v, largest)
+    return (
+        gpipe_makespan(forward, backward, m, largest)
+        if gpipe
+        else one_f_one_b_makespan(forward, backward, m, v, largest)
+    )
 
 
-def flushed(forward: Sequence[X], backward: Sequence[X], m: int, largest: Largest[X]) -> X:
+def gpipe_makespan(forward: Sequence[X], backward: Sequence[X], m: int, largest: Largest[X]) -> X:
     """Return the time under GPipe: sum F + sum B + (m - 1)(max F + max B).
 
-    >>> flushed([1, 2], [2, 4], 8, max)
+    >>> gpipe_makespan([1, 2], [2, 4], 8, max)
     51
 
     Source: Huang et al. 2019, arXiv:1811.06965, figure 2c.
@@ -80,14 +84,16 @@ def flushed(forward: Sequence[X], backward: Sequence[X], m: int, largest: Larges
     return once if m == 1 else _sum([once, (m - 1) * largest(forward), (m - 1) * largest(backward)])
 
 
-def in_turn(forward: Sequence[X], backward: Sequence[X], m: int, v: int, largest: Largest[X]) -> X:
+def one_f_one_b_makespan(
+    forward: Sequence[X], backward: Sequence[X], m: int, v: int, largest: Largest[X]
+) -> X:
     """Return the time under 1F1B (v = 1), or interleaved (v > 1, m a multiple of p).
 
     T = max over s of f_s + S_s + (M - 2 - w_s) t_s + E_s + b_s: the first microbatch comes to stage s, which
     fills, takes forward and backward in turn, and drains. Where M - 2 - w_s < 0, another path counts
-    (``_full_at_once``), and interleaving adds one (``_round``).
+    (``_all_forwards_first``), and interleaving adds one (``_round``).
 
-    >>> in_turn([1, 2], [2, 4], 8, 1, max), in_turn([2, 1], [4, 2], 8, 1, max)
+    >>> one_f_one_b_makespan([1, 2], [2, 4], 8, 1, max), one_f_one_b_makespan([2, 1], [4, 2], 8, 1, max)
     (51, 49)
 
     Leaves out: time on the wire. 1F1B equals a simulation, task by task for all times, interleaved where
@@ -103,7 +109,7 @@ def in_turn(forward: Sequence[X], backward: Sequence[X], m: int, v: int, largest
     before = list(accumulate(both, operator.add))
     starts = _ways(forward, both, chunks, v, largest)
     ends = _ways(backward, both, chunks, v, largest)
-    paths = _full_at_once(forward, backward, before, chunks, waits, largest)
+    paths = _all_forwards_first(forward, backward, before, chunks, waits, largest)
     for s, wait in enumerate(waits):
         for (start, done), (end, left) in product(starts[s], ends[s]):
             steady = chunks + wait - done - left
@@ -158,7 +164,7 @@ def _fills(times: Sequence[X], both: Sequence[X], v: int, largest: Largest[X]) -
     return fills[::-1]
 
 
-def _full_at_once(
+def _all_forwards_first(
     forward: Sequence[X],
     backward: Sequence[X],
     there: Sequence[X],
@@ -209,8 +215,10 @@ def apart(forward: Sequence[X], backward: Sequence[X], weight: Sequence[X], m: i
     backward from 0 (``_turned``) and H_s the longest way on from its last but w_s forwards (``_onwards``);
     for m = p, max over s of D_s + G_s (``_drained``).
 
-    >>> apart([1] * 4, [1] * 4, [1] * 4, 8, max), in_turn([1] * 4, [2] * 4, 8, 1, max)  # 8 x 3 + 3, and + 9
-    (27, 33)
+    >>> apart([1] * 4, [1] * 4, [1] * 4, 8, max)  # 8 x 3 + 3
+    27
+    >>> one_f_one_b_makespan([1] * 4, [2] * 4, 8, 1, max)  # 8 x 3 + 9
+    33
 
     Leaves out: time on the wire. It equals a simulation, task by task for all times.
     Source: the order of Qi et al. 2023, arXiv:2401.10241, section 2.1; the form is ours.

@@ -18,18 +18,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from autoplan.costs.core.candidates import Candidates, Linear
-from autoplan.costs.core.layer_types import Held, kinds_of
+from autoplan.costs.core.layer_types import HeldLayers, layer_types_of
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.memory.footprint import Footprint
-from autoplan.costs.memory.mixed_layers import beyond_last, chosen_of, footprint_holding, most_of
+from autoplan.costs.memory.mixed_layers import beyond_last, chosen_of, mixed_footprint, most_of
 from autoplan.costs.stage.stage_pricing import price_with_parts
 from autoplan.costs.stage.stage_times import StageParts, Stages
 from autoplan.schema.job import Job
 
-__all__ = ["price_kinds", "price_kinds_with_parts", "stages_holding"]
+__all__ = ["mixed_stages_of", "price_layer_types", "price_layer_types_with_parts"]
 
 
-def price_kinds(
+def price_layer_types(
     job: Job, candidates: Candidates, machine: Machine, memory: Sequence[Footprint] | None = None
 ) -> tuple[Stages, ...]:
     """Return the stage coefficients for each kind of the job's layers ([s], [byte]): one where all are alike.
@@ -39,14 +39,14 @@ def price_kinds(
     >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("deepseek-v3-256x-h100")
     >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
-    >>> dense, experts = price_kinds(job, one, machine_of(job))
-    >>> bool(dense.memory.standing_layer[0, 0] < experts.memory.standing_layer[0, 0])
+    >>> dense, experts = price_layer_types(job, one, machine_of(job))
+    >>> bool(dense.memory.persistent_layer[0, 0] < experts.memory.persistent_layer[0, 0])
     True
     """
-    return tuple(stages for stages, _ in price_kinds_with_parts(job, candidates, machine, memory))
+    return tuple(stages for stages, _ in price_layer_types_with_parts(job, candidates, machine, memory))
 
 
-def price_kinds_with_parts(
+def price_layer_types_with_parts(
     job: Job, candidates: Candidates, machine: Machine, memory: Sequence[Footprint] | None = None
 ) -> tuple[tuple[Stages, StageParts], ...]:
     """Return the stage coefficients of each kind of the job's layers, and where their seconds go [s].
@@ -56,11 +56,11 @@ def price_kinds_with_parts(
     >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("deepseek-v3-256x-h100")
     >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
-    >>> (_, dense), (_, experts) = price_kinds_with_parts(job, one, machine_of(job))
+    >>> (_, dense), (_, experts) = price_layer_types_with_parts(job, one, machine_of(job))
     >>> float(dense.layer.experts[0, 0]), bool(experts.layer.experts[0, 0] > 0)
     (0.0, True)
     """
-    jobs = kinds_of(job.model, job.workload.sequence_length).jobs(job)
+    jobs = layer_types_of(job.model, job.workload.sequence_length).jobs(job)
     known: Sequence[Footprint | None] = memory or [None] * len(jobs)
     return tuple(
         price_with_parts(kind, candidates, machine, memory=size)
@@ -68,7 +68,7 @@ def price_kinds_with_parts(
     )
 
 
-def stages_holding(kinds: Sequence[Stages], held: Held) -> Stages:
+def mixed_stages_of(kinds: Sequence[Stages], held: HeldLayers) -> Stages:
     """Return the coefficients [s] of stages with the layers of ``held``, by those of each kind.
 
     They serve that number of layers with that recompute only. Shapes broadcast; of one kind they are its own.
@@ -83,7 +83,7 @@ def stages_holding(kinds: Sequence[Stages], held: Held) -> Stages:
     ...     **dict.fromkeys(Footprint.__slots__, np.ones(1)))}
     >>> slow = Stages(**ones | {"forward": Linear(np.ones(1), np.full(1, 5.0)), "full": np.full(1, 3.0)})
     >>> held = Prefixes.of([(0, 0, 1, 1)], 2).held(np.zeros(1, int), np.zeros(1), np.full(1, 3.0))
-    >>> some = stages_holding([Stages(**ones), slow], held)
+    >>> some = mixed_stages_of([Stages(**ones), slow], held)
     >>> stage_forward(some, 4).tolist(), stage_backward(some, 4, 0, 3).tolist()  # 1+2+10, 1+4 + 1+1+3
     ([13.0], [10.0])
 
@@ -94,7 +94,7 @@ def stages_holding(kinds: Sequence[Stages], held: Held) -> Stages:
         return kinds[0]
 
     def linear(of: Callable[[Stages], Linear]) -> Linear:
-        return _linear_holding([of(kind) for kind in kinds], held)
+        return _mixed_linear([of(kind) for kind in kinds], held)
 
     selective, full = [kind.selective for kind in kinds], [kind.full for kind in kinds]
     backward = linear(lambda kind: kind.backward)
@@ -115,11 +115,11 @@ def stages_holding(kinds: Sequence[Stages], held: Held) -> Stages:
         optimizer=linear(lambda kind: kind.optimizer),
         bucket_reduce=most_of(held, [kind.bucket_reduce for kind in kinds]),
         bucket_gather=most_of(held, [kind.bucket_gather for kind in kinds]),
-        memory=footprint_holding([kind.memory for kind in kinds], held),
+        memory=mixed_footprint([kind.memory for kind in kinds], held),
     )
 
 
-def _linear_holding(kinds: Sequence[Linear], held: Held) -> Linear:
+def _mixed_linear(kinds: Sequence[Linear], held: HeldLayers) -> Linear:
     """Return a cost that adds up over the layers of ``held``; see the file's head."""
     each = [kind.layer for kind in kinds]
     last = chosen_of(held.last, each)

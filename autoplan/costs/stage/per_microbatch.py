@@ -19,21 +19,21 @@ from autoplan.costs.core.rank_parameters import padded_vocabulary
 from autoplan.costs.core.scope import microbatches, tokens_of
 from autoplan.costs.core.sizes import backward_split
 from autoplan.costs.core.time_parts import NOTHING, Parts
-from autoplan.costs.device.kernels import gemm_seconds, stream_seconds
+from autoplan.costs.device.kernels import gemm_seconds, memory_bound_seconds
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.layer_time import BlockTimes
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_seconds
 from autoplan.costs.memory.activations import saved_bytes_per_token
-from autoplan.costs.memory.offload import copy_waits, moved_bytes
+from autoplan.costs.memory.offload import copy_waits, offloaded_bytes
 from autoplan.costs.network.collectives import collective_seconds, point_to_point_seconds
-from autoplan.costs.network.mesh import context_group, exchange_groups, pipeline_group, tensor_group
-from autoplan.costs.network.overlap import Flow, exposed_seconds, message_flow
+from autoplan.costs.network.mesh import context_group, dispatch_groups, pipeline_group, tensor_group
+from autoplan.costs.network.overlap import Traffic, exposed_seconds, message_traffic
 from autoplan.costs.network.tensor_calls import Calls, loss_bytes, tensor_calls
 from autoplan.costs.network.volume import Collective, norm_volume
 from autoplan.costs.stage.stage_context import StageContext
 from autoplan.schema.job import Job
 
-__all__ = ["Pass", "boundary_seconds", "layer_pass", "outside_pass"]
+__all__ = ["Pass", "layer_pass", "outside_pass", "send_receive_seconds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def outside_pass(context: StageContext) -> Pass:
     [True, False, False, True]
     """
     traffic = _microbatch_traffic(context, context.volume.outside)
-    boundary = boundary_seconds(context.job, context.candidates, context.machine)
+    boundary = send_receive_seconds(context.job, context.candidates, context.machine)
     embed, head = _embedding_seconds(context), _head_seconds(context)
     tensor_forward, tensor_backward, tensor_weight = _outside_tensor(context)
     compute_forward = context.first * embed.forward + context.last * head.forward
@@ -169,7 +169,7 @@ def _layer_work(context: StageContext, block: BlockTimes) -> tuple[Parts, Parts,
     selective = Parts(
         recompute=column(block.selective),
         context=column(block.context_selective),
-        experts=column(block.exchange_selective),
+        experts=column(block.dispatch_selective),
     )
     full = Parts(
         recompute=column(block.full),
@@ -199,7 +199,7 @@ def _wires(context: StageContext, block: BlockTimes) -> _Wires:
 
 
 def _host_waits(
-    context: StageContext, forward: Array, backward: Array, again: tuple[Array, Array]
+    context: StageContext, forward: Array, backward: Array, recompute: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     """Return what copies to and from the host add to a layer's forward and backward, shape [C, 1] [s].
 
@@ -208,8 +208,10 @@ def _host_waits(
     scope, c = context.scope, context.candidates
     if not c.moved.any():
         return np.zeros((len(c), 1)), np.zeros((len(c), 1))
-    more = np.stack([np.zeros_like(backward), np.zeros_like(backward), *again])[c.moved, np.arange(len(c))]
-    moved = moved_bytes(scope, saved_bytes_per_token(context.job, c))
+    more = np.stack([np.zeros_like(backward), np.zeros_like(backward), *recompute])[
+        c.moved, np.arange(len(c))
+    ]
+    moved = offloaded_bytes(scope, saved_bytes_per_token(context.job, c))
     return copy_waits(context.machine, moved, forward, backward + more)
 
 
@@ -224,7 +226,7 @@ def _norm_seconds(context: StageContext) -> tuple[Array, Array]:
 def _contended(context: StageContext) -> tuple[Array, Array, Array]:
     """Return 1 where tensors, contexts and experts share the fabric of the data axis, each [C, 1]."""
     c = context.candidates
-    exchange, splits = (context.contended(group) for group in exchange_groups(c))
+    exchange, splits = (context.contended(group) for group in dispatch_groups(c))
     tensor, ring = context.contended(tensor_group(c)), context.contended(context_group(c))
     return tensor, ring, exchange * splits
 
@@ -254,27 +256,27 @@ def _outside_tensor(context: StageContext) -> tuple[Array, Array, Array]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Traffic:
+class _PassTraffic:
     """What the data axis does beside one microbatch, of one part of the model, each of shape [C, p]."""
 
-    forward: Flow
-    backward: Flow
-    reduction: Flow
+    forward: Traffic
+    backward: Traffic
+    reduction: Traffic
 
 
-def _microbatch_traffic(context: StageContext, collectives: Sequence[Collective]) -> _Traffic:
+def _microbatch_traffic(context: StageContext, collectives: Sequence[Collective]) -> _PassTraffic:
     """Return gathers of forward and of backward, and reductions, that ``collectives`` do each microbatch."""
-    none = Flow(np.zeros((1, 1)), np.zeros((1, 1)))
-    found: dict[str, Flow] = {"forward": none, "backward": none, "reduction": none}
+    none = Traffic(np.zeros((1, 1)), np.zeros((1, 1)))
+    found: dict[str, Traffic] = {"forward": none, "backward": none, "reduction": none}
     into_lists = context.job.stack.overlap.gathers_into_lists
     for part in collectives:
         if part.when in found:
-            one = message_flow(part, context.machine, into_lists=into_lists)
+            one = message_traffic(part, context.machine, into_lists=into_lists)
             found[part.when] = found[part.when] + one.scaled(part.calls)
-    return _Traffic(**found)
+    return _PassTraffic(**found)
 
 
-def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
+def send_receive_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
     """Return the exposed transfer at a stage boundary, one direction, one microbatch, shape [C, 1] [s].
 
     Each of v virtual stages sends its activations on: e T h bytes, over tp ranks where sequence
@@ -288,7 +290,7 @@ def boundary_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     >>> job = load_job("llama3-8b-8x-a100")
     >>> one = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
     >>> links = Links(8, 2.0**25, 2.0**25, False, 0.0, 1.0, 0.0, 0.0, ())  # 32 MiB/s
-    >>> boundary_seconds(job, one, replace(machine_of(job), links=links)).tolist()  # 2 x 8,192 x 4,096 / 2
+    >>> send_receive_seconds(job, one, replace(machine_of(job), links=links)).tolist()  # e T h / 2
     [[1.0]]
 
     Leaves out: the wait for a neighbour, which is the bubble's; links that several stages share; transfers
@@ -328,7 +330,7 @@ def _embedding_seconds(context: StageContext) -> _Outside:
     """Return forward and backward of the embedding: rows read and written."""
     machine = context.machine
     moved = 2.0 * machine.element_bytes * context.tokens * context.job.model.hidden_size
-    seconds = column(stream_seconds(moved, machine, calls=2))
+    seconds = column(memory_bound_seconds(moved, machine, calls=2))
     return _Outside(seconds, seconds, np.zeros_like(seconds))
 
 
@@ -341,9 +343,9 @@ def _head_seconds(context: StageContext) -> _Outside:
     block = job.stack.block
     logits = context.tokens * (v if block.vocabulary_parallel_loss else v * t)
     forward = gemm_seconds(context.tokens, v, wide, machine)
-    forward += stream_seconds(block.loss_forward_traffic * logits, machine, calls=4)
+    forward += memory_bound_seconds(block.loss_forward_traffic * logits, machine, calls=4)
     backward = gemm_seconds(context.tokens, wide, v, machine)
     weight = gemm_seconds(wide, v, context.tokens, machine)
     backward += weight
-    backward += stream_seconds(block.loss_backward_traffic * logits, machine, calls=3)
+    backward += memory_bound_seconds(block.loss_backward_traffic * logits, machine, calls=3)
     return _Outside(column(forward), column(backward), column(weight))

@@ -16,8 +16,8 @@ from autoplan.costs.core.candidates import Array, Linear, column, flag
 from autoplan.costs.core.optimizer_states import state_bytes
 from autoplan.costs.core.parameters import layer_tensors
 from autoplan.costs.core.rank_parameters import Part
-from autoplan.costs.device.kernels import stream_seconds
-from autoplan.costs.network.overlap import Flow, message_flow
+from autoplan.costs.device.kernels import memory_bound_seconds
+from autoplan.costs.network.overlap import Traffic, message_traffic
 from autoplan.costs.network.volume import Collective, norm_volume
 from autoplan.costs.stage.stage_context import StageContext
 
@@ -25,7 +25,7 @@ __all__ = ["PerStep", "per_step"]
 
 
 #: What a tensor takes that the host waits for, in launches: a cast, a sum, its copy to the host and the wait.
-_WAITED_KERNELS = 4
+_SYNCHRONISED_KERNELS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class _StepTraffic:
 def _step_traffic(context: StageContext, collectives: Sequence[Collective]) -> _StepTraffic:
     """Return what ``collectives`` take once a step."""
     none = np.zeros((1, 1))
-    reduce, gather, bucket_reduce, bucket_gather, all_reduced = none, none, none, none, Flow(none, none)
+    reduce, gather, bucket_reduce, bucket_gather, all_reduced = none, none, none, none, Traffic(none, none)
     for part in collectives:
-        one, runs = message_flow(part, context.machine), flag(part.calls > 0)
+        one, runs = message_traffic(part, context.machine), flag(part.calls > 0)
         if part.when == "step gather":
             gather, bucket_gather = gather + part.calls * one.seconds, bucket_gather + runs * one.seconds
         elif part.when == "step reduction":
@@ -104,7 +104,8 @@ def per_step(context: StageContext) -> PerStep:
         norms=Linear(shown * last_norm.reduce, shown * norms.reduce),
         optimizer=Linear(
             _update_seconds(context, weights.embedding) * trained_fixed,
-            _update_seconds(context, weights.layer) * weights.layer.trained + _waited_seconds(context),
+            _update_seconds(context, weights.layer) * weights.layer.trained
+            + _host_synchronisation_seconds(context),
         ),
         bucket_reduce=shown * (layer.bucket_reduce + experts.bucket_reduce),
         bucket_gather=shown * (layer.bucket_gather + experts.bucket_gather),
@@ -112,7 +113,7 @@ def per_step(context: StageContext) -> PerStep:
     )
 
 
-def _waited_seconds(context: StageContext) -> Array:
+def _host_synchronisation_seconds(context: StageContext) -> Array:
     """Return what passes over the gradients of a layer take in which the host waits for each tensor [s].
 
     The device has nothing to do meanwhile: DeepSpeed's ``float(x.float().sum())``. Where no other rank holds
@@ -120,7 +121,7 @@ def _waited_seconds(context: StageContext) -> Array:
     """
     memory, c = context.job.stack.memory, context.candidates
     passes = np.where(column((c.zero > 0) & ~c.alone) > 0, memory.waited_passes_sharded, memory.waited_passes)
-    return passes * layer_tensors(context.job.model) * _WAITED_KERNELS * context.machine.host_launch
+    return passes * layer_tensors(context.job.model) * _SYNCHRONISED_KERNELS * context.machine.host_launch
 
 
 def _update_seconds(context: StageContext, part: Part) -> Array:
@@ -138,7 +139,7 @@ def _update_seconds(context: StageContext, part: Part) -> Array:
     moved = 2.0 * states + 4.0 * memory.gradient_bytes + memory.master_bytes + memory.parameter_bytes
     sharded = flag(scope.zero >= 1)
     zeroed = float(memory.gradient_bytes) if memory.gradients_persist else 0.0
-    device = stream_seconds(scope.spread(sharded, moved, part) + zeroed, context.machine, calls=0)
+    device = memory_bound_seconds(scope.spread(sharded, moved, part) + zeroed, context.machine, calls=0)
     copied = scope.spread(sharded, float(memory.gradient_bytes + memory.gathered_bytes), part)
     there = scope.spread(sharded, moved, part) / context.machine.host_update
     host = copied / context.machine.host_link + there

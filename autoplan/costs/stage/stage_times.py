@@ -27,14 +27,14 @@ from autoplan.costs.memory.footprint import Footprint
 from autoplan.costs.network.overlap import exposed_reduction
 
 __all__ = [
+    "EndOfStep",
     "StageParts",
     "Stages",
-    "TailParts",
+    "end_of_step",
+    "end_of_step_floor",
     "stage_backward",
     "stage_forward",
-    "stage_tail",
     "stage_weight",
-    "tail_floor",
 ]
 
 
@@ -119,7 +119,7 @@ def stage_weight(stages: Stages, layers: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class TailParts:
+class EndOfStep:
     """What a stage does once a step after its last backward, in seconds."""
 
     exposed: Array
@@ -132,7 +132,7 @@ class TailParts:
         return self.exposed + self.norms + self.optimizer
 
 
-def stage_tail(stages: Stages, layers: Array, selective: Array, full: Array) -> TailParts:
+def end_of_step(stages: Stages, layers: Array, selective: Array, full: Array) -> EndOfStep:
     """Return the exposed part of the data axis and the optimizer step [s].
 
     Exposed reduction is max((R - B)/v, R_bucket) where it runs beside the backward B of the last
@@ -145,7 +145,7 @@ def stage_tail(stages: Stages, layers: Array, selective: Array, full: Array) -> 
     >>> names = ("forward", "backward", "weight", "gather", "norms", "optimizer")
     >>> some = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | dict.fromkeys(names, one) | {
     ...     "reduce": Linear(1.0, 3.0), "interference": 0.0, "wire_forward": none, "wire_backward": none})
-    >>> tail = stage_tail(some, 3, 0, 0)  # R = 10 beside W = 4; G = 4 beside F = 4, of which a bucket shows
+    >>> tail = end_of_step(some, 3, 0, 0)  # R = 10 beside W = 4; G = 4 beside F = 4, of which a bucket shows
     >>> float(tail.exposed), tail.optimizer
     (7.0, 4.0)
 
@@ -160,20 +160,20 @@ def stage_tail(stages: Stages, layers: Array, selective: Array, full: Array) -> 
     return _tail(stages, layers, forward, backward)
 
 
-def tail_floor(stages: Stages, layers: Array) -> Array:
+def end_of_step_floor(stages: Stages, layers: Array) -> Array:
     """Return the least tail of a stage [s]: as if its backward and forward could hide any traffic.
 
     >>> names = ("forward", "backward", "weight", "reduce", "gather", "norms", "optimizer")
     >>> ones = dict.fromkeys(Stages.__slots__, 1.0) | dict.fromkeys(names, Linear(1.0, 1.0))
     >>> some = Stages(**ones | {"interference": 0.0})
-    >>> float(tail_floor(some, 3))  # a bucket of each, 1 + 3 x 1 of norms and of the optimizer
+    >>> float(end_of_step_floor(some, 3))  # a bucket of each, 1 + 3 x 1 of norms and of the optimizer
     10.0
     """
     endless = np.array(np.inf)
     return _tail(stages, layers, endless, endless).total
 
 
-def _tail(stages: Stages, layers: Array, forward: Array, backward: Array) -> TailParts:
+def _tail(stages: Stages, layers: Array, forward: Array, backward: Array) -> EndOfStep:
     """Return the tail with ``forward`` and ``backward`` seconds to hide communication beside."""
     reduce, gather = stages.reduce.at(layers), stages.gather.at(layers)
     chunks, interference = stages.chunks, stages.interference
@@ -181,4 +181,4 @@ def _tail(stages: Stages, layers: Array, forward: Array, backward: Array) -> Tai
     gather_exposed = exposed_reduction(gather, forward, stages.bucket_gather, chunks, interference)
     exposed = np.where(stages.hides_reduce > 0, reduce_exposed, reduce)
     exposed = exposed + np.where(stages.hides_gather > 0, gather_exposed, gather)
-    return TailParts(exposed, stages.norms.at(layers), stages.optimizer.at(layers))
+    return EndOfStep(exposed, stages.norms.at(layers), stages.optimizer.at(layers))

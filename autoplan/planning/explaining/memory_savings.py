@@ -49,16 +49,16 @@ class SavingStep:
 
 @dataclass(frozen=True, slots=True)
 class SavingKind:
-    """One kind of change; where it is ``by_stage``, each stage may stand on a rung of its own."""
+    """One kind of change; where it is ``by_stage``, each stage may take a step of its own."""
 
-    ladder: Callable[[SavingStep], Iterator[SavingStep]]
+    changes: Callable[[SavingStep], Iterator[SavingStep]]
     by_stage: Callable[[SavingStep, Layout], SavingStep] | None = None
 
-    def rungs(self, start: SavingStep, most: int | None = None) -> list[SavingStep]:
+    def steps(self, start: SavingStep, most: int | None = None) -> list[SavingStep]:
         """Return the changes of this kind that keep every rule, the mildest first: all, or about ``most``."""
-        ladder = list(self.ladder(start))
+        steps = list(self.changes(start))
         # The last one is the strongest: it stays.
-        thinned = ladder if most is None else ladder[::-1][:: max(1, -(-len(ladder) // most))][::-1]
+        thinned = steps if most is None else steps[::-1][:: max(1, -(-len(steps) // most))][::-1]
         if self.by_stage is not None and not start.job.rules:
             # No built-in rule is about recompute: what holds for one of them holds for all.
             return thinned if thinned and thinned[0].allowed else []
@@ -215,7 +215,7 @@ def _asks(job: Job, layout: Layout) -> bool:
 def _recompute(mode: Literal["selective", "full"]) -> SavingKind:
     """Return the kind that recomputes one layer after the other on every stage."""
 
-    def ladder(start: SavingStep) -> Iterator[SavingStep]:
+    def steps(start: SavingStep) -> Iterator[SavingStep]:
         wish = start.job.search.recompute
         if wish != "any" and mode not in (wish if isinstance(wish, tuple) else (wish,)):
             return
@@ -236,7 +236,7 @@ def _recompute(mode: Literal["selective", "full"]) -> SavingKind:
         how = {"selective": "selectively", "full": "in full"}[mode]
         return start.to(layout, f"recompute {count} of {total} layers {how}")
 
-    return SavingKind(ladder, named)
+    return SavingKind(steps, named)
 
 
 def _recomputing(layout: Layout, mode: Literal["selective", "full"], count: int) -> Layout:

@@ -59,11 +59,11 @@ def remedies_of(job: Job, plan: Plan) -> tuple[Remedy, ...]:
     Those that are enough come first, fastest first, then the others by what they save.
     """
     start, prices = SavingStep((), job, plan.layout), _Evaluations(job, plan)
-    ladders = [(kind, kind.rungs(start)) for kind in KINDS]
-    prices.of([change for _, rungs in ladders for change in rungs])
+    ladders = [(kind, kind.steps(start)) for kind in KINDS]
+    prices.of([change for _, steps in ladders for change in steps])
     fits = plan.predicted.fits
     pick = _roomier if fits else _smallest
-    chosen = [pick(kind, start, rungs, prices) for kind, rungs in ladders if rungs]
+    chosen = [pick(kind, start, steps, prices) for kind, steps in ladders if steps]
     remedies = _remedies(start, chosen, prices)
     if not fits and not any(remedy.fits for remedy in remedies):
         most = max((remedy.saved_bytes for remedy in remedies), default=0.0)
@@ -78,27 +78,27 @@ def _rank(remedy: Remedy) -> tuple[bool, float]:
 
 
 def _roomier(
-    kind: SavingKind, start: SavingStep, rungs: Sequence[SavingStep], prices: _Evaluations
+    kind: SavingKind, start: SavingStep, steps: Sequence[SavingStep], prices: _Evaluations
 ) -> SavingStep:
     """Return the change that a layout which fits would take: one step, or recompute of all layers."""
     del start, prices
-    return rungs[0] if kind.by_stage is None else rungs[-1]
+    return steps[0] if kind.by_stage is None else steps[-1]
 
 
 def _smallest(
-    kind: SavingKind, start: SavingStep, rungs: Sequence[SavingStep], prices: _Evaluations
+    kind: SavingKind, start: SavingStep, steps: Sequence[SavingStep], prices: _Evaluations
 ) -> SavingStep:
-    """Return the first of ``rungs`` that fits, stage by stage where each may have its own; else the best."""
-    plans = prices.of(rungs)
+    """Return the first of ``steps`` that fits, stage by stage where each may have its own; else the best."""
+    plans = prices.of(steps)
     if kind.by_stage is not None:
-        layout = _fewest(start.job, prices.of([start, *rungs]))
+        layout = _fewest(start.job, prices.of([start, *steps]))
         # The user's own rules may be about recompute of several stages.
         if layout is not None and (picked := kind.by_stage(start, layout)).allowed:
             return picked
-    for change, plan in zip(rungs, plans, strict=True):
+    for change, plan in zip(steps, plans, strict=True):
         if plan.predicted.fits:
             return change
-    return min(zip(rungs, plans, strict=True), key=lambda pair: _judged(pair[0], pair[1]))[0]
+    return min(zip(steps, plans, strict=True), key=lambda pair: _judged(pair[0], pair[1]))[0]
 
 
 def _fewest(job: Job, plans: Sequence[Plan]) -> Layout | None:
@@ -141,15 +141,15 @@ def _best_pairs(start: SavingStep, prices: _Evaluations) -> list[SavingStep]:
 def _pairs(start: SavingStep) -> Iterator[tuple[tuple[int, int], SavingStep, SavingStep]]:
     """Yield the kinds of a pair by number, its first change, and both."""
     for i, kind in enumerate(KINDS):
-        for first in kind.rungs(start, _RUNGS_OF_A_PAIR):
+        for first in kind.steps(start, _RUNGS_OF_A_PAIR):
             for j, other in enumerate(KINDS[i + 1 :], start=i + 1):
-                for both in other.rungs(first, _RUNGS_OF_A_PAIR):
+                for both in other.steps(first, _RUNGS_OF_A_PAIR):
                     yield (i, j), first, both
 
 
 def _refined(kind: SavingKind, first: SavingStep, both: SavingStep, prices: _Evaluations) -> SavingStep:
     """Return the pair with no more recompute than is needed beside its first change."""
-    return both if kind.by_stage is None else _smallest(kind, first, kind.rungs(first), prices)
+    return both if kind.by_stage is None else _smallest(kind, first, kind.steps(first), prices)
 
 
 def _judged(change: SavingStep, plan: Plan) -> float:

@@ -41,7 +41,7 @@ class Relaxed:
 
 @dataclass(frozen=True, slots=True)
 class RelaxationKind:
-    """One kind of change. ``rungs`` are tried in order, the smallest first.
+    """One kind of change. ``steps`` are tried in order, the smallest first.
 
     On a ``steady`` ladder what follows enough is enough. Where the last rung of a ``bounded`` one leaves too
     little memory, so do the others. ``needed_bytes``, which rungs may use, is what the smallest layout needs
@@ -49,7 +49,7 @@ class RelaxationKind:
     """
 
     name: str
-    rungs: Callable[[Job, float | None], Iterator[Relaxed]]
+    steps: Callable[[Job, float | None], Iterator[Relaxed]]
     steady: bool = False
     bounded: bool = False
     costs_only: bool = False
@@ -137,7 +137,7 @@ def _listed(value: object) -> str:
 
 
 def _search_key(key: str) -> Callable[[Job, float | None], Iterator[Relaxed]]:
-    def rungs(job: Job, _: float | None) -> Iterator[Relaxed]:
+    def steps(job: Job, _: float | None) -> Iterator[Relaxed]:
         devices, batch = job.cluster.devices, job.workload.global_batch_size
         domains: dict[str, tuple[int, ...] | tuple[str, ...]] = {
             "tensor_parallel": divisors(devices),
@@ -154,7 +154,7 @@ def _search_key(key: str) -> Callable[[Job, float | None], Iterator[Relaxed]]:
         elif getattr(job.search, key) != "any":
             yield _searching(job, key, "any")
 
-    return rungs
+    return steps
 
 
 def _open_search(job: Job, _: float | None) -> Iterator[Relaxed]:

@@ -36,7 +36,7 @@ def suggested(front: Front, *, progress: Callable[[int, int, str], None] = lambd
         # The more devices, the closer to a plan: what would help there is what is asked for first.
         most = max(front.answers, key=lambda answer: answer.job.cluster.devices)
         helped = suggested(most, progress=progress)
-        return replace(front, suggestions=helped.suggestions, clash=helped.clash)
+        return replace(front, suggestions=helped.suggestions, conflict=helped.conflict)
     question = _Question(front.job)
     found = []
     for done, kind in enumerate(KINDS):
@@ -47,7 +47,7 @@ def suggested(front: Front, *, progress: Callable[[int, int, str], None] = lambd
         found = [s for s in found if s.kind != "an open search"]
     order = {kind.name: rank for rank, kind in enumerate(KINDS)}
     found.sort(key=lambda s: (len(s.edits), order.get(s.kind, -1)))
-    return replace(front, suggestions=tuple(found), clash=question.clash())
+    return replace(front, suggestions=tuple(found), conflict=question.conflict())
 
 
 class _Question:
@@ -103,30 +103,30 @@ class _Question:
 
     def answer(self, kind: RelaxationKind) -> Suggestion | None:
         """Return the smallest change of ``kind`` that is enough; None where none of those tried is."""
-        rungs = [
+        steps = [
             relaxed
-            for relaxed in kind.rungs(self.job, self.needed)
+            for relaxed in kind.steps(self.job, self.needed)
             if relaxed.job != self.job and relaxed.relief > _RELIEF * self.slow
         ]
         if self.torn and kind.costs_only:
             return None
-        if kind.bounded and self.short and not (rungs and self.roomy(rungs[-1].job)):
+        if kind.bounded and self.short and not (steps and self.roomy(steps[-1].job)):
             return None
         if kind.steady:
-            return self._steady(kind, rungs)
-        for relaxed in rungs[: _MOST_RUNGS_WHERE_TORN if self.torn else _MOST_RUNGS]:
+            return self._steady(kind, steps)
+        for relaxed in steps[: _MOST_RUNGS_WHERE_TORN if self.torn else _MOST_RUNGS]:
             if self.roomy(relaxed.job) and (found := self.solved(relaxed, kind.name)):
                 return found
         return None
 
-    def _steady(self, kind: RelaxationKind, rungs: list[Relaxed]) -> Suggestion | None:
-        """Return the first of ``rungs`` that is enough, by halving: where one is, those after it are."""
-        first, last = 0, len(rungs) - 1
+    def _steady(self, kind: RelaxationKind, steps: list[Relaxed]) -> Suggestion | None:
+        """Return the first of ``steps`` that is enough, by halving: where one is, those after it are."""
+        first, last = 0, len(steps) - 1
         best = None
         while first <= last:
             middle = (first + last) // 2 if best is not None else last
-            roomy = self.roomy(rungs[middle].job)
-            found = self.solved(rungs[middle], kind.name) if roomy else None
+            roomy = self.roomy(steps[middle].job)
+            found = self.solved(steps[middle], kind.name) if roomy else None
             if found is None:
                 if best is None:
                     return None
@@ -152,7 +152,7 @@ class _Question:
                 kind = way.kind if way.kind == "a longer step" else f"{way.kind}, and a longer step"
                 yield replace(way, kind=kind, edits=edits)
 
-    def clash(self) -> tuple[str, ...]:
+    def conflict(self) -> tuple[str, ...]:
         """Return the wishes that clash: leave out any of them, and the others leave a plan."""
         return tuple(wish for wish, _ in self._needed_wishes())
 

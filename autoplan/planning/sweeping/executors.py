@@ -22,7 +22,7 @@ from autoplan.planning.sweeping.cell_planner import plan_cell
 from autoplan.results.sweep import CellAnswer
 from autoplan.schema.job import Job
 
-__all__ = ["Crew", "ForeignCrew", "LocalCrew", "dask_executor", "interrupts_held", "usable_cores"]
+__all__ = ["ForeignExecutor", "LocalCrew", "WorkerPool", "dask_executor", "interrupts_held", "usable_cores"]
 
 #: Cells given to an executor of unknown size at once: enough to keep any cluster busy.
 _IN_FLIGHT: Final = 1_000
@@ -37,7 +37,7 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """Takes jobs and gives futures of their answers; ``in_flight`` of them are worth having at once."""
 
     in_flight: int
@@ -140,7 +140,7 @@ def _leave_with(lifeline: Connection) -> None:
         os._exit(1)
 
 
-class ForeignCrew:
+class ForeignExecutor:
     """An executor that the caller made, and closes."""
 
     def __init__(self, executor: Executor) -> None:

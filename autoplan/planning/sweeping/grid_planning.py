@@ -14,7 +14,13 @@ from typing import Final
 from autoplan.catalog import cell_job, load_grid
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.planning.sweeping.cell_planner import fingerprint, planner_name, refusal
-from autoplan.planning.sweeping.executors import Crew, ForeignCrew, LocalCrew, interrupts_held, usable_cores
+from autoplan.planning.sweeping.executors import (
+    ForeignExecutor,
+    LocalCrew,
+    WorkerPool,
+    interrupts_held,
+    usable_cores,
+)
 from autoplan.planning.sweeping.journal import Journal, journal_path
 from autoplan.planning.sweeping.results_file import check_results_path, write_results
 from autoplan.results.sweep import CellAnswer, Sweep, SweepRow
@@ -82,8 +88,8 @@ def sweep(
         run = _Run(grid, path, journal, progress or _silent)
         if run.tasks:
             count = min(workers or usable_cores(), len(run.tasks))
-            crew: Crew = ForeignCrew(executor) if executor is not None else LocalCrew(count)
-            run.plan(stack.enter_context(crew))
+            worker_pool: WorkerPool = ForeignExecutor(executor) if executor is not None else LocalCrew(count)
+            run.plan(stack.enter_context(worker_pool))
         run.save()
         return run.result()
 
@@ -130,10 +136,10 @@ class _Run:
                 tasks[key] = _Task(job, key, [cell])
         yield from tasks.values()
 
-    def plan(self, crew: Crew) -> None:
+    def plan(self, worker_pool: WorkerPool) -> None:
         """Plan all tasks; what is finished when this is interrupted is saved."""
         try:
-            _Dispatch(crew, self.finished).run(self.tasks)
+            _Dispatch(worker_pool, self.finished).run(self.tasks)
         except BaseException:
             self.save()
             raise
@@ -175,8 +181,8 @@ class _Dispatch:
     running is planned again one by one, so that the second loss tells.
     """
 
-    def __init__(self, crew: Crew, finished: Callable[[_Task, CellAnswer], None]) -> None:
-        self.crew = crew
+    def __init__(self, worker_pool: WorkerPool, finished: Callable[[_Task, CellAnswer], None]) -> None:
+        self.worker_pool = worker_pool
         self.finished = finished
         self.waiting: deque[_Task] = deque()
         self.doubtful: deque[_Task] = deque()
@@ -203,16 +209,16 @@ class _Dispatch:
             if not self.running:
                 self._submit(self.doubtful)
             return
-        while self.waiting and len(self.running) < self.crew.in_flight and self._submit(self.waiting):
+        while self.waiting and len(self.running) < self.worker_pool.in_flight and self._submit(self.waiting):
             pass
 
     def _submit(self, tasks: deque[_Task]) -> bool:
         """Hand over the first of ``tasks``; false where the crew broke, of which its futures tell more."""
         try:
-            self.running[self.crew.submit(tasks[0].job)] = tasks[0]
+            self.running[self.worker_pool.submit(tasks[0].job)] = tasks[0]
         except BrokenExecutor:
             if not self.running:
-                self.crew.renew()
+                self.worker_pool.renew()
             return False
         tasks.popleft()
         return True
@@ -250,4 +256,4 @@ class _Dispatch:
                 "no process that plans stays alive; a script that sweeps must guard its call with"
                 ' `if __name__ == "__main__":`'
             )
-        self.crew.renew()
+        self.worker_pool.renew()

@@ -70,7 +70,7 @@ def memory_table(predicted: Prediction, terminal: Terminal) -> Group:
     """Return what fills a device of the fullest stage, as shares of what it may hold."""
     stage, limit = fullest_stage(predicted), predicted.memory_limit_bytes
     where = f" of stage {stage.stage}" if len(predicted.memory.stages) > 1 else ""
-    title = f"what fills a device{where} (worst in {stage.moment})"
+    title = f"what fills a device{where} (worst in {stage.event})"
     cells = [(name, f"{size / GIB:,.1f} GiB", size / limit) for name, size in memory_rows(stage)]
     free = limit - stage.total
     if free > 0:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoplan.costs.core.prediction import CATEGORIES, MomentMemory, Prediction, StageMemory
+from autoplan.costs.core.prediction import CATEGORIES, EventMemory, Prediction, StageMemory
 from autoplan.report.render.bars import spread
 
-__all__ = ["MomentBar", "moment_bars", "picked_stages", "scale_bytes"]
+__all__ = ["EventBar", "event_bars", "picked_stages", "scale_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
-class MomentBar:
+class EventBar:
     """The bytes of one moment by part; ``high`` is the upper end of the interval, known at the worst one."""
 
-    moment: str
+    event: str
     parts: tuple[tuple[str, float], ...]
     high: float | None
 
@@ -24,19 +24,19 @@ class MomentBar:
         return sum(size for _, size in self.parts)
 
 
-def moment_bars(stage: StageMemory) -> tuple[MomentBar, ...]:
+def event_bars(stage: StageMemory) -> tuple[EventBar, ...]:
     """Return the moments of ``stage`` in order of time.
 
     The framework's part is that of the worst moment at all of them: neither it nor what the allocator has
     reserved is given back in between.
     """
-    return tuple(_bar(stage, moment) for moment in stage.moments)
+    return tuple(_bar(stage, event) for event in stage.events)
 
 
-def _bar(stage: StageMemory, moment: MomentMemory) -> MomentBar:
-    sizes = [(name, float(getattr(moment, name))) for name in CATEGORIES]
-    high = stage.total_high if moment.moment == stage.moment else None
-    return MomentBar(moment.moment, (*sizes, ("framework", stage.framework)), high)
+def _bar(stage: StageMemory, event: EventMemory) -> EventBar:
+    sizes = [(name, float(getattr(event, name))) for name in CATEGORIES]
+    high = stage.total_high if event.event == stage.event else None
+    return EventBar(event.event, (*sizes, ("framework", stage.framework)), high)
 
 
 def scale_bytes(predicted: Prediction) -> float:

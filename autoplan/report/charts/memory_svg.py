@@ -7,7 +7,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from autoplan.costs.core.prediction import StageMemory
-from autoplan.report.charts.memory_bars import MomentBar, moment_bars, picked_stages, scale_bytes
+from autoplan.report.charts.memory_bars import EventBar, event_bars, picked_stages, scale_bytes
 from autoplan.report.render.svg import add_group, add_line, add_text, canvas, written
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS
 from autoplan.report.wording.sentences import number_words
@@ -108,14 +108,14 @@ def _legend(svg: ET.Element, limit: float) -> None:
 
 
 def _panel_height(stage: StageMemory) -> int:
-    return _PANEL_HEAD + _ROW * len(stage.moments) + _AXIS
+    return _PANEL_HEAD + _ROW * len(stage.events) + _AXIS
 
 
 def _panel(panel: ET.Element, stage: StageMemory, scale: _Scale) -> None:
     """Draw one stage: its axis, the bar of each moment, and the limit across them."""
     title = f"stage {stage.stage}, {number_words(stage.layers, 'layer')}"
     add_text(panel, (0, 16), title, "worst")
-    bars = moment_bars(stage)
+    bars = event_bars(stage)
     bottom = _PANEL_HEAD + _ROW * len(bars)
     for tick in scale.ticks:
         x = scale.x(tick)
@@ -123,15 +123,15 @@ def _panel(panel: ET.Element, stage: StageMemory, scale: _Scale) -> None:
         add_text(panel, (x, bottom + 18), f"{tick / GIB:g}", "small middle")
     add_text(panel, (scale.width, bottom + 18), "GiB", "small end")
     for row, bar in enumerate(bars):
-        _moment(add_group(panel, (0, _PANEL_HEAD + row * _ROW)), bar, scale)
+        _event(add_group(panel, (0, _PANEL_HEAD + row * _ROW)), bar, scale)
     x = scale.x(scale.limit)
     add_line(panel, (x, _PANEL_HEAD - 6), (x, bottom + 6), "limit")
 
 
-def _moment(row: ET.Element, bar: MomentBar, scale: _Scale) -> None:
+def _event(row: ET.Element, bar: EventBar, scale: _Scale) -> None:
     """Draw the bar of one moment, and at the worst one up to where its interval ends."""
     worst = " worst" if bar.high is not None else ""
-    add_text(row, (_LABELS - 8, 12), bar.moment, f"end{worst}")
+    add_text(row, (_LABELS - 8, 12), bar.event, f"end{worst}")
     reached = 0.0
     for name, size in bar.parts:
         left, reached = scale.x(reached), reached + size

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autoplan.costs.core.prediction import Prediction, StageMemory
-from autoplan.report.charts.memory_bars import MomentBar, moment_bars, picked_stages, scale_bytes
+from autoplan.report.charts.memory_bars import EventBar, event_bars, picked_stages, scale_bytes
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS
 from autoplan.report.wording.sentences import number_words
@@ -33,7 +33,7 @@ def memory_picture(
     stages = picked_stages(predicted, fullest, MOST_STAGES)
     for stage in stages:
         yield Text(_title(stage), style="bold")
-        yield _moments(stage, predicted, terminal)
+        yield _events(stage, predicted, terminal)
         yield Text("")
     left_out = len(predicted.memory.stages) - len(stages)
     if left_out:
@@ -44,17 +44,17 @@ def memory_picture(
 def _title(stage: StageMemory) -> str:
     return (
         f"stage {stage.stage} ({number_words(stage.layers, 'layer')}):"
-        f" {stage.total / GIB:,.1f} GiB at worst, in {stage.moment}, and up to {stage.total_high / GIB:,.1f}"
+        f" {stage.total / GIB:,.1f} GiB at worst, in {stage.event}, and up to {stage.total_high / GIB:,.1f}"
     )
 
 
-def _moments(stage: StageMemory, predicted: Prediction, terminal: Terminal) -> Table:
+def _events(stage: StageMemory, predicted: Prediction, terminal: Terminal) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")
     table.add_column(no_wrap=True)
-    bars, scale = moment_bars(stage), scale_bytes(predicted)
-    names, sizes = [bar.moment for bar in bars], [f"{bar.total / GIB:,.1f}" for bar in bars]
+    bars, scale = event_bars(stage), scale_bytes(predicted)
+    names, sizes = [bar.event for bar in bars], [f"{bar.total / GIB:,.1f}" for bar in bars]
     taken = max(map(len, names)) + max(map(len, sizes)) + 6
     columns = min(_LONGEST_BAR, terminal.width - taken)
     mark = round(predicted.memory_limit_bytes / scale * columns)
@@ -66,7 +66,7 @@ def _moments(stage: StageMemory, predicted: Prediction, terminal: Terminal) -> T
     return table
 
 
-def _stack(bar: MomentBar, columns_per_byte: float, mark: int, terminal: Terminal) -> Text:
+def _stack(bar: EventBar, columns_per_byte: float, mark: int, terminal: Terminal) -> Text:
     """Return the parts of ``bar`` in letters, then up to the interval's end, with the limit at ``mark``."""
     cells: list[tuple[str, str]] = []
     reached = 0.0
@@ -92,7 +92,7 @@ def _mark(terminal: Terminal) -> str:
 
 def _legend(predicted: Prediction, stages: list[StageMemory], terminal: Terminal) -> Iterator[Text]:
     """Yield the signs and what they stand for, in lines that break between two signs."""
-    bars = [bar for stage in stages for bar in moment_bars(stage)]
+    bars = [bar for stage in stages for bar in event_bars(stage)]
     shown = [name for name in MEMORY_PARTS if any(dict(bar.parts)[name] > 0 for bar in bars)]
     limit = f"limit {predicted.memory_limit_bytes / GIB:,.1f} GiB"
     line = Text()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autoplan.costs.core.layer_types import kinds_of, orders_of
+from autoplan.costs.core.layer_types import layer_types_of, orders_of
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import chunks_of
 
-__all__ = ["stage_kinds", "uneven_chunks"]
+__all__ = ["stage_layer_types", "uneven_chunks"]
 
 
-def stage_kinds(job: Job, layout: Layout) -> list[str]:
+def stage_layer_types(job: Job, layout: Layout) -> list[str]:
     """Return what each stage holds, such as ``2 dense, 1 experts``; nothing where all layers are alike."""
-    kinds = kinds_of(job.model, job.workload.sequence_length)
+    kinds = layer_types_of(job.model, job.workload.sequence_length)
     if not kinds.several:
         return []
     mixes = [(model.moe is not None, model.sliding_window is not None) for model in kinds.models]

@@ -22,7 +22,7 @@ def verdict_sentences(job: Job, predicted: Prediction) -> Iterator[str]:
     stage, limit = judged_stage(job, predicted), predicted.memory_limit_bytes
     yield (
         f"{'fits' if predicted.fits else 'does not fit'}: a device of stage {stage.stage}"
-        f" (fullest at: {stage.moment}) holds {_gib(stage.total)}, {_beyond(stage.total - limit)} the limit"
+        f" (fullest at: {stage.event}) holds {_gib(stage.total)}, {_beyond(stage.total - limit)} the limit"
         f" of {_gib(limit)}, and {_gib(stage.total_high)} at the upper end of its 90 % interval,"
         f" {_beyond(stage.total_high - limit)} the limit"
     )

@@ -17,11 +17,11 @@ __all__ = ["suggestion_lines"]
 
 def suggestion_lines(front: Front) -> Iterator[RenderableType]:
     """Yield the clashing wishes and the numbered suggestions of a front without plans."""
-    if front.clash:
+    if front.conflict:
         yield Text(
             "no plan keeps all of these; without any one of them, the others can be kept", style="bold"
         )
-        yield from (Text(f"- {wish}") for wish in front.clash)
+        yield from (Text(f"- {wish}") for wish in front.conflict)
         yield Text("")
     if not front.suggestions:
         return

@@ -70,7 +70,7 @@ class Fields:
         if type(value) is int and least <= value <= most:
             return value
         wanted = f"must be a whole number from {least} to {most}"
-        self.reject(keys[0], self._complaint(keys, value, wanted))
+        self.reject(keys[0], self._validation_error(keys, value, wanted))
         return max(least, 1)
 
     def optional_integer(self, *keys: str, most: int = MAX_SIZE) -> int | None:
@@ -83,7 +83,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            self.reject(key, self._complaint((key,), value, "must be true or false"))
+            self.reject(key, self._validation_error((key,), value, "must be true or false"))
         return value is True
 
     def activation(self, *keys: str, gated: bool, default: str) -> str:
@@ -95,7 +95,7 @@ class Fields:
         if isinstance(plain, str) and plain in known:
             return known[plain]
         wanted = f"is an activation that autoplan does not know; it knows {', '.join(known)}"
-        self.reject(keys[0], self._complaint(keys, value, wanted))
+        self.reject(keys[0], self._validation_error(keys, value, wanted))
         return known["silu"]
 
     def window(self, *keys: str, default: int | None = None, every: int | None = None) -> object:
@@ -108,12 +108,12 @@ class Fields:
         """
         silent = not any(self.mentions(key) for key in keys)
         width = default if silent else self.optional_integer(*keys, most=1_000_000_000)
-        kinds = self._kinds_of_layers()
+        kinds = self._layer_types()
         if not width or (kinds and all(kinds)):
             return None
         return {"window": width, "every": self._period(kinds) if kinds else every}
 
-    def _kinds_of_layers(self) -> list[bool]:
+    def _layer_types(self) -> list[bool]:
         """Return for each of ``layer_types`` whether it sees everything; nothing if absent."""
         kinds = self.given("layer_types")
         if kinds is None:
@@ -133,7 +133,7 @@ class Fields:
         return period
 
     @staticmethod
-    def _complaint(keys: Sequence[str], value: object, wanted: str) -> str:
+    def _validation_error(keys: Sequence[str], value: object, wanted: str) -> str:
         if value is None:
             return f"{names(keys)} is missing and has no default"
         return f"{keys[0]} {wanted}, not {_short(value)}"

@@ -30,7 +30,7 @@ Tree: TypeAlias = Mapping[str, Any]
 def merged(parent: Tree, child: Tree, model: object) -> dict[str, Any]:
     """Return the content of ``child`` over that of ``parent``, both files of ``model``.
 
-    >>> from autoplan.schema.stack import StackSpec
+    >>> from autoplan.schema.costmodel.stack import StackSpec
     >>> parent = {"memory": {"state_bytes": 4, "master_bytes": 4}, "rules": {"zero_stages": (0, 1)}}
     >>> child = {"memory": {"master_bytes": 0}, "rules": {"zero_stages": (3,)}}
     >>> merged(parent, child, StackSpec)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.layer_splits import quick_layout, without_slow
-from autoplan.search.alternatives.primal_heuristic import found_at_once
+from autoplan.search.alternatives.primal_heuristic import primal_heuristic
 from autoplan.search.alternatives.reduction_overlap import with_shorter_tails
-from autoplan.search.alternatives.stage_alternatives import Incumbent, Menu, Option
+from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, Incumbent
 from autoplan.search.bounds.step_bound import longest_stage
 from autoplan.search.space.priced_candidates import PricedCandidates
 
@@ -33,7 +33,7 @@ class Live:
     incumbent_seconds: float
     sum_seconds: float
     tail_seconds: float
-    menu: Menu
+    alternatives: Alternatives
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,17 @@ class Narrow:
 
 def tightened(live: Live, layers: int, most: float, scale: Scale) -> Live | None:
     """Return ``live`` without options that cannot be part of a step of ``most`` seconds; None if none can."""
-    menu = live.menu
-    longest = longest_stage(menu.schedule, live.sum_seconds, most - live.tail_seconds)
-    ticks = int(longest / scale.tick_seconds / menu.schedule.v) + 3
-    stages = [[o for o in row if o.both_ticks <= ticks] for row in menu.stages]
+    alternatives = live.alternatives
+    longest = longest_stage(alternatives.schedule, live.sum_seconds, most - live.tail_seconds)
+    ticks = int(longest / scale.tick_seconds / alternatives.schedule.v) + 3
+    stages = [[o for o in row if o.both_ticks <= ticks] for row in alternatives.stages]
     most_layers = [max((o.layers for o in row), default=0) for row in stages]
     needed = [layers - sum(most_layers) + own for own in most_layers]
     kept = tuple(
         tuple(o for o in row if o.layers >= least) for row, least in zip(stages, needed, strict=True)
     )
-    menu = replace(menu, stages=kept)
-    return None if menu.empty else replace(live, menu=menu)
+    alternatives = replace(alternatives, stages=kept)
+    return None if alternatives.empty else replace(live, alternatives=alternatives)
 
 
 def narrowed(
@@ -69,27 +69,27 @@ def narrowed(
     those that take longer to have a shorter tail come.
     """
     layers = groups[0].layers
-    quick: tuple[Live, tuple[Option, ...]] | None = None
+    quick: tuple[Live, tuple[Alternative, ...]] | None = None
     for c in live:
-        options, ceiling = quick_layout(c.menu, layers, ceiling)
-        quick = quick if options is None else (c, options)
+        chosen, ceiling = quick_layout(c.alternatives, layers, ceiling)
+        quick = quick if chosen is None else (c, chosen)
     left = [
-        (c, menu)
+        (c, alternatives)
         for c in live
-        if (menu := _offering_shorter_tails(c, groups[c.group], scale, ceiling, limit)) is not None
+        if (alternatives := _offering_shorter_tails(c, groups[c.group], scale, ceiling, limit)) is not None
     ]
     known = _known([c for c, _ in left], quick or _filled(live, layers))
-    return Narrow(tuple(replace(c, menu=menu) for c, menu in left), ceiling, known)
+    return Narrow(tuple(replace(c, alternatives=alternatives) for c, alternatives in left), ceiling, known)
 
 
-def _filled(live: Sequence[Live], layers: int) -> tuple[Live, tuple[Option, ...]] | None:
+def _filled(live: Sequence[Live], layers: int) -> tuple[Live, tuple[Alternative, ...]] | None:
     """Return the candidate whose quickest filling takes least, and that filling."""
     best = min(live, key=lambda c: c.incumbent_seconds, default=None)
-    options = found_at_once(best.menu, layers) if best is not None else None
-    return None if best is None or options is None else (best, options)
+    chosen = primal_heuristic(best.alternatives, layers) if best is not None else None
+    return None if best is None or chosen is None else (best, chosen)
 
 
-def _known(left: Sequence[Live], layout: tuple[Live, tuple[Option, ...]] | None) -> Incumbent | None:
+def _known(left: Sequence[Live], layout: tuple[Live, tuple[Alternative, ...]] | None) -> Incumbent | None:
     """Return ``layout`` as one of the candidates that are left, if it is."""
     found = [i for i, c in enumerate(left) if layout is not None and c is layout[0]]
     return Incumbent(found[0], layout[1]) if layout is not None and found else None
@@ -97,16 +97,18 @@ def _known(left: Sequence[Live], layout: tuple[Live, tuple[Option, ...]] | None)
 
 def _offering_shorter_tails(
     live: Live, group: PricedCandidates, scale: Scale, ceiling: int, limit: float
-) -> Menu | None:
+) -> Alternatives | None:
     """Return the menu with all options that a step within ``ceiling`` may have; None if there are none.
 
     The tail of the first stage is part of every step; once all tails are offered, so is the longest of
     the stages' shortest.
     """
     layers = group.layers
-    busy = ceiling - live.menu.least_tail(1)
-    menu = without_slow(live.menu, layers, busy)
-    if menu is None:
+    busy = ceiling - live.alternatives.least_end_of_step(1)
+    alternatives = without_slow(live.alternatives, layers, busy)
+    if alternatives is None:
         return None
-    menu = with_shorter_tails(menu, group, live.position, limit, busy, scale)
-    return without_slow(menu, layers, ceiling - menu.least_tail(len(menu.stages)))
+    alternatives = with_shorter_tails(alternatives, group, live.position, limit, busy, scale)
+    return without_slow(
+        alternatives, layers, ceiling - alternatives.least_end_of_step(len(alternatives.stages))
+    )

@@ -8,10 +8,10 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.search.alternatives.layer_splits import least_slowest
-from autoplan.search.alternatives.stage_alternatives import Menu, Option
+from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives
 from autoplan.search.space.priced_candidates import PricedCandidates
 
-__all__ = ["found_at_once", "offered"]
+__all__ = ["offered", "primal_heuristic"]
 
 
 def offered(part: PricedCandidates, seconds: Array, longest: float) -> Array:
@@ -24,31 +24,31 @@ def offered(part: PricedCandidates, seconds: Array, longest: float) -> Array:
     return within
 
 
-def found_at_once(menu: Menu, layers: int) -> tuple[Option, ...] | None:
+def primal_heuristic(alternatives: Alternatives, layers: int) -> tuple[Alternative, ...] | None:
     """Return options that add up to ``layers`` and keep the rules across stages; None where it found none."""
-    options = None if menu.empty else _filled(menu.quickest, layers)
-    return options if options is not None and menu.keeps_rules(options) else None
+    chosen = None if alternatives.empty else _filled(alternatives.quickest, layers)
+    return chosen if chosen is not None and alternatives.keeps_rules(chosen) else None
 
 
-def _filled(menu: Menu, layers: int) -> tuple[Option, ...] | None:
+def _filled(alternatives: Alternatives, layers: int) -> tuple[Alternative, ...] | None:
     """Return options that add up to ``layers``: from the fewest, grow the stage that stays quickest.
 
     Where layers differ, those on a path of places whose slowest is least.
     """
-    if menu.placed:
-        return least_slowest(menu, layers)
-    at = [0] * len(menu.stages)
-    held = sum(options[0].layers for options in menu.stages)
-    grown = [(options[1].both_ticks, i) for i, options in enumerate(menu.stages) if len(options) > 1]
+    if alternatives.placed:
+        return least_slowest(alternatives, layers)
+    at = [0] * len(alternatives.stages)
+    held = sum(chosen[0].layers for chosen in alternatives.stages)
+    grown = [(chosen[1].both_ticks, i) for i, chosen in enumerate(alternatives.stages) if len(chosen) > 1]
     heapify(grown)
     while held < layers:
         if not grown:
             return None
         _, i = heappop(grown)
-        options, k = menu.stages[i], at[i] + 1
-        held, at[i] = held + options[k].layers - options[k - 1].layers, k
-        if k + 1 < len(options):
-            heappush(grown, (options[k + 1].both_ticks, i))
+        chosen, k = alternatives.stages[i], at[i] + 1
+        held, at[i] = held + chosen[k].layers - chosen[k - 1].layers, k
+        if k + 1 < len(chosen):
+            heappush(grown, (chosen[k + 1].both_ticks, i))
     if held != layers:
         return None
-    return tuple(options[k] for options, k in zip(menu.stages, at, strict=True))
+    return tuple(chosen[k] for chosen, k in zip(alternatives.stages, at, strict=True))

@@ -27,7 +27,7 @@ from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.stage_times import Stages, stage_backward
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.layer_splits import least_behind
-from autoplan.search.alternatives.stage_alternatives import Menu, Option, mixes, priced_mixes
+from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, mixes, priced_mixes
 from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.recompute_mixes import StageRules
 
@@ -35,22 +35,31 @@ __all__ = ["with_shorter_tails"]
 
 
 def with_shorter_tails(
-    menu: Menu, group: PricedCandidates, position: int, limit: float, busy: int, scale: Scale
-) -> Menu:
-    """Return ``menu`` with options that recompute more to hide more, in pipelines of up to ``busy`` ticks."""
-    if menu.schedule.gpipe or menu.schedule.apart or menu.schedule.p == 1 or group.asks_uniform(position):
-        return menu
-    enough = min(o.tail_ticks for o in menu.stages[0])
-    stages: list[tuple[Option, ...]] = []
-    below = _hidden_below(menu, group.layers, busy)
+    alternatives: Alternatives, group: PricedCandidates, position: int, limit: float, busy: int, scale: Scale
+) -> Alternatives:
+    """Return ``alternatives`` with some that recompute more to hide more, in up to ``busy`` ticks."""
+    if (
+        alternatives.schedule.gpipe
+        or alternatives.schedule.apart
+        or alternatives.schedule.p == 1
+        or group.asks_uniform(position)
+    ):
+        return alternatives
+    enough = min(o.tail_ticks for o in alternatives.stages[0])
+    stages: list[tuple[Alternative, ...]] = []
+    below = _hidden_below(alternatives, group.layers, busy)
     rules, each = group.stage_rules(position), int(group.candidates.checkpoint[position])
-    for i, (row, longest) in enumerate(zip(menu.stages, below, strict=True)):
+    for i, (row, longest) in enumerate(zip(alternatives.stages, below, strict=True)):
         # Coefficients are taken where a stage's tails are looked at, which is seldom.
         at = partial(_coefficients, group, position, i)
         hides = bool(group.stages.hides_reduce[position, i])
-        tails = _Tails(at, hides, limit, group.modes, rules[i], menu.schedule.v, enough, longest, scale, each)
+        tails = _Tails(
+            at, hides, limit, group.modes, rules[i], alternatives.schedule.v, enough, longest, scale, each
+        )
         stages.append(tuple(o for first in row for o in (first, *tails.shorter(first))))
-    return menu if tuple(stages) == menu.stages else replace(menu, stages=tuple(stages))
+    return (
+        alternatives if tuple(stages) == alternatives.stages else replace(alternatives, stages=tuple(stages))
+    )
 
 
 def _coefficients(
@@ -59,16 +68,16 @@ def _coefficients(
     return group.holding(position, stage)(first, layers, selective, full)
 
 
-def _hidden_below(menu: Menu, layers: int, busy: int) -> list[int]:
+def _hidden_below(alternatives: Alternatives, layers: int, busy: int) -> list[int]:
     """Return for each stage the ticks from which on every longest path passes it."""
-    s = menu.schedule
+    s = alternatives.schedule
     slowest = busy // (s.m * s.v) + 1
     if s.v > 1 or s.m <= s.p:
         return [0] + [slowest] * (s.p - 1)
-    fewest = [min(o.both_ticks for o in row) for row in menu.stages]
-    behind, forward, below = least_behind(menu, layers, busy), 0, [0] * s.p
+    fewest = [min(o.both_ticks for o in row) for row in alternatives.stages]
+    behind, forward, below = least_behind(alternatives, layers, busy), 0, [0] * s.p
     for i in range(s.p - 1):
-        forward = max(forward, *(o.forward_ticks for o in menu.stages[i]))
+        forward = max(forward, *(o.forward_ticks for o in alternatives.stages[i]))
         alone = (s.p - 1 - i) * forward
         if behind[i + 1] < alone:
             others = sum(fewest[i + 1 :])
@@ -96,7 +105,7 @@ class _Tails:
     scale: Scale
     each: int
 
-    def shorter(self, first: Option) -> list[Option]:
+    def shorter(self, first: Alternative) -> list[Alternative]:
         """Return options of as many layers as ``first`` with ever more recompute and ever shorter tails."""
         hidden = self.hides and first.both_ticks < self.longest
         if first.tail_ticks <= self.enough or not hidden:
@@ -111,7 +120,7 @@ class _Tails:
                 break
         return found[1:]
 
-    def _slower(self, first: Option) -> list[Option]:
+    def _slower(self, first: Alternative) -> list[Alternative]:
         """Return options that fit and take longer than ``first``, but not too long."""
         held = np.array(float(first.layers))
         selective, full = mixes(first.layers, self.modes, self.each)
@@ -125,5 +134,5 @@ class _Tails:
         left = left[self.rules.allows(first.layers, selective[left], full[left])]
         selective, full = selective[left], full[left]
         stage = self.at(first.first, first.layers, selective, full)
-        options = priced_mixes(stage, first.layers, selective, full, memory[left], v=self.v, scale=self.scale)
-        return [o._replace(first=first.first) for o in options] if first.first >= 0 else options
+        chosen = priced_mixes(stage, first.layers, selective, full, memory[left], v=self.v, scale=self.scale)
+        return [o._replace(first=first.first) for o in chosen] if first.first >= 0 else chosen

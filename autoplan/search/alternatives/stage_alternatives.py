@@ -19,20 +19,20 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.memory.footprint import bytes_to_save, stage_fits
-from autoplan.costs.stage.stage_times import Stages, stage_backward, stage_forward, stage_tail, stage_weight
+from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
 from autoplan.schema.user_rules.expression import Node
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.space.priced_candidates import PricedCandidates, Schedule
 from autoplan.search.space.recompute_mixes import StageRules, across, keeps
 
 __all__ = [
+    "Alternative",
+    "Alternatives",
     "Incumbent",
-    "Menu",
-    "Option",
-    "menu_of",
+    "alternative_table",
+    "alternatives_of",
     "mixes",
     "on_every_stage",
-    "option_table",
     "part_ticks",
     "priced_mixes",
     "step_ticks",
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-class Option(NamedTuple):
+class Alternative(NamedTuple):
     """One way to fill a stage; times and memory in ticks, times of one virtual stage's microbatch.
 
     ``first`` counts the layers of the stages before it, where an option is for one place only.
@@ -65,14 +65,14 @@ class Option(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Menu:
+class Alternatives:
     """What the solver chooses from for one candidate: one tuple of options a stage.
 
     A step takes the ``pipeline_time`` of the schedule, and the longest tail. ``rules`` are what the user's
     own rules say across stages; ``placed``, that layers differ, and each option is for one place.
     """
 
-    stages: tuple[tuple[Option, ...], ...]
+    stages: tuple[tuple[Alternative, ...], ...]
     schedule: Schedule
     rules: tuple[Node, ...] = ()
     placed: bool = False
@@ -82,7 +82,7 @@ class Menu:
         """Whether some stage has no option."""
         return not all(self.stages)
 
-    def least_tail(self, stages: int) -> int:
+    def least_end_of_step(self, stages: int) -> int:
         """Return the ticks of tail that the first ``stages`` stages have at least."""
         return max(min(o.tail_ticks for o in row) for row in self.stages[:stages])
 
@@ -92,23 +92,23 @@ class Menu:
         return all(len(row) == 1 for row in self.stages)
 
     @property
-    def quickest(self) -> Menu:
+    def quickest(self) -> Alternatives:
         """The menu with one option for each place and number of layers, the quickest: the first of them."""
         if not self.rules:
             return self
         rows = (tuple({(o.first, o.layers): o for o in reversed(row)}.values())[::-1] for row in self.stages)
         return replace(self, stages=tuple(rows))
 
-    def keeps_rules(self, options: Sequence[Option]) -> bool:
+    def keeps_rules(self, chosen: Sequence[Alternative]) -> bool:
         """Return whether one option a stage keeps what the rules say across stages."""
         if not self.rules:
             return True
         names = ("layers", "selective", "full")
-        entries = {(name, i): getattr(o, name) for name in names for i, o in enumerate(options)}
-        return keeps(self.rules, entries, len(options))
+        entries = {(name, i): getattr(o, name) for name in names for i, o in enumerate(chosen)}
+        return keeps(self.rules, entries, len(chosen))
 
 
-def menu_of(
+def alternatives_of(
     group: PricedCandidates,
     position: int,
     limit: float,
@@ -116,7 +116,7 @@ def menu_of(
     scale: Scale,
     *,
     longest: float = inf,
-) -> Menu:
+) -> Alternatives:
     """Return the menu of the candidate at ``position`` with every device within ``limit`` bytes.
 
     ``offered`` [p, L] marks layer counts worth offering to a stage: those of finite value. Options of more
@@ -125,29 +125,29 @@ def menu_of(
     v = int(group.v[position])
     wanted = np.isfinite(offered)
     counts = np.flatnonzero(wanted.any(axis=0)) + 1
-    stages: tuple[tuple[Option, ...], ...] = ((),) * group.pp
+    stages: tuple[tuple[Alternative, ...], ...] = ((),) * group.pp
     if len(counts):
         coefficients = group.stages.take((position, slice(None), None))
         each = int(group.candidates.checkpoint[position])
-        options, fits = _options(coefficients, counts, limit, group.modes, (v, each), scale)
+        chosen, fits = _options(coefficients, counts, limit, group.modes, (v, each), scale)
         fits &= wanted[:, counts - 1]
         stages = tuple(
             tuple(o for o, fit in zip(row, keep, strict=True) if fit)
-            for row, keep in zip(options, fits.tolist(), strict=True)
+            for row, keep in zip(chosen, fits.tolist(), strict=True)
         )
         if group.parts(position):
             stages = _kept_by_rules(group, position, stages, wanted, (limit, longest), scale)
-    return Menu(stages, group.schedule(position), across(group.parts(position)))
+    return Alternatives(stages, group.schedule(position), across(group.parts(position)))
 
 
 def _kept_by_rules(
     group: PricedCandidates,
     position: int,
-    stages: tuple[tuple[Option, ...], ...],
+    stages: tuple[tuple[Alternative, ...], ...],
     wanted: NDArray[np.bool_],
     most: tuple[float, float],
     scale: Scale,
-) -> tuple[tuple[Option, ...], ...]:
+) -> tuple[tuple[Alternative, ...], ...]:
     """Return ``stages`` with the options that keep the user's own rules, and each that rules tell apart.
 
     ``most`` holds the bytes and the seconds that a stage may take.
@@ -157,14 +157,16 @@ def _kept_by_rules(
         if rules.of_recompute:
             counts = (np.flatnonzero(wanted[rules.stage]) + 1).tolist()
             found = [told_apart(group, position, rules, (-1, n), most, scale) for n in counts]
-            rows.append(tuple(option for options in found for option in options))
+            rows.append(tuple(option for chosen in found for option in chosen))
         else:
             none = np.zeros(1)
             rows.append(tuple(o for o in row if rules.allows(o.layers, none, none)[0]))
     return on_every_stage(rows, group.layers) if group.asks_uniform(position) else tuple(rows)
 
 
-def on_every_stage(rows: Sequence[tuple[Option, ...]], layers: int) -> tuple[tuple[Option, ...], ...]:
+def on_every_stage(
+    rows: Sequence[tuple[Alternative, ...]], layers: int
+) -> tuple[tuple[Alternative, ...], ...]:
     """Return the options of ways to recompute that every stage offers, for all ``layers`` between them."""
     held: dict[object, list[int]] = {}
     for i, row in enumerate(rows):
@@ -176,7 +178,7 @@ def on_every_stage(rows: Sequence[tuple[Option, ...]], layers: int) -> tuple[tup
     return tuple(tuple(o for o in row if not kept.isdisjoint(_ways(o))) for row in rows)
 
 
-def _ways(option: Option) -> Iterator[object]:
+def _ways(option: Alternative) -> Iterator[object]:
     """Yield how a stage recomputes: these counts, or all of its layers in one way."""
     yield option.selective, option.full
     if option.layers == option.full:
@@ -192,7 +194,7 @@ def told_apart(
     place: tuple[int, int],
     most: tuple[float, float],
     scale: Scale,
-) -> list[Option]:
+) -> list[Alternative]:
     """Return the fastest of each kind of mixes that rules tell apart, for a stage at a place.
 
     ``place`` is how many layers come before the stage, and how many it has; ``most`` holds the bytes and the
@@ -208,9 +210,9 @@ def told_apart(
     left = left[rules.allows(layers, selective[left], full[left])]
     order = left[np.lexsort((memory[left], seconds[left]))]
     stage = at(*place, selective[order], full[order])
-    options = priced_mixes(stage, layers, selective[order], full[order], memory[order], v=v, scale=scale)
-    kinds: dict[tuple[int, ...], Option] = {}
-    for option in options:
+    chosen = priced_mixes(stage, layers, selective[order], full[order], memory[order], v=v, scale=scale)
+    kinds: dict[tuple[int, ...], Alternative] = {}
+    for option in chosen:
         kinds.setdefault(tuple(getattr(option, name) for name in sorted(rules.seen)), option)
     return list(kinds.values())
 
@@ -233,13 +235,13 @@ def mixes(layers: int, modes: frozenset[str], each: int) -> tuple[Array, Array]:
 
 def priced_mixes(
     stage: Stages, layers: int, selective: Array, full: Array, memory: Array, *, v: int, scale: Scale
-) -> list[Option]:
+) -> list[Alternative]:
     """Return mixes of one stage (coefficients of any mix, or of these) as options, with ``memory`` [byte]."""
-    table = option_table(stage, np.array(float(layers)), (selective, full), memory, v=v, scale=scale)
-    return [Option(*entry) for entry in table.tolist()]
+    table = alternative_table(stage, np.array(float(layers)), (selective, full), memory, v=v, scale=scale)
+    return [Alternative(*entry) for entry in table.tolist()]
 
 
-def option_table(
+def alternative_table(
     stage: Stages, layers: Array, mix: tuple[Array, Array], memory: Array, *, v: int, scale: Scale
 ) -> NDArray[np.int64]:
     """Return the entries of options, which are the last axis, for coefficients of stages that fit each.
@@ -263,7 +265,7 @@ def option_table(
         there,
         back,
         there + back,
-        scale.step_ticks(stage_tail(stage, layers, selective, full).total),
+        scale.step_ticks(end_of_step(stage, layers, selective, full).total),
         scale.memory_ticks(memory),
         *more,
     )
@@ -278,7 +280,7 @@ def _options(
     modes: frozenset[str],
     units: tuple[int, int],
     scale: Scale,
-) -> tuple[list[list[Option]], NDArray[np.bool_]]:
+) -> tuple[list[list[Alternative]], NDArray[np.bool_]]:
     """Return the options of every stage (coefficients [p, 1]) for every count, and which fit [p, n].
 
     ``units`` are virtual stages, and layers that share a checkpoint.
@@ -286,8 +288,8 @@ def _options(
     v, each = units
     layers = counts.astype(np.float64)[None, :]
     selective, full, memory, fits = _fastest_mix(stages, layers, limit, modes, scale, each)
-    table = option_table(stages, layers, (selective, full), memory, v=v, scale=scale).tolist()
-    return [[Option(*entry) for entry in row] for row in table], fits
+    table = alternative_table(stages, layers, (selective, full), memory, v=v, scale=scale).tolist()
+    return [[Alternative(*entry) for entry in row] for row in table], fits
 
 
 def _fastest_mix(
@@ -349,14 +351,16 @@ class Incumbent(NamedTuple):
     """A layout that is known before the solver is asked: which menu it is of, and its options."""
 
     candidate: int
-    options: tuple[Option, ...]
+    chosen: tuple[Alternative, ...]
 
 
-def part_ticks(menu: Menu, options: Sequence[Option]) -> list[list[int]]:
+def part_ticks(alternatives: Alternatives, chosen: Sequence[Alternative]) -> list[list[int]]:
     """Return the ticks of one option a stage, a row for each part of the schedule."""
-    return [[getattr(o, part) for o in options] for part in menu.schedule.parts]
+    return [[getattr(o, part) for o in chosen] for part in alternatives.schedule.parts]
 
 
-def step_ticks(menu: Menu, options: Sequence[Option]) -> int:
+def step_ticks(alternatives: Alternatives, chosen: Sequence[Alternative]) -> int:
     """Return the step time of one option a stage, in ticks: what the model minimises."""
-    return menu.schedule.time(part_ticks(menu, options), max) + max(o.tail_ticks for o in options)
+    return alternatives.schedule.time(part_ticks(alternatives, chosen), max) + max(
+        o.tail_ticks for o in chosen
+    )

@@ -28,13 +28,13 @@ from autoplan.costs.stage.stage_times import Stages, stage_backward, stage_forwa
 from autoplan.schema.user_rules.expression import Node
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.primal_heuristic import offered
-from autoplan.search.alternatives.stage_alternatives import Menu, Option, option_table
+from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, alternative_table
 from autoplan.search.bounds.step_bound import (
     Bound,
     bound_by,
     least_busy,
+    least_end_of_step,
     least_of_stages,
-    least_tail,
     longest_stage,
 )
 from autoplan.search.space.priced_candidates import PricedCandidates
@@ -146,17 +146,17 @@ class Cases:
         dear = all(cost.min() == cost.max() > 0 for mode, cost in costs.items() if mode in self.one.modes)
         return dear and not self.across and not any(rules.alone for rules in self.rules)
 
-    def menu(self, case: Case, scale: Scale, margin: float, most: float) -> Menu:
+    def alternatives(self, case: Case, scale: Scale, margin: float, most: float) -> Alternatives:
         """Return the menu of ``case``, complete for steps of up to ``most`` seconds and a ``margin`` more."""
         one, held = self.one, np.arange(1.0, self.one.layers + 1)
         longest = longest_stage(one.schedule(0), case.stage_sum, most * (1 + margin) - case.tail)
         wanted = offered(one, case.seconds, longest)
         stages, v = self.stages, int(one.v[0])
         selective, full = (x[0, 0] for x in self._mixes(np.array([case.number])))
-        table = option_table(stages, held, (selective, full), case.memory, v=v, scale=scale)
+        table = alternative_table(stages, held, (selective, full), case.memory, v=v, scale=scale)
         rows = (table[i, self._wanted(i, case, wanted[i])].tolist() for i in range(one.pp))
-        options = tuple(tuple(Option(*entry) for entry in row) for row in rows)
-        return Menu(options, one.schedule(0), self.across)
+        chosen = tuple(tuple(Alternative(*entry) for entry in row) for row in rows)
+        return Alternatives(chosen, one.schedule(0), self.across)
 
     def _wanted(self, stage: int, case: Case, seconds: Array) -> NDArray[np.int64]:
         """Return the layers, less one, of finite ``seconds`` on a stage that the rules about it allow."""
@@ -236,7 +236,7 @@ def _floor(
         (count * cost[:, 0] for count, cost in zip(counts, (stages.selective, stages.full), strict=True)),
         np.zeros((1, one.pp)),
     )
-    tail = least_tail(one)
+    tail = least_end_of_step(one)
     floor: Array = least_busy(one, total + more.sum(axis=1), slowest + more.min(axis=1)) + tail
     return floor
 

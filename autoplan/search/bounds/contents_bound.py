@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
-from autoplan.costs.core.layer_types import Held
+from autoplan.costs.core.layer_types import HeldLayers
 from autoplan.costs.memory.footprint import Footprint, bytes_to_save, stage_needed
-from autoplan.costs.stage.mixed_stages import stages_holding
-from autoplan.costs.stage.stage_times import Stages, stage_backward, stage_forward, tail_floor
+from autoplan.costs.stage.mixed_stages import mixed_stages_of
+from autoplan.costs.stage.stage_times import Stages, end_of_step_floor, stage_backward, stage_forward
 from autoplan.schema.stage_layers import even_stages
 from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.stage_contents import Places
@@ -42,16 +42,18 @@ def contents_bounds(group: PricedCandidates, places: Places, limit: Array | floa
         kinds = [kind.take((slice(None), stage, None)) for kind in group.kinds]
         layers = places.layers(stage).astype(np.float64)
         held = places.held(stage, none, none)
-        here = stages_holding(kinds, held)
+        here = mixed_stages_of(kinds, held)
         need = bytes_to_save(here.memory, layers, limits)
         again = _relaxed_recompute(kinds, held, need, group.modes)
         found.append(stage_forward(here, layers) + stage_backward(here, layers, none, none) + again)
-        tails.append(tail_floor(here, layers).min(axis=1))
+        tails.append(end_of_step_floor(here, layers).min(axis=1))
     tail: Array = np.maximum.reduce(tails)
     return np.concatenate(found, axis=1), tail
 
 
-def _relaxed_recompute(kinds: Sequence[Stages], held: Held, need: Array, modes: frozenset[str]) -> Array:
+def _relaxed_recompute(
+    kinds: Sequence[Stages], held: HeldLayers, need: Array, modes: frozenset[str]
+) -> Array:
     """Return the least time that recompute of shares of layers takes to save ``need`` bytes of K.
 
     Of each kind the cheaper way to save a byte comes first, and whole recompute in place of selective then;
@@ -111,7 +113,7 @@ def _least_memory(
     layers = places.prefixes.layers[orders].astype(np.float64)
     found = []
     for selective, full, allowed in most_recompute(layers, group.candidates.checkpoint[:, None], group.modes):
-        here = stages_holding(kinds, places.prefixes.held(orders, selective, full))
+        here = mixed_stages_of(kinds, places.prefixes.held(orders, selective, full))
         needed = stage_needed(here.memory, layers, selective, full)
         found.append(np.where(allowed, needed, np.inf))
     least: Array = np.minimum.reduce(found)
@@ -133,9 +135,9 @@ def even_memory(group: PricedCandidates, places: Places) -> Array:
 def standing_share(group: PricedCandidates, places: Places) -> Array:
     """Return what some stage has at least, however the layers are split, shape [C] [byte]: what stands."""
     memory = [kind.memory for kind in group.kinds]
-    total = (memory[0].standing_fixed + memory[0].framework).sum(axis=1)
+    total = (memory[0].persistent_fixed + memory[0].framework).sum(axis=1)
     for n, kind in zip(_counts(places), memory, strict=True):
-        total = total + n * kind.standing_layer.min(axis=1)
+        total = total + n * kind.persistent_layer.min(axis=1)
     share: Array = total / group.pp
     return share
 

@@ -86,11 +86,11 @@ def _places_fit(group: PricedCandidates, places: Places, limit: float) -> NDArra
 def _least_at(group: PricedCandidates, layers: Array) -> Array:
     """Return the least bytes by which each stage is judged to fit with ``layers``, shape [C, p]."""
     mixes = most_recompute(layers, group.candidates.checkpoint[:, None], group.modes)
-    options = [
+    chosen = [
         np.where(allowed, stage_needed(group.stages.memory, layers, selective, full), np.inf)
         for selective, full, allowed in mixes
     ]
-    least: Array = np.minimum.reduce(options)
+    least: Array = np.minimum.reduce(chosen)
     return least
 
 
@@ -105,11 +105,11 @@ def least_stage_memory(group: PricedCandidates) -> Array:
     """
     stages = group.stages.take((..., None))
     layers = np.arange(1.0, group.layers + 1)
-    options = [
+    chosen = [
         np.where(allowed, stage_needed(stages.memory, layers, selective, full), np.inf)
         for selective, full, allowed in most_recompute(
             layers, group.candidates.checkpoint[:, None, None], group.modes
         )
     ]
-    least: Array = np.where(group.allowed(), np.minimum.reduce(options), np.inf)
+    least: Array = np.where(group.allowed(), np.minimum.reduce(chosen), np.inf)
     return least

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.memory.footprint import bytes_to_save
-from autoplan.costs.stage.stage_times import Stages, stage_backward, stage_forward, tail_floor
+from autoplan.costs.stage.stage_times import Stages, end_of_step_floor, stage_backward, stage_forward
 from autoplan.search.bounds.contents_bound import contents_bounds, least_time
 from autoplan.search.space.priced_candidates import PricedCandidates, Schedule
 
@@ -29,9 +29,9 @@ __all__ = [
     "k_th_stage",
     "least_apart",
     "least_busy",
+    "least_end_of_step",
     "least_of_stages",
     "least_steps",
-    "least_tail",
     "longest_stage",
     "lowest",
 ]
@@ -96,7 +96,7 @@ def bound_by(group: PricedCandidates, seconds: Array) -> Bound:
     They may grow in any way with the layers. Where the group has one candidate, there may be several of them.
     """
     total, bottleneck = least_of_stages(group, seconds)
-    return _bound_of(group, seconds, total, bottleneck, least_tail(group))
+    return _bound_of(group, seconds, total, bottleneck, least_end_of_step(group))
 
 
 def _bound_of(group: PricedCandidates, seconds: Array, total: Array, bottleneck: Array, tail: Array) -> Bound:
@@ -131,7 +131,7 @@ def least_steps(group: PricedCandidates) -> Array:
     layer, fixed = stages.forward.layer + stages.backward.layer, stages.forward.fixed + stages.backward.fixed
     total = fixed.sum(axis=1) + group.layers * layer.min(axis=1)
     slowest = np.maximum(total / group.pp, (fixed + group.fewest[:, None] * layer).max(axis=1))
-    return least_busy(group, total, slowest) + least_tail(group)
+    return least_busy(group, total, slowest) + least_end_of_step(group)
 
 
 def least_busy(group: Scheduled, total: Array, bottleneck: Array) -> Array:
@@ -145,12 +145,12 @@ def least_busy(group: Scheduled, total: Array, bottleneck: Array) -> Array:
     <= T stage by stage, so sum <= v T (1 - (1 - 1/M)^p). Zero-bubble: ``least_apart``.
     """
     m, v, p = group.m, group.v, group.pp
-    flushed = total + (m - 1) * bottleneck
+    gpipe_makespan = total + (m - 1) * bottleneck
     many = 2 * total + (m - 1 - p) * bottleneck
     plain = np.where(m > p, many, 2 * p * total / np.maximum(2 * p - m + 1, 1))
     chunked = total / v / (1 - (1 - 1 / (m * v)) ** p)
-    in_turn = np.maximum(m * bottleneck, np.where(v > 1, chunked, plain))
-    least: Array = np.where(group.gpipe, flushed, in_turn)
+    one_f_one_b_makespan = np.maximum(m * bottleneck, np.where(v > 1, chunked, plain))
+    least: Array = np.where(group.gpipe, gpipe_makespan, one_f_one_b_makespan)
     if group.apart.any():
         least = np.where(group.apart, least_apart(m, p, total, bottleneck, _shares(group.kinds)), least)
     return least
@@ -206,16 +206,16 @@ def lowest(bounds: Array, count: int) -> NDArray[np.int64]:
     return near[np.argsort(bounds[near], kind="stable")[:count]]
 
 
-def longest_stage(menu: Schedule, total: float, busy: float) -> float:
+def longest_stage(alternatives: Schedule, total: float, busy: float) -> float:
     """Return the seconds that a stage takes at most in a pipeline of ``busy``, by the same bounds.
 
     ``total`` is the least sum of stage times.
     """
-    m, p = menu.m, menu.p
-    if menu.gpipe:
+    m, p = alternatives.m, alternatives.p
+    if alternatives.gpipe:
         return (busy - total) / (m - 1) if m > 1 else busy
     alone = busy / m
-    if menu.v > 1 or menu.apart or m <= p + 1:
+    if alternatives.v > 1 or alternatives.apart or m <= p + 1:
         return alone
     return min(alone, (busy - 2 * total) / (m - 1 - p))
 
@@ -319,10 +319,10 @@ def _least_sum(seconds: Array, k: Array, pp: int) -> Array:
     return total
 
 
-def least_tail(group: PricedCandidates) -> Array:
+def least_end_of_step(group: PricedCandidates) -> Array:
     """Return the least tail of each candidate: some stage has it at its fewest layers."""
-    floor = tail_floor(group.stages, group.fewest[:, None])
+    floor = end_of_step_floor(group.stages, group.fewest[:, None])
     if group.pp == 1:
-        floor = tail_floor(group.stages, np.array(float(group.layers)))
+        floor = end_of_step_floor(group.stages, np.array(float(group.layers)))
     least: Array = floor.max(axis=1)
     return least

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.stage.stage_times import Stages
-from autoplan.search.bounds.step_bound import Bound, least_busy, least_tail
+from autoplan.search.bounds.step_bound import Bound, least_busy, least_end_of_step
 from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.rank_orders import regardless_of_order
 
-__all__ = ["Siblings"]
+__all__ = ["SymmetricCandidates"]
 
 
 class _Schedules(NamedTuple):
@@ -38,7 +38,7 @@ class _Schedules(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Siblings:
+class SymmetricCandidates:
     """Candidates of a group, by what they are but for their order; those of one kind are neighbours.
 
     ``kind`` has shape [C]; kind k begins at ``edges[k]``. Seconds of a stage outside layers, of a layer and
@@ -57,11 +57,11 @@ class Siblings:
     tail: Array
 
     @staticmethod
-    def of(group: PricedCandidates) -> Siblings:
+    def of(group: PricedCandidates) -> SymmetricCandidates:
         """Return the siblings in ``group``; where layers differ, no two candidates are."""
         count, stages = len(group.candidates), group.stages
         kind = regardless_of_order(group.candidates) if group.places is None else np.arange(count)
-        return Siblings(
+        return SymmetricCandidates(
             layers=group.layers,
             fewest=group.fewest,
             kind=kind,
@@ -71,7 +71,7 @@ class Siblings:
             layer=stages.forward.layer + stages.backward.layer,
             selective=stages.selective,
             full=stages.full,
-            tail=least_tail(group),
+            tail=least_end_of_step(group),
         )
 
     def tell(self, index: NDArray[np.int64], known: Bound, bounds: Array) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from ortools.sat.python import cp_model
 
-from autoplan.deadline import ENDLESS, Patience
+from autoplan.deadline import ENDLESS, Deadline
 
 __all__ = ["MOST_WORK", "PARAMETERS", "fresh_solver", "solver_parameters", "solver_version", "status_of"]
 
@@ -42,17 +42,17 @@ def fresh_solver(work: float) -> cp_model.CpSolver:
 
 
 def status_of(
-    solver: cp_model.CpSolver, model: cp_model.CpModel, patience: Patience
+    solver: cp_model.CpSolver, model: cp_model.CpModel, deadline: Deadline
 ) -> cp_model.CpSolverStatus:
     """Solve; what may take long in a thread, since no signal reaches Python inside the solver."""
-    if patience is ENDLESS or len(model.proto.variables) <= _QUICK:
+    if deadline is ENDLESS or len(model.proto.variables) <= _QUICK:
         return solver.solve(model)
     found: list[cp_model.CpSolverStatus] = []
     thread = Thread(target=lambda: found.append(solver.solve(model)), daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(_LOOK_SECONDS)
-        if patience.over:
+        if deadline.over:
             solver.stop_search()
     return found[0] if found else cp_model.UNKNOWN
 

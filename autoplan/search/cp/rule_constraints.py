@@ -29,7 +29,7 @@ from autoplan.schema.user_rules.expression import (
     Value,
     left_of,
 )
-from autoplan.search.alternatives.stage_alternatives import Menu, Option
+from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives
 from autoplan.search.space.recompute_mixes import places_of, stages_of
 
 __all__ = ["impose"]
@@ -40,14 +40,16 @@ _OPPOSITE: Final = {"<=": ">", ">": "<=", ">=": "<", "<": ">=", "==": "!=", "!="
 _MOST: Final = 2**45
 
 
-def impose(cp: cp_model.CpModel, menu: Menu, pick: Literal, hold: Sequence[Sequence[Literal]]) -> None:
-    """Make the candidate of ``menu`` keep its rules across stages where it is picked.
+def impose(
+    cp: cp_model.CpModel, alternatives: Alternatives, pick: Literal, hold: Sequence[Sequence[Literal]]
+) -> None:
+    """Make the candidate of ``alternatives`` keep its rules across stages where it is picked.
 
     ``hold`` has a literal for each option of each stage. Raises UnsupportedError for numbers that the solver
     cannot hold.
     """
-    writer = _ConstraintWriter(cp, menu, pick, hold)
-    for node in menu.rules:
+    writer = _ConstraintWriter(cp, alternatives, pick, hold)
+    for node in alternatives.rules:
         writer.require(node)
 
 
@@ -99,7 +101,7 @@ class _ConstraintWriter:
     """Writes the rules of one candidate."""
 
     cp: cp_model.CpModel
-    menu: Menu
+    alternatives: Alternatives
     pick: Literal
     hold: Sequence[Sequence[Literal]]
 
@@ -199,7 +201,9 @@ class _ConstraintWriter:
     def _values(self, node: Node, stage: int) -> list[Value]:
         """Return the value of ``node`` for each option of ``stage``; None where it is undefined."""
         names = {quantity for quantity, _ in places_of(node)}
-        return [_value(node, stage, len(self.hold), _counts(o, names)) for o in self.menu.stages[stage]]
+        return [
+            _value(node, stage, len(self.hold), _counts(o, names)) for o in self.alternatives.stages[stage]
+        ]
 
     def _variable(self, number: _Number, denominator: int) -> tuple[Literal, int, int]:
         """Return a variable that is ``denominator`` times ``number``, and its range."""
@@ -212,10 +216,10 @@ class _ConstraintWriter:
         scale = left.denominator * right.denominator
         one, *ends = self._variable(left, left.denominator)
         other, *others = self._variable(right, right.denominator)
-        corners = [a * b for a in ends for b in others]
-        product = self._new(min(corners), max(corners))
+        boxes = [a * b for a in ends for b in others]
+        product = self._new(min(boxes), max(boxes))
         self.cp.add_multiplication_equality(product, [one, other])
-        return _of_variable(product, corners, scale, left.undefined + right.undefined)
+        return _of_variable(product, boxes, scale, left.undefined + right.undefined)
 
     def _quotient(self, left: _Number, divisor: Fraction) -> _Number:
         """Return the whole part of ``left`` over ``divisor``, rounded down."""
@@ -257,7 +261,7 @@ def _negation(literal: Literal) -> Literal:
     return cast("Literal", negated)
 
 
-def _counts(option: Option, names: set[str]) -> Mapping[str, int]:
+def _counts(option: Alternative, names: set[str]) -> Mapping[str, int]:
     return {name: getattr(option, name) for name in names}
 
 

@@ -16,7 +16,7 @@ from autoplan.costs.core.divisors import divisors
 from autoplan.results import Rejection
 from autoplan.rules.layout_rules import rules_before_placement, rules_for
 from autoplan.rules.rule import Rule
-from autoplan.rules.user_constraints import ends_counted, even_only, own_rules, what_is_left
+from autoplan.rules.user_constraints import embedding_and_loss_counted, even_only, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
 from autoplan.search.space.choices import listed, recompute_modes
@@ -24,7 +24,7 @@ from autoplan.search.space.rank_orders import numbered, ordered, unlike_orders, 
 
 __all__ = [
     "Space",
-    "clashing_rules",
+    "conflicting_rules",
     "counts_of",
     "layouts_of",
     "space_of",
@@ -56,7 +56,7 @@ class Space:
 def space_of(job: Job) -> Space:
     """Return the candidates of ``job``; what breaks a rule is counted at the first rule it breaks."""
     groups, rejected, covered, alike, fewer_rings, total = [], Counter[str](), 0, 0, 0, 0
-    first_rules, same_cuts = rules_before_placement(job), 0
+    first_rules, same_ranks_per_node = rules_before_placement(job), 0
     rules = rules_for(job)[len(first_rules) :]
     for pp in divisors(job.cluster.devices):
         candidates = listed(job, pp)
@@ -75,7 +75,7 @@ def space_of(job: Job) -> Space:
         fewer_rings += int(counts[matched].sum())
         alive &= ~matched
         unlike = unlike_orders(job, candidates, alive)
-        same_cuts += int(counts[alive & ~unlike].sum())
+        same_ranks_per_node += int(counts[alive & ~unlike].sum())
         alive &= unlike
         covered += int(counts[alive].sum())
         if alive.any():
@@ -85,8 +85,8 @@ def space_of(job: Job) -> Space:
         reasons.append(Rejection("alike: ZeRO stages do not differ without a data axis", alike, "alike"))
     if fewer_rings:
         reasons.append(Rejection(_MATCHED, fewer_rings, "alike"))
-    if same_cuts:
-        reasons.append(Rejection(_SAME_CUTS, same_cuts, "alike"))
+    if same_ranks_per_node:
+        reasons.append(Rejection(_SAME_CUTS, same_ranks_per_node, "alike"))
     return Space(tuple(groups), total, covered, tuple(reasons))
 
 
@@ -104,7 +104,7 @@ def _kept(
     return alive
 
 
-def clashing_rules(job: Job) -> list[str]:
+def conflicting_rules(job: Job) -> list[str]:
     """Return rules that no candidate keeps together, such that leaving any one out frees some.
 
     Rules are left out one by one, the user's own last, as long as those that remain still clash.
@@ -191,7 +191,7 @@ def counts_of(job: Job, candidates: Candidates) -> NDArray[np.object_]:
             v,
             1 if alike else modes,
             even=even,
-            counted=ends_counted(job, c.pp, v),
+            counted=embedding_and_loss_counted(job, c.pp, v),
             checkpoint=k,
         )
         for v, k, alike in columns[:, first].T.tolist()

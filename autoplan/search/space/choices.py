@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Candidates, host_code, only_mode
 from autoplan.costs.core.divisors import divisors
-from autoplan.rules.user_constraints import ends_counted
+from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
 from autoplan.search.space.rank_orders import NODE_SHARD, orders_of
@@ -142,6 +142,6 @@ def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
     virtual = [
         v
         for v in range(2, _MOST_VIRTUAL_STAGES + 1)
-        if (layers % v == 0 and pp * v <= layers) or ends_counted(job, pp, v)
+        if (layers % v == 0 and pp * v <= layers) or embedding_and_loss_counted(job, pp, v)
     ]
     return plain + [(_INTERLEAVED, v) for v in virtual]

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array, Candidates, Ints, only_mode, taken
-from autoplan.costs.core.layer_types import Kinds, kinds_of
+from autoplan.costs.core.layer_types import LayerTypes, layer_types_of
 from autoplan.costs.core.scope import microbatches, scope_of
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.memory.footprint import Footprint, footprint_of
 from autoplan.costs.pipeline.critical_path import Amount, Largest, pipeline_time
-from autoplan.costs.stage.mixed_stages import price_kinds, stages_holding
+from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import Stages
-from autoplan.rules.user_constraints import OwnRule, ends_counted, own_rules, what_is_left
+from autoplan.rules.user_constraints import OwnRule, embedding_and_loss_counted, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, SCHEDULES, Layout
 from autoplan.schema.stage_layers import even_stages
@@ -54,7 +54,7 @@ class Schedule(NamedTuple):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What the time of the schedule is made of, as ``Option`` calls it."""
+        """What the time of the schedule is made of, as ``Alternative`` calls it."""
         return ("forward_ticks", "input_ticks", "weight_ticks") if self.apart else _WHOLE
 
     def time(self, times: Sequence[Sequence[X]], largest: Largest[X]) -> X:
@@ -140,7 +140,7 @@ class PricedCandidates:
 
         def at(first: int, layers: int, selective: Array, full: Array) -> Stages:
             order = places.order(stage, first, layers)
-            return stages_holding(kinds, places.prefixes.held(order, selective, full))
+            return mixed_stages_of(kinds, places.prefixes.held(order, selective, full))
 
         return at
 
@@ -245,8 +245,10 @@ def priced(
     One group, and one for each recompute of layers whose activations are in host memory, and one of virtual
     stages that count embedding and head; where layers differ one for each number of virtual stages.
     """
-    kinds = kinds_of(job.model, job.workload.sequence_length)
-    counted = {v: ends_counted(job, candidates.pp, v) for v in np.unique(candidates.vpp).tolist()}
+    kinds = layer_types_of(job.model, job.workload.sequence_length)
+    counted = {
+        v: embedding_and_loss_counted(job, candidates.pp, v) for v in np.unique(candidates.vpp).tolist()
+    }
     parts = _alike(candidates, candidates.moved)
     parts = [one for part in parts for one in _alike(part, [counted[v] for v in part.vpp.tolist()])]
     if kinds.several:
@@ -257,7 +259,7 @@ def priced(
             modes=_modes_of(c, modes),
             even=even or counted[int(c.vpp[0])],
             candidates=c,
-            kinds=price_kinds(job, c, machine, _footprints(job, c, kinds)),
+            kinds=price_layer_types(job, c, machine, _footprints(job, c, kinds)),
             m=microbatches(job, c),
             v=c.vpp.astype(np.float64),
             gpipe=c.schedule == SCHEDULES.index("gpipe"),
@@ -282,7 +284,7 @@ def _modes_of(candidates: Candidates, modes: frozenset[str]) -> frozenset[str]:
     return modes if only is None else frozenset({only})
 
 
-def _footprints(job: Job, candidates: Candidates, kinds: Kinds) -> list[Footprint]:
+def _footprints(job: Job, candidates: Candidates, kinds: LayerTypes) -> list[Footprint]:
     """Return the memory of each kind of layers; orders of ranks share what one of them takes."""
     same = regardless_of_order(candidates)
     first = np.unique(same, return_index=True)[1]

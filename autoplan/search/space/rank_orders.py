@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.rank_strides import data_distance
+from autoplan.costs.core.rank_strides import data_stride
 from autoplan.costs.core.sizes import data_ranks
-from autoplan.costs.network.mesh import cuts
+from autoplan.costs.network.mesh import ranks_per_node
 from autoplan.rules.user_constraints import OwnRule, names_in, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Order
@@ -84,7 +84,7 @@ def ways_to_place(job: Job, candidates: Candidates) -> NDArray[np.int64]:
 def _node_shards(job: Job, candidates: Candidates) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return how many ranks of the data axis a node has, and whether these cut it into several groups."""
     ranks = data_ranks(candidates)
-    here = (job.cluster.node.devices // data_distance(candidates)).astype(np.int64)
+    here = (job.cluster.node.devices // data_stride(candidates)).astype(np.int64)
     return here, (here > 1) & (here < ranks) & (ranks % np.maximum(here, 1) == 0)
 
 
@@ -108,7 +108,7 @@ def unlike_orders(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) ->
     index = np.flatnonzero(alive)
     some = candidates.take(index)
     left = [numbered(what_is_left(job, rule.relation, some)) for rule in _rules_about_orders(job)]
-    rows = np.array([regardless_of_order(some), *cuts(some, job.cluster.node.devices), *left])
+    rows = np.array([regardless_of_order(some), *ranks_per_node(some, job.cluster.node.devices), *left])
     first = np.ones(len(index), dtype=bool)
     for back in range(1, orders):
         first[back:] &= (rows[:, back:] != rows[:, :-back]).any(axis=0)

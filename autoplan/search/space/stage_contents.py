@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array, Ints
-from autoplan.costs.core.layer_types import Held, Prefixes, order_of
+from autoplan.costs.core.layer_types import HeldLayers, Prefixes, order_of
 from autoplan.schema.stage_layers import even_stages
 
 __all__ = ["Places", "Row", "places_of"]
@@ -66,7 +66,7 @@ class Places:
         """Return the layers of each content of a stage, shape [X]."""
         return self.prefixes.layers[self.rows[stage].orders]
 
-    def held(self, stage: int, selective: Array, full: Array) -> Held:
+    def held(self, stage: int, selective: Array, full: Array) -> HeldLayers:
         """Return what the contents of a stage hold, so many of their layers recomputed, [..., X]."""
         return self.prefixes.held(self.rows[stage].orders, selective, full)
 

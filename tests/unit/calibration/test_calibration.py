@@ -10,7 +10,7 @@ import pytest
 from autoplan import load_job
 from autoplan.calibration import COEFFICIENTS, Observation, Refits, fit, leave_out
 from autoplan.calibration.coefficients import number_of, with_values
-from autoplan.calibration.curves import attention_curve, gemm_curve, stream_curve
+from autoplan.calibration.curves import attention_curve, gemm_curve, memory_bound_curve
 from autoplan.calibration.kernelfile import measured_kernels
 from autoplan.calibration.least_squares import Scatter, _scatter
 from autoplan.calibration.outcome import calibrate
@@ -301,7 +301,7 @@ def test_curves_are_found_in_noisy_timings():
     told = timings()
     gemm = gemm_curve(told, peak=PEAK, bandwidth=WIRE * 0.85, start=START)
     attention = attention_curve(told, peak=PEAK, start=START)
-    stream = stream_curve(told, peak=WIRE)
+    stream = memory_bound_curve(told, peak=WIRE)
 
     assert gemm.values["ceiling"] == pytest.approx(0.75, rel=0.05)
     assert gemm.values["half_k"] == pytest.approx(110, rel=0.4)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoplan.catalog import load_entry, load_job, stack
-from autoplan.costs.core.layer_types import kinds_of, order_of, orders_of
+from autoplan.costs.core.layer_types import layer_types_of, order_of, orders_of
 from autoplan.errors import LayoutError
 from autoplan.planning import evaluate
 from autoplan.rules import broken_rules
@@ -47,7 +47,7 @@ def test_stages_hold_the_layers_of_the_model_in_order(layers, pp, vpp):
 
 def test_the_dense_layers_of_deepseek_are_in_the_stages_that_come_first():
     """61 layers in 16 virtual stages of four: three dense ones, and one with experts, are in the first."""
-    kinds = kinds_of(load_entry("model", "deepseek-v3"), 4096)
+    kinds = layer_types_of(load_entry("model", "deepseek-v3"), 4096)
     orders = orders_of(kinds.sequence, even_stages(61, 4, 4), 4)
 
     assert [order.count(0) for order in orders] == [3, 0, 0, 0]

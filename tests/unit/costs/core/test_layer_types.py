@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import load_entry, load_job
-from autoplan.costs.core.layer_types import kinds_of, order_of
+from autoplan.costs.core.layer_types import layer_types_of, order_of
 from autoplan.costs.predict import predict
-from autoplan.report.wording.layer_type_words import stage_kinds
+from autoplan.report.wording.layer_type_words import stage_layer_types
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.model import MixtureOfExperts, ModelSpec
 from autoplan.search.space.stage_contents import places_of
@@ -104,7 +104,7 @@ def test_chunks_hold_layers_of_different_places():
 )
 def test_kinds_of_published_models(name, tokens, kinds):
     """Layers differ by experts and by windows shorter than the sequence."""
-    found = kinds_of(load_entry("model", name), tokens)
+    found = layer_types_of(load_entry("model", name), tokens)
 
     assert sorted(np.bincount(found.sequence).tolist()) == sorted(kinds)
     assert found.several == (len(kinds) > 1)
@@ -145,4 +145,4 @@ def test_reports_say_which_kinds_a_stage_holds(name, tokens, stages, words):
     job = replace(job, model=load_entry("model", name), workload=workload)
     layout = parse_layout(f"pp=2,dp=2,stages={stages}", layers=job.model.layers, devices=4)
 
-    assert stage_kinds(job, layout) == words
+    assert stage_layer_types(job, layout) == words

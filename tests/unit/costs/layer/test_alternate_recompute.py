@@ -11,7 +11,7 @@ from autoplan.catalog import load_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.kernels import gemm_seconds
 from autoplan.costs.device.machine import machine_of
-from autoplan.costs.layer.alternate_recompute import alternate_products
+from autoplan.costs.layer.alternate_recompute import alternate_gemms
 from autoplan.costs.layer.layer_time import block_times
 from autoplan.costs.memory.activations import saved_bytes_per_token
 from autoplan.planning import evaluate
@@ -36,16 +36,16 @@ def test_what_was_dropped_is_done_again():
     alternate, saving = (block_times(job, ONE, machine).selective[0] for job in (JOB, SAVING))
     tokens = np.full(1, 8192.0)
     shapes = ((1024, 4096), (4096, 4096), (14336, 4096))
-    products = [gemm_seconds(tokens, np.array(n), np.array(k), machine)[0] for n, k in shapes]
+    gemms = [gemm_seconds(tokens, np.array(n), np.array(k), machine)[0] for n, k in shapes]
 
-    assert alternate - saving == pytest.approx(sum(products))
+    assert alternate - saving == pytest.approx(sum(gemms))
 
 
 def test_a_block_without_a_gate_drops_the_output_of_its_last_product():
     """Queries, keys, values, output, up, down: keys, output and down."""
     model = load_job("gpt3-175b-128x-a100").model
     one = np.ones(1)
-    widths = [int(np.max(x.n)) for x in alternate_products(model, one, one, one)]
+    widths = [int(np.max(x.n)) for x in alternate_gemms(model, one, one, one)]
 
     assert widths == [12288, 12288, 12288]
 
@@ -55,7 +55,7 @@ def test_latents_and_experts_have_products_of_their_own(name):
     """Of latents every second product; of experts none, so that only attention's are left of such layers."""
     model = load_job(name).model
     one = np.ones(1)
-    found = alternate_products(model, one, one, one)
+    found = alternate_gemms(model, one, one, one)
 
     assert len(found) == (4 if model.mla else 3)
     assert all(np.all(np.asarray(x.number) <= 1) for x in found)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autoplan.catalog import load_entry, load_job
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.machine import ideal, machine_of
-from autoplan.costs.layer.elementwise import stream_times
+from autoplan.costs.layer.elementwise import elementwise_seconds
 from autoplan.costs.layer.layer_time import block_times
 from autoplan.costs.layer.tensor_parallel import tensor_exposed, tensor_seconds
 from autoplan.costs.network.tensor_calls import tensor_calls
@@ -66,7 +66,7 @@ def test_a_loss_moves_its_bytes_for_each_logit(field):
     few, many = (
         price_stages(with_policy(**{field: x}), one("tp=4,pp=2"), machine).outside_compute for x in (10, 20)
     )
-    more = 10 * TOKENS * VOCABULARY / 4 / machine.stream_bandwidth
+    more = 10 * TOKENS * VOCABULARY / 4 / machine.hbm_bandwidth
     assert few[0, 0] == many[0, 0]
     assert many[0, 1] - few[0, 1] == pytest.approx(more, rel=1e-6)
 
@@ -78,7 +78,7 @@ def test_four_kernels_for_a_softmax_make_six_trips_more_forward_and_four_backwar
         block_times(with_policy(attention="eager", fused_softmax=x), one("tp=8"), machine)
         for x in (True, False)
     )
-    trip = 2 * (32 / 8) * 8192**2 / machine.stream_bandwidth
+    trip = 2 * (32 / 8) * 8192**2 / machine.hbm_bandwidth
     assert apart.forward[0] - fused.forward[0] == pytest.approx(6 * trip, rel=1e-6)
     assert apart.backward[0] - fused.backward[0] == pytest.approx(4 * trip, rel=1e-6)
 
@@ -96,7 +96,7 @@ def test_dropout_inside_of_the_softmax_spares_half_a_trip_forward_and_two_backwa
         )
         for x in (False, True)
     )
-    trip = 2 * (96 / 8) * 2048**2 / machine.stream_bandwidth
+    trip = 2 * (96 / 8) * 2048**2 / machine.hbm_bandwidth
     assert apart.forward[0] - inside.forward[0] == pytest.approx(0.5 * trip, rel=1e-6)
     assert apart.backward[0] - inside.backward[0] == pytest.approx(2 * trip, rel=1e-6)
 
@@ -106,9 +106,9 @@ def streamed(model, layout="tp=8", **changes):
     job = replace(JOB, model=load_entry("model", model))
     once = SourcedFactor(value=1.0, kind="guess", source="guess")
     changes |= {"norm_traffic": once, "elementwise_traffic": once}
-    machine = replace(machine_of(job), stream_bandwidth=2.0, stream_launch=0.0)
+    machine = replace(machine_of(job), hbm_bandwidth=2.0, memory_bound_launch=0.0)
     some = Candidates.of([parse_layout(layout, layers=job.model.layers, devices=8)])
-    there, back = stream_times(
+    there, back = elementwise_seconds(
         replace(job, stack=with_block(job.stack, **changes)), np.ones(1), some, machine
     )
     return float(there[0]), float(back[0])
@@ -152,7 +152,7 @@ def test_parts_of_several_sequences_are_copied_into_order(microbatch, copies):
         tensor_seconds(job, some, machine, tensor_calls(job, some).forward)
         for job in (with_policy(sequences_reordered=x) for x in (False, True))
     )
-    copy = (2 * 2 * HIDDEN * TOKENS * microbatch) / machine.stream_bandwidth + machine.stream_launch
+    copy = (2 * 2 * HIDDEN * TOKENS * microbatch) / machine.hbm_bandwidth + machine.memory_bound_launch
     assert ordered[0] - plain[0] == pytest.approx(copies * copy)
 
 
@@ -196,14 +196,14 @@ def test_a_clock_follows_the_cube_root_of_the_power_limit(watts, more):
 
 
 @given(st.floats(0, 10), st.floats(0, 1), st.sampled_from(["tp=8", "tp=8,sp=off", "tp=1"]))
-def test_parts_beside_products_are_never_slower(products, interference, layout):
+def test_parts_beside_products_are_never_slower(gemms, interference, layout):
     """Exposed: what the products do not hide of gathers and scatters, all of an all-reduce."""
     machine = machine_of(JOB)
     calls, some = tensor_calls(JOB, one(layout)).forward, one(layout)
     beside = replace(machine, overlap=replace(machine.overlap, tensor=True, interference=interference))
     whole = tensor_seconds(JOB, some, machine, calls)
-    exposed = tensor_exposed(JOB, some, beside, calls, np.array([products]))
+    exposed = tensor_exposed(JOB, some, beside, calls, np.array([gemms]))
     split = layout == "tp=8"
-    least = max(whole[0] - products, interference * whole[0]) if split else whole[0]
+    least = max(whole[0] - gemms, interference * whole[0]) if split else whole[0]
     assert exposed[0] == pytest.approx(least, rel=1e-9, abs=1e-12)
     assert exposed[0] <= whole[0] * (1 + 1e-9)

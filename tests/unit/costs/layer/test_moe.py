@@ -10,8 +10,8 @@ from autoplan.catalog import load_entry, load_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.device.machine import Links, machine_of
-from autoplan.costs.layer.moe import expert_kept, expert_products, load_factor, rows_per_token
-from autoplan.costs.memory.model_states import residency_of
+from autoplan.costs.layer.moe import expert_gemms, expert_saved, load_factor, routed_per_token
+from autoplan.costs.memory.model_states import model_states_of
 from autoplan.costs.network.collectives import Group, collective_seconds
 from autoplan.costs.predict import model_flops_per_step, predict
 from autoplan.errors import LayoutError, UnsupportedError
@@ -55,7 +55,7 @@ def test_all_ranks_together_do_the_work_of_all_tokens(job, text):
     """However experts are spread and split, products of their rows add up to K experts for each token."""
     c = Candidates.of([read(text, job)])
     tokens = np.full(1, 4096.0)
-    routed = expert_products(job, tokens, c)[1:3]
+    routed = expert_gemms(job, tokens, c)[1:3]
     work = sum(float((m * n * k * number * alike)[0]) for m, n, k, number, alike in routed)
     ranks = int(c.tp[0] * c.dp[0])
     each_token = 2 * 3 * 4096 * 14336
@@ -76,7 +76,7 @@ def test_ranks_share_one_optimizer_state(job, text):
     """ZeRO-1 keeps every parameter's state once: experts over those ranks that hold the same."""
     here = scope(text, job)
     c, layer = here.candidates, here.weights.layer
-    held = float(residency_of(here, layer).optimizer[0, 0]) * int(c.tp[0] * c.dp[0])
+    held = float(model_states_of(here, layer).optimizer[0, 0]) * int(c.tp[0] * c.dp[0])
     experts = 8 * 3 * 4096 * 14336
     others = float((layer.total - layer.experts)[0, 0]) * int(c.tp[0])
     assert held == pytest.approx(12 * (experts + others))
@@ -157,7 +157,7 @@ def test_shared_experts_and_dense_layers_count_by_their_share():
     assert float(layer.experts[0, 0]) == pytest.approx(58 / 61 * 4 * 3 * 7168 * 2048)
     work = [
         float((m * n * k * number * alike)[0])
-        for m, n, k, number, alike in expert_products(job, np.ones(1), here.candidates)
+        for m, n, k, number, alike in expert_gemms(job, np.ones(1), here.candidates)
     ]
     router, up, down, shared_up, shared_down = (x * 61 / 58 for x in work)
     assert router == pytest.approx(7168 * 256)
@@ -168,11 +168,11 @@ def test_shared_experts_and_dense_layers_count_by_their_share():
 def test_split_sequences_share_what_experts_keep(job):
     """Whole experts on split sequences keep half as much of a token as split experts do of each rank's."""
     whole, split = (Candidates.of([read(text, job)]) for text in ("tp=2,sp=on,ep=4,etp=1", "tp=2,sp=on,ep=4"))
-    assert rows_per_token(job, whole).tolist() == [1.0]
-    assert rows_per_token(job, split).tolist() == [2.0]
+    assert routed_per_token(job, whole).tolist() == [1.0]
+    assert routed_per_token(job, split).tolist() == [2.0]
     inner = 6.0 * 14336
-    assert expert_kept(job, whole, 6.0, 2.0)[0] < expert_kept(job, split, 6.0, 2.0)[0]
-    assert expert_kept(job, whole, 6.0, 2.0)[0] == pytest.approx(inner + 2 * 4096 + (6 * 8 + 22 * 2) / 2)
+    assert expert_saved(job, whole, 6.0, 2.0)[0] < expert_saved(job, split, 6.0, 2.0)[0]
+    assert expert_saved(job, whole, 6.0, 2.0)[0] == pytest.approx(inner + 2 * 4096 + (6 * 8 + 22 * 2) / 2)
 
 
 RULES = {

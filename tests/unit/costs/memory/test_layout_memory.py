@@ -16,8 +16,8 @@ from autoplan.costs.core.rank_parameters import weights_of
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.memory.activations import saved_bytes_per_token
 from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
-from autoplan.costs.memory.model_states import residency_of
-from autoplan.costs.memory.timeline import MOMENTS, kept_of
+from autoplan.costs.memory.model_states import model_states_of
+from autoplan.costs.memory.timeline import EVENTS, saved_of
 from autoplan.costs.network.volume import stage_bytes
 from autoplan.costs.predict import predict
 from autoplan.errors import LayoutError
@@ -63,14 +63,14 @@ def test_the_optimizer_sets_the_state(optimizer, bytes_each):
     """The fp32 copy of 4 bytes stays; moments are two or one, of 4, 2 or about 1 byte."""
     s = scope(job_of(optimizer=optimizer), "dp=8,zero=0")
 
-    assert float(residency_of(s, s.weights.layer).optimizer[0, 0]) == LAYER * bytes_each
+    assert float(model_states_of(s, s.weights.layer).optimizer[0, 0]) == LAYER * bytes_each
 
 
 def test_muon_keeps_one_moment_for_matrices():
     """Norms (8,192 parameters of a layer) are left to AdamW: 12 bytes; matrices have 8."""
     s = scope(job_of(optimizer="muon"), "dp=8,zero=0")
 
-    assert float(residency_of(s, s.weights.layer).optimizer[0, 0]) == (LAYER - 8192) * 8 + 8192 * 12
+    assert float(model_states_of(s, s.weights.layer).optimizer[0, 0]) == (LAYER - 8192) * 8 + 8192 * 12
 
 
 def test_adapters_train_a_thousandth():
@@ -79,13 +79,13 @@ def test_adapters_train_a_thousandth():
     s = scope(job, "dp=8,zero=0")
     h, kv, f = 4096, 1024, 14336
     trained = 16 * ((h + h) + 2 * (h + kv) + (h + h) + 3 * (h + f))
-    held = residency_of(s, s.weights.layer)
+    held = model_states_of(s, s.weights.layer)
 
     assert float(s.weights.layer.trained[0, 0]) == trained == 1_310_720
     assert float(held.parameters[0, 0]) == 2 * (LAYER + trained)
     assert float(held.gradients[0, 0]) == 4 * trained
     assert float(held.optimizer[0, 0]) == 12 * trained
-    assert float(residency_of(s, s.weights.embedding).gradients[0, 0]) == 0
+    assert float(model_states_of(s, s.weights.embedding).gradients[0, 0]) == 0
 
 
 def test_adapters_are_faster_and_smaller():
@@ -105,10 +105,10 @@ def test_fp8_keeps_copies_beside_the_parameters():
     eight = replace(job, precision="fp8")
     text = "dp=8,zero=1,recompute=full"
     wide, narrow = stages(job, text)[0], stages(eight, text)[0]
-    at = [m.moment for m in wide.moments].index("end of forward")
+    at = [m.event for m in wide.events].index("end of forward")
     copies = 2 * (32 * LAYER + 2 * 128_256 * 4096 + 4096)
 
-    assert narrow.moments[at].transient - wide.moments[at].transient == pytest.approx(copies)
+    assert narrow.events[at].transient - wide.events[at].transient == pytest.approx(copies)
     kept, less = (saved_bytes_per_token(j, scope(j, text).candidates).none[0] for j in (job, eight))
     # Inputs of qkv and up (h each), of down (f) lose a byte; the attention's output is kept twice.
     assert kept - less == pytest.approx(2 * 4096 + 14336 - 4096)
@@ -119,13 +119,13 @@ def test_a_checkpoint_of_several_layers_keeps_one_input():
     job = job_of("llama3.2-1b", software="megatron-core", devices=1, batch=1)
     one = stages(job, "recompute=full")[0]
     four = stages(job, "recompute=full,checkpoint=4")[0]
-    last = [m.moment for m in one.moments].index("last layer")
+    last = [m.event for m in one.events].index("last layer")
     tokens, h = 8192, 2048
     a_layer = float(saved_bytes_per_token(job, scope(job, "recompute=full").candidates).none[0]) * tokens
     kept = 2 * h * tokens
 
-    assert one.moments[0].activations - four.moments[0].activations == (16 - 4) * kept
-    more = four.moments[last].transient - one.moments[last].transient
+    assert one.events[0].activations - four.events[0].activations == (16 - 4) * kept
+    more = four.events[last].transient - one.events[last].transient
     assert more == pytest.approx(4 * a_layer - kept - (a_layer - kept))
 
 
@@ -159,7 +159,7 @@ def test_gradients_that_accumulate_locally_stay_whole():
     for each, share in ((local, 1), (job, 8)):
         s = scope(each, "dp=8,zero=2")
         size = each.stack.memory.gradient_bytes
-        assert float(residency_of(s, s.weights.layer).gradients[0, 0]) == LAYER * size / share
+        assert float(model_states_of(s, s.weights.layer).gradients[0, 0]) == LAYER * size / share
 
 
 def test_offloaded_state_is_on_the_host():
@@ -198,10 +198,10 @@ def test_gpipe_computes_every_loss_first():
     job = job_of(software="analytic", batch=16, sequence=1024)
     plain, gpipe = (stages(job, f"pp=2,dp=4,schedule={name}")[1] for name in ("1f1b", "gpipe"))
     s = scope(job, "pp=2,dp=4")
-    logits = float(kept_of(s, saved_bytes_per_token(job, s.candidates)).logits[0, 1])
+    logits = float(saved_of(s, saved_bytes_per_token(job, s.candidates)).logits[0, 1])
     inputs = 2 * 4096 * 1024 + 4 * 1024
 
-    more = gpipe.moments[0].logits - plain.moments[0].logits
+    more = gpipe.events[0].logits - plain.events[0].logits
     assert logits == 4 * 128_256 * 1024
     assert more == pytest.approx((4 - 1) * (logits + inputs))
 
@@ -213,7 +213,7 @@ def test_distributed_data_parallel_has_gradients_twice():
     parameters = float(sum(x.total[0, 0] for x in (scope(job, "dp=8").weights.embedding,)))
     layers = 16 * float(scope(job, "dp=8").weights.layer.total[0, 0])
     everything = parameters + layers + 2048
-    by_name = {m.moment: m for m in stage.moments}
+    by_name = {m.event: m for m in stage.events}
 
     assert by_name["optimizer step"].gradients == pytest.approx(4 * everything)
     assert by_name["optimizer step"].transient == pytest.approx(4 * everything)
@@ -225,10 +225,10 @@ def test_moments_are_in_order_of_time():
     job = job_of()
     deep, shallow = stages(job, "pp=8")[0], stages(job, "pp=8,dp=1,stages=1/1/5/5/5/5/5/5")[0]
 
-    assert tuple(m.moment for m in deep.moments) == MOMENTS
+    assert tuple(m.event for m in deep.events) == EVENTS
     gone = {"next-to-last layer", "second layer"}
-    assert tuple(m.moment for m in shallow.moments) == tuple(m for m in MOMENTS if m not in gone)
-    assert min(getattr(m, f) for m in deep.moments for f in ("activations", "transient", "gradients")) >= 0
+    assert tuple(m.event for m in shallow.events) == tuple(m for m in EVENTS if m not in gone)
+    assert min(getattr(m, f) for m in deep.events for f in ("activations", "transient", "gradients")) >= 0
 
 
 @settings(max_examples=80, deadline=None)
@@ -243,8 +243,8 @@ def test_no_middle_layer_holds_more_than_the_moments(data):
     text = f"dp=8,zero={zero},recompute=full:{full}+selective:{selective}"
     stage = stages(job, text)[0]
     s = scope(job, text)
-    by_name = {m.moment: m for m in stage.moments}
-    kept = kept_of(s, saved_bytes_per_token(job, s.candidates))
+    by_name = {m.event: m for m in stage.events}
+    kept = saved_of(s, saved_bytes_per_token(job, s.candidates))
     of = ["full"] * full + ["selective"] * selective + ["none"] * (16 - full - selective)
     sizes = [float(getattr(kept, kind)[0, 0]) for kind in of]
     none = float(kept.none[0, 0])

@@ -49,9 +49,9 @@ def stages(job, text):
     return predict(job, layout_of(text)).memory.stages
 
 
-def alive(stage, moment):
+def alive(stage, event):
     """Return the activations of a stage at one moment."""
-    return next(x.activations for x in stage.moments if x.moment == moment)
+    return next(x.activations for x in stage.events if x.event == event)
 
 
 def test_all_but_two_layers_leave_a_device_of_megatron_core():

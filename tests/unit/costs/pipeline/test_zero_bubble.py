@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import gemm
 
 import numpy as np
 import pytest
@@ -13,11 +13,11 @@ from autoplan.catalog import load_job, resolve_job
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.machine import ideal, machine_of
 from autoplan.costs.layer.layer_time import block_times
-from autoplan.costs.memory.weight_gradient_stash import owed_bytes_per_token
+from autoplan.costs.memory.weight_gradient_stash import stash_bytes_per_token
 from autoplan.costs.pipeline.schedules import microbatches_in_flight, weights_outstanding
 from autoplan.costs.predict import predict
 from autoplan.costs.stage.stage_pricing import price_stages
-from autoplan.costs.stage.stage_times import stage_backward, stage_tail, stage_weight
+from autoplan.costs.stage.stage_times import end_of_step, stage_backward, stage_weight
 from autoplan.errors import LayoutError
 from autoplan.rules import broken_rules
 from autoplan.schema.job import AdapterSpec, JobSpec, RuleSpec, SearchSpec, Workload
@@ -74,9 +74,9 @@ def test_weight_gradients_are_the_products_own():
     job = job_of()
     one = Candidates.of(both(job, "tp=2,pp=4")[1:])
     fastest = ideal(machine_of(job), job)
-    products = 2 * 4096 * (4096 * (4096 + 2 * 1024) + 4096**2 + 3 * 4096 * 14336) / 2
+    gemms = 2 * 4096 * (4096 * (4096 + 2 * 1024) + 4096**2 + 3 * 4096 * 14336) / 2
 
-    assert block_times(job, one, fastest).weight[0] * fastest.peak_flops == pytest.approx(products, rel=1e-6)
+    assert block_times(job, one, fastest).weight[0] * fastest.peak_flops == pytest.approx(gemms, rel=1e-6)
 
 
 @pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b", "gpt3-6.7b"])
@@ -86,7 +86,7 @@ def test_without_tensor_ranks_there_is_as_much_work_as_under_1f1b(model):
     plain, apart = priced(job, "pp=4,dp=2")
     none, some = np.zeros(1), np.full(1, 3.0)
 
-    for n, s, f in product([np.full(1, 8.0)], [none, some], [none, some]):
+    for n, s, f in gemm([np.full(1, 8.0)], [none, some], [none, some]):
         assert stage_backward(apart, n, s, f) == pytest.approx(stage_backward(plain, n, s, f), rel=1e-12)
     weight = stage_weight(apart, np.full(1, 8.0))
     assert (weight > 0).all()
@@ -124,7 +124,7 @@ def test_gradients_are_reduced_beside_the_last_weight_gradient():
     job = job_of(software="analytic", sequence=128)
     plain, apart = priced(job, "pp=2,dp=4")
     n, none = np.full(1, 16.0), np.zeros(1)
-    tails = [[stage_tail(x, n, none, f).exposed for f in (none, n)] for x in (plain, apart)]
+    tails = [[end_of_step(x, n, none, f).exposed for f in (none, n)] for x in (plain, apart)]
 
     assert (tails[1][0] == tails[1][1]).all()
     assert (tails[0][1] <= tails[0][0]).all()
@@ -165,7 +165,7 @@ def test_what_waits_for_weight_gradients_is_counted(p, m):
 def test_a_layer_keeps_inputs_and_gradients_of_its_products():
     """GPT-3 6.7B, bf16: inputs of h + h + h + 4h and gradients of 3h + h + 4h + h elements a token."""
     job = job_of("gpt3-6.7b")
-    owed = owed_bytes_per_token(job, Candidates.of(both(job, "pp=4,dp=2")[1:]))
+    owed = stash_bytes_per_token(job, Candidates.of(both(job, "pp=4,dp=2")[1:]))
 
     assert owed.layer[0] == 2 * 7 * 4096 + 2 * 9 * 4096
 
@@ -174,15 +174,15 @@ def test_the_last_layer_waits_for_as_many_weight_gradients_as_stages_come_before
     """Stage i keeps i microbatches' of its 8 layers, and the last those of the output layer, its own too."""
     job = job_of()
     plain, apart = (predict(job, x).memory.stages for x in both(job, "pp=4,dp=2"))
-    owed = owed_bytes_per_token(job, Candidates.of(both(job, "pp=4,dp=2")[1:]))
+    owed = stash_bytes_per_token(job, Candidates.of(both(job, "pp=4,dp=2")[1:]))
     for i, (before, after) in enumerate(zip(plain, apart, strict=True)):
-        moments = [{m.moment: m.activations for m in x.moments} for x in (before, after)]
+        events = [{m.event: m.activations for m in x.events} for x in (before, after)]
         head = (i + 1) * float(owed.head[0]) * (i == 3)
         more = 4096 * (i * 8 * float(owed.layer[0]) + head)
 
-        assert moments[1]["last layer"] - moments[0]["last layer"] == pytest.approx(more, abs=1)
-        assert "weight gradients" in moments[1]
-        assert "weight gradients" not in moments[0]
+        assert events[1]["last layer"] - events[0]["last layer"] == pytest.approx(more, abs=1)
+        assert "weight gradients" in events[1]
+        assert "weight gradients" not in events[0]
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full", "full:3/none/selective:2/full"])
@@ -201,8 +201,8 @@ def test_no_stage_needs_less_than_under_1f1b(model, software, recompute):
     for text in ("pp=4,dp=2,zero=2", "tp=2,pp=4", "tp=2,pp=4,sp=off,mbs=32"):
         plain, apart = (predict(job, x).memory.stages for x in both(job, f"{text},recompute={recompute}"))
         for before, after in zip(plain, apart, strict=True):
-            held = {m.moment: m.allocated for m in after.moments}
-            assert all(held[m.moment] >= m.allocated * (1 - 1e-12) for m in before.moments)
+            held = {m.event: m.allocated for m in after.events}
+            assert all(held[m.event] >= m.allocated * (1 - 1e-12) for m in before.events)
             assert after.total >= before.total * (1 - 1e-12)
 
 
@@ -251,14 +251,14 @@ def test_it_needs_a_pipeline_and_one_stage_a_device():
 
 def test_a_rule_that_asks_for_it_clashes_with_a_stack_that_has_none():
     """An own rule that names the schedule brings it into the space, so that the stack's rule is told, too."""
-    from autoplan.search.space.candidate_space import clashing_rules, space_of
+    from autoplan.search.space.candidate_space import conflicting_rules, space_of
     from autoplan.verification.choice_listing import counted
 
     job = load_job("llama3-8b-8x-a100")
     asking = replace(job, rules=(RuleSpec(rule="schedule == zero-bubble"),))
-    clash = clashing_rules(asking)
+    conflict = conflicting_rules(asking)
 
-    assert clash[0] == "Megatron-Core has the schedules 1f1b, gpipe, interleaved"
-    assert len(clash) == 2
-    assert "schedule == zero-bubble" in clash[1]
+    assert conflict[0] == "Megatron-Core has the schedules 1f1b, gpipe, interleaved"
+    assert len(conflict) == 2
+    assert "schedule == zero-bubble" in conflict[1]
     assert space_of(asking).total == counted(asking).total > space_of(job).total

@@ -13,7 +13,7 @@ from autoplan.costs.device.machine import Links, machine_of
 from autoplan.costs.layer.moe_dispatch import tokens_seconds
 from autoplan.costs.network.collectives import Group, collective_seconds
 from autoplan.costs.predict import predict
-from autoplan.costs.stage.per_microbatch import boundary_seconds
+from autoplan.costs.stage.per_microbatch import send_receive_seconds
 from autoplan.planning import evaluate
 from autoplan.schema.job import RoutingSpec
 from autoplan.schema.layout import parse_layout
@@ -34,7 +34,7 @@ def test_only_interleaved_stages_send_beside_compute(name):
     """overlap_p2p_comm is the default of interleaved schedules, and of no others."""
     job = job_with(name)
     plain, interleaved = (
-        boundary_seconds(job, Candidates.of([layout_of(f"tp=2,pp=4,vpp={v}")]), machine_of(job))
+        send_receive_seconds(job, Candidates.of([layout_of(f"tp=2,pp=4,vpp={v}")]), machine_of(job))
         for v in (1, 2)
     )
 
@@ -46,7 +46,8 @@ def test_older_releases_wait_at_every_boundary():
     """Those of 2022 send the boundary of each of two chunks, and wait."""
     job = job_with("megatron-lm-2022")
     plain, interleaved = (
-        boundary_seconds(job, Candidates.of([layout_of(f"pp=4,vpp={v}")]), machine_of(job)) for v in (1, 2)
+        send_receive_seconds(job, Candidates.of([layout_of(f"pp=4,vpp={v}")]), machine_of(job))
+        for v in (1, 2)
     )
 
     assert np.allclose(interleaved, 2 * plain)

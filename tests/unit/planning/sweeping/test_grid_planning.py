@@ -320,9 +320,9 @@ class Mortal:
         self.renewals += 1
 
 
-def with_crew(monkeypatch, crew, grid, **options):
+def with_crew(monkeypatch, worker_pool, grid, **options):
     """Sweep with a crew in the place of local processes."""
-    monkeypatch.setattr(grid_planning, "LocalCrew", lambda _workers: crew)
+    monkeypatch.setattr(grid_planning, "LocalCrew", lambda _workers: worker_pool)
     return planning.sweep(grid, **options)
 
 
@@ -357,9 +357,9 @@ def test_a_failed_row_is_tried_again_by_the_next_sweep(grid, out, monkeypatch):
 
 def test_a_crew_that_never_answers_is_given_up(grid, monkeypatch):
     """Where every process dies at once, the sweep says so instead of failing cell by cell."""
-    crew = Mortal({16, 18, 20, 22})
+    worker_pool = Mortal({16, 18, 20, 22})
     with pytest.raises(AutoplanError, match="no process that plans stays alive"):
-        with_crew(monkeypatch, crew, grid)
+        with_crew(monkeypatch, worker_pool, grid)
 
 
 def test_an_executor_that_breaks_is_told_and_what_it_did_is_kept(grid, out):

@@ -18,7 +18,7 @@ from autoplan.schema.user_rules.expression import FALSE, TRUE, Known, decided
 from autoplan.schema.user_rules.grammar import RelationError, parse_relation
 from autoplan.schema.user_rules.vocabulary import LISTS, NAMES, WORDS
 from autoplan.schema.yaml.loader import load_model
-from autoplan.search.alternatives.stage_alternatives import Menu, Option, step_ticks
+from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, step_ticks
 from autoplan.search.cp.constraint_model import solve
 from autoplan.search.space.priced_candidates import Schedule
 
@@ -182,11 +182,11 @@ def test_the_solver_keeps_what_the_relation_says(text, first, second):
     except RelationError:  # longer than a rule may be
         return
     rows = [
-        tuple(Option(max(n, s + f), s, f, t, t, 2 * t, 0, 1) for n, s, f, t in dict.fromkeys(row))
+        tuple(Alternative(max(n, s + f), s, f, t, t, 2 * t, 0, 1) for n, s, f, t in dict.fromkeys(row))
         for row in (first, second)
     ]
     total = max(o.layers for o in rows[0]) + max(o.layers for o in rows[1])
-    menu = Menu(tuple(rows), Schedule(2, 4, 1, gpipe=False), (relation.folded(Known({}, stages=2)),))
+    menu = Alternatives(tuple(rows), Schedule(2, 4, 1, gpipe=False), (relation.folded(Known({}, stages=2)),))
     allowed = [
         step_ticks(menu, options)
         for options in itertools.product(*rows)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.search.alternatives.layer_splits import quick_layout, without_slow
-from autoplan.search.alternatives.stage_alternatives import Incumbent, Menu, Option, step_ticks
+from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, Incumbent, step_ticks
 from autoplan.search.bounds.path_counts import longest_path, usual_paths
 from autoplan.search.cp import constraint_model as asking
 from autoplan.search.cp.constraint_model import solve
@@ -20,7 +20,7 @@ CEILING, LIMIT = 10**9, 2**16
 
 def option(layers, ticks, memory, tail=0):
     """Return an option whose forward takes a third of its time."""
-    return Option(layers, 0, 0, ticks // 3, ticks - ticks // 3, ticks, tail, memory)
+    return Alternative(layers, 0, 0, ticks // 3, ticks - ticks // 3, ticks, tail, memory)
 
 
 def test_among_equal_times_the_smaller_layout_is_chosen():
@@ -28,7 +28,7 @@ def test_among_equal_times_the_smaller_layout_is_chosen():
     first = (option(2, 60, 500), option(3, 90, 900))
     last = (option(2, 60, 400), option(3, 90, 600))
     for stages in ((first, last), (first[::-1], last[::-1])):
-        solution = solve([Menu(stages, Schedule(2, 8, 1, gpipe=True))], 5, CEILING, LIMIT)
+        solution = solve([Alternatives(stages, Schedule(2, 8, 1, gpipe=True))], 5, CEILING, LIMIT)
 
         assert solution is not None
         assert [o.layers for o in solution.options] == [2, 3]
@@ -37,8 +37,8 @@ def test_among_equal_times_the_smaller_layout_is_chosen():
 
 def test_among_equal_candidates_the_smaller_is_chosen_in_any_order():
     """Two candidates of one time: the one that needs less memory, wherever it stands."""
-    large = Menu(stages=((option(4, 80, 900),),), schedule=Schedule(1, 4, 1, gpipe=False))
-    small = Menu(stages=((option(4, 80, 300),),), schedule=Schedule(1, 4, 1, gpipe=False))
+    large = Alternatives(stages=((option(4, 80, 900),),), schedule=Schedule(1, 4, 1, gpipe=False))
+    small = Alternatives(stages=((option(4, 80, 300),),), schedule=Schedule(1, 4, 1, gpipe=False))
 
     for menus in ([large, small], [small, large]):
         solution = solve(menus, 4, CEILING, LIMIT)
@@ -49,7 +49,7 @@ def test_among_equal_candidates_the_smaller_is_chosen_in_any_order():
 def test_exactly_the_layers_of_the_model_are_held():
     """Five layers are held where five are asked for, though six would be quicker here."""
     stages = ((option(2, 60, 1), option(3, 10, 1)), (option(2, 60, 1), option(3, 10, 1)))
-    solution = solve([Menu(stages, Schedule(2, 2, 1, gpipe=False))], 5, CEILING, LIMIT)
+    solution = solve([Alternatives(stages, Schedule(2, 2, 1, gpipe=False))], 5, CEILING, LIMIT)
 
     assert solution is not None
     assert sum(o.layers for o in solution.options) == 5
@@ -58,7 +58,7 @@ def test_exactly_the_layers_of_the_model_are_held():
 def test_gpipe_waits_for_the_slowest_forward_and_the_slowest_backward():
     """60 + 90 once, then (m - 1) times the slowest forward of 30 and the slowest backward of 60."""
     stages = ((option(2, 60, 1),), (option(3, 90, 1),))
-    menu = Menu(stages, Schedule(2, 8, 1, gpipe=True))
+    menu = Alternatives(stages, Schedule(2, 8, 1, gpipe=True))
     solution = solve([menu], 5, CEILING, LIMIT)
 
     assert solution is not None
@@ -67,7 +67,7 @@ def test_gpipe_waits_for_the_slowest_forward_and_the_slowest_backward():
 
 def test_a_ceiling_below_every_layout_leaves_none():
     """Nothing is returned rather than something too slow."""
-    menu = Menu(stages=((option(4, 80, 1),),), schedule=Schedule(1, 4, 1, gpipe=False))
+    menu = Alternatives(stages=((option(4, 80, 1),),), schedule=Schedule(1, 4, 1, gpipe=False))
 
     assert solve([menu], 4, 80 + 3 * 80, LIMIT) is not None
     assert solve([menu], 4, 80 + 3 * 80 - 1, LIMIT) is None
@@ -76,7 +76,7 @@ def test_a_ceiling_below_every_layout_leaves_none():
 def test_what_a_brief_look_does_not_answer_is_asked_again(monkeypatch):
     """A look without any work finds nothing; the second has all of it, and the same answer."""
     stages = ((option(2, 60, 500), option(3, 90, 900)), (option(2, 60, 400), option(3, 90, 600)))
-    menus = [Menu(stages, Schedule(2, 8, 1, gpipe=False))]
+    menus = [Alternatives(stages, Schedule(2, 8, 1, gpipe=False))]
     at_once = solve(menus, 5, CEILING, LIMIT)
     monkeypatch.setattr(asking, "_PRESOLVED", 0)
     monkeypatch.setattr(asking, "_BRIEF", 0.0)
@@ -86,7 +86,7 @@ def test_what_a_brief_look_does_not_answer_is_asked_again(monkeypatch):
 
 def test_what_a_brief_look_found_stays_where_the_second_finds_nothing(monkeypatch):
     """The first look ends before its proof, the second before any layout: there is one all the same."""
-    menus = [Menu(((option(4, 80, 900),),), Schedule(1, 4, 1, gpipe=False))]
+    menus = [Alternatives(((option(4, 80, 900),),), Schedule(1, 4, 1, gpipe=False))]
     told = iter([asking.cp_model.FEASIBLE, asking.cp_model.UNKNOWN])
     monkeypatch.setattr(asking, "_PRESOLVED", 0)
     monkeypatch.setattr(asking, "status_of", lambda solver, cp, _: (solver.solve(cp), next(told))[1])
@@ -99,7 +99,7 @@ def test_what_a_brief_look_found_stays_where_the_second_finds_nothing(monkeypatc
 def test_the_heavier_stage_comes_first():
     """Under 1F1B 3 and 2 layers drain faster than 2 and 3: 8 x 90 + 20 seconds against 30 more."""
     stages = ((option(2, 60, 1), option(3, 90, 1)),) * 2
-    menu = Menu(stages, Schedule(2, 8, 1, gpipe=False))
+    menu = Alternatives(stages, Schedule(2, 8, 1, gpipe=False))
     solution = solve([menu], 5, CEILING, LIMIT)
 
     assert solution is not None
@@ -126,9 +126,9 @@ def menus(draw, p):
         for layers in sorted(draw(st.sets(st.integers(1, 4), min_size=1, max_size=3))):
             f, b, tail, memory = (draw(ticks) for _ in range(4))
             weight = draw(st.integers(0, b)) if apart else 0
-            row.append(Option(layers, 0, 0, f, b, f + b, tail, memory, weight_ticks=weight))
+            row.append(Alternative(layers, 0, 0, f, b, f + b, tail, memory, weight_ticks=weight))
         rows.append(tuple(row))
-    return Menu(tuple(rows), schedule)
+    return Alternatives(tuple(rows), schedule)
 
 
 def tried(choices, layers):
