@@ -1,4 +1,4 @@
-"""Fitting what mechanisms leave open: coefficients to measured steps, kernel curves to measured kernels."""
+"""Calibration: fits of coefficients to measured steps, and of kernel curves to measured kernels."""
 
 from autoplan.calibration.coefficients import COEFFICIENTS, PRIOR_WIDTHS, Coefficient
 from autoplan.calibration.fitting import Estimate, Fit, Observation, Refits, fit, leave_out

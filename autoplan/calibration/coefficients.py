@@ -1,7 +1,7 @@
-"""The few coefficients of time that mechanisms leave open, and how far each may be from what is shipped.
+"""Coefficients of the time model that calibration fits, with their priors.
 
-A coefficient moves along a coordinate without end: the logarithm of a time or a factor, the logit of a
-share. Its prior is a Gaussian around the shipped value there.
+Each is fitted along an unbounded coordinate: the logarithm of a time or a factor, the logit of a share. Its
+prior along that coordinate is a Gaussian around the shipped value.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ __all__ = [
 Part: TypeAlias = Literal["stack", "kernels"]
 S = TypeVar("S", bound=Frozen)
 
-#: Standard deviation of the prior along the coordinate, by how the shipped number is known. Along a
+#: Standard deviation of the prior along the coordinate, by the kind of the shipped number. Along a
 #: logarithm 0.1 is 10 %; along the logit of a share, 0.1 is 2 points at 80 % and half a point at 97 %.
 PRIOR_WIDTHS: Final[dict[NumberKind, float]] = {
-    "data sheet": 0.10,  # restated from a maker: only another release of the software differs
-    "measured": 0.15,  # measured on one machine: another one differs by a few per cent
-    "derived": 0.25,  # as good as what it was derived from, on another machine
-    "fitted": 0.35,  # made to meet other people's runs, with whatever else was wrong in them
-    "guess": 0.80,  # nobody measured it: a factor of two either way is no surprise
+    "data sheet": 0.10,  # from a vendor: differs with software releases only
+    "measured": 0.15,  # measured on one machine: others differ by a few per cent
+    "derived": 0.25,  # derived from numbers of another machine
+    "fitted": 0.35,  # fitted to published runs, including other errors of the model
+    "guess": 0.80,  # not measured: may be off by a factor of two
 }
 
-#: By how much the logit reaches beyond 0 and 100 %, so that a share that is shipped as one of them can move.
+#: Extension of the logit beyond 0 and 100 %, so that shares shipped as 0 or 1 can change.
 _MARGIN: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Coefficient:
-    """A sourced number of a stack or of kernels, and the range outside of which it makes no sense.
+    """A sourced number of a stack or of kernels, with its valid range.
 
-    ``attention`` are the only kinds that feel it, none where all do.
+    ``attention`` are the attention kernels that it applies to, empty for all.
     """
 
     part: Part
@@ -61,7 +61,7 @@ class Coefficient:
 
     @property
     def name(self) -> str:
-        """The name of the number as its file has it.
+        """The name of the number in its file.
 
         >>> COEFFICIENTS[0].name
         'block.elementwise_traffic'
@@ -69,7 +69,7 @@ class Coefficient:
         return ".".join(self.path)
 
     def coordinate(self, value: float) -> float:
-        """Return where ``value`` stands on the line without end.
+        """Return the unbounded coordinate of ``value``.
 
         >>> traffic, attention = COEFFICIENTS[:2]
         >>> traffic.coordinate(1.0), round(attention.coordinate(0.5), 12)
@@ -80,12 +80,12 @@ class Coefficient:
         return math.log((value + _MARGIN) / (1.0 + _MARGIN - value))
 
     def value(self, coordinate: float) -> float:
-        """Return the value at ``coordinate``, inside of the coefficient's range."""
+        """Return the value at ``coordinate``, clipped to the coefficient's range."""
         if self.scale == "log":
-            free = math.exp(coordinate)
+            unclipped = math.exp(coordinate)
         else:
-            free = (1.0 + 2.0 * _MARGIN) / (1.0 + math.exp(-coordinate)) - _MARGIN
-        return min(max(free, self.low), self.high)
+            unclipped = (1.0 + 2.0 * _MARGIN) / (1.0 + math.exp(-coordinate)) - _MARGIN
+        return min(max(unclipped, self.low), self.high)
 
 
 def _stack(path: str, scale: Literal["log", "logit"], low: float, high: float, meaning: str) -> Coefficient:
@@ -119,25 +119,25 @@ def _spec(job: Job, part: Part) -> StackSpec | KernelSpec:
 
 
 def owner_of(job: Job, coefficient: Coefficient) -> str:
-    """Return the name of the file that holds ``coefficient`` of ``job``."""
+    """Return the name of the file that contains ``coefficient`` of ``job``."""
     return _spec(job, coefficient.part).name
 
 
 def affecting(job: Job, coefficient: Coefficient) -> bool:
-    """Return whether the time of ``job`` depends on ``coefficient`` at all."""
+    """Return whether the step time of ``job`` depends on ``coefficient``."""
     return not coefficient.attention or job.stack.block.attention in coefficient.attention
 
 
 def number_of(job: Job, coefficient: Coefficient) -> Any:  # noqa: ANN401 - each kind of sourced number
     """Return the sourced number of ``job`` that ``coefficient`` names."""
-    here: Any = _spec(job, coefficient.part)
+    number: Any = _spec(job, coefficient.part)
     for name in coefficient.path:
-        here = getattr(here, name)
-    return here
+        number = getattr(number, name)
+    return number
 
 
 def with_values(job: Job, values: Mapping[Coefficient, float]) -> Job:
-    """Return ``job`` with other values of some coefficients; what is said of them stays."""
+    """Return ``job`` with new values of coefficients; their kind, source and note do not change."""
     stack, kernels = job.stack, job.kernels
     for coefficient, value in values.items():
         if coefficient.part == "stack":

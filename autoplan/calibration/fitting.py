@@ -1,8 +1,8 @@
-"""Fitting coefficients to measured steps: independent of files, and of how many stacks took part.
+"""Fit of coefficients to measured steps, of any number of stacks and devices.
 
-Each file that prices some of the observations, a stack's or a device's, has coefficients of its own; a
-coefficient moves by the same distance in every job that the file prices. An ``owner`` of another kind makes
-several files share one. What no observation feels stays where its prior is.
+Each stack's or device's file that prices observations has its own coefficients; a coefficient shifts by the
+same distance in every job of that file. Another ``owner`` function makes several files share a coefficient. A
+coefficient that affects no observation stays at its prior mean.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from autoplan.schema.layout import Layout
 
 __all__ = ["Estimate", "Fit", "Observation", "Owner", "Refits", "fit", "leave_out"]
 
-#: Whose a coefficient of a job is: all jobs of one owner have one value; None leaves it as it is.
+#: Owner of a coefficient of a job: all jobs of one owner share its shift; None excludes it from the fit.
 Owner: TypeAlias = Callable[[Job, Coefficient], str | None]
 
-#: Furthest that a coefficient may move, in standard deviations of its prior.
+#: Maximum shift of a coefficient, in standard deviations of its prior.
 FURTHEST: Final = 3.0
-#: Share of the rows up to which a fit without them stays close to that with them.
-_FEW: Final = 0.1
+#: Share of rows up to which a fit without them starts from the fit to all rows.
+_FEW_ROWS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
     """A measured step: the job and layout that ran, and its seconds.
 
-    Observations of one ``group`` are left out together; one without a group is left out alone.
+    Observations of one ``group`` are left out together; an observation without a group is its own group.
     """
 
     job: Job
@@ -54,10 +54,10 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """One coefficient of one file: its shift, and what the observations say of it.
+    """Estimated shift of one coefficient of one file.
 
-    ``shift`` and ``prior`` (a standard deviation) are along the coefficient's coordinate; ``narrowed`` is the
-    standard deviation afterwards over that before, 1 where the observations say nothing.
+    ``shift`` and ``prior`` (a standard deviation) are along the coefficient's coordinate; ``narrowed`` is
+    posterior over prior standard deviation, 1 where the observations have no information.
     """
 
     coefficient: Coefficient
@@ -69,20 +69,22 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Coefficients that explain some observations; ``scatter`` is what they leave unexplained, a share."""
+    """Fitted coefficients; ``scatter`` is the residual scatter of the observations, a share."""
 
     estimates: tuple[Estimate, ...]
     scatter: float
     owner: Owner = owner_of
 
     def job(self, job: Job) -> Job:
-        """Return ``job`` with the coefficients that were fitted; those of other owners stay."""
+        """Return ``job`` with the fitted coefficients; those of other owners do not change."""
         shifts = {(e.coefficient, e.owner): e.shift for e in self.estimates}
-        mine = {c: self.owner(job, c) for c in COEFFICIENTS}
-        return _moved(job, {c: shifts.get((c, owner), 0.0) for c, owner in mine.items() if owner is not None})
+        owners = {c: self.owner(job, c) for c in COEFFICIENTS}
+        return _with_shifts(
+            job, {c: shifts.get((c, owner), 0.0) for c, owner in owners.items() if owner is not None}
+        )
 
     def predict(self, observations: Sequence[Observation]) -> tuple[float, ...]:
-        """Return the seconds of each observation as the fitted coefficients predict them."""
+        """Return the step time of each observation [s], predicted with the fitted coefficients."""
         seconds = np.empty(len(observations))
         for batch in _batches(observations):
             seconds[batch.rows] = batch.steps.seconds(self.job(batch.job))
@@ -95,12 +97,12 @@ def fit(
     coefficients: Sequence[Coefficient] = COEFFICIENTS,
     scatter: Scatter | None = None,
 ) -> Fit:
-    """Return the most likely coefficients given ``observations`` and the priors of what is shipped."""
+    """Return the maximum a posteriori coefficients given ``observations`` and the shipped priors."""
     return Refits(observations, coefficients=coefficients, scatter=scatter).whole
 
 
 class Refits:
-    """Fits of one set of observations, to all of them and to all but some."""
+    """Fits to a set of observations, and to the set without some (cross-validation)."""
 
     def __init__(
         self,
@@ -120,15 +122,15 @@ class Refits:
         return self._model.fit_of(self._whole)
 
     def without(self, rows: Sequence[int]) -> tuple[Fit, tuple[float, ...]]:
-        """Return a fit to all observations but ``rows``, and the seconds that it predicts for those."""
-        kept = np.ones_like(self._model.measured)
-        kept[list(rows)] = 0.0
-        few = len(rows) < _FEW * len(kept)
-        # Of two fits that are nearly as good, one that knows much less must not take what the whole one did.
+        """Return a fit without the observations ``rows``, and its predicted step times of those [s]."""
+        included = np.ones_like(self._model.measured)
+        included[list(rows)] = 0.0
+        few = len(rows) < _FEW_ROWS * len(included)
+        # Local minima: with much fewer rows, the solution for all rows must not be the initial point.
         start = self._whole if few else None
-        found = minimise(self._model.problem(self._scatter, kept), start=start, renew=not few)
-        seconds = self._model.measured[list(rows)] * np.exp(found.residuals[list(rows)])
-        return self._model.fit_of(found), tuple(seconds.tolist())
+        solution = minimise(self._model.problem(self._scatter, included), start=start, renew=not few)
+        seconds = self._model.measured[list(rows)] * np.exp(solution.residuals[list(rows)])
+        return self._model.fit_of(solution), tuple(seconds.tolist())
 
 
 def leave_out(
@@ -137,7 +139,7 @@ def leave_out(
     coefficients: Sequence[Coefficient] = COEFFICIENTS,
     scatter: Scatter | None = None,
 ) -> tuple[float, ...]:
-    """Return the seconds of each observation as a fit without its group predicts them."""
+    """Return the step time of each observation [s], predicted by a fit without its group."""
     refits = Refits(observations, coefficients=coefficients, scatter=scatter)
     seconds = np.empty(len(observations))
     for rows in _groups(observations):
@@ -155,7 +157,7 @@ def _groups(observations: Sequence[Observation]) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Rows of one job and pipeline depth, which are priced together."""
+    """Rows of one job and pipeline-parallel size, priced together."""
 
     job: Job
     steps: Steps
@@ -163,21 +165,22 @@ class _Batch:
 
 
 def _batches(observations: Sequence[Observation]) -> list[_Batch]:
-    """Return the observations by job and depth."""
-    found: list[tuple[Job, int, list[int]]] = []
+    """Return the observations grouped by job and pipeline-parallel size."""
+    groups: list[tuple[Job, int, list[int]]] = []
     for row, x in enumerate(observations):
-        known = next((rows for job, depth, rows in found if depth == x.layout.pp and job == x.job), None)
-        if known is None:
-            found.append((x.job, x.layout.pp, [row]))
+        group = next((rows for job, depth, rows in groups if depth == x.layout.pp and job == x.job), None)
+        if group is None:
+            groups.append((x.job, x.layout.pp, [row]))
         else:
-            known.append(row)
+            group.append(row)
     return [
-        _Batch(job, Steps.of(job, [observations[row].layout for row in rows]), rows) for job, _, rows in found
+        _Batch(job, Steps.of(job, [observations[row].layout for row in rows]), rows)
+        for job, _, rows in groups
     ]
 
 
-def _moved(job: Job, shifts: dict[Coefficient, float]) -> Job:
-    """Return ``job`` with its coefficients shifted; a shift of nothing leaves the very number."""
+def _with_shifts(job: Job, shifts: dict[Coefficient, float]) -> Job:
+    """Return ``job`` with its coefficients shifted; a shift of 0 leaves the value unchanged to the bit."""
     values = {
         coefficient: coefficient.value(coefficient.coordinate(number_of(job, coefficient).value) + shift)
         for coefficient, shift in shifts.items()
@@ -195,25 +198,25 @@ class _ShiftedJobs:
         self.owner = owner
         self.batches = _batches(observations)
         self.measured: Array = np.array([x.seconds for x in observations], dtype=np.float64)
-        #: The first job of each coefficient of each owner: where its shipped number is read.
-        self.homes: dict[tuple[Coefficient, str], Job] = {}
+        #: The first job of each coefficient of each owner, for its shipped value and prior.
+        self.first_jobs: dict[tuple[Coefficient, str], Job] = {}
         for batch in self.batches:
             for coefficient, name in self._owned(batch.job, coefficients):
-                self.homes.setdefault((coefficient, name), batch.job)
-        self.keys = sorted(self.homes, key=lambda key: (coefficients.index(key[0]), key[1]))
+                self.first_jobs.setdefault((coefficient, name), batch.job)
+        self.keys = sorted(self.first_jobs, key=lambda key: (coefficients.index(key[0]), key[1]))
         self.columns = {key: column for column, key in enumerate(self.keys)}
         self.coefficients = tuple(coefficients)
-        self.priors = [PRIOR_WIDTHS[number_of(self.homes[key], key[0]).kind] for key in self.keys]
+        self.priors = [PRIOR_WIDTHS[number_of(self.first_jobs[key], key[0]).kind] for key in self.keys]
         self.bounds = np.array([self._bounds(k) for k in range(len(self.keys))]).reshape(-1, 2)
 
     def _owned(self, job: Job, coefficients: Sequence[Coefficient]) -> list[tuple[Coefficient, str]]:
-        """Return the coefficients that ``job`` feels, each with its owner."""
-        contention = (coefficient for coefficient in coefficients if affecting(job, coefficient))
-        owners = ((coefficient, self.owner(job, coefficient)) for coefficient in contention)
+        """Return the coefficients that affect ``job``, with their owners."""
+        affected = (coefficient for coefficient in coefficients if affecting(job, coefficient))
+        owners = ((coefficient, self.owner(job, coefficient)) for coefficient in affected)
         return [(coefficient, name) for coefficient, name in owners if name is not None]
 
     def problem(self, scatter: Scatter, rows: Array | None = None) -> LeastSquares:
-        """Return the problem for the solver, with the ``rows`` that count."""
+        """Return the least-squares problem, with ``rows`` as the weight of observations (1 or 0)."""
         return LeastSquares(
             residuals=self.residuals,
             derivatives=self.derivatives,
@@ -224,10 +227,10 @@ class _ShiftedJobs:
         )
 
     def _bounds(self, column: int) -> tuple[float, float]:
-        """Return the range of z that keeps a coefficient in its own range; 0 is always in it."""
+        """Return the bounds of z from a coefficient's valid range; they include 0."""
         key, prior = self.keys[column], self.priors[column]
         coefficient = key[0]
-        start = coefficient.coordinate(number_of(self.homes[key], coefficient).value)
+        start = coefficient.coordinate(number_of(self.first_jobs[key], coefficient).value)
         low, high = ((coefficient.coordinate(x) - start) / prior for x in (coefficient.low, coefficient.high))
         return min(0.0, max(low, -FURTHEST)), max(0.0, min(high, FURTHEST))
 
@@ -239,15 +242,15 @@ class _ShiftedJobs:
         return r
 
     def derivatives(self, z: Array, r: Array) -> Array:
-        """Return how the residuals change with each shift; only jobs of an owner feel its coefficients."""
+        """Return the Jacobian of the residuals; entries of jobs of other owners are 0."""
         jacobian = np.zeros((len(r), len(z)))
         for batch in self.batches:
             for key in self._owned(batch.job, self.coefficients):
                 k = self.columns[key]
                 step = STEP if z[k] + STEP <= self.bounds[k, 1] else -STEP
-                moved = z.copy()
-                moved[k] += step
-                jacobian[batch.rows, k] = (self._logs(batch, moved) - r[batch.rows]) / step
+                shifted = z.copy()
+                shifted[k] += step
+                jacobian[batch.rows, k] = (self._logs(batch, shifted) - r[batch.rows]) / step
         return jacobian
 
     def _logs(self, batch: _Batch, z: Array) -> Array:
@@ -257,18 +260,18 @@ class _ShiftedJobs:
 
     def _job(self, job: Job, z: Array) -> Job:
         owned = {key: self.columns[key] for key in self._owned(job, self.coefficients)}
-        return _moved(job, {key[0]: float(z[k]) * self.priors[k] for key, k in owned.items()})
+        return _with_shifts(job, {key[0]: float(z[k]) * self.priors[k] for key, k in owned.items()})
 
-    def fit_of(self, found: Minimum) -> Fit:
-        """Return the fit that a solution of the problem is."""
+    def fit_of(self, solution: Minimum) -> Fit:
+        """Return the fit of a solution of the least-squares problem."""
         estimates = tuple(
             Estimate(
                 coefficient=coefficient,
                 owner=owner,
-                shift=float(found.z[k]) * self.priors[k],
+                shift=float(solution.z[k]) * self.priors[k],
                 prior=self.priors[k],
-                narrowed=float(found.deviations[k]),
+                narrowed=float(solution.deviations[k]),
             )
             for k, (coefficient, owner) in enumerate(self.keys)
         )
-        return Fit(estimates, found.scatter, self.owner)
+        return Fit(estimates, solution.scatter, self.owner)

@@ -1,4 +1,4 @@
-"""A kernels file from measured points: what was measured replaces what the device's file says of it."""
+"""Kernels file from measured points: measured curves and tables replace those of the device's file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from autoplan.schema.hardware import DeviceSpec, NodeSpec
 __all__ = ["measured_kernels"]
 
 _SUFFIX: Final = "-measured"
-#: Fewer points than a curve has numbers say too little about it.
-_LEAST_POINTS: Final = {"gemm": 8, "attention": 8, "stream": 4}
+#: Minimum number of points to fit a curve.
+_MIN_POINTS: Final = {"gemm": 8, "attention": 8, "stream": 4}
 _DIGITS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """What the measured device is in the catalogue."""
+class _Measurement:
+    """Measured points, with the device and node of the catalogue."""
 
     device: DeviceSpec
     node: NodeSpec | None
@@ -33,39 +33,43 @@ class _Place:
 
 
 def measured_kernels(record: Record, base: KernelSpec, device: DeviceSpec, node: NodeSpec | None) -> Measured:
-    """Return ``base`` with all that ``record`` measured in the place of what it says.
+    """Return ``base`` with the curves and tables measured in ``record``.
 
-    A kind of operation with too few points keeps the numbers of ``base``. Collectives take a ``node``, on
-    whose fabric they then hold. Raises UnsupportedError for a device without a 16-bit matrix rate.
+    An operation with too few points keeps the numbers of ``base``. Collectives need a ``node`` and are
+    valid on its fabric. Raises UnsupportedError for a device without a 16-bit matrix rate.
     """
     timings = {point: seconds for point, seconds in record.seconds.items() if seconds is not None}
-    place = _Place(device, node, record.environment, timings)
-    curves = _curves(place, base)
+    measurement = _Measurement(device, node, record.environment, timings)
+    curves = _curves(measurement, base)
     kernels = base
     for name, curve in curves.items():
-        kernels = _with_curve(kernels, name, curve, place)
-    kernels, tables = _with_tables(kernels, place)
+        kernels = _with_curve(kernels, name, curve, measurement)
+    kernels, tables = _with_tables(kernels, measurement)
     update: dict[str, Any] = {"name": f"{device.name}{_SUFFIX}", "devices": (device.name,)}
     if curves:
         update["valid_for"] = f"the shapes that autoplan calibrate --measure timed on {record.environment}"
-    told = [MeasuredCurve(name, curve.points, curve.median_error) for name, curve in curves.items()]
+    measured_curves = [
+        MeasuredCurve(name, curve.points, curve.median_error) for name, curve in curves.items()
+    ]
     failed = sum(seconds is None for seconds in record.seconds.values())
-    return Measured(kernels.model_copy(update=update), str(record.environment), tuple(told), tables, failed)
+    return Measured(
+        kernels.model_copy(update=update), str(record.environment), tuple(measured_curves), tables, failed
+    )
 
 
-def _curves(place: _Place, base: KernelSpec) -> dict[str, Curve]:
-    """Return the curve of each kind of operation with enough points."""
-    device, timings = place.device, place.timings
+def _curves(measurement: _Measurement, base: KernelSpec) -> dict[str, Curve]:
+    """Return the fitted curve of each operation with enough points."""
+    device, timings = measurement.device, measurement.timings
     peak = device.peak_flops("bf16") or device.peak_flops("fp16")
     if peak is None:
         raise UnsupportedError(f"{device.title} has no bf16 or fp16 matrix rate to measure products against")
-    wire = device.memory.bandwidth.value
+    peak_bandwidth = device.memory.bandwidth.value
     curves: dict[str, Curve] = {}
     if _enough(timings, "stream"):
-        curves["stream"] = memory_bound_curve(timings, peak=wire)
+        curves["stream"] = memory_bound_curve(timings, peak=peak_bandwidth)
     if _enough(timings, "gemm"):
         share = curves["stream"].values if "stream" in curves else _numbers(base.stream)
-        bandwidth = wire * share["bandwidth_share"]
+        bandwidth = peak_bandwidth * share["bandwidth_share"]
         start = _numbers(base.gemm)
         curves["gemm"] = gemm_curve(timings, peak=peak, bandwidth=bandwidth, start=start)
     if _enough(timings, "attention"):
@@ -74,51 +78,53 @@ def _curves(place: _Place, base: KernelSpec) -> dict[str, Curve]:
 
 
 def _enough(timings: Timings, operation: str) -> bool:
-    return sum(point.operation == operation for point in timings) >= _LEAST_POINTS[operation]
+    return sum(point.operation == operation for point in timings) >= _MIN_POINTS[operation]
 
 
-def _numbers(section: Any) -> dict[str, float]:  # noqa: ANN401 - each section has its own numbers
+def _numbers(section: Any) -> dict[str, float]:  # noqa: ANN401 - any section of the file
     """Return the numbers of a section of a kernels file by name."""
     return {name: float(getattr(section, name).value) for name in type(section).model_fields}
 
 
-def _with_curve(kernels: KernelSpec, name: str, curve: Curve, place: _Place) -> KernelSpec:
+def _with_curve(kernels: KernelSpec, name: str, curve: Curve, measurement: _Measurement) -> KernelSpec:
     key = f"measured-{name}"
-    words = (
-        f"autoplan calibrate --measure on {place.environment}: {curve.points} points; median error of the fit"
-        f" {100 * curve.median_error:.1f} %"
+    description = (
+        f"autoplan calibrate --measure on {measurement.environment}: {curve.points} points; median error of"
+        f" the fit {100 * curve.median_error:.1f} %"
     )
     for field, value in curve.values.items():
         rounded = float(f"{value:.{_DIGITS}g}")
         update = {"value": rounded, "kind": "fitted", "source": key, "note": None}
         kernels = with_number(kernels, (name, field), **update)
-    # A table of someone else's device would go before the curve of this one.
-    older = {f"{name}_table": None} if f"{name}_table" in type(kernels).model_fields else {}
-    return kernels.model_copy(update={"sources": {**kernels.sources, key: words}, **older})
+    # A table of the base file would take precedence over the new curve.
+    replaced = {f"{name}_table": None} if f"{name}_table" in type(kernels).model_fields else {}
+    return kernels.model_copy(update={"sources": {**kernels.sources, key: description}, **replaced})
 
 
-def _with_tables(kernels: KernelSpec, place: _Place) -> tuple[KernelSpec, int]:
-    """Return ``kernels`` with the collectives measured on the node's fabric, and how many tables."""
-    tables = _tables(place.timings)
-    if not tables or place.node is None:
+def _with_tables(kernels: KernelSpec, measurement: _Measurement) -> tuple[KernelSpec, int]:
+    """Return ``kernels`` with collective tables of the node's fabric, and the number of tables."""
+    tables = _tables(measurement.timings)
+    if not tables or measurement.node is None:
         return kernels, 0
     key = "measured-collectives"
-    words = f"autoplan calibrate --measure under torchrun on {place.environment}, {place.node.name}"
-    share = _fabric_share(tables, place.node)
+    description = (
+        f"autoplan calibrate --measure under torchrun on {measurement.environment}, {measurement.node.name}"
+    )
+    share = _fabric_share(tables, measurement.node)
     number = {"value": share, "kind": "measured", "source": key, "note": "largest message, all devices"}
     update = {
         "fabric_share": kernels.collectives.fabric_share.model_copy(update=number),
         "source": key,
-        "fabrics": (place.node.name,),
+        "fabrics": (measurement.node.name,),
         "tables": tables,
     }
     collectives: Collectives = kernels.collectives.model_copy(update=update)
-    sources = {**kernels.sources, key: words}
+    sources = {**kernels.sources, key: description}
     return kernels.model_copy(update={"collectives": collectives, "sources": sources}), len(tables)
 
 
 def _tables(timings: Timings) -> tuple[CollectiveTable, ...]:
-    """Return a table for each collective and number of ranks with two sizes or more."""
+    """Return a table for each collective and number of ranks with at least two message sizes."""
     rows: dict[tuple[str, int], dict[int, float]] = {}
     for point, seconds in sorted(timings.items(), key=lambda item: item[0].sizes):
         if point.operation == "collective":
@@ -138,12 +144,12 @@ def _table(operation: str, ranks: int, row: Mapping[int, float]) -> CollectiveTa
 
 
 def _fabric_share(tables: tuple[CollectiveTable, ...], node: NodeSpec) -> float:
-    """Return what the largest message of the largest group reaches of the fabric: (n-1)/n of it on the wire.
+    """Return achieved over peak fabric bandwidth [1], of the largest message in the largest group.
 
-    An all-reduce moves it twice.
+    The wire carries (n-1)/n of the message, twice for an all-reduce.
     """
     table = max(tables, key=lambda table: (table.ranks, table.operation == "all_gather"))
-    times = 2.0 if table.operation == "all_reduce" else 1.0
-    wire = times * (table.ranks - 1) / table.ranks * table.bytes[-1]
-    reached = wire / (table.microseconds[-1] * 1e-6) / node.fabric.bandwidth.value
-    return float(f"{min(max(reached, 1e-4), 1.0):.{_DIGITS}g}")
+    passes = 2.0 if table.operation == "all_reduce" else 1.0
+    wire_bytes = passes * (table.ranks - 1) / table.ranks * table.bytes[-1]
+    share = wire_bytes / (table.microseconds[-1] * 1e-6) / node.fabric.bandwidth.value
+    return float(f"{min(max(share, 1e-4), 1.0):.{_DIGITS}g}")

@@ -1,18 +1,17 @@
-"""The most likely shifts of some coefficients, given logarithms of predicted over measured times.
+"""Maximum a posteriori shifts of coefficients, from logarithms of predicted over measured times.
 
 Notation (this file only)::
 
-    z    shifts, in standard deviations of their priors: 0 is what was known before    [1]
+    z    shifts, in standard deviations of their priors: 0 is the shipped value        [1]
     r    log(predicted / measured) of each measurement                                 [1]
-    rho  Huber's loss: r^2/2, and linear beyond d                                      [1]
-    s    scatter of r that no coefficient explains, itself estimated                   [1]
-    s0   what s is expected to be, as if n0 measurements had shown it                  [1]
+    rho  Huber loss: r^2/2, and linear beyond d                                        [1]
+    s    residual scatter of r, estimated together with z                              [1]
+    s0   prior value of s, with the weight of n0 measurements                          [1]
     J    derivatives of r by z                                                         [1]
 
-What is made small is F(z) = (n0 + n)/2 log(n0 s0^2 + 2 sum rho(r)) + |z|^2/2: Gaussian priors, a robust
-likelihood, and a scatter that the measurements themselves widen where they contradict each other. For a
-given s that is sum rho(r)/s^2 + |z|^2/2, which ``scipy.optimize.least_squares`` makes small; s and z are
-found in turns.
+The objective is F(z) = (n0 + n)/2 log(n0 s0^2 + 2 sum rho(r)) + |z|^2/2: Gaussian priors, a robust
+likelihood, and a scatter that grows where measurements contradict each other. For a given s it is
+sum rho(r)/s^2 + |z|^2/2, which ``scipy.optimize.least_squares`` minimises; s and z are estimated alternately.
 """
 
 from __future__ import annotations
@@ -33,21 +32,20 @@ Residuals: TypeAlias = Callable[[Array], Array]
 
 #: Step of the finite differences, in standard deviations of the prior.
 STEP: Final = 0.05
-#: A gain of the sum of squares below this share of it, or a step of z shorter than that, ends a turn.
-_LITTLE: Final = 1e-6
-_CLOSE: Final = 1e-4
-#: A change of s below this share of it ends the turns.
-_SAME_SCATTER: Final = 1e-3
-_MOST_TURNS: Final = 20
-_MOST_STEPS: Final = 60
+#: Relative decrease of the sum of squares, and length of a step of z, that end the minimisation.
+_COST_TOLERANCE: Final = 1e-6
+_STEP_TOLERANCE: Final = 1e-4
+#: Relative change of s that ends the alternation.
+_SCATTER_TOLERANCE: Final = 1e-3
+_MAX_ITERATIONS: Final = 20
+_MAX_EVALUATIONS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """What is expected of the measurements before they are seen.
+    """Prior of the scatter of measurements.
 
-    ``share`` is their scatter around the formula and ``weight`` how many measurements that expectation is
-    worth; beyond ``huber`` an error pulls no harder than there.
+    ``share`` is s0, ``weight`` is n0, and ``huber`` is d, beyond which the loss is linear.
     """
 
     share: float = 0.10
@@ -57,7 +55,7 @@ class Scatter:
 
 @dataclass(frozen=True, slots=True)
 class LeastSquares:
-    """Residuals and their derivatives as functions of z, the bounds of z, and which rows count (1 or 0)."""
+    """Residuals and their Jacobian as functions of z, bounds of z, and the weight of rows (1 or 0)."""
 
     residuals: Residuals
     derivatives: Callable[[Array, Array], Array]
@@ -69,7 +67,7 @@ class LeastSquares:
 
 @dataclass(frozen=True, slots=True)
 class Minimum:
-    """Shifts, the residuals and derivatives there, the scatter, and the standard deviation of each shift."""
+    """Solution z, its residuals, Jacobian and scatter, and the standard deviation of each shift."""
 
     z: Array
     residuals: Array
@@ -85,106 +83,106 @@ def require_scipy() -> None:
 
 
 def differences(residuals: Residuals, z: Array, r: Array, upper: Array) -> Array:
-    """Return J by finite differences, downward where a step up would leave the bounds."""
+    """Return J by forward differences, by backward differences at the upper bound."""
     columns = []
     for k in range(len(z)):
         step = STEP if z[k] + STEP <= upper[k] else -STEP
-        moved = z.copy()
-        moved[k] += step
-        columns.append((residuals(moved) - r) / step)
+        shifted = z.copy()
+        shifted[k] += step
+        columns.append((residuals(shifted) - r) / step)
     return np.stack(columns, axis=1) if columns else np.zeros((len(r), 0))
 
 
 def minimise(problem: LeastSquares, *, start: Minimum | None = None, renew: bool = True) -> Minimum:
-    """Return the z that makes F small, inside of the bounds; raises UnsupportedError without SciPy.
+    """Return the z that minimises F within the bounds; raises UnsupportedError without SciPy.
 
-    ``start`` is the solution of a problem that differs in few rows, to begin from. Without ``renew`` its
-    derivatives stand for those everywhere, which is enough where a few rows of hundreds differ.
+    ``start`` is the initial point: the solution of a problem that differs in few rows. Without ``renew`` its
+    Jacobian is used for all z, which is accurate enough where a few rows of hundreds differ.
     """
     require_scipy()
-    seen = _Seen(problem, None if start is None or renew else start.jacobian)
+    cache = _ResidualCache(problem, None if start is None or renew else start.jacobian)
     z = np.clip(np.zeros_like(problem.lower), problem.lower, problem.upper) if start is None else start.z
-    scatter = _scatter(problem, seen.residuals(z))
-    for _ in range(_MOST_TURNS if len(z) else 0):
-        z = _least_squares(problem, seen, z, scatter)
-        before, scatter = scatter, _scatter(problem, seen.residuals(z))
-        if abs(scatter - before) <= _SAME_SCATTER * before:
+    scatter = _scatter(problem, cache.residuals(z))
+    for _ in range(_MAX_ITERATIONS if len(z) else 0):
+        z = _least_squares(problem, cache, z, scatter)
+        before, scatter = scatter, _scatter(problem, cache.residuals(z))
+        if abs(scatter - before) <= _SCATTER_TOLERANCE * before:
             break
-    r, jacobian = seen.residuals(z), seen.jacobian(z)
+    r, jacobian = cache.residuals(z), cache.jacobian(z)
     return Minimum(z, r, jacobian, scatter, _deviations(problem, r, jacobian, scatter))
 
 
 @dataclass(slots=True)
-class _Seen:
-    """Residuals and derivatives of a problem; what was worked out last is not worked out again.
+class _ResidualCache:
+    """Cache of the last residuals and the last Jacobian of a problem.
 
-    Derivatives are those of the last place within a step of the finite differences: they are no better there.
+    The Jacobian is reused within one step of the finite differences, which is its accuracy.
     """
 
     problem: LeastSquares
-    fixed: Array | None
-    place: Array | None = None
-    found: Array | None = None
-    slope: Array | None = None
-    slope_place: Array | None = None
+    fixed_jacobian: Array | None
+    last_z: Array | None = None
+    last_residuals: Array | None = None
+    last_jacobian: Array | None = None
+    jacobian_z: Array | None = None
 
     def residuals(self, z: Array) -> Array:
         """Return r at ``z``."""
-        if self.found is None or self.place is None or not np.array_equal(z, self.place):
-            self.place, self.found = z.copy(), self.problem.residuals(z)
-        return self.found
+        if self.last_residuals is None or self.last_z is None or not np.array_equal(z, self.last_z):
+            self.last_z, self.last_residuals = z.copy(), self.problem.residuals(z)
+        return self.last_residuals
 
     def jacobian(self, z: Array) -> Array:
         """Return J at ``z``."""
-        if self.fixed is not None:
-            return self.fixed
-        here = self.slope_place
-        if self.slope is None or here is None or np.abs(z - here).max(initial=0.0) > STEP:
-            self.slope_place, self.slope = z.copy(), self.problem.derivatives(z, self.residuals(z))
-        return self.slope
+        if self.fixed_jacobian is not None:
+            return self.fixed_jacobian
+        at = self.jacobian_z
+        if self.last_jacobian is None or at is None or np.abs(z - at).max(initial=0.0) > STEP:
+            self.jacobian_z, self.last_jacobian = z.copy(), self.problem.derivatives(z, self.residuals(z))
+        return self.last_jacobian
 
 
-def _least_squares(problem: LeastSquares, seen: _Seen, start: Array, scatter: float) -> Array:
-    """Return the z that makes sum rho(r)/s^2 + |z|^2/2 small: rows of r/s, then those of z."""
+def _least_squares(problem: LeastSquares, cache: _ResidualCache, start: Array, scatter: float) -> Array:
+    """Return the z that minimises sum rho(r)/s^2 + |z|^2/2: rows of r/s, then rows of z."""
     from scipy.optimize import least_squares
 
     weights = problem.rows / scatter
 
-    def stacked(z: Array) -> Array:
-        rows: Array = np.concatenate([weights * seen.residuals(z), z])
+    def stacked_residuals(z: Array) -> Array:
+        rows: Array = np.concatenate([weights * cache.residuals(z), z])
         return rows
 
-    def slopes(z: Array) -> Array:
-        rows: Array = np.vstack([weights[:, None] * seen.jacobian(z), np.eye(len(z))])
+    def stacked_jacobian(z: Array) -> Array:
+        rows: Array = np.vstack([weights[:, None] * cache.jacobian(z), np.eye(len(z))])
         return rows
 
-    found: Any = least_squares(
-        stacked,
+    solution: Any = least_squares(
+        stacked_residuals,
         start,
-        slopes,
+        stacked_jacobian,
         (problem.lower, problem.upper),
         method="dogbox",
         loss=lambda squares: _huber(squares, len(weights)),
         f_scale=problem.scatter.huber / scatter,
-        ftol=_LITTLE,
-        xtol=_CLOSE,
-        max_nfev=_MOST_STEPS,
+        ftol=_COST_TOLERANCE,
+        xtol=_STEP_TOLERANCE,
+        max_nfev=_MAX_EVALUATIONS,
     )
-    z: Array = found.x
+    z: Array = solution.x
     return z
 
 
 def _huber(squares: Array, measured: int) -> Array:
-    """Return the loss of each square over d^2 with two derivatives; rows after the ``measured`` have none.
+    """Return the Huber loss of squares over d^2 and two derivatives; quadratic for rows after ``measured``.
 
     >>> _huber(np.array([0.25, 4.0, 4.0]), 2)[0].tolist()
     [0.25, 3.0, 4.0]
     """
-    far = squares > 1.0
-    far[measured:] = False
-    root = np.sqrt(np.where(far, squares, 1.0))
-    value = np.where(far, 2.0 * root - 1.0, squares)
-    return np.stack([value, 1.0 / root, np.where(far, -0.5 / root**3, 0.0)])
+    linear = squares > 1.0
+    linear[measured:] = False
+    root = np.sqrt(np.where(linear, squares, 1.0))
+    value = np.where(linear, 2.0 * root - 1.0, squares)
+    return np.stack([value, 1.0 / root, np.where(linear, -0.5 / root**3, 0.0)])
 
 
 def _deviations(problem: LeastSquares, r: Array, jacobian: Array, scatter: float) -> Array:
@@ -197,8 +195,8 @@ def _deviations(problem: LeastSquares, r: Array, jacobian: Array, scatter: float
 
 
 def _scatter(problem: LeastSquares, r: Array) -> float:
-    """Return s, of which s^2 = (n0 s0^2 + 2 sum rho(r)) / (n0 + n)."""
-    known, size = problem.scatter, np.abs(r)
-    loss = np.where(size <= known.huber, 0.5 * r**2, known.huber * (size - 0.5 * known.huber))
-    total = known.weight * known.share**2 + 2.0 * float(np.sum(problem.rows * loss))
-    return float(np.sqrt(total / (known.weight + float(problem.rows.sum()))))
+    """Return the scatter s: s^2 = (n0 s0^2 + 2 sum rho(r)) / (n0 + n)."""
+    prior, size = problem.scatter, np.abs(r)
+    loss = np.where(size <= prior.huber, 0.5 * r**2, prior.huber * (size - 0.5 * prior.huber))
+    total = prior.weight * prior.share**2 + 2.0 * float(np.sum(problem.rows * loss))
+    return float(np.sqrt(total / (prior.weight + float(problem.rows.sum()))))

@@ -1,4 +1,4 @@
-"""From measured runs of one stack on one family of devices to calibrated files and what changed."""
+"""Calibration of one stack and one kernels file to measured runs: new files, and changes."""
 
 from __future__ import annotations
 
@@ -21,65 +21,65 @@ from autoplan.schema.job import Job
 
 __all__ = ["SUFFIX", "calibrate"]
 
-#: What the name of a calibrated file ends in.
+#: Suffix of the name of a calibrated file.
 SUFFIX: Final = "-calibrated"
-#: Digits of a fitted value; more would not be known.
+#: Significant digits of a fitted value.
 _DIGITS: Final = 4
-#: The numbers of a stack's ``uncertainty`` that make the interval of a step time.
+#: The numbers of a stack's ``uncertainty`` that give the prediction interval of a step time.
 _WIDTHS: Final = ("time", "time_modelled")
 #: Half-width of the 90 % interval of a normal error, in standard deviations.
 _NORMAL_90: Final = 1.645
-#: A shift shorter than this, in standard deviations of the prior, is no shift.
-_STILL: Final = 0.1
+#: Shifts below this, in standard deviations of the prior, do not change the value.
+_NO_SHIFT: Final = 0.1
 
 
 def calibrate(observations: Sequence[Observation], *, names: Sequence[str], source: str) -> Calibration:
     """Return the calibration of the one stack and the one kernels file that price all ``observations``.
 
-    ``names`` are what the runs' jobs are called, ``source`` says where they are from. What hardly moved
-    keeps its value; where runs are predicted worse by a fit to all others than by the shipped
-    values, everything does.
+    ``names`` are the names of the runs' jobs, ``source`` is their reference. Coefficients with negligible
+    shifts do not change. None changes where cross-validated predictions are worse than those of the shipped
+    values.
     """
     shipped = [predict(x.job, x.layout) for x in observations]
     before = [prediction.step_seconds for prediction in shipped]
-    found, without = fit(observations), leave_out(observations)
-    kept = _mean_distance(observations, without) > _mean_distance(observations, before)
+    fitted, without = fit(observations), leave_out(observations)
+    keep_shipped = _mean_distance(observations, without) > _mean_distance(observations, before)
     job = observations[0].job
-    changes = tuple(_change(job, estimate, kept=kept) for estimate in found.estimates)
-    after = before if kept else _after(observations, found, changes)
+    changes = tuple(_change(job, estimate, keep_shipped=keep_shipped) for estimate in fitted.estimates)
+    after = before if keep_shipped else _step_seconds(observations, fitted, changes)
     runs = tuple(
         RunErrors(name, str(x.layout), x.seconds, *seconds)
         for name, x, *seconds in zip(names, observations, before, after, without, strict=True)
     )
-    interval = _interval(observations, shipped, before if kept else without)
+    interval = _interval(observations, shipped, before if keep_shipped else without)
     stack = _calibrated_stack(job.stack, changes, source, interval)
     kernels = _calibrated_kernels(job.kernels, changes, source)
-    return Calibration(stack, kernels, changes, runs, kept, interval)
+    return Calibration(stack, kernels, changes, runs, keep_shipped, interval)
 
 
 def _interval(
-    observations: Sequence[Observation], shipped: Sequence[Prediction], unseen: Sequence[float]
+    observations: Sequence[Observation], shipped: Sequence[Prediction], cross_validated: Sequence[float]
 ) -> float:
-    """Return the width of the interval over the shipped one, s: s^2 = (n0 + sum of r^2) / (n0 + n).
+    """Return the ratio s of the calibrated to the shipped interval width: s^2 = (n0 + sum of r^2) / (n0 + n).
 
-    r is the error of a prediction that has not seen its run, in standard deviations of the shipped interval:
-    the shipped width counts as n0 runs, so that few runs move it little and many of them prevail.
+    r is the error of a cross-validated prediction, in standard deviations of the shipped interval. The
+    shipped width has the weight of n0 runs.
     """
     deviations = [
         _NORMAL_90 * math.log(seconds / x.seconds) / half_width(p.modelled_share, x.job.stack.uncertainty)
-        for x, p, seconds in zip(observations, shipped, unseen, strict=True)
+        for x, p, seconds in zip(observations, shipped, cross_validated, strict=True)
     ]
     squares = math.fsum(r * r for r in deviations)
     return math.sqrt((INTERVAL_PRIOR_RUNS + squares) / (INTERVAL_PRIOR_RUNS + len(deviations)))
 
 
 def _mean_distance(observations: Sequence[Observation], predicted: Sequence[float]) -> float:
-    """Return the mean size of log(predicted/measured): twice as long is as wrong as half as long."""
+    """Return the mean of |log(predicted / measured)|, symmetric in over- and underestimates."""
     pairs = zip(observations, predicted, strict=True)
     return float(np.mean([abs(math.log(seconds / x.seconds)) for x, seconds in pairs]))
 
 
-def _change(job: Job, estimate: Estimate, *, kept: bool) -> CoefficientChange:
+def _change(job: Job, estimate: Estimate, *, keep_shipped: bool) -> CoefficientChange:
     coefficient = estimate.coefficient
     number = number_of(job, coefficient)
     change = CoefficientChange(
@@ -91,33 +91,33 @@ def _change(job: Job, estimate: Estimate, *, kept: bool) -> CoefficientChange:
         after=number.value,
         narrowed=estimate.narrowed,
     )
-    if kept or abs(estimate.shift) < _STILL * estimate.prior:
+    if keep_shipped or abs(estimate.shift) < _NO_SHIFT * estimate.prior:
         return change
-    moved = coefficient.value(coefficient.coordinate(number.value) + estimate.shift)
-    return replace(change, after=float(f"{moved:.{_DIGITS}g}"))
+    shifted = coefficient.value(coefficient.coordinate(number.value) + estimate.shift)
+    return replace(change, after=float(f"{shifted:.{_DIGITS}g}"))
 
 
-def _after(
-    observations: Sequence[Observation], found: Fit, changes: Sequence[CoefficientChange]
+def _step_seconds(
+    observations: Sequence[Observation], fitted: Fit, changes: Sequence[CoefficientChange]
 ) -> list[float]:
-    """Return the seconds that the values predict which are written, rounded as they are."""
-    values = {e.coefficient: change.after for e, change in zip(found.estimates, changes, strict=True)}
+    """Return step times predicted with the rounded values of ``changes`` [s]."""
+    values = {e.coefficient: change.after for e, change in zip(fitted.estimates, changes, strict=True)}
     return [predict(with_values(x.job, values), x.layout).step_seconds for x in observations]
 
 
 def _calibrated_stack(
     stack: StackSpec, changes: Sequence[CoefficientChange], source: str, interval: float
 ) -> StackSpec:
-    mine = _by_coefficient(changes, "stack")
+    by_coefficient = _by_coefficient(changes, "stack")
     key = _free_key(stack.sources)
     changed = stack
-    for coefficient, change in mine.items():
+    for coefficient, change in by_coefficient.items():
         changed = with_number(changed, coefficient.path, **_fields(change, key))
     for name in _WIDTHS:
         number = getattr(stack.uncertainty, name)
         width = min(1.0, float(f"{interval * number.value:.2g}"))
-        was = _was(number.value, number.kind, stack.name)
-        fields = {"value": width, "kind": "fitted", "source": key, "note": was}
+        note = _shipped_note(number.value, number.kind, stack.name)
+        fields = {"value": width, "kind": "fitted", "source": key, "note": note}
         changed = with_number(changed, ("uncertainty", name), **fields)
     title = stack.title if stack.name.endswith(SUFFIX) else f"{stack.title}, calibrated"
     sources = {**stack.sources, key: source}
@@ -126,32 +126,32 @@ def _calibrated_stack(
 
 
 def _calibrated_kernels(kernels: KernelSpec, changes: Sequence[CoefficientChange], source: str) -> KernelSpec:
-    mine = _by_coefficient(changes, "kernels")
+    by_coefficient = _by_coefficient(changes, "kernels")
     key = _free_key(kernels.sources)
     changed = kernels
-    for coefficient, change in mine.items():
+    for coefficient, change in by_coefficient.items():
         changed = with_number(changed, coefficient.path, **_fields(change, key))
-    update = {"name": _name(kernels.name), "sources": _sources(kernels.sources, mine, key, source)}
+    update = {"name": _name(kernels.name), "sources": _sources(kernels.sources, by_coefficient, key, source)}
     return changed.model_copy(update=update)
 
 
 def _by_coefficient(changes: Sequence[CoefficientChange], part: str) -> dict[Coefficient, CoefficientChange]:
-    """Return the changes of one file that moved something."""
-    moved = {change.coefficient: change for change in changes if change.moved}
-    return {c: moved[c.name] for c in COEFFICIENTS if c.part == part and c.name in moved}
+    """Return the changes of one file whose value differs from the shipped one."""
+    changed = {change.coefficient: change for change in changes if change.moved}
+    return {c: changed[c.name] for c in COEFFICIENTS if c.part == part and c.name in changed}
 
 
 def _fields(change: CoefficientChange, key: str) -> dict[str, object]:
-    was = _was(change.before, change.kind, change.file)
-    return {"value": change.after, "kind": "fitted", "source": key, "note": was}
+    note = _shipped_note(change.before, change.kind, change.file)
+    return {"value": change.after, "kind": "fitted", "source": key, "note": note}
 
 
-def _was(value: float, kind: str, file: str) -> str:
+def _shipped_note(value: float, kind: str, file: str) -> str:
     return f"{value:.4g} ({kind}) in {file} before"
 
 
 def _free_key(sources: Mapping[str, str]) -> str:
-    """Return a key for the runs that none of the file's own sources has.
+    """Return a key for the runs that is not among the file's sources.
 
     >>> _free_key({"guess": "none"}), _free_key({"runs": "published", "runs-2": "mine"})
     ('runs', 'runs-3')
@@ -161,9 +161,9 @@ def _free_key(sources: Mapping[str, str]) -> str:
 
 
 def _sources(
-    sources: Mapping[str, str], moved: Mapping[Coefficient, CoefficientChange], key: str, source: str
+    sources: Mapping[str, str], changed: Mapping[Coefficient, CoefficientChange], key: str, source: str
 ) -> dict[str, str]:
-    return {**sources, key: source} if moved else dict(sources)
+    return {**sources, key: source} if changed else dict(sources)
 
 
 def _name(name: str) -> str:

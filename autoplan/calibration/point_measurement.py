@@ -1,4 +1,4 @@
-"""Measuring points one after the other; those that a file holds already are not measured again."""
+"""Measurement of points in sequence; points that a file already contains are skipped."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from autoplan.calibration.record import Environment, Record
 
 __all__ = ["Bench", "CannotRunError", "Progress", "measure_points"]
 
-#: Called with how many points are done, how many there are, and the next one's name.
+#: Called with the number of points done, their total number, and the name of the next one.
 Progress: TypeAlias = Callable[[int, int, str], None]
 
 
 class CannotRunError(Exception):
-    """A point that this machine cannot run, such as one that is too large for its memory."""
+    """A point that this machine cannot run, for example because it does not fit in memory."""
 
 
 class Bench(Protocol):
-    """What can time points: a machine's accelerator, or a stand-in for it."""
+    """Benchmark runner that times points: on an accelerator, or a fake one in tests."""
 
     rank: int
     ranks: int
@@ -31,19 +31,19 @@ class Bench(Protocol):
         ...
 
     def agreed(self, keys: list[str]) -> list[str]:
-        """Return the keys that the first rank has, on every rank."""
+        """Return the keys of the first rank, on every rank."""
         ...
 
 
 def measure_points(bench: Bench, path: Path, grid: PointGrid, progress: Progress) -> Record | None:
-    """Measure what ``path`` does not hold yet, and return all of it; None on all ranks but the first.
+    """Measure points that ``path`` does not contain, and return all; None on all ranks but the first.
 
-    One rank measures its device; several measure the collectives between them.
+    One rank measures kernels of its device; several ranks measure collectives.
     """
     wanted = collective_points(grid, bench.ranks) if bench.ranks > 1 else device_points(grid)
     record = Record(path, bench.environment) if bench.rank == 0 else None
-    known = record.seconds if record else {}
-    open_keys = set(bench.agreed([point.key for point in wanted if point not in known]))
+    measured = record.seconds if record else {}
+    open_keys = set(bench.agreed([point.key for point in wanted if point not in measured]))
     missing = [point for point in wanted if point.key in open_keys]
     done = len(wanted) - len(missing)
     for count, point in enumerate(missing):

@@ -1,4 +1,4 @@
-"""What is measured: single operations of one shape each, and the grids of them."""
+"""Measurement points: single operations of one shape each, and the grids of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Point:
     ============  =====================================================  ==========================
     operation     variants                                               sizes
     ============  =====================================================  ==========================
-    gemm          forward, input, weight: the three products of a layer  rows, columns, inner width
+    gemm          forward, input, weight: the three GEMMs of a layer     rows, columns, inner width
     attention     forward, backward: causal                              sequence, heads, head size
     stream        copy, norm, add                                        bytes read and written
     collective    all_reduce, all_gather, reduce_scatter                 ranks, bytes of the tensor
@@ -44,7 +44,7 @@ class Point:
 
 
 def point_of(key: str) -> Point:
-    """Return the point whose key is ``key``; raises ValueError where it is none.
+    """Return the point with the key ``key``; raises ValueError for an invalid key.
 
     >>> point_of("stream/copy/1048576").sizes
     (1048576,)
@@ -58,7 +58,7 @@ def point_of(key: str) -> Point:
 
 @dataclass(frozen=True, slots=True)
 class _Extents:
-    """The extents of one grid."""
+    """Sizes along each dimension of one grid."""
 
     rows: Sequence[int]
     widths: Sequence[int]
@@ -88,7 +88,7 @@ _GRIDS: Final[dict[PointGrid, _Extents]] = {
         streams=(64 * _MEBI, 1024 * _MEBI),
         messages=tuple(2**i for i in range(14, 29, 2)),
     ),
-    # For a processor, where it only shows that everything works.
+    # For tests on a CPU.
     "tiny": _Extents(
         rows=(64, 256),
         widths=(128, 256),
@@ -102,7 +102,7 @@ _GRIDS: Final[dict[PointGrid, _Extents]] = {
 
 
 def device_points(grid: PointGrid) -> tuple[Point, ...]:
-    """Return the points of one device: products, attention and streams, each once."""
+    """Return the points of one device: GEMMs, attention and memory-bound kernels, without duplicates."""
     extents = _GRIDS[grid]
     return tuple(dict.fromkeys((*_gemms(extents), *_attention(extents), *_streams(extents))))
 
@@ -115,12 +115,12 @@ def collective_points(grid: PointGrid, ranks: int) -> tuple[Point, ...]:
     """
     groups = sorted({2**i for i in range(1, ranks.bit_length()) if 2**i <= ranks} | {ranks})
     operations = ("all_reduce", "all_gather", "reduce_scatter")
-    each = product(operations, groups, _GRIDS[grid].messages)
-    return tuple(Point("collective", operation, (n, size)) for operation, n, size in each)
+    shapes = product(operations, groups, _GRIDS[grid].messages)
+    return tuple(Point("collective", operation, (n, size)) for operation, n, size in shapes)
 
 
 def _gemms(extents: _Extents) -> Iterator[Point]:
-    """Yield the three products of a layer [m, k] -> [m, n]: each with its own extents."""
+    """Yield the three GEMMs of a linear layer [m, k] -> [m, n]: forward, dgrad and wgrad."""
     for m, n, k in product(extents.rows, extents.widths, extents.widths):
         yield Point("gemm", "forward", (m, n, k))
         yield Point("gemm", "input", (m, k, n))
@@ -134,5 +134,5 @@ def _attention(extents: _Extents) -> Iterator[Point]:
 
 
 def _streams(extents: _Extents) -> Iterator[Point]:
-    for variant, moved in product(("copy", "norm", "add"), extents.streams):
-        yield Point("stream", variant, (moved,))
+    for variant, traffic in product(("copy", "norm", "add"), extents.streams):
+        yield Point("stream", variant, (traffic,))

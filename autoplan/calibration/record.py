@@ -1,7 +1,7 @@
-"""Measurements as they come: a file of one JSON value a line, which a killed sweep goes on from.
+"""File of measurements, one JSON object per line, from which an interrupted sweep resumes.
 
-A line is written whole before the next point is measured, so killing the program at any moment loses one
-point at most. What is left of a line without its end is cut off when the file is opened again.
+Each line is written before the next point is measured, so an interrupt loses one point at most. An incomplete
+last line is removed when the file is opened.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Environment", "Record"]
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the measurements hold for."""
+    """Device and software versions for which measurements are valid."""
 
     device: str
     torch: str
@@ -30,18 +30,18 @@ class Environment:
 
 
 class Record:
-    """The measurements of one file: seconds by point, None for a point that could not be measured."""
+    """Measurements of one file: seconds by point, None for a point that cannot be measured."""
 
     def __init__(self, path: Path, environment: Environment) -> None:
         self.path = path
         self.environment = environment
         self.seconds: dict[Point, float | None] = {}
-        text = self._whole_lines()
+        text = self._complete_lines()
         for number, line in enumerate(text.splitlines(), start=1):
             self._read(line, number)
 
     def add(self, point: Point, seconds: float | None, *, reason: str | None = None) -> None:
-        """Append one measurement, or the ``reason`` why there is none."""
+        """Append one measurement, or the ``reason`` for a failed one."""
         entry = {
             "point": point.key,
             **({"failed": reason} if seconds is None else {"seconds": seconds}),
@@ -53,8 +53,8 @@ class Record:
             file.write(json.dumps(entry) + "\n")
         self.seconds[point] = seconds
 
-    def _whole_lines(self) -> str:
-        """Return the lines of the file that are whole, and cut off what is not."""
+    def _complete_lines(self) -> str:
+        """Return the complete lines of the file, and remove an incomplete last one."""
         try:
             data = self.path.read_bytes() if self.path.exists() else b""
             end = data.rfind(b"\n") + 1
@@ -73,8 +73,8 @@ class Record:
             seconds = None if "failed" in entry else float(entry["seconds"])
             device = str(entry["device"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            said = f"not a measurement that autoplan wrote: {error}"
-            raise SpecError([Problem(said, "$", str(self.path), number)]) from error
+            message = f"not a measurement that autoplan wrote: {error}"
+            raise SpecError([Problem(message, "$", str(self.path), number)]) from error
         if device != self.environment.device:
             raise UnsupportedError(
                 f"{self.path} holds measurements of {device}, and this is {self.environment.device}:"

@@ -1,4 +1,4 @@
-"""Timing points through PyTorch, which autoplan does not depend on: it is imported when it is used."""
+"""Timing of measurement points with PyTorch, an optional dependency that is imported on first use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autoplan.errors import UnsupportedError
 
 __all__ = ["TorchBench", "open_bench"]
 
-#: Repeats of which the median is taken, and how long each should last at least.
+#: Number of repeats, of which the median counts, and the minimum duration of one.
 _REPEATS: Final = 7
 _REPEAT_SECONDS: Final = 5e-3
 _WARM_UP: Final = 3
@@ -25,7 +25,7 @@ _BYTES: Final = 2
 
 
 def open_bench(device: str) -> TorchBench:
-    """Return the bench of this process's ``device``: cuda (also ROCm's), or cpu to try it out.
+    """Return the benchmark runner for ``device`` of this process: cuda (also for ROCm), or cpu as a trial.
 
     Raises UnsupportedError without PyTorch, and without such a device.
     """
@@ -33,8 +33,8 @@ def open_bench(device: str) -> TorchBench:
         torch: Any = importlib.import_module("torch")
     except ImportError as error:
         raise UnsupportedError(
-            "measuring needs PyTorch, which is not installed here: install the build for your accelerator as"
-            " https://pytorch.org/get-started says, such as `pip install torch`, and run this again"
+            "measuring needs PyTorch, which is not installed: install the build for your accelerator as"
+            " https://pytorch.org/get-started says, such as `pip install torch`, then repeat the command"
         ) from error
     if device == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError(
@@ -45,7 +45,7 @@ def open_bench(device: str) -> TorchBench:
 
 
 class TorchBench:
-    """One accelerator, or several of a torchrun, timed with its own events."""
+    """Benchmark runner on one accelerator, or several under torchrun, timed with CUDA events."""
 
     def __init__(self, torch: Any, device: str) -> None:  # noqa: ANN401 - a module that may be absent
         self.torch = torch
@@ -63,7 +63,7 @@ class TorchBench:
         self.environment = self._environment()
 
     def _join(self) -> None:
-        """Join the other ranks, and make the groups that collectives run in."""
+        """Initialise torch.distributed and create the process groups of the collectives."""
         dist = self.torch.distributed
         dist.init_process_group("nccl" if self.cuda else "gloo")
         sizes = sorted({2**i for i in range(1, self.ranks.bit_length())} | {self.ranks})
@@ -80,9 +80,9 @@ class TorchBench:
         """Return the first rank's keys."""
         if self.ranks == 1:
             return keys
-        box = [keys]
-        self.torch.distributed.broadcast_object_list(box, src=0)
-        return box[0]
+        objects = [keys]
+        self.torch.distributed.broadcast_object_list(objects, src=0)
+        return objects[0]
 
     def seconds(self, point: Point) -> float:
         """Return the median time of one call of ``point``."""
@@ -91,7 +91,7 @@ class TorchBench:
             return 0.0 if call is None else self._timed(call)
         except (self.torch.OutOfMemoryError, RuntimeError) as error:
             if self.ranks > 1:
-                raise  # the other ranks would wait for this one
+                raise  # the collective of the other ranks would not end
             raise CannotRunError(str(error).splitlines()[0][:200]) from error
         finally:
             if self.cuda:
@@ -102,19 +102,19 @@ class TorchBench:
             call()
         first = self._elapsed(call, 1)
         wanted = int(_REPEAT_SECONDS / max(first, 1e-6))
-        calls = self._same(max(1, min(_MOST_CALLS, wanted)))
+        calls = self._first_ranks_count(max(1, min(_MOST_CALLS, wanted)))
         return statistics.median(self._elapsed(call, calls) for _ in range(_REPEATS))
 
-    def _same(self, calls: int) -> int:
-        """Return the first rank's number: ranks that call a collective unequally often would wait forever."""
+    def _first_ranks_count(self, calls: int) -> int:
+        """Return ``calls`` of the first rank, on all ranks: unequal numbers of collectives would hang."""
         if self.ranks == 1 or self.group is None:
             return calls
-        box = [calls]
-        self.torch.distributed.broadcast_object_list(box, src=0, group=self.group)
-        return int(box[0])
+        objects = [calls]
+        self.torch.distributed.broadcast_object_list(objects, src=0, group=self.group)
+        return int(objects[0])
 
     def _elapsed(self, call: Callable[[], object], calls: int) -> float:
-        """Return the seconds of one of ``calls`` calls in a row."""
+        """Return the mean seconds of one call, of ``calls`` in a row."""
         if not self.cuda:
             began = time.perf_counter()
             for _ in range(calls):
@@ -133,7 +133,7 @@ class TorchBench:
         return self.torch.randn(*shape, device=self.device, dtype=self.dtype)
 
     def _gemm(self, point: Point) -> Callable[[], object]:
-        """The operands lie in memory as a layer's do: weights [n, k], activations [m, k]."""
+        """A GEMM with the memory layout of a linear layer: weights [n, k], activations [m, k]."""
         rows, columns, inner = point.sizes
         if point.variant == "forward":
             left, right = self._random(rows, inner), self._random(columns, inner).t()
@@ -156,7 +156,7 @@ class TorchBench:
         return lambda: self.torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
 
     def _stream(self, point: Point) -> Callable[[], object]:
-        """The bytes of a point are those read and written together."""
+        """A memory-bound kernel; the size of a point is HBM reads and writes together [byte]."""
         elements = point.sizes[0] // _BYTES // (3 if point.variant == "add" else 2)
         width = 4096
         source = self._random(elements // width, width)
@@ -172,17 +172,17 @@ class TorchBench:
     group: Any = None
 
     def _collective(self, point: Point) -> Callable[[], object] | None:
-        """None on ranks that the collective leaves out; bytes are those of the whole tensor."""
+        """A collective, None on ranks outside its group; the size of a point is that of the full tensor."""
         ranks, size = point.sizes
         self.group = self.groups[ranks] if self.rank < ranks else None
         self.torch.distributed.barrier()
         if self.group is None:
             return None
         dist, group = self.torch.distributed, self.group
-        share = max(1, size // _BYTES // ranks)
-        whole, part = self._random(share * ranks), self._random(share)
+        shard_elements = max(1, size // _BYTES // ranks)
+        full_tensor, shard = self._random(shard_elements * ranks), self._random(shard_elements)
         if point.variant == "all_reduce":
-            return lambda: dist.all_reduce(whole, group=group)
+            return lambda: dist.all_reduce(full_tensor, group=group)
         if point.variant == "all_gather":
-            return lambda: dist.all_gather_into_tensor(whole, part, group=group)
-        return lambda: dist.reduce_scatter_tensor(part, whole, group=group)
+            return lambda: dist.all_gather_into_tensor(full_tensor, shard, group=group)
+        return lambda: dist.reduce_scatter_tensor(shard, full_tensor, group=group)

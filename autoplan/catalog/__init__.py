@@ -1,4 +1,4 @@
-"""The catalogues: finding entries, and turning a job's names into what they stand for."""
+"""Catalogue: look-up of entries, and resolution of the names in jobs, grids and stacks."""
 
 from autoplan.catalog.entries import CLASSES, FILES, find_hardware, kernels_for, load_entry, stack
 from autoplan.catalog.entry_checks import Found, catalog_problems, check_entry, find_entries

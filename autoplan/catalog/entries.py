@@ -1,4 +1,4 @@
-"""Catalogue entries as checked values: devices, nodes, clusters, models, cost models."""
+"""Catalogue entries as validated models: devices, nodes, clusters, models, cost models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
     "stack_at",
 ]
 
-#: What each kind of entry is.
+#: Model class of each kind of entry.
 CLASSES: dict[EntryKind, type[Frozen]] = {
     "device": DeviceSpec,
     "node": NodeSpec,
@@ -47,7 +47,7 @@ CLASSES: dict[EntryKind, type[Frozen]] = {
     "stack": StackSpec,
 }
 
-#: What the file of each kind of entry may say.
+#: Model class of the file of each kind of entry.
 FILES: dict[EntryKind, type[Frozen]] = {**CLASSES, "stack": StackFile}
 
 _FALLBACK_KERNELS = "default"
@@ -59,13 +59,13 @@ T = TypeVar("T", bound=Frozen)
 def load_entry(kind: EntryKind, name: str) -> Frozen:
     """Return the entry ``name`` of ``kind``.
 
-    Raises CatalogError for an unknown name, SpecError for an entry that its schema refuses.
+    Raises CatalogError for an unknown name, SpecError for an invalid entry.
     """
     text, file = entry_text(kind, name)
     entry = read_stack(text, file).spec if kind == "stack" else _read(text, CLASSES[kind], file)
     inner = getattr(entry, "name", name)
     if inner != name:
-        raise SpecError([Problem(f"the entry calls itself {inner!r}, its file {name!r}", "$.name", file)])
+        raise SpecError([Problem(f"the name {inner!r} is not that of the file, {name!r}", "$.name", file)])
     return entry
 
 
@@ -112,9 +112,9 @@ def node(name: str) -> NodeSpec:
 
 
 def kernels_for(device_name: str) -> KernelSpec:
-    """Return the kernel curves measured on ``device_name``, or those assumed for any device."""
+    """Return the kernel curves measured on ``device_name``, or the default curves."""
     names = entry_names("kernels")
-    # The file named after the device is the usual case; others may list it.
+    # The file named after the device comes first; others may list it.
     for name in (n for n in names if n == device_name):
         return _loaded("kernels", name, KernelSpec)
     for name in names:
@@ -128,7 +128,7 @@ def kernels_for(device_name: str) -> KernelSpec:
 def model(reference: str, base: Path) -> ModelSpec:
     """Return the model that ``reference`` names: an entry, or a file relative to ``base``.
 
-    A file is one of ours or a Hugging Face ``config.json``.
+    A file is a model file of autoplan or a Hugging Face ``config.json``.
     """
     if not is_path(reference):
         return _loaded("model", reference, ModelSpec)
@@ -152,38 +152,38 @@ def _from_json(text: str, path: Path) -> ModelSpec:
     except (ValueError, RecursionError) as error:
         raise SpecError([Problem(f"not JSON: {error}", "$", str(path))]) from error
     if not isinstance(config, dict) or not detect_huggingface(config):
-        raise SpecError([Problem("not a Hugging Face config: it names no model_type", "$", str(path))])
+        raise SpecError([Problem("not a Hugging Face config: model_type is missing", "$", str(path))])
     return model_from_huggingface(config, name=str(path))
 
 
 def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:
-    """Return the node that ``reference`` names and how many devices the entry has in all.
+    """Return the node that ``reference`` names, and the number of devices of the entry.
 
-    A node stands for one node, a cluster for all of its nodes; a device alone is refused, since how
-    devices are joined decides the plan.
+    A node is one node, a cluster all of its nodes. A device is refused, since the plan depends on the
+    interconnect.
     """
     entry = _hardware_entry(reference, base)
     if isinstance(entry, NodeSpec):
         return entry, entry.devices
     if isinstance(entry, ClusterSpec):
-        held = node(entry.node)
+        of_cluster = node(entry.node)
         if entry.network is not None:
-            held = held.model_copy(update={"network": entry.network})
-        return held, held.devices * entry.nodes
-    holders = [n for n in entry_names("node") if _holds(n, entry.name)]
-    hint = f": {', '.join(holders)}" if holders else ""
-    raise UnsupportedError(f"{reference!r} is a device; name a node or a cluster that holds it{hint}")
+            of_cluster = of_cluster.model_copy(update={"network": entry.network})
+        return of_cluster, of_cluster.devices * entry.nodes
+    nodes = [n for n in entry_names("node") if _has_device(n, entry.name)]
+    hint = f": {', '.join(nodes)}" if nodes else ""
+    raise UnsupportedError(f"{reference!r} is a device; name a node or a cluster with this device{hint}")
 
 
 def find_hardware(name: str) -> tuple[DeviceSpec, NodeSpec | None]:
-    """Return the device that ``name`` is, or the device of the node that it is, and that node."""
+    """Return the device called ``name`` and None, or the node called ``name`` with its device."""
     if not is_path(name) and name in entry_names("device"):
         return device(name), None
-    held, _ = hardware(name, Path())
-    return device(held.device), held
+    named, _ = hardware(name, Path())
+    return device(named.device), named
 
 
-def _holds(node_name: str, device_name: str) -> bool:
+def _has_device(node_name: str, device_name: str) -> bool:
     return node(node_name).device == device_name
 
 

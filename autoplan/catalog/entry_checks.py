@@ -1,4 +1,4 @@
-"""Looking entries up by name alone, and finding what is wrong with them."""
+"""Look-up of entries by name, and validation of all entries."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ Found = tuple[EntryKind, str]
 
 
 def find_entries(name: str, kind: EntryKind | None = None) -> list[Found]:
-    """Return every entry called ``name``, of ``kind`` or of any.
+    """Return the entries called ``name``, of ``kind`` or of any kind.
 
-    Raises CatalogError with near-misses when there is none.
+    Raises CatalogError with similar names if there is none.
     """
     kinds: Sequence[EntryKind] = [kind] if kind else list(FOLDERS)
-    found: list[Found] = [(each, name) for each in kinds if name in entry_names(each)]
-    if found:
-        return found
-    known = sorted({entry for each in kinds for entry in entry_names(each)})
-    near = difflib.get_close_matches(name, known, 3)
+    entries: list[Found] = [(known, name) for known in kinds if name in entry_names(known)]
+    if entries:
+        return entries
+    names = sorted({entry for known in kinds for entry in entry_names(known)})
+    near = difflib.get_close_matches(name, names, 3)
     hint = f"did you mean {' or '.join(near)}?" if near else "see `autoplan catalog list`"
     raise CatalogError(f"no {kind or 'entry'} is called {name!r}: {hint}")
 
 
 def check_entry(kind: EntryKind, name: str) -> Iterable[str]:
-    """Return what is wrong with one entry, in sentences; empty when nothing is."""
+    """Return the problems of one entry; empty if it is valid."""
     try:
         entry = load_entry(kind, name)
         _check_references(entry, name)
@@ -65,7 +65,7 @@ def _check_references(entry: Frozen, name: str) -> None:
 
 
 def catalog_problems() -> tuple[list[str], int]:
-    """Return every problem of every entry, in sentences, and how many entries there are."""
+    """Return the problems of all entries, and the number of entries."""
     entries = [(kind, name) for kind in FOLDERS for name in entry_names(kind)]
     problems = [f"{kind} {name}: {problem}" for kind, name in entries for problem in check_entry(kind, name)]
     return problems, len(entries)

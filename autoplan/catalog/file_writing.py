@@ -1,4 +1,4 @@
-"""Writing a user's files: whole or not at all."""
+"""Atomic writing of output files."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["write_whole"]
 
 
 def write_whole(output: Path, data: bytes) -> None:
-    """Put ``data`` in the place of ``output`` at once, so that no reader ever sees a half.
+    """Replace ``output`` by ``data`` atomically, so that no reader sees a partial file.
 
-    Raises OSError or ValueError where it cannot be written, and leaves what was there.
+    Raises OSError or ValueError if it cannot be written, and leaves an existing file unchanged.
     """
     if output.exists() and not output.is_file():
-        # A device or a pipe cannot be replaced, only written to; a folder says so itself.
+        # A device or a pipe cannot be replaced, only written to; writing to a folder raises OSError.
         output.write_bytes(data)
         return
     target = output.resolve()
@@ -31,7 +31,7 @@ def write_whole(output: Path, data: bytes) -> None:
 
 
 def _mode(target: Path) -> int:
-    """Return the permissions that ``target`` has, or that a new file gets."""
+    """Return the permissions of ``target``, or of a new file."""
     if target.exists():
         return target.stat().st_mode & 0o777
     mask = os.umask(0)

@@ -1,4 +1,4 @@
-"""Grids: from a file or a name to cells, each of which becomes a job."""
+"""Grids: reading a grid file into cells, and the job of a cell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autoplan.schema.yaml.parser import parse_yaml
 
 __all__ = ["cell_job", "load_grid"]
 
-#: How each key of a job that names an entry or a file is looked up.
+#: Look-up of each key of a job that names an entry or a file.
 _LOOK_UPS: Final[Mapping[str, Callable[[str, Path], object]]] = {
     "model": model,
     "hardware": hardware,
@@ -30,10 +30,10 @@ _LOOK_UPS: Final[Mapping[str, Callable[[str, Path], object]]] = {
 
 
 def load_grid(reference: str | Path) -> Grid:
-    """Return the grid that ``reference`` names: a path to a grid file, or a shipped grid's name.
+    """Return the grid that ``reference`` names: the path of a grid file, or the name of a shipped grid.
 
-    Raises SpecError with every problem of the file and of its base job, CatalogError for a file that cannot
-    be read. Values that a job may have, but not together, are no problem of the grid: see ``cell_job``.
+    Raises SpecError with all problems of the file and of its base job, CatalogError for an unreadable file.
+    Values that are valid but contradict each other are errors of the cell, see ``cell_job``.
     """
     text, file, name, folder = opened("grid", reference)
     document = parse_yaml(text, name=file)
@@ -45,7 +45,7 @@ def load_grid(reference: str | Path) -> Grid:
     cells = () if problems else _cells(document)
     if not problems and not cells:
         problems.append(
-            Problem("no cell of the grid is left", "$.exclude", file, document.line(("exclude",)))
+            Problem("no cell of the grid remains", "$.exclude", file, document.line(("exclude",)))
         )
     if problems or base is None or not isinstance(base.document.value, dict):
         raise SpecError(_in_order(problems, file))
@@ -55,7 +55,7 @@ def load_grid(reference: str | Path) -> Grid:
 
 
 def cell_job(grid: Grid, cell: Cell) -> Job:
-    """Return the job of one ``cell``; raises AutoplanError where its values do not go together."""
+    """Return the job of one ``cell``; raises AutoplanError if its values contradict each other."""
     settings = {
         key: grid.moved.get(value, value) if key in _LOOK_UPS and isinstance(value, str) else value
         for key, value in cell.settings.items()
@@ -65,7 +65,7 @@ def cell_job(grid: Grid, cell: Cell) -> Job:
 
 
 def _form_problems(document: Document) -> list[Problem]:
-    """Return what is wrong with the outer form of a grid file."""
+    """Return the problems of the structure of a grid file."""
     try:
         validate(document, GridSpec)
     except SpecError as error:
@@ -74,20 +74,20 @@ def _form_problems(document: Document) -> list[Problem]:
 
 
 def _in_order(problems: list[Problem], file: str) -> list[Problem]:
-    """Return each problem once: those of the grid file by line, then those of other files."""
+    """Return the distinct problems: those of the grid file by line, then those of other files."""
     once = list(dict.fromkeys(problems))
     return sorted(once, key=lambda p: (p.file != file, p.file or "", p.line or 0))
 
 
 def _base(document: Document, folder: Path, problems: list[Problem]) -> tuple[Base | None, Path]:
-    """Return the base job and the folder of its paths; what is wrong with it goes to ``problems``."""
-    said = document.at(("base",))
-    if isinstance(said, dict):
-        return Base(Document(document.name, said, _lines_of_base(document)), ("base",)), folder
-    if not isinstance(said, str) or not said:
+    """Return the base job and the folder of its paths; its problems are added to ``problems``."""
+    base = document.at(("base",))
+    if isinstance(base, dict):
+        return Base(Document(document.name, base, _lines_of_base(document)), ("base",)), folder
+    if not isinstance(base, str) or not base:
         return None, folder
     try:
-        reference = file_named(said, folder) if is_path(said) else said
+        reference = file_named(base, folder) if is_path(base) else base
         text, file, _, below = opened("job", reference)
         return Base(parse_yaml(text, name=file), None), below
     except SpecError as error:
@@ -98,7 +98,7 @@ def _base(document: Document, folder: Path, problems: list[Problem]) -> tuple[Ba
 
 
 def _lines_of_base(document: Document) -> Lines | int:
-    """Return the lines of a base job inside a grid; what it lacks is told at its key."""
+    """Return the lines of a base job inside a grid; missing keys are reported at its key."""
     inner = document.lines if isinstance(document.lines, int) else document.lines.below["base"]
     own = document.line(("base",), key=True)
     return own if isinstance(inner, int) else Lines(own, inner.keys, inner.below)
@@ -111,7 +111,7 @@ def _problem(document: Document, path: tuple[str | int, ...], message: str) -> P
 def _unknown_names(
     document: Document, base: Base | None, folder: Path, base_folder: Path
 ) -> Iterator[Problem]:
-    """Yield names and files that are not there, in the grid and in what it leaves of the base job."""
+    """Yield unknown names and missing files, of the grid and of keys that only the base job sets."""
     values = swept_values(document)
     for key in _LOOK_UPS:
         for index, value in enumerate(values.get(key, ())):
@@ -126,7 +126,7 @@ def _unknown_names(
 def _look_up(
     key: str, value: Plain, folder: Path, document: Document, path: tuple[str | int, ...]
 ) -> Iterator[Problem]:
-    """Yield what is wrong with what ``value`` names; what is no name is for the schema to refuse."""
+    """Yield the problems of the entry or file ``value``; other values are errors of the schema."""
     if not isinstance(value, str) or not value:
         return
     try:
@@ -140,16 +140,18 @@ def _look_up(
 def _cells(document: Document) -> tuple[Cell, ...]:
     """Return every combination of the grid's values that is not excluded, numbered from 1."""
     excluded = exclusions(document)
-    kept = (s for s in products(swept_values(document)) if not any(_matches(s, entry) for entry in excluded))
-    return tuple(Cell(number, settings) for number, settings in enumerate(kept, start=1))
+    settings = (
+        s for s in products(swept_values(document)) if not any(_matches(s, entry) for entry in excluded)
+    )
+    return tuple(Cell(number, setting) for number, setting in enumerate(settings, start=1))
 
 
 def _matches(settings: Settings, entry: Mapping[str, frozenset[str]]) -> bool:
-    return all(canonical(settings[key]) in wanted for key, wanted in entry.items())
+    return all(canonical(settings[key]) in excluded for key, excluded in entry.items())
 
 
 def _moved(values: Mapping[str, tuple[Plain, ...]], folder: Path, base_folder: Path) -> dict[str, str]:
-    """Return the grid's paths, which are relative to its folder, as they read from the base job's."""
+    """Return the paths of the grid, made relative to the folder of the base job."""
     if folder == base_folder:
         return {}
     named = [value for key in _LOOK_UPS for value in values.get(key, ()) if isinstance(value, str)]

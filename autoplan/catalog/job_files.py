@@ -1,4 +1,4 @@
-"""Jobs: from a file or a name to a job with everything in it resolved."""
+"""Jobs: reading a job file, and resolving the names in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["load_job", "opened", "resolve_job"]
 R = TypeVar("R")
 
 _MOST_CHOICES: Final = 64
-#: What stands for a required key that is wrong, so that the rest of a file is read; it is not looked at.
+#: Placeholders of invalid required keys, so that the other keys are validated.
 _STAND_INS: Final = {
     "kind": "training",
     "model": "none",
@@ -33,9 +33,9 @@ _STAND_INS: Final = {
 
 
 def load_job(reference: str | Path) -> Job:
-    """Return the job that ``reference`` names: a path to a job file, or a shipped job's name.
+    """Return the job that ``reference`` names: the path of a job file, or the name of a shipped job.
 
-    Raises SpecError with every problem of the file, CatalogError for what cannot be found.
+    Raises SpecError with all problems of the file, CatalogError for unknown names.
     """
     content, file, name, base = opened("job", reference)
     document = parse_yaml(content, name=file)
@@ -44,7 +44,7 @@ def load_job(reference: str | Path) -> Job:
 
 
 def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]:
-    """Return the text of a path or an entry, its file, its name and the folder that its paths start from."""
+    """Return text, file and name of a path or an entry, and the folder of its relative paths."""
     text = str(reference)
     if isinstance(reference, Path) or is_path(text):
         path = Path(reference)
@@ -59,9 +59,9 @@ def resolve_job(spec: JobSpec, *, name: str = "job", base: Path | None = None) -
 
 
 class _Attempts:
-    """Look-ups of a job, whose failures are gathered so that all of them are told at once.
+    """Look-ups of a job that collect their problems.
 
-    ``problems`` begin with those of the file's text; ``wrong`` are the keys that they are about.
+    ``problems`` begin with those of the schema; ``wrong`` are the keys of these.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class _Attempts:
         self.problems = list(problems)
 
     def find(self, key: str, look_up: Callable[[], R], *, needs: Collection[str] = ()) -> R | None:
-        """Return what ``look_up`` returns, or None with its problem noted at ``key``.
+        """Return the result of ``look_up``, or None with its problem added at ``key``.
 
-        What ``needs`` a key that is wrong is not looked up: its problem would be another's.
+        A look-up that ``needs`` an invalid key is skipped.
         """
         if not self.wrong.isdisjoint(needs):
             return None
@@ -90,12 +90,12 @@ class _Attempts:
         return None
 
     def lines(self, key: str, entries: int) -> tuple[int, ...]:
-        """Return the line of each entry of the list at ``key``; none without a file."""
+        """Return the lines of the entries of the list at ``key``; empty without a file."""
         document = self.document
         return tuple(document.line([key, i]) for i in range(entries)) if document else ()
 
     def in_order(self) -> list[Problem]:
-        """Return the problems in the order of the file's lines; those of other files come last."""
+        """Return the problems by line; those of other files come last."""
         name = self.document.name if self.document else None
         return sorted(self.problems, key=lambda problem: (problem.file != name, problem.line or 0))
 
@@ -143,59 +143,55 @@ def _workload(spec: JobSpec, batch: int) -> Workload:
 def _batches(spec: JobSpec) -> tuple[int, ...]:
     batches = batches_of(spec.workload.global_batch_size)
     if not 1 <= len(batches) <= _MOST_CHOICES:
-        raise UnsupportedError(
-            f"this range holds {len(batches)} batches: from 1 to {_MOST_CHOICES} can be planned"
-        )
+        raise UnsupportedError(f"the range has {len(batches)} batches: 1 to {_MOST_CHOICES} are supported")
     return batches
 
 
 def _usual_objectives(devices: int, batches: int) -> tuple[Objective, ...]:
-    """Return what a front trades where the job does not say."""
-    found: list[Objective] = ["step_time", "peak_memory"]
+    """Return the default objectives."""
+    objectives: list[Objective] = ["step_time", "peak_memory"]
     if batches > 1:
-        found.append("tokens_per_second")
+        objectives.append("tokens_per_second")
     if devices > 1:
-        found.append("devices")
-    return tuple(found)
+        objectives.append("devices")
+    return tuple(objectives)
 
 
 def _priced(spec: JobSpec, key: str, cluster: Cluster | None) -> None:
-    """Raise UnsupportedError where objectives or limits need a price or a power that is not known."""
-    asked = {"cost", "energy"}.intersection(spec.objectives or ())
+    """Raise UnsupportedError if objectives or limits need an unknown price or power."""
+    needed = {"cost", "energy"}.intersection(spec.objectives or ())
     if key == "limits":
-        asked = {name for name in ("cost", "energy") if getattr(spec.limits, name) is not None}
-    if "cost" in asked and spec.price is None:
+        needed = {name for name in ("cost", "energy") if getattr(spec.limits, name) is not None}
+    if "cost" in needed and spec.price is None:
+        raise UnsupportedError("cost needs a price, such as price: {per_device_hour: 2.5, date: 2026-11-01}")
+    if "energy" in needed and cluster is not None and cluster.device.power is None:
         raise UnsupportedError(
-            "cost needs a price: write for example price: {per_device_hour: 2.5, date: 2026-11-01}"
-        )
-    if "energy" in asked and cluster is not None and cluster.device.power is None:
-        raise UnsupportedError(
-            f"energy needs the power of {cluster.device.name}, which its file does not tell"
+            f"energy needs the power of {cluster.device.name}, which is missing in its file"
         )
 
 
 def _stack(spec: JobSpec, usual: str | None, base: Path) -> StackSpec:
-    """Return the job's stack, or the node's: only a job may name a file."""
+    """Return the stack of the job, or the default of the node; only a job may name a file."""
     return stack_at(spec.stack, base) if spec.stack else stack(usual or "analytic")
 
 
 def _kernels(spec: JobSpec, cluster: Cluster | None, base: Path) -> KernelSpec | None:
-    """Return the job's kernel curves, or the device's; None where neither is known."""
+    """Return the kernel curves of the job, or of the device; None if neither is known."""
     if spec.kernels:
         return kernels_at(spec.kernels, base)
     return kernels_for(cluster.device.name) if cluster else None
 
 
 def _clusters(spec: JobSpec, base: Path) -> tuple[Cluster, ...]:
-    """Return the devices of the job, one cluster for each number of them: by default all of the hardware."""
-    node, held = hardware(spec.hardware, base)
-    numbers = spec.devices if isinstance(spec.devices, tuple) else (spec.devices or held,)
+    """Return one cluster per number of devices of the job; by default all devices of the hardware."""
+    node, available = hardware(spec.hardware, base)
+    numbers = spec.devices if isinstance(spec.devices, tuple) else (spec.devices or available,)
     for devices in numbers:
         if devices > node.devices and devices % node.devices:
             raise UnsupportedError(
-                f"{devices} devices are not whole nodes of {node.devices}: "
-                f"{devices // node.devices * node.devices} or "
-                f"{-(-devices // node.devices) * node.devices} would be"
+                f"{devices} devices are not a multiple of the {node.devices} devices of a node: "
+                f"use {devices // node.devices * node.devices} or "
+                f"{-(-devices // node.devices) * node.devices}"
             )
     kind = device(node.device)
     return tuple(Cluster(device=kind, node=node, devices=devices) for devices in numbers)

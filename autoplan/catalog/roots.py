@@ -1,9 +1,8 @@
-"""Where catalogue entries are, and their text.
+"""Locations of catalogue entries, and their text.
 
-An installed wheel carries the catalogues inside the package, under ``_shipped``; a checkout has them next
-to it. A user's own folder, named by the environment variable ``AUTOPLAN_CATALOG`` and laid out like the
-checkout (``hardware/nodes/...``), is searched first. A name is one plain word, so it can never lead out of
-a catalogue.
+A wheel has the catalogues inside the package, in ``_shipped``; a checkout has them next to it. The folder in
+the environment variable ``AUTOPLAN_CATALOG``, with the same structure (``hardware/nodes/...``), is searched
+first. Names contain no separators, so that they cannot refer to files outside of a catalogue.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = [
 
 EntryKind = Literal["device", "node", "cluster", "model", "job", "grid", "kernels", "stack"]
 
-#: The folder of each kind of entry, below a catalogue's root.
+#: Folder of each kind of entry in a catalogue.
 FOLDERS: Final[dict[EntryKind, tuple[str, str]]] = {
     "device": ("hardware", "devices"),
     "node": ("hardware", "nodes"),
@@ -50,7 +49,7 @@ _SUFFIX: Final = ".yaml"
 _LARGEST_FILE: Final = 4 * 2**20
 
 
-#: What the names of files end in that a spec may name.
+#: Suffixes of files that a spec may name.
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
@@ -60,25 +59,25 @@ def is_path(text: str) -> bool:
 
 
 def file_named(reference: str, base: Path) -> Path:
-    """Return the file that a spec names, relative to ``base``; raises CatalogError for other kinds of files.
+    """Return the file that a spec names, relative to ``base``; raises CatalogError for other suffixes.
 
-    Errors quote what they refuse, and a spec may be someone else's: it must not show any file of the machine.
+    Errors quote file contents, so a spec of another user must not name arbitrary files of the machine.
     """
     if not reference.endswith(_SUFFIXES):
         raise CatalogError(
-            f"{reference} is not a YAML or JSON file: its name ends in none of {', '.join(_SUFFIXES)}"
+            f"{reference} is not a YAML or JSON file: its suffix is none of {', '.join(_SUFFIXES)}"
         )
     return base / reference
 
 
 @cache
 def _shipped(top: str) -> Traversable:
-    """Return the shipped folder ``top``: inside the package, or beside it in a checkout."""
+    """Return the shipped folder ``top``: inside the package, or next to it in a checkout."""
     inside = files("autoplan") / "_shipped" / top
     if inside.is_dir():
         return inside
     checkout = Path(__file__).resolve().parent.parent.parent
-    # Without this test a wheel built without its data could read somebody else's folder.
+    # Without this test, a wheel built without its data could read an unrelated folder.
     if (checkout / "pyproject.toml").is_file() and (checkout / top).is_dir():
         return checkout / top
     raise CatalogError(f"the {top} catalogue is missing from this installation of autoplan")
@@ -94,19 +93,19 @@ def _folders(kind: EntryKind) -> Iterator[Traversable]:
 
 def entry_names(kind: EntryKind) -> tuple[str, ...]:
     """Return the names of all entries of ``kind``, sorted."""
-    found = {
+    names = {
         entry.name.removesuffix(_SUFFIX)
         for folder in _folders(kind)
         for entry in folder.iterdir()
         if entry.name.endswith(_SUFFIX)
     }
-    return tuple(sorted(found))
+    return tuple(sorted(names))
 
 
 def entry_text(kind: EntryKind, name: str) -> tuple[str, str]:
-    """Return the text of an entry and the name to print for its file.
+    """Return the text of an entry, and its file.
 
-    Raises CatalogError with near-misses for a name that no catalogue holds.
+    Raises CatalogError with similar names for an unknown name.
     """
     if _NAME.fullmatch(name):
         for folder in _folders(kind):
@@ -117,11 +116,11 @@ def entry_text(kind: EntryKind, name: str) -> tuple[str, str]:
 
 
 def parent_text(kind: EntryKind, name: str, child: str) -> tuple[str, str] | None:
-    """Return text and file of the entry ``name`` that the file ``child`` extends; None where there is none.
+    """Return text and file of the entry ``name`` that the file ``child`` extends; None if there is none.
 
-    An entry's parent is in its own catalogue or in one that is searched after it, and never itself: so a
-    shipped entry stays the same whatever a user's catalogue holds, and a user's entry may extend the shipped
-    one whose name it has.
+    The parent is in the catalogue of the child or in one that is searched after it, and is not the child:
+    shipped entries do not depend on a user's catalogue, and a user's entry can extend the shipped entry of
+    the same name.
     """
     folders = list(_folders(kind)) if _NAME.fullmatch(name) else []
     own = [index for index, folder in enumerate(folders) if str(Path(child).parent) == str(folder)]
@@ -138,11 +137,11 @@ def _unknown(kind: EntryKind, name: str) -> str:
     if near:
         return f"no {kind} is called {name!r}: did you mean {' or '.join(near)}?"
     shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
-    return f"no {kind} is called {name!r}: there are {shown} (`autoplan catalog list {kind}`)"
+    return f"no {kind} is called {name!r}: known are {shown} (`autoplan catalog list {kind}`)"
 
 
 def read_file(path: Path) -> str:
-    """Return the text of a user's file; raises CatalogError where it cannot be read."""
+    """Return the text of a user's file; raises CatalogError if it cannot be read."""
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST_FILE + 1)

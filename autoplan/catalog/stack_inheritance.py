@@ -1,4 +1,4 @@
-"""Stacks that extend others: a file's own content over that of its parents, and what is from where."""
+"""Stacks that extend others: merged content, and the file that each value comes from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autoplan.schema.yaml.parser import parse_yaml
 
 __all__ = ["ExtendedStack", "read_stack"]
 
-#: Longer chains are refused: nobody keeps them in mind.
+#: Most parents of a stack.
 _MOST_PARENTS: Final = 8
 
 _SOURCES: Final = "sources"
@@ -28,11 +28,11 @@ _SOURCES: Final = "sources"
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What a file says with all that it inherits, before it is checked.
+    """A file merged with its parents, before validation.
 
-    ``content`` is what a file without a parent would say; ``origins`` has the file that says it in the place
-    of each value. ``files`` are those files with the names of their stacks: its own, its parent's, and on;
-    ``documents`` their contents, each with what it inherits.
+    ``content`` is the merged content; ``origins`` has, in place of each value, the file that it comes from.
+    ``files`` are the files with the names of their stacks: first the child, then its parent, and so on;
+    ``documents`` are their merged contents.
     """
 
     content: Tree
@@ -43,7 +43,7 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class ExtendedStack:
-    """A stack's file as it reads with all that it inherits; ``files`` are as those of ``_Read``."""
+    """A stack merged with its parents; ``files`` as in ``_Read``."""
 
     spec: StackSpec
     content: Tree
@@ -52,27 +52,27 @@ class ExtendedStack:
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """The names of the stacks that it extends, the nearest first; the file of one that has its name."""
+        """The names of its parents, the nearest first; the file of a parent with the same name."""
         return tuple(file if name == self.spec.name else name for file, name in self.files[1:])
 
     @property
     def inherited(self) -> dict[Keys, str]:
-        """The parent that each inherited value is from, by the value's path."""
+        """The parent that each inherited value comes from, by path."""
         parents = dict(zip((file for file, _ in self.files[1:]), self.parents, strict=True))
-        said = ((path, file) for path, file in leaves(self.origins) if isinstance(file, str))
-        return {path: parents[file] for path, file in said if file in parents}
+        files = ((path, file) for path, file in leaves(self.origins) if isinstance(file, str))
+        return {path: parents[file] for path, file in files if file in parents}
 
 
 def read_stack(text: str, file: str) -> ExtendedStack:
-    """Return the stack of ``text``, the content of ``file``, with what it inherits from others.
+    """Return the stack of ``text``, the content of ``file``, merged with its parents.
 
-    Raises SpecError with every problem of the file, or with those of a file that it extends.
+    Raises SpecError with all problems of the file, or of a file that it extends.
     """
     read = _read(text, file, ())
     try:
         spec = _checked(read.documents[0])
     except SpecError:
-        # What is wrong above is no problem of this file: the first of its parents is told first.
+        # Problems of a parent are reported for the parent, the farthest first.
         for document in reversed(read.documents):
             _checked(document)
         raise
@@ -90,27 +90,27 @@ def _read(text: str, file: str, children: tuple[str, ...]) -> _Read:
         return _Read(content, labelled(content, file, StackSpec), (name,), (document,))
     parent = _read(*_parent_text(document, children), (*children, file))
     del content[EXTENDS]
-    whole, origins = _over(parent, content, document)
-    documents = (Document(file, whole, document.lines), *parent.documents)
-    return _Read(whole, origins, (name, *parent.files), documents)
+    complete, origins = _merged(parent, content, document)
+    documents = (Document(file, complete, document.lines), *parent.documents)
+    return _Read(complete, origins, (name, *parent.files), documents)
 
 
 @lru_cache(maxsize=64)
 def _parsed(text: str, file: str) -> Document:
-    """Return what ``text`` holds; parents are read again for each of their children."""
+    """Return the parsed ``text``; cached, since children share parents."""
     return parse_yaml(text, name=file)
 
 
-def _over(parent: _Read, own: Tree, document: Document) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what ``own`` says over what ``parent`` says, and the file of each value."""
+def _merged(parent: _Read, own: Tree, document: Document) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return ``own`` merged over ``parent``, and the file of each value."""
     origins = merged(parent.origins, labelled(own, document.name, StackSpec), StackSpec)
-    whole = merged(parent.content, own, StackSpec)
-    _refuse_other_sources(document, parent, whole, origins)
-    idle = _idle_sources(own, parent, whole)
-    for tree in (whole, origins) if idle else ():
-        # The table may be the parent's own.
+    complete = merged(parent.content, own, StackSpec)
+    _refuse_other_sources(document, parent, complete, origins)
+    idle = _idle_sources(own, parent, complete)
+    for tree in (complete, origins) if idle else ():
+        # Replaces the table, which the parent may share.
         tree[_SOURCES] = {key: text for key, text in tree[_SOURCES].items() if key not in idle}
-    return whole, origins
+    return complete, origins
 
 
 def _checked(document: Document) -> StackSpec:
@@ -119,28 +119,28 @@ def _checked(document: Document) -> StackSpec:
     except SpecError as error:
         problems = error.problems
     try:
-        # Its complaints know the key `extends`, which no stack has once it is read.
+        # The errors of this class know the key `extends`, which merged stacks lack.
         validate(document, StackFile)
     except SpecError as error:
         problems = error.problems
-    # Whoever misspells it has not left out all knobs.
+    # A misspelt `extends` is reported instead of all missing keys.
     raise SpecError([x for x in problems if f"mean {EXTENDS!r}" in x.message] or problems)
 
 
 def _parent_text(document: Document, children: tuple[str, ...]) -> tuple[str, str]:
-    """Return text and file of what ``document`` extends; raises SpecError where that cannot be."""
+    """Return text and file of the parent of ``document``; raises SpecError if there is none."""
     reference, chain = document.at((EXTENDS,)), (*children, document.name)
     if not isinstance(reference, str) or not reference:
         _refuse(document, f"{shown(reference)} is not the name of a stack")
     try:
-        text, file = _found(reference, document.name)
+        text, file = _parent_file(reference, document.name)
     except CatalogError as error:
         _refuse(document, str(error))
     if file in chain:
         circle = " extends ".join((*chain[chain.index(file) :], file))
-        _refuse(document, f"stacks extend each other in a circle: {circle}")
+        _refuse(document, f"cyclic inheritance: {circle}")
     if len(chain) > _MOST_PARENTS:
-        _refuse(document, f"a chain of more than {_MOST_PARENTS} stacks, from {chain[0]} on")
+        _refuse(document, f"more than {_MOST_PARENTS} parents, from {chain[0]} on")
     return text, file
 
 
@@ -150,13 +150,13 @@ def _refuse(document: Document, message: str) -> NoReturn:
     refuse(f"{message} (the catalogue's stacks are {listed})", document.name, line, (EXTENDS,))
 
 
-def _found(reference: str, child: str) -> tuple[str, str]:
+def _parent_file(reference: str, child: str) -> tuple[str, str]:
     """Return text and file of the parent that the file ``child`` names."""
     if is_path(reference):
         path = file_named(reference, Path(child).parent)
         return read_file(path), str(path)
-    if found := parent_text("stack", reference, child):
-        return found
+    if parent := parent_text("stack", reference, child):
+        return parent
     if reference == Path(child).stem:
         raise CatalogError(f"{reference} extends itself")
     near = difflib.get_close_matches(reference, entry_names("stack"), 3)
@@ -164,25 +164,25 @@ def _found(reference: str, child: str) -> tuple[str, str]:
     raise CatalogError(f"no stack is called {reference!r}{hint}")
 
 
-def _refuse_other_sources(document: Document, parent: _Read, whole: Tree, origins: Tree) -> None:
-    """Raise SpecError where a source gets another text while an inherited number still cites it."""
+def _refuse_other_sources(document: Document, parent: _Read, complete: Tree, origins: Tree) -> None:
+    """Raise SpecError if a source is redefined while an inherited number cites it."""
     before = _table(parent.content)
     other = {key for key, text in _table(document.value).items() if before.get(key, text) != text}
-    for where, key in _citations(whole):
+    for where, key in _citations(complete):
         if key in other and _at(origins, where) != document.name:
             cited = f"{'.'.join(map(str, where))}, inherited from {parent.files[0][1]}"
-            message = f"{shown(key)} is another source for {cited}: choose another key"
+            message = f"{shown(key)} is already the source of {cited}: choose another key"
             refuse(message, document.name, document.line((_SOURCES, key), key=True), (_SOURCES, key))
 
 
-def _idle_sources(own: Tree, parent: _Read, whole: Tree) -> set[str]:
-    """Return the inherited sources whose numbers are all replaced; what no number cites explains switches."""
-    cited = {key for _, key in _citations(parent.content)} - {key for _, key in _citations(whole)}
-    return (cited & _table(whole).keys()) - _table(own).keys()
+def _idle_sources(own: Tree, parent: _Read, complete: Tree) -> set[str]:
+    """Return the inherited sources whose numbers are all overridden; sources that no number cites remain."""
+    cited = {key for _, key in _citations(parent.content)} - {key for _, key in _citations(complete)}
+    return (cited & _table(complete).keys()) - _table(own).keys()
 
 
 def _table(content: Any) -> Tree:  # noqa: ANN401 - whatever a file holds
-    """Return the sources of a file's ``content``; none where they are no mapping."""
+    """Return the sources of ``content``; empty if they are not a mapping."""
     sources = content.get(_SOURCES)
     return sources if isinstance(sources, dict) else {}
 
@@ -197,7 +197,7 @@ def _citations(content: Tree, above: Keys = ()) -> Iterator[tuple[Keys, str]]:
 
 
 def _at(tree: Any, path: Keys) -> object:  # noqa: ANN401 - a tree or what hangs on it
-    """Return the leaf of ``tree`` on the way to ``path``."""
+    """Return the leaf of ``tree`` at ``path`` or at a prefix of it."""
     for part in path:
         if not isinstance(tree, dict):
             break

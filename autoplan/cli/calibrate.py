@@ -18,14 +18,14 @@ __all__ = ["calibrate"]
 
 
 class TorchDevice(StrEnum):
-    """Where PyTorch runs what is measured."""
+    """Device of the measurements in PyTorch."""
 
     cuda = "cuda"
     cpu = "cpu"
 
 
 def _named(name: str, metavar: str, text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own word
-    """Return an option that names something, and is left out by default."""
+    """Return an option without a default."""
     return typer.Option(name, *names, metavar=metavar, help=text, show_default=False)
 
 
@@ -43,8 +43,7 @@ FolderOption = Annotated[
     _named(
         "--output",
         "DIR",
-        "Folder for the cost model files that follow, each written whole or not at all."
-        " Left out: only the answer is printed.",
+        "Folder for the resulting cost model files, each written atomically. Default: none are written.",
         "-o",
     ),
 ]
@@ -58,7 +57,7 @@ HardwareOption = Annotated[
     _named(
         "--hardware",
         "NAME",
-        "With --measure: what this machine is, a device of the catalogue or the node that holds it.",
+        "With --measure: the device or node of the catalogue that this machine is.",
     ),
 ]
 
@@ -67,8 +66,8 @@ PointsOption = Annotated[
     _named(
         "--points",
         "FILE",
-        "With --measure: where each measurement is added as it comes; those that are there already are"
-        " not measured again. Left out: NAME-points.jsonl.",
+        "With --measure: file to which measurements are appended; points in it are not measured twice."
+        " Default: NAME-points.jsonl.",
     ),
 ]
 
@@ -76,7 +75,7 @@ QuickOption = Annotated[bool, typer.Option("--quick", help="With --measure: a sm
 
 DeviceOption = Annotated[
     TorchDevice,
-    typer.Option("--device", metavar="DEVICE", help="With --measure: cuda (also ROCm's), or cpu to try it."),
+    typer.Option("--device", metavar="DEVICE", help="With --measure: cuda (also ROCm), or cpu for a trial."),
 ]
 
 
@@ -90,17 +89,17 @@ def calibrate(  # noqa: PLR0913, PLR0917 - each argument is an option
     form: FormatOption = Format.table,
     output: FolderOption = None,
 ) -> None:
-    """Fit a cost model to what was measured: your runs, or the kernels of your accelerator.
+    """Fit a cost model to measurements: step times of your runs, or kernels of your accelerator.
 
     Needs SciPy (`pip install 'autoplan[calibrate]'`), and --measure PyTorch too.
 
-    With --runs, the few coefficients that mechanisms leave open move as far as three or more measured steps
-    say, and no further than their priors allow. Where fits to the other runs predict the runs worse than the
-    shipped values do, those are kept.
+    With --runs, the free coefficients of the cost model are fitted to three or more measured step times, with
+    priors around the shipped values. If leave-one-out predictions of the fit are worse than those of the
+    shipped values, the shipped values remain.
 
-    With --measure, matrix products, attention and memory traffic are timed, and the curves of a kernels file
-    fitted to them; under `torchrun --nproc-per-node N -m autoplan`, the collectives between N devices.
-    It may be stopped at any moment and started again.
+    With --measure, GEMMs, attention and memory-bound kernels are timed, and the curves of a kernels file are
+    fitted to them; under `torchrun --nproc-per-node N -m autoplan`, the collectives between N devices are
+    timed. An interrupted measurement can be resumed with the same command.
     """
     if (runs is None) == (not measure):
         raise typer.BadParameter("one of --runs FILE and --measure is needed", param_hint="--runs")
@@ -108,7 +107,7 @@ def calibrate(  # noqa: PLR0913, PLR0917 - each argument is an option
         _runs(runs, form, output)
         return
     if hardware is None:
-        raise typer.BadParameter("--measure needs the name of this machine's device", param_hint="--hardware")
+        raise typer.BadParameter("--measure needs the name of this machine", param_hint="--hardware")
     file = points or Path(f"{Path(hardware).stem}-points.jsonl")
     _measure(hardware, file, quick=quick, device=device, form=form, output=output)
 
@@ -136,7 +135,7 @@ def _measure(
 
     with Bar("measuring") as bar:
         answer = planning.measure(hardware, points, device=device.value, quick=quick, progress=bar)
-    if answer is None:  # another rank answers
+    if answer is None:  # another rank writes the answer
         return
     files = _written(planning.measured_file(answer), output)
 
@@ -151,7 +150,7 @@ def _measure(
 
 
 def _written(texts: Mapping[str, str], folder: Path | None) -> list[str]:
-    """Write each text to its file in ``folder``, and return their paths; without a folder, none."""
+    """Write each text to its file in ``folder`` and return the paths; none without a folder."""
     if folder is None:
         return []
     try:

@@ -14,16 +14,16 @@ _KINDS = ", ".join(kind.value for kind in KindName)
 
 KindArgument = Annotated[
     KindName | None,
-    typer.Argument(metavar="[KIND]", help=f"One of {_KINDS}; all if left out.", show_default=False),
+    typer.Argument(metavar="[KIND]", help=f"One of {_KINDS}. Default: all.", show_default=False),
 ]
 
 KindOption = Annotated[
     KindName | None,
-    typer.Option("--kind", metavar="KIND", help=f"Look only among these: {_KINDS}.", show_default=False),
+    typer.Option("--kind", metavar="KIND", help=f"One of {_KINDS}. Default: any.", show_default=False),
 ]
 
 app = typer.Typer(
-    help="List, show and check what is known about hardware, models and software.",
+    help="List, show and check the entries on hardware, models and software.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -37,7 +37,7 @@ def list_entries(
     from autoplan.catalog import FOLDERS
     from autoplan.report.catalog_report import catalog_document, catalog_table
 
-    kinds = [each for each in FOLDERS if kind is None or each == kind.value]
+    kinds = [known for known in FOLDERS if kind is None or known == kind.value]
     present(
         form,
         output,
@@ -53,31 +53,30 @@ def show(
     form: FormatOption = Format.table,
     output: OutputOption = None,
 ) -> None:
-    """Print the entry called NAME: its file as it is, or its values as json or yaml.
+    """Print the entry NAME: its file, or its values as json or yaml.
 
-    A stack is printed whole: behind each value that it inherits stands the stack that it is from, and
-    "default" behind what no file says. Where entries of several kinds have this name, all of them are
-    printed.
+    A stack is printed with its inherited values, each with a comment that names the stack that it comes from;
+    defaults have the comment "default". If entries of several kinds have this name, all of them are printed.
     """
     from autoplan.catalog import find_entries
     from autoplan.report.catalog_report import entries_document, entries_text
 
-    found = find_entries(name, None if kind is None else kind.value)
+    entries = find_entries(name, None if kind is None else kind.value)
     present(
         form,
         output,
-        document=lambda: entries_document(found),
-        table=lambda _: entries_text(found),
+        document=lambda: entries_document(entries),
+        table=lambda _: entries_text(entries),
     )
 
 
 @app.command(short_help="Check every entry.")
 def check() -> None:
-    """Check every entry of every catalogue; exit code 2 if anything is wrong."""
+    """Check every entry of every catalogue; exit code 2 if one is invalid."""
     from autoplan.catalog import catalog_problems
 
     problems, entries = catalog_problems()
     if problems:
         write("\n".join(problems) + "\n")
         raise typer.Exit(BAD_INPUT)
-    write(f"{entries} entries, nothing wrong\n")
+    write(f"{entries} entries, all valid\n")

@@ -19,15 +19,14 @@ def evaluate(
             "--layout",
             "-l",
             metavar="LAYOUT",
-            help="The layout, such as tp=2,pp=2,mbs=1,recompute=selective;"
-            " what is left out takes its default.",
+            help="The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
             show_default=False,
         ),
     ],
     form: FormatOption = Format.table,
     output: OutputOption = None,
 ) -> None:
-    """Predict step time and memory of one layout of JOB, whether or not it fits.
+    """Predict step time and memory of one layout of JOB, whether it fits or not.
 
     A layout that breaks a rule of the model, the devices or the stack is bad input: exit code 2.
     """

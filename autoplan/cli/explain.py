@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["explain"]
 
-#: What the end of a file's name says about what is in it; svg and html are pictures.
+#: Formats by file suffix; svg and html are charts.
 _FORMS: Final = {
     ".svg": "svg",
     ".html": "html",
@@ -36,7 +36,7 @@ LayoutOption = Annotated[
         "--layout",
         "-l",
         metavar="LAYOUT",
-        help="The layout, such as tp=2,pp=2,mbs=1,recompute=selective; what is left out takes its default.",
+        help="The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
         show_default=False,
     ),
 ]
@@ -47,7 +47,7 @@ ChosenFormatOption = Annotated[
         "--format",
         "-f",
         metavar="FORMAT",
-        help="table for people; json or yaml for programs. Default: what FILE ends in, else table.",
+        help="table for people; json or yaml for programs. Default: by the suffix of FILE, else table.",
         show_default=False,
     ),
 ]
@@ -58,8 +58,8 @@ PictureOption = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write to FILE, whole or not at all, instead of standard output:"
-        " a picture (.svg), a page (.html), .json, .yaml or .txt.",
+        help="Write to FILE, atomically, instead of standard output:"
+        " a chart (.svg), a page (.html), .json, .yaml or .txt.",
         show_default=False,
     ),
 ]
@@ -71,28 +71,31 @@ def explain(
     form: ChosenFormatOption = None,
     output: PictureOption = None,
 ) -> None:
-    """Say why a layout of JOB is not on the front, or without one why the fastest plan wins.
+    """Explain why a layout of JOB is not on the front, or why the fastest plan is the fastest.
 
-    With --layout: the rules that it breaks and the nearest layout that breaks none; or what fills its devices
-    at each moment, the remedies that make it fit, and the plan of the front that beats it, part by part.
+    With --layout: the rules that it breaks and the nearest layout that breaks none; or its memory timeline,
+    the remedies that make it fit, and the plan of the front that dominates it, with step times by part.
 
-    Without: what the fastest plan's step goes to, and the best layout of every other choice of degrees,
-    microbatch, ZeRO stage and recompute, each found by solving for it.
+    Without: the breakdown of the fastest plan's step, and the best layout for every other choice of degrees,
+    microbatch size, ZeRO stage and recompute, each one solved.
 
-    Exit code 1 says that the layout cannot run or does not fit, or that nothing is feasible.
+    Exit code 1: the layout cannot run or does not fit, or no layout is feasible.
     """
-    wanted = _form(form, output)
+    chosen_form = _form(form, output)
 
     from autoplan.catalog import load_job
 
     loaded = load_job(job)
-    possible = _chosen(loaded, wanted, output) if layout is None else _held(loaded, layout, wanted, output)
+    if layout is None:
+        possible = _explain_fastest(loaded, chosen_form, output)
+    else:
+        possible = _explain_layout(loaded, layout, chosen_form, output)
     if not possible:
         raise typer.Exit(NOTHING_FEASIBLE)
 
 
-def _chosen(job: Job, form: str, output: Path | None) -> bool:
-    """Write why the fastest plan wins."""
+def _explain_fastest(job: Job, form: str, output: Path | None) -> bool:
+    """Write why the fastest plan is the fastest."""
     _no_picture(form, "of a choice", "--layout")
     from autoplan import planning
 
@@ -110,7 +113,7 @@ def _chosen(job: Job, form: str, output: Path | None) -> bool:
     return True
 
 
-def _held(job: Job, layout: str, form: str, output: Path | None) -> bool:
+def _explain_layout(job: Job, layout: str, form: str, output: Path | None) -> bool:
     """Write why a layout is not on the front, and return whether it can run and fits."""
     from autoplan import planning
     from autoplan.results import Refusal
@@ -130,7 +133,7 @@ def _held(job: Job, layout: str, form: str, output: Path | None) -> bool:
 
 
 def _refused(job: Job, answer: Refusal, form: str, output: Path | None) -> None:
-    _no_picture(form, "of a layout that cannot run", "a layout that keeps every rule")
+    _no_picture(form, "of a layout that cannot run", "a layout that satisfies every rule")
     from autoplan.report.standing_report import refusal_document, refusal_table
 
     present(
@@ -143,23 +146,23 @@ def _refused(job: Job, answer: Refusal, form: str, output: Path | None) -> None:
 
 def _no_picture(form: str, of: str, needed: str) -> None:
     if form in {"svg", "html"}:
-        raise UnsupportedError(f"there is no picture {of}: {needed} is needed, or --format table")
+        raise UnsupportedError(f"no chart {of}: give {needed}, or --format table")
 
 
 def _form(form: Format | None, output: Path | None) -> str:
-    """Return what is written: what ``--format`` says, or what the file's name ends in."""
+    """Return the output format: that of ``--format``, or of the file suffix."""
     suffix = output.suffix.lower() if output else ""
-    said = _FORMS.get(suffix)
+    by_suffix = _FORMS.get(suffix)
     if form is None:
-        if suffix and said is None:
+        if suffix and by_suffix is None:
             known = ", ".join(_FORMS)
             raise typer.BadParameter(
-                f"{suffix} names no format: one of {known}, or --format, is needed", param_hint="--output"
+                f"{suffix} is not a known format: use one of {known}, or --format", param_hint="--output"
             )
-        return said or Format.table.value
-    if said is not None and said != form.value:
+        return by_suffix or Format.table.value
+    if by_suffix is not None and by_suffix != form.value:
         raise typer.BadParameter(
-            f"{form.value} and a file that ends in {suffix} differ: leave one out", param_hint="--format"
+            f"--format {form.value} contradicts the suffix {suffix}: omit one", param_hint="--format"
         )
     return form.value
 

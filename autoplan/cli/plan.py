@@ -40,16 +40,16 @@ def plan(
             "--time-limit",
             metavar="SECONDS",
             min=0.0,
-            help="Stop searching then, and answer with the best so far and how far it is proven.",
+            help="Stop the search after SECONDS, and return the best plans so far with their optimality gap.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Find the layouts of JOB that nothing beats in step time and memory, with the proof.
+    """Find the layouts of JOB that are Pareto-optimal in step time and memory, with the proof.
 
-    Exit code 1 says that no layout is feasible; the answer holds the reasons, the wishes that clash, and the
-    smallest changes that make a plan possible, each solved again. Ctrl-C answers with the best
-    so far, as a time limit does, and exit code 130; pressed again, it leaves at once.
+    Exit code 1: no layout is feasible. The answer has the reasons, the limits that conflict, and the smallest
+    changes that make a plan possible, each one solved. Ctrl-C returns the best plans so far, as a time limit
+    does, with exit code 130; a second Ctrl-C ends the program.
     """
     from autoplan import planning
     from autoplan.deadline import Deadline
@@ -61,7 +61,7 @@ def plan(
     finally:
         progress.close()
     if not front.feasible:
-        with Bar("looking for what would help:") as bar:
+        with Bar("looking for changes that help:") as bar:
             front = planning.suggested(front, progress=bar)
 
     _present(front, form, output, all_plans=all_plans)
@@ -72,7 +72,7 @@ def plan(
 
 
 def _present(front: Front, form: Format, output: Path | None, *, all_plans: bool) -> None:
-    """Write the answer, loading what draws tables only where there is one to draw."""
+    """Write the answer; imports of tables are deferred until one is needed."""
 
     def document() -> dict[str, Any]:
         from autoplan.report.document_fields import front_document

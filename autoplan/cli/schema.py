@@ -13,7 +13,7 @@ __all__ = ["schema"]
 
 
 class File(StrEnum):
-    """What is read: entries of the catalogues, and runs, which are the user's alone."""
+    """Kinds of files: catalogue entries, and measured runs."""
 
     device = KindName.device
     node = KindName.node
@@ -31,7 +31,7 @@ _KINDS = ", ".join(File)
 
 def schema(
     kind: Annotated[
-        File, typer.Argument(metavar="[KIND]", help=f"The kind of file: one of {_KINDS}.")
+        File, typer.Argument(metavar="[KIND]", help=f"Kind of file: one of {_KINDS}.")
     ] = File.job,
     form: DataFormatOption = DataFormat.json,
     output: OutputOption = None,

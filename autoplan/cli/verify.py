@@ -1,4 +1,4 @@
-"""``autoplan verify``: a saved answer, checked without the solver."""
+"""``autoplan verify``: verification of a saved answer without the solver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def verify(
     plan: Annotated[
         Path,
         typer.Argument(
-            metavar="PLAN", help="What `autoplan plan JOB --format json` wrote.", show_default=False
+            metavar="PLAN", help="Output of `autoplan plan JOB --format json`.", show_default=False
         ),
     ],
     job: Annotated[
@@ -25,27 +25,27 @@ def verify(
         typer.Option(
             "--job",
             metavar="JOB",
-            help="A job that the plan must be for, as its file and the catalogue are now.",
+            help="A job file: the plan must be one of this job, with the current catalogue.",
             show_default=False,
         ),
     ] = None,
     exhaustive: Annotated[
         bool,
-        typer.Option("--exhaustive", help="List all layouts on more than 8 devices too, however long."),
+        typer.Option("--exhaustive", help="Enumerate all layouts on more than 8 devices, too (slow)."),
     ] = False,
     form: FormatOption = Format.table,
     output: OutputOption = None,
 ) -> None:
-    """Check a saved PLAN again, without the solver that made it.
+    """Verify a saved PLAN without the solver that computed it.
 
-    Rules, prices, memory, counts, and on up to 8 devices that no layout is better than the plans: every way
-    to build one is looked at.
+    Checks rules, step times, memory and counts; on up to 8 devices also that no layout dominates the plans,
+    by enumeration of all layouts.
 
-    Exit code 0 says that nothing fails, 1 that something does, 2 that PLAN cannot be read.
+    Exit code 0: no check fails; 1: a check fails; 2: PLAN cannot be read.
     """
     from autoplan import planning
 
-    with Bar("listing layouts") as bar:
+    with Bar("enumerating layouts") as bar:
         verdict = planning.verify(plan, job=job, exhaustive=exhaustive, progress=bar)
 
     from autoplan.report.verdict_report import verdict_document, verdict_table

@@ -1,11 +1,10 @@
-"""The prediction of one complete layout: time and memory by part, with bounds and error bars.
+"""Prediction of a complete layout: breakdown of time and memory, bounds and prediction interval.
 
 Notation (this file only)::
 
-    t_i  seconds of stage i for one microbatch                               [s]
     m    microbatches of a step                                              [1]
-    T    step seconds                                                        [s]
-    N    parameters that a token is multiplied with      L  layers           [1]
+    T    step time                                                           [s]
+    N    active parameters of a token in GEMMs           L  layers           [1]
     q    width of all queries      s  tokens of a sequence, s_mean of keys   [1]
 """
 
@@ -17,19 +16,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
-from autoplan.costs.core.layer_types import HeldLayers, LayerTypes, layer_types_of, layers_held_by
+from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of, stage_layers_of
 from autoplan.costs.core.parameters import active_parameters
 from autoplan.costs.core.prediction import MemoryPrediction, Prediction, TimePrediction
 from autoplan.costs.core.scope import microbatches, scope_of
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.device.machine import Machine, ideal, machine_of, serial
-from autoplan.costs.layer.layer_time import block_times, mean_keys
+from autoplan.costs.layer.layer_time import layer_times, mean_keys
 from autoplan.costs.layer.mla import head_widths
 from autoplan.costs.memory.footprint import Footprint, footprint_of
 from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
 from autoplan.costs.network.collectives import Group
 from autoplan.costs.network.mesh import tensor_group
-from autoplan.costs.pipeline.schedules import idle_seconds, pipeline_seconds
+from autoplan.costs.pipeline.schedules import bubble_seconds, pipeline_seconds
 from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types, price_layer_types_with_parts
 from autoplan.costs.stage.stage_times import (
     EndOfStep,
@@ -48,102 +47,104 @@ __all__ = ["Steps", "model_flops_per_step", "predict", "predict_all"]
 
 
 def predict(job: Job, layout: Layout) -> Prediction:
-    """Return the prediction of ``layout`` for ``job`` [s, byte]; the layout is taken to be valid.
+    """Return the prediction of ``layout`` for ``job`` [s, byte]; the layout must be valid.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
-    >>> found = predict(load_job("llama3-8b-8x-a100"), parse_layout("tp=2", layers=32, devices=8, zero=1))
-    >>> found.microbatches, round(found.tokens_per_second * found.step_seconds)  # 128 / 4, 128 x 8,192
+    >>> result = predict(load_job("llama3-8b-8x-a100"), parse_layout("tp=2", layers=32, devices=8, zero=1))
+    >>> result.microbatches, round(result.tokens_per_second * result.step_seconds)  # 128 / 4, 128 x 8,192
     (32, 1048576)
 
-    Leaves out: what the formulas of its parts do; reading data, checkpoints and evaluation.
+    Leaves out: data loading, checkpoint writes and evaluation; what the formulas of the parts leave out.
     """
     return predict_all(job, [layout])[0]
 
 
 def predict_all(job: Job, layouts: Sequence[Layout]) -> list[Prediction]:
-    """Return the prediction of each layout [s, byte]; those of one pipeline depth are priced together.
+    """Return the predictions of ``layouts`` [s, byte]; layouts of equal pipeline depth are vectorised.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
     >>> layouts = [parse_layout(text, layers=32, devices=8, zero=1) for text in ("tp=8", "tp=2,pp=4")]
-    >>> [found.microbatches for found in predict_all(load_job("llama3-8b-8x-a100"), layouts)]  # 128 / dp
+    >>> [result.microbatches for result in predict_all(load_job("llama3-8b-8x-a100"), layouts)]  # 128 / dp
     [128, 128]
     """
-    found: dict[int, Prediction] = {}
+    predictions: dict[int, Prediction] = {}
     for depth in sorted({layout.pp for layout in layouts}):
         index = [i for i, layout in enumerate(layouts) if layout.pp == depth]
         prices = _Prices.of(job, [layouts[i] for i in index])
-        found.update((i, prices.prediction(k)) for k, i in enumerate(index))
-    return [found[i] for i in range(len(layouts))]
+        predictions.update((i, prices.prediction(k)) for k, i in enumerate(index))
+    return [predictions[i] for i in range(len(layouts))]
 
 
-def _reach(group: Group) -> Array:
-    """Return how many devices lie between the first and the last of a group, these included."""
-    reach: Array = np.where(group.ranks > 1, group.ranks * group.stride, 1.0)
-    return reach
+def _span(group: Group) -> Array:
+    """Return the number of neighbouring devices that a group spans [1]."""
+    span: Array = np.where(group.ranks > 1, group.ranks * group.stride, 1.0)
+    return span
 
 
 @dataclass(frozen=True, slots=True)
 class _Prices:
-    """Everything that the predictions of several layouts of one depth are read from.
+    """Priced layouts of equal pipeline depth p.
 
-    Arrays with one row a layout: forward and backward of a microbatch and tails [C, p], steps and bubbles
-    [C], where a microbatch's seconds go for each kind of layer, of which stages hold ``held`` [K, C, p].
+    Per layout: forward plus backward of a microbatch and end of step [C, p]; step times, bounds and bubbles
+    [C]; ``parts``, the breakdown of a microbatch per layer type, and ``stage_layers``, layers per type [K, C,
+    p].
     """
 
     job: Job
     layouts: Sequence[Layout]
-    held: HeldLayers
+    stage_layers: StageLayers
     parts: Sequence[StageParts]
-    both: Array
-    tail: EndOfStep
+    microbatch_seconds: Array
+    end: EndOfStep
     m: Array
     step: Array
     bubble: Array
     lower: Array
     upper: Array
     modelled: Array
-    tensor_reach: Array
+    tensor_span: Array
     machine: Machine
     memory: Sequence[MemoryPrediction]
 
     @staticmethod
     def of(job: Job, layouts: Sequence[Layout]) -> _Prices:
+        """Return the prices of ``layouts``."""
         candidates, counts = Candidates.of(layouts), _counts_of(layouts)
-        machine, kinds = machine_of(job), _kinds(job)
-        held = _held(kinds, candidates, counts)
-        of_kinds, parts = zip(*price_layer_types_with_parts(job, candidates, machine), strict=True)
-        stages = mixed_stages_of(of_kinds, held)
+        machine, types = machine_of(job), _layer_types(job)
+        stage_layers = _stage_layers(types, candidates, counts)
+        type_stages, parts = zip(*price_layer_types_with_parts(job, candidates, machine), strict=True)
+        stages = mixed_stages_of(type_stages, stage_layers)
         step = _step(stages, counts, job, candidates)
         numbers = counts.layers, counts.selective, counts.full
-        memory = [kind.memory for kind in of_kinds]
+        memory = [x.memory for x in type_stages]
         bounds = [
             _step(
-                mixed_stages_of(price_layer_types(job, candidates, other, memory), held),
+                mixed_stages_of(price_layer_types(job, candidates, other, memory), stage_layers),
                 counts,
                 job,
                 candidates,
             )
             for other in (ideal(machine, job), serial(machine))
         ]
-        blocks = [block_times(kind, candidates, machine) for kind in kinds.jobs(job)]
+        blocks = [layer_times(layer_job, candidates, machine) for layer_job in types.jobs(job)]
         return _Prices(
             job=job,
             layouts=layouts,
             machine=machine,
-            held=held,
+            stage_layers=stage_layers,
             parts=parts,
-            both=stage_forward(stages, counts.layers) + stage_backward(stages, *numbers),
-            tail=end_of_step(stages, *numbers),
+            microbatch_seconds=stage_forward(stages, counts.layers) + stage_backward(stages, *numbers),
+            end=end_of_step(stages, *numbers),
             m=microbatches(job, candidates),
             step=step,
             bubble=_bubble(stages, counts, job, candidates),
-            # Blends and tables may leave a float's breadth between the curves; a bound is a bound.
+            # Rounding may take the step past a bound by a unit in the last place.
             lower=np.minimum(bounds[0], step),
             upper=np.maximum(bounds[1], step),
             modelled=modelled_compute(job, candidates, machine, blocks),
-            tensor_reach=_reach(tensor_group(candidates)),
+            tensor_span=_span(tensor_group(candidates)),
             memory=memory_predictions(scope_of(job, candidates), counts),
         )
 
@@ -181,46 +182,47 @@ class _Prices:
         )
 
     def _modelled_share(self, row: int, time: TimePrediction) -> float:
-        """Return the share of the step that no measured table prices; what idles counts as what computes."""
-        tensor = within_tables(int(self.tensor_reach[row]), self.machine)
-        every = within_tables(self.job.cluster.devices, self.machine)
-        inside = time.tp_exposed * tensor + (time.cp_exposed + time.ep_exposed + time.dp_exposed) * every
+        """Return the share of the step without measured kernels or collectives; bubble counts as compute."""
+        tensor = within_tables(int(self.tensor_span[row]), self.machine)
+        cluster = within_tables(self.job.cluster.devices, self.machine)
+        measured = time.tp_exposed * tensor + (time.cp_exposed + time.ep_exposed + time.dp_exposed) * cluster
         computed = time.compute + time.recompute + time.bubble
-        priced = computed * (1.0 - float(self.modelled[row])) + inside
+        priced = computed * (1.0 - float(self.modelled[row])) + measured
         return min(1.0, max(0.0, 1.0 - priced / float(self.step[row])))
 
     def _microbatch(self, at: tuple[int, int]) -> Parts:
-        """Return where the stage ``at`` a row spends a microbatch, with the layers that it holds."""
-        counts = zip(self.held.layers, self.held.selective, self.held.full, strict=True)
-        spent = self.parts[0].outside.at(at)
-        for kind, (n, s, f) in zip(self.parts, counts, strict=True):
-            spent = spent + float(n[at]) * kind.layer.at(at)
-            spent = spent + float(s[at]) * kind.selective.at(at) + float(f[at]) * kind.full.at(at)
-        return spent
+        """Return the breakdown of a microbatch of the stage ``at`` (layout, stage) [s]."""
+        layers = self.stage_layers
+        counts = zip(layers.layers, layers.selective, layers.full, strict=True)
+        seconds = self.parts[0].outside.at(at)
+        for parts, (n, s, f) in zip(self.parts, counts, strict=True):
+            seconds = seconds + float(n[at]) * parts.layer.at(at)
+            seconds = seconds + float(s[at]) * parts.selective.at(at) + float(f[at]) * parts.full.at(at)
+        return seconds
 
     def _time(self, row: int) -> TimePrediction:
-        """Return where the step goes, along its slowest stage; what that stage idles is the bubble."""
-        slowest, worst = int(self.both[row].argmax()), int(self.tail.total[row].argmax())
+        """Return the breakdown of the step time along its slowest stage, whose idle time is the bubble."""
+        slowest, longest_end = int(self.microbatch_seconds[row].argmax()), int(self.end.total[row].argmax())
         step = float(self.m[row]) * self._microbatch((row, slowest))
         return TimePrediction(
             compute=float(step.compute),
             recompute=float(step.recompute),
-            tp_exposed=float(step.tensor + self.tail.norms[row, worst]),
+            tp_exposed=float(step.tensor + self.end.norms[row, longest_end]),
             cp_exposed=float(step.context),
             ep_exposed=float(step.experts),
             pp_exposed=float(step.pipeline),
             bubble=float(self.bubble[row]),
-            dp_exposed=float(step.data + self.tail.exposed[row, worst]),
-            optimizer=float(self.tail.optimizer[row, worst]),
+            dp_exposed=float(step.data + self.end.exposed[row, longest_end]),
+            optimizer=float(self.end.optimizer[row, longest_end]),
             overhead=float(step.host),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Layouts of one depth whose steps are priced again and again, with other coefficients of time.
+    """Layouts of equal pipeline depth, to compute step times repeatedly with different time coefficients.
 
-    Their bytes are counted once: no coefficient of time changes them.
+    Memory is computed once, because it does not depend on time coefficients.
     """
 
     candidates: Candidates
@@ -229,7 +231,7 @@ class Steps:
 
     @staticmethod
     def of(job: Job, layouts: Sequence[Layout]) -> Steps:
-        """Return the steps of ``layouts``, which share one pipeline depth; memory in bytes.
+        """Return the steps of ``layouts``, which must have equal pipeline depth; memory in bytes.
 
         >>> from autoplan.catalog import load_job
         >>> from autoplan.schema.layout import parse_layout
@@ -238,11 +240,11 @@ class Steps:
         2
         """
         candidates = Candidates.of(layouts)
-        memory = [footprint_of(scope_of(kind, candidates)) for kind in _kinds(job).jobs(job)]
+        memory = [footprint_of(scope_of(layer_job, candidates)) for layer_job in _layer_types(job).jobs(job)]
         return Steps(candidates, _counts_of(layouts), memory)
 
     def seconds(self, job: Job) -> Array:
-        """Return the seconds [s] of each layout's step for ``job``: the same as ``predict_all`` gives.
+        """Return the step time of each layout for ``job`` [s], equal to that of ``predict_all``.
 
         >>> from autoplan.catalog import load_job
         >>> from autoplan.schema.layout import parse_layout
@@ -250,73 +252,73 @@ class Steps:
         >>> Steps.of(job, [one]).seconds(job).tolist() == [predict(job, one).step_seconds]
         True
         """
-        kinds = price_layer_types(job, self.candidates, machine_of(job), self.memory)
-        stages = mixed_stages_of(kinds, _held(_kinds(job), self.candidates, self.counts))
+        type_stages = price_layer_types(job, self.candidates, machine_of(job), self.memory)
+        stage_layers = _stage_layers(_layer_types(job), self.candidates, self.counts)
+        stages = mixed_stages_of(type_stages, stage_layers)
         return _step(stages, self.counts, job, self.candidates)
 
 
 def _counts_of(layouts: Sequence[Layout]) -> StageCounts:
     columns = zip(*((x.layers, x.selective, x.full) for x in layouts), strict=True)
-    return StageCounts(*(np.asarray(rows, dtype=np.float64) for rows in columns))
+    return StageCounts(*(np.asarray(counts, dtype=np.float64) for counts in columns))
 
 
 def model_flops_per_step(job: Job) -> float:
-    """Return the FLOPs of a step that the model needs, recompute not counted [1].
+    """Return the model FLOPs of a step, without recompute [1].
 
-    6 N + 12 L q s_mean for each token: two FLOPs for each multiply, three products for each weight
-    (two where it is frozen) but for experts that a token does not visit,
-    and attention over the keys that are really attended to, (s+1)/2 when causal. The embedding's rows are
-    read, not multiplied; the head is.
+    6 N + 12 L q s_mean per token: a weight has three GEMMs (two where frozen) of two FLOPs per token; experts
+    that the router does not select and the embedding look-up have none, the output head has. Attention counts
+    the keys that are attended to, (s+1)/2 for causal attention.
 
     >>> from autoplan.catalog import load_job
-    >>> model_flops_per_step(load_job("llama3-8b-8x-a100")) / (128 * 8192)  # of a token
+    >>> model_flops_per_step(load_job("llama3-8b-8x-a100")) / (128 * 8192)  # per token
     51472785408.0
     >>> 6 * (8_030_261_248 - 128_256 * 4096) + 12 * 32 * 4096 * 4096.5
     51472785408.0
 
-    Leaves out: norms, rotation, softmax (under 1 %).
+    Leaves out: norms, rotary embedding, softmax (under 1 %).
     Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1; Chowdhery et al. 2022 (PaLM),
-    arXiv:2204.02311, appendix B, for attention, here over the keys that are attended to.
+    arXiv:2204.02311, appendix B, for attention, with s_mean in place of s.
     """
     model, s = job.model, job.workload.sequence_length
-    table = model.vocabulary * model.hidden_size
-    weights = active_parameters(model) - (0 if model.tied_embeddings else table)
+    embedding = model.vocabulary * model.hidden_size
+    weights = active_parameters(model) - (0 if model.tied_embeddings else embedding)
     if model.positions == "learned":
         weights -= (model.max_positions or 0) * model.hidden_size
     width = model.heads * sum(head_widths(model)) / 2
-    # A frozen weight has no gradient of its own.
-    each = 6.0 if job.adapters is None else 4.0
-    a_token = each * weights + 12.0 * model.layers * width * mean_keys(model, s)
-    return a_token * job.workload.global_batch_size * s
+    # A frozen weight has no weight gradient.
+    flops_per_weight = 6.0 if job.adapters is None else 4.0
+    flops_per_token = flops_per_weight * weights + 12.0 * model.layers * width * mean_keys(model, s)
+    return flops_per_token * job.workload.global_batch_size * s
 
 
-def _kinds(job: Job) -> LayerTypes:
+def _layer_types(job: Job) -> LayerTypes:
     return layer_types_of(job.model, job.workload.sequence_length)
 
 
-def _held(kinds: LayerTypes, candidates: Candidates, counts: StageCounts) -> HeldLayers:
-    if not kinds.several:
-        none = np.zeros(counts.layers.shape, dtype=np.int64)
-        return HeldLayers(counts.layers[None], counts.selective[None], counts.full[None], none, none, none)
-    return layers_held_by(kinds, counts.layers, counts.selective, counts.full, candidates.vpp.tolist())
+def _stage_layers(types: LayerTypes, candidates: Candidates, counts: StageCounts) -> StageLayers:
+    if not types.several:
+        only = np.zeros(counts.layers.shape, dtype=np.int64)
+        return StageLayers(counts.layers[None], counts.selective[None], counts.full[None], only, only, only)
+    return stage_layers_of(types, counts.layers, counts.selective, counts.full, candidates.vpp.tolist())
 
 
 def _step(stages: Stages, counts: StageCounts, job: Job, candidates: Candidates) -> Array:
-    """Return T = pipeline + the longest tail of each layout, shape [C] [s]."""
-    tail = end_of_step(stages, counts.layers, counts.selective, counts.full).total
-    seconds: Array = _pipeline(pipeline_seconds, stages, counts, job, candidates) + tail.max(axis=-1)
+    """Return T, the pipeline time plus the longest end of step of each layout [s], shape [C]."""
+    end = end_of_step(stages, counts.layers, counts.selective, counts.full).total
+    seconds: Array = _pipeline(pipeline_seconds, stages, counts, job, candidates) + end.max(axis=-1)
     return seconds
 
 
 def _bubble(stages: Stages, counts: StageCounts, job: Job, candidates: Candidates) -> Array:
-    """Return what the slowest stage of each layout idles until the last backward, shape [C] [s]."""
-    return _pipeline(idle_seconds, stages, counts, job, candidates)
+    """Return the bubble of each layout, the idle time of its slowest stage [s], shape [C]."""
+    return _pipeline(bubble_seconds, stages, counts, job, candidates)
 
 
 def _pipeline(
     seconds: Callable[..., Array], stages: Stages, counts: StageCounts, job: Job, candidates: Candidates
 ) -> Array:
-    """Return ``seconds``, a function of a pipeline's stages, of each layout."""
+    """Return ``seconds`` (makespan or idle time) of the pipeline of each layout [s], shape [C]."""
     forward = stage_forward(stages, counts.layers)
     backward = stage_backward(stages, counts.layers, counts.selective, counts.full)
     m, v = microbatches(job, candidates), candidates.vpp.astype(np.float64)

@@ -1,14 +1,14 @@
-"""How sure a step time is: what share of it measured tables price, and the interval that follows.
+"""Uncertainty of a step time: the share without measured kernels, and the 90 % prediction interval.
 
 Notation (this file only)::
 
-    x     share of a step's seconds that no measured table prices                  [1]
-    a, b  half-widths of the 90 % interval where x is 0, and what x = 1 adds       [1]
-    w     half-width of a prediction's interval                                    [1]
+    x     modelled share of the step time, outside all measured tables             [1]
+    a, b  half-widths of the 90 % interval: at x = 0, and the addition at x = 1    [1]
+    w     half-width of the interval of a prediction                               [1]
 
-Tables hold matrix products and fused attention of a device at 16 bits, inside a range of shapes, and
-collectives inside its node. All else is modelled: memory-bound operations, launches, networks, stage
-boundaries, and everything on a device that was not measured.
+Measured tables cover GEMMs and fused attention of a device at 16 bits within a range of shapes, and
+collectives within a node. Everything else is modelled: memory-bound kernels, launches, networks, pipeline
+send/receive, and all kernels of devices that were not measured.
 """
 
 from __future__ import annotations
@@ -23,61 +23,61 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.device.machine import Machine
-from autoplan.costs.layer.layer_time import BlockTimes, block_times
+from autoplan.costs.layer.layer_time import LayerTimes, layer_times
 from autoplan.schema.costmodel.stack import UncertaintySpec
 from autoplan.schema.job import Job
 
 __all__ = ["half_width", "modelled_compute", "within_tables"]
 
-#: What sweeps of kernels were run at.
-_SWEPT = ("bf16", "fp16")
+#: Precisions of the measured kernel tables.
+_MEASURED_PRECISIONS = ("bf16", "fp16")
 
 
 def modelled_compute(
-    job: Job, candidates: Candidates, machine: Machine, blocks: Sequence[BlockTimes]
+    job: Job, candidates: Candidates, machine: Machine, blocks: Sequence[LayerTimes]
 ) -> Array:
-    """Return the share of the layers' compute that no table of kernels prices [1], shape [C].
+    """Return the modelled share of the layers' compute [1], shape [C].
 
-    The time of the layers on a machine where all that tables hold takes none, over their time, which
-    ``blocks`` tells of one layer of each kind [s].
+    The time of the layers on a machine whose measured kernels take no time, over their time. ``blocks`` has
+    the times of one layer of every type [s].
 
     >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.layer.layer_time import block_times
+    >>> from autoplan.costs.layer.layer_time import layer_times
     >>> from autoplan.costs.device.machine import machine_of
     >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
     >>> job = load_job("llama3-8b-8x-a100")
     >>> machine = machine_of(job)
-    >>> blocks = [block_times(job, one, machine)]
-    >>> modelled_compute(replace(job, precision="fp32"), one, machine, blocks).tolist()  # swept at 16 bits
+    >>> blocks = [layer_times(job, one, machine)]
+    >>> modelled_compute(replace(job, precision="fp32"), one, machine, blocks).tolist()  # measured at 16 bits
     [1.0]
-    >>> bool(0.05 < modelled_compute(job, one, machine, blocks)[0] < 0.3)  # norms, additions, rotation
+    >>> bool(0.05 < modelled_compute(job, one, machine, blocks)[0] < 0.3)  # norms, additions, rotary
     True
 
-    Leaves out: that neighbours in a table differ by more in some places than in others.
+    Leaves out: interpolation error, which varies over a table.
     """
-    if job.precision not in _SWEPT or job.cluster.device.name not in job.kernels.devices:
+    if job.precision not in _MEASURED_PRECISIONS or job.cluster.device.name not in job.kernels.devices:
         return np.ones(len(candidates))
-    left = replace(
+    unmeasured = replace(
         machine,
         gemm=replace(machine.gemm, beyond=True),
         attention_forward=replace(machine.attention_forward, beyond=True),
         attention_backward=replace(machine.attention_backward, beyond=True),
     )
-    kinds = layer_types_of(job.model, job.workload.sequence_length)
-    count = Counter(kinds.sequence)
-    whole = rest = np.zeros(())
-    for k, (kind, layer) in enumerate(zip(kinds.jobs(job), blocks, strict=True)):
-        without = block_times(kind, candidates, left)
-        layers = count[k] if kinds.several else 1
-        whole = whole + layers * (layer.forward + layer.backward)
-        rest = rest + layers * (without.forward + without.backward)
-    share: Array = rest / whole
+    types = layer_types_of(job.model, job.workload.sequence_length)
+    count = Counter(types.sequence)
+    total_seconds = modelled_seconds = np.zeros(())
+    for k, (layer_job, layer) in enumerate(zip(types.jobs(job), blocks, strict=True)):
+        modelled = layer_times(layer_job, candidates, unmeasured)
+        layers = count[k] if types.several else 1
+        total_seconds = total_seconds + layers * (layer.forward + layer.backward)
+        modelled_seconds = modelled_seconds + layers * (modelled.forward + modelled.backward)
+    share: Array = modelled_seconds / total_seconds
     return np.clip(share, 0.0, 1.0)
 
 
 def within_tables(devices: int, machine: Machine) -> bool:
-    """Return whether collectives between ``devices`` neighbours [1] are among those that were measured.
+    """Return whether collectives between ``devices`` neighbouring devices [1] are measured.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.device.machine import machine_of
@@ -85,24 +85,24 @@ def within_tables(devices: int, machine: Machine) -> bool:
     >>> [within_tables(n, machine) for n in (1, 8, 16)]
     [True, True, False]
 
-    Leaves out: operations of which a node has no table, which scale from its bandwidth.
+    Leaves out: operations without a table in a node, which scale with its bandwidth.
     """
     links = machine.links
     return devices == 1 or (devices <= links.devices_per_node and bool(links.tables))
 
 
-def half_width(modelled: float, doubt: UncertaintySpec) -> float:
-    """Return w, the half-width of the 90 % interval of a step time, as a share of it [1]: hypot(a, b x).
+def half_width(modelled: float, uncertainty: UncertaintySpec) -> float:
+    """Return w, the half-width of the 90 % interval over the step time [1]: hypot(a, b x).
 
     >>> from autoplan.catalog import stack
-    >>> doubt = stack("megatron-core").uncertainty
-    >>> half_width(0.0, doubt) == doubt.time.value
+    >>> spec = stack("megatron-core").uncertainty
+    >>> half_width(0.0, spec) == spec.time.value
     True
-    >>> half_width(0.4, doubt) < half_width(0.8, doubt) < doubt.time.value + 0.8 * doubt.time_modelled.value
+    >>> half_width(0.4, spec) < half_width(0.8, spec) < spec.time.value + 0.8 * spec.time_modelled.value
     True
 
-    Leaves out: that what is modelled differs in how well it is.
-    Source: least interval score (Gneiting and Raftery 2007, section 6.2) of published runs that the fit had
-    not seen, ``python -m benchmarks.accuracy --leave-out group``; errors of parts taken to be independent.
+    Leaves out: differences in accuracy between modelled parts.
+    Source: least interval score (Gneiting and Raftery 2007, section 6.2) of published runs held out of the
+    fit, ``python -m benchmarks.accuracy --leave-out group``; errors of parts are assumed independent.
     """
-    return hypot(doubt.time.value, modelled * doubt.time_modelled.value)
+    return hypot(uncertainty.time.value, modelled * uncertainty.time_modelled.value)

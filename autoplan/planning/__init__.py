@@ -1,4 +1,4 @@
-"""The use cases: what the command line calls and a launcher embeds."""
+"""Use cases: plan, evaluate, explain, sweep, verify, calibrate, measure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibrating a cost model with a user's own measurements."""
+"""Calibration of a cost model from measured training steps."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["calibrate", "calibrated_files", "measured_file"]
 def calibrate(runs: str | Path) -> Calibration:
     """Return the cost model calibrated with the measured runs of the file ``runs``.
 
-    Raises SpecError with everything that is wrong with the file, as ``load_runs`` does, and UnsupportedError
-    where SciPy is not installed.
+    Raises SpecError with every error of the file, as ``load_runs`` does, and UnsupportedError where SciPy is
+    not installed.
     """
     from autoplan.calibration.least_squares import require_scipy
 
@@ -33,21 +33,21 @@ def calibrate(runs: str | Path) -> Calibration:
 
 
 def calibrated_files(calibration: Calibration) -> dict[str, str]:
-    """Return the texts of the calibrated files by name, each read back and found to say the same."""
+    """Return the texts of the calibrated files by name, each checked to load unchanged."""
     specs: tuple[StackSpec | KernelSpec, ...] = (calibration.stack, calibration.kernels)
     return dict(_checked_file(spec, spec.name) for spec in specs)
 
 
 def measured_file(measured: Measured) -> dict[str, str]:
-    """Return the text of the measured kernels file by its name, read back and found to say the same."""
+    """Return the text of the measured kernels file by its name, checked to load unchanged."""
     return dict([_checked_file(measured.kernels, measured.kernels.name)])
 
 
 def _checked_file(spec: Frozen, name: str) -> tuple[str, str]:
     """Return the name and text of the file of ``spec``."""
     file, text = f"{name}.yaml", file_text(spec)
-    back = load_model(text, type(spec), name=file)
-    # The text decides: a value without a short one is read back as its neighbour.
-    if file_text(back) != text:
-        raise AssertionError(f"{file} does not say what was calibrated")
+    reloaded = load_model(text, type(spec), name=file)
+    # Texts are compared, since a value without a short decimal form loads as its neighbour.
+    if file_text(reloaded) != text:
+        raise AssertionError(f"{file} does not load as what was calibrated")
     return file, text

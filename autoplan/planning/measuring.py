@@ -1,4 +1,4 @@
-"""Measuring the kernels of this machine's accelerator."""
+"""Measurement of kernels and collectives on this machine's accelerators."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def measure(
     quick: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Measured | None:
-    """Time what ``points`` does not hold yet, and return the kernels file of ``hardware`` that follows.
+    """Measure the points that ``points`` does not have yet; return the kernels fitted for ``hardware``.
 
-    ``hardware`` is what this machine has: a device of the catalogue, or the node that holds it. Under
-    torchrun the collectives between its ranks are timed, and only the first rank gets an answer. Raises
+    ``hardware`` is that of this machine: a device of the catalogue, or its node. Under torchrun the
+    collectives between the ranks are timed, and only rank 0 gets a result, the others None. Raises
     UnsupportedError without SciPy, PyTorch or an accelerator.
     """
-    found, node = find_hardware(hardware)
+    device_spec, node = find_hardware(hardware)
     from autoplan.calibration import torchbench
     from autoplan.calibration.kernelfile import measured_kernels
     from autoplan.calibration.least_squares import require_scipy
     from autoplan.calibration.point_measurement import measure_points
 
-    require_scipy()  # before hours of measuring, which it fits curves to
+    require_scipy()  # it fits the curves: fail before hours of measurement
     bench = torchbench.open_bench(device)
     grid: PointGrid = "tiny" if device == "cpu" else "quick" if quick else "full"
     record = measure_points(bench, points, grid, progress or _silent)
-    return measured_kernels(record, kernels_for(found.name), found, node) if record else None
+    return measured_kernels(record, kernels_for(device_spec.name), device_spec, node) if record else None
 
 
 def _silent(done: int, total: int, name: str) -> None:
-    """Tell nobody."""
+    """Report no progress."""

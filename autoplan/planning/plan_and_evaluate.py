@@ -1,4 +1,4 @@
-"""Planning a job, and the prediction of one of its layouts."""
+"""Plan a job, and evaluate one of its layouts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_LAYERS", "chosen", "evaluate", "plan", "plannable", "read_layout", "valid_layout"]
 
-#: Deeper models than any in use would make the search long without a word of warning.
+#: Most layers of a model: above, which no model in use is, the search would take too long.
 MOST_LAYERS: Final = 256
 
 
@@ -33,10 +33,10 @@ def plan(
 ) -> Front:
     """Return the proven Pareto front of ``job``: a loaded job, a path to its file or a shipped name.
 
-    ``progress`` is called after each plan found with their number and the plan's share of the memory limit.
+    ``progress`` is called after each plan with the number of plans and the plan's share of the memory limit.
     The front is empty, with reasons, when no layout is feasible. Raises SpecError or CatalogError for a
     job that cannot be read, UnsupportedError for one that this version cannot plan. When ``deadline`` ends,
-    the front is the best so far, and its certificate says so.
+    the front has the plans so far, and its certificate says so.
     """
     job = plannable(job)
     from autoplan.deadline import ENDLESS
@@ -59,16 +59,16 @@ def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:
 
 
 def chosen(job: Job, layout: Layout | str) -> Job:
-    """Return the one of ``job``'s choices that ``layout`` is for: the one with as many devices.
+    """Return the choice of ``job`` with as many devices as ``layout``.
 
-    Raises LayoutError where there is none, UnsupportedError where the job asks for several batches.
+    Raises LayoutError where there is none, UnsupportedError where the job has several batch sizes.
     """
     if not job.choices:
         return job
     batches = dict.fromkeys(choice.workload.global_batch_size for choice in job.choices)
     if len(batches) > 1:
         raise UnsupportedError(
-            "one layout is looked at for one batch: set workload.global_batch_size to one of "
+            "a layout is evaluated for one batch size: set workload.global_batch_size to one of "
             + ", ".join(map(str, batches))
         )
     devices = layout.devices if isinstance(layout, Layout) else devices_of(layout)
@@ -81,7 +81,7 @@ def chosen(job: Job, layout: Layout | str) -> Job:
 
 
 def valid_layout(job: Job, layout: Layout | str) -> Layout:
-    """Return ``layout``, read where it is text; raises LayoutError with every rule of ``job`` it breaks."""
+    """Return ``layout``, parsed if text; raises LayoutError with every rule of ``job`` that it violates."""
     layout = read_layout(job, layout)
     broken = broken_rules(job, layout)
     if broken:
@@ -90,7 +90,7 @@ def valid_layout(job: Job, layout: Layout | str) -> Layout:
 
 
 def read_layout(job: Job, layout: Layout | str) -> Layout:
-    """Return ``layout``, read with ``job``'s defaults where it is text; raises LayoutError if it is none."""
+    """Return ``layout``, parsed with the defaults of ``job`` if text; raises LayoutError if not valid."""
     if isinstance(layout, Layout):
         return layout
     return parse_layout(
@@ -102,21 +102,21 @@ def read_layout(job: Job, layout: Layout | str) -> Layout:
 
 
 def plannable(job: Job | str | Path) -> Job:
-    """Return the loaded job; raises UnsupportedError for what this version cannot price."""
+    """Return the loaded job; raises UnsupportedError for one that this version cannot price."""
     job = job if isinstance(job, Job) else load_job(job)
     model = job.model
     if model.moe is not None and job.stack.experts is None:
         stacks = [name for name in entry_names("stack") if stack(name).experts is not None]
         raise UnsupportedError(
-            f"{model.name} has experts, which {job.stack.title} does not run: "
+            f"{model.name} has experts, which {job.stack.title} does not support: "
             f"set `stack` to one of {', '.join(stacks)}"
         )
     if model.moe is None and job.routing != RoutingSpec():
         raise UnsupportedError(f"{model.name} has no experts to route tokens to: leave out `routing`")
     if job.adapters is not None and (model.moe is not None or model.mla is not None):
-        what = "experts" if model.moe is not None else "latent attention"
-        raise UnsupportedError(f"adapters beside {what} are not priced yet: leave out `adapters`")
+        part = "experts" if model.moe is not None else "latent attention"
+        raise UnsupportedError(f"adapters with {part} are not supported yet: leave out `adapters`")
     if model.layers > MOST_LAYERS:
-        raise UnsupportedError(f"{model.name} has {model.layers} layers: up to {MOST_LAYERS} are planned")
+        raise UnsupportedError(f"{model.name} has {model.layers} layers: at most {MOST_LAYERS} are supported")
     peak_flops(job.cluster, job.precision)
     return job

@@ -1,4 +1,4 @@
-"""Files of measured runs: to observations, or to every problem of the file at once."""
+"""Load files of measured runs as observations, or report every problem of the file at once."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ __all__ = ["load_runs"]
 
 
 def load_runs(file: str | Path) -> tuple[RunsSpec, list[Observation]]:
-    """Return the runs of ``file`` and, in their order, the steps that they measured.
+    """Return the runs of ``file`` and their observations, in the same order.
 
-    Raises SpecError with every problem of the file and of the jobs that it names, and where the runs do not
-    share one stack and one family of kernels.
+    Raises SpecError with every problem of the file and of the jobs that it names, and where the runs differ
+    in stack or kernels.
     """
     path = Path(file)
     document = parse_yaml(read_file(path), name=str(file))
     spec = validate(document, RunsSpec)
-    reader = _Reader(document, path.parent)
-    read = [reader.observation(index, run) for index, run in enumerate(spec.runs)]
-    found = [observation for observation in read if observation is not None]
+    reader = _RunReader(document, path.parent)
+    results = [reader.observation(index, run) for index, run in enumerate(spec.runs)]
+    observations = [observation for observation in results if observation is not None]
     if not reader.problems:
-        _refuse_mixtures(found, reader)
+        _refuse_mixed(observations, reader)
     if reader.problems:
         raise SpecError(list(dict.fromkeys(reader.problems)))
-    return spec, found
+    return spec, observations
 
 
 @dataclass(slots=True)
-class _Reader:
-    """Reads runs one by one, and gathers what is wrong with them."""
+class _RunReader:
+    """Reads runs one by one and collects their problems."""
 
     document: Document
     base: Path
@@ -48,7 +48,7 @@ class _Reader:
     jobs: dict[str, Job | None] = field(default_factory=dict)
 
     def observation(self, index: int, run: RunSpec) -> Observation | None:
-        """Return what the run measured, or None with its problems noted."""
+        """Return the observation of a run; None where it has problems, which are noted."""
         if run.job not in self.jobs:
             self.jobs[run.job] = self._job(index, run.job)
         job = self.jobs[run.job]
@@ -61,7 +61,7 @@ class _Reader:
         return None
 
     def _job(self, index: int, reference: str) -> Job | None:
-        """Return the job that a run names; its problems stand in its own file, if it has one."""
+        """Return the job that a run names; problems of a job file refer to that file."""
         try:
             return plannable(load_job(self.base / reference if is_path(reference) else reference))
         except SpecError as error:
@@ -71,27 +71,27 @@ class _Reader:
         return None
 
     def note(self, index: int, key: str, sentences: Sequence[str]) -> None:
-        """Note what is wrong with ``key`` of a run."""
+        """Add the problems of ``key`` of a run."""
         place = ("runs", index, key)
         line = self.document.line(place)
         self.problems.extend(Problem(x, format_path(place), self.document.name, line) for x in sentences)
 
 
-def _refuse_mixtures(found: Sequence[Observation], reader: _Reader) -> None:
-    """Note every run whose stack or kernels are not those of the first."""
-    first = found[0].job
-    for index, observation in enumerate(found[1:], start=1):
+def _refuse_mixed(observations: Sequence[Observation], reader: _RunReader) -> None:
+    """Add a problem for every run whose stack or kernels differ from those of the first."""
+    first = observations[0].job
+    for index, observation in enumerate(observations[1:], start=1):
         job = observation.job
         if job.stack != first.stack:
-            reader.note(index, "job", [_mixture("the stack", job.stack.name, first.stack.name)])
+            reader.note(index, "job", [_difference("the stack", job.stack.name, first.stack.name)])
         if job.kernels != first.kernels:
-            reader.note(index, "job", [_mixture("the kernels file", job.kernels.name, first.kernels.name)])
+            reader.note(index, "job", [_difference("the kernels file", job.kernels.name, first.kernels.name)])
 
 
-def _mixture(what: str, own: str, other: str) -> str:
+def _difference(what: str, own: str, other: str) -> str:
     if own == other:
-        return f"{what} {own} of this run is not the one of the same name of the first run"
+        return f"{what} {own} of this run differs from the one of the same name in the first run"
     return (
-        f"{what} of this run is {own}, that of the first run {other}: one of each is calibrated at a time,"
-        " so put these runs into a file of their own"
+        f"{what} of this run is {own}, that of the first run {other}: one stack and one kernels file are"
+        " calibrated at a time, so put these runs into a separate file"
     )

@@ -1,4 +1,4 @@
-"""Checking a saved answer without the solver that gave it."""
+"""Verification of a saved front, independent of the search and its solver."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def verify(
     exhaustive: bool = False,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Verdict:
-    """Return what holds and what fails of the answer that ``file`` holds: the JSON of ``autoplan plan``.
+    """Return the verdict on the front in ``file``, the JSON of ``autoplan plan``: checks passed and failed.
 
-    The solver has no part in it: rules, prices, counts and the front are checked against layouts listed one
-    by one, up to eight devices unless ``exhaustive``; the user's own rules are read anew for each. With
-    ``job``, the answer has to be for it as it is now.
-    ``progress`` is told choices done, choices in all, and which is next. Raises SpecError or CatalogError for
-    what cannot be read.
+    Without the solver: rules, predictions, counts and the front are checked against an enumeration of all
+    layouts, for up to eight devices unless ``exhaustive``. With ``job``, the front also has to be that of
+    ``job`` as it is now.
+    ``progress`` is called with the choices done, the choices in all, and the next one. Raises SpecError or
+    CatalogError for a file that cannot be read.
     """
     saved = read_front(read_file(Path(file)), name=str(file))
     planned = plannable(job_from(saved.resolved, name=str(file)))
-    now = None if job is None else plannable(job)
+    current = None if job is None else plannable(job)
     from autoplan.verification import Stated, checks_of
 
-    checks = checks_of(Stated.of(saved, planned), now, progress, exhaustive=exhaustive)
+    checks = checks_of(Stated.of(saved, planned), current, progress, exhaustive=exhaustive)
     return Verdict(str(file), checks)

@@ -1,4 +1,4 @@
-"""Answers for people and programs: documents (JSON, YAML) and tables for a terminal."""
+"""Answers as documents (JSON, YAML) and as tables for a terminal."""
 
 from autoplan.report.document_fields import explanation_document, front_document, plan_document
 from autoplan.report.render.serialization import dump

@@ -1,4 +1,4 @@
-"""What a calibration moved, and the errors before and after, for people and programs."""
+"""A calibration as document and as table: fitted coefficients, and errors before and after."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ from autoplan.units import format_seconds, format_share
 __all__ = ["calibration_document", "calibration_table", "measured_document", "measured_table"]
 
 _ERRORS: Final = ("before", "after", "left_out")
-_WORDS: Final = {"before": "shipped values", "after": "calibrated", "left_out": "calibrated, run left out"}
+_ERROR_NAMES: Final = {
+    "before": "shipped values",
+    "after": "calibrated",
+    "left_out": "calibrated, leave-one-out",
+}
 
 
 def calibration_document(calibration: Calibration, files: Sequence[str]) -> Document:
-    """Return the calibration for programs; ``files`` are those that were written."""
+    """Return the calibration as a document; ``files`` are the written files."""
     return {
         "schema": SCHEMA,
         "calibration": {
@@ -45,7 +49,7 @@ def _change(change: CoefficientChange) -> Document:
 
 
 def calibration_table(calibration: Calibration, files: Sequence[str], terminal: Terminal) -> str:
-    """Return the calibration for people."""
+    """Return the calibration as a table."""
     parts: list[RenderableType] = [
         Text(f"{len(calibration.runs)} runs of {calibration.changes[0].file}", style="bold"),
         Text(""),
@@ -63,10 +67,10 @@ def _coefficients(changes: Sequence[CoefficientChange], terminal: Terminal) -> R
         Column("coefficient", tuple(change.coefficient for change in changes), "left", "green"),
         Column("before", tuple(_value(change, change.before) for change in changes)),
         Column("after", tuple(_value(change, change.after) for change in changes), style="bold"),
-        Column("moved", tuple(map(_moved, changes))),
+        Column("change", tuple(map(_moved, changes))),
         Column("sd after\n/ before", tuple(f"{change.narrowed:.2f}" for change in changes)),
-        Column("informed\nby the runs", tuple("yes" if x.informed else "not informed" for x in changes)),
-        Column("shipped\nas", tuple(change.kind for change in changes), "left"),
+        Column("determined\nby the runs", tuple("yes" if x.informed else "no" for x in changes)),
+        Column("kind of\nshipped value", tuple(change.kind for change in changes), "left"),
     ]
     return columns_table(columns, terminal)
 
@@ -84,10 +88,10 @@ def _moved(change: CoefficientChange) -> str:
 
 
 def _errors(calibration: Calibration, terminal: Terminal) -> RenderableType:
-    found: list[Errors] = [getattr(calibration, name) for name in _ERRORS]
-    names = Column("error of step time", tuple(_WORDS[name] for name in _ERRORS), "left")
+    all_errors: list[Errors] = [getattr(calibration, name) for name in _ERRORS]
+    names = Column("error of step time", tuple(_ERROR_NAMES[name] for name in _ERRORS), "left")
     sizes = [
-        Column(field, tuple(format_share(getattr(errors, field)) for errors in found))
+        Column(field, tuple(format_share(getattr(errors, field)) for errors in all_errors))
         for field in ("median", "mean", "worst")
     ]
     return columns_table([names, *sizes], terminal)
@@ -96,23 +100,23 @@ def _errors(calibration: Calibration, terminal: Terminal) -> RenderableType:
 def _sentences(calibration: Calibration, files: Sequence[str]) -> Iterator[str]:
     if calibration.kept:
         yield (
-            "the shipped values are kept: a fit to all other runs predicts each run worse than they do, so"
-            " these runs contradict each other or differ in something that no coefficient stands for"
+            "the shipped values remain: leave-one-out predictions of the fit are worse than theirs, so these"
+            " runs contradict each other or differ in something that no coefficient models"
         )
     unknown = [change.coefficient for change in calibration.changes if not change.informed]
     if unknown:
-        yield f"the runs say next to nothing about {', '.join(unknown)}"
-    yield "a run left out is predicted by a fit to all others: expect that error of layouts not yet run"
+        yield f"the runs do not determine {', '.join(unknown)}"
+    yield "leave-one-out: each run predicted by a fit to all others; expect this error for new layouts"
     yield (
-        f"the 90 % interval is {format_share(calibration.interval)} as wide as shipped, by those errors"
-        f" and as if {INTERVAL_PRIOR_RUNS} runs had asked for the shipped width"
+        f"the 90 % interval is {format_share(calibration.interval)} as wide as shipped, from leave-one-out"
+        f" errors and a prior that weighs as much as {INTERVAL_PRIOR_RUNS} runs"
     )
     for file in files:
         yield f"written: {file}"
 
 
 def measured_document(measured: Measured, files: Sequence[str]) -> Document:
-    """Return what was measured for programs; ``files`` are those that were written."""
+    """Return the measured kernel curves as a document; ``files`` are the written files."""
     return {
         "schema": SCHEMA,
         "measured": {
@@ -128,7 +132,7 @@ def measured_document(measured: Measured, files: Sequence[str]) -> Document:
 
 
 def measured_table(measured: Measured, files: Sequence[str], terminal: Terminal) -> str:
-    """Return what was measured for people."""
+    """Return the measured kernel curves as a table."""
     numbers = [
         (where, n) for where, n in sourced_numbers(measured.kernels) if n.source.startswith("measured-")
     ]
@@ -160,7 +164,7 @@ def _measured_sentences(measured: Measured, files: Sequence[str]) -> Iterator[st
     if measured.tables:
         yield f"collectives: {measured.tables} tables"
     if measured.failed:
-        yield f"{measured.failed} points could not be run and are left out"
-    yield "what was not measured stays as the catalogue has it"
+        yield f"{measured.failed} points could not be measured and are left out"
+    yield "values that were not measured are those of the catalogue"
     for file in files:
         yield f"written: {file}"

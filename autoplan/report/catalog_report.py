@@ -1,4 +1,4 @@
-"""The catalogues for people and programs: listings, single entries, and what is wrong with them."""
+"""Catalogue listings and entries as documents and as tables."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _LEAST_TITLE: Final = 24
 
 
 def catalog_document(kinds: Sequence[EntryKind]) -> Document:
-    """Return what the catalogues of ``kinds`` hold, with the facts of each entry."""
+    """Return the entries of ``kinds`` with their facts as a document."""
     return {"schema": SCHEMA, "catalog": {kind: _listing(kind) for kind in kinds}}
 
 
 def catalog_table(kinds: Sequence[EntryKind], terminal: Terminal) -> str:
-    """Return what the catalogues of ``kinds`` hold, a table for each."""
+    """Return the entries of ``kinds``, one table per kind."""
     parts = [part for kind in kinds for part in _section(kind, terminal)]
     return render(Group(*parts), terminal)
 
@@ -46,9 +46,9 @@ def _listing(kind: EntryKind) -> list[dict[str, Any]]:
         try:
             listing.append(entry_facts(kind, name))
         except AutoplanError as error:
-            # One broken file of a user's own catalogue must not hide the rest.
+            # One invalid file of a user's catalogue must not hide the others.
             problem = str(error).splitlines()[0]
-            listing.append({"name": name, "title": f"(broken: {problem})", "problem": problem})
+            listing.append({"name": name, "title": f"(invalid: {problem})", "problem": problem})
     return listing
 
 
@@ -63,7 +63,7 @@ def _section(kind: EntryKind, terminal: Terminal) -> Iterator[RenderableType]:
 def _fact_columns(
     kind: EntryKind, listing: Sequence[dict[str, Any]], taken: int, terminal: Terminal
 ) -> list[Column]:
-    """Return as many columns of facts as fit beside the names; the first gives way."""
+    """Return the columns of facts that fit right of the names; the first is shortened if needed."""
     first, *rest = (
         Column(fact.head, tuple(map(fact.text, listing)), "right" if fact.number else "left")
         for fact in COLUMNS[kind]
@@ -75,12 +75,12 @@ def _fact_columns(
     return [fitted(first, max(width, _LEAST_TITLE), terminal), *rest]
 
 
-def entries_text(found: Sequence[Found]) -> str:
-    """Return the files of entries, each a YAML document after a line that names it.
+def entries_text(entries: Sequence[Found]) -> str:
+    """Return the files of entries, each a YAML document after a comment that names it.
 
-    They are printed as they are; stacks with what they inherit from others.
+    Stacks are printed with their inherited values, other entries unchanged.
     """
-    return "---\n".join(_entry_text(kind, name) for kind, name in found)
+    return "---\n".join(_entry_text(kind, name) for kind, name in entries)
 
 
 def _entry_text(kind: EntryKind, name: str) -> str:
@@ -91,13 +91,13 @@ def _entry_text(kind: EntryKind, name: str) -> str:
     if kind != "stack":
         return f"{head}{text.rstrip()}\n"
     stack = read_stack(text, file)
-    told = "".join(f"# extends {name}: {path}\n" for path, name in stack.files[1:])
-    return f"{head}{told}{stack_text(stack)}"
+    parents = "".join(f"# extends {name}: {path}\n" for path, name in stack.files[1:])
+    return f"{head}{parents}{stack_text(stack)}"
 
 
-def entries_document(found: Sequence[Found]) -> Document:
-    """Return the parsed values of entries, quantities in base units."""
-    return {"schema": SCHEMA, "entries": [_entry_document(kind, name) for kind, name in found]}
+def entries_document(entries: Sequence[Found]) -> Document:
+    """Return the parsed values of entries as a document, quantities in base units."""
+    return {"schema": SCHEMA, "entries": [_entry_document(kind, name) for kind, name in entries]}
 
 
 def _entry_document(kind: EntryKind, name: str) -> Document:
@@ -112,7 +112,7 @@ def _entry_document(kind: EntryKind, name: str) -> Document:
 
 
 def _parameters(kind: EntryKind, name: str) -> int | None:
-    """Return the parameters of a model; None for other kinds, and for a file that does not load."""
+    """Return the parameter count of a model; None for other kinds and invalid files."""
     try:
         entry = load_entry(kind, name) if kind == "model" else None
     except AutoplanError:

@@ -1,4 +1,4 @@
-"""What sets the plans of one job file apart in a table: devices, batch, cost; and what each choice gave."""
+"""Table columns for devices, batch, cost and energy, and the table of answers by devices and batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KWH: Final = 3.6e6
 
 
 def question_columns(job: Job, plans: Sequence[Plan]) -> list[Column]:
-    """Return columns of what differs by devices and batch, and of what a limit or an objective asks for."""
+    """Return columns of devices and batch where they differ, and of quantities with a limit or objective."""
     choices, limits = job.choices or (job,), job.limits
     columns = []
     if len({choice.cluster.devices for choice in choices}) > 1:
@@ -39,50 +39,52 @@ def question_columns(job: Job, plans: Sequence[Plan]) -> list[Column]:
 
 
 def _cost(job: Job, plan: Plan) -> float:
-    here = at_batch(job, plan)
-    return (cost_per_step(here, plan.predicted.step_seconds) or 0.0) * steps_per_billion_tokens(here)
+    job = at_batch(job, plan)
+    return (cost_per_step(job, plan.predicted.step_seconds) or 0.0) * steps_per_billion_tokens(job)
 
 
 def _energy(job: Job, plan: Plan) -> float:
-    here = at_batch(job, plan)
-    joules = energy_per_step(here, plan.predicted.step_seconds) or 0.0
-    return joules * steps_per_billion_tokens(here) / _KWH
+    job = at_batch(job, plan)
+    joules = energy_per_step(job, plan.predicted.step_seconds) or 0.0
+    return joules * steps_per_billion_tokens(job) / _KWH
 
 
 def answers_table(front: Front, terminal: Terminal) -> Iterator[RenderableType]:
-    """Yield what each number of devices and batch gave: its fastest plan and how many are on the front."""
+    """Yield a table by devices and batch: fastest plan, number of plans, and plans on the merged front."""
     if not front.answers:
         return
-    best = {(plan.layout, batch_of(plan)) for plan in front.plans}
+    on_front = {(plan.layout, batch_of(plan)) for plan in front.plans}
     answers, jobs = front.answers, [answer.job for answer in front.answers]
     first = [answer.plans[0].predicted if answer.plans else None for answer in answers]
-    marked = [sum((plan.layout, batch_of(plan)) in best for plan in answer.plans) for answer in answers]
+    counts = [sum((plan.layout, batch_of(plan)) in on_front for plan in answer.plans) for answer in answers]
     columns = (
         Column("devices", tuple(f"{job.cluster.devices:,}" for job in jobs)),
         Column("batch", tuple(f"{job.workload.global_batch_size:,}" for job in jobs)),
         Column("fastest step\n(s)", tuple(f"{p.step_seconds:,.2f}" if p else "none fits" for p in first)),
         Column("tokens/s", tuple(f"{p.tokens_per_second:,.0f}" if p else "" for p in first)),
         Column("plans", tuple(str(len(answer.plans)) for answer in answers)),
-        Column("on the front", tuple(map(str, marked))),
+        Column("on the front", tuple(map(str, counts))),
     )
     yield columns_table(columns, terminal)
     yield Text("")
 
 
 def question_sentences(front: Front) -> list[str]:
-    """Return where prices and energies come from, and why a choice has no plan."""
-    job, said = front.job, []
+    """Return sentences on the price, the energy estimate, and devices and batches without a plan."""
+    job, sentences = front.job, []
     if job.price is not None:
         price = job.price
-        said.append(f"price: {price.per_device_hour:,.6g} {price.currency} a device-hour on {price.date}")
+        sentences.append(
+            f"price: {price.per_device_hour:,.6g} {price.currency} per device-hour on {price.date}"
+        )
     power = job.cluster.device.power
     if power is not None and ("energy" in job.objectives or job.limits.energy is not None):
-        said.append(
-            f"energy is an estimate: every device at its power limit of {power.value:g} W ({power.kind})"
+        sentences.append(
+            f"energy: estimate with every device at its power limit of {power.value:g} W ({power.kind})"
         )
     for answer in front.answers:
         if answer.reasons:
             batch = answer.job.workload.global_batch_size
             where = f"{answer.job.cluster.devices} devices, batch {batch:,}"
-            said.append(f"none for {where}: {'; '.join(answer.reasons)}")
-    return said
+            sentences.append(f"no plan for {where}: {'; '.join(answer.reasons)}")
+    return sentences

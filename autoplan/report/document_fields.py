@@ -51,7 +51,7 @@ SCHEMA: Final = 1
 
 
 def front_document(front: Front) -> Document:
-    """Return everything that is known about ``front``; ``reasons`` is empty when it is feasible."""
+    """Return ``front`` as a document; ``reasons`` is empty if it is feasible."""
     return {
         "schema": SCHEMA,
         "job": job_document(front.job),
@@ -68,7 +68,7 @@ def front_document(front: Front) -> Document:
 
 
 def plan_document(job: Job, plan: Plan) -> Document:
-    """Return everything that is known about one ``plan`` of ``job``."""
+    """Return one ``plan`` of ``job`` as a document."""
     return {
         "schema": SCHEMA,
         "job": job_document(job),
@@ -78,7 +78,7 @@ def plan_document(job: Job, plan: Plan) -> Document:
 
 
 def explanation_document(job: Job, explanation: Explanation) -> Document:
-    """Return everything that is known about why a layout does or does not fit, and what would help."""
+    """Return the explanation of a layout as a document: memory timeline, remedies, comparison."""
     plan = explanation.plan
     return {
         "schema": SCHEMA,
@@ -95,7 +95,7 @@ def explanation_document(job: Job, explanation: Explanation) -> Document:
 
 
 def _fullest(job: Job, plan: Plan) -> Document:
-    """Return the stage that decides whether the layout fits, and by how much it is over the limit."""
+    """Return the stage that decides whether the layout fits, with its excess over the limit."""
     stage, limit = judged_stage(job, plan.predicted), plan.predicted.memory_limit_bytes
     return {
         "stage": stage.stage,
@@ -138,7 +138,7 @@ def _remedy(remedy: Remedy) -> Document:
 
 
 def _standing(standing: Standing) -> Document:
-    """Return the place of a layout beside the front as plain values."""
+    """Return the comparison of a layout with the front."""
     return {
         "place": standing.place,
         "sentence": standing_sentence(standing),
@@ -150,7 +150,7 @@ def _standing(standing: Standing) -> Document:
 
 
 def difference_document(difference: Difference) -> Document:
-    """Return one part of two steps, and what the first one loses in it."""
+    """Return one part of two steps, with the loss of the first."""
     return {**plain(difference), "lost_seconds": difference.lost_seconds}
 
 
@@ -179,7 +179,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any value in, any JSON value out
         return plain(value.item())
     if isinstance(value, int) and value.bit_length() > _WRITABLE_BITS:
         return count_words(value)
-    # JSON has no word for infinity.
+    # JSON has no infinity.
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -197,7 +197,7 @@ def _plan(plan: Plan) -> Document:
 
 
 def brief(plan: Plan) -> Document:
-    """Return a plan without what every moment of every stage holds, which `evaluate` and `explain` tell."""
+    """Return a plan without its memory timeline, which `evaluate` and `explain` include."""
     memory = plan.predicted.memory
     stages = tuple(dataclasses.replace(stage, events=()) for stage in memory.stages)
     memory = dataclasses.replace(memory, stages=stages)
@@ -212,12 +212,12 @@ def _certificate(certificate: Certificate) -> Document:
 
 
 def _asked(job: Job, plan: Plan, document: Document) -> Document:
-    """Return ``document`` of a plan with what it is predicted to cost, and for which devices and batch."""
+    """Return ``document`` of a plan with devices, batch, cost and energy."""
     return {**document, "predicted": {**document["predicted"], **question_fields(job, plan)}}
 
 
 def _answer(front: Front, answer: Front) -> Document:
-    """Return the answer for one number of devices and batch; its plans are marked if on the whole front."""
+    """Return the answer for one number of devices and batch, with plans on the merged front marked."""
     best = {(plan.layout, batch_of(plan)) for plan in front.plans}
     return {
         "devices": answer.job.cluster.devices,
@@ -239,7 +239,7 @@ def _answer(front: Front, answer: Front) -> Document:
 
 
 def job_document(job: Job) -> Document:
-    """Return what a job asks for, in short."""
+    """Return the summary of a job."""
     cluster = job.cluster
     return {
         "name": job.name,

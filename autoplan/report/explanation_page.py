@@ -59,12 +59,12 @@ th, td {{ padding: 0.3rem 0.7rem; border-bottom: 1px solid #d1d9e0; text-align: 
 </html>
 """
 
-#: Columns of words; the others hold numbers.
-_WORDS: Final = frozenset({"remedy", "fits", "change"})
+#: Columns of text; the others are numbers.
+_TEXT_COLUMNS: Final = frozenset({"remedy", "fits", "change"})
 
 
 def explanation_page(job: Job, explanation: Explanation) -> str:
-    """Return the picture of a layout's memory and its remedies as an HTML page without references."""
+    """Return the memory timeline of a layout and its remedies as a self-contained HTML page."""
     plan = explanation.plan
     what, conditions = job_lines(job, Terminal())
     verdict, *more = verdict_sentences(job, plan.predicted)
@@ -95,7 +95,7 @@ def _element(name: str, text: str, kind: str = "") -> str:
 
 def _table(explanation: Explanation) -> str:
     heads = [head.replace("\n", " ") for head in (*REMEDY_HEADS, "change")]
-    head = "".join(_element("th", text, "" if text in _WORDS else "number") for text in heads)
+    head = "".join(_element("th", text, "" if text in _TEXT_COLUMNS else "number") for text in heads)
     rows = [
         f"<tr>{''.join(map(_cell, heads, cells))}<td><code>{_safe(remedy.change)}</code></td></tr>"
         for cells, remedy in zip(remedy_rows(explanation), explanation.remedies, strict=True)
@@ -110,4 +110,4 @@ def _table(explanation: Explanation) -> str:
 def _cell(head: str, text: str) -> str:
     if head == "fits":
         return _element("td", text, "yes" if text == "yes" else "no")
-    return _element("td", text, "" if head in _WORDS else "number")
+    return _element("td", text, "" if head in _TEXT_COLUMNS else "number")

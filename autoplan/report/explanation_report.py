@@ -33,7 +33,7 @@ _ROOMY: Final = 100
 
 
 def explanation_table(job: Job, explanation: Explanation, terminal: Terminal) -> str:
-    """Return the picture of a layout's memory and its remedies."""
+    """Return the memory timeline of a layout and its remedies as text."""
     predicted = explanation.plan.predicted
     verdict, *more = verdict_sentences(job, predicted)
     parts: list[RenderableType] = [
@@ -54,7 +54,7 @@ def explanation_table(job: Job, explanation: Explanation, terminal: Terminal) ->
 
 
 def _copyable(text: str) -> Text:
-    """Return ``text`` in one line, however narrow the terminal, so that it can be copied."""
+    """Return ``text`` on one line at any terminal width, so that it can be copied."""
     return Text(text, style="green", no_wrap=True, overflow="ignore")
 
 
@@ -64,7 +64,7 @@ def _remedies(explanation: Explanation, terminal: Terminal) -> Iterator[Renderab
         return
     yield _table(explanation, terminal)
     yield Text("")
-    yield Text("what to change for each", style="bold")
+    yield Text("changes by remedy", style="bold")
     for number, remedy in enumerate(explanation.remedies, start=1):
         label = Text(f"{number:>2}  ", no_wrap=True, overflow="ignore")
         yield label.append_text(_copyable(remedy.change))

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autoplan.costs.core.prediction import Prediction
-from autoplan.report.charts.breakdown import beside, memory_table, time_table
+from autoplan.report.charts.breakdown import memory_table, side_by_side, time_table
 from autoplan.report.choices_report import answers_table, question_columns, question_sentences
 from autoplan.report.render.bars import bar, spread
 from autoplan.report.render.columns import GAP, Column, columns_table, total_width
@@ -44,13 +44,13 @@ _BAR: Final = 10
 
 
 def front_table(front: Front, terminal: Terminal, *, all_plans: bool = False) -> str:
-    """Return the answer to a job for people: the plans, or the reasons why there are none."""
+    """Return the plans of a job as a table, or the reasons why there are none."""
     parts = _feasible(front, terminal, all_plans=all_plans) if front.plans else _infeasible(front)
     return render(Group(*heading(job_lines(front.job, terminal)), *parts), terminal)
 
 
 def heading(lines: Sequence[str]) -> Iterator[Text]:
-    """Yield the title lines of an answer, and a blank one."""
+    """Yield the title lines of an answer and a blank line."""
     first, *rest = lines
     yield Text(first, style="bold")
     for line in rest:
@@ -59,7 +59,7 @@ def heading(lines: Sequence[str]) -> Iterator[Text]:
 
 
 def listed(sentences: Sequence[str], style: str = "dim") -> Iterator[Table]:
-    """Yield ``sentences`` with hanging indents."""
+    """Yield ``sentences`` as a list with hanging indents."""
     for sentence in sentences:
         table = Table.grid(padding=(0, 1, 0, 0))
         table.add_row(Text("-", style=style), Text(sentence, style=style))
@@ -71,12 +71,12 @@ def _infeasible(front: Front) -> Iterator[RenderableType]:
     yield from listed(front.reasons, style="")
     yield Text("")
     yield from suggestion_lines(front)
-    rest = (
+    sentences = (
         certificate_sentence(front.certificate),
         space_sentence(front),
         rejected_sentence(front.rejected),
     )
-    yield from listed([sentence for sentence in rest if sentence])
+    yield from listed([sentence for sentence in sentences if sentence])
 
 
 def _feasible(front: Front, terminal: Terminal, *, all_plans: bool) -> Iterator[RenderableType]:
@@ -89,20 +89,20 @@ def _feasible(front: Front, terminal: Terminal, *, all_plans: bool) -> Iterator[
     yield from answers_table(front, terminal)
     yield _fastest(min(plans, key=lambda plan: plan.predicted.step_seconds), count)
     fastest = min((plan.predicted for plan in plans), key=lambda predicted: predicted.step_seconds)
-    yield from beside((time_table(fastest, terminal), memory_table(fastest, terminal)), terminal)
+    yield from side_by_side((time_table(fastest, terminal), memory_table(fastest, terminal)), terminal)
     yield Text("")
     yield from listed([*question_sentences(front), *front_sentences(front)])
 
 
 def _fastest(plan: Plan, count: int) -> Text:
-    """Return the layout string to copy, which is never broken into lines."""
+    """Return the layout string on one line, so that it can be copied."""
     label = "fastest: " if count > 1 else "the plan: "
     return Text(label, no_wrap=True, overflow="ignore").append(plan.layout_string, style="green")
 
 
 def _plans_table(job: Job, plans: Sequence[tuple[int, Plan]], terminal: Terminal) -> Table:
-    asked = question_columns(job, [plan for _, plan in plans])
-    columns = [*asked, *_columns([plan for _, plan in plans], terminal, brief=bool(asked))]
+    extra = question_columns(job, [plan for _, plan in plans])
+    columns = [*extra, *_columns([plan for _, plan in plans], terminal, brief=bool(extra))]
     numbers = Column("#", tuple(str(number) for number, _ in plans))
     taken = total_width((numbers, *columns)) + GAP
     layouts = tuple(
@@ -125,7 +125,7 @@ def _columns(plans: Sequence[Plan], terminal: Terminal, *, brief: bool) -> list[
 
 
 def _step_columns(predictions: Sequence[Prediction], terminal: Terminal) -> tuple[Column, Column]:
-    """Return the step and its interval, in seconds or milliseconds, all with the same digits."""
+    """Return the columns of step time and its interval, in seconds or milliseconds."""
     first = predictions[0].step_seconds
     scale, unit = (1.0, "s") if first >= 1 else (1e3, "ms")
     digits = 2 if first * scale < 100 else 1

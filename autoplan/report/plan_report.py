@@ -1,4 +1,4 @@
-"""One layout's prediction as tables for a terminal."""
+"""The prediction of one layout as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autoplan.costs.core.prediction import Prediction, StageMemory
-from autoplan.report.charts.breakdown import beside, fullest_stage, memory_table, time_table
+from autoplan.report.charts.breakdown import fullest_stage, memory_table, side_by_side, time_table
 from autoplan.report.front_report import heading, listed
 from autoplan.report.render.bars import spread
 from autoplan.report.render.columns import plain_table
@@ -38,14 +38,14 @@ _ROOMY: Final = 100
 
 
 def plan_table(job: Job, plan: Plan, terminal: Terminal) -> str:
-    """Return the prediction of ``plan`` for people."""
+    """Return the prediction of ``plan`` as text."""
     predicted = plan.predicted
     parts: list[RenderableType] = [
         *heading(job_lines(job, terminal)),
         Text(plan.layout_string, style="green", no_wrap=True, overflow="ignore"),
         Text(""),
         _summary(predicted),
-        *beside((time_table(predicted, terminal), memory_table(predicted, terminal)), terminal),
+        *side_by_side((time_table(predicted, terminal), memory_table(predicted, terminal)), terminal),
         Text(""),
     ]
     if len(predicted.memory.stages) > 1:
@@ -66,42 +66,44 @@ def _summary(predicted: Prediction) -> Table:
 def _facts(predicted: Prediction) -> Iterator[tuple[str, str]]:
     low, high = predicted.step_seconds_low, predicted.step_seconds_high
     step = format_seconds(predicted.step_seconds)
-    yield "step", f"{step}, 90 % between {format_seconds(low)} and {format_seconds(high)}"
+    yield "step", f"{step}, 90 % interval {format_seconds(low)} to {format_seconds(high)}"
     least = format_seconds(predicted.step_seconds_lower_bound)
     most = format_seconds(predicted.step_seconds_upper_bound)
-    yield "bounds", f"{least} at the speed of light, {most} with nothing overlapped"
-    here = f"{predicted.tokens_per_second_per_device:,.0f} tokens/s a device"
-    total = f"{format_count(predicted.tokens_per_second)} tokens/s in all"
-    yield "speed", f"{here}, {total}, MFU {predicted.model_flops_utilization * 100:.1f} %"
+    yield "bounds", f"{least} at the speed of light, {most} without any overlap"
+    per_device = f"{predicted.tokens_per_second_per_device:,.0f} tokens/s per device"
+    total = f"{format_count(predicted.tokens_per_second)} tokens/s in total"
+    yield "speed", f"{per_device}, {total}, MFU {predicted.model_flops_utilization * 100:.1f} %"
     yield "peak", peaks_sentence(predicted)
     if host := max(stage.host for stage in predicted.memory.stages):
-        yield "host", f"{format_bytes(host)} a device in host memory"
+        yield "host", f"{format_bytes(host)} of host memory per device"
     bubble = f"{predicted.bubble_share * 100:.1f} %"
     yield (
         "pipeline",
-        f"{number_words(predicted.microbatches, 'microbatch')} a step, bubble {bubble}",
+        f"{number_words(predicted.microbatches, 'microbatch')} per step, bubble {bubble}",
     )
 
 
-def _stages(predicted: Prediction, kinds: Sequence[str], terminal: Terminal) -> Iterator[RenderableType]:
+def _stages(
+    predicted: Prediction, layer_types: Sequence[str], terminal: Terminal
+) -> Iterator[RenderableType]:
     stages = predicted.memory.stages
     fullest = fullest_stage(predicted)
     picked = sorted({*spread(len(stages), MOST_STAGES), stages.index(fullest)})
     limit = predicted.memory_limit_bytes
     table = plain_table(terminal)
-    yield Text("memory of a device by stage (GiB)", style="bold")
-    roomy = _ROOMY + max((len(words) + 2 for words in kinds), default=0)
+    yield Text("peak memory of a device by stage (GiB)", style="bold")
+    roomy = _ROOMY + max((len(words) + 2 for words in layer_types), default=0)
     categories = MEMORY_PARTS if terminal.width >= roomy else {}
     heads = ("\nstage", "\nlayers", *(part.head for part in categories.values()), "\npeak", "of limit\n(%)")
     for head in heads:
         table.add_column(Text(head), justify="right", no_wrap=True)
-    table.add_column(Text("\nat worst in"), no_wrap=True)
-    if kinds:
-        table.add_column(Text("\nkinds of layers"), no_wrap=True)
+    table.add_column(Text("\npeak event"), no_wrap=True)
+    if layer_types:
+        table.add_column(Text("\nlayer types"), no_wrap=True)
     for index in picked:
         style = "bold" if stages[index] is fullest else ""
         cells = _stage_cells(stages[index], list(categories), limit)
-        cells += kinds[index : index + 1]
+        cells += layer_types[index : index + 1]
         table.add_row(*(Text(cell, style=style) for cell in cells))
     yield table
     if len(picked) < len(stages):

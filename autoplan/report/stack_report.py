@@ -1,4 +1,4 @@
-"""A stack with all that it inherits, each value marked with where it is from."""
+"""A stack with its inherited values, each marked with the stack that it comes from."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ __all__ = ["stack_document", "stack_text"]
 _Marks: TypeAlias = Mapping[Path, str]
 
 _SOURCES: Final = "sources"
-#: What stands before and behind all knobs.
+#: Keys before and after the model parameters.
 _ENDS: Final = (*OWN, _SOURCES)
 _DEFAULT: Final = "default"
-#: Marks stand in a column, behind longer lines as they end.
+#: Longest line that is padded so that marks form a column.
 _WIDEST: Final = 60
-#: No line is folded: a mark must stand on the line of its value.
+#: Lines are not folded, so that a mark is on the line of its value.
 _ENDLESS: Final = 1_000_000
 
 
 def stack_text(stack: ExtendedStack) -> str:
-    """Return ``stack`` as a file without a parent would have it, with a comment behind what it inherits.
+    """Return ``stack`` as a YAML file without a parent, with comments on inherited values.
 
-    ``# NAME`` is the stack that a value is from, ``# default`` stands behind what no file says.
+    ``# NAME`` is the stack that a value comes from, ``# default`` marks defaults.
     """
-    whole = completed(stack.content, StackSpec)
-    ordered = {key: whole[key] for key in (*OWN, *(x for x in whole if x not in _ENDS), _SOURCES)}
-    marks = dict.fromkeys(_defaults(stack, whole), _DEFAULT) | stack.inherited
+    complete = completed(stack.content, StackSpec)
+    ordered = {key: complete[key] for key in (*OWN, *(x for x in complete if x not in _ENDS), _SOURCES)}
+    marks = dict.fromkeys(_defaults(stack, complete), _DEFAULT) | stack.inherited
     lines = list(_lines(ordered, stack.origins, marks, ()))
     short = [len(line) for line, mark in lines if mark and len(line) <= _WIDEST]
     column = max(short, default=0)
@@ -43,7 +43,7 @@ def stack_text(stack: ExtendedStack) -> str:
 
 
 def stack_document(stack: ExtendedStack) -> Document:
-    """Return what ``stack`` extends, the nearest first, and by path what is from each and what is default."""
+    """Return the parents of ``stack``, the nearest first, its inherited values and its defaults by path."""
     return {
         "extends": list(stack.parents),
         "inherited": {_dotted(path): name for path, name in stack.inherited.items()},
@@ -51,10 +51,10 @@ def stack_document(stack: ExtendedStack) -> Document:
     }
 
 
-def _defaults(stack: ExtendedStack, whole: Tree) -> list[Path]:
-    """Return the paths in ``whole`` of what no file says."""
-    said = {path for path, _ in leaves(stack.content)}
-    return [path for path, _ in leaves(whole) if path not in said]
+def _defaults(stack: ExtendedStack, complete: Tree) -> list[Path]:
+    """Return the paths of defaults in ``complete``."""
+    given = {path for path, _ in leaves(stack.content)}
+    return [path for path, _ in leaves(complete) if path not in given]
 
 
 def _dotted(path: Path) -> str:
@@ -62,7 +62,7 @@ def _dotted(path: Path) -> str:
 
 
 def _lines(content: Tree, origins: Tree, marks: _Marks, above: Path) -> Iterator[tuple[str, str]]:
-    """Yield the lines of ``content``, which stands below the keys ``above``, each with its mark."""
+    """Yield the lines of ``content`` below the keys ``above``, each with its mark."""
     for key, value in content.items():
         path, inner = (*above, key), origins.get(key)
         line = f"{'  ' * len(above)}{key}:"
@@ -84,7 +84,7 @@ def _flow(value: object) -> str:
 
 
 def _lists(value: object) -> object:
-    """Return ``value`` with lists in the place of tuples, which YAML does not know."""
+    """Return ``value`` with tuples converted to lists."""
     if isinstance(value, dict):
         return {key: _lists(inner) for key, inner in value.items()}
     return [_lists(inner) for inner in value] if isinstance(value, tuple | list) else value

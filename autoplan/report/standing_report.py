@@ -1,4 +1,4 @@
-"""Where a layout stands beside the front, and what other choices cost, for people and for programs."""
+"""Comparison of a layout with the front, and costs of other choices, as tables and documents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from autoplan.report.charts.breakdown import beside, memory_table, time_table
+from autoplan.report.charts.breakdown import memory_table, side_by_side, time_table
 from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, job_document
 from autoplan.report.front_report import heading, listed
 from autoplan.report.render.columns import Column, columns_table
@@ -34,13 +34,13 @@ _NEGLIGIBLE: Final = 1e-3
 
 
 def standing_lines(standing: Standing, terminal: Terminal) -> Iterator[RenderableType]:
-    """Yield why a layout is not on the front, with both plans part by part."""
+    """Yield why a layout is not on the front, with the step time of both plans by part."""
     yield Text(standing_sentence(standing), style="green" if standing.place == "on the front" else "yellow")
     if standing.against is None:
         return
     yield Text(f"  {standing.against.layout_string}", style="green", no_wrap=True, overflow="ignore")
     yield Text("")
-    parts = [d for d in standing.differences if _told(d, standing)]
+    parts = [d for d in standing.differences if _significant(d, standing)]
     total = Difference(
         "step",
         sum(d.own_seconds for d in standing.differences),
@@ -56,13 +56,13 @@ def standing_lines(standing: Standing, terminal: Terminal) -> Iterator[Renderabl
     yield columns_table(columns, terminal)
 
 
-def _told(difference: Difference, standing: Standing) -> bool:
+def _significant(difference: Difference, standing: Standing) -> bool:
     step = sum(d.own_seconds for d in standing.differences)
     return max(difference.own_seconds, difference.other_seconds) > _NEGLIGIBLE * step
 
 
 def refusal_table(job: Job, refusal: Refusal, terminal: Terminal) -> str:
-    """Return the rules that a layout breaks, and the nearest layout that keeps them."""
+    """Return the rules that a layout breaks, and the nearest layout that satisfies them, as text."""
     parts: list[RenderableType] = [
         *heading(job_lines(job, terminal)),
         Text(str(refusal.layout), style="green", no_wrap=True, overflow="ignore"),
@@ -72,22 +72,18 @@ def refusal_table(job: Job, refusal: Refusal, terminal: Terminal) -> str:
         Text(""),
     ]
     if refusal.nearest is None:
-        parts.append(Text("no layout near it keeps them"))
+        parts.append(Text("no similar layout satisfies them"))
     else:
         predicted = refusal.nearest.predicted
-        fits = "fits" if predicted.fits else "does not fit"
-        parts.append(
-            Text(
-                f"the nearest layout that can run takes {format_seconds(predicted.step_seconds)} and {fits}:"
-            )
-        )
+        step, fits = format_seconds(predicted.step_seconds), "fits" if predicted.fits else "does not fit"
+        parts.append(Text(f"the nearest layout that can run takes {step} per step and {fits}:"))
         text = refusal.nearest.layout_string
         parts.append(Text(f"  {text}", style="green", no_wrap=True, overflow="ignore"))
     return render(Group(*parts), terminal)
 
 
 def refusal_document(job: Job, refusal: Refusal) -> Document:
-    """Return why a layout cannot run as plain values."""
+    """Return why a layout cannot run as a document."""
     return {
         "schema": SCHEMA,
         "job": job_document(job),
@@ -100,16 +96,16 @@ def refusal_document(job: Job, refusal: Refusal) -> Document:
 
 
 def choice_table(job: Job, choice: Choice, terminal: Terminal) -> str:
-    """Return what the fastest plan spends, and what every other choice would cost."""
+    """Return the breakdown of the fastest plan and the cost of every other choice as text."""
     predicted = choice.best.predicted
     parts: list[RenderableType] = [
         *heading(job_lines(job, terminal)),
         Text("fastest: ").append(choice.best.layout_string, style="green"),
         Text(_limited(choice)),
         Text(""),
-        *beside((time_table(predicted, terminal), memory_table(predicted, terminal)), terminal),
+        *side_by_side((time_table(predicted, terminal), memory_table(predicted, terminal)), terminal),
         Text(""),
-        Text("what if: the fastest layout with another choice, each solved for", style="bold"),
+        Text("what if: the fastest layout with one choice changed, each one solved", style="bold"),
         columns_table(_choice_columns(choice), terminal),
         Text(""),
         *listed(surety_sentences(job, [predicted])),
@@ -118,7 +114,7 @@ def choice_table(job: Job, choice: Choice, terminal: Terminal) -> str:
 
 
 def _limited(choice: Choice) -> str:
-    """Return what the fastest plan's step goes to, the largest part first."""
+    """Return the sentence on the parts of the fastest plan's step, the largest first."""
     predicted = choice.best.predicted
     seconds = sorted(
         ((getattr(predicted.time, part), name) for part, name in TIME_NAMES.items()), reverse=True
@@ -128,18 +124,18 @@ def _limited(choice: Choice) -> str:
         for x, name in seconds
         if x > 0.01 * predicted.step_seconds
     ]
-    return f"a step of {format_seconds(predicted.step_seconds)} is {', '.join(shares)}"
+    return f"step time {format_seconds(predicted.step_seconds)}: {', '.join(shares)}"
 
 
 def _choice_columns(choice: Choice) -> list[Column]:
     best = choice.best.predicted.step_seconds
     rows = [_choice_row(alternative, best) for alternative in choice.alternatives]
-    heads = ("what if", "step", "slower", "peak\n(GiB)", "loses most in")
-    sides = ("left", "right", "right", "right", "left")
+    heads = ("what if", "step", "slower", "peak\n(GiB)", "largest loss")
+    alignments = ("left", "right", "right", "right", "left")
     cells = zip(*rows, strict=True) if rows else ((),) * len(heads)
     return [
         Column(head, tuple(column), "left" if side == "left" else "right")
-        for head, side, column in zip(heads, sides, cells, strict=True)
+        for head, side, column in zip(heads, alignments, cells, strict=True)
     ]
 
 
@@ -149,14 +145,14 @@ def _choice_row(alternative: Alternative, best: float) -> tuple[str, ...]:
         return name, "-", "-", "-", alternative.why
     predicted = alternative.plan.predicted
     slower = predicted.step_seconds / best - 1
-    lost = [d for d in alternative.differences if d.lost_seconds > _NEGLIGIBLE * best]
-    most = f"{TIME_NAMES[lost[0].part]} ({signed_seconds(lost[0].lost_seconds)})" if lost else "nothing much"
+    losses = [d for d in alternative.differences if d.lost_seconds > _NEGLIGIBLE * best]
+    most = f"{TIME_NAMES[losses[0].part]} ({signed_seconds(losses[0].lost_seconds)})" if losses else "none"
     size = f"{predicted.peak_memory_bytes_per_device / GIB:.1f}"
     return name, format_seconds(predicted.step_seconds), f"{max(0.0, slower) * 100:.1f} %", size, most
 
 
 def choice_document(job: Job, choice: Choice) -> Document:
-    """Return the fastest plan and its alternatives as plain values."""
+    """Return the fastest plan and its alternatives as a document."""
     return {
         "schema": SCHEMA,
         "job": job_document(job),

@@ -1,4 +1,4 @@
-"""The answer to a grid, for people and for programs."""
+"""The answer to a grid of jobs, as table and document."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ MOST_CELLS_SHOWN: Final = 50
 #: Columns below which a table leaves out what is least asked for.
 _ROOMY: Final = 120
 
-#: A layout is folded, but not into a column narrower than this.
+#: Smallest width of the layout column.
 _LEAST_LAYOUT: Final = 18
 
 
 def sweep_document(sweep: Sweep) -> Document:
-    """Return everything that is known about ``sweep``, in base units."""
+    """Return ``sweep`` as a document, in base units."""
     return {
         "schema": SCHEMA,
         "sweep": {
@@ -63,11 +63,11 @@ def sweep_table(sweep: Sweep, terminal: Terminal, *, all_cells: bool = False) ->
 
 def _head(sweep: Sweep) -> Iterator[str]:
     counts = sweep.counts()
-    said = ", ".join(f"{count} {status}" for status, count in counts.items())
-    yield f"{sweep.name}: {len(sweep.rows)} cells, {said}"
+    by_status = ", ".join(f"{count} {status}" for status, count in counts.items())
+    yield f"{sweep.name}: {len(sweep.rows)} cells, {by_status}"
     if sweep.output:
-        again = f", {sweep.reused} of them from its journal" if sweep.reused else ""
-        yield f"all rows are in {sweep.output}{again}"
+        reused = f", {sweep.reused} of them from its journal" if sweep.reused else ""
+        yield f"all rows are in {sweep.output}{reused}"
 
 
 def _table(keys: Sequence[str], rows: Sequence[SweepRow], terminal: Terminal) -> RenderableType:
@@ -90,7 +90,7 @@ def _setting(key: str, rows: Sequence[SweepRow]) -> Column:
 
 
 def _folded(answer: CellAnswer, width: int, terminal: Terminal) -> str:
-    """Return a layout as `plan` shows it, in lines of ``width``, or the status where there is none."""
+    """Return a layout in lines of ``width``, or the status of a cell without one."""
     if answer.layout is None or answer.layers is None or answer.devices_used is None:
         return answer.status
     layout = parse_layout(answer.layout, layers=answer.layers, devices=answer.devices_used)
@@ -127,19 +127,21 @@ def _number(value: float | None, form: str, scale: float = 1.0) -> str:
 
 
 def _reasons(rows: Sequence[SweepRow]) -> Iterator[RenderableType]:
-    """Yield each reason for cells without a plan once, with the cells it holds for."""
+    """Yield each reason for cells without a plan once, with its cells."""
     cells: dict[tuple[str, str], list[int]] = {}
     for row in rows:
         if row.answer.status != "planned":
-            said = row.answer.reasons[0] if row.answer.reasons else "no reason is known"
-            cells.setdefault((row.answer.status, said), []).append(row.cell.number)
+            reason = row.answer.reasons[0] if row.answer.reasons else "unknown reason"
+            cells.setdefault((row.answer.status, reason), []).append(row.cell.number)
     if cells:
         yield Text("")
-    yield from listed([f"{_cells(numbers)} {status}: {said}" for (status, said), numbers in cells.items()])
+    yield from listed(
+        [f"{_cells(numbers)} {status}: {reason}" for (status, reason), numbers in cells.items()]
+    )
 
 
 def _cells(numbers: Sequence[int]) -> str:
-    """Return the numbers of cells, runs of them as ranges.
+    """Return cell numbers, with consecutive ones as ranges.
 
     >>> _cells([1, 2, 3, 7]), _cells([4])
     ('cells 1-3, 7', 'cell 4')
@@ -150,5 +152,5 @@ def _cells(numbers: Sequence[int]) -> str:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    said = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-    return f"cell{'s' if len(numbers) > 1 else ''} {said}"
+    ranges = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return f"cell{'s' if len(numbers) > 1 else ''} {ranges}"

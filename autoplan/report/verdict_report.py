@@ -1,4 +1,4 @@
-"""What checking a saved answer found, for a terminal and for programs."""
+"""The verification of a saved answer, as table and document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STYLES: Final[dict[Finding, str]] = {"holds": "green", "fails": "bold red", "no
 
 
 def verdict_document(verdict: Verdict) -> Document:
-    """Return everything that was found."""
+    """Return the verification as a document."""
     return {
         "schema": SCHEMA,
         "file": verdict.file,
@@ -28,7 +28,7 @@ def verdict_document(verdict: Verdict) -> Document:
 
 
 def verdict_table(verdict: Verdict, terminal: Terminal) -> str:
-    """Return one line a claim, with what was found below it."""
+    """Return one line per claim, with its details below."""
     word, style = ("verified", "bold green") if verdict.verified else ("refuted", "bold red")
     parts: list[RenderableType] = [Text(f"{word}: {verdict.file}", style=style), Text("")]
     table = Table.grid(padding=(0, 2, 0, 0))

@@ -1,4 +1,4 @@
-"""What planning answers with: plans, fronts, explanations and verdicts, as frozen values."""
+"""Result types: plans, fronts, explanations, calibrations and verdicts."""
 
 from __future__ import annotations
 

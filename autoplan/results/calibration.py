@@ -1,4 +1,4 @@
-"""What calibrating a cost model answers: which coefficients moved, and how good predictions became."""
+"""Result of a calibration: fitted coefficients, and errors before and after."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = [
     "errors_of",
 ]
 
-#: How many runs the shipped width of the interval is worth when runs have a say in it.
+#: Weight of the shipped width of the interval, in runs.
 INTERVAL_PRIOR_RUNS: Final = 10
-#: Above this share of the prior's width, the runs have said next to nothing about a coefficient.
+#: Ratio of posterior to prior width above which the runs do not determine a coefficient.
 _BARELY_NARROWED = 0.95
 
 
@@ -45,12 +45,12 @@ class CoefficientChange:
 
     @property
     def informed(self) -> bool:
-        """Whether the runs say anything about the coefficient."""
+        """Whether the runs determine the coefficient."""
         return self.narrowed < _BARELY_NARROWED
 
     @property
     def moved(self) -> bool:
-        """Whether the value is another one."""
+        """Whether the value changed."""
         return self.after != self.before
 
 
@@ -90,8 +90,8 @@ def errors_of(measured: Sequence[float], predicted: Sequence[float]) -> Errors:
 class Calibration:
     """The calibrated files, what changed in them, and the errors on the runs that changed them.
 
-    ``kept`` says that leaving each run out predicted it worse than the shipped values did, so that those
-    were kept: nothing has moved. ``interval`` is the width of the 90 % interval over the shipped one, from
+    ``kept``: the leave-one-out predictions are worse than those of the shipped values, so that these
+    remain and no value changes. ``interval`` is the width of the 90 % interval over the shipped one, from
     predictions that had not seen their run.
     """
 
@@ -109,12 +109,12 @@ class Calibration:
 
     @property
     def after(self) -> Errors:
-        """Errors of the calibrated values, on the very runs that they were fitted to."""
+        """Errors of the calibrated values on the runs of the fit."""
         return self._errors([run.after for run in self.runs])
 
     @property
     def left_out(self) -> Errors:
-        """Errors on each run of values fitted to all others."""
+        """Leave-one-out errors."""
         return self._errors([run.left_out for run in self.runs])
 
     def _errors(self, predicted: Sequence[float]) -> Errors:
@@ -132,7 +132,7 @@ class MeasuredCurve:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A kernels file made of measurements; ``failed`` points could not be run and are left out."""
+    """A kernels file made of measurements; ``failed`` points could not be measured."""
 
     kernels: KernelSpec
     environment: str

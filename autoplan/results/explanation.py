@@ -1,4 +1,4 @@
-"""Why a layout does not fit, and what would make it: the answer of ``explain``."""
+"""Result of ``explain``: memory timeline of a layout, remedies, and comparison with the front."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Explanation", "Remedy", "judged_bytes", "judged_stage"]
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change that makes room: what it saves, what it costs, and whether it is enough.
+    """A change that saves memory: saving, slowdown, and whether the layout fits with it.
 
     ``saved_bytes`` are of the bytes by which the fullest stage is judged (see ``judged_bytes``), ``slowdown``
     is a share of the step's time and negative where the step gets shorter. ``change`` is what the user
@@ -31,9 +31,9 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A layout with its prediction, and its remedies: first those that are enough, the fastest first.
+    """A layout with its prediction, and its remedies: first those that make it fit, the fastest first.
 
-    ``standing`` is its place beside the front.
+    ``standing`` is its comparison with the front.
     """
 
     plan: Plan
@@ -42,7 +42,7 @@ class Explanation:
 
 
 def judged_bytes(job: Job, stage: StageMemory) -> float:
-    """Return the bytes by which ``stage`` is judged to fit: its interval's upper end, or its centre."""
+    """Return the memory of ``stage`` that is compared with the limit: upper end or centre of the interval."""
     central = job.limits.memory_confidence == "central"
     return stage.total if central else max(stage.total, stage.total_high)
 

@@ -1,4 +1,4 @@
-"""The answer to a job: its Pareto-optimal plans, the proof, and what was turned down."""
+"""Result of ``plan``: Pareto-optimal plans, certificate, and rejected layouts."""
 
 from __future__ import annotations
 

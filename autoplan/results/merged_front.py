@@ -1,11 +1,11 @@
-"""Objectives and limits beyond one number of devices: several jobs of one file, and the front over them.
+"""Objectives and limits over several numbers of devices and batches, and the merged front.
 
 Between layouts of one number of devices N and one batch B, tokens per second are B s / T, cost and energy are
 proportional to N T: all of them are monotone in the step time T, and N is the same. So one layout beats
 another in any set of objectives exactly where it does in those of T and memory that the set asks for, and
 a layout that is beaten on the (T, memory) front of its N and B is beaten over all of them. Conversely, what
 is beaten by a layout of another N or B is beaten by one on that layout's own front. The front over all is
-therefore what is not beaten among the fronts of each.
+therefore the set of non-dominated plans of all fronts.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def batch_of(plan: Plan) -> int:
 
 def at_batch(job: Job, plan: Plan) -> Job:
     """Return the choice of ``job`` that ``plan`` is for."""
-    here = (plan.layout.devices, batch_of(plan))
-    found = [c for c in job.choices if (c.cluster.devices, c.workload.global_batch_size) == here]
-    return found[0] if found else job
+    size = (plan.layout.devices, batch_of(plan))
+    choices = [c for c in job.choices if (c.cluster.devices, c.workload.global_batch_size) == size]
+    return choices[0] if choices else job
 
 
 _SMALL: Final[Mapping[Objective, Callable[[Job, Plan], float]]] = {
@@ -68,7 +68,7 @@ def _steps(job: Job) -> float:
 
 
 def values_of(job: Job, plan: Plan) -> tuple[float, ...]:
-    """Return what the objectives of ``job`` make small: each as it is, tokens per second negative."""
+    """Return the minimized values of the objectives of ``job``; tokens per second are negated."""
     return tuple(float(_SMALL[name](job, plan)) for name in job.objectives)
 
 
@@ -79,26 +79,28 @@ def inner_objectives(objectives: Sequence[Objective]) -> frozenset[str]:
 
 
 def step_limit(job: Job) -> tuple[float, str] | None:
-    """Return the longest step that ``job``'s limits allow [s], and which says so; None without one."""
+    """Return the longest step that the limits of ``job`` allow [s], with the limit; None without one."""
     limits, work = job.limits, job.workload
     steps, name = steps_per_billion_tokens(job), "limits.{} allows"
-    found = []
+    longest = []
     if limits.step_time is not None:
-        found.append((limits.step_time, f"{name.format('step_time')} {format_seconds(limits.step_time)}"))
+        longest.append((limits.step_time, f"{name.format('step_time')} {format_seconds(limits.step_time)}"))
     if limits.tokens_per_second is not None:
         seconds = work.global_batch_size * work.sequence_length / limits.tokens_per_second
-        found.append((seconds, f"limits.tokens_per_second asks for {limits.tokens_per_second:,.0f} or more"))
+        longest.append(
+            (seconds, f"limits.tokens_per_second requires {limits.tokens_per_second:,.0f} or more")
+        )
     if limits.cost is not None and (one := cost_per_step(job, 1.0)) is not None and job.price is not None:
         said = f"{name.format('cost')} {limits.cost:,.6g} {job.price.currency} for a billion tokens"
-        found.append((limits.cost / steps / one, said))
+        longest.append((limits.cost / steps / one, said))
     if limits.energy is not None and (one := energy_per_step(job, 1.0)) is not None:
         said = f"{name.format('energy')} {limits.energy / 3.6e6:,.6g} kWh for a billion tokens"
-        found.append((limits.energy / steps / one, said))
-    return min(found, default=None)
+        longest.append((limits.energy / steps / one, said))
+    return min(longest, default=None)
 
 
 def question_fields(job: Job, plan: Plan) -> dict[str, Any]:
-    """Return what an answer says of a plan beside its prediction: devices, batch, cost and energy.
+    """Return devices, batch, cost and energy of a plan.
 
     Money is in the currency of the price; a billion tokens are 1e9.
     """
@@ -121,13 +123,13 @@ def question_fields(job: Job, plan: Plan) -> dict[str, Any]:
             "joules_per_step": joules,
             "joules_per_billion_tokens": joules * steps,
             "kind": "estimate",
-            "basis": "every device at its power limit for the whole step",
+            "basis": "every device at its power limit during the step",
         },
     }
 
 
 def question_words(job: Job, jobs: Sequence[Job]) -> str:
-    """Return what sets ``job`` apart among ``jobs``: its devices, its batch, or both."""
+    """Return devices, batch or both of ``job``: those in which ``jobs`` differ."""
     parts = []
     if len({other.cluster.devices for other in jobs}) > 1:
         parts.append(f"{job.cluster.devices} devices")
@@ -162,17 +164,17 @@ def merged(job: Job, answers: Sequence[Front]) -> Front:
 
 
 def _certificate(job: Job, parts: Sequence[Certificate]) -> Certificate:
-    """Return what is proven over all of ``job``: as much as of each."""
-    found = [part for part in parts if part.status != "infeasible"]
+    """Return the certificate of the merged front: as strong as the weakest of its parts."""
+    feasible = [part for part in parts if part.status != "infeasible"]
     if any(part.status == "feasible" for part in parts):
         first = next(part for part in parts if part.status == "feasible")
     else:
-        first = (found or list(parts))[0]
-    bounds = [part.best_bound_step_seconds for part in found if part.best_bound_step_seconds is not None]
+        first = (feasible or list(parts))[0]
+    bounds = [part.best_bound_step_seconds for part in feasible if part.best_bound_step_seconds is not None]
     return replace(
         first,
         best_bound_step_seconds=min(bounds, default=None),
-        gap=max((part.gap for part in found if part.gap is not None), default=None),
+        gap=max((part.gap for part in feasible if part.gap is not None), default=None),
         thinning=max(part.thinning for part in parts),
         layouts_covered=sum(part.layouts_covered for part in parts),
         layouts_total=sum(part.layouts_total for part in parts),

@@ -1,4 +1,4 @@
-"""A plan: a layout with what it is predicted to cost."""
+"""A plan: a layout with its prediction."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Plan:
 
     @property
     def layout_string(self) -> str:
-        """The text that names the layout on a command line."""
+        """The layout string."""
         return str(self.layout)
 
 
 def layout_fields(layout: Layout) -> dict[str, Any]:
-    """Return ``layout`` as the plain values that documents hold."""
+    """Return ``layout`` as plain values of a document."""
     return {
         "tp": layout.tp,
         "pp": layout.pp,

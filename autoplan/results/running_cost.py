@@ -1,4 +1,4 @@
-"""What a layout costs in money and energy, for the tokens that it trains on.
+"""Cost and energy of a layout per billion tokens.
 
 Notation (this file only)::
 

@@ -1,4 +1,4 @@
-"""Where a layout stands beside the front, and what other choices would cost: the answers to "why not"."""
+"""Comparison of a layout with the front, and costs of other choices."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Difference:
 
     @property
     def lost_seconds(self) -> float:
-        """What the first plan takes longer; negative where it takes less."""
+        """Excess of the first plan; negative if it is faster."""
         return self.own_seconds - self.other_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a layout stands, and the plan of the front that it is held against, if there is one.
+    """Comparison of a layout with the front, and the plan that it is compared with, if any.
 
     ``rank`` counts plans from the fastest, for a layout on the front its own, else that of ``against``.
     ``differences`` are in the layout's time to that of the plan, the largest loss first; they add up to the
@@ -55,7 +55,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """The fastest layout with another choice of one thing; ``plan`` is None where there is none, and why."""
+    """The fastest layout with one choice changed; without one, ``plan`` is None and ``why`` the reason."""
 
     key: str
     value: str
@@ -66,14 +66,14 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The fastest plan of a job, and the best of every other choice beside it."""
+    """The fastest plan of a job, and the fastest layout of every other choice."""
 
     best: Plan
     alternatives: tuple[Alternative, ...]
 
 
 def differences(own: Prediction, other: Prediction) -> tuple[Difference, ...]:
-    """Return the parts of two steps [s] where either takes time, the largest loss of the first one first."""
+    """Return the non-zero parts of two steps [s], the largest loss of the first step first."""
     parts = [
         Difference(f.name, getattr(own.time, f.name), getattr(other.time, f.name))
         for f in fields(TimePrediction)

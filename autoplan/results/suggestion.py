@@ -1,4 +1,4 @@
-"""What would make a job feasible that is not: edits of its spec, and the plan that they allow."""
+"""Changes of an infeasible job: edits of its file, and the plan that they make possible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Edit", "Suggestion"]
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One line of a spec: the key, what it says and what it would say, as YAML."""
+    """One edit of a job file: key, present value and new value as YAML."""
 
     key: str
     before: str
@@ -23,7 +23,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """The smallest change of one kind that is enough: what to edit, and the fastest plan then, as solved."""
+    """The smallest sufficient change of one kind: its edits, and the fastest plan with them."""
 
     kind: str
     edits: tuple[Edit, ...]

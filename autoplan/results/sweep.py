@@ -1,4 +1,4 @@
-"""The answer to a grid: a row for each of its cells."""
+"""Result of ``sweep``: one row per cell of the grid."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CellStatus = Literal["planned", "infeasible", "invalid", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class CellAnswer:
-    """What planning one job gave, in base units: the first plan of its front, or why there is none.
+    """The fastest plan of one job in base units, or the reasons why there is none.
 
     ``devices_used`` and ``stack_used`` also tell what the job leaves to its hardware. ``plans`` counts the
     front, ``certificate`` says what is proven of it. ``planning_seconds`` is time that passed, and
@@ -89,9 +89,9 @@ class Sweep:
         return any(row.answer.status == "planned" for row in self.rows)
 
     def counts(self) -> dict[CellStatus, int]:
-        """Return how many cells have each status that occurs."""
-        found: Counter[CellStatus] = Counter(row.answer.status for row in self.rows)
-        return dict(found)
+        """Return the number of cells by status."""
+        counts: Counter[CellStatus] = Counter(row.answer.status for row in self.rows)
+        return dict(counts)
 
     def values(self) -> Iterator[dict[str, Plain]]:
         """Yield the rows as plain values."""

@@ -1,4 +1,4 @@
-"""What checking a saved answer found."""
+"""Result of ``verify``: the checks of a saved answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Finding = Literal["holds", "fails", "not checked"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One claim of an answer: whether it holds, and what was found, or why it could not be looked at."""
+    """One claim of an answer: whether it holds, with details, or why it was not checked."""
 
     claim: str
     finding: Finding
@@ -28,5 +28,5 @@ class Verdict:
 
     @property
     def verified(self) -> bool:
-        """Whether nothing that was checked fails."""
+        """Whether no check fails."""
         return all(check.finding != "fails" for check in self.checks)

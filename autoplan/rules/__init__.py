@@ -1,4 +1,4 @@
-"""The rules that a layout must keep."""
+"""Rules of layouts: of the model, devices, workload, stack, search space and user."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The rules that a layout must keep, each with the sentence that a user reads.
+"""The rules of layouts, each with the sentence that a user reads.
 
-A rule is a predicate over arrays of candidates, so the search removes what breaks one and counts it, and
-``evaluate`` says which sentence a single layout breaks.
+A rule is a predicate over arrays of candidates: the search removes and counts candidates that break it, and
+``evaluate`` reports the sentences that a single layout breaks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Candidates, Ints
 from autoplan.costs.core.layer_types import layer_types_of
-from autoplan.costs.core.parameters import expert_share
+from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_strides import axis_stride, expert_stride
 from autoplan.rules.memory_rules import memory_rules
 from autoplan.rules.rule import Mask, Rule, among, divides
@@ -33,9 +33,9 @@ _ZERO_BUBBLE = SCHEDULES.index("zero-bubble")
 
 
 def rules_for(job: Job) -> list[Rule]:
-    """Return the rules of ``job``'s model, devices, workload, stack, search and user, in this order.
+    """Return the rules of ``job``: of its model, devices, workload, stack, search space and user.
 
-    A rule of the user that is about single stages is kept by every candidate that has some layout left by it.
+    A candidate satisfies a user's rule about single stages if at least one of its layouts does.
     """
     return [
         *rules_before_placement(job),
@@ -48,10 +48,7 @@ def rules_for(job: Job) -> list[Rule]:
 
 
 def rules_before_placement(job: Job) -> list[Rule]:
-    """Return the first of the rules of ``job``: all to which the order of ranks makes no difference.
-
-    Nor do they ask how many ranks share state.
-    """
+    """Return the rules of ``job`` that depend neither on the order of ranks nor on the shard size."""
     return [
         *_model_rules(job),
         *_expert_rules(job),
@@ -72,17 +69,17 @@ def _model_rules(job: Job) -> Iterator[Rule]:
         f"tp divides the {model.kv_heads} key-value heads, or is a multiple of them",
         lambda c: divides(model.kv_heads, c.tp) | (c.tp % model.kv_heads == 0),
     )
-    if expert_share(model) < 1:
+    if moe_layer_share(model) < 1:
         yield Rule(f"tp divides the MLP width of {model.ffn_size}", lambda c: divides(model.ffn_size, c.tp))
     yield Rule(
         f"pp x vpp is at most the {model.layers} layers",
         lambda c: np.asarray(c.pp * c.vpp <= model.layers) | _embedding_and_loss_counted(job, c),
         searched=uneven,
     )
-    alike = not layer_types_of(model, job.workload.sequence_length).several
-    counting = ", or with embedding and head into pp x vpp that are alike" if uneven and alike else ""
+    one_type = not layer_types_of(model, job.workload.sequence_length).several
+    counting = ", or pp x vpp divides them with embedding and loss counted" if uneven and one_type else ""
     yield Rule(
-        f"vpp divides the {model.layers} layers into whole virtual stages{counting}",
+        f"vpp divides the {model.layers} layers{counting}",
         lambda c: divides(model.layers, c.vpp) | _embedding_and_loss_counted(job, c),
         searched=uneven,
     )
@@ -101,23 +98,23 @@ def _expert_rules(job: Job) -> Iterator[Rule]:
         return
     yield Rule(f"ep divides the {moe.experts} experts", lambda c: divides(moe.experts, c.ep))
     yield Rule(
-        f"etp divides the experts' width of {moe.expert_ffn_size}",
+        f"etp divides the expert MLP width of {moe.expert_ffn_size}",
         lambda c: divides(moe.expert_ffn_size, c.etp),
     )
     if shared := moe.shared_expert_ffn_size:
-        yield Rule(f"tp divides the shared experts' width of {shared}", lambda c: divides(shared, c.tp))
+        yield Rule(f"tp divides the shared-expert MLP width of {shared}", lambda c: divides(shared, c.tp))
     yield Rule("ep x etp divides tp x dp x cp", lambda c: c.tp * c.dp * c.cp % (c.ep * c.etp) == 0)
     yield Rule(
-        "experts are split as tensors are (etp = tp), or sequences are split, too (sp)",
+        "etp other than tp needs sequence parallelism (sp)",
         lambda c: (c.etp == c.tp) | (c.sequence_parallel == 1) | (c.tp == 1),
     )
     if not policy.expert_parallel:
-        yield Rule(f"{stack} keeps all experts of a layer on every rank (ep = 1)", lambda c: c.ep == 1)
+        yield Rule(f"{stack} has no expert parallelism (ep = 1)", lambda c: c.ep == 1)
     if policy.expert_tensor_parallel == "tp":
-        yield Rule(f"{stack} splits experts as it splits tensors (etp = tp)", lambda c: c.etp == c.tp)
+        yield Rule(f"{stack} has no expert tensor parallelism of its own (etp = tp)", lambda c: c.etp == c.tp)
     if policy.needs_sequence_parallel:
         yield Rule(
-            f"{stack} splits sequences, too (sp), where it splits tensors beside experts",
+            f"{stack} needs sequence parallelism (sp) for tensor parallelism in MoE models",
             lambda c: (c.tp == 1) | (c.sequence_parallel == 1),
         )
 
@@ -126,7 +123,7 @@ def _job_rules(job: Job) -> Iterator[Rule]:
     devices, batch = job.cluster.devices, job.workload.global_batch_size
     sequence = job.workload.sequence_length
     yield Rule(
-        f"tp x pp x dp x cp is the {devices} devices",
+        f"tp x pp x dp x cp equals the {devices} devices",
         lambda c: np.asarray(c.tp * c.pp * c.dp * c.cp == devices),
     )
     yield Rule(
@@ -134,37 +131,37 @@ def _job_rules(job: Job) -> Iterator[Rule]:
         lambda c: divides(batch, c.dp * c.microbatch),
     )
     yield Rule(
-        f"sequence parallelism splits the {sequence} tokens evenly over tp > 1 ranks",
+        f"sequence parallelism needs tp > 1, and tp x cp divides the {sequence} tokens",
         lambda c: (c.sequence_parallel == 0) | ((c.tp > 1) & divides(sequence, c.tp * c.cp)),
     )
     yield Rule(
-        "the interleaved schedule needs a pipeline and microbatches in multiples of pp",
+        "the interleaved schedule needs pp > 1 and a multiple of pp microbatches",
         lambda c: (c.schedule != _INTERLEAVED) | ((c.pp > 1) & divides(batch, c.dp * c.microbatch * c.pp)),
     )
     if "zero-bubble" in job.stack.rules.schedules:
         yield Rule(
-            "the zero-bubble schedule needs a pipeline", lambda c: (c.schedule != _ZERO_BUBBLE) | (c.pp > 1)
+            "the zero-bubble schedule needs pp > 1", lambda c: (c.schedule != _ZERO_BUBBLE) | (c.pp > 1)
         )
 
 
 def _stack_rules(job: Job) -> Iterator[Rule]:
     stack, rules = job.stack.title, job.stack.rules
     zeros = ", ".join(map(str, rules.zero_stages))
-    yield Rule(f"{stack} has ZeRO stages {zeros}", lambda c: among(c.zero, rules.zero_stages))
+    yield Rule(f"{stack} supports ZeRO stages {zeros}", lambda c: among(c.zero, rules.zero_stages))
     piped = ", ".join(map(str, rules.zero_stages_with_pipeline)) or "none"
     yield Rule(
-        f"{stack} runs pipelines with ZeRO stages {piped}",
+        f"{stack} supports pipeline parallelism with ZeRO stages {piped}",
         lambda c: among(c.zero, rules.zero_stages_with_pipeline) if c.pp > 1 else np.ones(len(c), bool),
     )
     if not rules.tensor_parallel:
-        yield Rule(f"{stack} does not split tensors", lambda c: c.tp == 1)
+        yield Rule(f"{stack} has no tensor parallelism", lambda c: c.tp == 1)
     if not rules.pipeline_parallel:
-        yield Rule(f"{stack} has no pipelines", lambda c: np.full(len(c), c.pp == 1))
+        yield Rule(f"{stack} has no pipeline parallelism", lambda c: np.full(len(c), c.pp == 1))
     if not rules.sequence_parallel:
         yield Rule(f"{stack} has no sequence parallelism", lambda c: np.asarray(c.sequence_parallel == 0))
     schedules = [SCHEDULES.index(s) for s in rules.schedules]
     yield Rule(
-        f"{stack} has the schedules {', '.join(rules.schedules)}",
+        f"{stack} supports the schedules {', '.join(rules.schedules)}",
         lambda c: among(c.schedule, schedules),
     )
 
@@ -172,20 +169,22 @@ def _stack_rules(job: Job) -> Iterator[Rule]:
 def _shard_rules(job: Job) -> Iterator[Rule]:
     stack, hybrid = job.stack.title, job.stack.hybrid
     if hybrid is None:
-        yield Rule(f"{stack} shares state among all ranks of the data axis", lambda c: c.shard == 0)
+        yield Rule(
+            f"{stack} shards model states over all data-parallel ranks (no dp_shard)", lambda c: c.shard == 0
+        )
         return
     if job.model.moe is not None:
         yield Rule(
-            "ep x etp divides tp x shard: experts are spread and split within the ranks that share state",
+            "ep x etp divides tp x dp_shard: expert-parallel groups are inside shard groups",
             lambda c: (c.shard == 0) | (c.tp * c.shard % (c.ep * c.etp) == 0),
         )
     stages = ", ".join(map(str, hybrid.zero_stages))
     yield Rule(
-        f"{stack} shares state within part of the data axis with ZeRO stages {stages}",
+        f"{stack} supports dp_shard with ZeRO stages {stages}",
         lambda c: (c.shard == 0) | among(c.zero, hybrid.zero_stages),
     )
     yield Rule(
-        "shard cuts the dp x cp ranks into several groups of several ranks",
+        "dp_shard divides the dp x cp data-parallel ranks into at least two groups of at least two",
         lambda c: (c.shard == 0) | _several_groups(c),
     )
 
@@ -196,28 +195,28 @@ def _several_groups(candidates: Candidates) -> Mask:
     return several
 
 
-#: Orders in which the pipeline stands between the context and the data axis.
-_PARTED: Final[tuple[Order, ...]] = ("tp-cp-pp-dp",)
+#: Orders with the pipeline axis between the context-parallel and the data-parallel axis.
+_CP_PP_DP: Final[tuple[Order, ...]] = ("tp-cp-pp-dp",)
 
 
 def _order_rules(job: Job) -> Iterator[Rule]:
     stack, orders = job.stack, job.stack.orders
-    yield Rule(f"{stack.title} numbers ranks {' or '.join(orders)}", lambda c: _ordered(c, orders))
-    if parted := tuple(order for order in orders if order in _PARTED):
+    yield Rule(f"{stack.title} supports the rank orders {', '.join(orders)}", lambda c: _ordered(c, orders))
+    if separated := tuple(order for order in orders if order in _CP_PP_DP):
         yield Rule(
-            f"ranks that share gradients are neighbours: cp or pp is 1 in the order {', '.join(parted)}",
-            lambda c: (c.cp == 1) | (c.pp == 1) | ~_ordered(c, parted),
+            f"cp or pp is 1 in the rank order {', '.join(separated)}",
+            lambda c: (c.cp == 1) | (c.pp == 1) | ~_ordered(c, separated),
         )
     plain: tuple[Order, ...] = stack.placement.plain if stack.placement else ()
     if plain:
         yield Rule(
-            f"{stack.title} runs the order {', '.join(plain)} with cp = 1 and ep = 1",
+            f"{stack.title} supports the rank order {', '.join(plain)} with cp = 1 and ep = 1",
             lambda c: ((c.cp == 1) & (c.ep == 1)) | ~_ordered(c, plain),
         )
     if job.model.moe is not None and any(not order.endswith("pp") for order in orders):
         yield Rule(
-            "pipelines have the same ranks for experts as for all else: inside the pipeline's axis, those of"
-            " experts are as many",
+            "pipeline stages have the same ranks for experts as for dense layers: the product of the degrees"
+            " inside the pipeline axis is equal",
             lambda c: axis_stride(c, "pp") == expert_stride(c, "pp"),
         )
 
@@ -234,22 +233,22 @@ def _context_rules(job: Job) -> Iterator[Rule]:
     if stack.context.exchange == "all-to-all":
         heads = f"{model.heads} attention heads and the {model.kv_heads} key-value heads"
         yield Rule(
-            f"context parallelism by all-to-all gives each rank whole heads: tp x cp divides the {heads}",
+            f"all-to-all context parallelism (Ulysses) needs tp x cp to divide the {heads}",
             lambda c: (c.cp == 1) | divides(gcd(model.heads, model.kv_heads), c.tp * c.cp),
         )
         yield Rule(
-            f"context parallelism splits the {sequence} tokens evenly over cp ranks",
+            f"cp divides the {sequence} tokens",
             lambda c: divides(sequence, c.cp),
         )
         return
     yield Rule(
-        f"context parallelism splits the {sequence} tokens evenly into 2 cp chunks, two a rank",
+        f"2 x cp divides the {sequence} tokens (context parallelism with load balancing)",
         lambda c: (c.cp == 1) | divides(sequence, 2 * c.cp),
     )
     windows = [model.attention_window(layer) or sequence for layer in range(model.layers)]
     if stack.context.exchange == "ring" and min(windows) < sequence:
         yield Rule(
-            f"a ring of cp ranks has no sliding windows, and the model has one of {min(windows)} tokens",
+            f"ring context parallelism does not support the sliding window of {min(windows)} tokens",
             lambda c: c.cp == 1,
         )
 
@@ -275,35 +274,35 @@ def _search_rules(job: Job) -> Iterator[Rule]:
         allowed = getattr(search, key)
         if allowed != "any":
             yield _narrowed(key, _listed(allowed), of)
-    if search.shard == "all":
-        yield Rule("search.shard is all", lambda c: c.shard == 0)
-    elif search.shard != "any":
-        yield _narrowed("shard", _listed(search.shard), _sharing)
+    if search.dp_shard == "all":
+        yield Rule("search.dp_shard is all", lambda c: c.shard == 0)
+    elif search.dp_shard != "any":
+        yield _narrowed("dp_shard", _listed(search.dp_shard), _shard_sizes)
     if search.schedule != "any":
         names = _listed(search.schedule)
         known = tuple(SCHEDULES.index(s) for s in names)
         yield Rule(f"search.schedule allows {', '.join(names)}", lambda c: among(c.schedule, known))
     if search.recompute != "any":
         modes = _listed(search.recompute)
-        kept = [0, *(1 + RECOMPUTE.index(mode) for mode in modes)]
+        allowed_modes = [0, *(1 + RECOMPUTE.index(mode) for mode in modes)]
         if job.stack.activation_offload is not None:
             yield Rule(
-                f"search.recompute allows {', '.join(modes)}, of all layers where activations are offloaded",
-                lambda c: among(c.moved, kept),
+                f"search.recompute allows {', '.join(modes)} of all layers with activation offload",
+                lambda c: among(c.moved, allowed_modes),
             )
     if search.order != "any":
         orders: tuple[Order, ...] = _listed(search.order)
         yield Rule(f"search.order allows {', '.join(orders)}", lambda c: _ordered(c, orders))
     if search.sequence_parallel != "any":
-        wanted = search.sequence_parallel == "on"
+        enabled = search.sequence_parallel == "on"
         yield Rule(
             f"search.sequence_parallel is {search.sequence_parallel}",
-            lambda c: (c.tp == 1) | ((c.sequence_parallel == 1) == wanted),
+            lambda c: (c.tp == 1) | ((c.sequence_parallel == 1) == enabled),
         )
 
 
-def _sharing(candidates: Candidates) -> Ints:
-    """Return how many ranks share state; all where ZeRO shares none, which is no choice."""
+def _shard_sizes(candidates: Candidates) -> Ints:
+    """Return the data-parallel shard size of each candidate."""
     ranks = candidates.dp * candidates.cp
     return np.where(candidates.shard > 0, candidates.shard, ranks)
 
@@ -314,9 +313,9 @@ def _narrowed(key: str, allowed: tuple[int, ...], of: Callable[[Candidates], Int
 
 
 def broken_rules(job: Job, layout: Layout) -> list[str]:
-    """Return the sentences that ``layout`` breaks, empty when it can run.
+    """Return the sentences of the rules that ``layout`` breaks; empty if it can run.
 
-    Memory and time limits are not rules of this kind: a layout that breaks them can be priced.
+    Limits of memory and time are not among them: a layout beyond these can be evaluated.
     """
     candidates = Candidates.of([layout])
     broken = [r.sentence for r in rules_for(job) if not (r.searched or r.keeps(candidates)[0])]
@@ -326,20 +325,21 @@ def broken_rules(job: Job, layout: Layout) -> list[str]:
 
 def _stage_rules(job: Job, layout: Layout) -> Iterator[str]:
     if sum(layout.layers) != job.model.layers:
-        yield f"the stages add up to the {job.model.layers} layers"
+        yield f"the layers of all stages add up to the {job.model.layers} layers"
     yield from _chunk_rules(layout, job.stack.rules.uneven_chunks)
     if not layout.even and not job.stack.rules.uneven_stages:
-        yield f"{job.stack.title} splits layers evenly"
+        yield f"{job.stack.title} supports even stages only"
     if layout.activation_offload and layout.mode is None:
-        yield "all layers are recomputed alike where activations are offloaded"
+        yield "activation offload needs the same recompute mode in all layers"
     if any(f % layout.checkpoint for f in layout.full):
-        yield f"checkpoint={layout.checkpoint} divides the layers that each stage recomputes whole"
+        yield f"recompute_num_layers={layout.checkpoint} divides the full-recompute layers of every stage"
 
 
 def _chunk_rules(layout: Layout, uneven: bool) -> Iterator[str]:  # noqa: FBT001 - of the stack
-    sentence = f"every stage holds a multiple of vpp={layout.vpp} layers"
-    unlike = [i for i, n in enumerate(layout.layers) if n % layout.vpp]
-    if unlike and not uneven:
+    sentence = f"the layers of every stage are a multiple of vpp={layout.vpp}"
+    chunks = chunks_of(layout.layers, layout.vpp)
+    uneven_stages = [i for i, n in enumerate(layout.layers) if n % layout.vpp]
+    if uneven_stages and not uneven:
         yield sentence
-    elif any(0 < i < layout.pp - 1 or min(chunks_of(layout.layers, layout.vpp)[i]) < 0 for i in unlike):
-        yield f"{sentence}; fewer at the model's ends only"
+    elif any(0 < i < layout.pp - 1 or min(chunks[i]) < 0 for i in uneven_stages):
+        yield f"{sentence}, except the first and the last"

@@ -1,4 +1,4 @@
-"""A rule that layouts keep or break, and what rules are made of."""
+"""A rule of layouts, and predicates that rules use."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A sentence, and whether each candidate keeps it.
+    """A sentence, and a predicate that says which candidates satisfy it.
 
-    ``searched``: the search alone keeps to it; a layout that breaks it can run, and be priced.
+    ``searched``: the rule limits the search only; a layout that breaks it can run and be evaluated.
     """
 
     sentence: str

@@ -1,4 +1,4 @@
-"""The user's own rules on a job: what each leaves of its candidates and layouts, and its sentence."""
+"""Users' rules of a job: their sentences, and their remainder for candidates and layouts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class OwnRule:
-    """One rule of the user: what explanations call it, and its relation.
+    """One rule of the user: its sentence and its relation.
 
-    ``located`` is the sentence with the line of the job's file, where that is known.
+    ``located`` is the sentence with the line in the job file, if known.
     """
 
     sentence: str
@@ -40,21 +40,21 @@ class OwnRule:
 
 
 def own_rules(job: Job) -> list[OwnRule]:
-    """Return the rules that ``job`` brings itself, each with the sentence that names it."""
-    found = []
+    """Return the user's rules of ``job``, each with its sentence."""
+    rules = []
     for i, rule in enumerate(job.rules):
         line = f" (line {job.rule_lines[i]})" if job.rule_lines else ""
         sentences = (_sentence(place, rule) for place in (f"rules[{i}]", f"rules[{i}]{line}"))
-        found.append(OwnRule(next(sentences), rule.relation, next(sentences)))
-    return found
+        rules.append(OwnRule(next(sentences), rule.relation, next(sentences)))
+    return rules
 
 
 def without_rules(job: Job, dropped: Collection[int]) -> Job:
-    """Return ``job`` without the rules of its own at these indices."""
-    kept = [i for i in range(len(job.rules)) if i not in dropped]
-    lines = tuple(job.rule_lines[i] for i in kept) if job.rule_lines else ()
+    """Return ``job`` without the user's rules at these indices."""
+    remaining = [i for i in range(len(job.rules)) if i not in dropped]
+    lines = tuple(job.rule_lines[i] for i in remaining) if job.rule_lines else ()
     choices = tuple(without_rules(choice, dropped) for choice in job.choices)
-    return replace(job, rules=tuple(job.rules[i] for i in kept), rule_lines=lines, choices=choices)
+    return replace(job, rules=tuple(job.rules[i] for i in remaining), rule_lines=lines, choices=choices)
 
 
 def _sentence(place: str, rule: RuleSpec) -> str:
@@ -63,14 +63,14 @@ def _sentence(place: str, rule: RuleSpec) -> str:
 
 
 def even_only(job: Job) -> bool:
-    """Return whether stages hold the layers that an even split gives, and no others."""
+    """Return whether only even stages are allowed."""
     return job.search.stages == "even" or not job.stack.rules.uneven_stages
 
 
 def embedding_and_loss_counted(job: Job, pp: int, vpp: int) -> bool:
-    """Return whether embedding and head count as layers of their virtual stages: there is one split then.
+    """Return whether embedding and loss are counted as layers of the pipeline split, which is unique then.
 
-    Only layers that are all alike are split so.
+    Only for models with one layer type (Megatron's ``account_for_embedding_in_pipeline_split``).
     """
     if not (job.stack.rules.uneven_chunks and counts_embedding_and_loss(job.model.layers, pp, vpp)):
         return False
@@ -78,25 +78,25 @@ def embedding_and_loss_counted(job: Job, pp: int, vpp: int) -> bool:
 
 
 def what_is_left(job: Job, relation: Node, candidates: Candidates) -> list[Node]:
-    """Return what is left of ``relation`` for each candidate, once its degrees are known.
+    """Return the remainder of ``relation`` for each candidate, with its degrees substituted.
 
-    TRUE and FALSE where they decide it; else a relation between layers and recompute of the stages. The
-    layers of a stage are known where there is one stage, or where only the even split is wanted.
+    TRUE or FALSE if the degrees decide it, else a relation between layers and recompute of the stages. The
+    layers of a stage are known for pp = 1, and for even stages.
     """
     fixed, pp = _job_names(job) | {"pp": candidates.pp}, candidates.pp
     columns = {
         name: values for name, values in _columns(job, candidates).items() if name in names_in(relation)
     }
     rows = zip(candidates.vpp.tolist(), *columns.values(), strict=True)
-    found: dict[tuple[Any, ...], Node] = {}
-    left = []
+    remainders: dict[tuple[Any, ...], Node] = {}
+    result = []
     for row in rows:
-        if row not in found:
+        if row not in remainders:
             vpp, *values = row
             names = fixed | dict(zip(columns, values, strict=True))
-            found[row] = left_of(relation, Known(names, pp, _fixed_layers(job, pp, vpp)))
-        left.append(found[row])
-    return left
+            remainders[row] = left_of(relation, Known(names, pp, _fixed_layers(job, pp, vpp)))
+        result.append(remainders[row])
+    return result
 
 
 def breaks(job: Job, relation: Node, layout: Layout) -> bool:
@@ -108,20 +108,20 @@ def breaks(job: Job, relation: Node, layout: Layout) -> bool:
 
 
 def names_of(job: Job, candidates: Candidates) -> list[dict[str, Value]]:
-    """Return the values of every name that a rule may use, for each candidate."""
+    """Return the values of all names of users' rules, for each candidate."""
     fixed, columns = _job_names(job) | {"pp": candidates.pp}, _columns(job, candidates)
     return [fixed | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def names_in(relation: Node) -> frozenset[str]:
-    """Return the names of degrees and words that ``relation`` uses."""
+    """Return the names that ``relation`` uses."""
     if isinstance(relation, Name):
         return frozenset({relation.name})
     return frozenset(name for part in relation.below() for name in names_in(part))
 
 
 def _columns(job: Job, c: Candidates) -> dict[str, Sequence[Value]]:
-    """Return the values of every name that candidates of one depth differ in, one a candidate."""
+    """Return the values of the names in which candidates of one pipeline depth differ."""
     numbers = {
         "tp": c.tp,
         "dp": c.dp,
@@ -131,8 +131,8 @@ def _columns(job: Job, c: Candidates) -> dict[str, Sequence[Value]]:
         "mbs": c.microbatch,
         "zero": c.zero,
         "vpp": c.vpp,
-        "checkpoint": c.checkpoint,
-        "shard": np.where(c.shard > 0, c.shard, c.dp * c.cp),
+        "recompute_num_layers": c.checkpoint,
+        "dp_shard": np.where(c.shard > 0, c.shard, c.dp * c.cp),
         "offload_every": c.offload_every,
         "microbatches": job.workload.global_batch_size // (c.dp * c.microbatch),
     }
@@ -165,7 +165,7 @@ def _job_names(job: Job) -> dict[str, Value]:
 
 
 def _fixed_layers(job: Job, pp: int, vpp: int) -> Mapping[Place, int]:
-    """Return the layers of each stage where there is no choice."""
+    """Return the layers of each stage if only one split is possible."""
     layers = job.model.layers
     counted = embedding_and_loss_counted(job, pp, vpp)
     if pp > 1 and not (even_only(job) or counted):

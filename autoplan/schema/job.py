@@ -1,4 +1,4 @@
-"""What a job file may say, and the job once every name in it is resolved."""
+"""Schema of job files, and the job with all names resolved."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Workload(Frozen):
 
 
 class WorkloadSpec(Frozen):
-    """What one optimizer step trains on, as a file says it: for one batch or several."""
+    """What one optimizer step trains on, for one global batch size or several."""
 
     sequence_length: int = Field(ge=1, le=100_000_000, description="tokens of one sequence")
     global_batch_size: Batches = Field(
@@ -66,7 +66,7 @@ def _in_general(workload: object) -> object:
 
 
 class SearchSpec(Frozen):
-    """What may be chosen; each key narrows the search, and a key left out leaves it open."""
+    """The search space; each key narrows it, and an omitted key does not."""
 
     tensor_parallel: Degrees = Field(default="any", description="tensor-parallel degrees allowed")
     expert_parallel: Degrees = Field(default="any", description="expert-parallel degrees allowed")
@@ -84,10 +84,10 @@ class SearchSpec(Frozen):
     zero_stage: Literal["any"] | ZeroStage | Annotated[tuple[ZeroStage, ...], Field(min_length=1)] = Field(
         default="any", description="ZeRO stages allowed, 0 to 3"
     )
-    shard: Literal["all"] | Degrees = Field(
+    dp_shard: Literal["all"] | Degrees = Field(
         default="any",
-        description="ranks of the data axis that share state under ZeRO: all, those of one node too (any), or"
-        " given numbers",
+        description="data-parallel shard sizes allowed under ZeRO: all data-parallel ranks (all), also those"
+        " of one node (any, HSDP), or numbers",
     )
     sequence_parallel: Literal["any", "on", "off"] = Field(
         default="any", description="Megatron sequence parallelism where tensor_parallel > 1"
@@ -102,23 +102,33 @@ class SearchSpec(Frozen):
     recompute: Literal["any"] | RecomputeMode | Annotated[tuple[RecomputeMode, ...], Field(min_length=1)] = (
         Field(default="any", description="activation recompute modes that layers may use")
     )
-    checkpoint: Degrees = Field(
+    recompute_num_layers: Degrees = Field(
         default=1,
-        description="how many layers recomputed whole share one kept input; any: divisors of the layers, up"
-        " to twice their square root",
+        description="layers per unit of full recompute allowed; any: divisors of the layers, up to twice"
+        " their square root",
     )
     stages: Literal["any", "even"] = Field(
-        default="any", description="whether pipeline stages may hold unequal numbers of layers"
+        default="any", description="whether pipeline stages may have unequal numbers of layers"
     )
     offload: Offload | Annotated[tuple[Offload, ...], Field(min_length=1)] = Field(
         default="none",
-        description="what may live in host memory: none, the optimizer's state, activations that layers keep,"
-        " or both",
+        description="states offloaded to host memory: none, optimizer states, stored activations, or both",
     )
     offload_every: Degrees = Field(
         default=1,
-        description="of how many layers one has its activations in host memory, if any has; any: 1, 2, 4, 8",
+        description="activations of one layer in so many are offloaded, with activation offload; any: 1, 2,"
+        " 4, 8",
     )
+
+    @property
+    def shard(self) -> Literal["all"] | Degrees:
+        """The allowed ``dp_shard``."""
+        return self.dp_shard
+
+    @property
+    def checkpoint(self) -> Degrees:
+        """The allowed ``recompute_num_layers``."""
+        return self.recompute_num_layers
 
 
 class RoutingSpec(Frozen):
@@ -135,34 +145,32 @@ class RoutingSpec(Frozen):
         strict=False,
         description="most tokens of an expert over the mean, the rest is dropped; left out: none is",
     )
-    padded: bool = Field(
-        default=False, description="experts work on as many rows as their capacity, whatever comes"
-    )
+    padded: bool = Field(default=False, description="experts compute as many routed tokens as their capacity")
 
     @model_validator(mode="after")
     def _padded_to_something(self) -> Self:
         if self.padded and self.capacity_factor is None:
-            raise ValueError("padded needs capacity_factor, which is what experts are padded to")
+            raise ValueError("padded needs capacity_factor")
         return self
 
 
 class AdapterSpec(Frozen):
-    """Low-rank adapters: the model is frozen, and two narrow matrices beside each target are trained."""
+    """Low-rank adapters (LoRA): the model is frozen, and two low-rank matrices per target are trained."""
 
     rank: int = Field(ge=1, le=65_536, description="inner width of an adapter")
     targets: Literal["attention", "all"] = Field(
-        default="all", description="which products have one: those of attention, or the MLP's too"
+        default="all", description="GEMMs with an adapter: those of attention, or also those of the MLP"
     )
 
 
 class Limits(Frozen):
-    """Hard limits; a layout that breaks one is not an answer."""
+    """Hard limits of plans."""
 
     memory_headroom: Share = Field(default=0.0, description="share of a device's memory to leave free")
     peak_memory: Bytes | None = Field(default=None, description="most memory of a device to use")
     memory_confidence: Literal["upper", "central"] = Field(
         default="upper",
-        description="whether a layout fits by the upper end of its memory's interval, or by its centre",
+        description="end of the 90 % memory interval that must fit: upper end, or centre",
     )
     step_time: Seconds | None = Field(default=None, description="longest optimizer step allowed")
     tokens_per_second: Annotated[float, Field(gt=0)] | None = Field(
@@ -183,7 +191,7 @@ def _readable(rule: str) -> str:
 
 
 class RuleSpec(Frozen):
-    """A rule of the user's own: a relation that every layout must keep, and why."""
+    """A user's rule: a relation that every layout must satisfy, and the reason."""
 
     rule: Annotated[str, AfterValidator(_readable)] = Field(
         description="a relation such as tp * pp <= 8 or layers[0] <= layers[-1]",
@@ -240,8 +248,10 @@ class JobSpec(Frozen):
     workload: Annotated[WorkloadSpec, BeforeValidator(_in_general)] = Field(
         description="what one optimizer step trains on"
     )
-    precision: Precision = Field(default="bf16", description="number format of the matrix products")
-    optimizer: Optimizer = Field(default="adamw", description="optimizer, which sets the state to keep")
+    precision: Precision = Field(default="bf16", description="number format of GEMMs")
+    optimizer: Optimizer = Field(
+        default="adamw", description="optimizer, which determines the optimizer states"
+    )
     adapters: AdapterSpec | None = Field(
         default=None, description="train low-rank adapters and freeze the model; left out: train all of it"
     )
@@ -251,7 +261,7 @@ class JobSpec(Frozen):
     search: SearchSpec = Field(default_factory=SearchSpec, description="what may be chosen")
     limits: Limits = Field(default_factory=Limits, description="hard limits")
     rules: Annotated[tuple[OwnRule, ...], Field(max_length=50)] = Field(
-        default=(), description="relations that every layout must keep, beside the built-in rules"
+        default=(), description="relations that every layout must satisfy, besides built-in rules"
     )
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1), AfterValidator(distinct)] | None = (
         Field(
@@ -279,7 +289,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job with every name resolved: all that pricing and searching need."""
+    """A job with all names resolved: the input of predictions and search."""
 
     name: str
     model: ModelSpec
@@ -298,5 +308,5 @@ class Job:
     price: PriceSpec | None = None
     #: The jobs to plan for, where there are several numbers of devices or batches; this is the first.
     choices: tuple[Job, ...] = ()
-    #: Where the rules stand in the job's file, for messages: no part of what the job is.
+    #: Lines of the rules in the job file, for messages; not compared.
     rule_lines: tuple[int, ...] = field(default=(), compare=False)

@@ -1,4 +1,4 @@
-"""What a job file may ask beside one number of devices and one batch: several of each, and what they cost."""
+"""Several numbers of devices and batches of a job, and the price of devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Batch = Annotated[int, Field(ge=1, le=10_000_000)]
 def distinct(values: tuple[int, ...]) -> tuple[int, ...]:
     """Return ``values``; raises ValueError where one is given twice."""
     if len(set(values)) != len(values):
-        raise ValueError(f"{list(values)} holds a value twice")
+        raise ValueError(f"{list(values)} has a duplicate value")
     return values
 
 

@@ -1,16 +1,16 @@
-"""The decision: how one job is laid out over its devices, and the text that names it.
+"""The parallel layout of a job: degrees, schedule, recompute, sharding and offload, and its layout string.
 
 ``tp=2,pp=2,dp=2,cp=1,ep=1,mbs=1,zero=1,vpp=1,sp=on,schedule=1f1b,recompute=selective`` names a
-layout on the command line, in JSON and in reports. Uneven pipelines add ``stages=10/11/11`` (layers a
-stage); recompute that differs writes one entry a stage, such as
-``recompute=full:4+selective:2/full/none``: four layers recomputed whole and two selectively on the
-first stage, all on the second, none on the third. ``checkpoint=4`` keeps one input for every four layers
-recomputed whole, ``shard=8`` shares state among eight ranks and copies it to the others of the data axis, and
-``offload=optimizer`` keeps the optimizer's state in host memory, ``offload=activations`` what layers keep for
-backward, and ``offload=optimizer+activations`` both; ``offload_every=4`` moves that of one layer in four.
-``etp`` splits the matrices of an expert, as ``tp`` splits the others, and is ``tp`` where it is left out.
-``order=tp-pp-cp-dp`` numbers ranks tensor first, then pipeline, then context, then data: what comes first
-runs inside a node.
+layout on the command line, in JSON and in reports. Uneven pipelines add ``stages=10/11/11`` (layers per
+stage). Recompute that differs by stage has one entry per stage: ``recompute=full:4+selective:2/full/none``
+is full recompute of four layers and selective recompute of two on the first stage, full recompute of all
+layers on the second, none on the third. ``recompute_num_layers=4`` stores one input for every four layers
+under full recompute (Megatron's ``--recompute-num-layers``). ``dp_shard=8`` shards model states over eight
+data-parallel ranks and replicates them across the others (HSDP). ``offload=optimizer`` stores optimizer
+states in host memory, ``offload=activations`` stored activations, ``offload=optimizer+activations`` both;
+``offload_every=4`` offloads the activations of one layer in four. ``etp`` is the tensor-parallel degree of
+experts, by default ``tp``. ``order=tp-pp-cp-dp`` numbers ranks along tensor, pipeline, context, then data
+parallelism: groups of the first axes stay inside a node.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ __all__ = [
     "OFFLOADS",
     "ORDERS",
     "RECOMPUTE",
+    "RENAMED_KEYS",
     "SCHEDULES",
     "Layout",
     "Offload",
@@ -44,10 +45,10 @@ Offload = Literal["none", "optimizer", "activations", "optimizer+activations"]
 
 SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
 RECOMPUTE: Final[tuple[RecomputeMode, ...]] = get_args(RecomputeMode)
-#: By what is in host memory: 1 for the optimizer's state, 2 for activations, the sum for both.
+#: Indexed by the states in host memory: 1 for optimizer states, 2 for activations, 3 for both.
 OFFLOADS: Final[tuple[Offload, ...]] = get_args(Offload)
 
-#: Orders in which ranks are numbered, the innermost axis first; the first is meant where none is named.
+#: Orders of the axes in which ranks are numbered, the innermost first; the first one is the default.
 Order = Literal[
     "tp-cp-dp-pp",
     "tp-cp-pp-dp",
@@ -62,22 +63,25 @@ ORDERS: Final[tuple[Order, ...]] = get_args(Order)
 
 _DEGREES: Final = (
     *("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "zero", "vpp"),
-    *("checkpoint", "shard", "offload_every"),
+    *("recompute_num_layers", "dp_shard", "offload_every"),
 )
 _KEYS: Final = (*_DEGREES, "sp", "schedule", "stages", "recompute", "offload", "order")
 _LIMIT: Final = 10_000_000
+
+#: Former keys of layouts, of ``search`` and of users' rules, with their names now.
+RENAMED_KEYS: Final = {"checkpoint": "recompute_num_layers", "shard": "dp_shard"}
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """One complete layout.
 
-    ``layers``, ``selective`` and ``full`` hold one entry a pipeline stage: its layers, and how many of
-    them are recomputed selectively and whole. The microbatch is counted in sequences. ``checkpoint`` is how
-    many wholly recomputed layers share one kept input, ``shard`` how many ranks of the data axis share state
-    under ZeRO: 0 for all of them. One layer in ``offload_every`` has its activations in host memory, if any
-    has. ``expert_tensor`` is how many ranks split an expert, 0 where as many as split other tensors.
-    ``order`` is that in which ranks are numbered, the innermost axis first.
+    ``layers``, ``selective`` and ``full`` have one entry per pipeline stage: its layers, and how many of them
+    use selective and full recompute. ``microbatch`` is counted in sequences. ``checkpoint`` is the number of
+    layers per recompute unit (``recompute_num_layers``), ``shard`` the data-parallel shard size under ZeRO
+    (``dp_shard``): 0 for all data-parallel ranks. With activation offload, one layer in ``offload_every`` has
+    its activations in host memory. ``expert_tensor`` is the tensor-parallel degree of experts, 0 for that of
+    the other tensors. ``order`` names the axes in which ranks are numbered, the innermost first.
     """
 
     tp: int
@@ -102,13 +106,13 @@ class Layout:
     order: Order = ORDERS[0]
 
     def __post_init__(self) -> None:
-        """Refuse a layout whose stages do not add up; what makes no difference has one form."""
+        """Validate the counts per stage, and give options without effect their default value."""
         if self.expert_tensor == self.tp:
             object.__setattr__(self, "expert_tensor", 0)
         if not self.activation_offload:
             object.__setattr__(self, "offload_every", 1)
         if not len(self.layers) == len(self.selective) == len(self.full) == self.pp:
-            raise LayoutError([f"pp={self.pp} needs one entry a stage: got {self._stage_counts()}"])
+            raise LayoutError([f"pp={self.pp} needs one entry per stage: got {self._stage_counts()}"])
         for stage, (n, s, f) in enumerate(zip(self.layers, self.selective, self.full, strict=True)):
             if min(s, f) < 0 or s + f > n or n < 1:
                 raise LayoutError([f"stage {stage} recomputes {s + f} of its {n} layers"])
@@ -118,27 +122,27 @@ class Layout:
 
     @property
     def devices(self) -> int:
-        """Number of devices that the layout takes."""
+        """Number of devices."""
         return self.tp * self.pp * self.dp * self.cp
 
     @property
     def etp(self) -> int:
-        """Ranks that split the matrices of an expert."""
+        """Tensor-parallel degree of experts."""
         return self.expert_tensor or self.tp
 
     @property
     def offload(self) -> Offload:
-        """What is in host memory."""
+        """The states offloaded to host memory."""
         return OFFLOADS[self.optimizer_offload + 2 * self.activation_offload]
 
     @property
     def mode(self) -> RecomputeMode | None:
-        """How all layers are recomputed, None where they are not recomputed alike."""
+        """Recompute mode of all layers; None where layers differ."""
         entry = self.recompute
         return next((mode for mode in RECOMPUTE if mode == entry), None)
 
     def alike(self, mode: RecomputeMode) -> Layout:
-        """Return the layout with all its layers recomputed in the way ``mode``."""
+        """Return the layout with recompute mode ``mode`` in all layers."""
         none = (0,) * self.pp
         return replace(
             self,
@@ -149,7 +153,7 @@ class Layout:
 
     @property
     def even(self) -> bool:
-        """Whether the stages are those that an even split gives."""
+        """Whether the stages have the layers of an even split."""
         return self.layers == even_stages(sum(self.layers), self.pp, self.vpp)
 
     def __str__(self) -> str:
@@ -162,8 +166,8 @@ class Layout:
         )
         more = (
             ("etp", self.etp, self.etp != self.tp),
-            ("checkpoint", self.checkpoint, self.checkpoint > 1),
-            ("shard", self.shard, self.shard > 0),
+            ("recompute_num_layers", self.checkpoint, self.checkpoint > 1),
+            ("dp_shard", self.shard, self.shard > 0),
             ("offload", self.offload, self.offload != "none"),
             ("offload_every", self.offload_every, self.offload_every > 1),
             ("order", self.order, self.order != ORDERS[0]),
@@ -173,7 +177,7 @@ class Layout:
 
     @property
     def recompute(self) -> str:
-        """The recompute part of the layout string: one word, or one entry a stage."""
+        """Recompute in the layout string: one mode, or one entry per stage."""
         entries = [
             _recompute_entry(*counts) for counts in zip(self.layers, self.selective, self.full, strict=True)
         ]
@@ -190,12 +194,11 @@ def _recompute_entry(layers: int, selective: int, full: int) -> str:
 
 
 def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layout:
-    """Return the layout that ``text`` names, for a model of ``layers`` layers on ``devices`` devices.
+    """Return the layout of a layout string, for a model of ``layers`` layers on ``devices`` devices.
 
-    What is left out takes its default: degrees and mbs 1, ``dp`` the devices that are left, ``zero`` as
-    given, ``sp`` on where tp > 1, ``schedule`` 1f1b (interleaved where vpp > 1), even stages, no
-    recompute, state shared by all of the data axis, ``order`` the first of ORDERS. Raises LayoutError with
-    all that is wrong.
+    Defaults: degrees and mbs 1, ``dp`` the remaining devices, ``zero`` as given, ``sp`` on for tp > 1,
+    ``schedule`` 1f1b (interleaved for vpp > 1), even stages, no recompute, model states sharded over all
+    data-parallel ranks, ``order`` the first of ORDERS. Raises LayoutError with all problems.
 
     >>> layout = parse_layout("tp=2,pp=3,recompute=full/none/selective:2", layers=32, devices=12)
     >>> layout.dp, layout.layers, layout.full, layout.selective
@@ -212,15 +215,15 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
     sp = _switch(fields.get("sp"), tp > 1, problems)
     offload = fields.get("offload", "none")
     if offload not in OFFLOADS:
-        problems.append(f"offload={offload}: {', '.join(OFFLOADS[:-1])} or {OFFLOADS[-1]} is needed")
+        problems.append(f"offload={offload}: must be {', '.join(OFFLOADS[:-1])} or {OFFLOADS[-1]}")
     if problems:
         raise LayoutError(problems)
     stages = _stages(fields.get("stages"), layers, pp, vpp)
     dp = numbers.get("dp", max(1, devices // (tp * pp * cp)))
-    shard = numbers.get("shard", 0)
+    shard = numbers.get("dp_shard", 0)
     selective, full = _recompute(fields.get("recompute", "none"), stages)
     return Layout(
-        checkpoint=numbers.get("checkpoint", 1),
+        checkpoint=numbers.get("recompute_num_layers", 1),
         optimizer_offload="optimizer" in offload,
         activation_offload="activations" in offload,
         offload_every=numbers.get("offload_every", 1),
@@ -244,7 +247,7 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
 
 
 def devices_of(text: str) -> int:
-    """Return how many devices the degrees in a layout string ask for; one of what is left out.
+    """Return the product of the degrees in a layout string; omitted degrees count as 1.
 
     >>> devices_of("tp=2,pp=2,dp=4,mbs=1")
     16
@@ -264,9 +267,7 @@ def _split(text: str) -> tuple[dict[str, str], list[str]]:
         if not equals or not value:
             problems.append(f"{part!r} is not of the form key=value")
         elif key not in _KEYS:
-            near = difflib.get_close_matches(key, _KEYS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(_KEYS)}"
-            problems.append(f"unknown layout key {key!r}: {hint}")
+            problems.append(_unknown_key(key))
         elif key in fields:
             problems.append(f"{key!r} is given twice")
         else:
@@ -274,24 +275,32 @@ def _split(text: str) -> tuple[dict[str, str], list[str]]:
     return fields, problems
 
 
+def _unknown_key(key: str) -> str:
+    if key in RENAMED_KEYS:
+        return f"{key}: is called {RENAMED_KEYS[key]} now"
+    near = difflib.get_close_matches(key, _KEYS, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(_KEYS)}"
+    return f"unknown layout key {key!r}: {hint}"
+
+
 def _number(key: str, value: str, problems: list[str]) -> int:
     least = 0 if key == "zero" else 1
     most = 3 if key == "zero" else _LIMIT
     if re.fullmatch(r"[0-9]{1,9}", value) and least <= int(value) <= most:
         return int(value)
-    problems.append(f"{key}={value}: a whole number from {least} to {most} is needed")
+    problems.append(f"{key}={value}: must be an integer from {least} to {most}")
     return least
 
 
 def _schedule(value: str | None, vpp: int, problems: list[str]) -> Schedule:
     default: Schedule = "interleaved" if vpp > 1 else "1f1b"
-    # Megatron's interleaved schedule is a 1F1B too, so `vpp=2,schedule=1f1b` names the same thing.
+    # Megatron's interleaved schedule is a 1F1B schedule too, so `vpp=2,schedule=1f1b` names it.
     if value is None or (value == "1f1b" and vpp > 1):
         return default
     for known in SCHEDULES:
         if value == known:
             if (known == "interleaved") != (vpp > 1):
-                problems.append(f"schedule={known} with vpp={vpp}: interleaved is what vpp > 1 means")
+                problems.append(f"schedule={known} with vpp={vpp}: vpp > 1 is the interleaved schedule")
             return known
     problems.append(f"schedule={value}: known schedules are {', '.join(SCHEDULES)}")
     return default
@@ -307,26 +316,22 @@ def _order(value: str | None, problems: list[str]) -> Order:
 
 def _switch(value: str | None, default: bool, problems: list[str]) -> bool:  # noqa: FBT001
     if value is not None and value not in {"on", "off"}:
-        problems.append(f"sp={value}: on or off is needed")
+        problems.append(f"sp={value}: must be on or off")
     return default if value is None else value == "on"
 
 
 def _stages(value: str | None, layers: int, pp: int, vpp: int) -> tuple[int, ...]:
     if value is None:
         if (fewest := fewest_layers(pp, vpp)) > layers:
-            raise LayoutError([f"pp={pp} with vpp={vpp} needs {fewest} layers: there are {layers}"])
+            raise LayoutError([f"pp={pp} with vpp={vpp} needs {fewest} layers: the model has {layers}"])
         return even_stages(layers, pp, vpp)
     entries = value.split("/")
     if not all(re.fullmatch(r"[1-9][0-9]{0,5}", e) for e in entries):
-        raise LayoutError([f"stages={value}: layers a stage are needed, such as 10/11/11"])
+        raise LayoutError([f"stages={value}: must be layers per stage, such as 10/11/11"])
     counts = tuple(map(int, entries))
     if len(counts) != pp or sum(counts) != layers:
-        needed = (
-            f"{pp} stages that add up to {layers} layers are"
-            if pp > 1
-            else f"one stage of {layers} layers is"
-        )
-        raise LayoutError([f"stages={value}: {needed} needed"])
+        needed = f"{pp} stages that add up to {layers} layers" if pp > 1 else f"one stage of {layers} layers"
+        raise LayoutError([f"stages={value}: must be {needed}"])
     return counts
 
 
@@ -335,21 +340,21 @@ def _recompute(value: str, stages: tuple[int, ...]) -> tuple[tuple[int, ...], tu
     if len(entries) == 1:
         entries = entries * len(stages)
     if len(entries) != len(stages):
-        raise LayoutError([f"recompute={value}: one entry, or one for each of {len(stages)} stages"])
+        raise LayoutError([f"recompute={value}: must be one entry, or one for each of {len(stages)} stages"])
     counts = [_recompute_counts(entry, n) for entry, n in zip(entries, stages, strict=True)]
     return tuple(c[0] for c in counts), tuple(c[1] for c in counts)
 
 
 def _recompute_counts(entry: str, layers: int) -> tuple[int, int]:
-    whole = {"none": (0, 0), "selective": (layers, 0), "full": (0, layers)}
-    if entry in whole:
-        return whole[entry]
+    all_layers = {"none": (0, 0), "selective": (layers, 0), "full": (0, layers)}
+    if entry in all_layers:
+        return all_layers[entry]
     counts = {"selective": 0, "full": 0}
     for part in entry.split("+"):
         match = re.fullmatch(r"(selective|full):([0-9]{1,6})", part)
         if match is None:
             raise LayoutError(
-                [f"recompute={entry}: none, selective, full, or counts such as full:4+selective:2"]
+                [f"recompute={entry}: must be none, selective, full, or counts such as full:4+selective:2"]
             )
         counts[match[1]] += int(match[2])
     if counts["selective"] + counts["full"] > layers:

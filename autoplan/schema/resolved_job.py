@@ -19,9 +19,9 @@ from autoplan.schema.yaml.document import format_path
 
 __all__ = ["hashes", "job_from", "resolved"]
 
-#: What a hash leaves out: the name of a job changes no answer.
+#: Key that hashes exclude.
 _NAME: Final = "name"
-#: What prices a job and is not a fact of it.
+#: Keys of the cost model.
 _COST_MODEL: Final = ("stack", "kernels")
 
 
@@ -63,10 +63,10 @@ def job_from(document: object, *, name: str) -> Job:
 
 
 def hashes(job: Job) -> tuple[str, str]:
-    """Return the SHA-256 of everything in ``job`` but its names, and that of its cost model alone."""
+    """Return the SHA-256 of everything in ``job`` but its names, and the hash of its cost model."""
     plain = resolved(job)
-    for each in (plain, *plain["choices"]):
-        del each[_NAME]
+    for job_fields in (plain, *plain["choices"]):
+        del job_fields[_NAME]
     return _hash(plain), _hash({part: plain[part] for part in _COST_MODEL})
 
 

@@ -1,4 +1,4 @@
-"""A saved answer of ``autoplan plan --format json``, read back."""
+"""Parser of saved answers of ``autoplan plan --format json``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class _Saved(BaseModel):
-    """A part of a document: what is not checked here may be there too."""
+    """A part of a document; additional keys are allowed."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, defer_build=True, allow_inf_nan=False)
 
@@ -36,13 +36,13 @@ class SavedPlan(_Saved):
 
 
 class SavedCertificate(_Saved):
-    """What was said to be proven; a count of too many digits to write is a text."""
+    """The certificate; counts with too many digits are text."""
 
     status: Literal["optimal", "feasible", "infeasible"] = Field(description="how far it is proven")
     best_bound_step_seconds: float | None = Field(description="no step is shorter")
     gap: float | None = Field(description="largest distance of a plan from its bound, a share")
-    thinning: float = Field(ge=0, lt=1, description="within which share layouts are matched by a plan")
-    layouts_total: int | str = Field(description="layouts of the whole space")
+    thinning: float = Field(ge=0, lt=1, description="share within which plans dominate all layouts")
+    layouts_total: int | str = Field(description="layouts of the search space")
     layouts_covered: int | str = Field(description="layouts that keep every rule")
     candidates: int = Field(description="choices of degrees and schedule among them")
     stopped: str | None = Field(description="what ended the search before it was done")
@@ -52,15 +52,15 @@ class SavedCertificate(_Saved):
 
 
 class SavedRejection(_Saved):
-    """How many layouts were said to fall to a reason."""
+    """Number of layouts rejected for one reason."""
 
     reason: str = Field(description="the reason in words")
-    layouts: int | str = Field(description="how many fell to it")
-    kind: Literal["rule", "alike", "memory", "not on the front"] = Field(description="what kind it is")
+    layouts: int | str = Field(description="number of layouts")
+    kind: Literal["rule", "alike", "memory", "not on the front"] = Field(description="kind of reason")
 
 
 class SavedShort(_Saved):
-    """A plan of one number of devices and one batch, in short."""
+    """Summary of a plan of one number of devices and one batch."""
 
     layout_string: str = Field(description="the layout as a command line names it")
     step_seconds: float = Field(description="its step")
@@ -70,17 +70,17 @@ class SavedShort(_Saved):
 
 
 class SavedAnswer(_Saved):
-    """The answer for one number of devices and one batch, where a job asks for several."""
+    """The answer for one number of devices and one batch."""
 
     devices: int = Field(description="number of devices")
     global_batch_size: int = Field(description="sequences of a step")
     plans: tuple[SavedShort, ...] = Field(description="its plans, fastest first")
     certificate: SavedCertificate = Field(description="what is proven of them")
-    rejected: tuple[SavedRejection, ...] = Field(description="what became of all other layouts")
+    rejected: tuple[SavedRejection, ...] = Field(description="counts of all other layouts by reason")
 
 
 class SavedFront(_Saved):
-    """The whole answer."""
+    """A complete answer."""
 
     schema_version: Literal[1] = Field(alias="schema", description="version of the document")
     job: dict[str, Any] = Field(description="the job in short")
@@ -89,14 +89,14 @@ class SavedFront(_Saved):
         default=(), description="the answers for each number of devices and batch, where there are several"
     )
     certificate: SavedCertificate = Field(description="what is proven")
-    rejected: tuple[SavedRejection, ...] = Field(description="what became of all other layouts")
+    rejected: tuple[SavedRejection, ...] = Field(description="counts of all other layouts by reason")
     resolved: dict[str, Any] = Field(description="the job with every name resolved")
 
 
 def read_front(text: str, *, name: str) -> SavedFront:
-    """Return the answer that ``text`` holds; ``name`` is that of its file, for messages.
+    """Return the answer in ``text``; ``name`` is that of its file, for messages.
 
-    Raises SpecError where it is not such an answer.
+    Raises SpecError if it is not such an answer.
     """
     try:
         plain = json.loads(text, parse_constant=_no_number)
@@ -108,10 +108,10 @@ def read_front(text: str, *, name: str) -> SavedFront:
     try:
         return SavedFront.model_validate_json(json.dumps(plain))
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)
-        problems = [Problem(f"{e['msg']}: {wanted}", format_path(e["loc"]), name) for e in found]
+        errors = error.errors(include_url=False, include_input=False)
+        problems = [Problem(f"{e['msg']}: {wanted}", format_path(e["loc"]), name) for e in errors]
         raise SpecError(problems) from error
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")

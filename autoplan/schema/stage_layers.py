@@ -1,4 +1,4 @@
-"""How layers are split into the stages of a pipeline, and into the virtual stages of each.
+"""Split of layers into pipeline stages and virtual stages.
 
 Virtual stage c of stage i comes behind those of all stages for every c before it, and behind virtual stage c
 of the stages before i.
@@ -12,9 +12,9 @@ __all__ = ["chunks_of", "counts_embedding_and_loss", "even_stages", "fewest_laye
 
 
 def fewest_layers(pp: int, vpp: int = 1) -> int:
-    """Return the layers that so many stages need at least: one each, or each virtual stage.
+    """Return the least layers of a pipeline: one per virtual stage.
 
-    The first and the last virtual stage of several may do with the embedding and the head.
+    With vpp > 1, the first and the last virtual stage may have only the embedding and the output layer.
 
     >>> fewest_layers(8), fewest_layers(8, 4)
     (8, 30)
@@ -23,10 +23,10 @@ def fewest_layers(pp: int, vpp: int = 1) -> int:
 
 
 def even_stages(layers: int, pp: int, vpp: int = 1) -> tuple[int, ...]:
-    """Return the layers of each stage, split as evenly as virtual stages of whole layers allow.
+    """Return the layers of each stage of the most even split.
 
-    The first and the last stage also hold the embedding and the head, so what does not divide goes to
-    the stages between them first. Layers that virtual stages lack are missing in the last stage and the
+    The first and the last stage have the embedding and the output layer, so remaining layers go to the
+    other stages first. Layers that virtual stages lack are missing in the last stage and the
     first one, where embedding and head stand for them.
 
     >>> even_stages(32, 4), even_stages(32, 3), even_stages(34, 4)
@@ -45,7 +45,7 @@ def even_stages(layers: int, pp: int, vpp: int = 1) -> tuple[int, ...]:
 
 
 def counts_embedding_and_loss(layers: int, pp: int, vpp: int) -> bool:
-    """Return whether virtual stages are all alike if embedding and head, or the head alone, count as layers.
+    """Return whether virtual stages are equal with embedding and loss, or the loss, counted as layers.
 
     Not where they do without.
 
@@ -58,17 +58,17 @@ def counts_embedding_and_loss(layers: int, pp: int, vpp: int) -> bool:
 
 
 def chunks_of(stages: Sequence[int], vpp: int) -> tuple[tuple[int, ...], ...]:
-    """Return the layers of each stage's ``vpp`` virtual stages: alike, but one has fewer where they must.
+    """Return the layers of the ``vpp`` virtual stages of each stage: equal, or one of them with fewer.
 
-    That is the model's first virtual stage in the first stage, else the stage's last one. Its number is
-    below zero where the others hold more than there is.
+    That is the first virtual stage in the first stage, else the last one. Its number is negative if the
+    others have more layers than the stage.
 
     >>> chunks_of((8, 8), 2), chunks_of((7, 8, 6), 4)
     (((4, 4), (4, 4)), ((1, 2, 2, 2), (2, 2, 2, 2), (2, 2, 2, 0)))
     """
     chunks = []
     for i, layers in enumerate(stages):
-        each = -(-layers // vpp)
-        alike, fewer = (each,) * (vpp - 1), (layers - (vpp - 1) * each,)
-        chunks.append((*alike, *fewer) if i else (*fewer, *alike))
+        most = -(-layers // vpp)
+        full, rest = (most,) * (vpp - 1), (layers - (vpp - 1) * most,)
+        chunks.append((*full, *rest) if i else (*rest, *full))
     return tuple(chunks)

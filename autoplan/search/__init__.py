@@ -1,4 +1,4 @@
-"""The search: a job in, its proven Pareto front out. The only part that knows the solver."""
+"""Search: from a job to its Pareto front with a proof of optimality. No other package imports the solver."""
 
 from __future__ import annotations
 

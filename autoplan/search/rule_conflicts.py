@@ -1,7 +1,7 @@
-"""Which of the user's own rules no layout keeps together, where they are about stages.
+"""Conflict among the user's own rules about stages: a minimal unsatisfiable subset of them.
 
-Rules on degrees are told by ``candidate_space.conflicting_rules``; here every candidate keeps those, and has
-layouts that fit, but none of them keeps the rest.
+``candidate_space.conflicting_rules`` finds conflicts of rules on degrees. Here every candidate satisfies
+those and has layouts that fit, but no layout satisfies the rules about stages.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from autoplan.rules.user_constraints import OwnRule, own_rules
 from autoplan.schema.job import Job
-from autoplan.search.space.priced_candidates import PricedCandidates, own_parts
+from autoplan.search.space.priced_candidates import PricedCandidates, open_conjuncts
 
 __all__ = ["user_rule_conflict"]
 
@@ -19,20 +19,20 @@ __all__ = ["user_rule_conflict"]
 def user_rule_conflict(
     job: Job, groups: Sequence[PricedCandidates], possible: Callable[[Sequence[PricedCandidates]], bool]
 ) -> list[str]:
-    """Return a smallest set of ``job``'s own rules without which there would be a layout, as sentences.
+    """Return a minimal unsatisfiable subset of ``job``'s own rules, as sentences.
 
-    Empty where there would be none without them either. ``possible`` says whether groups have a layout
-    within the limits.
+    Empty where the problem is infeasible without these rules, too. ``possible`` returns whether groups have a
+    layout within the limits.
     """
-    needed = own_rules(job)
+    subset = own_rules(job)
     if not any(group.rules for group in groups) or not possible(_under(job, groups, [])):
         return []
-    for rule in list(needed):
-        others = [other for other in needed if other is not rule]
+    for rule in list(subset):
+        others = [other for other in subset if other is not rule]
         if not possible(_under(job, groups, others)):
-            needed = others
-    return [rule.located for rule in needed]
+            subset = others
+    return [rule.located for rule in subset]
 
 
 def _under(job: Job, groups: Sequence[PricedCandidates], rules: Sequence[OwnRule]) -> list[PricedCandidates]:
-    return [replace(group, rules=own_parts(job, group.candidates, rules)) for group in groups]
+    return [replace(group, rules=open_conjuncts(job, group.candidates, rules)) for group in groups]

@@ -1,6 +1,6 @@
-"""Checking answers without the solver: layouts listed and priced one by one, by ways of its own.
+"""Verification of answers without the solver, by an independent enumeration of layouts.
 
-Shared with the search are the rules and the prices, which define the question; nothing of how it answers.
+It shares the rules and the cost model with the search, which define the problem, and no search code.
 """
 
 from __future__ import annotations

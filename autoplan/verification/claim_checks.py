@@ -1,4 +1,4 @@
-"""The claims of a saved answer, each checked by itself."""
+"""Checks of the claims of a saved answer, one claim at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autoplan.units import format_bytes, format_seconds
 from autoplan.verification.choice_listing import counted
 from autoplan.verification.optimality_check import Progress, nothing_better
 from autoplan.verification.stated_answers import StatedAnswer, StatedPlan
-from autoplan.verification.stated_choices import Stated, beaten_or_missing, not_of_all
+from autoplan.verification.stated_choices import Stated, certificate_errors, front_errors
 from autoplan.verification.value_comparison import differences
 
 __all__ = ["checks_of"]
@@ -30,9 +30,9 @@ def checks_of(
 ) -> tuple[Check, ...]:
     """Return every check of what is ``stated``.
 
-    Where its job asks for several numbers of devices or batches, each of their answers is checked, and that
-    the front is what none of their plans beats. ``now`` is the job as its file says it today, where it is to
-    be compared. ``exhaustive`` lists all layouts on any number of devices.
+    With several numbers of devices or batches, every answer is checked, and that the front has exactly the
+    non-dominated plans. ``now`` is the job as its file is today, to be compared where given. ``exhaustive``
+    lists all layouts on any number of devices.
     """
     answers = stated.answers
     return (
@@ -40,27 +40,30 @@ def checks_of(
         _check(f"the {len(stated.saved.front)} layouts keep every rule", list(_broken(stated))),
         _check("prices and memory are what the cost model gives", list(_prices(stated))),
         _check("every plan keeps the limits", _of_all(answers, _limits)),
-        _check("no plan of the front beats another", [*_of_all(answers, _order), *beaten_or_missing(stated)]),
-        _check("status, bound and gap go together", [*_of_all(answers, _certificate), *not_of_all(stated)]),
+        _check("no plan of the front beats another", [*_of_all(answers, _order), *front_errors(stated)]),
+        _check(
+            "status, bound and gap go together",
+            [*_of_all(answers, _certificate), *certificate_errors(stated)],
+        ),
         _check("the counts of layouts are right and add up to the space", _of_all(answers, _counts)),
         *nothing_better(answers, progress, exhaustive=exhaustive),
     )
 
 
-def _check(claim: str, wrong: Sequence[str], found: str = "") -> Check:
+def _check(claim: str, wrong: Sequence[str], detail: str = "") -> Check:
     shown = tuple(wrong[:_SHOWN])
     if len(wrong) > _SHOWN:
         shown = (*shown, f"and {len(wrong) - _SHOWN} more")
-    return Check(claim, "fails" if wrong else "holds", shown or ((found,) if found else ()))
+    return Check(claim, "fails" if wrong else "holds", shown or ((detail,) if detail else ()))
 
 
 def _of_all(answers: Sequence[StatedAnswer], wrong: Callable[[StatedAnswer], Iterable[str]]) -> list[str]:
-    """Return what is wrong with each of ``answers``, and with which."""
-    return [answer.said(sentence) for answer in answers for sentence in wrong(answer)]
+    """Return the errors of all ``answers``, with the name of the answer."""
+    return [answer.about(sentence) for answer in answers for sentence in wrong(answer)]
 
 
 def _same_job(stated: Stated, now: Job | None) -> Check:
-    """Check that job and cost model are those that the certificates name."""
+    """Return the check that job and cost model have the hashes of the certificates."""
     job = stated.job
     mine = hashes(job)[0]
     wrong = [*_other_hashes(stated.saved.certificate, job)]
@@ -83,7 +86,7 @@ def _other_hashes(certificate: SavedCertificate, job: Job) -> Iterator[str]:
 
 
 def _summary(job: Job) -> dict[str, object]:
-    """Return what an answer says of its job in words of its own and decides how it is read."""
+    """Return the fields of the job that an answer repeats and that its reading depends on."""
     return {
         "name": job.name,
         "model": job.model.name,
@@ -99,24 +102,24 @@ def _summary(job: Job) -> dict[str, object]:
 
 
 def _broken(stated: Stated) -> Iterator[str]:
-    """Yield what is wrong with layouts."""
+    """Yield the errors of layouts."""
     for answer in stated.answers:
-        yield from (answer.said(wrong) for plan in answer.plans for wrong in plan.wrong)
+        yield from (answer.about(wrong) for plan in answer.plans for wrong in plan.wrong)
         layouts = [plan.layout for plan in answer.plans]
         if len(set(layouts)) < len(layouts):
-            yield answer.said("a layout is on the front twice")
+            yield answer.about("a layout is on the front twice")
     yield from (wrong for plan, _ in stated.front for wrong in plan.wrong)
 
 
 def _prices(stated: Stated) -> Iterator[str]:
     for answer in stated.answers:
-        yield from (answer.said(text) for plan in answer.plans for text in _price(plan, answer.job))
+        yield from (answer.about(text) for plan in answer.plans for text in _price(plan, answer.job))
     for plan, job in stated.front:
         yield from _price(plan, job)
 
 
 def _price(stated: StatedPlan, job: Job) -> Iterator[str]:
-    """Yield where a plan's prediction is another; of one told in short, only what is told."""
+    """Yield the differences of a plan's stated prediction; of a short plan, only its stated fields."""
     if (plan := stated.plan) is None:
         return
     fields = {f.name: getattr(plan.predicted, f.name) for f in dataclasses.fields(plan.predicted)}
@@ -132,8 +135,8 @@ def _limits(answer: StatedAnswer) -> Iterator[str]:
         if (priced := plan.priced) is None:
             continue
         if not priced.fits:
-            held, limit = format_bytes(priced.peak_memory_bytes_high), format_bytes(priced.memory_limit_bytes)
-            yield f"{plan.name} does not fit: up to {held} of {limit}"
+            peak, limit = format_bytes(priced.peak_memory_bytes_high), format_bytes(priced.memory_limit_bytes)
+            yield f"{plan.name} does not fit: up to {peak} of {limit}"
         if longest is not None and priced.step_seconds > longest[0] * (1 + 1e-9):
             yield f"{plan.name} takes {format_seconds(priced.step_seconds)}, {longest[1]}"
         if job.limits.devices is not None and job.cluster.devices > job.limits.devices:
@@ -149,7 +152,7 @@ def _order(answer: StatedAnswer) -> list[str]:
 
 
 def _certificate(answer: StatedAnswer) -> list[str]:
-    """Return where what is said to be proven does not agree with itself or with the plans."""
+    """Return inconsistencies of a certificate with itself or with the plans."""
     stated, wrong = answer.certificate, []
     if (stated.status == "infeasible") == bool(answer.plans):
         wrong.append(f"status {stated.status} with {len(answer.plans)} plans")
@@ -173,17 +176,20 @@ def _certificate(answer: StatedAnswer) -> list[str]:
 
 
 def _counts(answer: StatedAnswer) -> list[str]:
-    """Return which counts are not those of a count of one's own."""
-    stated, mine = answer.certificate, counted(answer.job)
+    """Return the stated counts that differ from an independent count."""
+    stated, own_count = answer.certificate, counted(answer.job)
     pairs: list[tuple[str, int | str, int]] = [
-        ("layouts_total", stated.layouts_total, mine.total),
-        ("layouts_covered", stated.layouts_covered, mine.covered),
-        ("candidates", stated.candidates, mine.candidates),
+        ("layouts_total", stated.layouts_total, own_count.total),
+        ("layouts_covered", stated.layouts_covered, own_count.covered),
+        ("candidates", stated.candidates, own_count.candidates),
     ]
-    fell = {f"rule broken: {sentence}": count for sentence, count in mine.by_rule.items()}
-    said = {r.reason: r.layouts for r in answer.rejected if r.kind == "rule"}
-    pairs += [(reason, said.get(reason, 0), fell.get(reason, 0)) for reason in {**fell, **said}]
-    pairs.append(("alike", answer.rejections("alike"), mine.alike))
+    rejected_by_rule = {f"rule broken: {sentence}": count for sentence, count in own_count.by_rule.items()}
+    stated_by_rule = {r.reason: r.layouts for r in answer.rejected if r.kind == "rule"}
+    pairs += [
+        (reason, stated_by_rule.get(reason, 0), rejected_by_rule.get(reason, 0))
+        for reason in {**rejected_by_rule, **stated_by_rule}
+    ]
+    pairs.append(("alike", answer.rejections("alike"), own_count.alike))
     wrong = [
         f"{name} is stated as {given} and is {own}"
         for name, given, own in pairs

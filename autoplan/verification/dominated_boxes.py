@@ -1,11 +1,11 @@
-"""What a front claims, as corners: no layout has less memory and a shorter step than a corner.
+"""Boxes of objective space that a front excludes: no layout has less memory and a shorter step.
 
 With T and M the step and memory of a plan, and e the thinning, a front claims of every layout that
 
 - it is not faster than a plan within that plan's memory;
-- some plan is no slower and at most e larger, or no larger and at most e slower.
+- it is dominated within e: some plan is no slower and at most e larger, or no larger and at most e slower.
 
-Where a claim fails lies below a staircase, and a staircase is its corners.
+The region that violates a claim lies below a staircase, the union of the boxes at its corners.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Final
 
 __all__ = ["Box", "boxes_of", "tick_bytes"]
 
-#: Shares of a step that are no difference: what the solver's ticks may round.
+#: Relative tolerance of steps: rounding to the solver's ticks.
 _SAME: Final = 1e-6
 
-#: Ticks of memory that the solver counts in, up to the limit, and how many are no difference.
+#: Ticks of the solver's memory up to the limit, and the tolerance in ticks.
 _MEMORY_TICKS: Final = 2**16
 _SAME_TICKS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """No layout uses at most ``memory_bytes`` and takes less than ``step_seconds``."""
+    """Layouts with at most ``memory_bytes`` and a step below ``step_seconds``."""
 
     memory_bytes: float
     step_seconds: float
 
 
 def tick_bytes(limit: float) -> float:
-    """Return the bytes of which nothing is claimed: the breadth of the solver's ticks."""
+    """Return the tolerance of memory claims, from the solver's ticks [byte]."""
     return _SAME_TICKS * limit / _MEMORY_TICKS
 
 
@@ -46,7 +46,7 @@ def boxes_of(
     longest: float = math.inf,
     objectives: Collection[str] = ("step_time", "peak_memory"),
 ) -> list[Box]:
-    """Return the corners of a front of ``plans`` (step [s], memory [byte]), the roomiest first.
+    """Return the boxes excluded by a front of ``plans`` (step [s], memory [byte]), the largest memory first.
 
     ``limit`` and ``longest`` are the job's own limits on memory and step.
 
@@ -65,28 +65,28 @@ def boxes_of(
     smallest = Box(min(memory for _, memory in plans) - ticks, longest)
     if set(objectives) == {"peak_memory"}:
         return [smallest]
-    beaten = [Box(memory - ticks, step / (1 + _SAME)) for step, memory in plans]
-    return _outermost([*beaten, *_unmatched(plans, thinning, limit, longest)])
+    below_plans = [Box(memory - ticks, step / (1 + _SAME)) for step, memory in plans]
+    return _maximal([*below_plans, *_undominated(plans, thinning, limit, longest)])
 
 
-def _unmatched(
+def _undominated(
     plans: Sequence[tuple[float, float]], thinning: float, limit: float, longest: float
 ) -> list[Box]:
-    """Return the corners below which no plan matches a layout."""
+    """Return the boxes of layouts that no plan dominates within ``thinning``."""
     ticks = tick_bytes(limit)
-    matching = [(step / (1 + _SAME), memory * (1 - thinning) - ticks) for step, memory in plans]
-    matching += [(step / (1 + thinning) / (1 + _SAME), memory - ticks) for step, memory in plans]
-    boxes, least = [], limit
-    for step, memory in sorted(matching):
-        boxes.append(Box(least, step))
-        least = min(least, memory)
-    return [*boxes, Box(least, longest)]
+    thinned = [(step / (1 + _SAME), memory * (1 - thinning) - ticks) for step, memory in plans]
+    thinned += [(step / (1 + thinning) / (1 + _SAME), memory - ticks) for step, memory in plans]
+    boxes, smallest = [], limit
+    for step, memory in sorted(thinned):
+        boxes.append(Box(smallest, step))
+        smallest = min(smallest, memory)
+    return [*boxes, Box(smallest, longest)]
 
 
-def _outermost(boxes: Sequence[Box]) -> list[Box]:
-    """Return ``boxes`` without those below another."""
-    kept: list[Box] = []
+def _maximal(boxes: Sequence[Box]) -> list[Box]:
+    """Return ``boxes`` without those that another one contains."""
+    maximal: list[Box] = []
     for box in sorted(boxes, key=lambda c: (-c.memory_bytes, -c.step_seconds)):
-        if not kept or box.step_seconds > kept[-1].step_seconds:
-            kept.append(box)
-    return kept
+        if not maximal or box.step_seconds > maximal[-1].step_seconds:
+            maximal.append(box)
+    return maximal

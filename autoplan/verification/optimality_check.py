@@ -1,4 +1,4 @@
-"""Whether any layout of the space is where an answer says that there is none, looked for one by one."""
+"""Check by exhaustive search that no layout is in a box of objective space that an answer excludes."""
 
 from __future__ import annotations
 
@@ -12,83 +12,96 @@ from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.results.merged_front import inner_objectives, step_limit
 from autoplan.results.verdict import Check, Finding
 from autoplan.units import format_bytes
-from autoplan.verification.choice_listing import counted, layouts_behind, valid_choices
+from autoplan.verification.choice_listing import counted, layouts_of_choice, valid_choices
 from autoplan.verification.dominated_boxes import Box, boxes_of
 from autoplan.verification.layout_listing import Listing, below, reach
 from autoplan.verification.stated_answers import StatedAnswer
 
 __all__ = ["MOST_DEVICES", "Progress", "nothing_better"]
 
-#: Told choices done, choices in all, and which is next.
+#: Callback with the number of choices done, their total, and the next one.
 Progress: TypeAlias = Callable[[int, int, str], None]
-#: Candidates of one depth, and which of them.
+#: Candidates of one depth, and the index of one of them.
 _Choice: TypeAlias = tuple[Candidates, int]
 
-#: Devices up to which all layouts are listed unless more is asked for.
+#: Largest number of devices for which all layouts are listed by default.
 MOST_DEVICES: Final = 8
 
 
 @dataclass(slots=True)
-class _Search:
-    """What was looked at for one answer: layouts where there should be none, and what was counted."""
+class _Refutation:
+    """Attempt to refute one answer: layouts in excluded boxes, and counts.
 
-    found: list[str] = field(default_factory=list)
+    ``listed`` layouts, ``undecided`` questions, layouts ``without_fit`` of choices that fit in no way.
+    """
+
+    violations: list[str] = field(default_factory=list)
     listed: int = 0
-    open: int = 0
-    lost: int = 0
+    undecided: int = 0
+    without_fit: int = 0
 
-    def look(self, answer: StatedAnswer, choice: _Choice, boxes: list[Box], machine: Machine) -> None:
-        """Look below ``boxes`` for a layout of ``choice``."""
+    def attempt(self, answer: StatedAnswer, choice: _Choice, boxes: list[Box], machine: Machine) -> None:
+        """Search ``boxes`` for a layout of ``choice``."""
         listing = Listing.of(answer.job, *choice, machine)
-        least = reach(listing)
-        if least is None:
-            alike = bool(listing.candidates.moved[0])
-            self.lost += layouts_behind(answer.job, choice[0].pp, listing.v, listing.each, alike=alike)
+        ideal = reach(listing)
+        if ideal is None:
+            one_mode = bool(listing.candidates.moved[0])
+            self.without_fit += layouts_of_choice(
+                answer.job, choice[0].pp, listing.v, listing.checkpoint, one_mode=one_mode
+            )
             return
         for box in boxes:
-            if box.memory_bytes < least.memory_bytes or box.step_seconds <= least.step_seconds:
+            if box.memory_bytes < ideal.memory_bytes or box.step_seconds <= ideal.step_seconds:
                 continue
             outcome = below(listing, box)
             self.listed += outcome.listed
-            self.open += outcome.open
+            self.undecided += outcome.open
             if outcome.layout is not None:
-                self.found.append(f"{outcome.layout} takes {outcome.step_seconds!r} s{_where(box)}")
+                self.violations.append(f"{outcome.layout} takes {outcome.step_seconds!r} s{_where(box)}")
                 return
 
 
 def nothing_better(
     answers: Sequence[StatedAnswer], progress: Progress, *, exhaustive: bool
 ) -> Iterator[Check]:
-    """Yield a check of what each kind of answer says of all other layouts.
+    """Yield one check for each kind of claim that ``answers`` make about all other layouts.
 
-    On more than ``MOST_DEVICES`` devices it is not looked for unless ``exhaustive``.
+    On more than ``MOST_DEVICES`` devices the search runs only if ``exhaustive``.
     """
-    found: dict[str, list[tuple[Finding, list[str]]]] = {}
-    looked_at = [_choices(answer, exhaustive=exhaustive) for answer in answers]
-    done, total = 0, sum(len(choices or ()) for choices in looked_at)
-    for answer, choices in zip(answers, looked_at, strict=True):
+    outcomes_of_claim: dict[str, list[tuple[Finding, list[str]]]] = {}
+    choices_of_answer = [_choices(answer, exhaustive=exhaustive) for answer in answers]
+    done, total = 0, sum(len(choices or ()) for choices in choices_of_answer)
+    for answer, choices in zip(answers, choices_of_answer, strict=True):
         claim, boxes = _claims(answer)
-        finding, said = _unlisted(answer)
+        finding, sentences = _unlisted(answer)
         if choices is not None:
-            search, machine = _Search(), machine_of(answer.job)
+            search, machine = _Refutation(), machine_of(answer.job)
             for choice in choices:
                 progress(done, total, " ".join((*filter(None, [answer.words]), f"pp={choice[0].pp}")))
-                search.look(answer, choice, boxes, machine)
+                search.attempt(answer, choice, boxes, machine)
                 done += 1
-            finding, said = _outcome(answer, search, len(choices))
-        found.setdefault(claim, []).append((finding, [answer.said(sentence) for sentence in said]))
-    for claim, outcomes in found.items():
+            finding, sentences = _outcome(answer, search, len(choices))
+        outcomes_of_claim.setdefault(claim, []).append(
+            (finding, [answer.about(sentence) for sentence in sentences])
+        )
+    for claim, outcomes in outcomes_of_claim.items():
         findings = {finding for finding, _ in outcomes}
         order: tuple[Finding, ...] = ("fails", "not checked", "holds")
         yield Check(
             claim,
             next(finding for finding in order if finding in findings),
-            tuple(sentence for finding in order for f, said in outcomes if f == finding for sentence in said),
+            tuple(
+                sentence
+                for finding in order
+                for f, sentences in outcomes
+                if f == finding
+                for sentence in sentences
+            ),
         )
 
 
 def _choices(answer: StatedAnswer, *, exhaustive: bool) -> list[_Choice] | None:
-    """Return the choices to look at; None where they are not to be."""
+    """Return the choices to search; None where the search does not run."""
     if len(answer.points) < len(answer.plans):
         return None
     if answer.job.cluster.devices > MOST_DEVICES and not exhaustive:
@@ -97,18 +110,18 @@ def _choices(answer: StatedAnswer, *, exhaustive: bool) -> list[_Choice] | None:
 
 
 def _unlisted(answer: StatedAnswer) -> tuple[Finding, list[str]]:
-    """Return why an answer's layouts are not listed."""
+    """Return the finding and the reason where an answer's layouts are not listed."""
     if len(answer.points) < len(answer.plans):
         return "not checked", ["the front itself is wrong"]
     devices = answer.job.cluster.devices
     return "not checked", [f"{devices} devices: up to {MOST_DEVICES} are listed unless --exhaustive is given"]
 
 
-def _outcome(answer: StatedAnswer, search: _Search, choices: int) -> tuple[Finding, list[str]]:
-    wrong, memory = search.found, answer.rejections("memory")
-    if not isinstance(memory, str) and memory != search.lost:
+def _outcome(answer: StatedAnswer, search: _Refutation, choices: int) -> tuple[Finding, list[str]]:
+    wrong, memory = search.violations, answer.rejections("memory")
+    if not isinstance(memory, str) and memory != search.without_fit:
         wrong.append(
-            f"{memory} layouts are said to belong to choices that do not fit: they are {search.lost}"
+            f"{memory} layouts are said to belong to choices that do not fit: they are {search.without_fit}"
         )
     layouts = counted(answer.job).covered
     covered = (
@@ -117,8 +130,8 @@ def _outcome(answer: StatedAnswer, search: _Search, choices: int) -> tuple[Findi
     )
     if wrong:
         return "fails", wrong
-    if search.open:
-        return "not checked", [f"{search.open} questions had too many layouts to list", covered]
+    if search.undecided:
+        return "not checked", [f"{search.undecided} questions had too many layouts to list", covered]
     return "holds", [f"{covered}; status {answer.certificate.status}"]
 
 
@@ -127,7 +140,7 @@ def _where(box: Box) -> str:
 
 
 def _claims(answer: StatedAnswer) -> tuple[str, list[Box]]:
-    """Return what an answer says of all other layouts, in words and as corners."""
+    """Return the claim of an answer about all other layouts, in words and as excluded boxes."""
     job, stated = answer.job, answer.certificate
     most = step_limit(job)
     limit, longest = memory_limit_bytes(job), most[0] if most else float("inf")

@@ -1,6 +1,6 @@
-"""Layouts that are listed in part: their first stages, and what the rest takes at least.
+"""Partial layouts of a branch and bound: their first stages, and bounds on the remaining ones.
 
-Letters are those of ``layout_listing``.
+The notation is that of ``layout_listing``.
 """
 
 from __future__ import annotations
@@ -13,59 +13,61 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Ints
 
-__all__ = ["First", "Rest", "nothing"]
+__all__ = ["FirstStages", "RemainingStages", "no_stage"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """The least sum of t and the least slowest t of the stages from s on with n layers, [p + 1, L + 1]."""
+class RemainingStages:
+    """Least sum of t and least slowest t of the stages from s on with n layers, [p + 1, L + 1] [s]."""
 
     sums: Array
     slowest: Array
 
     @staticmethod
-    def of(places: Sequence[tuple[int, int]], total: int, both: Array) -> Rest:
-        """Return the least of all ways to hold the layers; ``both`` is t by stage and number of layers [s].
+    def of(ranges: Sequence[tuple[int, int]], total: int, both: Array) -> RemainingStages:
+        """Return the minima over all splits; ``both`` is t by stage and layer range [s].
 
-        ``places`` are the layers before a stage (-1 where they make no difference) and its own.
+        ``ranges`` are the layers before a stage (-1 for one layer type) and the layers of the stage.
         """
         p, size = len(both), total + 1
         sums, slowest = np.full((p + 1, size), np.inf), np.full((p + 1, size), np.inf)
         sums[p, 0] = slowest[p, 0] = 0.0
         for s in reversed(range(p)):
-            for time, (before, held) in zip(both[s].tolist(), places, strict=True):
-                if time < np.inf and held < size:
-                    # With so many layers before it, the stage and those behind hold the rest.
-                    left = slice(held, size) if before < 0 else slice(size - 1 - before, size - before)
-                    after = slice(left.start - held, left.stop - held)
-                    sums[s, left] = np.minimum(sums[s, left], time + sums[s + 1, after])
-                    least = np.maximum(time, slowest[s + 1, after])
-                    slowest[s, left] = np.minimum(slowest[s, left], least)
-        return Rest(sums, slowest)
+            for seconds, (before, stage_layers) in zip(both[s].tolist(), ranges, strict=True):
+                if seconds < np.inf and stage_layers < size:
+                    # The layers before the stage fix how many it and the later stages have.
+                    remaining = (
+                        slice(stage_layers, size) if before < 0 else slice(size - 1 - before, size - before)
+                    )
+                    after = slice(remaining.start - stage_layers, remaining.stop - stage_layers)
+                    sums[s, remaining] = np.minimum(sums[s, remaining], seconds + sums[s + 1, after])
+                    least = np.maximum(seconds, slowest[s + 1, after])
+                    slowest[s, remaining] = np.minimum(slowest[s, remaining], least)
+        return RemainingStages(sums, slowest)
 
 
 @dataclass(slots=True)
-class First:
-    """Partial layouts of the first stages: one row each."""
+class FirstStages:
+    """Partial layouts of the first stages, one per row."""
 
     mixes: Ints  # [S, k]
-    held: Ints
+    layers: Ints  # of the first stages
     total: Array  # sum of t so far
-    gone: Array  # sum of F so far
-    passed: Array  # sum of F and B, without weight gradients done apart
-    plain: Array  # the longest of the first kind of path, by the stages so far
-    turning: Array  # likewise of the second: (m - 1 - p + s) t_s - sum of t before s, less what it shares
-    forward: Array  # the longest forward and backward so far
+    forward_sum: Array  # sum of F so far
+    split_sum: Array  # sum of F and B without weight gradients, where the backward is split
+    direct_path: Array  # longest path of the first kind through the stages so far
+    return_path: Array  # likewise of the second kind: (m - 1 - p + s) t_s - sum of t before s
+    forward: Array  # largest forward and backward so far
     backward: Array
     tail: Array
 
-    def take(self, index: Any) -> First:  # noqa: ANN401 - whatever numpy takes as an index
+    def take(self, index: Any) -> FirstStages:  # noqa: ANN401 - whatever numpy takes as an index
         """Return the rows at ``index``."""
-        return First(*(getattr(self, name)[index] for name in self.__slots__))
+        return FirstStages(*(getattr(self, name)[index] for name in self.__slots__))
 
 
-def nothing() -> First:
-    """Return the beginning of every layout: no stage yet."""
-    zero, none = np.zeros(1), np.full(1, -np.inf)
-    start = np.zeros((1, 0), np.int64), np.zeros(1, np.int64)
-    return First(*start, zero, zero, zero, zero, none, zero, zero, none)
+def no_stage() -> FirstStages:
+    """Return the partial layout without stages, the root of the branch and bound."""
+    zero, minus_infinity = np.zeros(1), np.full(1, -np.inf)
+    no_stages = np.zeros((1, 0), np.int64), np.zeros(1, np.int64)
+    return FirstStages(*no_stages, zero, zero, zero, zero, minus_infinity, zero, zero, minus_infinity)

@@ -1,4 +1,4 @@
-"""The rows of a listing, every number of layers of a stage and mix of recompute, and their prices."""
+"""Rows of a listing: every number of layers of a stage with every recompute mix, and their costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array, Candidates
-from autoplan.costs.core.layer_types import HeldLayers, Prefixes, layer_types_of, order_of
+from autoplan.costs.core.layer_types import Prefixes, StageLayers, layer_types_of, order_of
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import stage_fits
@@ -28,10 +28,11 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Layers before a stage (-1 where it makes no difference), its own, and how they are recomputed, [X].
+    """Layers before a stage (-1 with one layer type), layers of the stage, and their recompute counts, [X].
 
-    ``starts`` are the rows at which other layers begin. Of rows that hold the same kinds in the same order,
-    recomputed alike, ``alike`` has one, with the layers that it ``held``; ``where`` is its number, [X].
+    ``starts`` are the rows at which the layer range changes. ``representatives`` has one of the rows with the
+    same sequence of layer types and the same recompute, ``layers_by_type`` their layers; ``inverse`` [X] is
+    the index of the representative of each row.
     """
 
     before: Ints
@@ -39,15 +40,15 @@ class Rows:
     selective: Ints
     full: Ints
     starts: Ints
-    alike: Ints
-    held: HeldLayers | None
-    where: Ints
+    representatives: Ints
+    layers_by_type: StageLayers | None
+    inverse: Ints
 
 
-def rows_of(job: Job, pp: int, v: int, each: int, only: str | None = None) -> Rows:
-    """Return all rows of ``pp`` stages of ``v`` chunks, where ``each`` layers share a checkpoint.
+def rows_of(job: Job, pp: int, v: int, checkpoint: int, only: str | None = None) -> Rows:
+    """Return all rows of ``pp`` stages of ``v`` chunks, with ``checkpoint`` layers per recompute unit.
 
-    All layers are recomputed in the way ``only``, where there is one.
+    With ``only``, all layers have that recompute mode.
     """
     kinds = layer_types_of(job.model, job.workload.sequence_length)
     modes = tuple(modes_of(job)) if only is None else (only,)
@@ -55,25 +56,30 @@ def rows_of(job: Job, pp: int, v: int, each: int, only: str | None = None) -> Ro
     counts = tuple(range(v, total - (pp - 1) * v + 1, v))
     if embedding_and_loss_counted(job, pp, v):
         counts = tuple(sorted(set(even_stages(total, pp, v))))
-    return _rows(kinds.sequence, len(kinds.models), modes, counts, v, each)
+    return _rows(kinds.sequence, len(kinds.models), modes, counts, v, checkpoint)
 
 
 @lru_cache(maxsize=64)
 def _rows(
-    sequence: tuple[int, ...], kinds: int, modes: tuple[str, ...], counts: tuple[int, ...], v: int, each: int
+    sequence: tuple[int, ...],
+    kinds: int,
+    modes: tuple[str, ...],
+    counts: tuple[int, ...],
+    v: int,
+    checkpoint: int,
 ) -> Rows:
     total = len(sequence)
     table = [
-        (before, held, selective, full)
-        for before, held in product(range(0, total - v + 1, v) if kinds > 1 else [-1], counts)
-        if max(before, 0) + held <= total
-        for selective in range(held + 1 if "selective" in modes else 1)
-        for full in range(0, held - selective + 1 if "full" in modes else 1, each)
-        if "none" in modes or selective + full == held
+        (before, count, selective, full)
+        for before, count in product(range(0, total - v + 1, v) if kinds > 1 else [-1], counts)
+        if max(before, 0) + count <= total
+        for selective in range(count + 1 if "selective" in modes else 1)
+        for full in range(0, count - selective + 1 if "full" in modes else 1, checkpoint)
+        if "none" in modes or selective + full == count
     ]
     before, layers, selective, full = np.array(table, dtype=np.int64).T
-    place = before * (total + 1) + layers
-    starts = np.flatnonzero(np.diff(place, prepend=place[0] - 1))
+    range_key = before * (total + 1) + layers
+    starts = np.flatnonzero(np.diff(range_key, prepend=range_key[0] - 1))
     if kinds == 1:
         every = np.arange(len(layers))
         return Rows(before, layers, selective, full, starts, every, None, every)
@@ -84,30 +90,32 @@ def _rows(
     ]
     order = np.repeat(orders, np.diff(starts, append=len(layers)))
     keys = np.stack([order, selective, full])
-    _, alike, where = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    held = Prefixes.of(list(numbers), kinds).held(order[alike], selective[alike], full[alike])
-    return Rows(before, layers, selective, full, starts, alike, held, where.ravel())
+    _, representatives, inverse = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    layers_by_type = Prefixes.of(list(numbers), kinds).held(
+        order[representatives], selective[representatives], full[representatives]
+    )
+    return Rows(before, layers, selective, full, starts, representatives, layers_by_type, inverse.ravel())
 
 
 def row_prices(job: Job, one: Candidates, machine: Machine, rows: Rows) -> tuple[Array, ...]:
-    """Return forward, backward, weight gradients done apart and tail [s], memory [byte], whether it fits.
+    """Return forward, backward, split weight gradient and end of step [s], memory [byte], whether it fits.
 
-    Of each row, shape [p, X].
+    All of shape [p, X].
     """
     stages = [kind.take((0, slice(None), None)) for kind in price_layer_types(job, one, machine)]
-    if rows.held is None:
+    if rows.layers_by_type is None:
         return _prices(job, stages[0], rows)
-    return tuple(x[:, rows.where] for x in _prices(job, mixed_stages_of(stages, rows.held), rows))
+    return tuple(x[:, rows.inverse] for x in _prices(job, mixed_stages_of(stages, rows.layers_by_type), rows))
 
 
 def _prices(job: Job, stages: Stages, rows: Rows) -> tuple[Array, ...]:
-    n, s, f = (x[rows.alike].astype(float) for x in (rows.layers, rows.selective, rows.full))
-    found = (
+    n, s, f = (x[rows.representatives].astype(float) for x in (rows.layers, rows.selective, rows.full))
+    prices = (
         stage_forward(stages, n),
         stage_backward(stages, n, s, f),
         stage_weight(stages, n),
         end_of_step(stages, n, s, f).total,
         *stage_fits(stages.memory, n, s, f, memory_limit_bytes(job)),
     )
-    shape = np.broadcast_shapes(*(x.shape for x in found))
-    return tuple(np.broadcast_to(x, shape) for x in found)
+    shape = np.broadcast_shapes(*(x.shape for x in prices))
+    return tuple(np.broadcast_to(x, shape) for x in prices)

@@ -1,7 +1,7 @@
-"""The user's own rules on layouts that are listed stage by stage: many at once, known as far as listed.
+"""Three-valued evaluation of the user's own rules on partial layouts, vectorised over layouts.
 
-A relation is read anew here, over columns of whole numbers, and not by what the search makes of it. What is
-said of stages that are not listed yet is open; a rule is broken only where nothing that may follow mends it.
+The evaluation is independent of the search. A relation that depends on stages that are not listed yet is
+open; it fails only where no completion satisfies it.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from autoplan.schema.user_rules.expression import (
 
 __all__ = ["Listed", "OwnRules"]
 
-Whole: TypeAlias = "NDArray[np.int64] | NDArray[np.object_]"
+Integers: TypeAlias = "NDArray[np.int64] | NDArray[np.object_]"
 Mask: TypeAlias = NDArray[np.bool_]
-#: Layers, selective and full of each stage that is listed, by its number; one entry a layout.
+#: Layers, selective and full of the listed stages, by stage; one entry per layout.
 Listed: TypeAlias = Mapping[int, Mapping[str, NDArray[np.int64]]]
 
 _OVER: Final = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 _QUANTITIES: Final = ("layers", "selective", "full")
-#: Products up to here are those of numpy's integers; above, Python's take over.
+#: Products up to this bound use numpy's integers, larger ones Python's.
 _SAFE: Final = float(2**62)
 
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """Fractions ``above`` / ``below``, the latter positive; ``defined`` is false where zero divided."""
+    """Exact fractions with positive denominators; ``defined`` is false after a division by zero."""
 
-    above: Whole
-    below: Whole
+    numerator: Integers
+    denominator: Integers
     defined: Mask
 
 
 @dataclass(frozen=True, slots=True)
 class _Truth:
-    """Where a relation holds and where it fails, whatever follows; neither where that is open."""
+    """Where a relation holds and where it fails for every completion; neither where it is open."""
 
     holds: Mask
     fails: Mask
@@ -63,7 +63,7 @@ class _Truth:
 
 @dataclass(frozen=True, slots=True)
 class OwnRules:
-    """The rules that a choice of degrees leaves open, with the values of all names."""
+    """User rules that a choice of degrees leaves open, with the values of all names."""
 
     relations: tuple[Node, ...]
     names: Mapping[str, Value]
@@ -71,29 +71,29 @@ class OwnRules:
 
     @staticmethod
     def of(job: Job, one: Candidates) -> OwnRules:
-        """Return what the rules of ``job`` leave to the stages of a single choice."""
+        """Return the rules of ``job`` that depend on the stages of a single choice."""
         (names,) = names_of(job, one)
-        said = [rule.relation for rule in own_rules(job)]
-        every = OwnRules(tuple(r for r in said if _speaks(r, one.pp)), names, one.pp)
-        left = tuple(r for r in every.relations if not every.truth(r, {}).holds.all())
-        return OwnRules(left, names, one.pp)
+        relations = [rule.relation for rule in own_rules(job)]
+        unreduced = OwnRules(tuple(r for r in relations if _applies(r, one.pp)), names, one.pp)
+        open_relations = tuple(r for r in unreduced.relations if not unreduced.truth(r, {}).holds.all())
+        return OwnRules(open_relations, names, one.pp)
 
     @property
-    def told_apart(self) -> frozenset[str]:
-        """The quantities of a stage by which some rule may tell layouts apart."""
-        return frozenset(quantity for relation in self.relations for quantity in _named(relation))
+    def distinguishing(self) -> frozenset[str]:
+        """Quantities of a stage by which some rule may distinguish layouts."""
+        return frozenset(quantity for relation in self.relations for quantity in _quantities_of(relation))
 
-    def kept(self, listed: Listed, size: int) -> Mask:
-        """Return which of ``size`` layouts may still keep every rule, as far as they are ``listed``."""
-        kept = np.ones(size, dtype=bool)
+    def satisfiable(self, listed: Listed, size: int) -> Mask:
+        """Return which of ``size`` partial layouts may still satisfy every rule."""
+        satisfiable = np.ones(size, dtype=bool)
         for relation in self.relations:
-            kept &= ~self.truth(relation, listed).fails
-        return kept
+            satisfiable &= ~self.truth(relation, listed).fails
+        return satisfiable
 
     def truth(self, node: Node, listed: Listed) -> _Truth:
-        """Return where ``node`` holds and fails."""
+        """Return where ``node`` holds and where it fails."""
         if isinstance(node, Constant):
-            return _sure(np.array(bool(node.value)))
+            return _decided(np.array(bool(node.value)))
         if isinstance(node, Not):
             inner = self.truth(node.part, listed)
             return _Truth(inner.fails, inner.holds)
@@ -103,40 +103,42 @@ class OwnRules:
             return self._compared(node, listed)
         assert isinstance(node, Logic)  # noqa: S101 - nothing else is true or false
         parts = [self.truth(part, listed) for part in node.parts]
-        every, some = np.logical_and.reduce, np.logical_or.reduce
+        conjunction, disjunction = np.logical_and.reduce, np.logical_or.reduce
         if not node.every:
-            every, some = some, every
+            conjunction, disjunction = disjunction, conjunction
         return _Truth(
-            np.asarray(every(np.broadcast_arrays(*(part.holds for part in parts)))),
-            np.asarray(some(np.broadcast_arrays(*(part.fails for part in parts)))),
+            np.asarray(conjunction(np.broadcast_arrays(*(part.holds for part in parts)))),
+            np.asarray(disjunction(np.broadcast_arrays(*(part.fails for part in parts)))),
         )
 
     def _uniform(self, quantity: str, listed: Listed) -> _Truth:
         stages = list(listed.values())
         if not stages:
-            return _sure(np.ones((), dtype=bool)) if self.stages == 1 else _OPEN
-        first, everything = stages[0], len(stages) == self.stages
+            return _decided(np.ones((), dtype=bool)) if self.stages == 1 else _OPEN
+        first, complete = stages[0], len(stages) == self.stages
         if quantity != "recompute":
-            may = _all(stage[quantity] == first[quantity] for stage in stages)
+            uniform = _all(stage[quantity] == first[quantity] for stage in stages)
         else:
             counts = (
                 (stage["full"] == first["full"]) & (stage["selective"] == first["selective"])
                 for stage in stages
             )
-            whole = _all(stage["full"] == stage["layers"] for stage in stages)
-            partly = _all(stage["selective"] == stage["layers"] for stage in stages)
-            may = _all(counts) | whole | partly
-        return _Truth(may if everything else np.zeros_like(may), ~may)
+            all_full = _all(stage["full"] == stage["layers"] for stage in stages)
+            all_selective = _all(stage["selective"] == stage["layers"] for stage in stages)
+            uniform = _all(counts) | all_full | all_selective
+        return _Truth(uniform if complete else np.zeros_like(uniform), ~uniform)
 
     def _compared(self, node: Comparison, listed: Listed) -> _Truth:
         words = [self._word(side) for side in (node.left, node.right)]
         if None not in words:
-            return _sure(np.array(bool(COMPARED[node.symbol](*words))))
+            return _decided(np.array(bool(COMPARED[node.symbol](*words))))
         left, right = self._numbers(node.left, listed), self._numbers(node.right, listed)
         if left is None or right is None:
             return _OPEN
-        holds = COMPARED[node.symbol](_times(left.above, right.below), _times(right.above, left.below))
-        return _sure(np.asarray(holds, dtype=bool) & left.defined & right.defined)
+        holds = COMPARED[node.symbol](
+            _times(left.numerator, right.denominator), _times(right.numerator, left.denominator)
+        )
+        return _decided(np.asarray(holds, dtype=bool) & left.defined & right.defined)
 
     def _word(self, node: Node) -> str | None:
         value = self.names.get(node.name) if isinstance(node, Name) else getattr(node, "value", None)
@@ -146,15 +148,15 @@ class OwnRules:
         """Return the values of ``node``; None where they depend on stages that are not listed."""
         if isinstance(node, Constant | Name):
             value = node.value if isinstance(node, Constant) else self.names[node.name]
-            return _whole(np.array(value))
+            return _integer(np.array(value))
         if isinstance(node, Entry):
             stage = node.stage % self.stages
-            return _whole(listed[stage][node.quantity]) if stage in listed else None
+            return _integer(listed[stage][node.quantity]) if stage in listed else None
         if isinstance(node, Over):
             if len(listed) < self.stages:
                 return None
             columns = np.stack([stage[node.quantity] for stage in listed.values()])
-            return _whole(_OVER[node.function].reduce(columns, axis=0))
+            return _integer(_OVER[node.function].reduce(columns, axis=0))
         assert isinstance(node, Operation)  # noqa: S101 - nothing else is a number
         left, right = self._numbers(node.left, listed), self._numbers(node.right, listed)
         return None if left is None or right is None else _combined(node.symbol, left, right)
@@ -163,16 +165,16 @@ class OwnRules:
 _OPEN: Final = _Truth(np.zeros((), dtype=bool), np.zeros((), dtype=bool))
 
 
-def _sure(holds: Mask) -> _Truth:
+def _decided(holds: Mask) -> _Truth:
     return _Truth(holds, ~holds)
 
 
 def _all(masks: object) -> Mask:
-    found: Mask = np.logical_and.reduce(list(cast("list[Mask]", masks)))
-    return found
+    conjunction: Mask = np.logical_and.reduce(list(cast("list[Mask]", masks)))
+    return conjunction
 
 
-def _whole(values: Whole) -> _Numbers:
+def _integer(values: Integers) -> _Numbers:
     return _Numbers(values, np.array(1), np.ones(np.shape(values), dtype=bool))
 
 
@@ -180,46 +182,48 @@ def _combined(symbol: str, left: _Numbers, right: _Numbers) -> _Numbers:
     """Return ``left`` and ``right`` added, multiplied, divided ..., as exact fractions."""
     defined = left.defined & right.defined
     if symbol == "*":
-        return _Numbers(_times(left.above, right.above), _times(left.below, right.below), defined)
+        return _Numbers(
+            _times(left.numerator, right.numerator), _times(left.denominator, right.denominator), defined
+        )
     if symbol in ("+", "-"):
-        first, second = _times(left.above, right.below), _times(right.above, left.below)
+        first, second = _times(left.numerator, right.denominator), _times(right.numerator, left.denominator)
         total = first + second if symbol == "+" else first - second
-        return _Numbers(total, _times(left.below, right.below), defined)
-    # Divided by zero it is undefined, whatever is computed in its place.
-    defined = defined & (right.above != 0)
-    divisor = np.where(right.above == 0, 1, right.above)
-    above = _times(left.above, right.below) * np.where(divisor < 0, -1, 1)
-    below = _times(left.below, np.abs(divisor))
+        return _Numbers(total, _times(left.denominator, right.denominator), defined)
+    # A quotient by zero is undefined; a divisor of 1 stands in for it.
+    defined = defined & (right.numerator != 0)
+    divisor = np.where(right.numerator == 0, 1, right.numerator)
+    numerator = _times(left.numerator, right.denominator) * np.where(divisor < 0, -1, 1)
+    denominator = _times(left.denominator, np.abs(divisor))
     if symbol == "/":
-        return _Numbers(above, below, defined)
-    quotient = _Numbers(above // below, np.array(1), defined)
+        return _Numbers(numerator, denominator, defined)
+    quotient = _Numbers(numerator // denominator, np.array(1), defined)
     if symbol == "//":
         return quotient
-    return _combined("-", left, _combined("*", quotient, _Numbers(divisor, right.below, defined)))
+    return _combined("-", left, _combined("*", quotient, _Numbers(divisor, right.denominator, defined)))
 
 
-def _times(one: Whole, other: Whole) -> Whole:
-    """Return the product, by Python's whole numbers where numpy's are too short."""
+def _times(one: Integers, other: Integers) -> Integers:
+    """Return the product, by Python's integers where numpy's would overflow."""
     if _largest(one) * _largest(other) >= _SAFE / 4:
         one, other = one.astype(object), other.astype(object)
-    product: Whole = np.asarray(one * other)
+    product: Integers = np.asarray(one * other)
     return product
 
 
-def _largest(values: Whole) -> float:
+def _largest(values: Integers) -> float:
     return float(max(abs(values.max()), abs(values.min()))) if values.size else 0.0
 
 
-def _speaks(relation: Node, stages: int) -> bool:
-    """Return false where ``relation`` names a stage that there is not: then it says nothing."""
+def _applies(relation: Node, stages: int) -> bool:
+    """Return whether all stages that ``relation`` names exist; elsewhere the relation has no effect."""
     if isinstance(relation, Entry):
         return -stages <= relation.stage < stages
-    return all(_speaks(part, stages) for part in relation.below())
+    return all(_applies(part, stages) for part in relation.below())
 
 
-def _named(relation: Node) -> frozenset[str]:
+def _quantities_of(relation: Node) -> frozenset[str]:
     if isinstance(relation, Uniform) and relation.quantity == "recompute":
         return frozenset(_QUANTITIES)
     if isinstance(relation, Entry | Over | Uniform):
         return frozenset({relation.quantity})
-    return frozenset(name for part in relation.below() for name in _named(part))
+    return frozenset(name for part in relation.below() for name in _quantities_of(part))

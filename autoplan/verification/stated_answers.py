@@ -1,4 +1,4 @@
-"""A saved answer taken apart: one statement for each number of devices and batch, read and priced anew."""
+"""Parsed and re-priced form of a saved answer, one part for each number of devices and batch."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from autoplan.verification.value_comparison import differences
 
 __all__ = ["StatedAnswer", "StatedPlan", "answers_of", "front_of"]
 
-#: What an answer for one number of devices and batch tells of a plan.
+#: Fields of a short plan, as answers for one number of devices and batch state it.
 _SHORT = ("step_seconds", "tokens_per_second", "peak_memory_bytes_per_device")
 
 
 @dataclass(frozen=True, slots=True)
 class StatedPlan:
-    """A plan as an answer states it, and as it is read and priced now; None where it is not valid.
+    """A plan as an answer states it, with its layout and its prediction now; None where it is not valid.
 
-    ``name`` is what sentences call it; ``wrong`` what is wrong with its layout; ``short`` whether only some
-    of its prediction is told, and ``marked`` that it is then said to be on the front over all choices.
+    ``name`` is its name in messages; ``wrong`` the errors of its layout; ``short`` whether only some fields
+    of its prediction are stated, and ``marked`` whether it is stated to be on the front over all choices.
     """
 
     name: str
@@ -42,13 +42,13 @@ class StatedPlan:
 
     @property
     def plan(self) -> Plan | None:
-        """The plan as it is now."""
+        """Layout and prediction now, None where the layout is not valid."""
         return None if self.layout is None or self.priced is None else Plan(self.layout, self.priced)
 
 
 @dataclass(frozen=True, slots=True)
 class StatedAnswer:
-    """What is stated for one number of devices and one batch; ``words`` tell which of several it is."""
+    """Answer for one number of devices and one batch; ``words`` name it among several."""
 
     words: str
     job: Job
@@ -59,23 +59,23 @@ class StatedAnswer:
     @property
     def points(self) -> list[tuple[float, float]]:
         """Step [s] and memory [byte] of the valid plans, as priced now."""
-        found = (plan.priced for plan in self.plans)
-        return [(p.step_seconds, p.peak_memory_bytes_per_device) for p in found if p is not None]
+        priced = (plan.priced for plan in self.plans)
+        return [(p.step_seconds, p.peak_memory_bytes_per_device) for p in priced if p is not None]
 
     def rejections(self, kind: str) -> int | str:
-        """Return how many layouts are stated to have fallen to reasons of ``kind``; text where unwritable."""
+        """Return the stated number of layouts rejected for ``kind``; text where it has too many digits."""
         counts = [r.layouts for r in self.rejected if r.kind == kind]
         if any(isinstance(count, str) for count in counts):
             return "a count of too many digits to write"
         return sum(count for count in counts if isinstance(count, int))
 
-    def said(self, sentence: str) -> str:
-        """Return ``sentence`` with which answer it is about."""
+    def about(self, sentence: str) -> str:
+        """Return ``sentence`` with the name of the answer."""
         return f"{self.words}: {sentence}" if self.words else sentence
 
 
 def answers_of(saved: SavedFront, job: Job) -> tuple[tuple[StatedAnswer, ...], list[str]]:
-    """Return the answers of ``saved``, one for each choice of ``job``, and which are missing or too many."""
+    """Return the answers of ``saved``, one for each choice of ``job``, and errors on missing ones."""
     if not job.choices:
         return (StatedAnswer("", job, _read(job, saved.front), saved.certificate, saved.rejected),), []
     wanted = [(choice.cluster.devices, choice.workload.global_batch_size) for choice in job.choices]
@@ -83,10 +83,10 @@ def answers_of(saved: SavedFront, job: Job) -> tuple[tuple[StatedAnswer, ...], l
     wrong = []
     if given != wanted:
         wrong.append(f"there are answers for (devices, batch) {given}, and the job asks for {wanted}")
-    found, answers = dict(zip(given, saved.answers, strict=True)), []
+    saved_by_key, answers = dict(zip(given, saved.answers, strict=True)), []
     for choice, key in zip(job.choices, wanted, strict=True):
-        if key in found:
-            stated, words = found[key], question_words(choice, job.choices)
+        if key in saved_by_key:
+            stated, words = saved_by_key[key], question_words(choice, job.choices)
             plans = _read(choice, stated.plans)
             answers.append(StatedAnswer(words, choice, plans, stated.certificate, stated.rejected))
     return tuple(answers), wrong
@@ -95,45 +95,45 @@ def answers_of(saved: SavedFront, job: Job) -> tuple[tuple[StatedAnswer, ...], l
 def front_of(saved: SavedFront, job: Job) -> tuple[tuple[StatedPlan, Job], ...]:
     """Return the plans of the front over all choices of ``job``, each with the choice that it is for."""
     choices = {(c.cluster.devices, c.workload.global_batch_size): c for c in job.choices}
-    found: dict[int, tuple[StatedPlan, Job]] = {}
-    for here, numbers in _by_choice(saved.front).items():
-        choice = choices.get(here, job)
+    plan_by_number: dict[int, tuple[StatedPlan, Job]] = {}
+    for key, numbers in _by_choice(saved.front).items():
+        choice = choices.get(key, job)
         for number, plan in zip(numbers, _read(choice, saved.front, numbers), strict=True):
-            found[number] = (plan if here in choices else _for_another_job(plan, here), choice)
-    return tuple(found[number] for number in range(len(saved.front)))
+            plan_by_number[number] = (plan if key in choices else _for_another_job(plan, key), choice)
+    return tuple(plan_by_number[number] for number in range(len(saved.front)))
 
 
 def _by_choice(plans: Sequence[SavedPlan]) -> dict[tuple[int, int], list[int]]:
-    """Return which of ``plans`` are stated to be for which devices and batch; -1 for what is no number."""
-    found: dict[tuple[int, int], list[int]] = {}
+    """Return the indices of ``plans`` by their stated devices and batch; -1 for what is not a number."""
+    numbers_by_key: dict[tuple[int, int], list[int]] = {}
     for number, plan in enumerate(plans):
-        said = (plan.predicted.get("devices"), plan.predicted.get("global_batch_size"))
-        devices, batch = (n if isinstance(n, int) else -1 for n in said)
-        found.setdefault((devices, batch), []).append(number)
-    return found
+        stated = (plan.predicted.get("devices"), plan.predicted.get("global_batch_size"))
+        devices, batch = (n if isinstance(n, int) else -1 for n in stated)
+        numbers_by_key.setdefault((devices, batch), []).append(number)
+    return numbers_by_key
 
 
-def _for_another_job(plan: StatedPlan, here: tuple[int, int]) -> StatedPlan:
-    why = f"{plan.name} is for (devices, batch) {here}, which the job does not ask for"
+def _for_another_job(plan: StatedPlan, key: tuple[int, int]) -> StatedPlan:
+    why = f"{plan.name} is for (devices, batch) {key}, which the job does not ask for"
     return replace(plan, layout=None, priced=None, wrong=(*plan.wrong, why))
 
 
 def _read(
     job: Job, plans: Sequence[SavedPlan | SavedShort], numbers: Sequence[int] | None = None
 ) -> tuple[StatedPlan, ...]:
-    """Return those of ``plans`` with ``numbers``, or all, with their layouts and what is predicted now."""
+    """Return the ``plans`` at ``numbers``, or all, with their layouts and predictions now."""
     numbers = range(len(plans)) if numbers is None else numbers
     plans, names = [plans[n] for n in numbers], [f"plan {n + 1}" for n in numbers]
     read = [_layout(job, plan, name) for plan, name in zip(plans, names, strict=True)]
     layouts = list(dict.fromkeys(layout for layout, _ in read if layout is not None))
-    found: dict[Layout | None, Prediction] = dict(zip(layouts, predict_all(job, layouts), strict=True))
+    predictions: dict[Layout | None, Prediction] = dict(zip(layouts, predict_all(job, layouts), strict=True))
     return tuple(
         StatedPlan(
             name=name,
             layout_string=plan.layout_string,
             predicted=_predicted(plan),
             layout=layout,
-            priced=found.get(layout),
+            priced=predictions.get(layout),
             wrong=tuple(wrong),
             short=isinstance(plan, SavedShort),
             marked=isinstance(plan, SavedShort) and plan.on_front,
@@ -147,7 +147,7 @@ def _predicted(plan: SavedPlan | SavedShort) -> Mapping[str, Any]:
 
 
 def _layout(job: Job, plan: SavedPlan | SavedShort, name: str) -> tuple[Layout | None, list[str]]:
-    """Return the layout, None for one that cannot be one, and what is wrong with it."""
+    """Return the parsed layout (None where it is not valid), and its errors."""
     try:
         layout = parse_layout(plan.layout_string, layers=job.model.layers, devices=job.cluster.devices)
     except LayoutError as error:

@@ -1,4 +1,4 @@
-"""The front over several numbers of devices and batches, against the answers for each of them."""
+"""Check of the front over several numbers of devices and batches against the answers for each."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from autoplan.schema.saved_front import SavedCertificate, SavedFront
 from autoplan.verification.stated_answers import StatedAnswer, StatedPlan, answers_of, front_of
 from autoplan.verification.value_comparison import differences
 
-__all__ = ["Stated", "beaten_or_missing", "not_of_all"]
+__all__ = ["Stated", "certificate_errors", "front_errors"]
 
-#: Rounding of sums in another order, as a share.
+#: Relative tolerance: sums may be rounded in another order.
 _SAME: Final = 1e-9
-#: Of several parts the last of these is what is proven of all.
+#: Statuses in ascending order: the merged status is the last one of the parts.
 _WEAKEST: Final = ("infeasible", "optimal", "feasible")
 
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """A saved answer and its job: the answers it holds, and the plans of a front over several.
+    """A saved answer and its job: its answers, and the plans of the front over several choices.
 
-    ``wrong`` says which answers are missing.
+    ``wrong`` says which answers are missing or too many.
     """
 
     saved: SavedFront
@@ -37,14 +37,14 @@ class Stated:
 
     @staticmethod
     def of(saved: SavedFront, job: Job) -> Stated:
-        """Return ``saved``, the answer to ``job``, taken apart."""
+        """Return the parsed form of ``saved``, the answer to ``job``."""
         answers, wrong = answers_of(saved, job)
         return Stated(saved, job, answers, front_of(saved, job) if job.choices else (), tuple(wrong))
 
 
 @dataclass(frozen=True, slots=True)
 class _Rated:
-    """A plan of an answer, and what its objectives make small."""
+    """A plan of an answer, and the values of its objectives, to be minimised."""
 
     words: str
     layout: str
@@ -52,23 +52,23 @@ class _Rated:
     key: tuple[object, ...]
     marked: bool
 
-    def matches(self, other: _Rated) -> bool:
-        """Return whether this is as good as ``other`` in everything."""
+    def weakly_dominates(self, other: _Rated) -> bool:
+        """Return whether this is no worse than ``other`` in every objective."""
         return all(a <= b + _SAME * abs(b) for a, b in zip(self.values, other.values, strict=True))
 
     def precedes(self, other: _Rated) -> bool:
-        """Return whether this comes first on a front: the first of its values that differs is smaller."""
+        """Return whether this precedes ``other`` on a front: lexicographic order of the values."""
         pairs = zip(self.values, other.values, strict=True)
         return next((a < b for a, b in pairs if not isclose(a, b, rel_tol=_SAME)), False)
 
-    def beats(self, other: _Rated) -> bool:
-        """Return whether this is better in something, too."""
+    def dominates(self, other: _Rated) -> bool:
+        """Return whether this is no worse in every objective and better in one."""
         pairs = zip(self.values, other.values, strict=True)
-        return self.matches(other) and any(a < b - _SAME * abs(b) for a, b in pairs)
+        return self.weakly_dominates(other) and any(a < b - _SAME * abs(b) for a, b in pairs)
 
 
-def beaten_or_missing(stated: Stated) -> Iterator[str]:
-    """Yield which plans of the front over all choices another beats, and which of the others none matches."""
+def front_errors(stated: Stated) -> Iterator[str]:
+    """Yield the dominated plans of the front over all choices, and the non-dominated ones that it lacks."""
     if not stated.job.choices:
         return
     rated = [_rated(answer, plan) for answer in stated.answers for plan in answer.plans if plan.plan]
@@ -81,22 +81,22 @@ def beaten_or_missing(stated: Stated) -> Iterator[str]:
         if own is None:
             yield f"{plan.name} is in none of the answers: {plan.layout_string}"
         else:
-            yield from _out_of_place(plan.name, own, on_front, rated)
+            yield from _position_errors(plan.name, own, on_front, rated)
             on_front.append(own)
     for other in rated:
-        here = other in on_front
-        if not here and not any(plan.matches(other) for plan in on_front):
+        is_on_front = other in on_front
+        if not is_on_front and not any(plan.weakly_dominates(other) for plan in on_front):
             yield f"no plan of the front is as good as one on {other.words}: {other.layout}"
-        if here != other.marked:
-            is_ = "is" if here else "is not"
+        if is_on_front != other.marked:
+            is_ = "is" if is_on_front else "is not"
             yield f"{other.words}: on_front is stated as {other.marked} of {other.layout}, which {is_} there"
 
 
-def _out_of_place(
+def _position_errors(
     name: str, own: _Rated, before: Sequence[_Rated], others: Sequence[_Rated]
 ) -> Iterator[str]:
-    """Yield what is wrong with a plan's place on the front, where ``before`` comes first."""
-    better = next((other for other in others if other.beats(own)), None)
+    """Yield the errors of a plan's position on the front, after the plans ``before``."""
+    better = next((other for other in others if other.dominates(own)), None)
     if better is not None:
         yield f"{name} is beaten by one on {better.words}: {better.layout}"
     if own in before:
@@ -116,31 +116,31 @@ def _rated(answer: StatedAnswer, stated: StatedPlan) -> _Rated:
     return _Rated(answer.words, stated.layout_string, values, key, stated.marked)
 
 
-def not_of_all(stated: Stated) -> Iterator[str]:
-    """Yield where the certificate over all choices is not what those of the answers come to."""
+def certificate_errors(stated: Stated) -> Iterator[str]:
+    """Yield the differences of the certificate over all choices from that merged from the answers."""
     if not stated.job.choices or len(stated.answers) < len(stated.job.choices):
         return
-    whole, parts = stated.saved.certificate, [answer.certificate for answer in stated.answers]
-    for name, own in _of_parts(parts).items():
-        given = getattr(whole, name)
+    overall, parts = stated.saved.certificate, [answer.certificate for answer in stated.answers]
+    for name, own in _merged_certificate(parts).items():
+        given = getattr(overall, name)
         if not isinstance(given, str) or name == "status":
             yield from differences(given, own, f"over all, {name}")
-    if bool(stated.saved.front) == (whole.status == "infeasible"):
-        yield f"over all, status {whole.status} with {len(stated.saved.front)} plans"
+    if bool(stated.saved.front) == (overall.status == "infeasible"):
+        yield f"over all, status {overall.status} with {len(stated.saved.front)} plans"
 
 
-def _of_parts(parts: Sequence[SavedCertificate]) -> dict[str, object]:
-    """Return what is proven of all where ``parts`` are proven; without counts that nobody could write."""
-    found = [part for part in parts if part.status != "infeasible"]
-    bounds = [part.best_bound_step_seconds for part in found if part.best_bound_step_seconds is not None]
-    own: dict[str, object] = {
+def _merged_certificate(parts: Sequence[SavedCertificate]) -> dict[str, object]:
+    """Return the certificate that follows from ``parts``; without counts of too many digits."""
+    feasible = [part for part in parts if part.status != "infeasible"]
+    bounds = [part.best_bound_step_seconds for part in feasible if part.best_bound_step_seconds is not None]
+    merged: dict[str, object] = {
         "status": max((part.status for part in parts), key=_WEAKEST.index),
         "best_bound_step_seconds": min(bounds, default=None),
-        "gap": max((part.gap for part in found if part.gap is not None), default=None),
+        "gap": max((part.gap for part in feasible if part.gap is not None), default=None),
         "thinning": max(part.thinning for part in parts),
     }
     for name in ("layouts_total", "layouts_covered", "candidates"):
         counts = [getattr(part, name) for part in parts]
         if all(isinstance(count, int) for count in counts):
-            own[name] = sum(counts)
-    return own
+            merged[name] = sum(counts)
+    return merged

@@ -1,4 +1,4 @@
-"""Comparing what an answer states with what is computed anew."""
+"""Comparison of stated values with recomputed ones."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Final
 
 __all__ = ["differences"]
 
-#: Rounding of sums in another order, as a share.
+#: Relative tolerance: sums may be rounded in another order.
 _SAME: Final = 1e-9
 
-#: What answers leave out of a prediction.
+#: Fields of a prediction that answers omit.
 _LEFT_OUT: Final = frozenset({"events"})
 
 
 def differences(stated: object, actual: object, place: str) -> Iterator[str]:
-    """Yield a sentence for each place where ``stated``, read from JSON, is not ``actual``.
+    """Yield one sentence per difference between ``stated``, read from JSON, and ``actual``.
 
     >>> list(differences({"a": 1.0, "b": [2]}, {"a": 1.5, "b": (2,)}, "x"))
     ['x.a is stated as 1.0 and is 1.5']
@@ -49,8 +49,8 @@ def _in_list(stated: object, actual: tuple[Any, ...] | list[Any], place: str) ->
     if not isinstance(stated, list | tuple) or len(stated) != len(actual):
         yield f"{place} is not a list of {len(actual)}"
         return
-    for i, (said, is_) in enumerate(zip(stated, actual, strict=True)):
-        yield from differences(said, is_, f"{place}[{i}]")
+    for i, (stated_item, actual_item) in enumerate(zip(stated, actual, strict=True)):
+        yield from differences(stated_item, actual_item, f"{place}[{i}]")
 
 
 def _same(stated: object, actual: Any) -> bool:  # noqa: ANN401 - a number of numpy is one too

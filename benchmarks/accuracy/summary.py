@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.accuracy.coefficients import coefficients_of
 from benchmarks.accuracy.coverage import coverage, coverage_by_mechanism
+from benchmarks.accuracy.fitting.coefficients import coefficients_of
 from benchmarks.accuracy.outcomes import Outcome
 from benchmarks.accuracy.scores import (
     fitting,

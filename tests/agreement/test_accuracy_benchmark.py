@@ -8,8 +8,9 @@ import math
 import pytest
 
 from benchmarks import policies, reading, skips, tables
-from benchmarks.accuracy import coefficients, jobs, outcomes, recorded, scores, stacks
+from benchmarks.accuracy import jobs, outcomes, recorded, scores, stacks
 from benchmarks.accuracy.__main__ import main
+from benchmarks.accuracy.fitting import coefficients
 from benchmarks.accuracy.outcomes import outcome_of
 from benchmarks.accuracy.scores import kendall, regret, spread
 

@@ -9,7 +9,7 @@ from autoplan.calibration.coefficients import number_of, owner_of
 from autoplan.catalog import entry_names, stack
 from autoplan.schema.job import Job
 from benchmarks.accuracy import __main__ as program
-from benchmarks.accuracy.coefficients import coefficients_of
+from benchmarks.accuracy.fitting.coefficients import coefficients_of
 from benchmarks.accuracy.fitting.kept import KEPT, load_left_out
 from benchmarks.accuracy.fitting.leaving import KEYS, left_out, observations_of, shared_fitter
 from benchmarks.accuracy.fitting.leaving_report import left_out_summary, render_left_out

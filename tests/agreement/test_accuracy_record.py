@@ -10,8 +10,8 @@ import pytest
 
 from autoplan.catalog import entry_names, entry_text, read_stack
 from benchmarks.accuracy.__main__ import main
-from benchmarks.accuracy.coefficients import coefficients_of
 from benchmarks.accuracy.coverage import coverage, coverage_by_mechanism
+from benchmarks.accuracy.fitting.coefficients import coefficients_of
 from benchmarks.accuracy.outcomes import outcome_of
 from benchmarks.accuracy.plot import accuracy_svg
 from benchmarks.accuracy.recorded import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.accuracy.coefficients import coefficients_of
+from benchmarks.accuracy.fitting.coefficients import coefficients_of
 from benchmarks.accuracy.fitting.kept import KEPT, load_left_out
 from benchmarks.accuracy.fitting.leaving import KEYS, observations_of
 from tests.support.all_runs import all_outcomes

@@ -43,11 +43,11 @@ def laid_out(job: Job, text: str) -> Layout:
 
 
 def test_a_copy_in_each_node_takes_the_memory_of_a_nodes_share():
-    """With shard=8 each rank holds an eighth of the state, however many nodes there are."""
+    """With dp_shard=8 each rank holds an eighth of the state, however many nodes there are."""
     few, many = many_nodes(8), many_nodes(256)
     alone, copied, shared = (
         predict(job, laid_out(job, text)).memory
-        for job, text in ((few, "dp=8"), (many, "dp=256,shard=8"), (many, "dp=256"))
+        for job, text in ((few, "dp=8"), (many, "dp=256,dp_shard=8"), (many, "dp=256"))
     )
 
     assert copied.parameters == alone.parameters
@@ -61,7 +61,7 @@ def test_gathers_stay_in_the_node_and_copies_add_their_shares():
     Of a whole layer's compute each takes what its bytes take at the rate of the fabric.
     """
     job = many_nodes(64, tokens=65536)
-    both = [Candidates.of([laid_out(job, f"dp=64,zero=2{text}")]) for text in (",shard=8", "")]
+    both = [Candidates.of([laid_out(job, f"dp=64,zero=2{text}")]) for text in (",dp_shard=8", "")]
     inside, across = shard_group(both[0]), replica_group(both[0])
     policy, links = job.stack.overlap, machine_of(job).links
     size = policy.gradient_bytes * scope_of(job, both[0]).weights.layer.trained
@@ -78,7 +78,7 @@ def test_gathers_stay_in_the_node_and_copies_add_their_shares():
 def test_bytes_of_copies_are_counted():
     """Replicas all-reduce the share that each keeps: an eighth of what is scattered."""
     job = many_nodes(64)
-    c = Candidates.of([laid_out(job, "dp=64,shard=8")])
+    c = Candidates.of([laid_out(job, "dp=64,dp_shard=8")])
     layers = float(job.model.layers)
     moved = stage_bytes(scope_of(job, c), np.array([[layers]]), np.zeros((1, 1)), np.zeros((1, 1)))
 
@@ -104,7 +104,7 @@ def test_a_copy_of_experts_in_each_node_takes_the_memory_of_a_nodes_share(spread
     """Experts are spread, split and shared in a node as if it were alone, however many nodes have copies."""
     tp = 2 if "tp=2," in spread else 1
     alone = predict(experts_on(8), laid_out(experts_on(8), spread)).memory
-    copied = predict(experts_on(64), laid_out(experts_on(64), f"{spread},shard={8 // tp}")).memory
+    copied = predict(experts_on(64), laid_out(experts_on(64), f"{spread},dp_shard={8 // tp}")).memory
 
     assert copied.parameters == alone.parameters
     assert copied.optimizer == alone.optimizer
@@ -112,7 +112,11 @@ def test_a_copy_of_experts_in_each_node_takes_the_memory_of_a_nodes_share(spread
 
 @pytest.mark.parametrize(
     ("spread", "shared", "copies"),
-    [("ep=1,shard=8", (8, 1), (8, 8)), ("ep=2,shard=8", (4, 2), (8, 8)), ("ep=8,shard=8", (1, 8), (8, 8))],
+    [
+        ("ep=1,dp_shard=8", (8, 1), (8, 8)),
+        ("ep=2,dp_shard=8", (4, 2), (8, 8)),
+        ("ep=8,dp_shard=8", (1, 8), (8, 8)),
+    ],
 )
 def test_experts_have_their_own_groups_in_a_node_and_across(spread, shared, copies):
     """Of 64 ranks 64 / ep hold the same experts: 8 / ep of a node share them, and 8 nodes have copies."""
@@ -126,7 +130,7 @@ def test_experts_have_their_own_groups_in_a_node_and_across(spread, shared, copi
 def test_bytes_of_experts_that_nobody_shares_are_reduced_whole():
     """With one expert on each of a node's ranks it is reduced over nodes, and of all else an eighth is."""
     job = experts_on(64)
-    here = scope_of(job, Candidates.of([laid_out(job, "ep=8,shard=8")]))
+    here = scope_of(job, Candidates.of([laid_out(job, "ep=8,dp_shard=8")]))
     layer, outside, layers = here.weights.layer, here.weights, job.model.layers
     moved = stage_bytes(here, np.full((1, 1), float(layers)), np.zeros((1, 1)), np.zeros((1, 1)))
     experts = layers * float(layer.experts[0, 0])
@@ -140,12 +144,12 @@ def test_bytes_of_experts_that_nobody_shares_are_reduced_whole():
 
 def test_experts_do_not_leave_the_ranks_that_share_state():
     """Eight experts' ranks are more than four that share state, unless tensors split these, too."""
-    sentence = "ep x etp divides tp x shard: experts are spread and split within the ranks that share state"
+    sentence = "ep x etp divides tp x dp_shard: expert-parallel groups are inside shard groups"
     job = experts_on(64)
 
-    assert sentence in broken_rules(job, laid_out(job, "ep=8,shard=4"))
-    assert sentence not in broken_rules(job, laid_out(job, "tp=2,ep=8,etp=1,shard=4"))
-    assert sentence not in broken_rules(job, laid_out(job, "ep=4,shard=4"))
+    assert sentence in broken_rules(job, laid_out(job, "ep=8,dp_shard=4"))
+    assert sentence not in broken_rules(job, laid_out(job, "tp=2,ep=8,etp=1,dp_shard=4"))
+    assert sentence not in broken_rules(job, laid_out(job, "ep=4,dp_shard=4"))
 
 
 def test_copies_of_experts_are_searched_on_several_nodes():
@@ -159,7 +163,7 @@ def test_copies_of_experts_are_searched_on_several_nodes():
     fixed = [
         plan
         for wish in ("all", 8, 4)
-        for plan in autoplan.plan(replace(job, search=job.search.model_copy(update={"shard": wish}))).plans
+        for plan in autoplan.plan(replace(job, search=job.search.model_copy(update={"dp_shard": wish}))).plans
     ]
 
     assert shards == {0, 4, 8}
@@ -171,7 +175,7 @@ def test_copies_are_faster_on_many_nodes_and_shares_of_all_are_smaller():
     """DeepSpeed's many messages a layer cost more over 256 ranks than within a node with 32 copies (MiCS)."""
     job = replace(many_nodes(), stack=stack("deepspeed"), search=SearchSpec(zero_stage=3))
     plans = autoplan.plan(job).plans
-    whole, copied = (predict(job, laid_out(job, text)) for text in ("dp=256", "dp=256,shard=8"))
+    whole, copied = (predict(job, laid_out(job, text)) for text in ("dp=256", "dp=256,dp_shard=8"))
 
     assert copied.step_seconds < 0.7 * whole.step_seconds
     assert copied.peak_memory_bytes_per_device > whole.peak_memory_bytes_per_device
@@ -183,7 +187,7 @@ def test_one_node_has_no_more_choices():
     """Where a node holds all devices its ranks are all ranks: nothing is added to the space."""
     job = load_job("llama3-8b-8x-a100")
     both = [
-        autoplan.plan(replace(job, search=SearchSpec(shard=wish))).certificate.candidates
+        autoplan.plan(replace(job, search=SearchSpec(dp_shard=wish))).certificate.candidates
         for wish in ("any", "all")
     ]
 
@@ -191,8 +195,8 @@ def test_one_node_has_no_more_choices():
 
 
 def test_a_shard_of_all_ranks_is_no_shard():
-    """`shard=8` of eight ranks is what a layout has that says nothing."""
+    """`dp_shard=8` of eight ranks is what a layout has that says nothing."""
     job = replace(load_job("llama3-8b-8x-a100"), stack=stack("fsdp2"))
 
-    assert laid_out(job, "dp=8,shard=8") == laid_out(job, "dp=8")
-    assert str(laid_out(job, "dp=8,shard=4")).endswith(",shard=4")
+    assert laid_out(job, "dp=8,dp_shard=8") == laid_out(job, "dp=8")
+    assert str(laid_out(job, "dp=8,dp_shard=4")).endswith(",dp_shard=4")

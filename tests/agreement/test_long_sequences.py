@@ -13,7 +13,7 @@ import autoplan
 from autoplan.catalog import load_entry, load_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.machine import ideal, machine_of
-from autoplan.costs.layer.layer_time import block_times
+from autoplan.costs.layer.layer_time import layer_times
 from autoplan.costs.network.collectives import Group, ring_step_seconds
 from autoplan.costs.network.mesh import context_group, data_group
 from autoplan.costs.predict import predict
@@ -54,7 +54,7 @@ def test_a_split_sequence_is_the_same_work(name):
     job = on_stack(load_job(LONG), name)
     fastest = ideal(machine_of(job), job)
     one, four = (
-        block_times(job, Candidates.of([laid_out(job, text)]), fastest) for text in ("dp=8", "cp=4,dp=2")
+        layer_times(job, Candidates.of([laid_out(job, text)]), fastest) for text in ("dp=8", "cp=4,dp=2")
     )
 
     assert float(four.forward[0]) == pytest.approx(float(one.forward[0]) / 4)
@@ -105,11 +105,11 @@ def test_short_sequences_wait_for_their_ring_and_long_ones_do_not():
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("megatron-core", "cp=8,dp=1", "splits the 1000 tokens evenly into 2 cp chunks"),
+        ("megatron-core", "cp=8,dp=1", "2 x cp divides the 1000 tokens"),
         (
             "deepspeed",
             "cp=8,dp=1",
-            "whole heads: tp x cp divides the 20 attention heads and the 4 key-value heads",
+            "needs tp x cp to divide the 20 attention heads and the 4 key-value heads",
         ),
         ("fsdp1", "cp=8,dp=1", "has no context parallelism"),
     ],

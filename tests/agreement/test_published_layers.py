@@ -15,13 +15,13 @@ import pytest
 from autoplan.catalog import resolve_job
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.machine import machine_of
-from autoplan.costs.layer.layer_time import block_times
+from autoplan.costs.layer.layer_time import layer_times
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 
 
 def timed(sequence_parallel):
-    """Return the times of the layer in milliseconds, by the names of ``BlockTimes``."""
+    """Return the times of the layer in milliseconds, by the names of ``LayerTimes``."""
     spec = JobSpec(
         kind="training",
         model="megatron-22b",
@@ -37,7 +37,7 @@ def timed(sequence_parallel):
     job = replace(job, kernels=job.kernels.model_copy(update={"gemm": gemm}))
     layers = job.model.layers
     one = Candidates.of([parse_layout(f"tp=8,mbs=4,sp={sequence_parallel}", layers=layers, devices=8)])
-    times = block_times(job, one, machine_of(job))
+    times = layer_times(job, one, machine_of(job))
     return {name: 1e3 * float(np.ravel(getattr(times, name))[0]) for name in times.__slots__}
 
 

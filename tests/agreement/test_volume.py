@@ -11,7 +11,7 @@ from autoplan.catalog import entry_names, resolve_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.device.machine import machine_of, serial
-from autoplan.costs.network.collectives import wire_factor
+from autoplan.costs.network.collectives import bus_bandwidth_factor
 from autoplan.costs.network.volume import data_volume
 from autoplan.costs.stage.stage_pricing import price_stages
 from autoplan.costs.stage.stage_times import end_of_step, stage_backward, stage_forward
@@ -69,7 +69,7 @@ def wire_bytes(job, candidates):
     for times, parts in ((job.model.layers, volume.layer + volume.experts), (1, volume.outside)):
         for part in parts:
             often = 1.0 if part.when.startswith("step") else m
-            sent = wire_factor(part.operation, part.group.ranks) * part.bytes
+            sent = bus_bandwidth_factor(part.operation, part.group.ranks) * part.bytes
             total += times * often * float(sent[0, 0])
     return total
 
@@ -89,7 +89,7 @@ def test_seconds_of_the_data_axis_are_bytes_over_bandwidth(software, zero, count
 def test_seconds_of_groups_that_share_state_are_bytes_over_bandwidth(zero):
     """The same holds where four ranks share state and two groups hold copies of it."""
     job = job_of("fsdp2", 4)
-    candidates = one(job, "dp=8,shard=4,mbs=1", zero)
+    candidates = one(job, "dp=8,dp_shard=4,mbs=1", zero)
     saved = step_seconds(job, candidates, BANDWIDTH) - step_seconds(job, candidates, 2 * BANDWIDTH)
 
     assert saved == pytest.approx(wire_bytes(job, candidates) / (2 * BANDWIDTH), rel=1e-9)

@@ -12,12 +12,12 @@ from autoplan.catalog import load_entry, resolve_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.scope import microbatches, scope_of
 from autoplan.costs.device.machine import machine_of, serial
-from autoplan.costs.layer.layer_time import block_times
+from autoplan.costs.layer.layer_time import layer_times
 from autoplan.costs.memory.activations import saved_bytes_per_token
 from autoplan.costs.memory.footprint import stage_memory
 from autoplan.costs.memory.gather_buffers import gather_buffers_of
 from autoplan.costs.memory.model_states import model_states_of
-from autoplan.costs.network.collectives import Group, collective_seconds, wire_factor
+from autoplan.costs.network.collectives import Group, bus_bandwidth_factor, collective_seconds
 from autoplan.costs.network.mesh import tensor_group
 from autoplan.costs.pipeline.schedules import (
     bubble_overhead,
@@ -227,9 +227,9 @@ def test_a_ring_all_reduce_moves_twice_its_bytes_less_a_share(n):
     """2(n-1)/n of the tensor leaves each rank: a reduce-scatter and then an all-gather."""
     ranks = np.array(float(n))
 
-    assert wire_factor("all_reduce", ranks) == 2 * (n - 1) / n
-    assert wire_factor("all_reduce", ranks) == (
-        wire_factor("reduce_scatter", ranks) + wire_factor("all_gather", ranks)
+    assert bus_bandwidth_factor("all_reduce", ranks) == 2 * (n - 1) / n
+    assert bus_bandwidth_factor("all_reduce", ranks) == (
+        bus_bandwidth_factor("reduce_scatter", ranks) + bus_bandwidth_factor("all_gather", ranks)
     )
 
 
@@ -248,7 +248,7 @@ def test_tensor_parallelism_reduces_four_times_a_layer():
     """4 x 2048 tokens x 8192 wide in bf16 are 128 MiB: twice forward, twice backward, no recompute."""
     job = job_of("llama3-70b", sequence=2048, batch=64)
     c, machine = candidate(job, "tp=8,mbs=4,sp=off"), machine_of(job)
-    block = block_times(job, c, machine)
+    block = layer_times(job, c, machine)
     size = 4 * 2048 * 8192 * 2.0
     once = collective_seconds("all_reduce", np.array([size]), tensor_group(c), machine.links)
 
@@ -334,9 +334,9 @@ def test_zero2_moves_as_many_bytes_as_ddp():
     """Wrong: 'ZeRO-2 halves the traffic'. It also gathers the updated parameters: 2 x 7/8 of the model."""
     ranks = np.array(8.0)
     # bf16 gradients scattered, bf16 parameters gathered, against bf16 gradients all-reduced.
-    assert wire_factor("reduce_scatter", ranks) + wire_factor("all_gather", ranks) == wire_factor(
-        "all_reduce", ranks
-    )
+    assert bus_bandwidth_factor("reduce_scatter", ranks) + bus_bandwidth_factor(
+        "all_gather", ranks
+    ) == bus_bandwidth_factor("all_reduce", ranks)
     job = job_of(batch=8)  # one microbatch a rank
     seconds = [data_axis_seconds(job, zero) for zero in range(4)]
     phi = 2.0 * 6_738_415_616  # bytes of the bf16 model
@@ -520,7 +520,7 @@ def test_graphs_free_small_layers_from_the_host():
         machine = machine_of(job)
         if software == "megatron-core":
             machine = replace(machine, host_launch=20e-6)
-        by_stack[software] = float(block_times(job, one, machine).forward[0])
+        by_stack[software] = float(layer_times(job, one, machine).forward[0])
 
     computed = by_stack["megatron-core-graphs"]
     launches = (18 + 2 * 4) * 20e-6

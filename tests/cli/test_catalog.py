@@ -68,7 +68,7 @@ def test_check_finds_nothing_wrong(run):
     done = run("catalog", "check")
 
     assert done.exit_code == 0
-    assert "nothing wrong" in done.stdout
+    assert "all valid" in done.stdout
 
 
 def test_show_prints_the_file_as_it_is(run):

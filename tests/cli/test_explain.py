@@ -58,10 +58,10 @@ def test_a_layout_that_does_not_fit_exits_1_with_remedies(run):
     assert done.exit_code == 1
     assert done.stderr == ""
     text = " ".join(done.stdout.split())
-    assert re.search(r"does not fit: a device of stage 0 \(fullest at: [a-z ]+\) holds [\d.]+ GiB", text)
+    assert re.search(r"does not fit: a device of stage 0 uses [\d.]+ GiB at its peak \([a-z ]+\)", text)
     assert text.count("over the limit") == 2
     assert "at the upper end of its 90 % interval" in text
-    assert "what would make it fit, the fastest first" in text
+    assert "changes that make it fit, the fastest first" in text
     assert re.search(r"\n 1  tp=\d+,pp=", done.stdout)
 
 
@@ -72,7 +72,7 @@ def test_a_layout_that_fits_exits_0_with_what_would_make_room(run):
     assert done.exit_code == 0
     assert "fits: a device of stage" in done.stdout
     assert "below the limit" in done.stdout
-    assert "what would make more room, the fastest first" in done.stdout
+    assert "changes that save memory, the fastest first" in done.stdout
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -293,6 +293,6 @@ def test_where_nothing_is_enough_it_says_so(run, tmp_path):
     remedies = json.loads(run("explain", file, "-l", "tp=2", "-f", "json").stdout)["explanation"]["remedies"]
 
     assert done.exit_code == 1
-    assert "no change is enough, alone or with a second one" in done.stdout
+    assert "neither one nor two of them make it fit" in done.stdout
     assert remedies
     assert not any(remedy["fits"] for remedy in remedies)

@@ -231,8 +231,8 @@ def test_a_rule_of_ones_own_is_named_with_its_line(run, tmp_path):
     assert (edit["key"], edit["after"]) == ("rules", '["tp <= 2"]')
     assert [r["reason"] for r in document["rejected"] if r["kind"] == "not on the front"] == [
         (
-            "covered, and fit with some recompute, but none of them keeps the limits and the job's own rules"
-            " together"
+            "fit into memory with some recompute, but none of them satisfies the limits and the"
+            " job's own rules together"
         )
     ]
 

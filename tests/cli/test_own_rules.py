@@ -44,7 +44,7 @@ def test_a_rule_that_cannot_be_read_hides_no_other_mistake(told):
         ("10", "$.limits.step_tim"),
     ]
     assert "did you mean llama3.2-1b" in found[0][2]
-    assert found[1][2].startswith("this range holds 0 batches")
+    assert found[1][2].startswith("the range has 0 batches")
     assert found[2][2] == "column 1: unknown name 'tpp' - did you mean 'tp'?"
     assert found[3][2] == "column 9: nothing is expected after the relation before '8'"
     assert found[4][2].startswith("cost needs a price")

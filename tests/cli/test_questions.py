@@ -58,7 +58,7 @@ def test_at_least_this_speed_on_the_fewest_devices(run, job):
     assert plan["predicted"]["tokens_per_second"] >= 70000
     assert fewer
     assert not any(answer["plans"] for answer in fewer)
-    assert "limits.tokens_per_second asks for 70,000" in fewer[0]["reasons"][0]
+    assert "limits.tokens_per_second requires 70,000" in fewer[0]["reasons"][0]
 
 
 def test_at_most_this_memory_and_the_fastest(run, job):
@@ -128,11 +128,11 @@ def test_nothing_is_feasible_only_if_no_choice_is(run, job):
         (("limits: {cost: 3}",), "$.limits: cost needs a price"),
         (("price: {per_device_hour: 2}",), "$.price.date: 'date' is missing"),
         (("price: {per_device_hour: 2, date: today}",), "$.price.date: 'today' does not match the pattern"),
-        (("devices: [2, 2]",), "$.devices: [2, 2] holds a value twice"),
+        (("devices: [2, 2]",), "$.devices: [2, 2] has a duplicate value"),
         (("objectives: [costs]",), "did you mean 'cost'?"),
         (
             ("workload: {sequence_length: 4096, global_batch_size: {from: 8, to: 4}}",),
-            "$.workload.global_batch_size: this range holds 0 batches",
+            "$.workload.global_batch_size: the range has 0 batches",
         ),
         (("limits: {energy: 3}",), "$.limits.energy: 3 has no unit: write for example 250 kWh"),
     ],

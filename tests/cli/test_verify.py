@@ -231,7 +231,7 @@ def test_a_plan_for_another_job_is_refuted(saved, refuted):
         ("[1, 2]", "not a saved plan"),
         ('{"schema": 1}', "not a saved plan"),
         ('{"certificate": {}}', "Field required"),
-        ("NaN", "NaN is no number of JSON"),
+        ("NaN", "NaN is not a JSON number"),
         ("[" * 100_000, "not JSON"),
     ],
 )

@@ -58,7 +58,7 @@ def test_a_layout_that_loses_is_told_to_which_plan_and_where(job, front, layout)
 
 def test_a_layout_that_is_not_searched_is_told_so(job):
     """Checkpoints of several layers are priced, not searched: one may be better than the front."""
-    layout = "tp=2,mbs=1,checkpoint=4,recompute=full"
+    layout = "tp=2,mbs=1,recompute_num_layers=4,recompute=full"
     stack = job.stack.model_copy(
         update={"rules": job.stack.rules.model_copy(update={"checkpoint_blocks": True})}
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autoplan import load_job
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.search.bounds.memory_bound import fits_somehow, least_memory, least_stage_memory
+from autoplan.search.bounds.memory_bound import can_fit, least_memory, least_stage_memory
 from autoplan.search.bounds.step_bound import bound
 from autoplan.search.space.candidate_space import space_of
 from autoplan.search.space.priced_candidates import priced
@@ -67,7 +67,7 @@ def test_a_bound_that_looks_less_far_agrees_as_far_as_it_looks(candidates, share
 
     assert near.step_seconds[within] == pytest.approx(far.step_seconds[within], rel=1e-12)
     assert (near.step_seconds[~within] > most * (1 - 1e-12)).all()
-    assert (near.lasting_seconds <= far.step_seconds * (1 + 1e-12)).all()
+    assert (near.monotone_seconds <= far.step_seconds * (1 + 1e-12)).all()
 
 
 @pytest.mark.parametrize("modes", MODES, ids="-".join)
@@ -80,4 +80,4 @@ def test_what_fits_is_told_without_every_number_of_layers(name, modes):
         finite = np.where(np.isfinite(each), each, 0.0)
         assert (np.where(np.isfinite(each), finite, np.inf) >= np.maximum.accumulate(finite, axis=2)).all()
         for share in (0.03, 0.1, 0.2, 0.4, 0.7, 1.0):
-            assert (fits_somehow(group, share * limit) == (least_memory(group) <= share * limit)).all()
+            assert (can_fit(group, share * limit) == (least_memory(group) <= share * limit)).all()

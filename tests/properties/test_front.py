@@ -168,7 +168,7 @@ def splits(job: Job, pp: int, vpp: int):
 
 def checkpoints(job: Job) -> list[int]:
     """Return how many layers may share an input: any number that the job names, else small divisors."""
-    layers, wish = job.model.layers, job.search.checkpoint
+    layers, wish = job.model.layers, job.search.recompute_num_layers
     if wish != "any":
         return [int(k) for k in np.atleast_1d(wish)]
     most = (4 * layers) ** 0.5 if job.stack.rules.checkpoint_blocks else 1
@@ -177,7 +177,7 @@ def checkpoints(job: Job) -> list[int]:
 
 def shards(job: Job) -> list[int]:
     """Return how many ranks may share state, 0 for all: nodes hold all devices, so fewer only where asked."""
-    return list(range(job.cluster.devices)) if job.search.shard != "any" else [0]
+    return list(range(job.cluster.devices)) if job.search.dp_shard != "any" else [0]
 
 
 def orders_of_ranks(job: Job) -> tuple[str, ...]:
@@ -394,11 +394,11 @@ def test_the_front_of_experts_is_that_of_brute_force(seed):
 
 @pytest.mark.parametrize("seed", range(16))
 def test_the_front_is_that_of_brute_force_with_shared_checkpoints(seed):
-    """S2 with several layers a checkpoint, on few degrees."""
+    """S2 with several layers per recompute unit, on few degrees."""
     wish = [(1, 2), "any", 3, (2, 4)][seed % 4]
     modes = ["any", ("none", "full"), "full", ("selective", "full")][seed // 4]
     narrow = {"tensor_parallel": 1, "context_parallel": 1, "microbatch_size": (1, 2), "schedule": "1f1b"}
-    job, points = instance(seed + 500, checkpoint=wish, recompute=modes, **narrow)
+    job, points = instance(seed + 500, recompute_num_layers=wish, recompute=modes, **narrow)
 
     assert contradictions(job, points, whole_front(job)) == []
 
@@ -408,7 +408,7 @@ def test_the_front_is_that_of_brute_force_with_copies_of_state(seed):
     """S2 where part of the data axis shares state, on stacks that can."""
     narrow = {"pipeline_parallel": (1, 2), "recompute": ("none", "full"), "schedule": "1f1b"}
     wish = [(2, 4), (2, 8), 2, "all"][seed % 4]
-    job, points = instance(seed + 900, shard=wish, stages="even", **narrow)
+    job, points = instance(seed + 900, dp_shard=wish, stages="even", **narrow)
 
     assert contradictions(job, points, whole_front(job)) == []
 
@@ -418,7 +418,7 @@ def test_the_front_of_experts_is_that_of_brute_force_with_copies_of_state(seed):
     """S2 where experts share state within part of the ranks that hold them; the proof counts as many."""
     narrow = {"pipeline_parallel": 1, "context_parallel": 1, "recompute": ("none", "full")}
     wish = [(2, 4), (2, 8), 2, 4][seed % 4]
-    job, points = instance(seed + 30_000, experts=True, stacks=SPARSE_STACKS, shard=wish, **narrow)
+    job, points = instance(seed + 30_000, experts=True, stacks=SPARSE_STACKS, dp_shard=wish, **narrow)
     space, again = space_of(job), counted(job)
 
     assert contradictions(job, points, whole_front(job)) == []
@@ -442,14 +442,14 @@ def test_the_front_of_zero_bubble_is_that_of_brute_force(seed):
     """S2 with weight gradients apart, alone and beside 1F1B, in whatever stack: ZeRO, overlaps, experts."""
     wish = ["zero-bubble", ("1f1b", "zero-bubble")][seed % 2]
     narrow = {"pipeline_parallel": (2, 3, 4, 6), "schedule": wish, "context_parallel": 1}
-    job, points = instance(seed + 4_000, experts=seed % 5 == 4, change=apart, **narrow)
+    job, points = instance(seed + 4_000, experts=seed % 5 == 4, change=split_backward, **narrow)
     front = whole_front(job)
 
     assert contradictions(job, points, front) == []
     assert {plan.layout.schedule for plan in front.plans} <= {"1f1b", "zero-bubble"}
 
 
-def apart(job):
+def split_backward(job):
     """Return ``job`` in a stack that has the zero-bubble schedule."""
     return replace(job, stack=with_zero_bubble(job.stack))
 
@@ -463,7 +463,7 @@ def test_zero_bubble_is_on_fronts_beside_1f1b():
             "schedule": ("1f1b", "zero-bubble"),
             "context_parallel": 1,
         }
-        job, _ = instance(seed + 4_000, change=apart, **narrow)
+        job, _ = instance(seed + 4_000, change=split_backward, **narrow)
         found.append({plan.layout.schedule for plan in whole_front(job).plans})
 
     assert any("zero-bubble" in schedules for schedules in found)
@@ -512,7 +512,7 @@ def test_the_front_is_that_of_brute_force_with_activations_in_host_memory(seed):
     """S2 where what layers keep may be, or has to be, in host memory, beside the optimizer's state."""
     every = ("none", "optimizer", "activations", "optimizer+activations")
     wish = [("none", "activations"), "activations", every, "optimizer+activations"][seed % 4]
-    shared = {"checkpoint": "any"} if seed % 3 == 0 else {}
+    shared = {"recompute_num_layers": "any"} if seed % 3 == 0 else {}
     experts = seed % 6 == 5
     some = {"offload_every": 1 if experts else ["any", (1, 3), (1, 2)][seed // 4 % 3]}
     narrow = {"context_parallel": 1, "microbatch_size": (1, 2, 4)} | shared | some

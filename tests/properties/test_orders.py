@@ -69,7 +69,7 @@ def clustered(rng, job):
     node = job.cluster.node.model_copy(update={"devices": size})
     cluster = replace(job.cluster, node=node, devices=size * rng.choice([2, 2, 3] if size == 2 else [2]))
     work = job.workload.model_copy(update={"global_batch_size": rng.choice([4, 6])})
-    search = job.search.model_copy(update={"shard": "all"})
+    search = job.search.model_copy(update={"dp_shard": "all"})
     job = replace(job, cluster=cluster, workload=work, search=search)
     return any_order(job) if rng.random() < 0.3 else job
 
@@ -139,7 +139,7 @@ def test_the_counts_of_orders_are_those_of_the_enumerator(seed):
     shards = rng.choice(["any", "any", "all", (2, 4)])
     wish = rng.choice(["any", "any", ORDERS[2], (ORDERS[0], ORDERS[4])])
     rules = (RuleSpec(rule=RULES[seed % len(RULES)][0]),) if seed % 3 == 0 else ()
-    job = replace(job, search=job.search.model_copy(update={"shard": shards, "order": wish}), rules=rules)
+    job = replace(job, search=job.search.model_copy(update={"dp_shard": shards, "order": wish}), rules=rules)
     space, again = space_of(job), counted(job)
     fallen, alike = Counter(), 0
     for rejection in space.rejected:

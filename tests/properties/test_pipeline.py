@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoplan.costs.pipeline.schedules import pipeline_seconds
 from autoplan.schema.layout import SCHEDULES
-from autoplan.search.bounds.step_bound import Shares, least_apart, least_busy, longest_stage
+from autoplan.search.bounds.step_bound import Shares, least_makespan, least_zero_bubble, longest_stage
 from autoplan.search.space.priced_candidates import Schedule
 from tests.support.schedule_simulator import simulate
 
@@ -23,8 +23,10 @@ def closed(forward, backward, m, v, schedule, weight=None):
     """Return the closed form for one candidate [s]; ``weight`` is the part of backward done apart."""
     index = np.array([SCHEDULES.index(schedule)])
     stages = np.array([forward]), np.array([backward])
-    apart = None if weight is None else np.array([weight])
-    return float(pipeline_seconds(*stages, np.array([float(m)]), np.array([float(v)]), index, apart)[0])
+    split_backward = None if weight is None else np.array([weight])
+    return float(
+        pipeline_seconds(*stages, np.array([float(m)]), np.array([float(v)]), index, split_backward)[0]
+    )
 
 
 @st.composite
@@ -123,7 +125,9 @@ def test_the_search_bounds_zero_bubble_from_below(stages, m):
     if not both.all():
         return
     share = Shares(*(np.array([x]) for x in _shares_by_hand(forward, both, weight)))
-    least = least_apart(np.array([float(m)]), p, np.array([both.sum()]), np.array([both.max()]), share)[0]
+    least = least_zero_bubble(np.array([float(m)]), p, np.array([both.sum()]), np.array([both.max()]), share)[
+        0
+    ]
 
     assert least <= closed(*stages[:2], m, 1, "zero-bubble", stages[2]) * (1 + 1e-9)
     assert least >= m * both.max() * (1 - 1e-12)
@@ -204,9 +208,9 @@ def test_the_search_bounds_pipelines_from_below(stages, m, schedule):
     m, name = (m * p, "interleaved") if v > 1 else (m, schedule)
     seconds = closed(*stages, m, v, name)
     one = [np.array([float(x)]) for x in (m, v)]
-    kinds = {"gpipe": np.array([schedule == "gpipe"]), "apart": np.array([False])}
+    kinds = {"gpipe": np.array([schedule == "gpipe"]), "split_backward": np.array([False])}
     group = SimpleNamespace(pp=p, m=one[0], v=one[1], **kinds)
-    least = least_busy(group, np.array([sum(both)]), np.array([max(both)]))[0]
+    least = least_makespan(group, np.array([sum(both)]), np.array([max(both)]))[0]
     longest = longest_stage(Schedule(p, m, v, schedule == "gpipe"), sum(both), seconds)
 
     assert least <= seconds * (1 + 1e-9)

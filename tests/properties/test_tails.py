@@ -14,7 +14,7 @@ from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.stage_times import end_of_step, stage_backward
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.search.alternatives.integer_scaling import Scale
-from autoplan.search.alternatives.reduction_overlap import with_shorter_tails
+from autoplan.search.alternatives.reduction_overlap import with_more_reduction_overlap
 from autoplan.search.alternatives.stage_alternatives import alternatives_of
 from autoplan.search.space.candidate_space import space_of
 from autoplan.search.space.choices import recompute_modes
@@ -62,13 +62,13 @@ def test_every_mix_has_an_option_as_good(pp):
         menu = alternatives_of(group, int(i), limit, np.tile(offered, (pp, 1)), scale)
         if menu.empty:
             continue
-        longer = with_shorter_tails(menu, group, int(i), limit, BUSY, scale)
+        longer = with_more_reduction_overlap(menu, group, int(i), limit, BUSY, scale)
         more += longer != menu
-        enough = min(o.tail_ticks for o in menu.stages[0]) + 1
+        enough = min(o.end_of_step_ticks for o in menu.stages[0]) + 1
         for stage in range(1, pp):
             for b, t in mixes_of(group, int(i), stage, held, limit):
                 backward, tail = b / scale.tick_seconds + 1, max(t / scale.tick_seconds + 1, enough)
                 assert any(
-                    o.backward_ticks <= backward and o.tail_ticks <= tail for o in longer.stages[stage]
+                    o.backward_ticks <= backward and o.end_of_step_ticks <= tail for o in longer.stages[stage]
                 )
     assert more > 0

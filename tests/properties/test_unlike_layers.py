@@ -10,7 +10,7 @@ import pytest
 
 from autoplan.catalog import load_job, stack
 from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.layer_types import layer_types_of, layers_held_by
+from autoplan.costs.core.layer_types import layer_types_of, stage_layers_of
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.memory.footprint import saved_bytes, stage_memory
 from autoplan.costs.predict import predict
@@ -135,7 +135,7 @@ def test_a_stage_is_the_sum_of_its_layers(seed):
     n, s, f = (np.array([x], dtype=float) for x in (layout.layers, layout.selective, layout.full))
     kinds = price_layer_types(job, one, machine_of(job))
     stages = mixed_stages_of(
-        kinds, layers_held_by(layer_types_of(job.model, job.workload.sequence_length), n, s, f, [v])
+        kinds, stage_layers_of(layer_types_of(job.model, job.workload.sequence_length), n, s, f, [v])
     ).take(0)
     following = orders(job, layout.layers, v)
     for stage in range(layout.pp):

@@ -1,1 +1,1 @@
-"""What the commands share: output, progress, interrupts."""
+"""Shared by the commands: output, progress, interrupts."""

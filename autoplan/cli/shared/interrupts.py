@@ -1,4 +1,4 @@
-"""Ctrl-C that asks a search for its best so far; a second one ends the program."""
+"""Ctrl-C handling: the first one ends the search, the second one the program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["stopped_by_interrupt"]
 
 @contextmanager
 def stopped_by_interrupt(deadline: Deadline) -> Iterator[None]:
-    """Within this, the first Ctrl-C ends ``deadline``, and the next one raises KeyboardInterrupt."""
+    """Make the first Ctrl-C end ``deadline`` and the next one raise KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

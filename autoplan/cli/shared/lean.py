@@ -1,4 +1,4 @@
-"""What a command leaves out of its own start, in a process where nobody else is."""
+"""Deferred imports that shorten the start of a command."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["without_pandas"]
 
 
 class _Unloaded(ModuleType):
-    """Stands in for a module: has the classes named, and loads the module for anything else of it."""
+    """Placeholder of a module: has the named classes, and imports the module for any other attribute."""
 
     def __init__(self, name: str, classes: tuple[str, ...]) -> None:
         super().__init__(name)
-        for each in classes:
-            setattr(self, each, type(each, (), {}))
+        for class_name in classes:
+            setattr(self, class_name, type(class_name, (), {}))
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name.startswith("__"):
@@ -30,10 +30,10 @@ class _Unloaded(ModuleType):
 
 @contextmanager
 def without_pandas() -> Iterator[None]:
-    """Within, the solver's import takes classes that nothing is an instance of for those of pandas.
+    """Import the solver without pandas: placeholder classes take the place of those of pandas.
 
-    The solver's Python layer loads pandas for its methods on series, of which autoplan uses none: they are
-    half of its import. Nothing changes where pandas is loaded already; what else is asked of it loads it.
+    The Python layer of OR-Tools imports pandas, half of its import time, for methods on series that autoplan
+    does not use. If pandas is already imported, nothing changes; any other attribute of it imports it.
     """
     if "pandas" in sys.modules:
         yield

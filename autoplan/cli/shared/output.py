@@ -1,6 +1,6 @@
-"""What the commands share: formats, the file to write, and exit codes.
+"""Shared by the commands: formats, output files, and exit codes.
 
-Nothing here imports more than typer needs, so that ``autoplan --help`` is instant.
+This module imports no more than typer needs, so that ``autoplan --help`` is fast.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ __all__ = [
     "write",
 ]
 
-#: Exit codes: there is an answer.
+#: Exit code of an answer.
 PLANNED: Final = 0
-#: No layout is feasible; the answer holds the reasons.
+#: Exit code if no layout is feasible; the answer has the reasons.
 NOTHING_FEASIBLE: Final = 1
-#: Something that the user wrote cannot be used; nothing is on standard output.
+#: Exit code of invalid input; standard output is empty.
 BAD_INPUT: Final = 2
-#: Stopped by the user, 128 + SIGINT.
+#: Exit code of an interrupt, 128 + SIGINT.
 INTERRUPTED: Final = 130
-#: Whoever read the output went away, 128 + SIGPIPE.
+#: Exit code of a closed pipe, 128 + SIGPIPE.
 BROKEN_PIPE: Final = 141
 
 
 class Format(StrEnum):
-    """How an answer is written."""
+    """Output formats."""
 
     table = "table"
     json = "json"
@@ -54,7 +54,7 @@ class Format(StrEnum):
 
 
 class DataFormat(StrEnum):
-    """How an answer for programs is written."""
+    """Output formats for programs."""
 
     json = "json"
     yaml = "yaml"
@@ -98,7 +98,7 @@ OutputOption = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write to FILE, whole or not at all, instead of standard output.",
+        help="Write to FILE, atomically, instead of standard output.",
         show_default=False,
     ),
 ]
@@ -111,7 +111,7 @@ def present(
     document: Callable[[], dict[str, Any]],
     table: Callable[[Terminal], str],
 ) -> None:
-    """Write the answer in ``form``: ``document`` for programs, ``table`` for people."""
+    """Write the answer in ``form``: a table, or a document as JSON or YAML."""
     if form.value == "table":
         from autoplan.report.render.terminal import terminal_of
 
@@ -124,15 +124,15 @@ def present(
 
 
 def write(text: str, output: Path | None = None) -> None:
-    """Write ``text`` to ``output`` whole or not at all, or to standard output."""
+    """Write ``text`` to ``output`` atomically, or to standard output."""
     if output is not None:
         _replace(output, text)
         return
-    if sys.stdout is None:  # closed by whoever started the program: nobody listens
+    if sys.stdout is None:  # closed by the parent process
         return
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-    # A full disk or a reader that went away must be noticed here, where it can be told.
+    # Raises errors of a full disk or a closed pipe while they can be reported.
     sys.stdout.flush()
 
 

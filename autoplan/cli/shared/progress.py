@@ -1,4 +1,4 @@
-"""What moves on the terminal while something runs long."""
+"""Progress of long computations on the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _QUIET_SECONDS = 1.0
 
 
 class Progress:
-    """Shows how far the front has come, after a second, on a terminal only; erased at the end."""
+    """Progress line of the front, on a terminal only and after one second; erased at the end."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()
@@ -20,7 +20,7 @@ class Progress:
         self.listening = sys.stderr is not None and sys.stderr.isatty()
 
     def __call__(self, plans: int, memory_share: float) -> None:
-        """Tell of one more plan, at ``memory_share`` of the memory limit."""
+        """Report one more plan, at ``memory_share`` of the memory limit."""
         elapsed = time.monotonic() - self.started
         if self.listening and elapsed > _QUIET_SECONDS:
             self.shown = True
@@ -36,7 +36,7 @@ class Progress:
 
 
 class Bar:
-    """A bar on standard error, on a terminal only, which vanishes when the work is done or stopped."""
+    """Progress bar on standard error, on a terminal only; erased at the end."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -47,7 +47,7 @@ class Bar:
         return self
 
     def __call__(self, done: int, total: int, name: str) -> None:
-        """Show that ``done`` of ``total`` are done; ``name`` is at work or was the last."""
+        """Report ``done`` of ``total``; ``name`` is the current or last item."""
         self.done = done
         if self.shown is None:
             self.shown = self._started()

@@ -1,1 +1,1 @@
-"""What every formula starts from: candidates, layer types, parameters, sizes, and the prediction."""
+"""Inputs of all formulas: candidates, layer types, parameters and sizes; and the prediction, their result."""

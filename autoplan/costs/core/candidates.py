@@ -1,7 +1,7 @@
-"""The array type of the cost floor, and the decisions whose costs are wanted, side by side.
+"""Candidates of the search as arrays, and the array types of ``autoplan.costs``.
 
-Every function in ``autoplan.costs`` works on arrays that hold one entry a candidate, so the search prices
-thousands of candidates with the code that prices the single layout of ``evaluate``.
+Every formula works on arrays with one entry a candidate, so the search prices thousands of candidates with
+the code that prices the single layout of ``evaluate``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from autoplan.schema.layout import Layout, Offload, RecomputeMode
 
-__all__ = ["Array", "Candidates", "Ints", "Linear", "column", "flag", "host_code", "only_mode", "taken"]
+__all__ = [
+    "Array",
+    "Candidates",
+    "Ints",
+    "Linear",
+    "column",
+    "flag",
+    "host_code",
+    "taken",
+    "uniform_recompute_mode",
+]
 
 Array: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
@@ -28,7 +38,7 @@ _Arrays = TypeVar("_Arrays")
 
 
 def taken(record: _Arrays, index: Any) -> _Arrays:  # noqa: ANN401 - whatever numpy takes as an index
-    """Return a dataclass of arrays, or of such dataclasses, with each array at ``index``."""
+    """Return a dataclass of arrays, or of such dataclasses, with every array indexed by ``index``."""
     values = _values_of(cast("Hashable", type(record)))(record)
     return type(record)(*[x[index] if isinstance(x, np.ndarray) else taken(x, index) for x in values])
 
@@ -40,13 +50,13 @@ def _values_of(kind: Any) -> Callable[[object], tuple[Any, ...]]:  # noqa: ANN40
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A cost of a stage that is linear in its layers: ``fixed`` outside them, ``layer`` for each of them."""
+    """Cost of a stage that is linear in its layers: ``fixed`` plus ``layer`` per layer."""
 
     fixed: Array
     layer: Array
 
     def at(self, layers: Array) -> Array:
-        """Return the cost of a stage of so many layers, in the cost's unit.
+        """Return the cost of a stage with this number of layers, in the cost's unit.
 
         >>> Linear(1.0, 2.0).at(3)
         7.0
@@ -60,29 +70,29 @@ def flag(condition: Any) -> Array:  # noqa: ANN401 - whatever numpy compares
 
 
 def column(array: Array | Ints | NDArray[np.bool_]) -> Array:
-    """Return ``array`` of shape [C] as float of shape [C, 1], to stand beside stages."""
+    """Return ``array`` of shape [C] as float of shape [C, 1], which broadcasts over stages."""
     return np.asarray(array, dtype=np.float64)[:, None]
 
 
 def host_code(offload: Offload, mode: RecomputeMode, every: int = 1) -> int:
-    """Return the number that says what is in host memory, and how layers are recomputed that are offloaded.
+    """Return the code of what is offloaded to host memory, and of the recompute of all layers with it.
 
-    1 for the optimizer's state; for activations 2, 4 or 6 by the recompute of all layers, and 8 more for each
-    layer beyond one of which one is offloaded.
+    1 for optimizer states; for activations 2, 4 or 6 by the recompute of all layers, plus 8 (n - 1) if one
+    layer in n is offloaded.
 
     >>> host_code("optimizer", "full"), host_code("activations", "none"), host_code("activations", "full", 4)
     (1, 2, 30)
     """
     from autoplan.schema.layout import RECOMPUTE
 
-    moved = 2 * (1 + RECOMPUTE.index(mode)) + 8 * (every - 1) if "activations" in offload else 0
-    return int("optimizer" in offload) + moved
+    activations = 2 * (1 + RECOMPUTE.index(mode)) + 8 * (every - 1) if "activations" in offload else 0
+    return int("optimizer" in offload) + activations
 
 
-def only_mode(code: int) -> RecomputeMode | None:
-    """Return how all layers are recomputed under a ``host_code``; None where each may be as it likes.
+def uniform_recompute_mode(code: int) -> RecomputeMode | None:
+    """Return the recompute of all layers in a ``host_code``; None where layers may differ in recompute.
 
-    >>> only_mode(1), only_mode(6)
+    >>> uniform_recompute_mode(1), uniform_recompute_mode(6)
     (None, 'full')
     """
     from autoplan.schema.layout import RECOMPUTE
@@ -93,10 +103,10 @@ def only_mode(code: int) -> RecomputeMode | None:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Decisions of ``C`` candidates that share their pipeline depth ``pp``; arrays of shape [C].
+    """Decision variables of ``C`` candidates with one pipeline depth ``pp``; arrays of shape [C].
 
-    Layers a stage and recompute are not part of a candidate: they are chosen, or given, on top of it.
-    ``shard`` is how many ranks share state, 0 for all that may; ``schedule`` indexes
+    Layers per stage and recompute are not part of a candidate: they are chosen, or given, for it.
+    ``shard`` is the size of a shard group (dp_shard), 0 for all data-parallel ranks; ``schedule`` indexes
     ``autoplan.schema.layout.SCHEDULES``; ``offload`` is a ``host_code``; ``order`` indexes
     ``autoplan.schema.layout.ORDERS``.
     """
@@ -122,45 +132,45 @@ class Candidates:
 
     @property
     def edp(self) -> Ints:
-        """Ranks that hold the same experts, and share their gradients: tp dp cp / (ep etp) [1]."""
-        whole: Ints = np.maximum(self.tp * self.dp * self.cp // (self.ep * self.etp), 1)
-        return whole
+        """Expert data-parallel degree: tp dp cp / (ep etp) [1]."""
+        degree: Ints = np.maximum(self.tp * self.dp * self.cp // (self.ep * self.etp), 1)
+        return degree
 
     @property
     def alone(self) -> NDArray[np.bool_]:
-        """Which candidates have no other rank that holds the same: ZeRO is as none."""
-        alone: NDArray[np.bool_] = (self.dp * self.cp == 1) & (self.edp == 1)
-        return alone
+        """Which candidates have no data parallelism, so that ZeRO shards nothing."""
+        single: NDArray[np.bool_] = (self.dp * self.cp == 1) & (self.edp == 1)
+        return single
 
     @property
     def expert_shard(self) -> Ints:
-        """Ranks that share state of the same experts: tp shard / (ep etp), or all that hold them [1]."""
-        part = np.maximum(self.tp * self.shard // (self.ep * self.etp), 1)
-        return np.where(self.shard > 0, part, self.edp)
+        """Ranks of a shard group of experts: tp dp_shard / (ep etp), or edp without dp_shard [1]."""
+        ranks = np.maximum(self.tp * self.shard // (self.ep * self.etp), 1)
+        return np.where(self.shard > 0, ranks, self.edp)
 
     @property
     def optimizer_offload(self) -> Ints:
-        """1 where the optimizer's state is in host memory."""
+        """1 where optimizer states are offloaded to host memory."""
         return self.offload % 2
 
     @property
     def moved(self) -> Ints:
-        """0 where activations stay, else 1 + the index into ``RECOMPUTE`` of the recompute of all layers."""
+        """0 without activation offload, else 1 + the index in ``RECOMPUTE`` of all layers' recompute."""
         return self.offload // 2 % 4
 
     @property
     def offload_every(self) -> Ints:
-        """Of how many layers one has its activations in host memory; 1 where none has."""
+        """Interval of activation offload: n where one layer in n is offloaded; 1 without offload."""
         return self.offload // 8 + 1
 
     def take(self, index: NDArray[Any]) -> Candidates:
-        """Return the candidates at ``index`` (a mask or positions)."""
+        """Return the candidates at ``index`` (a mask or indices)."""
         arrays = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "pp"}
         return Candidates(pp=self.pp, **arrays)
 
     @staticmethod
     def of(layouts: Sequence[Layout]) -> Candidates:
-        """Return the candidates behind ``layouts``, which share one pipeline depth."""
+        """Return the candidates of ``layouts``, which have one pipeline depth."""
         from autoplan.schema.layout import ORDERS, SCHEDULES
 
         def ints(values: Sequence[int]) -> Ints:

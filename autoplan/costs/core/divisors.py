@@ -1,8 +1,8 @@
-"""Degrees and sizes that divide a number evenly.
+"""Divisors of an integer.
 
 Notation (this file only)::
 
-    n  what is divided      d  a divisor of it      [1]
+    n  a positive integer      d  a divisor of n      [1]
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ def divisors(n: int) -> tuple[int, ...]:
     >>> divisors(12)
     (1, 2, 3, 4, 6, 12)
 
-    Leaves out: nothing.
-    Source: d divides n where n / d does; one of the two is at most the square root of n.
+    If d divides n, so does n / d, and the smaller of the two is at most the square root of n.
     """
     small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
     return tuple(sorted({*small, *(n // d for d in small)}))

@@ -1,4 +1,4 @@
-"""What each optimizer keeps for a parameter, beside the copy that it updates.
+"""Optimizer states: moments and master parameters, in bytes of a parameter.
 
 Notation (this file only)::
 
@@ -18,7 +18,7 @@ __all__ = ["OPTIMIZERS", "OptimizerState", "state_bytes"]
 
 @dataclass(frozen=True, slots=True)
 class OptimizerState:
-    """Moments of a matrix's parameter and of any other's, and b where the optimizer sets it."""
+    """Moments of a parameter of a matrix and of any other, and b where the optimizer defines it."""
 
     matrix_moments: int
     other_moments: int
@@ -41,19 +41,19 @@ OPTIMIZERS: Final[dict[Optimizer, OptimizerState]] = {
 
 
 def state_bytes(optimizer: Optimizer, policy: MemoryPolicy) -> tuple[float, float]:
-    """Return optimizer bytes of a matrix's parameter and of any other's [byte]: master + moments x b.
+    """Return the optimizer bytes of a parameter of a matrix, and of any other [byte]: master + moments x b.
 
     >>> from autoplan.catalog import stack
     >>> megatron = stack("megatron-core").memory
     >>> [state_bytes(name, megatron) for name in ("adamw", "sgd", "muon", "adamw-8bit")]
     [(12, 12), (8, 8), (8, 12), (6.03125, 6.03125)]
 
-    Leaves out: tensors below 4,096 elements and embeddings, which 8-bit optimizers may keep in fp32.
-    Source: the papers beside ``OPTIMIZERS``; master copies are the stack's.
+    Leaves out: tensors below 4,096 elements and embeddings, whose states 8-bit optimizers may store in fp32.
+    Source: the papers named at ``OPTIMIZERS``; master parameters are the stack's policy.
     """
-    kept = OPTIMIZERS[optimizer]
-    moment = policy.state_bytes if kept.moment_bytes is None else kept.moment_bytes
+    state = OPTIMIZERS[optimizer]
+    moment = policy.state_bytes if state.moment_bytes is None else state.moment_bytes
     return (
-        policy.master_bytes + kept.matrix_moments * moment,
-        policy.master_bytes + kept.other_moments * moment,
+        policy.master_bytes + state.matrix_moments * moment,
+        policy.master_bytes + state.other_moments * moment,
     )

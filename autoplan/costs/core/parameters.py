@@ -1,4 +1,4 @@
-"""How many parameters a model has, part by part, to the last one.
+"""Exact parameter counts of a model, part by part.
 
 Notation (all counts; every result is a number of parameters, multiply by bytes elsewhere)::
 
@@ -6,16 +6,16 @@ Notation (all counts; every result is a number of parameters, multiply by bytes 
     a  query heads                 k  key-value heads          d  head_dim        [1]
     f  inner width of an MLP       g  gates: 1 if the MLP is gated, else 0        [1]
     E  routed experts              K  experts that a token visits                 [1]
-    b  1 where that part carries a bias, else 0                                   [1]
+    b  1 where that part has a bias, else 0                                       [1]
 
-Each layer is split by what tensor parallelism does to a part. *Column* matrices (query, key, value,
-up and gate) are cut along their outputs, so their biases are cut too. *Row* matrices (attention
-output, MLP down) are cut along their inputs, so their biases are whole on every rank. Norms, the
-router and the latent down-projections of MLA are whole on every rank.
+The parts of a layer follow tensor parallelism. *Column-parallel* matrices (query, key, value, up and gate)
+are sharded along their outputs, with their biases. *Row-parallel* matrices (attention output, MLP down) are
+sharded along their inputs, and their biases are replicated. Norms, the router and the latent down-projections
+of MLA are replicated.
 
-A whole GPT-3 style model, for comparison, is L(12h^2 + 13h) + (V + s)h + 2h with s positions.
-Source: the modules of transformers (``models/*/modeling_*.py``); a test holds every shipped model against
-the count that its publisher gives.
+For comparison: a GPT-3 style model has L(12h^2 + 13h) + (V + s)h + 2h parameters with s positions.
+Source: the modules of transformers (``models/*/modeling_*.py``); a test compares every model of the catalogue
+with its publisher's count.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = [
     "active_parameters",
     "embedding_norm_parameters",
     "embedding_parameters",
-    "expert_share",
     "final_norm_parameters",
     "head_parameters",
     "layer_parameters",
     "layer_tensors",
+    "moe_layer_share",
     "position_parameters",
     "total_parameters",
 ]
@@ -43,52 +43,52 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerParameters:
-    """The parameters of one layer, split by how they are spread over devices."""
+    """Parameters of one layer, by how they are sharded over devices."""
 
-    #: Query projection and its bias, and attention sinks: divided by tp (by heads).
+    #: Query projection and its bias, and attention sinks: sharded over tp (by heads).
     query: int
-    #: Key and value projections and their biases: divided by tp as far as there are kv heads.
+    #: Key and value projections and their biases: sharded over tp, at most to one kv head a rank.
     key_value: int
-    #: Attention output matrix: divided by tp.
+    #: Attention output matrix: sharded over tp.
     attention_output: int
-    #: Attention output bias, q and k norms, MLA down-projections and their norms: whole everywhere.
+    #: Attention output bias, q and k norms, MLA down-projections and their norms: replicated.
     attention_replicated: int
-    #: Matrices and column biases of the dense MLP or of the shared experts: divided by tp.
+    #: Matrices and column biases of the dense MLP or of the shared experts: sharded over tp.
     mlp_divided: int
-    #: Row bias of that MLP and the gate of the shared experts: whole everywhere.
+    #: Row bias of that MLP and the gate of the shared experts: replicated.
     mlp_replicated: int
-    #: Matrices and column biases of all routed experts: divided by ep, and by tp within an expert.
+    #: Matrices and column biases of all routed experts: sharded over ep, and over etp within an expert.
     experts: int
-    #: Row biases of all routed experts: divided by ep only.
+    #: Row biases of all routed experts: sharded over ep only.
     experts_replicated: int
-    #: Router matrix and bias: whole everywhere.
+    #: Router matrix and bias: replicated.
     router: int
-    #: Norms before (and after) attention and MLP: whole everywhere.
+    #: Norms before (and after) attention and MLP: replicated.
     norms: int
 
     @property
     def attention(self) -> int:
-        """Everything of the attention but the norm before it."""
+        """Parameters of attention, without the norm before it."""
         return self.query + self.key_value + self.attention_output + self.attention_replicated
 
     @property
     def mlp(self) -> int:
-        """The dense MLP, or all experts, routed and shared; the router is apart."""
+        """Parameters of the dense MLP, or of all experts, routed and shared; without the router."""
         return self.mlp_divided + self.mlp_replicated + self.expert_parallel
 
     @property
     def expert_parallel(self) -> int:
-        """What expert parallelism divides."""
+        """Parameters that expert parallelism shards."""
         return self.experts + self.experts_replicated
 
     @property
     def tensor_parallel(self) -> int:
-        """What tensor parallelism divides, without the routed experts."""
+        """Parameters that tensor parallelism shards, without the routed experts."""
         return self.query + self.key_value + self.attention_output + self.mlp_divided
 
     @property
     def replicated(self) -> int:
-        """What every tensor-parallel rank holds whole, without the routed experts."""
+        """Parameters that are replicated over the tensor axis, without the routed experts."""
         return self.attention_replicated + self.mlp_replicated + self.router + self.norms
 
     @property
@@ -98,7 +98,7 @@ class LayerParameters:
 
 
 def layer_parameters(model: ModelSpec, layer_index: int) -> LayerParameters:
-    """Count one layer, ``layer_index`` from 0: dense or with experts.
+    """Count the parameters of one layer, ``layer_index`` from 0: dense or MoE.
 
     Dense: (a + 2k)d(h + b) + h*a*d + (2 + g)h*f, plus row biases and norms.
 
@@ -113,17 +113,17 @@ def layer_parameters(model: ModelSpec, layer_index: int) -> LayerParameters:
     >>> layer.norms, layer.total
     (8192, 218112000)
 
-    Leaves out: copies of key-value heads when tp exceeds their number, and buffers that are not
-    trained (rotary tables, masks).
+    Leaves out: replicas of key-value heads when tp exceeds their number, and buffers without gradients
+    (rotary tables, masks).
     """
-    query, key_value, output, whole = _attention(model)
+    query, key_value, output, replicated = _attention(model)
     mlp_divided, mlp_replicated = _mlp(model, layer_index)
     experts, experts_replicated, router = _experts(model, layer_index)
     return LayerParameters(
         query=query,
         key_value=key_value,
         attention_output=output,
-        attention_replicated=whole,
+        attention_replicated=replicated,
         mlp_divided=mlp_divided,
         mlp_replicated=mlp_replicated,
         experts=experts,
@@ -139,7 +139,7 @@ def embedding_parameters(model: ModelSpec) -> int:
     >>> embedding_parameters(_gpt2())  # 50257 * 768
     38597376
 
-    Leaves out: rows that a stack pads the vocabulary with, positions, a norm after the embedding.
+    Leaves out: padding of the vocabulary, positions, a norm after the embedding.
     """
     return model.vocabulary * model.hidden_size
 
@@ -155,7 +155,7 @@ def position_parameters(model: ModelSpec) -> int:
 
 
 def embedding_norm_parameters(model: ModelSpec) -> int:
-    """Count the norm after the embedding: h(1 + b) where there is one, else 0.
+    """Count the norm after the embedding: h(1 + b), or 0 without one.
 
     >>> embedding_norm_parameters(_gpt2())
     0
@@ -164,7 +164,7 @@ def embedding_norm_parameters(model: ModelSpec) -> int:
 
 
 def final_norm_parameters(model: ModelSpec) -> int:
-    """Count the norm before the output projection: h(1 + b), or 0 where there is none.
+    """Count the norm before the output projection: h(1 + b), or 0 without one.
 
     >>> final_norm_parameters(_gpt2())  # weight and bias of 768
     1536
@@ -178,30 +178,30 @@ def head_parameters(model: ModelSpec) -> int:
     >>> head_parameters(_gpt2())
     0
 
-    Leaves out: the copy of a tied table that pipeline parallelism keeps on the last stage.
+    Leaves out: the copy of a tied table on the last stage of a pipeline.
     """
     matrix = 0 if model.tied_embeddings else embedding_parameters(model)
     return matrix + model.bias.head * model.vocabulary
 
 
 def total_parameters(model: ModelSpec) -> int:
-    """Count the whole model: sum over layers + embedding + positions + norms + head.
+    """Count the parameters of the model: sum over layers + embedding + positions + norms + head.
 
     >>> total_parameters(_gpt2())
     124439808
 
-    Leaves out: heads beside the language model (multi-token prediction, vision, reward).
+    Leaves out: heads other than the language model's (multi-token prediction, vision, reward).
     """
     layers = _sum_over_layers(model, lambda layer: layer.total)
     return layers + _outside_layers(model)
 
 
 def layer_tensors(model: ModelSpec) -> int:
-    """Return how many tensors hold the parameters of a layer with a dense MLP [1].
+    """Return the number of parameter tensors of a layer with a dense MLP [1].
 
-    Queries, keys and values are one product, gate and up are one.
+    The projections of queries, keys and values are one tensor, gate and up are one.
 
-    >>> layer_tensors(_gpt2())  # two norms and four products, a bias to each
+    >>> layer_tensors(_gpt2())  # two norms and four matrices, each with a bias
     12
 
     Leaves out: experts.
@@ -214,13 +214,13 @@ def layer_tensors(model: ModelSpec) -> int:
 
 
 def active_parameters(model: ModelSpec) -> int:
-    """Count what one token uses: the total less the experts it does not visit, (1 - K/E) of them.
+    """Count the parameters active for one token: all but those of unvisited experts, (1 - K/E) of them.
 
     >>> active_parameters(_gpt2()) == total_parameters(_gpt2())
     True
 
-    Leaves out: that a token reads one row of the embedding table; the whole table is counted, as
-    most publishers do.
+    Leaves out: that a token reads one row of the embedding table; the full table is counted, as most
+    publishers do.
     """
     moe = model.moe
     if moe is None:
@@ -229,16 +229,15 @@ def active_parameters(model: ModelSpec) -> int:
     return total_parameters(model) - routed // moe.experts * (moe.experts - moe.top_k)
 
 
-def expert_share(model: ModelSpec) -> float:
-    """Return the share of layers that have experts [1].
+def moe_layer_share(model: ModelSpec) -> float:
+    """Return the share of MoE layers [1].
 
     >>> from autoplan.catalog import load_entry
-    >>> [expert_share(load_entry("model", name)) for name in ("llama3-8b", "mixtral-8x7b", "deepseek-v3")]
+    >>> [moe_layer_share(load_entry("model", name)) for name in ("llama3-8b", "mixtral-8x7b", "deepseek-v3")]
     [0.0, 1.0, 0.9508196721311475]
     >>> 58 / 61  # three dense layers
     0.9508196721311475
 
-    Leaves out: which layers these are.
     Source: the model's file.
     """
     return 0.0 if model.moe is None else sum(map(model.is_moe_layer, range(model.layers))) / model.layers
@@ -255,7 +254,7 @@ def _outside_layers(model: ModelSpec) -> int:
 
 
 def _sum_over_layers(model: ModelSpec, part: Callable[[LayerParameters], int]) -> int:
-    """Sum ``part`` over all layers; a model has at most two kinds, so count each once."""
+    """Return the sum of ``part`` over all layers, dense and MoE."""
     kinds = Counter(map(model.is_moe_layer, range(model.layers)))
     examples = {model.is_moe_layer(index): index for index in range(model.layers)}
     return sum(count * part(layer_parameters(model, examples[kind])) for kind, count in kinds.items())
@@ -270,18 +269,18 @@ def _layer_norms(model: ModelSpec) -> int:
 
 
 def _attention(model: ModelSpec) -> tuple[int, int, int, int]:
-    """Return query, key-value, output and replicated parameters of one layer's attention."""
+    """Return the query, key-value, output and replicated parameters of one layer's attention."""
     if model.mla is not None:
         return _latent_attention(model, model.mla)
     h, a, k, d = model.hidden_size, model.heads, model.kv_heads, model.head_dim
     rows = h + model.bias.qkv
-    whole = h * model.bias.attention_output + (2 * _norm(model, d) if model.qk_norm else 0)
+    replicated = h * model.bias.attention_output + (2 * _norm(model, d) if model.qk_norm else 0)
     sinks = a if model.attention_sinks else 0
-    return a * d * rows + sinks, 2 * k * d * rows, h * a * d, whole
+    return a * d * rows + sinks, 2 * k * d * rows, h * a * d, replicated
 
 
 def _latent_attention(model: ModelSpec, mla: MultiHeadLatentAttention) -> tuple[int, int, int, int]:
-    """Return the same parts for MLA: latents down (whole on every rank), then heads up (divided).
+    """Return the same for MLA: replicated down-projections to latents, sharded up-projections to heads.
 
     Query: h*q + q*a*(n + r), or h*a*(n + r) without a query latent; key-value: h*(c + r) +
     c*a*(n + v); output: a*v*h; q and c are the latents, n, r, v the parts of a head.
@@ -293,20 +292,20 @@ def _latent_attention(model: ModelSpec, mla: MultiHeadLatentAttention) -> tuple[
     latent_norms = (_norm(model, q) if q else 0) + _norm(model, c)
     query = (q or h) * a * model.head_dim
     key_value = c * a * (mla.qk_nope_head_dim + mla.v_head_dim)
-    whole = down + latent_norms + h * model.bias.attention_output
+    replicated = down + latent_norms + h * model.bias.attention_output
     sinks = a if model.attention_sinks else 0
-    return query + sinks, key_value, a * mla.v_head_dim * h, whole
+    return query + sinks, key_value, a * mla.v_head_dim * h, replicated
 
 
 def _mlp_of_width(model: ModelSpec, f: int) -> tuple[int, int]:
-    """Return divided and replicated parameters of one MLP: (2 + g)h*f + (1 + g)f*b, and h*b."""
+    """Return the sharded and replicated parameters of one MLP: (2 + g)h*f + (1 + g)f*b, and h*b."""
     columns = 2 if model.gated else 1
     divided = (columns + 1) * model.hidden_size * f + columns * f * model.bias.mlp
     return divided, model.hidden_size * model.bias.mlp
 
 
 def _mlp(model: ModelSpec, layer_index: int) -> tuple[int, int]:
-    """Return divided and replicated parameters of the dense MLP, or of the shared experts."""
+    """Return the sharded and replicated parameters of the dense MLP, or of the shared experts."""
     if model.moe is None or not model.is_moe_layer(layer_index):
         return _mlp_of_width(model, model.ffn_size)
     if model.moe.shared_expert_ffn_size == 0:
@@ -317,7 +316,7 @@ def _mlp(model: ModelSpec, layer_index: int) -> tuple[int, int]:
 
 
 def _experts(model: ModelSpec, layer_index: int) -> tuple[int, int, int]:
-    """Return divided and replicated parameters of all routed experts, and of the router."""
+    """Return the sharded and replicated parameters of all routed experts, and of the router."""
     moe = model.moe
     if moe is None or not model.is_moe_layer(layer_index):
         return 0, 0, 0
@@ -327,7 +326,7 @@ def _experts(model: ModelSpec, layer_index: int) -> tuple[int, int, int]:
 
 
 def _gpt2() -> ModelSpec:
-    """Return GPT-2 (124M), the model of the examples above."""
+    """Return GPT-2 (124M), for the examples above."""
     return ModelSpec(
         name="gpt2",
         source="example",

@@ -1,11 +1,11 @@
-"""What a prediction says of a layout: time and memory by part, as frozen values; nothing is computed here.
+"""Prediction of a layout: time and memory by part, as immutable records.
 
 Notation (this file only)::
 
-    S  bytes that stand all through a step     D  bytes that come and go, at their most  [byte]
+    S  persistent (static) memory     D  peak of transient (dynamic) memory     [byte]
 
-``allocated`` is what ``torch.cuda.max_memory_allocated`` prints at the end of a step, ``reserved`` what
-``max_memory_reserved`` does, ``total`` what nvidia-smi shows for the device: context and communicators too.
+``allocated`` corresponds to ``torch.cuda.max_memory_allocated``, ``reserved`` to ``max_memory_reserved``, and
+``total`` to nvidia-smi, which includes the CUDA context and communicators.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from operator import attrgetter
 __all__ = ["CATEGORIES", "EventMemory", "MemoryPrediction", "Prediction", "StageMemory", "TimePrediction"]
 
 
-#: What is allocated, by category; ``framework`` comes on top.
+#: Categories of allocated memory; ``framework`` is added to them.
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "transient")
 
 
@@ -25,7 +25,7 @@ _bytes_of = attrgetter(*CATEGORIES)
 
 @dataclass(frozen=True, slots=True)
 class EventMemory:
-    """Bytes alive at one moment of a step, by category."""
+    """Allocated bytes at one event of the memory timeline, by category."""
 
     event: str
     parameters: float
@@ -37,16 +37,16 @@ class EventMemory:
 
     @property
     def allocated(self) -> float:
-        """All of them [byte]."""
+        """Allocated bytes of all categories [byte]."""
         return float(sum(_bytes_of(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """Bytes of a device of one stage at its worst moment, by category, and at all its moments.
+    """Bytes of a device of one stage at its peak, by category, and at all events of its memory timeline.
 
-    ``reserved`` is S + D share, ``total`` that with context and communicators; ``framework`` is all of
-    ``total`` beyond ``allocated``, the allocator's part included. ``host`` is in host memory.
+    ``reserved`` is S + D times the allocator's fragmentation, ``total`` adds context and communicators;
+    ``framework`` is ``total`` less ``allocated``. ``host`` is in host memory.
     """
 
     stage: int
@@ -70,10 +70,10 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPrediction:
-    """Memory of the fullest stage by category, and of every stage.
+    """Memory of the stage with the highest peak by category, and of every stage.
 
-    ``fits`` is decided at the upper end of the interval, or at its centre where the job says so;
-    ``fits_at_centre`` is true where the centre is within the limit.
+    ``fits`` is decided at the upper end of the 90 % interval, or at its centre if the job says so;
+    ``fits_at_centre`` at the centre.
     """
 
     parameters: float
@@ -90,15 +90,15 @@ class MemoryPrediction:
 
     @property
     def fullest(self) -> StageMemory:
-        """The stage whose devices are fullest."""
+        """The stage with the highest peak."""
         return max(self.stages, key=lambda stage: stage.total)
 
 
 @dataclass(frozen=True, slots=True)
 class TimePrediction:
-    """Where a step's seconds go, along the slowest stage; the parts add up to the step.
+    """Breakdown of a step's seconds on the slowest stage; the parts add up to the step.
 
-    ``overhead`` is what copies of activations to and from host memory add.
+    ``overhead`` is the exposed time of activation offload.
     """
 
     compute: float
@@ -115,11 +115,11 @@ class TimePrediction:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a layout costs.
+    """Prediction of a layout's step time and peak memory.
 
-    Seconds and bytes are central values; ``*_low`` and ``*_high`` bound the 90 % interval,
-    ``*_lower_bound`` is the speed of light and ``*_upper_bound`` the same work with nothing overlapped.
-    ``modelled_share`` is the share of the step's seconds that no measured table prices.
+    Seconds and bytes are central values; ``*_low`` and ``*_high`` are the ends of the 90 % interval,
+    ``*_lower_bound`` is at the machine's theoretical limits and ``*_upper_bound`` without any overlap.
+    ``modelled_share`` is the share of the step's seconds outside of measured tables.
     """
 
     step_seconds: float

@@ -1,10 +1,10 @@
-"""Parameters that one rank holds before any sharding over the data axis, part by part.
+"""Parameters on one rank before sharding over the data axis, part by part.
 
 Notation (this file only)::
 
     h  hidden size              V  vocabulary, padded        t  tensor-parallel degree      [1]
     q, k  width of queries, of keys                          f  inner width of the MLP      [1]
-    b  block that a stack pads the vocabulary to             r  rank of an adapter          [1]
+    b  multiple to which the vocabulary is padded            r  rank of an adapter          [1]
 
 Counts, not bytes. Arrays have one row a candidate.
 """
@@ -19,9 +19,9 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, Candidates, column
 from autoplan.costs.core.parameters import (
     embedding_norm_parameters,
-    expert_share,
     final_norm_parameters,
     layer_parameters,
+    moe_layer_share,
     position_parameters,
 )
 from autoplan.costs.core.sizes import attention_widths
@@ -33,12 +33,12 @@ __all__ = ["Part", "Weights", "adapter_parameters", "padded_vocabulary", "weight
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Parameters of one part of the model on one rank, each of shape [C, 1].
+    """Parameters of one part of the model on one rank, of shape [C, 1].
 
-    Of ``total``, ``trained`` change, and of these ``trained_vectors`` are whole on every rank of the tensor
-    axis (norms, row biases). ``largest`` is the largest single tensor whose gradient is computed,
-    ``gradient_excess`` what storages of whole gradients hold beyond ``trained``; ``experts`` are those of
-    ``total`` that routed experts hold.
+    Of ``total``, ``trained`` have gradients, and of these ``trained_vectors`` are replicated over the tensor
+    axis (norms, row biases). ``largest`` is the largest tensor with a gradient, ``gradient_excess`` the
+    elements of unsharded gradient storages beyond ``trained``; ``experts`` of ``total`` are in routed
+    experts.
     """
 
     total: Array
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A layer, what stands before the layers and what stands behind them; ``table`` is V h / t."""
+    """Parameters of a layer, of the embedding and of the head on one rank; ``table`` is V h / t."""
 
     layer: Part
     embedding: Part
@@ -61,14 +61,14 @@ class Weights:
 
 
 def padded_vocabulary(job: Job, tp: Array) -> Array:
-    """Return V [1]: the vocabulary, padded to a multiple of the stack's block times t, ceil(v / bt) bt.
+    """Return the padded vocabulary V [1]: the next multiple of b t, ceil(v / bt) bt.
 
     >>> from autoplan.catalog import load_job
     >>> job = load_job("llama3-8b-8x-a100")
-    >>> padded_vocabulary(job, np.array([1.0, 8.0])).tolist()  # 1,002 x 128 as it is, and 126 x 1,024
+    >>> padded_vocabulary(job, np.array([1.0, 8.0])).tolist()  # 1,002 x 128 without padding, and 126 x 1,024
     [128256.0, 129024.0]
 
-    Leaves out: a multiple that a user sets by hand.
+    Leaves out: a multiple that a user sets (--make-vocab-size-divisible-by).
     Source: Megatron-LM, megatron/training/tokenizer/tokenizer.py, _vocab_size_with_padding.
     """
     multiple = job.stack.rules.vocabulary_multiple * tp
@@ -79,8 +79,8 @@ def padded_vocabulary(job: Job, tp: Array) -> Array:
 def weights_of(job: Job, candidates: Candidates) -> Weights:
     """Return the parameters of one rank [1], shape [C, 1].
 
-    Tensor parallelism divides matrices by t; key and value heads only as far as there are any: with t
-    above their number each rank holds one, a copy of its neighbour's. Norms and row biases are whole.
+    Tensor parallelism divides matrices by t. With t above the number of key-value heads, every rank has one,
+    which neighbours replicate. Norms and row biases are replicated.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -91,27 +91,27 @@ def weights_of(job: Job, candidates: Candidates) -> Weights:
     >>> float(weights.head.total[0, 0])  # 128,256 x 4,096 / 2 + 4,096
     262672384.0
 
-    Leaves out: padding of rows where a number of ranks does not divide them; how layers of several kinds
-    differ: it is given one kind at a time, or averages.
+    Leaves out: padding of rows that the number of ranks does not divide; differences between layer types: a
+    layer is the average of the model's.
     Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3; counted on real PyTorch modules,
     benchmarks/memory.
     """
     model, t = job.model, column(candidates.tp)
     table = column(padded_vocabulary(job, candidates.tp.astype(np.float64))) * model.hidden_size / t
-    before = position_parameters(model) + embedding_norm_parameters(model)
-    # Tied embeddings on a pipeline are a copy on the last stage, kept equal.
+    replicated = position_parameters(model) + embedding_norm_parameters(model)
+    # With a pipeline, tied embeddings have a replica on the last stage.
     tied = model.tied_embeddings and candidates.pp == 1
-    own = np.zeros_like(table) if tied else table
-    after = final_norm_parameters(model)
+    output = np.zeros_like(table) if tied else table
+    final_norm = final_norm_parameters(model)
     frozen = job.adapters is not None
-    # A tied table's gradient is a sum, and a tensor of its own.
+    # The gradient of a tied table is the sum of two, in a separate tensor.
     excess = 1.0 if job.stack.memory.embedding_gradient_whole and not tied else 0.0
     return Weights(
         layer=_layer(job, candidates, t),
         embedding=_part(
-            table + before, np.full_like(t, before), table, excess * table * (t - 1), frozen=frozen
+            table + replicated, np.full_like(t, replicated), table, excess * table * (t - 1), frozen=frozen
         ),
-        head=_part(own + after, np.full_like(t, after), own, np.zeros_like(t), frozen=frozen),
+        head=_part(output + final_norm, np.full_like(t, final_norm), output, np.zeros_like(t), frozen=frozen),
         table=table,
         tied=tied,
     )
@@ -142,9 +142,9 @@ def _layer(job: Job, candidates: Candidates, t: Array) -> Part:
 def _mean_layer(model: ModelSpec) -> Callable[[str], float]:
     """Return what gives a part's parameters in the average layer."""
     layers = range(model.layers)
-    kinds = {kind: next((i for i in layers if model.is_moe_layer(i) == kind), 0) for kind in (False, True)}
-    dense, sparse = (layer_parameters(model, kinds[kind]) for kind in (False, True))
-    share = expert_share(model)
+    first = {moe: next((i for i in layers if model.is_moe_layer(i) == moe), 0) for moe in (False, True)}
+    dense, sparse = (layer_parameters(model, first[moe]) for moe in (False, True))
+    share = moe_layer_share(model)
 
     def mean(name: str) -> float:
         return float(share * getattr(sparse, name) + (1.0 - share) * getattr(dense, name))
@@ -153,21 +153,21 @@ def _mean_layer(model: ModelSpec) -> Callable[[str], float]:
 
 
 def _largest(model: ModelSpec, candidates: Candidates, t: Array) -> Array:
-    """The largest weight of a layer: h f / t of the MLP, of all experts of a rank as one tensor."""
+    """Return the largest weight of a layer: h f / t of the MLP, or all experts of a rank as one tensor."""
     moe = model.moe
-    others = max(model.heads * model.head_dim, model.ffn_size if expert_share(model) < 1 else 0)
+    dense = max(model.heads * model.head_dim, model.ffn_size if moe_layer_share(model) < 1 else 0)
     if moe is None:
-        return model.hidden_size * others / t
+        return model.hidden_size * dense / t
     experts = moe.experts * moe.expert_ffn_size / column(candidates.ep * candidates.etp)
-    largest: Array = model.hidden_size * np.maximum(experts, others / t)
+    largest: Array = model.hidden_size * np.maximum(experts, dense / t)
     return largest
 
 
 def adapter_parameters(job: Job, t: Array) -> Array:
-    """Return the trained parameters of a layer's low-rank adapters on one rank [1], shape as ``t``.
+    """Return the parameters of a layer's low-rank adapters (LoRA) on one rank [1], shape as ``t``.
 
-    Two matrices a target of n inputs and m outputs, r(n + m); the side that tensor parallelism splits
-    in the target is split in the adapter.
+    r(n + m) for a target of n inputs and m outputs; tensor parallelism shards the same side of the adapter as
+    of the target.
 
     >>> from autoplan.catalog import load_job
     >>> from dataclasses import replace
@@ -176,7 +176,7 @@ def adapter_parameters(job: Job, t: Array) -> Array:
     >>> float(adapter_parameters(job, np.ones(1))[0])  # 16 (2 (4096 + 4096) + 2 (4096 + 1024))
     425984.0
 
-    Leaves out: adapters on the embedding, the head and on experts.
+    Leaves out: adapters of the embedding, the head and experts.
     Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
     """
     adapters, model = job.adapters, job.model

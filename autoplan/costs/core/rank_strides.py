@@ -1,12 +1,12 @@
-"""How ranks are numbered: the stride of neighbours on each axis of a layout.
+"""Order of ranks: the stride of every axis of a layout.
 
 Notation (this file only)::
 
     t, c, d, p  tensor-, context- and data-parallel degree, stages of a pipeline      [1]
 
-A layout's order names the axes from the innermost outwards, and ranks are numbered so: neighbours on an axis
-are as far apart as there are ranks on the axes inside it. Experts have axes of their own over the same ranks,
-``etp`` in the place of ``tp``, ``ep`` of ``cp``, and those that hold the same experts (``edp``) of ``dp``.
+A layout's order names the axes from the innermost to the outermost. The stride of an axis is the product of
+the degrees inside it. Experts have their own axes over the same ranks: ``etp`` replaces ``tp``, ``ep``
+replaces ``cp``, and the expert data-parallel axis ``edp`` replaces ``dp``.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ _AXES: Final[tuple[Axis, ...]] = ("tp", "cp", "dp", "pp")
 
 
 def _inside(axis: Axis, other: Axis) -> NDArray[np.bool_]:
-    """Return in which orders ``other`` is inside ``axis``."""
-    places = (order.split("-") for order in ORDERS)
-    return np.array([place.index(other) < place.index(axis) for place in places])
+    """Return for every order whether ``other`` is inside ``axis``."""
+    orders = (order.split("-") for order in ORDERS)
+    return np.array([order.index(other) < order.index(axis) for order in orders])
 
 
 _INSIDE: Final = {(axis, other): _inside(axis, other) for axis in _AXES for other in _AXES}
 
 
 def _stride(candidates: Candidates, axis: Axis, degrees: dict[Axis, Ints | int]) -> Array:
-    distance = np.ones(len(candidates))
+    """Return the product of the degrees inside ``axis`` [1], shape [C]."""
+    stride = np.ones(len(candidates))
     for other, degree in degrees.items():
-        distance = distance * np.where(_INSIDE[axis, other][candidates.order], degree, 1)
-    return distance
+        stride = stride * np.where(_INSIDE[axis, other][candidates.order], degree, 1)
+    return stride
 
 
 def axis_stride(candidates: Candidates, axis: Axis) -> Array:
-    """Return how far apart neighbours on ``axis`` are [1], shape [C]: the product of the degrees inside it.
+    """Return the stride of ``axis`` [1], shape [C]: the product of the degrees inside it.
 
     >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=2,pp=4,dp=8", "tp=2,pp=4,dp=8,order=tp-pp-cp-dp")
@@ -53,7 +54,7 @@ def axis_stride(candidates: Candidates, axis: Axis) -> Array:
     >>> axis_stride(both, "dp").tolist(), axis_stride(both, "pp").tolist()  # 2, 2 x 4; 2 x 8, 2
     ([2.0, 8.0], [16.0, 2.0])
 
-    Leaves out: schedulers that give a job's nodes other devices than the next ones.
+    Leaves out: cluster schedulers that do not place consecutive ranks on a node.
     Source: Megatron-LM, megatron/core/parallel_state.py, RankGenerator, whose order is tp-cp-ep-dp-pp, or
     tp-cp-ep-pp-dp under --use-tp-pp-dp-mapping.
     """
@@ -62,9 +63,9 @@ def axis_stride(candidates: Candidates, axis: Axis) -> Array:
 
 
 def expert_stride(candidates: Candidates, axis: Axis) -> Array:
-    """Return how far apart neighbours on an axis of experts are [1], shape [C].
+    """Return the stride of an axis of experts [1], shape [C].
 
-    ``axis`` is the one in whose place it stands: ``tp`` for ``etp``, ``cp`` for ``ep``, ``dp`` for ``edp``.
+    ``axis`` is the axis that it replaces: ``tp`` for ``etp``, ``cp`` for ``ep``, ``dp`` for ``edp``.
 
     >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=2,pp=4,dp=8,ep=4", "tp=2,pp=4,dp=8,ep=4,order=pp-cp-dp-tp")
@@ -79,11 +80,11 @@ def expert_stride(candidates: Candidates, axis: Axis) -> Array:
 
 
 def data_stride(candidates: Candidates) -> Array:
-    """Return how far apart ranks with the same parameters are [1], shape [C].
+    """Return the stride of the data-parallel group with context parallelism [1], shape [C].
 
     >>> from autoplan.schema.layout import parse_layout
     >>> data_stride(Candidates.of([parse_layout("tp=2,cp=2", layers=32, devices=16)])).tolist()
     [2.0]
     """
-    outer = axis_stride(candidates, "dp")
-    return np.where(candidates.cp > 1, axis_stride(candidates, "cp"), outer)
+    data = axis_stride(candidates, "dp")
+    return np.where(candidates.cp > 1, axis_stride(candidates, "cp"), data)

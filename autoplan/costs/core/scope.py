@@ -1,11 +1,11 @@
-"""What every formula of a stage starts from: the job at its precision, candidates and their parameters.
+"""Scope: the inputs of a stage's formulas, which are the job at its precision, candidates and parameters.
 
 Notation (this file only)::
 
     B  sequences of a step, on all devices                  [1]
     b  sequences of a microbatch                            [1]
     m  microbatches of a step on each data-parallel rank    [1]
-    d  ranks that share state                               [1]
+    d  ranks of a shard group                               [1]
     c  context-parallel degree                              [1]
     E  routed experts of a layer                            [1]
     n  parameters of a part on one rank                     [1]
@@ -28,10 +28,10 @@ __all__ = ["Scope", "at_precision", "microbatches", "scope_of", "tokens_of"]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """C candidates of one pipeline depth p, of a job whose policies are those of its precision.
+    """C candidates of one pipeline depth p, and a job with the policies of its precision.
 
-    ``tokens`` of a microbatch and ``microbatches`` of a step have shape [C, 1]; ``first`` and ``last`` mark
-    stages, shape [1, p].
+    ``tokens`` of a microbatch and ``microbatches`` of a step have shape [C, 1]; ``first`` and ``last`` are 1
+    on the first and the last stage, shape [1, p].
     """
 
     job: Job
@@ -44,7 +44,7 @@ class Scope:
 
     @property
     def shards(self) -> Array:
-        """d, the ranks that share state [1], shape [C, 1]."""
+        """d, the ranks of a shard group [1], shape [C, 1]."""
         return column(shard_ranks(self.candidates))
 
     @property
@@ -54,7 +54,7 @@ class Scope:
 
     @property
     def parameters_sharded(self) -> Array:
-        """1 where parameters are split over the data axis and gathered for use [1], shape [C, 1].
+        """1 where parameters are sharded over the data axis and all-gathered before use [1], shape [C, 1].
 
         >>> from autoplan.catalog import load_job, stack
         >>> from autoplan.schema.layout import parse_layout
@@ -63,18 +63,18 @@ class Scope:
         >>> scope_of(job, Candidates.of(both)).parameters_sharded.tolist()
         [[0.0], [1.0]]
 
-        Leaves out: parameters too small to split, which DeepSpeed keeps whole.
-        Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.3; the stage from which it holds is the
-        stack's.
+        Leaves out: parameters too small to be sharded, which DeepSpeed replicates.
+        Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.3; the stack's file has the ZeRO stage
+        from which parameters are sharded.
         """
-        since = self.job.stack.memory.parameters_sharded_from
-        return flag((self.zero >= since) & (self.shards > 1))
+        sharded_from = self.job.stack.memory.parameters_sharded_from
+        return flag((self.zero >= sharded_from) & (self.shards > 1))
 
     @property
     def gradients_sharded(self) -> Array:
-        """1 where gradients that are kept are split over the data axis [1], shape [C, 1].
+        """1 where accumulated gradients are sharded over the data axis [1], shape [C, 1].
 
-        ZeRO-2 in a stack that accumulates locally keeps whole ones until the last microbatch.
+        ZeRO-2 in a stack that accumulates locally has unreduced gradients until the last microbatch.
 
         >>> from autoplan.catalog import load_job, stack
         >>> from autoplan.schema.layout import parse_layout
@@ -86,37 +86,37 @@ class Scope:
         Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.2.
         """
         local = self.job.stack.overlap.reduced_each_microbatch_from > 2
-        whole = (
+        unreduced = (
             (self.zero == 2) & (self.microbatches > 1) if local else np.zeros_like(self.shards, dtype=bool)
         )
-        return flag((self.zero >= 2) & ~whole & (self.shards > 1))
+        return flag((self.zero >= 2) & ~unreduced & (self.shards > 1))
 
     @property
     def padding(self) -> Array:
-        """How many times as large experts' tensors are gathered and reduced as they are [1], shape [C, 1].
+        """Padded over actual size of the experts' tensors in all-gather and reduce-scatter [1], shape [C, 1].
 
-        More ranks than experts that share whole experts: each rank's share is padded to one,
-        max(1, ranks that share their state / experts of a rank).
+        A stack that shards by experts pads every shard to at least one expert: max(1, ranks of the shard
+        group / experts of a rank).
 
         >>> from types import SimpleNamespace as Some
         >>> job = Some(model=Some(moe=Some(experts=8)), stack=Some(memory=Some(experts_sharded_whole=True)))
-        >>> some = Some(ep=np.array([1]), expert_shard=np.array([64]))
-        >>> ranks = Some(job=job, candidates=some, shards=np.ones((1, 1)), parameters_sharded=flag([[True]]))
-        >>> Scope.padding.fget(ranks).tolist()  # 64 ranks for 8 experts
+        >>> one = Some(ep=np.array([1]), expert_shard=np.array([64]))
+        >>> scope = Some(job=job, candidates=one, shards=np.ones((1, 1)), parameters_sharded=flag([[True]]))
+        >>> Scope.padding.fget(scope).tolist()  # 64 ranks for 8 experts
         [[8.0]]
 
-        Leaves out: fewer ranks than experts that do not divide them.
+        Leaves out: shard groups smaller than the number of experts that do not divide it.
         Source: counted on real PyTorch modules, benchmarks/memory (Mixtral on 64 ranks).
         """
         moe = self.job.model.moe
         if moe is None or not self.job.stack.memory.experts_sharded_whole:
             return np.ones_like(self.shards)
-        held = moe.experts / column(self.candidates.ep)
-        sharing = column(self.candidates.expert_shard)
-        return np.where(self.parameters_sharded > 0, np.maximum(1.0, sharing / held), 1.0)
+        local_experts = moe.experts / column(self.candidates.ep)
+        expert_shards = column(self.candidates.expert_shard)
+        return np.where(self.parameters_sharded > 0, np.maximum(1.0, expert_shards / local_experts), 1.0)
 
     def padded(self, part: Part) -> Array:
-        """Return parameters of ``part`` as they are gathered and reduced [1]: n, experts' times ``padding``.
+        """Return the parameters of ``part`` in its collectives [1]: n, those of experts times ``padding``.
 
         >>> from autoplan.catalog import load_job
         >>> from autoplan.schema.layout import parse_layout
@@ -125,41 +125,41 @@ class Scope:
         >>> float(scope.padded(scope.weights.layer)[0, 0])  # no experts: all parameters of a layer
         218112000.0
 
-        Leaves out: rows of other tensors that d does not divide.
+        Leaves out: padding of other tensors whose rows d does not divide.
         Source: counted on real PyTorch modules, benchmarks/memory.
         """
         total: Array = part.total + (self.padding - 1.0) * part.experts
         return total
 
     def spread(self, sharded: Array, value: Array | float, part: Part) -> Array:
-        """Return ``value``, a rank's of ``part``, as it is split where ``sharded`` is 1, in its unit.
+        """Return ``value`` of ``part`` on one rank, sharded where ``sharded`` is 1, in its unit.
 
-        value / d, but experts' share of it over the ranks that share their state, and padded as they are.
+        value / d; the experts' part of it is padded and divided by the ranks of their own shard group.
 
         >>> from autoplan.catalog import load_job
         >>> from autoplan.schema.layout import parse_layout
         >>> one = Candidates.of([parse_layout("dp=8,ep=4", layers=32, devices=8)])
         >>> scope = scope_of(load_job("mixtral-8x7b-8x-h200"), one)
-        >>> layer = scope.weights.layer  # of 394,305,536 parameters 352,321,536 are in two experts
+        >>> layer = scope.weights.layer  # 352,321,536 of 394,305,536 parameters are in two experts
         >>> float(scope.spread(flag(True), layer.total, layer)[0, 0])
         181408768.0
         >>> 41_984_000 / 8 + 352_321_536 / 2
         181408768.0
 
-        Leaves out: the rank that holds the rest where a number of ranks does not divide it.
+        Leaves out: uneven shards.
         Source: Megatron-LM, megatron/core/distributed/distributed_data_parallel.py, expert_parallel_buffers.
         """
         if self.job.model.moe is None:
             return self.split(sharded, value)
         experts = part.experts / part.total
-        sharing = column(self.candidates.expert_shard)
-        divided = (1.0 - experts) / self.shards + experts * self.padding / sharing
-        whole = (1.0 - experts) + experts * self.padding
-        spread: Array = value * np.where(sharded > 0, divided, whole)
-        return spread
+        expert_shards = column(self.candidates.expert_shard)
+        shard = (1.0 - experts) / self.shards + experts * self.padding / expert_shards
+        unsharded = (1.0 - experts) + experts * self.padding
+        on_rank: Array = value * np.where(sharded > 0, shard, unsharded)
+        return on_rank
 
     def split(self, sharded: Array, value: Array | float) -> Array:
-        """Return ``value`` divided by the data axis where ``sharded`` is 1, in its unit: value / d.
+        """Return ``value``, divided by d where ``sharded`` is 1, in its unit: value / d.
 
         >>> from autoplan.catalog import load_job
         >>> from autoplan.schema.layout import parse_layout
@@ -168,15 +168,15 @@ class Scope:
         >>> [float(scope.split(flag(on), 24.0)[0, 0]) for on in (True, False)]
         [3.0, 24.0]
 
-        Leaves out: the rank that holds the rest where d does not divide it.
+        Leaves out: uneven shards.
         Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.
         """
-        part: Array = np.where(sharded > 0, value / self.shards, value)
-        return part
+        shard: Array = np.where(sharded > 0, value / self.shards, value)
+        return shard
 
 
 def scope_of(job: Job, candidates: Candidates) -> Scope:
-    """Return the scope of ``candidates``: their weights, microbatches and the tokens of each [1].
+    """Return the scope of ``candidates``: parameters, microbatches a step and tokens a microbatch [1].
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -185,7 +185,7 @@ def scope_of(job: Job, candidates: Candidates) -> Scope:
     >>> float(scope.tokens[0, 0]), scope.first.tolist(), scope.last.tolist()  # 2 x 8,192
     (16384.0, [[1.0, 0.0]], [[0.0, 1.0]])
 
-    Leaves out: sequences of unlike lengths.
+    Leaves out: sequences of different lengths.
     """
     job = at_precision(job)
     stage = np.arange(candidates.pp)[None, :]
@@ -209,7 +209,7 @@ def tokens_of(job: Job, candidates: Candidates) -> Array:
     >>> tokens_of(load_job("llama3-8b-8x-a100"), one).tolist()  # 2 x 8,192 / 2
     [8192.0]
 
-    Leaves out: sequence parallelism, which splits them again between products.
+    Leaves out: sequence parallelism, which also splits them between GEMMs.
     Source: Megatron-LM, megatron/core/utils.py, get_batch_on_this_cp_rank.
     """
     tokens: Array = candidates.microbatch * float(job.workload.sequence_length) / candidates.cp
@@ -225,19 +225,19 @@ def microbatches(job: Job, candidates: Candidates) -> Array:
     >>> microbatches(load_job("llama3-8b-8x-a100"), one).tolist()  # 128 / (4 x 2)
     [16.0]
 
-    Leaves out: a batch that d b does not divide, which the rules of a layout refuse.
+    Leaves out: batches that d b does not divide; the rules of a layout exclude them.
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 3.1.
     """
-    whole: Array = job.workload.global_batch_size / (candidates.dp * candidates.microbatch)
-    return whole
+    number: Array = job.workload.global_batch_size / (candidates.dp * candidates.microbatch)
+    return number
 
 
 def at_precision(job: Job) -> Job:
-    """Return ``job`` with its stack's policy for its precision.
+    """Return ``job`` with the memory and overlap policies of its precision, in bytes of a parameter [byte].
 
-    Policies are written for 16-bit training; in fp32 the parameters are their own masters, and everything
-    that is gathered or reduced has 4 bytes. Under fp8 the 16-bit parameters stay, with 8-bit copies. A
-    stack's ``by_precision`` comes last. All are bytes of a parameter [byte].
+    Policies are defined for 16-bit training. fp32 has no separate master parameters, and 4 bytes in
+    all-gathers and reductions. fp8 adds 8-bit copies to the 16-bit parameters. The stack's ``by_precision``
+    is applied last.
 
     >>> from autoplan.catalog import load_job
     >>> memory = at_precision(replace(load_job("llama3-8b-8x-a100"), precision="fp32")).stack.memory
@@ -245,8 +245,8 @@ def at_precision(job: Job) -> Job:
     (4, 0, 4)
 
     Leaves out: scales of fp8 tensors.
-    Source: Megatron-LM, megatron/core/optimizer/optimizer.py, where parameters of 16 bits alone have
-    masters; the stack's file for the rest.
+    Source: Megatron-LM, megatron/core/optimizer/optimizer.py, where only 16-bit parameters have master
+    parameters; the stack's file for the rest.
     """
     stack = job.stack
     memory, overlap = stack.memory, stack.overlap
@@ -257,9 +257,9 @@ def at_precision(job: Job) -> Job:
         overlap = overlap.model_copy(update={"gradient_bytes": 4})
     elif job.precision in EIGHT_BITS:
         changes = {"cast_bytes": memory.cast_bytes + memory.fp8_copy_bytes}
-    own = stack.by_precision.get(job.precision)
-    if own is not None:
-        changes |= own.memory_changes()
-        overlap = overlap.model_copy(update=own.overlap_changes())
+    policy = stack.by_precision.get(job.precision)
+    if policy is not None:
+        changes |= policy.memory_changes()
+        overlap = overlap.model_copy(update=policy.overlap_changes())
     memory = memory.model_copy(update=changes)
     return replace(job, stack=stack.model_copy(update={"memory": memory, "overlap": overlap}))

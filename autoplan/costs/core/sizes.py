@@ -1,11 +1,11 @@
-"""Sizes that formulas of several rooms need: elements, splits of a sequence, data-parallel ranks.
+"""Sizes in many formulas: bytes of an element, sequence-parallel degree, data-parallel ranks.
 
 Notation (this file only)::
 
     e     bytes of an element of an activation                                        [byte]
     t     tensor-parallel degree                                                      [1]
     c, d  context- and data-parallel degree                                           [1]
-    g     ranks that share state                                                      [1]
+    g     ranks of a shard group (dp_shard)                                           [1]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "data_ranks",
     "dropout_masks",
     "element_bytes",
-    "sequence_split",
+    "sequence_parallel_degree",
     "shard_ranks",
 ]
 
@@ -40,40 +40,40 @@ def element_bytes(job: Job) -> float:
     return 4.0 if job.precision == "fp32" else 2.0
 
 
-def sequence_split(candidates: Candidates) -> Array:
-    """Return over how many ranks what stands between products is split [1]: t with sequence parallelism.
+def sequence_parallel_degree(candidates: Candidates) -> Array:
+    """Return the sequence-parallel degree [1], shape [C]: t with sequence parallelism, else 1.
 
-    Without it each rank keeps all of it: 1. Shape [C].
+    It splits the activations between GEMMs.
 
     >>> from autoplan.schema.layout import parse_layout
     >>> both = [parse_layout(f"tp=4,sp={switch}", layers=32, devices=8) for switch in ("on", "off")]
-    >>> sequence_split(Candidates.of(both)).tolist()
+    >>> sequence_parallel_degree(Candidates.of(both)).tolist()
     [4.0, 1.0]
 
     Leaves out: sequences that t does not divide.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
     """
     t = candidates.tp.astype(np.float64)
-    split: Array = np.where(candidates.sequence_parallel == 1, t, 1.0)
-    return split
+    degree: Array = np.where(candidates.sequence_parallel == 1, t, 1.0)
+    return degree
 
 
 def dropout_masks(job: Job) -> float:
-    """Return 1 where a block drops values out and keeps the masks [byte of an element], 0 where not.
+    """Return the bytes of stored dropout masks an element [byte]: 1 with dropout, else 0.
 
     >>> from autoplan.catalog import load_job
     >>> dropout_masks(load_job("gpt3-175b-128x-a100")), dropout_masks(load_job("llama3-8b-8x-a100"))
     (1.0, 0.0)
 
-    Leaves out: a probability of zero, which the job does not tell.
+    Leaves out: a dropout probability of zero, which is no setting of a job.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.1, masks of one byte.
     """
-    # Gated blocks of today train without dropout, GPT blocks with it where the stack keeps masks.
+    # Models with gated MLPs train without dropout, GPT models with it.
     return 1.0 if job.stack.block.dropout and not job.model.gated else 0.0
 
 
 def data_ranks(candidates: Candidates) -> Array:
-    """Return the ranks that hold the same parameters and see different tokens [1], shape [C]: c d.
+    """Return the data-parallel ranks: same parameters, different tokens [1], shape [C]: c d.
 
     >>> from autoplan.schema.layout import parse_layout
     >>> data_ranks(Candidates.of([parse_layout("tp=2,cp=2", layers=32, devices=16)])).tolist()  # 2 x 4
@@ -88,14 +88,14 @@ def data_ranks(candidates: Candidates) -> Array:
 
 
 def shard_ranks(candidates: Candidates) -> Array:
-    """Return g, the ranks that share state [1], shape [C]: c d, or fewer where a layout says so.
+    """Return g, the ranks of a shard group [1], shape [C]: c d, or dp_shard where a layout sets it (HSDP).
 
     >>> from autoplan.schema.layout import parse_layout
-    >>> both = [parse_layout(text, layers=32, devices=16) for text in ("tp=2", "tp=2,shard=4")]
+    >>> both = [parse_layout(text, layers=32, devices=16) for text in ("tp=2", "tp=2,dp_shard=4")]
     >>> shard_ranks(Candidates.of(both)).tolist()
     [8.0, 4.0]
 
-    Leaves out: stacks that share parameters and optimizer state among different ranks (DeepSpeed's hpZ).
+    Leaves out: different shard groups for parameters and optimizer states (DeepSpeed's hpZ).
     Source: Zhang et al. 2022 (MiCS), arXiv:2205.00119, section 3.2; PyTorch FSDP, HYBRID_SHARD.
     """
     ranks: Array = np.where(candidates.shard > 0, candidates.shard, data_ranks(candidates))
@@ -103,7 +103,7 @@ def shard_ranks(candidates: Candidates) -> Array:
 
 
 def backward_split(candidates: Candidates) -> Array:
-    """Return 1 where weight gradients are done apart from input gradients [1], shape [C].
+    """Return 1 where backward is split into input and weight gradients (zero bubble) [1], shape [C].
 
     >>> from autoplan.schema.layout import parse_layout
     >>> both = [f"pp=4,schedule={name}" for name in ("1f1b", "zero-bubble")]
@@ -118,13 +118,13 @@ def backward_split(candidates: Candidates) -> Array:
 def attention_widths(model: ModelSpec, t: Array, width: float | None = None) -> tuple[Array, Array]:
     """Return the width of a rank's queries, and of its keys or values [1]: a d / t, and k d / min(t, k).
 
-    d is ``width``, else that of a query's head; k counts key-value heads, of which a rank has at least one.
+    d is ``width``, by default the head size; a rank has at least one of the k key-value heads.
 
     >>> from autoplan.catalog import load_entry
     >>> [float(x[0]) for x in attention_widths(load_entry("model", "llama3-8b"), np.full(1, 16.0))]
     [256.0, 128.0]
 
-    Leaves out: latents, whose queries, keys and values come out of products of their own.
+    Leaves out: multi-head latent attention, whose widths follow from its latents.
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.3; Ainslie et al. 2023, arXiv:2305.13245.
     """
     d = model.head_dim if width is None else width

@@ -1,4 +1,4 @@
-"""Seconds by what they are spent on.
+"""Breakdown of seconds into compute, recompute, exposed communication by axis, and host copies.
 
 Notation (this file only)::
 
@@ -19,10 +19,10 @@ __all__ = ["NOTHING", "Parts"]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Seconds by what they are spent on, arrays that broadcast to one shape; they add up to T.
+    """Breakdown of seconds, in arrays that broadcast to one shape; the parts add up to T.
 
     ``compute`` and ``recompute`` are kernels; ``tensor``, ``context``, ``experts``, ``pipeline`` and ``data``
-    the exposed communication of an axis; ``host`` copies of activations to and from host memory.
+    the exposed communication of an axis; ``host`` the exposed copies of activation offload.
     """
 
     compute: Array | float = 0.0
@@ -35,15 +35,15 @@ class Parts:
     host: Array | float = 0.0
 
     def __add__(self, other: Parts) -> Parts:
-        """Return one after the other."""
-        return Parts(*(mine + theirs for mine, theirs in zip(self._each, other._each, strict=True)))
+        """Return the sum, part by part."""
+        return Parts(*(one + two for one, two in zip(self._parts, other._parts, strict=True)))
 
     def __rmul__(self, times: Array | float) -> Parts:
-        """Return so many of it."""
-        return Parts(*(times * seconds for seconds in self._each))
+        """Return ``times`` as many seconds, part by part."""
+        return Parts(*(times * seconds for seconds in self._parts))
 
     @property
-    def _each(self) -> tuple[Array | float, ...]:
+    def _parts(self) -> tuple[Array | float, ...]:
         return (
             self.compute,
             self.recompute,
@@ -57,21 +57,21 @@ class Parts:
 
     @property
     def total(self) -> Array:
-        """T, all of them [s].
+        """T, the sum of all parts [s].
 
         >>> float(Parts(compute=2.0, data=0.5).total)
         2.5
         """
-        total: Array = np.asarray(sum(self._each))
+        total: Array = np.asarray(sum(self._parts))
         return total
 
     def wide(self, shape: tuple[int, int]) -> Parts:
-        """Return the seconds as arrays of ``shape`` [s].
+        """Return the seconds broadcast to ``shape`` [s].
 
         >>> Parts(compute=2.0).wide((1, 2)).compute.tolist()
         [[2.0, 2.0]]
         """
-        return Parts(*(np.broadcast_to(seconds, shape) for seconds in self._each))
+        return Parts(*(np.broadcast_to(seconds, shape) for seconds in self._parts))
 
     def at(self, index: Any) -> Parts:  # noqa: ANN401 - whatever numpy takes as an index
         """Return the seconds at ``index`` into [C, p].
@@ -79,8 +79,8 @@ class Parts:
         >>> float(Parts(compute=np.array([[1.0, 3.0]]), host=2.0).wide((1, 2)).at((0, 1)).total)
         5.0
         """
-        return Parts(*(float(np.asarray(seconds)[index]) for seconds in self._each))
+        return Parts(*(float(np.asarray(seconds)[index]) for seconds in self._parts))
 
 
-#: No time at all.
+#: Zero seconds in all parts.
 NOTHING: Final = Parts()

@@ -1,1 +1,1 @@
-"""One device: what it reaches, and the time of its kernels."""
+"""One device: its achieved rates, the time of its kernels, and its memory limit."""

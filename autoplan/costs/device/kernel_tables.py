@@ -1,19 +1,18 @@
-"""Efficiency of a kernel by its shape, read from measured tables.
+"""Efficiency of a kernel by its shape, interpolated in measured tables.
 
 Notation (this file only)::
 
-    m, n, k  extents of a matrix product: [m, k] times [k, n]                    [1]
-    A        entries of its output with idle parts of waves, at least m n        [1]
+    m, n, k  extents of a GEMM: [m, k] times [k, n]                              [1]
+    A        entries of its output under tile and wave quantisation, >= m n      [1]
     s, r, d  tokens of a sequence; heads x sequences; head size                  [1]
     x        position on an axis of a table, one of the above                    [1]
-    e        share of the device's peak that is reached, in (0, 1]               [1]
+    e        efficiency: achieved rate over the device's peak, in (0, 1]         [1]
     u        slowness: time at a given peak, up to a constant: product of x / e  [1]
 
-Between the cells of a table log u is multilinear in the logarithms of the extents, beyond its edges e
-stays what it is at the edge. Time never falls when an extent grows, by construction: ``grid`` takes the
-running maximum of u along each axis, so u never falls from cell to cell; a multilinear function of such
-corners never falls along an axis; and with e constant u grows with x itself. Where a measured table is
-monotone, as smoothed ones are, the running maximum changes nothing.
+Between the cells of a table log u is multilinear in the logarithms of the extents; beyond its edges e is
+constant. Time is non-decreasing in every extent by construction: ``grid`` takes the running maximum of u
+along each axis, a multilinear function of monotone corners is monotone, and at constant e u grows with x. A
+measured table that is monotone is not changed by the running maximum.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShapeGrid:
-    """A table made ready: logarithms of the extents of each axis, and log u in each cell."""
+    """Interpolation table: logarithms of the extents of each axis, and log u in each cell."""
 
     axes: tuple[Array, ...]
     slowness: Array
@@ -56,9 +55,9 @@ class ShapeGrid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GemmGrid:
-    """Share of peak of matrix products over A and k, and what rounds m n up to A.
+    """Efficiency of GEMMs over A and k, and the wave quantisation that rounds m n up to A.
 
-    ``half_inner`` is the inner width at which a product reaches half of its rate.
+    ``half_inner`` is the inner width at which a GEMM has half of its rate.
     """
 
     shares: ShapeGrid
@@ -68,14 +67,14 @@ class GemmGrid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionGrid:
-    """Share of peak of fused attention in one direction over s and r, and rates over d."""
+    """Efficiency of fused attention in forward or backward over s and r, and relative rates over d."""
 
     shares: ShapeGrid
     head_dim: ShapeGrid
 
 
 def grid(axes: Sequence[Sequence[int]], shares: ArrayLike) -> ShapeGrid:
-    """Return the table of ``shares`` over ``axes``, with a time that never falls along an axis.
+    """Return the interpolation table of ``shares`` over ``axes``, with time non-decreasing along every axis.
 
     >>> table = grid([[1024, 4096]], [0.4, 0.8])
     >>> interpolated(table, [1024, 2048, 4096, 9999]).round(3).tolist()
@@ -91,7 +90,7 @@ def grid(axes: Sequence[Sequence[int]], shares: ArrayLike) -> ShapeGrid:
 
 
 def interpolated(table: ShapeGrid, *extents: ArrayLike) -> Array:
-    """Return the share of peak at ``extents``, one array an axis; beyond an edge, that at the edge.
+    """Return the interpolated efficiency at ``extents``, one array an axis; beyond an edge, that at the edge.
 
     e = product of x / u with log u multilinear in log x.
     """
@@ -101,13 +100,13 @@ def interpolated(table: ShapeGrid, *extents: ArrayLike) -> Array:
     ]
     brackets = [_bracket(x, logs) for x, logs in zip(clamped, table.axes, strict=True)]
     slowness: Array = np.zeros(())
-    for box in product((0, 1), repeat=len(brackets)):
+    for corner in product((0, 1), repeat=len(brackets)):
         weight: Array = np.ones(())
-        for upper, (_, share) in zip(box, brackets, strict=True):
-            weight = weight * (share if upper else 1.0 - share)
+        for upper, (_, fraction) in zip(corner, brackets, strict=True):
+            weight = weight * (fraction if upper else 1.0 - fraction)
         cell = tuple(
             np.minimum(low + upper, len(logs) - 1)
-            for upper, (low, _), logs in zip(box, brackets, table.axes, strict=True)
+            for upper, (low, _), logs in zip(corner, brackets, table.axes, strict=True)
         )
         slowness = slowness + weight * table.slowness[cell]
     shares: Array = np.exp(sum(clamped, np.zeros(())) - slowness)
@@ -115,7 +114,7 @@ def interpolated(table: ShapeGrid, *extents: ArrayLike) -> Array:
 
 
 def within(table: ShapeGrid, *extents: ArrayLike) -> Mask:
-    """Return where ``extents`` lie between the first and the last of each axis: there it was measured."""
+    """Return where ``extents`` are inside the measured range of every axis."""
     inside: Mask = np.ones((), dtype=np.bool_)
     for x, logs in zip(extents, table.axes, strict=True):
         position = np.log(np.asarray(x, dtype=np.float64))
@@ -124,36 +123,36 @@ def within(table: ShapeGrid, *extents: ArrayLike) -> Mask:
 
 
 def gemm_grid(table: GemmTable, *, half_inner: float = 0.0) -> GemmGrid:
-    """Return ``table`` made ready for ``gemm_efficiency``."""
+    """Return the interpolation table for ``gemm_efficiency``."""
     return GemmGrid(grid([table.outputs, table.inner], table.shares), table.waves, half_inner)
 
 
 def gemm_efficiency(m: ArrayLike, n: ArrayLike, k: ArrayLike, table: GemmGrid) -> Array:
-    """Return the share of peak that [m, k] times [k, n] reaches while compute limits it.
+    """Return the efficiency of a compute-bound GEMM, [m, k] times [k, n].
 
-    e = e(A, k) m n / A, and below the least inner width k0 of the table e(A, k0) (1 + x/k0) / (1 + x/k) with
-    the half width x, as a product that short fills and empties its pipeline as often. The time
-    2 m n k / (P e) never falls when m, n or k grows.
+    e = e(A, k) m n / A, and below the smallest inner width k0 of the table e(A, k0) (1 + x/k0) / (1 + x/k)
+    with the half width x, since prologue and epilogue of a tile do not shrink with k. The time 2 m n k / (P
+    e) is non-decreasing in m, n and k.
 
-    Leaves out: memory traffic, which the caller holds against it; transposed layouts; which of m and n
-    is the larger (2 % of the time in the median of the sweeps, 10 % in one of ten).
+    Leaves out: memory traffic, which the caller compares with it; transposed layouts; whether m or n is the
+    larger (2 % of the time in the median of the sweeps, 10 % in one of ten).
     """
     m, n, k = (np.asarray(x, dtype=np.float64) for x in (m, n, k))
-    outputs = _with_idle_parts(m, n, table.waves)
+    outputs = _quantised_outputs(m, n, table.waves)
     efficiency: Array = interpolated(table.shares, outputs, k) * (m * n / outputs)
-    least = np.exp(table.shares.axes[1][0])
-    short: Array = (1.0 + table.half_inner / least) / (1.0 + table.half_inner / np.minimum(k, least))
-    return efficiency * short
+    smallest = np.exp(table.shares.axes[1][0])
+    short_k: Array = (1.0 + table.half_inner / smallest) / (1.0 + table.half_inner / np.minimum(k, smallest))
+    return efficiency * short_k
 
 
 def gemm_inside(m: ArrayLike, n: ArrayLike, k: ArrayLike, table: GemmGrid) -> Mask:
-    """Return which products lie inside the range that was measured."""
+    """Return which GEMMs are inside the measured range."""
     outputs = np.asarray(m, dtype=np.float64) * np.asarray(n, dtype=np.float64)
     return within(table.shares, outputs, k)
 
 
 def attention_grid(table: AttentionTable, *, backward: bool = False) -> AttentionGrid:
-    """Return ``table`` in one direction, made ready for ``attention_efficiency``."""
+    """Return the interpolation table of forward or backward for ``attention_efficiency``."""
     shares = np.asarray(table.forward.shares)
     if backward:
         ratios = grid([table.backward.at], table.backward.values)
@@ -165,12 +164,12 @@ def attention_grid(table: AttentionTable, *, backward: bool = False) -> Attentio
 def attention_efficiency(
     tokens: ArrayLike, rows: ArrayLike, head_dim: ArrayLike, table: AttentionGrid
 ) -> Array:
-    """Return the share of peak of fused attention over ``rows`` (heads x sequences) of ``tokens`` tokens.
+    """Return the efficiency of fused attention over ``rows`` (heads x sequences) of ``tokens`` tokens.
 
-    e = min(1, e(s, r) rate(d)); the time, r s d / e at a given number of keys, never falls when s, r or d
-    grows.
+    e = min(1, e(s, r) rate(d)); the time, r s d / e at a given number of keys, is non-decreasing in s, r and
+    d.
 
-    Leaves out: how many heads share keys and values; masks other than the causal one.
+    Leaves out: grouped-query attention; masks other than the causal one.
     """
     shares = interpolated(table.shares, tokens, rows)
     efficiency: Array = np.minimum(1.0, shares * interpolated(table.head_dim, head_dim))
@@ -178,33 +177,33 @@ def attention_efficiency(
 
 
 def attention_inside(tokens: ArrayLike, rows: ArrayLike, head_dim: ArrayLike, table: AttentionGrid) -> Mask:
-    """Return which shapes lie inside the range that was measured."""
+    """Return which shapes are inside the measured range."""
     inside: Mask = within(table.shares, tokens, rows) & within(table.head_dim, head_dim)
     return inside
 
 
 def _bracket(x: Array, nodes: Array) -> tuple[NDArray[np.intp], Array]:
-    """Return the cell below each of ``x`` and how far it is on the way to the next one, from 0 to 1."""
+    """Return the lower cell of ``x`` and the position between it and the next one, from 0 to 1."""
     low = np.clip(np.searchsorted(nodes, x, side="right") - 1, 0, max(len(nodes) - 2, 0))
     high = np.minimum(low + 1, len(nodes) - 1)
     width = np.where(high > low, nodes[high] - nodes[low], 1.0)
     return low, (x - nodes[low]) / width
 
 
-def _with_idle_parts(m: Array, n: Array, waves: WaveRounding | None) -> Array:
-    """Return A: m n, in part ``weight`` rounded up to whole waves of the best tile.
+def _quantised_outputs(m: Array, n: Array, waves: WaveRounding | None) -> Array:
+    """Return A: m n under wave quantisation with the best tile, to the power ``weight``.
 
     A = m n (min over tiles of S a b ceil(ceil(m/a) ceil(n/b) / S) / rate / (m n))^weight for tiles of
-    a x b on S multiprocessors; never below m n, and it grows with m and n as each factor does.
+    a x b on S multiprocessors; at least m n, and non-decreasing in m and n.
     """
     outputs: Array = m * n
     if waves is None:
         return outputs
     processors = float(waves.multiprocessors)
-    whole: Array = np.full(outputs.shape, np.inf)
+    quantised: Array = np.full(outputs.shape, np.inf)
     for tile in waves.tiles:
         for a, b in {(tile.rows, tile.columns), (tile.columns, tile.rows)}:
-            filled = np.ceil(np.ceil(m / a) * np.ceil(n / b) / processors)
-            whole = np.minimum(whole, processors * a * b * filled / tile.rate)
-    rounded: Array = outputs ** (1.0 - waves.weight) * whole**waves.weight
+            waves_needed = np.ceil(np.ceil(m / a) * np.ceil(n / b) / processors)
+            quantised = np.minimum(quantised, processors * a * b * waves_needed / tile.rate)
+    rounded: Array = outputs ** (1.0 - waves.weight) * quantised**waves.weight
     return np.maximum(outputs, rounded)

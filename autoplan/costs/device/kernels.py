@@ -1,15 +1,15 @@
-"""Time of one operation on one device.
+"""Time of one kernel on one device: GEMM, fused attention, memory-bound kernels.
 
 Notation (this file only)::
 
-    m, n, k  extents of a matrix product: [m, k] times [k, n]    [1]
-    P        rate that a large product reaches                   [FLOP/s]
-    W        memory bandwidth that is reached                    [byte/s]
+    m, n, k  extents of a GEMM: [m, k] times [k, n]              [1]
+    P        achieved rate of a large GEMM                       [FLOP/s]
+    W        achieved HBM bandwidth                              [byte/s]
     x_half   extent at which the rate is half of P               [1]
-    t0       time of an operation however small                  [s]
+    t0       fixed time of a kernel of any size                  [s]
 
 The curves are fitted to measured sweeps (``costmodels/kernels``): on the A100, H100, H200, B200 and L40S
-GEMM tables the form below has a median error of 4 to 8 % over all shapes with m, n, k >= 256.
+GEMM tables ``gemm_seconds`` has a median error of 4 to 8 % over all shapes with m, n, k >= 256.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ __all__ = [
     "Gemm",
     "attention_seconds",
     "gemm_seconds",
+    "gemm_seconds_at_rate",
     "memory_bound_seconds",
-    "product_seconds",
     "smooth_maximum",
 ]
 
-#: How sharply compute and memory limits blend where they are close; 4 fits the sweeps best.
+#: Sharpness of the transition between compute-bound and memory-bound; 4 fits the sweeps best.
 _BLEND = 4.0
 
 
 class Gemm(NamedTuple):
-    """Rows, columns and inner width of a matrix product, and how many of it a layer has.
+    """Extents of a GEMM, and the number of such GEMMs in a layer.
 
-    ``alike`` of them, each with a weight of its own, run as one kernel.
+    ``alike`` of them, with a weight each, run as one kernel (grouped GEMM).
     """
 
     m: Array
@@ -56,17 +56,15 @@ class Gemm(NamedTuple):
 
 
 def smooth_maximum(one: Array, other: Array, sharpness: float) -> Array:
-    """Return (a^x + b^x)^(1/x), in the unit of a and b: near the larger, and above it where both are close.
+    """Return the p-norm (a^x + b^x)^(1/x), in the unit of a and b: at least their maximum.
 
-    At most 2^(1/x) times the larger. What takes a on one resource and b on another at the same time takes as
-    long as the slower only where the same one is slower throughout: of parts that differ, the sum of the
-    larger is larger than the larger of the sums.
+    At most 2^(1/x) times the maximum. Work that takes a on one resource and b on another at the same time
+    takes max(a, b) only if the same resource limits all its parts; otherwise the sum of the parts' maxima is
+    larger.
 
-    >>> some = np.array([3.0, 0.0]), np.array([4.0, 0.0])
-    >>> smooth_maximum(*some, sharpness=2.0).tolist()
+    >>> smooth_maximum(np.array([3.0, 0.0]), np.array([4.0, 0.0]), sharpness=2.0).tolist()
     [5.0, 0.0]
 
-    Leaves out: what the parts are.
     Source: the p-norm; ``sharpness`` is chosen where it is used.
     """
     longer: Array = np.maximum(one, other)
@@ -84,50 +82,50 @@ def _compute_seconds(flops: Array, extents: tuple[Array, ...], rate: Rate) -> Ar
 
 
 def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine, alike: Array | float = 1.0) -> Array:
-    """Return the time of [m, k] times [k, n] [s], of ``alike`` such products where one kernel does them.
+    """Return the time of a GEMM, [m, k] times [k, n], or of a grouped GEMM of ``alike`` such [s].
 
-    T = (C^4 + M^4)^(1/4) + t0 with C = 2mnk/P (1 + m_half/m)(1 + n_half/n)(1 + k_half/k) and
-    M = bytes/W: the rate saturates with each extent, and compute and memory overlap. Products of one kernel
-    fill the device together, so their rate is that of all their rows; each reads its own weight.
+    T = (C^4 + M^4)^(1/4) + t0 with C = 2mnk/P (1 + m_half/m)(1 + n_half/n)(1 + k_half/k) and M = bytes/W: the
+    rate saturates with each extent, and compute overlaps with HBM traffic. A grouped GEMM has the rate of all
+    its rows together; each of its GEMMs reads its own weight.
 
     >>> from types import SimpleNamespace
     >>> halves = Rate(1e12, (1000.0, 1000.0, 1000.0), 0.0)
-    >>> some = SimpleNamespace(element_bytes=2, hbm_bandwidth=np.inf, gemm=halves)
-    >>> round(float(gemm_seconds(1000, 1000, 1000, some)), 6)  # 2e9 / 1e12 x 2 x 2 x 2
+    >>> machine = SimpleNamespace(element_bytes=2, hbm_bandwidth=np.inf, gemm=halves)
+    >>> round(float(gemm_seconds(1000, 1000, 1000, machine)), 6)  # 2e9 / 1e12 x 2 x 2 x 2
     0.016
 
     Leaves out: tile and wave quantisation (up to 20 % on single shapes), fp32 accumulation into an
     existing gradient, transposed layouts.
-    Source: fitted to the sweeps that costmodels/kernels name.
+    Source: fitted to the sweeps named in costmodels/kernels.
     """
-    return product_seconds((m, n, k), machine.gemm, machine.hbm_bandwidth, machine.element_bytes, alike)
+    return gemm_seconds_at_rate((m, n, k), machine.gemm, machine.hbm_bandwidth, machine.element_bytes, alike)
 
 
-def product_seconds(
+def gemm_seconds_at_rate(
     extents: tuple[Array, Array, Array],
     rate: Rate,
     bandwidth: float,
     element_bytes: int,
     alike: Array | float = 1.0,
 ) -> Array:
-    """Return the time [s] of products of ``extents`` (m, n, k) at any rate, as ``gemm_seconds`` does.
+    """Return the time [s] of GEMMs of ``extents`` (m, n, k) at the given rate, see ``gemm_seconds``.
 
-    ``bandwidth`` [byte/s] is memory's.
+    ``bandwidth`` [byte/s] is that of HBM.
 
     >>> extents = (np.asarray(1000), np.asarray(1000), np.asarray(1000))
-    >>> round(float(product_seconds(extents, Rate(1e12, (1000.0, 1000.0, 1000.0), 0.0), np.inf, 2)), 6)
+    >>> round(float(gemm_seconds_at_rate(extents, Rate(1e12, (1000.0, 1000.0, 1000.0), 0.0), np.inf, 2)), 6)
     0.016
     """
     m, n, k, g = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (*extents, alike)))
     m = g * m
-    touched = element_bytes * (m * n + m * k + g * (n * k))
+    hbm_bytes = element_bytes * (m * n + m * k + g * (n * k))
     if isinstance(rate.table, GemmGrid):
-        # The table's launch is where memory-bound products start, not an addition to large ones.
+        # The launch counts with memory traffic: compute hides it in large GEMMs.
         compute = 2.0 * m * n * k / (rate.peak * gemm_efficiency(m, n, k, rate.table))
-        seconds = smooth_maximum(compute, touched / bandwidth + rate.launch, _BLEND)
+        seconds = smooth_maximum(compute, hbm_bytes / bandwidth + rate.launch, _BLEND)
         return np.where(gemm_inside(m, n, k, rate.table), 0.0, seconds) if rate.beyond else seconds
     compute = _compute_seconds(2.0 * m * n * k, (m, n, k), rate)
-    return smooth_maximum(compute, touched / bandwidth, _BLEND) + rate.launch
+    return smooth_maximum(compute, hbm_bytes / bandwidth, _BLEND) + rate.launch
 
 
 def attention_seconds(
@@ -135,17 +133,17 @@ def attention_seconds(
 ) -> Array:
     """Return the time of fused causal attention over ``sequences`` of ``tokens`` tokens [s].
 
-    T = 4 b s k_mean a d / P (1 + s_half/s)(1 + r_half/(a b s)) + t0 forward, where ``keys`` is the mean
-    number of keys that a token attends to: (s + 1)/2 when causal. Backward passes its own rate and 2.5
-    times the FLOPs (five products instead of two).
+    T = 4 b s k_mean a d / P (1 + s_half/s)(1 + r_half/(a b s)) + t0 in forward, where ``keys`` is the mean
+    number of keys that a token attends to: (s + 1)/2 when causal. The backward has its own rate and 2.5
+    times the FLOPs (five GEMMs instead of two).
 
     >>> rate, one, two = Rate(1e12, (), 0.0), np.array(1.0), np.array(2.0)
     >>> float(attention_seconds(one, 1000 * one, 500.0, two, 125, rate))  # 4 x 1.25e8 / 1e12
     0.0005
 
-    Leaves out: grouped-query savings in reading keys and values (small above 1,000 tokens).
+    Leaves out: fewer reads of keys and values under grouped-query attention (small above 1,000 tokens).
     Source: Dao 2023 (FlashAttention-2), arXiv:2307.08691, section 4.1, for the FLOPs; the curve is fitted to
-    the sweeps that costmodels/kernels name.
+    the sweeps named in costmodels/kernels.
     """
     rows = heads * sequences * tokens
     flops = 4.0 * rows * keys * head_dim
@@ -157,17 +155,17 @@ def attention_seconds(
     return _compute_seconds(flops, extents, rate) + rate.launch
 
 
-def memory_bound_seconds(offloaded_bytes: Array, machine: Machine, calls: float = 1.0) -> Array:
-    """Return the time of ``calls`` operations that move ``offloaded_bytes`` in all [s].
+def memory_bound_seconds(hbm_bytes: Array, machine: Machine, calls: float = 1.0) -> Array:
+    """Return the time of ``calls`` memory-bound kernels with ``hbm_bytes`` of HBM traffic in total [s].
 
     T = bytes/W + calls t0.
 
     >>> from types import SimpleNamespace
-    >>> some = SimpleNamespace(hbm_bandwidth=2e12, memory_bound_launch=1e-6)
-    >>> round(float(memory_bound_seconds(np.array(4e9), some, calls=3)), 9)  # 4e9 / 2e12 + 3e-6
+    >>> machine = SimpleNamespace(hbm_bandwidth=2e12, memory_bound_launch=1e-6)
+    >>> round(float(memory_bound_seconds(np.array(4e9), machine, calls=3)), 9)  # 4e9 / 2e12 + 3e-6
     0.002003
 
-    Leaves out: what stays in the last-level cache.
-    Source: fitted to the sweeps that costmodels/kernels name.
+    Leaves out: hits in the last-level cache.
+    Source: fitted to the sweeps named in costmodels/kernels.
     """
-    return offloaded_bytes / machine.hbm_bandwidth + calls * machine.memory_bound_launch
+    return hbm_bytes / machine.hbm_bandwidth + calls * machine.memory_bound_launch

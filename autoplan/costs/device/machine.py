@@ -1,13 +1,13 @@
-"""What a job's devices and software reach, as plain numbers in base units.
+"""Machine: achieved rates, bandwidths and latencies of a job's devices and software, in base units.
 
 Notation (this file only)::
 
-    x, half  extent of an operation, and that at which its rate is half of the peak      [1]
-    peak     rate that a large operation reaches                                    [FLOP/s]
+    x, half  extent of a kernel, and the extent at which its rate is half of the peak    [1]
+    peak     achieved rate of a large kernel                                        [FLOP/s]
 
-``machine_of`` reads facts (``hardware/``) and coefficients (``costmodels/``) once; the formulas of this
-floor take a ``Machine``. ``ideal`` gives the same machine at the speed of light: every curve at its
-ceiling of one, no latency, everything overlapped. It prices the lower bound with the same formulas.
+``machine_of`` reads facts (``hardware/``) and coefficients (``costmodels/``) once; the formulas in ``costs``
+take a ``Machine``. ``ideal`` is the same machine at its theoretical limits: efficiency one, no latency, full
+overlap. With it the same formulas give the lower bound.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = ["Links", "Machine", "Overlap", "Rate", "ideal", "machine_of", "serial
 _EFFECTIVELY_FREE = 1e18
 
 
-#: Rate of the first FlashAttention in Triton over the one in CUDA: FlashAttention-2 is 1.3 to 2.5 times as
-#: fast as that one, 1.7 to 3.0 times as this one (Dao 2023, arXiv 2307.08691, section 4.1). Geometric means.
+#: Rate of FlashAttention-1 in Triton over CUDA: FlashAttention-2 is 1.3 to 2.5 times as fast as the
+#: Triton kernel, 1.7 to 3.0 times as the CUDA one (Dao 2023, arXiv 2307.08691, section 4.1). Geometric means.
 _TRITON_OVER_CUDA: Final = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A rate by shape after ``launch`` [s]: ``peak`` [FLOP/s] times a measured table's share of it.
+    """Rate of a kernel by shape: ``peak`` [FLOP/s] times the efficiency of a measured table; ``launch`` [s].
 
-    Without a table a saturating one: ``peak`` times x/(x+half) for each extent. ``beyond`` leaves only what
-    lies outside of the table's range, as if all that was measured took no time.
+    Without a table the rate saturates: ``peak`` times x/(x+half) for each extent. With ``beyond`` only shapes
+    outside of the table's range take time, which separates modelled from measured seconds.
     """
 
     peak: float
@@ -52,9 +52,9 @@ class Rate:
 class Links:
     """The fabric inside a node and the network between nodes.
 
-    Bandwidths [byte/s] are what a ring reaches, one direction; latencies [s] are of one hop.
-    ``pair_bandwidth`` is what two devices alone get; ``mesh`` says that a group of n devices uses only
-    the n - 1 links between its members.
+    Bandwidths [byte/s] are those of a ring, one direction; latencies [s] are of one hop. ``pair_bandwidth``
+    is that between two devices. In a ``mesh`` a group of n devices uses only the n - 1 links of a device to
+    the others.
     """
 
     devices_per_node: int
@@ -70,7 +70,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Which communication hides behind compute."""
+    """Which communication overlaps with compute, and the slowdown of compute by it (``interference``)."""
 
     gradient_reduce: bool
     parameter_gather: bool
@@ -86,9 +86,9 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One device with its links and its software, at one precision; of the host, a device's share.
+    """One device with its links and software at one precision, and a device's share of the host.
 
-    ``host_link`` is what it copies to or from the host, ``host_copy`` what copies of activations reach of it.
+    ``host_link`` is the bandwidth between device and host, ``host_copy`` that of activation offload.
     """
 
     peak_flops: float
@@ -107,10 +107,10 @@ class Machine:
 
 
 def machine_of(job: Job) -> Machine:
-    """Return what ``job``'s devices and stack reach at its precision.
+    """Return the machine of ``job``: the rates of its devices and stack at its precision.
 
-    Rates are [FLOP/s] and [byte/s], launches and latencies [s]: a fact times the shares of it that the
-    kernels' file and the stack's say are reached.
+    Rates are [FLOP/s] and [byte/s], launches and latencies [s]: a fact times the efficiencies in the kernels'
+    and the stack's files.
 
     >>> from autoplan.catalog import load_job
     >>> machine_of(load_job("llama3-8b-8x-a100")).peak_flops / 1e12  # TFLOP/s of an A100 in bf16
@@ -118,22 +118,22 @@ def machine_of(job: Job) -> Machine:
 
     Raises UnsupportedError where the device has no matrix rate for the precision.
 
-    Leaves out: clocks that differ between devices of a job.
-    Source: ``hardware`` and ``costmodels``, each number with its own.
+    Leaves out: different clocks of the devices of a job.
+    Source: ``hardware`` and ``costmodels``, which have a source for every number.
     """
     peak = peak_flops(job.cluster, job.precision)
     kernels = job.kernels
-    stream = kernels.stream
-    # Only products of weights run in 8 bits.
-    wide = peak_flops(job.cluster, "bf16") if job.precision in EIGHT_BITS else peak
+    memory_bound = kernels.stream
+    # Attention runs in 16 bits: only GEMMs with weights are in 8 bits.
+    attention_peak = peak_flops(job.cluster, "bf16") if job.precision in EIGHT_BITS else peak
     share = _attention_share(job) * _sustained_share(kernels, job.cluster.device)
     return Machine(
         peak_flops=peak,
         gemm=_gemm_rate(kernels, peak, job.cluster.device),
-        attention_forward=_attention_rate(kernels, wide * share, backward=False),
-        attention_backward=_attention_rate(kernels, wide * share, backward=True),
-        hbm_bandwidth=job.cluster.device.memory.bandwidth.value * stream.bandwidth_share.value,
-        memory_bound_launch=stream.launch.value,
+        attention_forward=_attention_rate(kernels, attention_peak * share, backward=False),
+        attention_backward=_attention_rate(kernels, attention_peak * share, backward=True),
+        hbm_bandwidth=job.cluster.device.memory.bandwidth.value * memory_bound.bandwidth_share.value,
+        memory_bound_launch=memory_bound.launch.value,
         host_launch=job.stack.host_launch.value,
         host_link=job.cluster.node.host.link_bandwidth.value,
         host_copy=job.cluster.node.host.link_bandwidth.value * _copy_share(job.stack),
@@ -145,21 +145,21 @@ def machine_of(job: Job) -> Machine:
 
 
 def _attention_share(job: Job) -> float:
-    """Return what the stack's attention reaches of the kernels that were measured, at their clock [1]."""
+    """Return the rate of the stack's attention over that of the measured kernels, at the same clock [1]."""
     block, measured = job.stack.block, job.kernels.attention
-    second = 1.0 if block.attention == "flash" else measured.flash2_share.value
-    first = {"flash1": 1.0, "flash1-triton": _TRITON_OVER_CUDA}.get(block.attention)
-    older = 1.0 if first is None else min(1.0, measured.flash1_share.value * first)
-    return block.attention_share.value * second * older
+    flash2 = 1.0 if block.attention == "flash" else measured.flash2_share.value
+    flash1 = {"flash1": 1.0, "flash1-triton": _TRITON_OVER_CUDA}.get(block.attention)
+    older = 1.0 if flash1 is None else min(1.0, measured.flash1_share.value * flash1)
+    return block.attention_share.value * flash2 * older
 
 
 def _copy_share(stack: StackSpec) -> float:
-    """Return the share of the host link that copies of activations reach [1]."""
+    """Return the bandwidth of activation offload over that of the host link [1]."""
     return 1.0 if stack.activation_offload is None else stack.activation_offload.link_share.value
 
 
 def _gemm_rate(kernels: KernelSpec, peak: float, device: DeviceSpec) -> Rate:
-    """Return the rate of matrix products: from the measured table where there is one."""
+    """Return the rate of GEMMs: from the measured table if the kernels have one."""
     curve, table = kernels.gemm, kernels.gemm_table
     sustained = peak * _sustained_share(kernels, device)
     if table is not None:
@@ -169,15 +169,15 @@ def _gemm_rate(kernels: KernelSpec, peak: float, device: DeviceSpec) -> Rate:
 
 
 def _sustained_share(kernels: KernelSpec, device: DeviceSpec) -> float:
-    """Return what kernels reach in long runs, at the clock that power allows, over that of a sweep [1]."""
+    """Return the rate of kernels in long runs, under the power limit, over that in a sweep [1]."""
     return kernels.gemm.sustained_share.value * _clock_share(kernels, device)
 
 
 def _clock_share(kernels: KernelSpec, device: DeviceSpec) -> float:
-    """Return a device's clock under load over that of the devices whose training was timed [1], at most 1.
+    """Return a device's clock under load over that of the reference devices [1], at most 1.
 
-    Switching takes power as f V^2, and the voltage V grows with the clock f: f is as the cube root of the
-    power limit (Weste and Harris, CMOS VLSI Design, chapter 5).
+    Dynamic power is proportional to f V^2 and the voltage V grows with the clock f, so f is proportional to
+    the cube root of the power limit (Weste and Harris, CMOS VLSI Design, chapter 5).
     """
     if kernels.gemm.power is None or device.power is None:
         return 1.0
@@ -185,7 +185,7 @@ def _clock_share(kernels: KernelSpec, device: DeviceSpec) -> float:
 
 
 def _attention_rate(kernels: KernelSpec, peak: float, *, backward: bool) -> Rate:
-    """Return the rate of attention in one direction: from the measured table where there is one."""
+    """Return the rate of attention in forward or backward: from the measured table, or a curve."""
     curve, table = kernels.attention, kernels.attention_table
     if table is not None:
         return Rate(peak, (), table.launch, attention_grid(table, backward=backward))
@@ -194,16 +194,16 @@ def _attention_rate(kernels: KernelSpec, peak: float, *, backward: bool) -> Rate
 
 
 def peak_flops(cluster: Cluster, precision: Precision) -> float:
-    """Return a device's dense peak [FLOP/s] for matrix products in ``precision``.
+    """Return the dense peak of a device for GEMMs in ``precision`` [FLOP/s].
 
-    fp32 counts the tf32 rate where a device has one, as frameworks use it for fp32 training.
+    fp32 has the tf32 rate where a device has one, as frameworks use it for fp32 training.
 
     >>> from autoplan.catalog import load_job
     >>> peak_flops(load_job("llama3-8b-8x-a100").cluster, "fp32") / 1e12  # tf32 of an A100
     156.0
 
     Leaves out: rates with sparsity.
-    Source: the device's data sheet, see its file.
+    Source: the device's data sheet, named in its file.
     """
     device = cluster.device
     names = ("tf32", "fp32") if precision == "fp32" else (precision,)
@@ -211,27 +211,27 @@ def peak_flops(cluster: Cluster, precision: Precision) -> float:
         rate = device.peak_flops(name)
         if rate is not None:
             return rate
-    known = [p for p in get_args(Precision) if device.peak_flops(p) is not None]
+    supported = [p for p in get_args(Precision) if device.peak_flops(p) is not None]
     raise UnsupportedError(
-        f"{device.title} has no {precision} matrix rate: set `precision` to one of {', '.join(known)}"
+        f"{device.title} has no {precision} matrix rate: set `precision` to one of {', '.join(supported)}"
     )
 
 
 def _links(cluster: Cluster, kernels: KernelSpec) -> Links:
     fabric, network = cluster.node.fabric, cluster.node.network
-    reached = kernels.collectives
+    achieved = kernels.collectives
     pair = fabric.pair_bandwidth or fabric.bandwidth
-    measured = cluster.node.name in reached.fabrics
+    measured = cluster.node.name in achieved.fabrics
     return Links(
         devices_per_node=cluster.node.devices,
-        fabric_bandwidth=fabric.bandwidth.value * reached.fabric_share.value,
-        pair_bandwidth=pair.value * reached.fabric_share.value,
+        fabric_bandwidth=fabric.bandwidth.value * achieved.fabric_share.value,
+        pair_bandwidth=pair.value * achieved.fabric_share.value,
         mesh=fabric.topology == "mesh",
         fabric_latency=fabric.latency.value,
-        network_bandwidth=network.bandwidth_per_device.value * reached.network_share.value,
+        network_bandwidth=network.bandwidth_per_device.value * achieved.network_share.value,
         network_latency=network.latency.value,
-        launch=reached.launch.value,
-        tables=reached.tables if measured else (),
+        launch=achieved.launch.value,
+        tables=achieved.tables if measured else (),
     )
 
 
@@ -252,18 +252,18 @@ def _overlap(stack: StackSpec) -> Overlap:
 
 
 def ideal(machine: Machine, job: Job) -> Machine:
-    """Return ``machine`` at the speed of light, for lower bounds.
+    """Return ``machine`` at its theoretical limits, for lower bounds.
 
-    Every matrix product runs at peak, what only moves bytes takes no time, links run at their nominal rate
-    [byte/s], nothing has a latency and all communication hides behind compute.
+    Every GEMM runs at peak, memory-bound kernels take no time, links have their nominal bandwidth [byte/s]
+    and no latency, and all communication overlaps with compute.
 
     >>> from autoplan.catalog import load_job
     >>> job = load_job("llama3-8b-8x-a100")
-    >>> fastest = ideal(machine_of(job), job)
-    >>> fastest.gemm.peak / 1e12, fastest.links.fabric_bandwidth / 1e9  # TFLOP/s and GB/s, data sheets
+    >>> limits = ideal(machine_of(job), job)
+    >>> limits.gemm.peak / 1e12, limits.links.fabric_bandwidth / 1e9  # TFLOP/s and GB/s, data sheets
     (312.0, 300.0)
 
-    Leaves out: the time of memory traffic, which can only add to it.
+    Leaves out: memory traffic, which can only add time.
     """
     peak = Rate(machine.peak_flops, (), 0.0)
     fabric, network = job.cluster.node.fabric, job.cluster.node.network
@@ -304,15 +304,15 @@ def ideal(machine: Machine, job: Job) -> Machine:
 
 
 def serial(machine: Machine) -> Machine:
-    """Return ``machine`` with nothing overlapped, for upper bounds: the same rates [FLOP/s, byte/s].
+    """Return ``machine`` without any overlap, for upper bounds; rates are the same [FLOP/s, byte/s].
 
     >>> from autoplan.catalog import load_job
     >>> serial(machine_of(load_job("llama3-8b-8x-a100"))).overlap.waits
     True
 
-    Leaves out: what collectives take from kernels they run beside, as none do.
+    Leaves out: contention, since nothing overlaps.
     """
-    alone = Overlap(
+    no_overlap = Overlap(
         gradient_reduce=False,
         parameter_gather=False,
         tensor=False,
@@ -324,4 +324,4 @@ def serial(machine: Machine) -> Machine:
         waits=True,
         interference=1.0,
     )
-    return replace(machine, overlap=alone)
+    return replace(machine, overlap=no_overlap)

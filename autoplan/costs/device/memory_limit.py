@@ -1,8 +1,8 @@
-"""The memory that a job may use of a device.
+"""Memory limit of a device.
 
 Notation (this file only)::
 
-    M  bytes of a device as frameworks see them                                       [byte]
+    M  device memory visible to frameworks                                            [byte]
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ __all__ = ["memory_limit_bytes", "usable_bytes"]
 
 
 def memory_limit_bytes(job: Job) -> float:
-    """Return what a device may use [byte]: what frameworks see, less the headroom, or the job's own limit.
+    """Return the memory limit of a device [byte]: M less the headroom, at most the job's own limit.
 
-    Leaves out: what a display or another process holds.
+    Leaves out: memory of a display or of other processes.
     >>> from autoplan.catalog import load_job
     >>> memory_limit_bytes(load_job("llama3-8b-8x-a100")) / 2**30
     79.15
     """
     usable = usable_bytes(job) * (1.0 - job.limits.memory_headroom)
-    own = job.limits.peak_memory
-    return usable if own is None else min(usable, own)
+    limit = job.limits.peak_memory
+    return usable if limit is None else min(usable, limit)
 
 
 def usable_bytes(job: Job) -> float:
-    """Return a device's memory as frameworks see it [byte].
+    """Return M, the device memory visible to frameworks [byte].
 
     Source: the device's file.
     >>> from autoplan.catalog import load_job; usable_bytes(load_job("llama3-8b-8x-a100")) / 2**30  # GiB

@@ -1,4 +1,4 @@
-"""Products of a layer that alternate recompute does again: every second one, in the order of forward.
+"""Alternate-GEMM recompute: selective activation checkpointing that recomputes every second GEMM.
 
 Notation (this file only)::
 
@@ -12,43 +12,43 @@ import numpy as np
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.kernels import Gemm
 from autoplan.costs.layer.gemm_shapes import attention_gemms, mlp_gemms
-from autoplan.costs.layer.mla import latent_gemms
+from autoplan.costs.layer.mla import mla_gemms
 from autoplan.schema.model import ModelSpec
 
 __all__ = ["alternate_bytes", "alternate_gemms"]
 
 
-def alternate_gemms(model: ModelSpec, tokens: Array, tp: Array, whole: Array) -> list[Gemm]:
-    """Return the second, fourth, ... product of a layer's forward on one rank [1].
+def alternate_gemms(model: ModelSpec, tokens: Array, tp: Array, sp_degree: Array) -> list[Gemm]:
+    """Return the recomputed GEMMs: the second, fourth, ... of a layer's forward on one rank [1].
 
-    In the order queries, keys, values, output, gate, up, down: keys, output and up; without a gate keys,
-    output and down. Latent attention has its own four or five. ``whole`` is over how many ranks sequences are
-    split between products; ``tokens``, ``tp`` and ``whole`` are of shape [C].
+    Of queries, keys, values, output, gate, up and down these are keys, output and up; without a gate keys,
+    output and down. MLA has four or five GEMMs in attention. ``sp_degree`` is the sequence-parallel degree;
+    ``tokens``, ``tp`` and ``sp_degree`` have shape [C].
 
     >>> from autoplan.catalog import load_entry
     >>> one = np.ones(1)
-    >>> found = alternate_gemms(load_entry("model", "llama3-8b"), 8192 * one, 8 * one, one)
-    >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in found]
+    >>> gemms = alternate_gemms(load_entry("model", "llama3-8b"), 8192 * one, 8 * one, one)
+    >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in gemms]
     [(8192, 128, 4096), (8192, 4096, 512), (8192, 1792, 4096)]
 
-    Leaves out: products of experts, which run as one kernel and are no plain ones.
-    Source: pytorch/torchtitan, torchtitan/distributed/activation_checkpoint.py, SelectiveAC: the outputs of
-    products are saved but for every second one.
+    Leaves out: GEMMs of experts, which run as one grouped kernel.
+    Source: pytorch/torchtitan, torchtitan/distributed/activation_checkpoint.py, SelectiveAC, which saves the
+    outputs of all GEMMs except every second one.
     """
     attention = attention_gemms(model, tokens, tp)
     if model.mla is not None:
-        attention = latent_gemms(model, tokens, tp, whole)
+        attention = mla_gemms(model, tokens, tp, sp_degree)
     return [*attention, *mlp_gemms(model, tokens, tp)][1::2]
 
 
-def alternate_bytes(model: ModelSpec, tp: Array, whole: Array, element: float) -> Array:
-    """Return what the outputs of ``alternate_gemms`` take of a token [byte], shape [C].
+def alternate_bytes(model: ModelSpec, tp: Array, sp_degree: Array, element: float) -> Array:
+    """Return the size of the outputs of ``alternate_gemms`` per token [byte], shape [C].
 
     >>> from autoplan.catalog import load_entry
     >>> one = np.ones(1)  # k, h, f: 1,024, 4,096, 14,336
     >>> float(alternate_bytes(load_entry("model", "llama3-8b"), one, one, 2.0)[0])  # 2 (k + h + f)
     38912.0
     """
-    outputs = (x.m * x.n * x.number for x in alternate_gemms(model, np.ones_like(tp), tp, whole))
+    outputs = (x.m * x.n * x.number for x in alternate_gemms(model, np.ones_like(tp), tp, sp_degree))
     dropped: Array = element * sum(outputs, np.zeros_like(tp))
     return dropped

@@ -1,19 +1,20 @@
-"""Attention over sequences that several ranks share: its kernels, what it sends, and what waits for it.
+"""Attention under context parallelism: kernel time, exposed communication and buffers.
 
 Notation (this file only)::
 
-    b, s  sequences of a microbatch, tokens of each            [1]
+    b, s  sequences of a microbatch, tokens of a sequence      [1]
     c, t  context- and tensor-parallel degree                  [1]
     T     tokens of a microbatch on one rank, b s / c          [1]
     q, k  width of queries, of keys (and of values), over t    [1]
     e     bytes of an element                               [byte]
-    u, n  seconds of one step's kernel, of its transfer        [s]
+    u, n  seconds of the kernel and of the transfer of a step  [s]
 
-Each rank has c-th parts of all sequences, cut in 2 c chunks of which it takes one from the front and one from
-the end, so that causal attention gives all ranks as much to do. In a *ring* keys and values go round: c
-steps, each a kernel over s / c queries and half as many keys in the mean, beside the transfer for the next.
-With *all-gather* they come at once, beside the first step. With *all-to-all* each rank gets all tokens of
-some heads before attention, and gives its outputs back after it.
+Context parallelism cuts a sequence into 2 c chunks. A rank owns one chunk from the front and one from the
+end, so that causal attention is balanced. In *ring attention* keys and values travel around the ranks in c
+steps: the kernel of a step (s / c queries, on average half as many keys) overlaps with the transfer for the
+next step. With *all-gather* all keys and values arrive in one collective that overlaps with the first step.
+With *all-to-all* (Ulysses) a rank receives all tokens of a part of the heads before attention and returns its
+outputs after attention.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ __all__ = [
     "step_kernel_seconds",
 ]
 
-#: Elements moved to add a step's gradient to their sum: both are read, the sum is written.
-_ADDED = 3
+#: Elements that the addition of a step's gradient to the sum reads and writes: two reads, one write.
+_ADDITION_ACCESSES = 3
 
 
-def _by_heads(job: Job) -> bool:
+def _splits_heads(job: Job) -> bool:
     return job.stack.context is not None and job.stack.context.exchange == "all-to-all"
 
 
 def attention_steps(job: Job, candidates: Candidates) -> Array:
-    """Return the kernels of one layer's attention [1], shape [C]: c, or 1 where heads are split.
+    """Return the number of attention kernels of a layer [1], shape [C]: c, or 1 with all-to-all.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -59,19 +60,20 @@ def attention_steps(job: Job, candidates: Candidates) -> Array:
     >>> attention_steps(load_job("llama3-8b-8x-a100"), one).tolist()
     [4.0]
 
-    Leaves out: second streams, on which two steps may run at once.
+    Leaves out: a second CUDA stream that runs two steps concurrently.
     Source: Liu et al. 2023 (Ring Attention), arXiv:2310.01889, section 3; Jacobs et al. 2023 (Ulysses),
     arXiv:2309.14509, section 3.
     """
     c = candidates.cp.astype(np.float64)
-    return np.ones_like(c) if _by_heads(job) else c
+    return np.ones_like(c) if _splits_heads(job) else c
 
 
 def step_kernel_seconds(job: Job, candidates: Candidates, keys: float, rate: Rate) -> Array:
-    """Return u, the time of one step's attention kernel [s], shape [C].
+    """Return u, the time of the attention kernel of one step [s], shape [C].
 
-    b sequences of s / c tokens that attend to ``keys`` / c others, or b of s over a / (t c) heads. Several
-    short sequences are never taken to be faster than the longer ones of as many tokens, b / g of g s / c.
+    A kernel has b sequences of s / c queries and ``keys`` / c keys; with all-to-all b sequences of s queries
+    and a / (t c) heads. The time is at least that of b / g sequences of g s / c tokens, for each g that
+    divides both b and c: short sequences are not faster than long ones with the same number of tokens.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -80,46 +82,48 @@ def step_kernel_seconds(job: Job, candidates: Candidates, keys: float, rate: Rat
     >>> [round(float(x), 2) for x in times]  # GFLOP: 4 x 8,192 x 4,096.5 x 4,096 / 8, and 4 / 16
     [68.73, 17.18]
 
-    Leaves out: that steps without a diagonal have no masked half to skip.
+    Leaves out: steps off the diagonal, which have no masked half to skip.
     """
     model, s = job.model, float(job.workload.sequence_length)
     b, c = candidates.microbatch, candidates.cp
     heads, width = np.maximum(1.0, model.heads / candidates.tp), sum(head_widths(model)) / 2
-    if _by_heads(job):
-        whole = np.full(len(candidates), s)
-        return attention_seconds(b.astype(np.float64), whole, keys, heads / c, width, rate)
+    if _splits_heads(job):
+        sequence = np.full(len(candidates), s)
+        return attention_seconds(b.astype(np.float64), sequence, keys, heads / c, width, rate)
     seconds = np.zeros(len(candidates))
     for g in range(1, int(np.gcd(b, c).max()) + 1):
-        common = (b % g == 0) & (c % g == 0)
+        divides = (b % g == 0) & (c % g == 0)
         part = g / c
-        here = attention_seconds(b / g, s * part, keys * part, heads, width, rate) / g
-        seconds = np.where(common, np.maximum(seconds, here), seconds)
+        merged_seconds = attention_seconds(b / g, s * part, keys * part, heads, width, rate) / g
+        seconds = np.where(divides, np.maximum(seconds, merged_seconds), seconds)
     return seconds
 
 
 @dataclass(frozen=True, slots=True)
 class ContextTimes:
-    """Seconds that the context axis adds to one layer and microbatch, arrays of shape [C].
+    """Seconds that context parallelism adds to a layer for one microbatch, arrays of shape [C].
 
-    ``merge_*`` is memory traffic that adds up what the steps computed, ``wait_*`` exposed communication.
+    ``merge_*`` is the memory-bound time to merge the partial results of the steps; ``exposed_*`` is exposed
+    communication.
     """
 
     merge_forward: Array
     merge_backward: Array
-    wait_forward: Array
-    wait_backward: Array
+    exposed_forward: Array
+    exposed_backward: Array
 
 
 def context_times(
     job: Job, candidates: Candidates, machine: Machine, forward: Array, backward: Array
 ) -> ContextTimes:
-    """Return what the context axis adds to a layer [s], ``forward`` and ``backward`` being u of a step.
+    """Return the time that context parallelism adds to a layer [s].
 
-    A ring waits max(u, n) - u in each of c - 1 steps, where a transfer sends 2 k e T bytes; backward c times,
-    twice the bytes but for the first and the last step, since gradients follow. An all-gather waits for what
-    is longer than the first step's kernel; its gradients go round, and the last step of that shows.
-    All-to-all moves q, k, v and the output, each e T times its width, and waits for all. Of what is hidden,
-    the share ``interference`` is felt. c - 1 partial outputs are added up in memory.
+    ``forward`` and ``backward`` are u, the seconds of a step's kernel. Ring attention exposes max(u, n) - u
+    in each of c - 1 steps; a transfer has 2 k e T bytes. Its backward has c transfers, of twice the bytes
+    except in the first and the last step, because gradients travel with keys and values. An all-gather
+    exposes what takes longer than the first kernel; its gradients travel in a ring whose last step is
+    exposed. All-to-all of q, k, v and the output, e T bytes times the width of each, is fully exposed. Hidden
+    communication slows compute by ``interference``. The c - 1 partial outputs are merged in memory.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
@@ -127,13 +131,13 @@ def context_times(
     >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-h100"), Candidates.of([parse_layout("cp=8", layers=32, devices=8)])
     >>> links = Links(8, 2.0**20, 2.0**20, False, 0.0, 1.0, 0.0, 0.0, ())  # 1 MiB/s
-    >>> none = replace(machine_of(job).overlap, interference=0.0)
-    >>> slow = replace(machine_of(job), links=links, overlap=none)
-    >>> found = context_times(job, one, slow, np.ones(1), np.ones(1))
-    >>> float(found.wait_forward[0])  # 7 steps: 2 x 1,024 x 2 x 1,024 bytes take 4 s, the kernel 1 s
+    >>> overlap = replace(machine_of(job).overlap, interference=0.0)
+    >>> slow = replace(machine_of(job), links=links, overlap=overlap)
+    >>> times = context_times(job, one, slow, np.ones(1), np.ones(1))
+    >>> float(times.exposed_forward[0])  # 7 steps: 2 x 1,024 x 2 x 1,024 bytes take 4 s, the kernel 1 s
     21.0
 
-    Leaves out: compression of keys and values; contention between the axes.
+    Leaves out: compression of keys and values; contention with the other parallelism axes.
     Source: Liu et al. 2023, arXiv:2310.01889, section 3; Jacobs et al. 2023, arXiv:2309.14509, section 3;
     NVIDIA Transformer Engine, context_parallel.py; PyTorch, torch/distributed/tensor/experimental, attention.
     """
@@ -143,20 +147,20 @@ def context_times(
     merge = _merge_seconds(job, candidates, machine)
     if machine.overlap.everything:
         return ContextTimes(*merge, zero, zero)
-    waits = {"ring": _ring_exposed, "all-gather": _gather_exposed, "all-to-all": _all_to_all_exposed}
-    found = waits[job.stack.context.exchange](job, candidates, machine, forward, backward)
-    several = flag(candidates.cp > 1)
-    return ContextTimes(*merge, *(several * seconds for seconds in found))
+    formulas = {"ring": _ring_exposed, "all-gather": _all_gather_exposed, "all-to-all": _all_to_all_exposed}
+    exposed = formulas[job.stack.context.exchange](job, candidates, machine, forward, backward)
+    context_parallel = flag(candidates.cp > 1)
+    return ContextTimes(*merge, *(context_parallel * seconds for seconds in exposed))
 
 
 def _widths(job: Job, candidates: Candidates) -> tuple[Array, Array]:
-    """Return q and k, the width of a rank's queries and of its keys: the mean of keys' and values'."""
+    """Return q and k, the widths of queries and of keys on a rank; k is the mean over keys and values."""
     width = sum(head_widths(job.model)) / 2
     return attention_widths(job.model, candidates.tp.astype(np.float64), width)
 
 
 def key_value_elements(job: Job, candidates: Candidates) -> Array:
-    """Return the elements of a rank's keys and values of one layer and microbatch [1], shape [C]: 2 k T.
+    """Return the elements of keys and values of a layer and microbatch on a rank [1], shape [C]: 2 k T.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -164,7 +168,7 @@ def key_value_elements(job: Job, candidates: Candidates) -> Array:
     >>> float(key_value_elements(load_job("llama3-8b-8x-a100"), one)[0])  # 2 x 1,024 x 1,024
     2097152.0
 
-    Leaves out: stacks that copy shared key-value heads before they send them.
+    Leaves out: stacks that replicate shared key-value heads before sending.
     Source: NVIDIA Transformer Engine, context_parallel.py, whose buffers have the shape of keys and values.
     """
     elements: Array = 2.0 * _widths(job, candidates)[1] * tokens_of(job, candidates)
@@ -172,17 +176,18 @@ def key_value_elements(job: Job, candidates: Candidates) -> Array:
 
 
 def _merge_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
+    """Return the memory-bound time to merge the results of all steps [s]: outputs, then gradients."""
     policy = job.stack.context
     if policy is None or policy.exchange == "all-to-all":
         return np.zeros(len(candidates)), np.zeros(len(candidates))
     q, k = _widths(job, candidates)
-    more = candidates.cp - 1.0
-    tokens = more * tokens_of(job, candidates)
+    merges = candidates.cp - 1.0
+    tokens = merges * tokens_of(job, candidates)
     forward = memory_bound_seconds(policy.merge_bytes * tokens * q, machine, calls=0)
-    moved = _ADDED * machine.element_bytes * tokens * (q + 2 * k)
+    gradient_bytes = _ADDITION_ACCESSES * machine.element_bytes * tokens * (q + 2 * k)
     return (
-        forward + more * machine.memory_bound_launch,
-        memory_bound_seconds(moved, machine, calls=0) + more * machine.memory_bound_launch,
+        forward + merges * machine.memory_bound_launch,
+        memory_bound_seconds(gradient_bytes, machine, calls=0) + merges * machine.memory_bound_launch,
     )
 
 
@@ -191,50 +196,51 @@ def _ring_exposed(
 ) -> tuple[Array, Array]:
     size = machine.element_bytes * key_value_elements(job, candidates)
     group, c = context_group(candidates), candidates.cp.astype(np.float64)
-    one, two = (ring_step_seconds(n * size, group, machine.links) for n in (1.0, 2.0))
-    # Gradients go one step behind keys and values, and once more to where they belong.
-    both = np.maximum(c - 2.0, 0.0) * _beside(backward, two, machine)
-    back = 2.0 * _beside(backward, one, machine) + both
-    return (c - 1.0) * _beside(forward, one, machine), back
+    single, double = (ring_step_seconds(n * size, group, machine.links) for n in (1.0, 2.0))
+    # Gradients travel one step behind keys and values, and need one more step to return to their owner.
+    double_exposed = np.maximum(c - 2.0, 0.0) * _transfer_exposed(backward, double, machine)
+    backward_exposed = 2.0 * _transfer_exposed(backward, single, machine) + double_exposed
+    return (c - 1.0) * _transfer_exposed(forward, single, machine), backward_exposed
 
 
-def _gather_exposed(
+def _all_gather_exposed(
     job: Job, candidates: Candidates, machine: Machine, forward: Array, backward: Array
 ) -> tuple[Array, Array]:
     size = machine.element_bytes * key_value_elements(job, candidates)
     group, c = context_group(candidates), candidates.cp.astype(np.float64)
     gather = collective_seconds("all_gather", size * c, group, machine.links)
     step = ring_step_seconds(size, group, machine.links)
-    # A step's gradients go on beside the next kernel, the last one's beside none.
-    gradients = (c - 1.0) * _beside(backward, step, machine) + step
-    return _beside(forward, gather, machine), _beside(backward, gather, machine) + gradients
+    # The gradients of a step travel during the next kernel; no kernel overlaps with the last transfer.
+    gradients = (c - 1.0) * _transfer_exposed(backward, step, machine) + step
+    forward_exposed = _transfer_exposed(forward, gather, machine)
+    return forward_exposed, _transfer_exposed(backward, gather, machine) + gradients
 
 
 def _all_to_all_exposed(
     job: Job, candidates: Candidates, machine: Machine, forward: Array, backward: Array
 ) -> tuple[Array, Array]:
-    del forward, backward  # Nothing runs beside it.
+    del forward, backward  # No compute overlaps with all-to-all.
     q, k = _widths(job, candidates)
-    token = machine.element_bytes * tokens_of(job, candidates)
+    bytes_per_width = machine.element_bytes * tokens_of(job, candidates)
     group = context_group(candidates)
-    wide, narrow = (_all_to_all(token * width, group, machine) for width in (q, k))
-    return 2.0 * wide + 2.0 * narrow, 2.0 * wide + 2.0 * narrow
+    queries, keys = (_all_to_all(bytes_per_width * width, group, machine) for width in (q, k))
+    return 2.0 * queries + 2.0 * keys, 2.0 * queries + 2.0 * keys
 
 
 def _all_to_all(size: Array, group: Group, machine: Machine) -> Array:
     return collective_seconds("all_to_all", size, group, machine.links)
 
 
-def _beside(kernel: Array, transfer: Array, machine: Machine) -> Array:
-    """Return what a transfer adds to the kernel that it runs beside."""
+def _transfer_exposed(kernel: Array, transfer: Array, machine: Machine) -> Array:
+    """Return the exposed time of a transfer that overlaps with a kernel [s]."""
     return exposed_seconds(kernel, Traffic(transfer, transfer), machine)
 
 
 def context_buffer_bytes(job: Job, candidates: Candidates, element_bytes: float) -> Array:
-    """Return what attention's backward has alive for the context axis [byte], shape [C].
+    """Return the communication buffers of context parallelism in attention's backward [byte], shape [C].
 
-    A ring has two buffers of keys and values, and as many of their gradients: 8 k e T; an all-gather has all
-    keys and values, and two buffers of gradients: 2 k e T (c + 2).
+    Ring attention has two buffers of keys and values and two of their gradients: 8 k e T. All-gather has all
+    keys and values and two buffers of gradients: 2 k e T (c + 2).
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -242,14 +248,14 @@ def context_buffer_bytes(job: Job, candidates: Candidates, element_bytes: float)
     >>> float(context_buffer_bytes(load_job("llama3-8b-8x-a100"), one, 2.0)[0])  # 4 x 2 x 2,097,152
     16777216.0
 
-    Leaves out: outputs of steps that wait to be merged in forward; sums in fp32.
+    Leaves out: unmerged outputs of steps in forward; sums in fp32.
     Source: NVIDIA Transformer Engine, context_parallel.py, p2p_comm_buffers; PyTorch,
-    torch/distributed/tensor/experimental, attention, whose rotater keeps what it gathered.
+    torch/distributed/tensor/experimental, attention, whose rotater retains the gathered tensors.
     """
     policy = job.stack.context
     if policy is None or policy.exchange == "all-to-all":
         return np.zeros(len(candidates))
     buffers = 4.0 if policy.exchange == "ring" else candidates.cp + 2.0
-    several = flag(candidates.cp > 1)
-    held: Array = several * buffers * element_bytes * key_value_elements(job, candidates)
-    return held
+    context_parallel = flag(candidates.cp > 1)
+    size: Array = context_parallel * buffers * element_bytes * key_value_elements(job, candidates)
+    return size

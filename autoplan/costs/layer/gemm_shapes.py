@@ -1,4 +1,4 @@
-"""Shapes of a layer's matrix products on one rank, each by itself.
+"""Shapes of the forward GEMMs of attention and MLP on one rank.
 
 Notation (this file only)::
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
-from autoplan.costs.core.parameters import expert_share
+from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.sizes import attention_widths
 from autoplan.costs.device.kernels import Gemm
 from autoplan.schema.model import ModelSpec
@@ -21,17 +21,17 @@ __all__ = ["attention_gemms", "mlp_gemms"]
 
 
 def attention_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
-    """Return the products of queries, keys, values and the output [1], where attention has no latents.
+    """Return the forward GEMMs of attention on one rank [1]: queries, keys, values and output.
 
-    [T, h] x [h, q/t], twice [T, h] x [h, k/t], and [T, q/t] x [q/t, h]; a rank has at least one head of keys.
+    [T, h] x [h, q/t], twice [T, h] x [h, k/t], and [T, q/t] x [q/t, h]; a rank has at least one key head.
 
     >>> from autoplan.catalog import load_entry
     >>> one = np.ones(1)
-    >>> found = attention_gemms(load_entry("model", "llama3-8b"), 8192 * one, 8 * one)
-    >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in found]
+    >>> gemms = attention_gemms(load_entry("model", "llama3-8b"), 8192 * one, 8 * one)
+    >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in gemms]
     [(8192, 512, 4096), (8192, 128, 4096), (8192, 128, 4096), (8192, 4096, 512)]
 
-    Leaves out: stacks that run the first three as one kernel.
+    Leaves out: a packed QKV GEMM; MLA, see ``mla_gemms``.
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.3.
     """
     h, (q, k) = np.asarray(float(model.hidden_size)), attention_widths(model, tp)
@@ -39,19 +39,20 @@ def attention_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
 
 
 def mlp_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
-    """Return the products of the dense MLP, gate (where it has one), up and down [1], by its share of layers.
+    """Return the forward GEMMs of the dense MLP on one rank [1]: gate (if gated), up and down.
 
-    [T, h] x [h, f/t] once or twice, and [T, f/t] x [f/t, h].
+    [T, h] x [h, f/t] once, or twice where gated, and [T, f/t] x [f/t, h]; their number is the share of dense
+    layers.
 
     >>> from autoplan.catalog import load_entry
     >>> one = np.ones(1)
-    >>> found = mlp_gemms(load_entry("model", "llama3-8b"), 8192 * one, 8 * one)
-    >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in found]
+    >>> gemms = mlp_gemms(load_entry("model", "llama3-8b"), 8192 * one, 8 * one)
+    >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in gemms]
     [(8192, 1792, 4096), (8192, 1792, 4096), (8192, 4096, 1792)]
 
-    Leaves out: those of experts, see ``expert_gemms``.
+    Leaves out: experts, see ``expert_gemms``.
     """
     h, f = np.asarray(float(model.hidden_size)), model.ffn_size / tp
-    dense = 1.0 - expert_share(model)
+    dense = 1.0 - moe_layer_share(model)
     ups = [Gemm(tokens, f, h, dense)] * (2 if model.gated else 1)
     return [*ups, Gemm(tokens, h, f, dense)]

@@ -1,19 +1,19 @@
-"""Layers with experts: rows, products, exchange between ranks, and what is kept.
+"""Mixture-of-experts layers: routed tokens, GEMMs, memory traffic, kernels and saved activations.
 
 Notation (this file only)::
 
-    E, K   experts of a layer, and those that a token visits        x   expert-parallel degree (ep)     [1]
-    f, h   inner width of an expert, hidden size                    y   ranks that split an expert (etp) [1]
-    t, s   tensor-parallel degree, over which sequences are split or not: s = t or 1                    [1]
-    T      tokens of a microbatch        R  rows on which the experts of a rank work for one token      [1]
-    u      load of the fullest rank over the mean                   e   bytes of an element             [1]
+    E, K   experts of a layer, experts of a token (top-k)       x  expert-parallel degree (ep)           [1]
+    f, h   inner width of an expert, hidden size                y  expert-tensor-parallel degree (etp)   [1]
+    t, s   tensor-parallel degree, sequence-parallel degree (t with sequence parallelism, else 1)        [1]
+    T      tokens of a microbatch                               R  routed tokens on a rank per token     [1]
+    u      load factor: load of the fullest rank over the mean  e  bytes of an element                   [1]
 
-A token is copied to the ranks of the K experts that it visits, and what they give is sent back and added
-up. ``mesh`` has the places of the y, the x and those ranks that hold the same experts (``edp``), as in
-Megatron-LM, megatron/core/parallel_state.py: y x edp = t c d.
+A routed token is a (token, expert) pair. Dispatch sends a token to the ranks of its K experts; combine sends
+the outputs to the token's rank and sums them. ``mesh`` defines the expert-tensor-parallel, expert-parallel
+and expert data-parallel groups as Megatron-LM does (megatron/core/parallel_state.py): y x edp = t c d.
 
-A model may have dense layers among those with experts. Given such a model, these functions count the average
-layer, each kind by its share; stages are priced a kind at a time (``mixed_stages``).
+A model may mix dense and MoE layers. For such a model these functions return the average over all layers;
+stages are priced for each layer type separately (``mixed_stages``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
-from autoplan.costs.core.parameters import expert_share
+from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.device.kernels import Gemm
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
@@ -30,47 +30,48 @@ __all__ = [
     "expert_elements",
     "expert_gemms",
     "expert_kernels",
-    "expert_saved",
+    "expert_saved_bytes",
     "load_factor",
     "routed_per_token",
 ]
 
-#: Elements of 16 bits that routing moves for each expert: its logit cast, scored, read and written by the
-#: choice, in 32 bits.
-_ROUTER_TRIPS = 8.0
-#: Bytes that the router keeps: of each expert its logit in 16 bits and its share in 32, of each choice
-#: two 64-bit indices and the weight in 32 and 16 bits.
+#: 16-bit elements that the router reads and writes per expert: the cast of the logit, the score, and the
+#: read and write of top-k, all in 32 bits.
+_ROUTER_ACCESSES = 8.0
+#: Bytes that the router saves for backward: per expert its logit in 16 bits and its probability in 32, per
+#: routed token two 64-bit indices and the weight in 32 and 16 bits.
 _ROUTER_EXPERT_BYTES = 6
 _ROUTER_CHOICE_BYTES = 22
 
 
 def load_factor(job: Job, candidates: Candidates) -> Array:
-    """Return u [1], shape [C]: what the fullest rank gets over the mean.
+    """Return u [1], shape [C]: the load of the fullest expert-parallel rank over the mean.
 
-    With loads of experts that vary by v around their mean, a rank of E/x experts varies by v (x/E)^(1/2), and
-    the fullest of x ranks is about (2 ln x)^(1/2) of that above the mean. A capacity factor is a ceiling, and
-    what experts get that are padded to it.
+    v is the coefficient of variation of the experts' loads. The load of a rank with E/x experts varies by v
+    (x/E)^(1/2); the maximum over x ranks lies about (2 ln x)^(1/2) of that above the mean. A capacity factor
+    is an upper limit, and the load itself where experts are padded to capacity.
 
-    >>> from types import SimpleNamespace as Some
+    >>> from types import SimpleNamespace
     >>> from autoplan.catalog import load_entry
     >>> from autoplan.schema.job import RoutingSpec
     >>> from autoplan.schema.layout import parse_layout
     >>> two = [parse_layout(f"ep={x}", layers=32, devices=8) for x in (1, 8)]
-    >>> job = Some(model=load_entry("model", "mixtral-8x7b"), routing=RoutingSpec(load_variation=0.1))
+    >>> routing = RoutingSpec(load_variation=0.1)
+    >>> job = SimpleNamespace(model=load_entry("model", "mixtral-8x7b"), routing=routing)
     >>> load_factor(job, Candidates.of(two)).round(3).tolist()  # 1 + 0.1 x (2 ln 8)^(1/2)
     [1.0, 1.204]
 
-    Leaves out: loads that depend on each other; how they change over a run; ranks that are full by turns.
-    Source: the largest of normal variables, e.g. Gumbel 1958, Statistics of Extremes; the variation is the
-    job's, or the stack's guess.
+    Leaves out: correlated loads; drift during training; different fullest ranks in different layers.
+    Source: the maximum of normal variables, e.g. Gumbel 1958, Statistics of Extremes. The variation comes
+    from the job or else from the stack.
     """
     moe, routing = job.model.moe, job.routing
     x = candidates.ep.astype(np.float64)
     if moe is None:
         return np.ones_like(x)
-    told = routing.load_variation
-    guessed = job.stack.experts.load_variation.value if told is None and job.stack.experts else 0.0
-    variation = guessed if told is None else told
+    given = routing.load_variation
+    default = job.stack.experts.load_variation.value if given is None and job.stack.experts else 0.0
+    variation = default if given is None else given
     fullest = np.minimum(1.0 + variation * np.sqrt(x / moe.experts) * np.sqrt(2.0 * np.log(x)), x)
     capacity = routing.capacity_factor
     if capacity is None:
@@ -79,42 +80,45 @@ def load_factor(job: Job, candidates: Candidates) -> Array:
 
 
 def routed_per_token(job: Job, candidates: Candidates) -> Array:
-    """Return R [1], shape [C]: K u y / t where sequences are split, K u where every rank has all tokens.
+    """Return R, the routed tokens on a rank per token [1], shape [C].
+
+    K u y / t with sequence parallelism; K u without, where every rank has all tokens.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("ep=2", "tp=2,sp=on", "tp=2,ep=2,sp=on,etp=1", "tp=2,sp=off")
-    >>> some = Candidates.of([parse_layout(text, layers=32, devices=8) for text in texts])
+    >>> four = Candidates.of([parse_layout(text, layers=32, devices=8) for text in texts])
     >>> job = load_job("mixtral-8x7b-8x-h200")
-    >>> (routed_per_token(job, some) / load_factor(job, some)).tolist()
+    >>> (routed_per_token(job, four) / load_factor(job, four)).tolist()
     [2.0, 2.0, 1.0, 2.0]
 
-    Leaves out: rows that are padded to whole tiles.
+    Leaves out: padding of routed tokens to full GEMM tiles.
     Source: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.
     """
-    return _chosen(job.model) * load_factor(job, candidates) * _spread(candidates)
+    return _top_k(job.model) * load_factor(job, candidates) * _tokens_per_rank(candidates)
 
 
-def _chosen(model: ModelSpec) -> float:
+def _top_k(model: ModelSpec) -> float:
     return float(model.moe.top_k) if model.moe else 0.0
 
 
-def _spread(candidates: Candidates) -> Array:
+def _tokens_per_rank(candidates: Candidates) -> Array:
+    """Return y / t with sequence parallelism, else 1."""
     split = candidates.sequence_parallel == 1
-    spread: Array = np.where(split, candidates.etp / candidates.tp, 1.0)
-    return spread
+    fraction: Array = np.where(split, candidates.etp / candidates.tp, 1.0)
+    return fraction
 
 
-def _whole(candidates: Candidates) -> Array:
+def _sequence_parallel_degree(candidates: Candidates) -> Array:
     return np.where(candidates.sequence_parallel == 1, candidates.tp.astype(np.float64), 1.0)
 
 
 def expert_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
-    """Return the products of a layer's experts on one rank [1], each with how many there are of it.
+    """Return the forward GEMMs of a layer's router and experts on one rank, with their counts [1].
 
-    Of each of the E/x experts of a rank [T R x/E, h] x [h, f/y] (twice that width where gated) and back, as
-    one kernel where the stack groups them; of the shared expert the same over all tokens and t; the router's
-    [T/s, h] x [h, E]. Counts are for the average layer, see this file's head.
+    Router: [T/s, h] x [h, E]. Each of the E/x experts of a rank: up [T R x/E, h] x [h, f/y] (twice the width
+    where gated) and down, as one kernel where the stack has grouped GEMMs. Shared expert: the same with all
+    tokens and t in place of y. Counts are for the average layer.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.job import RoutingSpec
@@ -123,65 +127,66 @@ def expert_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), routing=RoutingSpec(load_variation=0.0))
     >>> one = Candidates.of([parse_layout("ep=4", layers=32, devices=8)])
     >>> up = expert_gemms(job, np.full(1, 4096.0), one)[1]
-    >>> [float(np.max(x)) for x in up]  # 4,096 x 2 rows for 2 experts; 2 x 14,336 columns; both at once
+    >>> [float(np.max(x)) for x in up]  # 4,096 x 2 routed tokens, 2 experts; 2 x 14,336 columns
     [4096.0, 28672.0, 4096.0, 1.0, 2.0]
 
-    Leaves out: experts of a rank that get unlike numbers of rows; tiles that an expert's rows do not fill.
-    Source: Fedus et al. 2021 (Switch), arXiv:2101.03961, section 2.1; held against measured layers of
-    experts, see docs/formulas/time.md.
+    Leaves out: imbalance between the experts of a rank; GEMM tiles that are partly filled.
+    Source: Fedus et al. 2021 (Switch), arXiv:2101.03961, section 2.1; compared with measured MoE
+    layers in docs/formulas/time.md.
     """
-    model, moe, share = job.model, job.model.moe, expert_share(job.model)
+    model, moe, moe_share = job.model, job.model.moe, moe_layer_share(job.model)
     if moe is None:
         return []
     h, up = np.asarray(float(model.hidden_size)), 2.0 if model.gated else 1.0
     t, y = candidates.tp.astype(np.float64), candidates.etp.astype(np.float64)
-    held = moe.experts / candidates.ep
-    rows = tokens * routed_per_token(job, candidates) / held
+    local_experts = moe.experts / candidates.ep
+    routed_tokens = tokens * routed_per_token(job, candidates) / local_experts
     inner = moe.expert_ffn_size / y
     grouped = job.stack.experts is not None and job.stack.experts.grouped
-    times = (share, held) if grouped else (share * held, 1.0)
-    found = [Gemm(tokens / _whole(candidates), np.asarray(float(moe.experts)), h, share)]
-    found += [Gemm(rows, up * inner, h, *times), Gemm(rows, h, inner, *times)]
+    number = (moe_share, local_experts) if grouped else (moe_share * local_experts, 1.0)
+    sp_degree = _sequence_parallel_degree(candidates)
+    gemms = [Gemm(tokens / sp_degree, np.asarray(float(moe.experts)), h, moe_share)]
+    gemms += [Gemm(routed_tokens, up * inner, h, *number), Gemm(routed_tokens, h, inner, *number)]
     if moe.shared_expert_ffn_size:
         inner = moe.shared_expert_ffn_size / t
-        found += [Gemm(tokens, up * inner, h, share), Gemm(tokens, h, inner, share)]
-    return found
+        gemms += [Gemm(tokens, up * inner, h, moe_share), Gemm(tokens, h, inner, moe_share)]
+    return gemms
 
 
 def expert_elements(job: Job, candidates: Candidates, activation: float) -> Array:
-    """Return elements moved for a token by what stands between a layer's experts' products [1], shape [C].
+    """Return elements per token that an MoE layer reads and writes between its GEMMs [1], shape [C].
 
-    In one direction, for the average layer: rows are read and written to put them in the order of their
-    experts, again where they came from several ranks, and so on the way back, where each is added to its
-    token: h (3 K/s + 1/s + 4 R); ``activation`` trips of R f/y and of the shared expert's width; routing.
+    For forward, or for backward, of the average layer. Permute and unpermute: h (3 K/s + 1/s), and h 4 R more
+    to sort by expert what several ranks sent. Activation: ``activation`` accesses per element of the inner
+    widths R f/y and of the shared expert. Router: scores and top-k.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
     >>> float(expert_elements(load_job("mixtral-8x7b-8x-h200"), one, 3.0)[0])
     114752.0
-    >>> 4096 * (3 * 2 + 1) + 3 * 2 * 14336 + 8 * 8  # no other ranks, so no second sorting
+    >>> 4096 * (3 * 2 + 1) + 3 * 2 * 14336 + 8 * 8  # one rank, so no second sort
     114752
 
     Leaves out: indices and counts.
     Source: Megatron-LM, megatron/core/transformer/moe/moe_utils.py, permute and unpermute.
     """
-    moe, share = job.model.moe, expert_share(job.model)
-    whole = _whole(candidates)
+    moe, moe_share = job.model.moe, moe_layer_share(job.model)
+    sp_degree = _sequence_parallel_degree(candidates)
     if moe is None:
-        return np.zeros_like(whole)
-    rows, h = routed_per_token(job, candidates), job.model.hidden_size
-    far = np.where((candidates.ep > 1) & (candidates.ep < moe.experts), 4.0 * rows, 0.0)
-    moved = h * ((3.0 * moe.top_k + 1.0) / whole + far)
-    inner = rows * moe.expert_ffn_size / candidates.etp + moe.shared_expert_ffn_size / candidates.tp
-    gate = 3.0 * h / whole if moe.shared_expert_gate else 0.0
-    routed = _ROUTER_TRIPS * moe.experts / whole
-    elements: Array = share * (moved + activation * inner + gate + routed)
+        return np.zeros_like(sp_degree)
+    routed, h = routed_per_token(job, candidates), job.model.hidden_size
+    second_sort = np.where((candidates.ep > 1) & (candidates.ep < moe.experts), 4.0 * routed, 0.0)
+    permute = h * ((3.0 * moe.top_k + 1.0) / sp_degree + second_sort)
+    inner = routed * moe.expert_ffn_size / candidates.etp + moe.shared_expert_ffn_size / candidates.tp
+    gate = 3.0 * h / sp_degree if moe.shared_expert_gate else 0.0
+    router = _ROUTER_ACCESSES * moe.experts / sp_degree
+    elements: Array = moe_share * (permute + activation * inner + gate + router)
     return elements
 
 
 def expert_kernels(job: Job, candidates: Candidates) -> Array:
-    """Return kernels of forward that experts add to the average layer [1], shape [C].
+    """Return the number of forward kernels that experts add to the average layer [1], shape [C].
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -189,42 +194,42 @@ def expert_kernels(job: Job, candidates: Candidates) -> Array:
     >>> expert_kernels(load_job("mixtral-8x7b-8x-h200"), one).tolist()  # 40, and 2 for each of 2 experts
     [44.0]
 
-    Leaves out: waits of the host for counts of rows.
+    Leaves out: host synchronisation to read the number of routed tokens.
     Source: the stack's file.
     """
     moe, policy = job.model.moe, job.stack.experts
     if moe is None or policy is None:
         return np.zeros(len(candidates))
-    held = moe.experts / candidates.ep
-    kernels: Array = expert_share(job.model) * (policy.kernels + policy.kernels_each * held)
+    local_experts = moe.experts / candidates.ep
+    kernels: Array = moe_layer_share(job.model) * (policy.kernels + policy.kernels_each * local_experts)
     return kernels
 
 
-def expert_saved(job: Job, candidates: Candidates, inner: float, e: float) -> Array:
-    """Return what experts keep of a token for backward [byte], shape [C], in a layer that has some.
+def expert_saved_bytes(job: Job, candidates: Candidates, inner: float, e: float) -> Array:
+    """Return the saved activations of experts per token of an MoE layer [byte], shape [C].
 
-    ``inner`` bytes for each element of an inner width: R (f/y inner + rows_kept e h), the shared expert's
-    width over t, and the router's logits and choices over s.
+    ``inner`` is the bytes saved per element of an inner width. Experts: R (f/y inner + rows_kept e h). Shared
+    expert: its width over t times ``inner``. Router: logits and top-k choices over s.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
-    >>> float(expert_saved(load_job("mixtral-8x7b-8x-h200"), one, 6.0, 2.0)[0])
+    >>> float(expert_saved_bytes(load_job("mixtral-8x7b-8x-h200"), one, 6.0, 2.0)[0])
     188508.0
-    >>> 2 * (14336 * 6 + 2 * 4096) + 6 * 8 + 22 * 2  # one copy of a row in Megatron-Core
+    >>> 2 * (14336 * 6 + 2 * 4096) + 6 * 8 + 22 * 2  # one copy of a routed token in Megatron-Core
     188508
 
-    Leaves out: rows padded to whole tiles; buffers of the exchange.
-    Source: counted on real PyTorch modules, benchmarks/memory (tokens of all experts on one rank); how many
-    copies of a row a stack keeps is in its file.
+    Leaves out: padding of routed tokens to full GEMM tiles; all-to-all buffers.
+    Source: counted on real PyTorch modules, benchmarks/memory (tokens of all experts on one rank); the number
+    of saved copies of a routed token is in the stack's file.
     """
     moe, policy = job.model.moe, job.stack.experts
-    whole = _whole(candidates)
+    sp_degree = _sequence_parallel_degree(candidates)
     if moe is None:
-        return np.zeros_like(whole)
+        return np.zeros_like(sp_degree)
     copies = policy.rows_kept if policy else 1
     width = inner * moe.expert_ffn_size / candidates.etp + copies * e * job.model.hidden_size
     shared = inner * moe.shared_expert_ffn_size / candidates.tp
-    routed = (_ROUTER_EXPERT_BYTES * moe.experts + _ROUTER_CHOICE_BYTES * moe.top_k) / whole
-    kept: Array = routed_per_token(job, candidates) * width + shared + routed
-    return kept
+    router = (_ROUTER_EXPERT_BYTES * moe.experts + _ROUTER_CHOICE_BYTES * moe.top_k) / sp_degree
+    saved: Array = routed_per_token(job, candidates) * width + shared + router
+    return saved

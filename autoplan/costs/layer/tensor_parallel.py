@@ -1,4 +1,4 @@
-"""Time of what the ranks of the tensor axis send each other.
+"""Exposed time of tensor-parallel communication.
 
 Notation (this file only)::
 
@@ -28,11 +28,12 @@ __all__ = ["regather_seconds", "tensor_exposed", "tensor_seconds"]
 
 
 def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:
-    """Return the exposed time of tensor-parallel collectives over [T, h], shape [C] [s].
+    """Return the time of tensor-parallel collectives without overlap [s], shape [C].
 
-    The sum over operations of calls times the time of one on e T h bytes; what is gathered again for a
-    weight gradient runs beside the product before it. A stack that splits the second dimension, tokens of
-    several sequences, copies what it gathered, or scatters, into order: 2 e T h bytes through memory.
+    The sum over operations of calls times the time of one collective of e T h bytes. The all-gather of the
+    input for a weight gradient overlaps with the preceding GEMM and takes no time. A stack that splits the
+    second dimension (the tokens of several sequences) copies gathered or scattered tensors into order: 2 e T
+    h bytes of HBM traffic.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
@@ -45,8 +46,8 @@ def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     >>> tensor_seconds(job, one, replace(machine_of(job), links=links), forward).tolist()
     [4.0]
 
-    Leaves out: the slowdown of that product.
-    Source: Megatron-LM, megatron/core/tensor_parallel/layers.py, for what runs beside a product; PyTorch
+    Leaves out: the slowdown of that GEMM under overlap.
+    Source: Megatron-LM, megatron/core/tensor_parallel/layers.py, for the overlap with a GEMM; PyTorch
     torch/distributed/_functional_collectives.py, all_gather_single and reduce_scatter_single, for the copies.
     """
     if machine.overlap.everything:
@@ -64,7 +65,7 @@ def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Ca
 def _reordering_seconds(
     job: Job, candidates: Candidates, machine: Machine, size: Array, calls: Calls
 ) -> Array:
-    """Return what it takes to copy the parts of several sequences into order; of one they are."""
+    """Return the time to copy the parts of several sequences into order [s]; one sequence needs no copy."""
     if not job.stack.block.sequences_reordered:
         return np.zeros(1)
     copies = (calls.all_gather + calls.reduce_scatter) * (candidates.microbatch > 1)
@@ -72,9 +73,10 @@ def _reordering_seconds(
 
 
 def regather_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:
-    """Return what weight gradients that are done apart wait for their inputs, shape [C] [s]; else 0.
+    """Return the exposed all-gathers of the inputs of split weight gradients [s], shape [C]; else 0.
 
-    Regathers times the time of one on e T h bytes: there is no input gradient's product to gather beside.
+    Regathers times the time of one all-gather of e T h bytes: a split weight-gradient pass has no
+    input-gradient GEMM to overlap with.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
@@ -82,28 +84,29 @@ def regather_seconds(job: Job, candidates: Candidates, machine: Machine, calls: 
     >>> from autoplan.costs.network.tensor_calls import tensor_calls
     >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
-    >>> both = [f"tp=4,pp=2,schedule={name}" for name in ("1f1b", "zero-bubble")]
-    >>> some = Candidates.of([parse_layout(x, layers=32, devices=8) for x in both])
+    >>> layouts = [f"tp=4,pp=2,schedule={name}" for name in ("1f1b", "zero-bubble")]
+    >>> two = Candidates.of([parse_layout(x, layers=32, devices=8) for x in layouts])
     >>> links = Links(8, 3 * 2.0**24, 3 * 2.0**24, False, 0.0, 1.0, 0.0, 0.0, ())  # 3 x 16 MiB/s
-    >>> backward = tensor_calls(job, some).backward  # two gathers of 3/4 x 64 MiB
-    >>> regather_seconds(job, some, replace(machine_of(job), links=links), backward).tolist()
+    >>> backward = tensor_calls(job, two).backward  # two gathers of 3/4 x 64 MiB
+    >>> regather_seconds(job, two, replace(machine_of(job), links=links), backward).tolist()
     [0.0, 2.0]
 
-    Leaves out: gathering for one weight gradient while another is computed.
+    Leaves out: overlap of the all-gather for one weight gradient with the GEMM of another.
     Source: sail-sg/zero-bubble-pipeline-parallelism, megatron/core/zbpp_utils.py, WeightGradStore.pop.
     """
-    apart, none = backward_split(candidates), np.zeros(len(candidates))
-    if not apart.any():
-        return none
-    gathers = Calls(all_gather=calls.regathers, reduce_scatter=none, all_reduce=none, regathers=none)
-    return apart * tensor_seconds(job, candidates, machine, gathers)
+    split, zero = backward_split(candidates), np.zeros(len(candidates))
+    if not split.any():
+        return zero
+    gathers = Calls(all_gather=calls.regathers, reduce_scatter=zero, all_reduce=zero, regathers=zero)
+    return split * tensor_seconds(job, candidates, machine, gathers)
 
 
 def tensor_exposed(job: Job, candidates: Candidates, machine: Machine, calls: Calls, gemms: Array) -> Array:
-    """Return what is exposed of the collectives of a pass whose products take ``gemms`` [s], shape [C].
+    """Return the exposed tensor-parallel communication of a pass whose GEMMs take ``gemms`` [s], shape [C].
 
-    Where the stack does so, a product begins with the part of its input that is there, and sends each part
-    of its output on: of split sequences, what the products do not hide is left, at least what they feel.
+    With asynchronous tensor parallelism a GEMM starts on the part of its input that has arrived and sends
+    each part of its output at once. All-gather and reduce-scatter expose what the GEMMs do not hide, at least
+    the slowdown of the GEMMs under overlap. All-reduce is fully exposed.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
@@ -114,17 +117,18 @@ def tensor_exposed(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     >>> links = Links(8, 7 * 2.0**23, 7 * 2.0**23, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 8 MiB/s
     >>> machine = replace(machine_of(job), links=links)
     >>> overlap = replace(machine.overlap, tensor=True, interference=0.25)
-    >>> forward, beside = tensor_calls(job, one).forward, replace(machine, overlap=overlap)
-    >>> [tensor_exposed(job, one, beside, forward, np.array([x])).tolist() for x in (3.0, 8.0)]  # of 4 s
+    >>> forward, machine = tensor_calls(job, one).forward, replace(machine, overlap=overlap)
+    >>> [tensor_exposed(job, one, machine, forward, np.array([x])).tolist() for x in (3.0, 8.0)]  # of 4 s
     [[1.0], [1.0]]
 
-    Leaves out: the first part of a gather and the last of a scatter, which have nothing beside them.
+    Leaves out: the first part of an all-gather and the last of a reduce-scatter, which overlap with nothing.
     Source: pytorch/pytorch, torch/_inductor/fx_passes/micro_pipeline_tp.py; Wang et al. 2023 (ASPLOS),
     doi:10.1145/3567955.3567959.
     """
     if not machine.overlap.tensor:
         return tensor_seconds(job, candidates, machine, calls)
-    none = np.zeros(len(candidates))
-    whole = tensor_seconds(job, candidates, machine, replace(calls, all_gather=none, reduce_scatter=none))
-    parts = tensor_seconds(job, candidates, machine, replace(calls, all_reduce=none))
-    return whole + exposed_seconds(gemms, Traffic(parts, parts), machine)
+    zero = np.zeros(len(candidates))
+    reduce_calls = replace(calls, all_gather=zero, reduce_scatter=zero)
+    reduce_seconds = tensor_seconds(job, candidates, machine, reduce_calls)
+    pipelined = tensor_seconds(job, candidates, machine, replace(calls, all_reduce=zero))
+    return reduce_seconds + exposed_seconds(gemms, Traffic(pipelined, pipelined), machine)

@@ -1,10 +1,10 @@
-"""Bytes that one layer and the head keep for backward, per candidate.
+"""Saved activations: bytes that a layer and the output layer save for backward, per candidate.
 
 Notation (this file only)::
 
     h   hidden size      q, k  width of queries, of keys     f   inner width of the MLP      [1]
     a   query heads      s     tokens of a sequence          t   tensor-parallel degree      [1]
-    V   vocabulary, padded                                                                    [1]
+    V   vocabulary, padded                               sp  sequence-parallel degree         [1]
     e   bytes of an element: 2, or 4 in fp32                                              [byte]
 
 All results are bytes for one token of a microbatch on one rank, except where said. The forms are those of
@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates, flag
-from autoplan.costs.core.parameters import expert_share
+from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_parameters import padded_vocabulary
-from autoplan.costs.core.sizes import attention_widths, dropout_masks, element_bytes, sequence_split
+from autoplan.costs.core.sizes import attention_widths, dropout_masks, element_bytes, sequence_parallel_degree
 from autoplan.costs.layer.alternate_recompute import alternate_bytes
-from autoplan.costs.layer.mla import latent_saved
-from autoplan.costs.layer.moe import expert_saved
+from autoplan.costs.layer.mla import mla_saved_bytes
+from autoplan.costs.layer.moe import expert_saved_bytes
 from autoplan.schema.job import Job
 from autoplan.schema.precision import EIGHT_BITS
 
@@ -34,11 +34,11 @@ __all__ = ["Saved", "input_bytes", "logit_columns", "product_input", "saved_byte
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Bytes kept for backward for one token, arrays of shape [C].
+    """Saved activations of one token, arrays of shape [C].
 
-    ``none``, ``selective`` and ``full`` are one layer's under each recompute mode; ``mlp`` is the part of
-    ``none`` that is free again when backward reaches attention. ``entry`` is the input of a stage's first
-    layer, ``embedding_mask`` its dropout mask, ``head_inputs`` what the output layer keeps beside logits.
+    ``none``, ``selective`` and ``full`` are those of one layer under each recompute mode; ``mlp`` is the part
+    of ``none`` that is freed before backward reaches attention. ``entry`` is the input of a stage's first
+    layer, ``embedding_mask`` its dropout mask, ``head_inputs`` what the output layer saves, without logits.
     """
 
     none: Array
@@ -51,7 +51,7 @@ class Saved:
 
 
 def logit_columns(job: Job, candidates: Candidates) -> Array:
-    """Return the logits of a token that a rank's loss works on [1]: V, or V / t where the loss is split.
+    """Return logits per token in the loss of one rank [1]: V, or V / t where the loss is vocabulary-parallel.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -59,7 +59,7 @@ def logit_columns(job: Job, candidates: Candidates) -> Array:
     >>> float(logit_columns(load_job("llama3-8b-8x-a100"), one)[0])  # 129,024 / 8, padded from 128,256
     16128.0
 
-    Leaves out: losses that work on a few tokens at a time and never have all logits.
+    Leaves out: chunked losses, which never have the logits of all tokens.
     Source: Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py.
     """
     t = candidates.tp.astype(np.float64)
@@ -68,12 +68,12 @@ def logit_columns(job: Job, candidates: Candidates) -> Array:
 
 
 def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
-    """Return what is kept for backward, for each candidate [byte], of one token, shape [C].
+    """Return the saved activations of one token, for each candidate [byte], shape [C].
 
-    Without recompute a GPT block with flash attention keeps 32h + 4a + 16 (34h with dropout), a gated
+    Without recompute a GPT block with flash attention saves 32h + 4a + 16 (34h with dropout), a gated
     block 8h + 2(q+2k) + 2q + 8f + 4a + 8 (6f where the activation is fused); tensor parallelism divides
-    what is inside attention and MLP (keys only by their number of heads), sequence parallelism the rest
-    too. Whole recompute keeps 2h, shared by the layers of one checkpoint.
+    the tensors inside attention and MLP (keys only up to their number of heads), sequence parallelism also
+    the residual stream. Full recompute saves 2h per recompute unit.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -85,96 +85,96 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     >>> float(saved.full[0])  # 2h / 8
     1024.0
 
-    Leaves out: buffers that a stack shares between layers; rotary tables; how layers of several kinds differ:
-    it is given one kind at a time, or averages.
+    Leaves out: buffers shared between layers; rotary tables; differences between layer types, as the model
+    given is one layer type, or an average.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, sections 4 and 5; counted on real PyTorch modules,
     benchmarks/memory.
     """
     e = element_bytes(job)
     t = candidates.tp.astype(np.float64)
-    whole = sequence_split(candidates)
-    outside = _outside(job, e, t, whole)
-    attention = _attention(job, candidates, e, t) + _given_back(job, e, candidates)
+    sp = sequence_parallel_degree(candidates)
+    residual = _residual_stream(job, e, t, sp)
+    attention = _attention(job, candidates, e, t) + _all_to_all_output(job, e, candidates)
     core = _core_attention(job, e, t)
     mlp = _mlp(job, candidates, e)
-    none = outside + attention + core + mlp
-    full = e * job.model.hidden_size / whole / candidates.checkpoint
-    selective = _selective(job, e, t, whole, none - core)
+    none = residual + attention + core + mlp
+    full = e * job.model.hidden_size / sp / candidates.checkpoint
+    selective = _selective(job, e, t, sp, none - core)
     return Saved(
         none=none,
         selective=np.minimum(selective, none),
         full=np.minimum(full, none),
-        mlp=mlp + product_input(job, e, t, whole),
-        entry=e * job.model.hidden_size / whole,
-        embedding_mask=dropout_masks(job) * job.model.hidden_size / whole,
-        head_inputs=product_input(job, e, t, whole) + _norm_copies(job, e, whole, norms=1),
+        mlp=mlp + product_input(job, e, t, sp),
+        entry=e * job.model.hidden_size / sp,
+        embedding_mask=dropout_masks(job) * job.model.hidden_size / sp,
+        head_inputs=product_input(job, e, t, sp) + _norm_copies(job, e, sp, norms=1),
     )
 
 
-def _norm_copies(job: Job, e: float, whole: Array, *, norms: int) -> Array:
-    """Statistics of norms, and the fp32 copies of their inputs that unfused norms keep."""
+def _norm_copies(job: Job, e: float, sp: Array, *, norms: int) -> Array:
+    """Statistics of norms, and the fp32 copies of their inputs that unfused norms save."""
     statistics = 4.0 if job.model.norm == "rmsnorm" else 8.0
     copies = job.stack.block.norm_copy_bytes * job.model.hidden_size * (e / 2)
-    return norms * (statistics + copies) / whole
+    return norms * (statistics + copies) / sp
 
 
-def product_input(job: Job, e: float, t: Array, whole: Array) -> Array:
-    """Return what a column-parallel product keeps of its input for a token [byte]: split, or gathered.
+def product_input(job: Job, e: float, t: Array, sp: Array) -> Array:
+    """Return the saved input of a column-parallel GEMM, of one token [byte]: sharded, or all-gathered.
 
     >>> from autoplan.catalog import load_job
     >>> one, eight = np.ones(1), np.full(1, 8.0)
     >>> [float(product_input(load_job("llama3-8b-8x-a100"), 2.0, eight, x)[0]) for x in (one, eight)]
     [8192.0, 1024.0]
     """
-    kept_whole = job.stack.block.gathered_inputs_kept
+    unsharded = job.stack.block.gathered_inputs_kept
     width = input_bytes(job, e) * job.model.hidden_size
-    split = np.where(whole > 1, 1.0 if kept_whole else t, 1.0)
+    split = np.where(sp > 1, 1.0 if unsharded else t, 1.0)
     return width / split
 
 
 def input_bytes(job: Job, e: float) -> float:
-    """Return the bytes of an element that a product keeps of its input: one where one fp8 copy serves all.
+    """Return bytes per element of a GEMM's saved input [byte]: 1 where one fp8 copy serves all GEMMs.
 
-    With scales of rows the input is cast again for the gradient of the weight, from what it was.
+    With scales per row, the weight gradient needs the input in another fp8 cast, from its full precision.
 
     >>> from autoplan.catalog import load_job
     >>> input_bytes(load_job("llama3-8b-8x-a100"), 2.0)  # bf16
     2.0
 
-    Leaves out: scales of blocks.
+    Leaves out: blockwise scales.
     """
     return 1.0 if job.precision in EIGHT_BITS and job.stack.block.fp8_scales == "tensor" else e
 
 
-def _outside(job: Job, e: float, t: Array, whole: Array) -> Array:
-    """Norm inputs, the inputs of the column-parallel products, dropout masks, statistics."""
+def _residual_stream(job: Job, e: float, t: Array, sp: Array) -> Array:
+    """Norm inputs, inputs of the column-parallel GEMMs, dropout masks, norm statistics."""
     model = job.model
     norms = 4 if model.post_norms else 2
-    shared = 1 if model.parallel_block and model.shared_block_norm else 2
-    local = (norms * e + 2.0 * dropout_masks(job)) * model.hidden_size / whole
-    return local + _norm_copies(job, e, whole, norms=norms) + shared * product_input(job, e, t, whole)
+    inputs = 1 if model.parallel_block and model.shared_block_norm else 2
+    local = (norms * e + 2.0 * dropout_masks(job)) * model.hidden_size / sp
+    return local + _norm_copies(job, e, sp, norms=norms) + inputs * product_input(job, e, t, sp)
 
 
 def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
-    """Queries, keys, values and the output, and packed or normed copies of them."""
+    """Queries, keys, values and the attention output, and packed or normalised copies of them."""
     model = job.model
     if model.mla is not None:
-        return latent_saved(model, candidates, e, sequence_split(candidates))
+        return mla_saved_bytes(model, candidates, e, sequence_parallel_degree(candidates))
     q, k = attention_widths(model, t)
-    kept = e * (q + 2 * k) + e * q
+    saved = e * (q + 2 * k) + e * q
     if input_bytes(job, e) < e:
-        kept = kept + q
+        saved = saved + q
     if job.stack.block.packed_qkv_kept and model.positions == "rope":
-        kept = kept + e * (q + k)
+        saved = saved + e * (q + k)
     if model.qk_norm:
-        kept = kept + e * (q + k)
+        saved = saved + e * (q + k)
     if job.adapters is not None:
-        kept = kept + 4 * e * job.adapters.rank
-    return kept
+        saved = saved + 4 * e * job.adapters.rank
+    return saved
 
 
-def _given_back(job: Job, e: float, candidates: Candidates) -> Array:
-    """The output that all-to-all gave back, beside the one that attention keeps."""
+def _all_to_all_output(job: Job, e: float, candidates: Candidates) -> Array:
+    """The output of the all-to-all after attention (Ulysses), a second copy of attention's output."""
     context = job.stack.context
     if context is None or context.exchange != "all-to-all":
         return np.zeros(len(candidates))
@@ -182,7 +182,7 @@ def _given_back(job: Job, e: float, candidates: Candidates) -> Array:
 
 
 def _core_attention(job: Job, e: float, t: Array) -> Array:
-    """Scores in memory, softmax and mask, or the flash kernel's one number a head."""
+    """Scores, softmax and mask of eager attention, or the log-sum-exp of flash attention."""
     if job.stack.block.attention != "eager":
         return 4.0 * job.model.heads / t
     scores = 2 * e + 1 if dropout_masks(job) else e
@@ -190,21 +190,21 @@ def _core_attention(job: Job, e: float, t: Array) -> Array:
 
 
 def _mlp(job: Job, candidates: Candidates, e: float) -> Array:
-    """The MLP's inner tensors; those of experts, and their rows in and out, by their share of layers."""
+    """Inner tensors of the MLP; of experts also the dispatched tokens, by the share of MoE layers."""
     model, t = job.model, candidates.tp.astype(np.float64)
-    last = input_bytes(job, e)
+    last_input = input_bytes(job, e)
     up = (2 if job.stack.block.fused_activation else 3) if model.gated else 1
-    adapted = 3 * e * job.adapters.rank if job.adapters and job.adapters.targets == "all" else 0.0
-    inner = e * up + last
-    dense: Array = inner * model.ffn_size / t + adapted
+    adapters = 3 * e * job.adapters.rank if job.adapters and job.adapters.targets == "all" else 0.0
+    inner = e * up + last_input
+    dense: Array = inner * model.ffn_size / t + adapters
     if model.moe is None:
         return dense
-    share = expert_share(model)
-    return (1.0 - share) * dense + share * expert_saved(job, candidates, inner, e)
+    share = moe_layer_share(model)
+    return (1.0 - share) * dense + share * expert_saved_bytes(job, candidates, inner, e)
 
 
-def _selective(job: Job, e: float, t: Array, whole: Array, without_attention: Array) -> Array:
-    """What selective recompute keeps: all but core attention, or the input and outputs of products."""
+def _selective(job: Job, e: float, t: Array, sp: Array, without_attention: Array) -> Array:
+    """Saved activations of selective recompute: all but core attention, or inputs and outputs of GEMMs."""
     if job.stack.block.selective == "attention":
         return without_attention
     model = job.model
@@ -213,16 +213,16 @@ def _selective(job: Job, e: float, t: Array, whole: Array, without_attention: Ar
     if model.mla is not None:
         mla, latents = model.mla, (model.mla.q_lora_rank or 0) + model.mla.kv_lora_rank
         heads = model.head_dim + mla.qk_nope_head_dim + 2 * mla.v_head_dim
-        attention = e * ((latents + mla.qk_rope_head_dim) / whole + model.heads * heads / t)
+        attention = e * ((latents + mla.qk_rope_head_dim) / sp + model.heads * heads / t)
         attention = attention + 4.0 * model.heads / t
     if job.stack.block.selective == "every-second-matmul":
-        attention = attention - alternate_bytes(model, t, whole, e)
-    # Outputs of products that sum over ranks are kept as they are before their reduction, whole.
-    stream = e * model.hidden_size / whole + e * model.hidden_size
-    up, share = 2 if model.gated else 1, expert_share(model)
+        attention = attention - alternate_bytes(model, t, sp, e)
+    # Outputs of row-parallel GEMMs are saved before their reduction, with full width.
+    residual = e * model.hidden_size / sp + e * model.hidden_size
+    up, share = 2 if model.gated else 1, moe_layer_share(model)
     mlp = e * (model.hidden_size + up * model.ffn_size / t)
     if model.moe is not None:
-        # Grouped products are no plain ones: of the experts only the router's logits are kept.
+        # Grouped GEMMs are not in the list of saved operations: MoE saves the router's logits only.
         mlp = (1.0 - share) * mlp + share * e * model.moe.experts
-    kept: Array = stream + attention + mlp
-    return kept
+    saved: Array = residual + attention + mlp
+    return saved

@@ -1,4 +1,4 @@
-"""What backward of one layer has alive beside the tensors that forward kept.
+"""Backward workspace of one layer: tensors in addition to its saved activations.
 
 Notation (this file only)::
 
@@ -15,19 +15,19 @@ from __future__ import annotations
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, column, flag
-from autoplan.costs.core.parameters import expert_share
+from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.scope import Scope
-from autoplan.costs.core.sizes import element_bytes, sequence_split
+from autoplan.costs.core.sizes import element_bytes, sequence_parallel_degree
 from autoplan.costs.layer.context_parallel import context_buffer_bytes
 from autoplan.costs.layer.moe import routed_per_token
 from autoplan.costs.memory.activations import Saved
-from autoplan.costs.memory.model_states import gradients_stand
+from autoplan.costs.memory.model_states import gradients_persist
 
-__all__ = ["backward_workspace_bytes", "unreduced_bytes", "unreduced_kept"]
+__all__ = ["backward_workspace_bytes", "unreduced_bytes", "unreduced_layer_gradients"]
 
 
 def unreduced_bytes(scope: Scope, parameters: Array) -> Array:
-    """Return gradients as backward computes them [byte], shape as ``parameters``: e n.
+    """Return unreduced gradients, as backward computes them [byte], shape as ``parameters``: e n.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.core.candidates import Candidates
@@ -37,19 +37,19 @@ def unreduced_bytes(scope: Scope, parameters: Array) -> Array:
     >>> float(unreduced_bytes(scope_of(load_job("llama3-8b-8x-a100"), one), np.array(1e6)))  # bf16: 2 each
     2000000.0
 
-    Leaves out: kernels that add to the kept gradient as they multiply, and write none.
-    Source: a gradient has the type of the copy that was multiplied; counted on real PyTorch modules,
+    Leaves out: GEMMs that accumulate into the gradient buffer (gradient accumulation fusion).
+    Source: a gradient has the type of the parameter copy in the GEMM; counted on real PyTorch modules,
     benchmarks/memory.
     """
-    fresh: Array = element_bytes(scope.job) * parameters
-    return fresh
+    unreduced: Array = element_bytes(scope.job) * parameters
+    return unreduced
 
 
-def unreduced_kept(scope: Scope) -> Array:
-    """Return 1 where all fresh gradients of a layer stay until it is done [1], shape [C, 1].
+def unreduced_layer_gradients(scope: Scope) -> Array:
+    """Return 1 where unreduced gradients of a layer stay until its backward ends [1], shape [C, 1].
 
-    They do where a layer is reduced as one, and where they are the gradients that are kept; elsewhere each
-    is added to the kept one at once, or leaves in a bucket.
+    They do where reduce-scatter works per layer (FSDP2), and where they are the gradients of the optimizer.
+    Otherwise each is accumulated into a gradient buffer at once, or copied into a bucket.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job, stack
@@ -59,7 +59,7 @@ def unreduced_kept(scope: Scope) -> Array:
     >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
     >>> job = load_job("llama3-8b-8x-a100")
     >>> scopes = [scope_of(replace(job, stack=stack(name)), one) for name in ("fsdp2", "deepspeed")]
-    >>> [float(unreduced_kept(scope)[0, 0]) for scope in scopes]  # reduced a layer at a time, and in buckets
+    >>> [float(unreduced_layer_gradients(scope)[0, 0]) for scope in scopes]  # by layer, by bucket
     [1.0, 0.0]
 
     Leaves out: buckets, which are in ``gather_buffers_of``.
@@ -67,19 +67,19 @@ def unreduced_kept(scope: Scope) -> Array:
     real PyTorch modules, benchmarks/memory.
     """
     by_layer = (scope.job.stack.memory.reduction == "layer") & (scope.parameters_sharded > 0)
-    are_kept = (gradients_stand(scope) == 0) & (scope.gradients_sharded == 0)
-    return flag(by_layer | are_kept)
+    without_buffers = (gradients_persist(scope) == 0) & (scope.gradients_sharded == 0)
+    return flag(by_layer | without_buffers)
 
 
 def backward_workspace_bytes(scope: Scope, saved: Saved) -> Array:
-    """Return the most that backward of a layer needs beside its kept tensors [byte], shape [C, 1].
+    """Return the backward workspace of one layer at its peak [byte], shape [C, 1].
 
-    The largest of three moments, each with the gradient e h T of the layer's output (over t where sequences
-    are split): the weight gradient of the MLP's last product (gradient of its input e f T / t, the weight's
-    e w, the output's gradient gathered under sequence parallelism; of experts, e h for each row from another
-    rank); the activation's backward (two inner gradients where gated, one else); attention, when the MLP's
-    tensors are free again (scores' gradient e a s T / t where they are in memory, and what the context axis
-    sends).
+    The largest of three events, each with the gradient e h T of the layer's output (over t under sequence
+    parallelism): the weight gradient of the MLP's last GEMM (gradient of its input e f T / t, of its weight
+    e w, the output's gradient all-gathered under sequence parallelism; of experts, e h per token dispatched
+    from another rank); backward of the activation (two inner gradients where gated, else one); backward of
+    attention, after the MLP's saved activations are freed (gradient of scores e a s T / t of eager attention,
+    and buffers of context parallelism).
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.memory.activations import saved_bytes_per_token
@@ -94,45 +94,45 @@ def backward_workspace_bytes(scope: Scope, saved: Saved) -> Array:
     >>> 32 + 64 + 112 + 56
     264
 
-    Leaves out: workspaces of kernels; what flash attention accumulates in fp32; gradients of queries, keys
-    and values.
+    Leaves out: workspaces of kernels; fp32 accumulators of flash attention; gradients of queries, keys and
+    values.
     Source: counted on real PyTorch modules, benchmarks/memory.
     """
     job, e, tokens = scope.job, element_bytes(scope.job), scope.tokens
     model = job.model
-    whole = column(sequence_split(scope.candidates))
-    residual = e * model.hidden_size * tokens / whole
-    dropped = residual if job.stack.block.dropout and not model.gated else 0.0
-    gathered = np.where(whole > 1, e * model.hidden_size * tokens, 0.0)
+    sp = column(sequence_parallel_degree(scope.candidates))
+    residual = e * model.hidden_size * tokens / sp
+    dropout = residual if job.stack.block.dropout and not model.gated else 0.0
+    gathered = np.where(sp > 1, e * model.hidden_size * tokens, 0.0)
     inner = e * _inner_width(scope) * tokens
-    sent = e * _sent_rows(scope) * model.hidden_size * tokens
-    kept = unreduced_kept(scope)
-    largest = unreduced_bytes(scope, scope.weights.layer.largest)
-    all_fresh = unreduced_bytes(scope, scope.weights.layer.trained)
-    product = gathered + dropped + inner + largest + sent
-    activation = (2 if model.gated else 1) * inner + kept * largest
-    attention = kept * all_fresh + _score_bytes(scope) - tokens * column(saved.mlp)
+    dispatched = e * _dispatched_tokens(scope) * model.hidden_size * tokens
+    persist = unreduced_layer_gradients(scope)
+    largest_unreduced = unreduced_bytes(scope, scope.weights.layer.largest)
+    all_unreduced = unreduced_bytes(scope, scope.weights.layer.trained)
+    weight_gradient = gathered + dropout + inner + largest_unreduced + dispatched
+    activation = (2 if model.gated else 1) * inner + persist * largest_unreduced
+    attention = persist * all_unreduced + _score_bytes(scope) - tokens * column(saved.mlp)
     attention = attention + column(context_buffer_bytes(job, scope.candidates, e))
-    most: Array = residual + np.maximum(np.maximum(product, activation), attention)
-    return most
+    workspace: Array = residual + np.maximum(np.maximum(weight_gradient, activation), attention)
+    return workspace
 
 
 def _inner_width(scope: Scope) -> Array:
-    """Return f / t, or the width of what the experts of a rank do for a token where that is more."""
+    """Return f / t, or the width of the experts of a rank per token where that is larger."""
     model, c = scope.job.model, scope.candidates
     dense = model.ffn_size / column(c.tp)
     if model.moe is None:
         return dense
     experts = column(routed_per_token(scope.job, c) * model.moe.expert_ffn_size / c.etp)
     experts = experts + model.moe.shared_expert_ffn_size / column(c.tp)
-    return np.maximum(experts, dense) if expert_share(model) < 1 else experts
+    return np.maximum(experts, dense) if moe_layer_share(model) < 1 else experts
 
 
-def _sent_rows(scope: Scope) -> Array:
-    """Return rows of a token whose gradients experts have got from other ranks and not sent back."""
+def _dispatched_tokens(scope: Scope) -> Array:
+    """Return routed tokens per token whose gradients come from other ranks (all-to-all of combine)."""
     c = scope.candidates
-    apart = (c.ep > 1) | ((c.etp > 1) & (c.sequence_parallel == 1))
-    return column(np.where(apart, routed_per_token(scope.job, c), 0.0))
+    exchanged = (c.ep > 1) | ((c.etp > 1) & (c.sequence_parallel == 1))
+    return column(np.where(exchanged, routed_per_token(scope.job, c), 0.0))
 
 
 def _score_bytes(scope: Scope) -> Array:

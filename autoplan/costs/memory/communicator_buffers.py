@@ -1,4 +1,4 @@
-"""Memory that collective libraries keep for each group of ranks that a device is in.
+"""Communicator buffers of NCCL (RCCL), one set per process group of a device.
 
 Notation (this file only)::
 
@@ -18,13 +18,13 @@ __all__ = ["communicator_bytes"]
 
 
 def communicator_bytes(scope: Scope) -> Array:
-    """Return buffers of the communicators of a device [byte], shape [C, 1].
+    """Return communicator buffers of one device [byte], shape [C, 1].
 
-    One B for all devices and one for each axis of n > 1; those of n = 2 have fewer channels and take the low
-    end of what was seen. Ranks that share state, and those that hold copies of it, are an axis each; experts
-    may have three of their own.
+    One B for the world group and one for each process group with n > 1. Groups of n = 2 have fewer channels
+    and take the low end of the interval. The shard group and the replicate group count separately; experts
+    may add three groups of their own.
 
-    Leaves out: groups that a framework makes and never uses; communicators that share buffers.
+    Leaves out: groups that a framework creates and never uses; communicators that share buffers.
     Source: NVIDIA/nccl issues 864 and 964, as the stack's file says.
     >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
     >>> from autoplan.costs.core.candidates import Candidates; from autoplan.costs.core.scope import scope_of
@@ -32,14 +32,14 @@ def communicator_bytes(scope: Scope) -> Array:
     >>> communicator_bytes(scope_of(load_job("llama3-8b-8x-a100"), two)).tolist()  # MB: 544 + 688 + 688
     [[1920000000.0]]
     """
-    c, each = scope.candidates, scope.job.stack.memory.communicator
-    whole, depth = c.tp * c.cp * c.dp * c.pp, np.full(len(c), c.pp)
-    shared = (shard_group(c).ranks, replica_group(c).ranks)
-    found = [c.tp, c.cp, depth, whole]
+    c, buffers = scope.candidates, scope.job.stack.memory.communicator
+    world, depth = c.tp * c.cp * c.dp * c.pp, np.full(len(c), c.pp)
+    data_axes = (shard_group(c).ranks, replica_group(c).ranks)
+    groups = [c.tp, c.cp, depth, world]
     if scope.job.model.moe is not None:
-        own = (c.ep > 1) | (c.etp != c.tp)
-        found += [np.where(own, axis, 1) for axis in (c.ep, c.etp, c.expert_shard)]
-    axes = (*(column(axis) for axis in found), *shared)
-    sizes = (np.where(axis > 2, each.value, np.where(axis > 1, each.low, 0.0)) for axis in axes)
+        expert_mesh = (c.ep > 1) | (c.etp != c.tp)
+        groups += [np.where(expert_mesh, axis, 1) for axis in (c.ep, c.etp, c.expert_shard)]
+    axes = (*(column(axis) for axis in groups), *data_axes)
+    sizes = (np.where(axis > 2, buffers.value, np.where(axis > 1, buffers.low, 0.0)) for axis in axes)
     total: Array = sum(sizes, np.zeros((len(c), 1)))
     return total

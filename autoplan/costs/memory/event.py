@@ -1,9 +1,9 @@
-"""One moment of a step: what is alive, by category.
+"""Memory in use at one event of a training step, by category.
 
 Notation (this file only)::
 
     l  layers of a stage                                                        [1]
-    K  bytes that one microbatch keeps                                       [byte]
+    K  saved activations of one microbatch                                   [byte]
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from autoplan.costs.core.candidates import Array
 
 __all__ = ["PHASES", "Event", "Phase"]
 
-#: When a moment is: before backward of the layers, in that of the last, of the one next to it, of the
-#: second, of the first and later, after it.
+#: Phase of an event: before backward of the layers; backward of the last, of the next-to-last and of the
+#: second layer; backward of the first layer and later; the optimizer step.
 Phase = Literal["before", "last", "next", "second", "late", "update"]
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What is alive at one moment: ``*_fixed`` whatever the layers, ``*_layer`` for each of them.
+    """Bytes in use at one event: ``*_layer`` per layer, ``*_fixed`` independent of the number of layers.
 
-    ``microbatches`` counts those that keep K.
+    ``microbatches`` is the number of microbatches whose K is in memory.
     """
 
     name: str
@@ -41,11 +41,11 @@ class Event:
 
     @property
     def fixed(self) -> Array:
-        """All that does not depend on layers [byte]."""
+        """Bytes that do not depend on the number of layers [byte]."""
         total: Array = self.gradients_fixed + self.activations + self.logits + self.transient_fixed
         return total
 
     @property
     def layer(self) -> Array:
-        """All that each layer adds [byte], but for its part of K."""
+        """Bytes that one layer adds [byte], without its saved activations."""
         return self.gradients_layer + self.activations_layer + self.transient_layer

@@ -1,9 +1,9 @@
-"""Copies that come and go where the data axis shares parameters or gradients.
+"""All-gather and reduce-scatter buffers of sharded data parallelism (ZeRO, FSDP).
 
 Notation (this file only)::
 
     n     parameters of a layer on one rank                                           [1]
-    c, r  bytes of a parameter's gathered copy, of its gradient being reduced      [byte]
+    c, r  bytes of an unsharded parameter, of a gradient in reduce-scatter         [byte]
 
 Bytes of one rank, shape [C, 1] or [C, p].
 """
@@ -22,28 +22,29 @@ __all__ = ["GatherBuffers", "gather_buffers_of"]
 
 @dataclass(frozen=True, slots=True)
 class GatherBuffers:
-    """Gathered copies and buffers of reductions alive in backward.
+    """Unsharded parameters and reduce-scatter buffers in memory during backward.
 
-    ``unsharded_layer`` and ``unsharded_fixed`` are copies that stay from forward to backward,
-    ``unsharded_first_fixed`` without the output layer's, ``unsharded_first`` what is left at the first layer.
-    Under ZeRO-3: ``ahead`` is the next layer's copy, ``pair`` a layer's with those gathered ahead, ``single``
-    the first layer's with the embedding's, ``head``, ``embedding`` and ``root`` those outside layers (``root``
-    where a tied table is one group for all of backward), ``held`` the flat buffer that was gathered last.
-    ``reducing`` is the previous layer's gradient on the wire, ``head_reducing`` the output layer's, the
-    ``*_reduced`` the same at the moment when they start.
+    ``unsharded_layer`` and ``unsharded_fixed`` stay unsharded from forward to backward (of a layer, and
+    outside layers). ``unsharded_first_fixed`` is the latter without the output layer, ``unsharded_first`` the
+    part of both that remains at the first layer. Under ZeRO-3: ``prefetched`` are layers prefetched during
+    compute of another one, ``pair`` a layer with its prefetched ones, ``first_layer`` the first layer with
+    the embedding; ``head`` and ``embedding`` are these units, ``root_unit`` is the unit of a tied table,
+    unsharded for all of backward, ``flat_buffer`` the last all-gather output of forward before it is freed.
+    ``reducing`` is the reduce-scatter buffer of the previous layer, ``head_reducing`` that of the output
+    layer; ``*_reduced`` include the output of reduce-scatter, which is allocated when it starts.
     """
 
     unsharded_layer: Array
     unsharded_fixed: Array
     unsharded_first_fixed: Array
     unsharded_first: Array
-    ahead: Array
+    prefetched: Array
     pair: Array
-    single: Array
+    first_layer: Array
     head: Array
-    held: Array
+    flat_buffer: Array
     embedding: Array
-    root: Array
+    root_unit: Array
     reducing: Array
     head_reducing: Array
     head_reduced: Array
@@ -51,12 +52,12 @@ class GatherBuffers:
 
 
 def gather_buffers_of(scope: Scope) -> GatherBuffers:
-    """Return the copies of each candidate [byte], each of shape [C, p].
+    """Return unsharded parameters and reduce-scatter buffers of each candidate [byte], each of shape [C, p].
 
-    ZeRO-3 gathers a layer and those ahead of it, c n each, at most the stack's limit; a stack that shards
-    parameters from ZeRO-2 on keeps all of a stage gathered under ZeRO-2, as autocast keeps its casts. Where
-    the embedding is in one unit with the output layer, both stay gathered for all of backward.
-    Sharded gradients are reduced a layer at a time (r n, until the next layer is done) or in buckets.
+    ZeRO-3 unshards a layer and the prefetched ones, c n each, at most the stack's limit. A stack that shards
+    parameters from ZeRO-2 on leaves all of a stage unsharded under ZeRO-2, as autocast does with its casts.
+    Where embedding and output layer are one FSDP unit, both stay unsharded for all of backward. Sharded
+    gradients are reduce-scattered per layer (r n, until backward of the next layer ends) or in buckets.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job, stack
@@ -65,54 +66,54 @@ def gather_buffers_of(scope: Scope) -> GatherBuffers:
     >>> from autoplan.schema.layout import parse_layout
     >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("fsdp2"))
     >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
-    >>> found = gather_buffers_of(scope_of(job, one))
-    >>> float(found.pair[0, 0]), float(found.reducing[0, 0])  # 218,112,000 x 2 in two layers, and x 4 in one
+    >>> buffers = gather_buffers_of(scope_of(job, one))
+    >>> float(buffers.pair[0, 0]), float(buffers.reducing[0, 0])  # 218,112,000 x 2 of two layers, x 4 of one
     (872448000.0, 872448000.0)
 
     Leaves out: padding of flat buffers.
     Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.3; PyTorch,
-    torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, for what stays until the next layer is done;
+    torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, for the lifetime of buffers;
     DeepSpeed, stage3_max_live_parameters, for the limit; counted on real PyTorch modules, benchmarks/memory.
     """
     policy, parts = scope.job.stack.memory, scope.weights
     c, zero = float(policy.gathered_bytes), np.zeros((len(scope.candidates), scope.candidates.pp))
     sharded = scope.parameters_sharded
-    some = sharded * (scope.zero == 3)
-    # Casts of sharded parameters are gathered and freed with them.
-    kept = c * sharded * (scope.zero == 2) + policy.cast_bytes * (1.0 - sharded)
+    zero3 = sharded * (scope.zero == 3)
+    # Autocast copies of sharded parameters are gathered and freed with them.
+    unsharded_bytes = c * sharded * (scope.zero == 2) + policy.cast_bytes * (1.0 - sharded)
     embedding, head = scope.first * parts.embedding.total, scope.last * parts.head.total
     layer = scope.padded(parts.layer)
-    root = some * c * (embedding + head) if parts.tied else zero
-    apart = 0.0 if parts.tied else 1.0
-    # One unit with the output layer's, gathered from forward to the end of backward.
-    in_root = some * c * apart * float(policy.embedding_in_root)
-    pair = _limited(scope, float(policy.prefetched_layers))
-    single = _limited(scope, 1.0)
+    root_unit = zero3 * c * (embedding + head) if parts.tied else zero
+    untied = 0.0 if parts.tied else 1.0
+    # Embedding and output layer are one FSDP unit, unsharded from forward to the end of backward.
+    in_root = zero3 * c * untied * float(policy.embedding_in_root)
+    layer_with_prefetched = _limited(scope, float(policy.prefetched_layers))
+    one_layer = _limited(scope, 1.0)
     return GatherBuffers(
-        unsharded_layer=zero + kept * layer,
-        unsharded_fixed=kept * (embedding + head) + in_root * embedding,
-        unsharded_first_fixed=kept * embedding + in_root * (embedding + head),
-        unsharded_first=kept * (embedding + layer) + in_root * (embedding + head),
-        ahead=some * c * _limited(scope, policy.prefetched_layers - 1.0),
-        pair=some * c * pair,
-        single=some * c * (single + apart * embedding) - in_root * embedding,
-        head=apart * some * c * head,
-        held=sharded * c * scope.last * (head if apart else layer),
-        embedding=some * c * (apart * embedding) + in_root * head + root,
-        root=root,
-        **_reductions(scope, apart),
+        unsharded_layer=zero + unsharded_bytes * layer,
+        unsharded_fixed=unsharded_bytes * (embedding + head) + in_root * embedding,
+        unsharded_first_fixed=unsharded_bytes * embedding + in_root * (embedding + head),
+        unsharded_first=unsharded_bytes * (embedding + layer) + in_root * (embedding + head),
+        prefetched=zero3 * c * _limited(scope, policy.prefetched_layers - 1.0),
+        pair=zero3 * c * layer_with_prefetched,
+        first_layer=zero3 * c * (one_layer + untied * embedding) - in_root * embedding,
+        head=untied * zero3 * c * head,
+        flat_buffer=sharded * c * scope.last * (head if untied else layer),
+        embedding=zero3 * c * (untied * embedding) + in_root * head + root_unit,
+        root_unit=root_unit,
+        **_reductions(scope, untied),
     )
 
 
 def _limited(scope: Scope, layers: float) -> Array:
-    """Return parameters of ``layers`` layers, at most the stack's limit or the largest tensor."""
+    """Return the parameters of ``layers`` layers [1], at most the stack's limit or the largest tensor."""
     part, limit = scope.weights.layer, scope.job.stack.memory.gather_limit
-    wanted = layers * scope.padded(part)
-    return wanted if limit is None else np.minimum(wanted, np.maximum(float(limit), part.largest))
+    unsharded = layers * scope.padded(part)
+    return unsharded if limit is None else np.minimum(unsharded, np.maximum(float(limit), part.largest))
 
 
-def _reductions(scope: Scope, apart: float) -> dict[str, Array]:
-    """Return buffers of gradients on their way to the rank that keeps them."""
+def _reductions(scope: Scope, untied: float) -> dict[str, Array]:
+    """Return reduce-scatter buffers of gradients."""
     parts, overlap = scope.weights, scope.job.stack.overlap
     r = float(overlap.gradient_bytes)
     active = scope.gradients_sharded * (scope.zero >= 2)
@@ -125,13 +126,13 @@ def _reductions(scope: Scope, apart: float) -> dict[str, Array]:
         return active * (wire if by_layer else np.minimum(wire, overlap.bucket.value))
 
     def started(parameters: Array) -> Array:
-        # The scattered part is a tensor of its own, the gradient that is kept.
+        # The output of the reduce-scatter, the sharded gradient, is a tensor of its own.
         return buffer(parameters) + active * r * parameters / scope.shards
 
-    head_buffer = apart * buffer(head)
+    head_buffer = untied * buffer(head)
     return {
         "reducing": buffer(trained) + np.zeros_like(head),
         "head_reducing": head_buffer,
-        "head_reduced": apart * started(head),
-        "embedding_reduced": started(embedding if apart else embedding + head),
+        "head_reduced": untied * started(head),
+        "embedding_reduced": started(embedding if untied else embedding + head),
     }

@@ -1,13 +1,13 @@
-"""The memory of complete layouts: what is alive at every moment of every stage, by category.
+"""Memory of complete layouts: timeline of every stage, by category.
 
 Notation (this file only)::
 
     l  layers of a stage     k  microbatches in flight                                    [1]
-    K  bytes that one microbatch keeps                                                 [byte]
-    S  bytes that stand all through a step     D  bytes that come and go, at their most  [byte]
+    K  saved activations of one microbatch                                             [byte]
+    S  persistent memory     D  peak of transient memory                               [byte]
 
-``allocated`` is what ``torch.cuda.max_memory_allocated`` prints at the end of a step, ``reserved`` what
-``max_memory_reserved`` does, ``total`` what nvidia-smi shows for the device: context and communicators too.
+``allocated`` is ``torch.cuda.max_memory_allocated`` at the end of a step, ``reserved`` is
+``max_memory_reserved``, ``total`` is what nvidia-smi shows: also the CUDA context and communicators.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
-from autoplan.costs.core.layer_types import HeldLayers, layer_types_of, layers_held_by
+from autoplan.costs.core.layer_types import StageLayers, layer_types_of, stage_layers_of
 from autoplan.costs.core.prediction import CATEGORIES, EventMemory, MemoryPrediction, StageMemory
 from autoplan.costs.core.rank_parameters import weights_of
 from autoplan.costs.core.scope import Scope
@@ -37,8 +37,8 @@ from autoplan.costs.memory.footprint import (
     recompute_workspace,
     saved_bytes,
 )
-from autoplan.costs.memory.mixed_layers import chosen_of, mixed_footprint, workspace_differences
-from autoplan.costs.memory.model_states import gradients_stand, host_bytes, model_states_of
+from autoplan.costs.memory.mixed_layers import mixed_footprint, mixed_workspace_correction, value_of_type
+from autoplan.costs.memory.model_states import gradients_persist, host_bytes, model_states_of
 from autoplan.costs.memory.offload import host_activation_bytes
 from autoplan.costs.memory.timeline import timeline_of
 from autoplan.costs.memory.weight_gradient_stash import WEIGHTS
@@ -46,7 +46,7 @@ from autoplan.schema.job import Job
 
 __all__ = ["StageCounts", "memory_predictions"]
 
-#: Bytes of a moment by category, of each stage of each candidate.
+#: Bytes of an event by category, of each stage of each candidate.
 _Table: TypeAlias = list[list[list[float]]]
 
 
@@ -60,7 +60,7 @@ class StageCounts:
 
 
 def memory_predictions(scope: Scope, counts: StageCounts) -> list[MemoryPrediction]:
-    """Return the memory of each complete layout of ``scope`` [byte]: S + D of each moment, by category.
+    """Return the memory of each complete layout of ``scope`` [byte]: S + D of each event, by category.
 
     >>> import numpy as np
     >>> from autoplan.catalog import load_job
@@ -69,130 +69,147 @@ def memory_predictions(scope: Scope, counts: StageCounts) -> list[MemoryPredicti
     >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=2,zero=1,recompute=full", layers=32, devices=8)])
     >>> counts = StageCounts(*(np.array([[float(x)]]) for x in (32, 0, 32)))
-    >>> found = memory_predictions(scope_of(load_job("llama3-8b-8x-a100"), one), counts)[0]
-    >>> found.optimizer  # 12 / 4 bytes for each of 4,015,263,744 parameters
+    >>> memory = memory_predictions(scope_of(load_job("llama3-8b-8x-a100"), one), counts)[0]
+    >>> memory.optimizer  # 12 / 4 bytes for each of 4,015,263,744 parameters
     12045791232.0
-    >>> found.activations  # 33 inputs of 8,192 x 2 x 4,096 / 2, and 8,192 x (4,096 + 2) of the output layer
+    >>> memory.activations  # 33 inputs of 8,192 x 2 x 4,096 / 2, and 8,192 x (4,096 + 2) of the output layer
     1140867072.0
 
-    Leaves out: what ``footprint`` and ``timeline`` do.
+    Leaves out: the same as ``footprint`` and ``timeline``.
     Source: counted on real PyTorch modules, benchmarks/memory.
     """
     job = scope.job
-    kinds = layer_types_of(job.model, job.workload.sequence_length)
+    layer_types = layer_types_of(job.model, job.workload.sequence_length)
     vpp = scope.candidates.vpp.tolist()
-    held = layers_held_by(kinds, counts.layers, counts.selective, counts.full, vpp)
-    scopes = [_of_kind(scope, kind) for kind in kinds.jobs(job)] if kinds.several else [scope]
-    footprints = [footprint_of(kind) for kind in scopes]
-    footprint = mixed_footprint(footprints, held)
-    events = [_holding(same, held) for same in zip(*(timeline_of(kind)[0] for kind in scopes), strict=True)]
-    rooms = workspace_differences(footprints, held)
-    tables = [_listed(_categories(scopes, held, footprint, event, rooms)) for event in events]
-    host, apart = _host(scopes, held), backward_split(scope.candidates).tolist()
-    levels, found = _levels(footprint, counts), []
-    for row, has_weights in enumerate(apart):
-        here = [i for i, event in enumerate(events) if has_weights or event.name != WEIGHTS]
-        parts = [events[i] for i in here], [tables[i] for i in here]
-        found.append(_prediction(job, levels, *parts, counts, host, row))
-    return found
+    stage_layers = stage_layers_of(layer_types, counts.layers, counts.selective, counts.full, vpp)
+    scopes = (
+        [_scope_of_type(scope, typed) for typed in layer_types.jobs(job)] if layer_types.several else [scope]
+    )
+    footprints = [footprint_of(typed) for typed in scopes]
+    footprint = mixed_footprint(footprints, stage_layers)
+    events = [
+        _mixed_event(by_type, stage_layers)
+        for by_type in zip(*(timeline_of(typed)[0] for typed in scopes), strict=True)
+    ]
+    corrections = mixed_workspace_correction(footprints, stage_layers)
+    tables = [_table_of(_categories(scopes, stage_layers, footprint, event, corrections)) for event in events]
+    host, split = _host_memory(scopes, stage_layers), backward_split(scope.candidates).tolist()
+    levels, predictions = _levels(footprint, counts), []
+    for row, split_backward in enumerate(split):
+        indices = [i for i, event in enumerate(events) if split_backward or event.name != WEIGHTS]
+        parts = [events[i] for i in indices], [tables[i] for i in indices]
+        predictions.append(_prediction(job, levels, *parts, counts, host, row))
+    return predictions
 
 
 class _Level(NamedTuple):
-    """What is added to the moments of one stage [byte], and by how much what moves is multiplied [1]."""
+    """Persistent memory and framework memory of one stage [byte], and fragmentation factors [1]."""
 
-    standing: float
-    share: float
+    persistent: float
+    fragmentation: float
     framework: float
     high_fragmentation: float
     high_framework: float
 
 
 def _levels(footprint: Footprint, counts: StageCounts) -> list[list[_Level]]:
-    """Return the level of each stage of each candidate; reading arrays entry by entry takes far longer."""
-    here = footprint
-    standing = here.persistent_fixed + counts.layers * here.persistent_layer
-    columns = np.broadcast_arrays(
-        standing, here.share, here.framework, here.high_fragmentation, here.high_framework
-    )
+    """Return the ``_Level`` of each stage of each candidate: lists, as reading arrays by entry is slow."""
+    f = footprint
+    persistent = f.persistent_fixed + counts.layers * f.persistent_layer
+    columns = np.broadcast_arrays(persistent, f.share, f.framework, f.high_fragmentation, f.high_framework)
     return [[_Level(*entry) for entry in row] for row in np.stack(columns, axis=-1).tolist()]
 
 
-def _listed(table: dict[str, Array]) -> _Table:
+def _table_of(table: dict[str, Array]) -> _Table:
     columns = np.broadcast_arrays(*(table[name] for name in CATEGORIES))
     entries: _Table = np.stack(columns, axis=-1).tolist()
     return entries
 
 
-def _of_kind(scope: Scope, job: Job) -> Scope:
+def _scope_of_type(scope: Scope, job: Job) -> Scope:
     return replace(scope, job=job, weights=weights_of(job, scope.candidates))
 
 
-def _holding(kinds: Sequence[Event], held: HeldLayers) -> Event:
-    """Return a moment of stages with the layers of ``held``: with constants of the neediest kind."""
-    if len(kinds) == 1:
-        return kinds[0]
-    neediest = np.argmax(
-        [np.where(n > 0, kind.fixed, -np.inf) for n, kind in zip(held.layers, kinds, strict=True)], axis=0
+def _mixed_event(events: Sequence[Event], stage_layers: StageLayers) -> Event:
+    """Return an event of stages that mix layer types, with the constants of the type with the largest."""
+    if len(events) == 1:
+        return events[0]
+    largest = np.argmax(
+        [np.where(n > 0, event.fixed, -np.inf) for n, event in zip(stage_layers.layers, events, strict=True)],
+        axis=0,
     )
-    total = held.layers.sum(axis=0)
-    changed: dict[str, Any] = {}
+    total = stage_layers.layers.sum(axis=0)
+    mixed: dict[str, Any] = {}
     for name in ("activations", "logits"):
-        changed[name] = chosen_of(neediest, [getattr(kind, name) for kind in kinds])
-    kept = [kind.activations_layer for kind in kinds]
-    last = changed["activations_layer"] = chosen_of(held.last, kept)
-    more = sum(n * x for n, x in zip(held.layers, kept, strict=True)) - total * last
-    changed["activations"] = changed["activations"] + more
+        mixed[name] = value_of_type(largest, [getattr(event, name) for event in events])
+    per_layer = [event.activations_layer for event in events]
+    last = mixed["activations_layer"] = value_of_type(stage_layers.last, per_layer)
+    difference = sum(n * x for n, x in zip(stage_layers.layers, per_layer, strict=True)) - total * last
+    mixed["activations"] = mixed["activations"] + difference
     for name in ("gradients", "transient"):
-        layers = [getattr(kind, f"{name}_layer") for kind in kinds]
-        changed[f"{name}_layer"] = chosen_of(held.last, layers)
-        more = sum(n * x for n, x in zip(held.layers, layers, strict=True)) - total * changed[f"{name}_layer"]
-        fixed = [getattr(kind, f"{name}_fixed") for kind in kinds]
-        changed[f"{name}_fixed"] = chosen_of(neediest, fixed) + more
-    return replace(kinds[0], **changed)
+        layers = [getattr(event, f"{name}_layer") for event in events]
+        mixed[f"{name}_layer"] = value_of_type(stage_layers.last, layers)
+        difference = (
+            sum(n * x for n, x in zip(stage_layers.layers, layers, strict=True))
+            - total * mixed[f"{name}_layer"]
+        )
+        fixed = [getattr(event, f"{name}_fixed") for event in events]
+        mixed[f"{name}_fixed"] = value_of_type(largest, fixed) + difference
+    return replace(events[0], **mixed)
 
 
 def _categories(
-    scopes: Sequence[Scope], kinds: HeldLayers, footprint: Footprint, event: Event, rooms: tuple[Array, Array]
+    scopes: Sequence[Scope],
+    stage_layers: StageLayers,
+    footprint: Footprint,
+    event: Event,
+    corrections: tuple[Array, Array],
 ) -> dict[str, Array]:
-    """Return the bytes of a moment by category, shape [C, p]; none where there is no such layer."""
-    layers, selective, full = kinds.counts
-    kept = saved_bytes(footprint, layers, selective, full)
+    """Return the bytes of an event by category, shape [C, p]; 0 where the stage has no such layer."""
+    layers, selective, full = stage_layers.counts
+    saved = saved_bytes(footprint, layers, selective, full)
     transient = event.transient_fixed + layers * event.transient_layer
-    activations = event.microbatches * kept + event.activations + layers * event.activations_layer
+    activations = event.microbatches * saved + event.activations + layers * event.activations_layer
     if event.phase == "last":
         transient = transient + recompute_workspace(footprint, layers, selective, full)
     if event.phase == "next":
-        transient = transient + next_layer_workspace(footprint, layers, selective, full) + rooms[0]
+        transient = transient + next_layer_workspace(footprint, layers, selective, full) + corrections[0]
         activations = activations - last_layer_bytes(footprint, layers, selective, full)
     if event.phase == "second":
-        activations = activations + first_layer_bytes(footprint, selective, full) + rooms[1]
+        activations = activations + first_layer_bytes(footprint, selective, full) + corrections[1]
     scope, parts = scopes[0], scopes[0].weights
-    stand = gradients_stand(scope)
-    held = [
-        (n, model_states_of(kind, kind.weights.layer)) for n, kind in zip(kinds.layers, scopes, strict=True)
+    persist = gradients_persist(scope)
+    states = [
+        (n, model_states_of(typed, typed.weights.layer))
+        for n, typed in zip(stage_layers.layers, scopes, strict=True)
     ]
-    held += [
+    states += [
         (scope.first, model_states_of(scope, parts.embedding)),
         (scope.last, model_states_of(scope, parts.head)),
     ]
-    standing = sum(n * stand * part.gradients for n, part in held)
-    transient = transient + sum(n * part.copies for n, part in held)
+    persistent = sum(n * persist * part.gradients for n, part in states)
+    transient = transient + sum(n * part.copies for n, part in states)
     return {
-        "parameters": sum(n * part.parameters for n, part in held) + 0.0 * kept,
-        "gradients": standing + event.gradients_fixed + layers * event.gradients_layer,
-        "optimizer": sum(n * part.optimizer for n, part in held) + 0.0 * kept,
+        "parameters": sum(n * part.parameters for n, part in states) + 0.0 * saved,
+        "gradients": persistent + event.gradients_fixed + layers * event.gradients_layer,
+        "optimizer": sum(n * part.optimizer for n, part in states) + 0.0 * saved,
         "activations": activations,
         "logits": event.logits,
         "transient": transient,
     }
 
 
-def _host(scopes: Sequence[Scope], held: HeldLayers) -> Array:
+def _host_memory(scopes: Sequence[Scope], stage_layers: StageLayers) -> Array:
     scope, parts = scopes[0], scopes[0].weights
     outside = scope.first * host_bytes(scope, parts.embedding) + scope.last * host_bytes(scope, parts.head)
-    layers = (n * host_bytes(kind, kind.weights.layer) for n, kind in zip(held.layers, scopes, strict=True))
-    moved = (host_activation_bytes(kind, n) for n, kind in zip(held.layers, scopes, strict=True))
-    total: Array = sum(layers, outside) + sum(moved)
+    layers = (
+        n * host_bytes(typed, typed.weights.layer)
+        for n, typed in zip(stage_layers.layers, scopes, strict=True)
+    )
+    activations = (
+        host_activation_bytes(typed, n) for n, typed in zip(stage_layers.layers, scopes, strict=True)
+    )
+    total: Array = sum(layers, outside) + sum(activations)
     return total
 
 
@@ -211,20 +228,20 @@ def _prediction(
     )
     fullest = max(stages, key=lambda stage: stage.total)
     limit = memory_limit_bytes(job)
-    centre = fullest.total <= limit
+    central = fullest.total <= limit
     upper = max(stage.total_high for stage in stages) <= limit
     return MemoryPrediction(
         **{name: getattr(fullest, name) for name in (*CATEGORIES, "framework")},
         limit=limit,
-        fits=centre if job.limits.memory_confidence == "central" else centre and upper,
-        fits_at_centre=centre,
+        fits=central if job.limits.memory_confidence == "central" else central and upper,
+        fits_at_centre=central,
         stages=stages,
     )
 
 
 def _stage(
     job: Job,
-    here: _Level,
+    level: _Level,
     events: Sequence[Event],
     tables: Sequence[_Table],
     at: tuple[int, int],
@@ -232,31 +249,31 @@ def _stage(
     host: float,
 ) -> StageMemory:
     row, stage = at
-    found = tuple(
+    timeline = tuple(
         EventMemory(event.name, *table[row][stage])
         for event, table in zip(events, tables, strict=True)
         if layers > 1 or event.phase not in {"next", "second"}
     )
-    amounts = [event.allocated for event in found]
+    amounts = [event.allocated for event in timeline]
     allocated = max(amounts)
-    worst = found[amounts.index(allocated)]
-    moving = allocated - here.standing
-    reserved = here.standing + moving * here.share
-    total = reserved + here.framework
+    peak = timeline[amounts.index(allocated)]
+    transient = allocated - level.persistent
+    reserved = level.persistent + transient * level.fragmentation
+    total = reserved + level.framework
     policy = job.stack.memory
-    share_low = max(1.0, policy.reserved_share.low * (1.0 - job.stack.uncertainty.memory.value))
-    framework_low = here.framework - policy.context.value + policy.context.low
+    fragmentation_low = max(1.0, policy.reserved_share.low * (1.0 - job.stack.uncertainty.memory.value))
+    framework_low = level.framework - policy.context.value + policy.context.low
     return StageMemory(
         stage=stage,
         layers=layers,
-        event=worst.event,
-        **{name: getattr(worst, name) for name in CATEGORIES},
+        event=peak.event,
+        **{name: getattr(peak, name) for name in CATEGORIES},
         framework=total - allocated,
         allocated=allocated,
         reserved=reserved,
         total=total,
-        total_low=here.standing + moving * share_low + framework_low,
-        total_high=here.standing + moving * here.high_fragmentation + here.high_framework,
+        total_low=level.persistent + transient * fragmentation_low + framework_low,
+        total_high=level.persistent + transient * level.high_fragmentation + level.high_framework,
         host=host,
-        events=found,
+        events=timeline,
     )

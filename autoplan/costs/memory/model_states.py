@@ -1,13 +1,13 @@
-"""What a rank holds from step to step: parameters, gradients, optimizer state.
+"""Model states of one rank: parameters, gradients, optimizer states.
 
 Notation (this file only)::
 
-    P, G, O  bytes of parameters, of kept gradients, of optimizer state      [byte]
+    P, G, O  bytes of parameters, gradients and optimizer states             [byte]
     n        parameters of a part on one rank                                   [1]
     d        ranks of the data axis                                             [1]
 
-All results are bytes of one rank, of shape [C, 1], for one part of the model (a layer, what stands before
-the layers, what stands behind them).
+All results are bytes of one rank, of shape [C, 1], for one part of the model (a transformer layer, the
+embedding, the output layer).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from autoplan.costs.core.optimizer_states import state_bytes
 from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.scope import Scope
 
-__all__ = ["ModelStates", "gradients_stand", "host_bytes", "model_states_of", "update_bytes"]
+__all__ = ["ModelStates", "gradients_persist", "host_bytes", "model_states_of", "update_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStates:
-    """P, G and O of one part; ``copies`` of gradients always stand beside them."""
+    """P, G and O of one part; ``copies`` are persistent copies of its gradients in another precision."""
 
     parameters: Array
     gradients: Array
@@ -35,12 +35,12 @@ class ModelStates:
 
 
 def model_states_of(scope: Scope, part: Part) -> ModelStates:
-    """Return what a rank holds of ``part`` [byte], each of shape [C, 1].
+    """Return the model states of ``part`` on one rank [byte], each of shape [C, 1].
 
     P = n x parameter_bytes, G = n x gradient_bytes, O = n x (master + moments x bytes of one), each over d
-    from its ZeRO stage on (1 for O, 2 for G, and for P as the stack says); experts over those ranks that hold
-    the same. Frozen parameters have P only, in
-    gathered_bytes; offloaded state is on the host.
+    from its ZeRO stage on (1 for O, 2 for G, and for P as the stack says); experts over their expert
+    data-parallel group. Frozen parameters have P only, in gathered_bytes; offloaded optimizer states are in
+    host memory.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.core.candidates import Candidates
@@ -48,8 +48,8 @@ def model_states_of(scope: Scope, part: Part) -> ModelStates:
     >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
     >>> scope = scope_of(job, Candidates.of([parse_layout("tp=2,dp=4,zero=1", layers=32, devices=8)]))
-    >>> held = model_states_of(scope, scope.weights.layer)  # 109,060,096 parameters: x 2, x 4, x 12 / 4
-    >>> [float(x[0, 0]) for x in (held.parameters, held.gradients, held.optimizer)]
+    >>> states = model_states_of(scope, scope.weights.layer)  # 109,060,096 parameters: x 2, x 4, x 12 / 4
+    >>> [float(x[0, 0]) for x in (states.parameters, states.gradients, states.optimizer)]
     [218120192.0, 436240384.0, 327180288.0]
 
     Leaves out: padding of rows that the data axis does not divide.
@@ -70,12 +70,12 @@ def model_states_of(scope: Scope, part: Part) -> ModelStates:
 
 def _optimizer_bytes(scope: Scope, part: Part) -> Array:
     matrix, other = state_bytes(scope.job.optimizer, scope.job.stack.memory)
-    whole = matrix * (part.trained - part.trained_vectors) + other * part.trained_vectors
-    return scope.spread(flag(scope.zero >= 1), whole, part)
+    unsharded = matrix * (part.trained - part.trained_vectors) + other * part.trained_vectors
+    return scope.spread(flag(scope.zero >= 1), unsharded, part)
 
 
 def host_bytes(scope: Scope, part: Part) -> Array:
-    """Return what one rank has of ``part`` in host memory [byte], shape [C, 1]: O where it is offloaded.
+    """Return optimizer states of ``part`` in host memory [byte], shape [C, 1]: O where offloaded, else 0.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.core.candidates import Candidates
@@ -86,17 +86,17 @@ def host_bytes(scope: Scope, part: Part) -> Array:
     >>> float(host_bytes(scope, scope.weights.layer)[0, 0])  # 12 x 109,060,096 / 4
     327180288.0
 
-    Leaves out: pinned buffers of the copies; gradients while they are there.
+    Leaves out: pinned staging buffers; gradients in host memory during the step.
     Source: Ren et al. 2021 (ZeRO-Offload), arXiv:2101.06840, section 3.
     """
-    held: Array = _optimizer_bytes(scope, part) * column(scope.candidates.optimizer_offload)
-    return held
+    offloaded: Array = _optimizer_bytes(scope, part) * column(scope.candidates.optimizer_offload)
+    return offloaded
 
 
-def gradients_stand(scope: Scope) -> Array:
-    """Return 1 where all gradients exist before the first backward ends [1], shape [C, 1].
+def gradients_persist(scope: Scope) -> Array:
+    """Return 1 where the gradients of all layers are persistent [1], shape [C, 1]; 0 where transient.
 
-    They outlive a microbatch where several accumulate, and a step where their buffers persist.
+    They are where several microbatches accumulate, and where the framework allocates gradient buffers once.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job, stack
@@ -105,18 +105,18 @@ def gradients_stand(scope: Scope) -> Array:
     >>> from autoplan.schema.layout import parse_layout
     >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("fsdp2"))
     >>> two = [parse_layout(f"dp=8,zero=3,mbs={size}", layers=32, devices=8) for size in (1, 16)]
-    >>> gradients_stand(scope_of(job, Candidates.of(two))).tolist()  # 16 microbatches a rank, and one
+    >>> gradients_persist(scope_of(job, Candidates.of(two))).tolist()  # 16 microbatches a rank, and one
     [[1.0], [0.0]]
 
-    Leaves out: the first of several microbatches, during which they are still to come.
+    Leaves out: backward of the first microbatch, before which gradients are not allocated yet.
     Source: counted on real PyTorch modules, benchmarks/memory; Megatron-LM,
-    megatron/core/distributed/param_and_grad_buffer.py, for buffers that persist.
+    megatron/core/distributed/param_and_grad_buffer.py, for persistent buffers.
     """
     return flag((scope.microbatches > 1) | scope.job.stack.memory.gradients_persist)
 
 
 def update_bytes(scope: Scope, part: Part) -> Array:
-    """Return temporaries of the optimizer step on ``part`` [byte]: foreach loops copy all parameters.
+    """Return temporary tensors of the optimizer step on ``part`` [byte]: foreach kernels copy all parameters.
 
     n x optimizer_temporary_bytes, over d from ZeRO-1 on, shape [C, 1].
 
@@ -136,5 +136,5 @@ def update_bytes(scope: Scope, part: Part) -> Array:
     Source: PyTorch, torch/optim/optimizer.py, _foreach_doc; counted on real PyTorch modules,
     benchmarks/memory.
     """
-    each = scope.job.stack.memory.optimizer_temporary_bytes
-    return scope.spread(flag(scope.zero >= 1), each * part.trained, part)
+    per_parameter = scope.job.stack.memory.optimizer_temporary_bytes
+    return scope.spread(flag(scope.zero >= 1), per_parameter * part.trained, part)

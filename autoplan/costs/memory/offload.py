@@ -1,18 +1,18 @@
-"""Activations in host memory: what moves, what of it is on the device meanwhile, and what waits for it.
+"""Activation offload: bytes in host memory, bytes in flight on the device, and exposed copy time.
 
 Notation (this file only)::
 
-    K     bytes that a layer keeps of one microbatch, as it is recomputed                   [byte]
-    U     bytes that move together: K, or the input that the layers of a checkpoint share   [byte]
-    n     layers of which one is offloaded                                                     [1]
+    K     saved activations of a layer and microbatch, under its recompute mode             [byte]
+    U     bytes of one copy: K, or the input of a recompute unit of several layers          [byte]
+    n     one layer of n is offloaded                                                          [1]
     k     microbatches in flight           l  layers of a stage                                [1]
-    W     bandwidth of the host link that copies reach                                    [byte/s]
-    C, N  seconds of a layer one way, and of its copy, K / W                                   [s]
+    W     achieved bandwidth of the host link                                             [byte/s]
+    C, N  time of forward or backward of a layer; time of its copy, K / W                      [s]
 
-A layer's K goes to the host behind its forward and comes back ahead of its backward; all layers are
-recomputed alike (``autoplan.costs.core.candidates.host_code``). Where copies are *overlapped*, a layer's is
-made while the next ones compute, up to the next layer that is offloaded; where they are not, compute waits
-for them. All results are of one rank, and means over n layers.
+A layer's K is copied to the host after its forward and prefetched before its backward; all layers have the
+same recompute mode (``autoplan.costs.core.candidates.host_code``). *Overlapped* copies run during compute of
+the following layers, up to the next offloaded one; otherwise compute waits for them. All results are of one
+rank, and means over n layers.
 """
 
 from __future__ import annotations
@@ -29,20 +29,26 @@ from autoplan.costs.memory.event import Phase
 from autoplan.costs.pipeline.schedules import microbatches_in_flight
 from autoplan.schema.layout import RECOMPUTE
 
-__all__ = ["copy_waits", "host_activation_bytes", "offloaded_bytes", "on_device", "saved_on_device"]
+__all__ = [
+    "exposed_copy_seconds",
+    "host_activation_bytes",
+    "offloaded_bytes",
+    "offloaded_on_device",
+    "saved_on_device",
+]
 
 _FULL = 1 + RECOMPUTE.index("full")
 
 
 def _offloaded_per_token(candidates: Candidates, saved: Saved) -> Array:
-    """Return K / n of a token [byte], 0 where activations stay, shape [C]."""
-    kept = np.stack([np.zeros_like(saved.none), *(getattr(saved, mode) for mode in RECOMPUTE)])
-    moved: Array = kept[candidates.moved, np.arange(len(candidates))] / candidates.offload_every
-    return moved
+    """Return K / n of a token [byte], 0 without activation offload, shape [C]."""
+    by_mode = np.stack([np.zeros_like(saved.none), *(getattr(saved, mode) for mode in RECOMPUTE)])
+    offloaded: Array = by_mode[candidates.moved, np.arange(len(candidates))] / candidates.offload_every
+    return offloaded
 
 
 def offloaded_bytes(scope: Scope, saved: Saved) -> Array:
-    """Return what a layer of one microbatch has in host memory [byte], shape [C, 1]: K / n, 0 where it stays.
+    """Return offloaded activations of a layer and microbatch [byte], shape [C, 1]: K / n, 0 without offload.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.core.scope import scope_of
@@ -53,39 +59,39 @@ def offloaded_bytes(scope: Scope, saved: Saved) -> Array:
     >>> offloaded_bytes(scope_of(job, both), saved_bytes_per_token(job, both)).tolist()  # T e h / 2
     [[0.0], [33554432.0]]
 
-    Leaves out: tensors below a stack's least size, which it does not move.
+    Leaves out: tensors below the stack's minimum size, which it does not offload.
     Source: Rhu et al. 2016 (vDNN), arXiv:1602.08124, section 3; each stack's in its file.
     """
-    moved: Array = scope.tokens * column(_offloaded_per_token(scope.candidates, saved))
-    return moved
+    offloaded: Array = scope.tokens * column(_offloaded_per_token(scope.candidates, saved))
+    return offloaded
 
 
 def saved_on_device(candidates: Candidates, saved: Saved) -> Saved:
-    """Return ``saved`` without what is in host memory [byte], of one token: each mode less K / n, at least 0.
+    """Return saved activations on the device, of one token [byte]: ``saved`` less K / n, at least 0.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
     >>> job, text = load_job("llama3-8b-8x-a100"), "tp=8,recompute=full,offload=activations"
     >>> one = Candidates.of([parse_layout(text, layers=32, devices=8)])
-    >>> left = saved_on_device(one, saved_bytes_per_token(job, one))
-    >>> left.none.tolist(), left.full.tolist()  # 18,705 less 1,024, which is 2h / 8
+    >>> resident = saved_on_device(one, saved_bytes_per_token(job, one))
+    >>> resident.none.tolist(), resident.full.tolist()  # 18,705 less 1,024, which is 2h / 8
     ([17681.0], [0.0])
 
-    Leaves out: what is on its way, see ``on_device``.
+    Leaves out: copies in flight, see ``offloaded_on_device``.
     """
     if not candidates.moved.any():
         return saved
-    moved = _offloaded_per_token(candidates, saved)
-    return replace(saved, **{mode: np.maximum(getattr(saved, mode) - moved, 0.0) for mode in RECOMPUTE})
+    offloaded = _offloaded_per_token(candidates, saved)
+    return replace(saved, **{mode: np.maximum(getattr(saved, mode) - offloaded, 0.0) for mode in RECOMPUTE})
 
 
-def on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Phase, Array]:
-    """Return what offloaded layers have on the device at each phase of backward [byte], shape [C, p].
+def offloaded_on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Phase, Array]:
+    """Return offloaded activations that are on the device at each phase [byte], shape [C, p].
 
-    The layer that backward is at has U; with overlapped copies the one before it comes back, and where k > 1
-    the last one of another microbatch goes out, or comes in. When forward ends, the tensors of ``stays``
-    layers (of the stack) are still there; with n > 1 these are among the layers that stay, and one more is on
-    its way. Empty where nothing moves.
+    The layer in backward has U. With overlapped copies the layer before it is being prefetched, and where
+    k > 1 one layer of another microbatch is being copied too. At the end of forward, activations of ``stays``
+    layers (of the stack) are on the device; with n > 1 these are among the layers without offload, and one
+    more is being copied. Empty without activation offload.
 
     >>> from autoplan.catalog import load_job, stack
     >>> from autoplan.costs.core.scope import scope_of
@@ -93,11 +99,11 @@ def on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Phase, Array
     >>> job, text = load_job("llama3-8b-8x-a100"), "tp=2,recompute=full,offload=activations"
     >>> job = replace(job, stack=stack("analytic"))
     >>> one = Candidates.of([parse_layout(text, layers=32, devices=8)])
-    >>> held = on_device(scope_of(job, one), saved_bytes_per_token(job, one), np.ones((1, 1)))
-    >>> [float(held[phase][0, 0]) / 2**25 for phase in ("before", "last", "second", "late")]  # of 32 MiB each
+    >>> phases = offloaded_on_device(scope_of(job, one), saved_bytes_per_token(job, one), np.ones((1, 1)))
+    >>> [float(phases[phase][0, 0]) / 2**25 for phase in ("before", "last", "second", "late")]  # 32 MiB
     [1.0, 2.0, 1.0, 0.0]
 
-    Leaves out: that a stage of one layer has none before it; gaps in a stack's pool of buffers.
+    Leaves out: stages of one layer, which have nothing to prefetch; gaps in a stack's pool of buffers.
     Source: NVIDIA TransformerEngine, transformer_engine/pytorch/cpu_offload.py, whose default window gives
     (layers - offloaded layers) x K at the end of forward; torchtune, training/_activation_offloading.py.
     """
@@ -105,37 +111,46 @@ def on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Phase, Array
     if policy is None or not scope.candidates.moved.any():
         return {}
     c = scope.candidates
-    share = 1.0 / column(c.offload_every)
-    unit = column(np.where(c.moved == _FULL, c.checkpoint, 1)) * offloaded_bytes(scope, saved) / share
-    ahead = float(policy.overlapped)
-    other = ahead * (in_flight > 1)
-    stays = min(float(policy.stays), float(np.ceil(scope.job.model.layers / scope.candidates.pp)))
+    offloaded_share = 1.0 / column(c.offload_every)
+    unit = (
+        column(np.where(c.moved == _FULL, c.checkpoint, 1)) * offloaded_bytes(scope, saved) / offloaded_share
+    )
+    prefetched = float(policy.overlapped)
+    other_microbatch = prefetched * (in_flight > 1)
+    resident_layers = min(float(policy.stays), float(np.ceil(scope.job.model.layers / scope.candidates.pp)))
     units: dict[Phase, Array] = {
-        "before": stays + other,
-        "last": max(stays, 1.0 + ahead) + other,
-        "next": 1.0 + ahead + 0.0 * other,
-        # The layer itself is among what these moments hold without offload, too.
-        "second": ahead + 0.0 * other,
-        "late": other,
+        "before": resident_layers + other_microbatch,
+        "last": max(resident_layers, 1.0 + prefetched) + other_microbatch,
+        "next": 1.0 + prefetched + 0.0 * other_microbatch,
+        # The layer in backward is counted in these events without offload, too.
+        "second": prefetched + 0.0 * other_microbatch,
+        "late": other_microbatch,
     }
-    some = units | {"before": other, "last": other, "next": 1.0 + 0.0 * other, "second": share + 0.0 * other}
-    return {phase: np.where(share < 1, some[phase], count) * unit for phase, count in units.items()}
+    partial = units | {
+        "before": other_microbatch,
+        "last": other_microbatch,
+        "next": 1.0 + 0.0 * other_microbatch,
+        "second": offloaded_share + 0.0 * other_microbatch,
+    }
+    return {
+        phase: np.where(offloaded_share < 1, partial[phase], count) * unit for phase, count in units.items()
+    }
 
 
 def host_activation_bytes(scope: Scope, layers: Array) -> Array:
-    """Return what a rank of each stage has of activations in host memory [byte], shape [C, p]: k l K / n.
+    """Return offloaded activations of each stage in host memory [byte], shape [C, p]: k l K / n.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.core.scope import scope_of
     >>> from autoplan.schema.layout import parse_layout
     >>> text = "tp=2,pp=4,recompute=full,offload=activations"
     >>> one = Candidates.of([parse_layout(text, layers=32, devices=8)])
-    >>> held = host_activation_bytes(scope_of(load_job("llama3-8b-8x-a100"), one), np.full((1, 4), 8.0))
-    >>> (held / 2**25).tolist()  # 32 MiB x 8 layers x min(m, p - i)
+    >>> host = host_activation_bytes(scope_of(load_job("llama3-8b-8x-a100"), one), np.full((1, 4), 8.0))
+    >>> (host / 2**25).tolist()  # 32 MiB x 8 layers x min(m, p - i)
     [[32.0, 24.0, 16.0, 8.0]]
 
-    Leaves out: the last layers, which a stack may leave on the device; stages whose layers n does not divide;
-    sizes that an allocator of pinned memory rounds up.
+    Leaves out: the last layers, which a stack may not offload; stages whose layers n does not divide;
+    rounding by the allocator of pinned memory.
     """
     c = scope.candidates
     if not c.moved.any():
@@ -145,22 +160,24 @@ def host_activation_bytes(scope: Scope, layers: Array) -> Array:
     return k * layers * offloaded_bytes(scope, saved)
 
 
-def copy_waits(machine: Machine, moved: Array, forward: Array, backward: Array) -> tuple[Array, Array]:
-    """Return what copies of ``moved`` bytes add to a layer's forward and backward [s], shape as ``moved``.
+def exposed_copy_seconds(
+    machine: Machine, offloaded: Array, forward: Array, backward: Array
+) -> tuple[Array, Array]:
+    """Return the exposed time of offload copies in forward and backward of a layer [s].
 
-    max(C, N) - C each way where copies run beside compute, N where compute waits for them.
+    max(C, N) - C per direction with overlapped copies, N without overlap.
 
     >>> from types import SimpleNamespace as Some
     >>> machines = [Some(host_copy=2.0, overlap=Some(host_copies=x)) for x in (True, False)]
-    >>> waits = [copy_waits(x, np.array(10.0), np.array(3.0), np.array(6.0)) for x in machines]
+    >>> waits = [exposed_copy_seconds(x, np.array(10.0), np.array(3.0), np.array(6.0)) for x in machines]
     >>> [[float(seconds) for seconds in both] for both in waits]  # 5 s a copy
     [[2.0, 0.0], [5.0, 5.0]]
 
-    Leaves out: the memory bandwidth that copies take from kernels; that the last layers of a stage need not
-    move; transfers of the network that share the link.
-    Source: Rhu et al. 2016 (vDNN), arXiv:1602.08124, section 3.2; what overlaps is the stack's.
+    Leaves out: contention of copies and kernels for HBM bandwidth; last layers of a stage that are not
+    offloaded; network transfers over the same link.
+    Source: Rhu et al. 2016 (vDNN), arXiv:1602.08124, section 3.2; overlap is a property of the stack.
     """
-    seconds = moved / machine.host_copy
+    seconds = offloaded / machine.host_copy
     if not machine.overlap.host_copies:
         return seconds, seconds
     return np.maximum(seconds - forward, 0.0), np.maximum(seconds - backward, 0.0)

@@ -1,18 +1,19 @@
-"""The moments of a step at which a stage may hold most, and what is alive at each.
+"""Memory timeline of a step: the events at which a stage may reach its peak.
 
 Notation (this file only)::
 
     l  layers of the stage        k  microbatches in flight      T  tokens of a microbatch         [1]
-    K  bytes that one microbatch keeps: its layers' tensors and the stage's input               [byte]
-    g  kept gradient bytes of a layer                                                           [byte]
+    K  saved activations of one microbatch, with the stage's input                              [byte]
+    g  gradients of a layer                                                                     [byte]
     n  parameters of a layer                                                                       [1]
-    c, e, r  bytes of a parameter's gathered copy, fresh gradient, gradient being reduced       [byte]
+    c, e, r  bytes of an unsharded parameter, an unreduced gradient, a gradient in reduction    [byte]
 
-Bytes of one rank. What is alive beside parameters and optimizer state is linear in l and K, so a moment is
-the coefficients of its categories, arrays of shape [C, p]. Layers recomputed whole come first in a stage,
-then selective ones: in between the first and the last layer the sum is convex, so a middle one never has
-the peak, but for what is gathered ahead, which the second layer has and the first has not, and for the
-gradient on the wire, which is a layer's in the next-to-last and the output layer's in the last.
+Bytes of one rank. Memory without parameters and optimizer states is linear in l and K, so an event is the
+coefficients of its categories, arrays of shape [C, p]. Layers with full recompute are first in a stage, then
+those with selective recompute. Between the first and the last layer the sum is convex, so no middle layer has
+the peak. Two exceptions have events of their own: prefetched parameters, which the second layer has and the
+first has not, and the gradient in reduce-scatter, which is that of the output layer at the last layer, and
+that of a layer at the next-to-last.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ from autoplan.costs.core.candidates import Array, column, flag
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import backward_split, element_bytes
 from autoplan.costs.memory.activations import Saved, logit_columns, saved_bytes_per_token
-from autoplan.costs.memory.backward_workspace import backward_workspace_bytes, unreduced_bytes, unreduced_kept
+from autoplan.costs.memory.backward_workspace import (
+    backward_workspace_bytes,
+    unreduced_bytes,
+    unreduced_layer_gradients,
+)
 from autoplan.costs.memory.event import Event, Phase
 from autoplan.costs.memory.gather_buffers import GatherBuffers, gather_buffers_of
-from autoplan.costs.memory.model_states import gradients_stand, model_states_of, update_bytes
-from autoplan.costs.memory.offload import on_device, saved_on_device
+from autoplan.costs.memory.model_states import gradients_persist, model_states_of, update_bytes
+from autoplan.costs.memory.offload import offloaded_on_device, saved_on_device
 from autoplan.costs.memory.weight_gradient_stash import with_stash
 from autoplan.costs.pipeline.schedules import microbatches_in_flight
 from autoplan.schema.layout import SCHEDULES
@@ -56,10 +61,10 @@ _GPIPE = SCHEDULES.index("gpipe")
 
 @dataclass(frozen=True, slots=True)
 class SavedActivations:
-    """Bytes of one microbatch on one rank's device, and how many are in flight, shape [C, p].
+    """Saved activations of one microbatch on the device, and microbatches in flight, shape [C, p].
 
-    ``none``, ``selective`` and ``full`` of one layer by its recompute, ``entry`` of the stage's input,
-    ``inputs`` and ``logits`` of the output layer; ``block`` is what recompute of one checkpoint brings back.
+    ``none``, ``selective`` and ``full`` are of one layer by its recompute mode, ``entry`` of the stage's
+    input, ``inputs`` and ``logits`` of the output layer; ``block`` is what one recompute unit recomputes.
     """
 
     in_flight: Array
@@ -73,10 +78,10 @@ class SavedActivations:
 
 
 def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
-    """Return what forward of one microbatch keeps on each stage [byte], shape [C, p].
+    """Return saved activations of one microbatch on each stage [byte], shape [C, p].
 
-    Beside its layers a stage keeps its input (2h a token) and, on the first, the embedding's mask; the last
-    the output layer's input and the loss's copy of the logits.
+    A stage also saves its input (2h per token); the first one the dropout mask of the embedding, the last one
+    the input of the output layer and the loss's copy of the logits.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.core.candidates import Candidates
@@ -84,8 +89,8 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
     >>> from autoplan.schema.layout import parse_layout
     >>> four = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
     >>> scope = scope_of(load_job("llama3-8b-8x-a100"), four)
-    >>> kept = saved_of(scope, saved_bytes_per_token(scope.job, four))
-    >>> kept.in_flight.tolist(), float(kept.full[0, 0])  # min(m, p - i); 2h / 2 of each of 8,192 tokens
+    >>> saved = saved_of(scope, saved_bytes_per_token(scope.job, four))
+    >>> saved.in_flight.tolist(), float(saved.full[0, 0])  # min(m, p - i); 2h / 2 of each of 8,192 tokens
     ([[4.0, 3.0, 2.0, 1.0]], 33554432.0)
 
     Leaves out: rotary tables, tokens and labels.
@@ -93,16 +98,16 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
     benchmarks/memory.
     """
     job, tokens = scope.job, scope.tokens
-    stays = saved_on_device(scope.candidates, saved)
+    on_device = saved_on_device(scope.candidates, saved)
     shape = np.zeros((len(scope.candidates), scope.candidates.pp))
     schedule = scope.candidates.schedule[:, None]
     columns = column(logit_columns(job, scope.candidates))
     m, v = scope.microbatches, column(scope.candidates.vpp)
     return SavedActivations(
         in_flight=shape + microbatches_in_flight(scope.candidates.pp, m, v, schedule),
-        none=shape + tokens * column(stays.none),
-        selective=shape + tokens * column(stays.selective),
-        full=shape + tokens * column(stays.full),
+        none=shape + tokens * column(on_device.none),
+        selective=shape + tokens * column(on_device.selective),
+        full=shape + tokens * column(on_device.full),
         entry=tokens * (column(saved.entry) + scope.first * column(saved.embedding_mask)),
         inputs=scope.last * tokens * column(saved.head_inputs),
         logits=scope.last * tokens * columns * job.stack.block.logits_bytes,
@@ -112,31 +117,31 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """What the moments share."""
+    """Arguments that all events share."""
 
     scope: Scope
     saved: Saved
-    kept: SavedActivations
-    gathered: GatherBuffers
-    stand: Array
+    activations: SavedActivations
+    buffers: GatherBuffers
+    persist: Array
     zero: Array
 
     def event(self, name: str, phase: Phase, **parts: Array) -> Event:
-        """Return a moment; categories left out are empty."""
+        """Return an event; categories that are not given are 0."""
         names = (f.name for f in fields(Event) if f.name not in {"name", "phase"})
         return Event(name, phase, **{key: self.zero + parts.get(key, self.zero) for key in names})
 
     @property
     def earlier_logits(self) -> Array:
-        """Logits and head inputs of microbatches whose backward waits: GPipe computes every loss first."""
-        waits = column(self.scope.candidates.schedule == _GPIPE) * (self.scope.microbatches - 1)
-        return waits * (self.kept.logits + self.kept.inputs)
+        """Logits and head inputs of earlier microbatches under GPipe, which computes all losses first."""
+        earlier = column(self.scope.candidates.schedule == _GPIPE) * (self.scope.microbatches - 1)
+        return earlier * (self.activations.logits + self.activations.inputs)
 
 
 def timeline_of(scope: Scope) -> tuple[tuple[Event, ...], SavedActivations]:
-    """Return the moments of each candidate and stage [byte], arrays of shape [C, p], and what is kept.
+    """Return the events of each candidate and stage, and saved activations [byte], arrays of shape [C, p].
 
-    Alive beside S at a moment: k K or (k - 1) K, its fixed bytes and l times those of a layer.
+    Transient memory of an event is k K or (k - 1) K, its fixed bytes, and l times its bytes per layer.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.core.candidates import Candidates
@@ -147,221 +152,227 @@ def timeline_of(scope: Scope) -> tuple[tuple[Event, ...], SavedActivations]:
     >>> events[1].name, float(events[1].logits[0, 0])  # 6 bytes x 8,192 tokens x 128,256 / 2
     ('loss', 3152019456.0)
 
-    Leaves out: the order of layers other than recomputed ones first; frees that wait for another stream.
+    Leaves out: other orders of recomputed layers; memory that is freed late because another stream uses it.
     Source: counted on real PyTorch modules, benchmarks/memory.
     """
     saved = saved_bytes_per_token(scope.job, scope.candidates)
     stage = _Stage(
         scope=scope,
         saved=saved,
-        kept=saved_of(scope, saved),
-        gathered=gather_buffers_of(scope),
-        stand=gradients_stand(scope),
+        activations=saved_of(scope, saved),
+        buffers=gather_buffers_of(scope),
+        persist=gradients_persist(scope),
         zero=np.zeros((len(scope.candidates), scope.candidates.pp)),
     )
-    events = (*_before(stage), *_layers(stage), _embedding(stage), _update(stage))
+    events = (*_output_layer(stage), *_layers(stage), _embedding(stage), _update(stage))
     if backward_split(scope.candidates).any():
         events = with_stash(events, scope, _head_unreduced(stage))
-    if moving := on_device(scope, saved, stage.kept.in_flight):
+    if offloaded := offloaded_on_device(scope, saved, stage.activations.in_flight):
         events = tuple(
-            replace(x, activations=x.activations + moving[x.phase]) if x.phase in moving else x
+            replace(x, activations=x.activations + offloaded[x.phase]) if x.phase in offloaded else x
             for x in events
         )
-    return events, stage.kept
+    return events, stage.activations
 
 
-def _before(stage: _Stage) -> tuple[Event, ...]:
-    """All microbatches in flight keep K; the loss has logits in several forms, the output layer one."""
-    scope, kept, gathered = stage.scope, stage.kept, stage.gathered
+def _output_layer(stage: _Stage) -> tuple[Event, ...]:
+    """Events from the end of forward to the output layer's gradient reduction, with all k microbatches."""
+    scope, saved, buffers = stage.scope, stage.activations, stage.buffers
     job, e = scope.job, element_bytes(scope.job)
     block, tokens = job.stack.block, scope.tokens
     width = scope.last * tokens * column(logit_columns(job, scope.candidates))
-    # Logits that the loss works on whole are cut again for the split product.
+    # A loss on gathered logits splits their gradient for the vocabulary-parallel GEMM.
     split = 0.0 if block.vocabulary_parallel_loss else np.where(column(scope.candidates.tp) > 1, 1.0, 0.0)
-    again = split * e * scope.last * tokens * scope.weights.table / job.model.hidden_size
-    common = {
-        "microbatches": kept.in_flight,
-        "activations": kept.inputs,
-        "transient_layer": gathered.unsharded_layer,
+    split_logits = split * e * scope.last * tokens * scope.weights.table / job.model.hidden_size
+    shared = {
+        "microbatches": saved.in_flight,
+        "activations": saved.inputs,
+        "transient_layer": buffers.unsharded_layer,
     }
     gradient = scope.last * e * job.model.hidden_size * tokens
-    work = scope.last * gathered.ahead + gradient + _head_unreduced(stage)
-    held = gathered.held * job.stack.memory.head_gather_held
+    workspace = scope.last * buffers.prefetched + gradient + _head_unreduced(stage)
+    flat_buffer = buffers.flat_buffer * job.stack.memory.head_gather_held
     return (
         stage.event(
             "end of forward",
             "before",
-            **common,
+            **shared,
             logits=stage.earlier_logits + width * block.logits_forward_bytes,
-            transient_fixed=gathered.unsharded_fixed + gathered.head + held,
+            transient_fixed=buffers.unsharded_fixed + buffers.head + flat_buffer,
         ),
         stage.event(
             "loss",
             "before",
-            **common,
+            **shared,
             logits=stage.earlier_logits + width * block.logits_backward_bytes,
-            transient_fixed=gathered.unsharded_fixed + gathered.head,
+            transient_fixed=buffers.unsharded_fixed + buffers.head,
         ),
         stage.event(
             "output layer",
             "before",
-            **common,
-            logits=stage.earlier_logits + e * width + again,
-            transient_fixed=gathered.unsharded_fixed + gathered.head + work,
+            **shared,
+            logits=stage.earlier_logits + e * width + split_logits,
+            transient_fixed=buffers.unsharded_fixed + buffers.head + workspace,
         ),
         stage.event(
             "gradient reduction",
             "before",
-            microbatches=kept.in_flight,
-            transient_layer=gathered.unsharded_layer,
+            microbatches=saved.in_flight,
+            transient_layer=buffers.unsharded_layer,
             logits=stage.earlier_logits,
-            transient_fixed=gathered.unsharded_first_fixed + work + gathered.head_reduced,
+            transient_fixed=buffers.unsharded_first_fixed + workspace + buffers.head_reduced,
         ),
     )
 
 
 def _head_unreduced(stage: _Stage) -> Array:
-    """Weight gradient of the output layer."""
+    """Unreduced weight gradient of the output layer [byte]."""
     scope, parts = stage.scope, stage.scope.weights
     table = parts.table * (parts.embedding.trained > 0) if parts.tied else 0.0
-    fresh: Array = scope.last * unreduced_bytes(scope, parts.head.trained + table)
-    return fresh
+    unreduced: Array = scope.last * unreduced_bytes(scope, parts.head.trained + table)
+    return unreduced
 
 
 def _layers(stage: _Stage) -> tuple[Event, ...]:
-    """Backward of the last, the second and the first layer."""
-    scope, kept, gathered = stage.scope, stage.kept, stage.gathered
+    """Backward of the last, the next-to-last, the second and the first layer."""
+    scope, saved, buffers = stage.scope, stage.activations, stage.buffers
     layer = model_states_of(scope, scope.weights.layer).gradients
     head = scope.last * model_states_of(scope, scope.weights.head).gradients
-    comes = 1.0 - stage.stand
-    work = backward_workspace_bytes(scope, stage.saved)
-    tied = gathered.root + _tied_unreduced(stage)
-    late = {"microbatches": kept.in_flight - 1.0, "gradients_layer": comes * layer}
-    first = column(scope.candidates.checkpoint) * scope.tokens * column(stage.saved.none)
+    transient = 1.0 - stage.persist
+    workspace = backward_workspace_bytes(scope, stage.saved)
+    tied_table = buffers.root_unit + _tied_unreduced(stage)
+    after_last = {"microbatches": saved.in_flight - 1.0, "gradients_layer": transient * layer}
+    first_saved = column(scope.candidates.checkpoint) * scope.tokens * column(stage.saved.none)
     return (
         stage.event(
             "last layer",
             "last",
-            microbatches=kept.in_flight,
-            gradients_fixed=comes * head,
+            microbatches=saved.in_flight,
+            gradients_fixed=transient * head,
             logits=stage.earlier_logits,
-            transient_fixed=work
-            + gathered.unsharded_first_fixed
-            + gathered.pair
-            + gathered.head_reducing
-            + tied,
-            transient_layer=gathered.unsharded_layer,
+            transient_fixed=workspace
+            + buffers.unsharded_first_fixed
+            + buffers.pair
+            + buffers.head_reducing
+            + tied_table,
+            transient_layer=buffers.unsharded_layer,
         ),
         stage.event(
             "next-to-last layer",
             "next",
-            microbatches=kept.in_flight,
-            gradients_fixed=comes * (head + layer),
+            microbatches=saved.in_flight,
+            gradients_fixed=transient * (head + layer),
             logits=stage.earlier_logits,
-            transient_fixed=work
-            + gathered.unsharded_first_fixed
-            - gathered.unsharded_layer
-            + gathered.pair
-            + gathered.reducing
-            + tied,
-            transient_layer=gathered.unsharded_layer,
+            transient_fixed=workspace
+            + buffers.unsharded_first_fixed
+            - buffers.unsharded_layer
+            + buffers.pair
+            + buffers.reducing
+            + tied_table,
+            transient_layer=buffers.unsharded_layer,
         ),
         stage.event(
             "second layer",
             "second",
-            **late,
-            gradients_fixed=comes * (head - 2 * layer),
-            activations=kept.entry + first,
+            **after_last,
+            gradients_fixed=transient * (head - 2 * layer),
+            activations=saved.entry + first_saved,
             logits=stage.earlier_logits,
-            transient_fixed=work
-            + gathered.unsharded_first
-            + gathered.unsharded_layer
-            + gathered.pair
-            + gathered.reducing
-            + tied,
+            transient_fixed=workspace
+            + buffers.unsharded_first
+            + buffers.unsharded_layer
+            + buffers.pair
+            + buffers.reducing
+            + tied_table,
         ),
         stage.event(
             "first layer",
             "late",
-            **late,
-            gradients_fixed=comes * (head - layer),
-            activations=kept.entry + first,
+            **after_last,
+            gradients_fixed=transient * (head - layer),
+            activations=saved.entry + first_saved,
             logits=stage.earlier_logits,
-            transient_fixed=work + gathered.unsharded_first + gathered.single + gathered.reducing + tied,
+            transient_fixed=workspace
+            + buffers.unsharded_first
+            + buffers.first_layer
+            + buffers.reducing
+            + tied_table,
         ),
     )
 
 
 def _tied_unreduced(stage: _Stage) -> Array:
-    """The output layer's fresh gradient of a tied table, which waits for that of the embedding."""
+    """The output layer's unreduced gradient of a tied table, which stays until the embedding's is added."""
     scope = stage.scope
     if not scope.weights.tied:
         return stage.zero
-    waits = unreduced_kept(scope) * unreduced_bytes(scope, scope.weights.table)
-    return stage.zero + waits * (scope.weights.embedding.trained > 0)
+    stashed = unreduced_layer_gradients(scope) * unreduced_bytes(scope, scope.weights.table)
+    return stage.zero + stashed * (scope.weights.embedding.trained > 0)
 
 
 def _embedding(stage: _Stage) -> Event:
-    """Backward of the embedding: the gradient of its table, all other gradients there."""
-    scope, gathered = stage.scope, stage.gathered
+    """Backward of the embedding: the gradient of its table, with all other gradients in memory."""
+    scope, buffers = stage.scope, stage.buffers
     job, e = scope.job, element_bytes(scope.job)
     parts = scope.weights
     layer = model_states_of(scope, parts.layer).gradients
     head = scope.last * model_states_of(scope, parts.head).gradients
-    comes = 1.0 - stage.stand
+    transient = 1.0 - stage.persist
     trained = parts.embedding.trained > 0
     gradient = e * job.model.hidden_size * scope.tokens
-    adding = _table_gradients(stage) + gathered.embedding + gathered.reducing
+    accumulating = _table_gradients(stage) + buffers.embedding + buffers.reducing
     if not parts.tied:
-        adding = adding + gradient
-    reducing = unreduced_bytes(scope, parts.embedding.trained) + gathered.embedding_reduced
+        accumulating = accumulating + gradient
+    reducing = unreduced_bytes(scope, parts.embedding.trained) + buffers.embedding_reduced
     return stage.event(
         "embedding",
         "late",
-        microbatches=stage.kept.in_flight - 1.0,
-        gradients_fixed=comes * head,
-        gradients_layer=comes * layer,
+        microbatches=stage.activations.in_flight - 1.0,
+        gradients_fixed=transient * head,
+        gradients_layer=transient * layer,
         logits=stage.earlier_logits,
-        transient_fixed=scope.first * trained * np.maximum(adding, reducing),
+        transient_fixed=scope.first * trained * np.maximum(accumulating, reducing),
     )
 
 
 def _table_gradients(stage: _Stage) -> Array:
     """The embedding's gradient; tied, also the output layer's and their sum, a third tensor.
 
-    Where the embedding's is a view of one of the whole vocabulary, it is made contiguous before it is added.
+    Where the embedding's is a view of a full-vocabulary gradient, it is made contiguous before the addition.
     """
     scope, parts = stage.scope, stage.scope.weights
     table = unreduced_bytes(scope, parts.embedding.trained)
     tp = column(scope.candidates.tp)
-    viewed = stage.scope.job.stack.memory.embedding_gradient_whole
-    new = table * tp if viewed else table
+    is_view = stage.scope.job.stack.memory.embedding_gradient_whole
+    gradient = table * tp if is_view else table
     if not parts.tied:
-        return new
-    copies = np.where(tp > 1, 2.0, 1.0) if viewed else 1.0
-    total: Array = new + copies * unreduced_bytes(scope, parts.table) + _tied_unreduced(stage)
+        return gradient
+    copies = np.where(tp > 1, 2.0, 1.0) if is_view else 1.0
+    total: Array = gradient + copies * unreduced_bytes(scope, parts.table) + _tied_unreduced(stage)
     return total
 
 
 def _update(stage: _Stage) -> Event:
-    """The optimizer step: all gradients, and what the optimizer copies."""
+    """The optimizer step: all gradients, and temporary tensors of the optimizer."""
     scope, parts, policy = stage.scope, stage.scope.weights, stage.scope.job.stack.memory
-    outside = [(scope.first, parts.embedding), (scope.last, parts.head)]
-    comes = 1.0 - stage.stand
-    gradients = sum((on * model_states_of(scope, part).gradients for on, part in outside), stage.zero)
-    temporary = sum((on * update_bytes(scope, part) for on, part in outside), stage.zero)
+    outside_layers = [(scope.first, parts.embedding), (scope.last, parts.head)]
+    transient = 1.0 - stage.persist
+    gradients = sum((on * model_states_of(scope, part).gradients for on, part in outside_layers), stage.zero)
+    temporary = sum((on * update_bytes(scope, part) for on, part in outside_layers), stage.zero)
     largest = np.maximum(parts.layer.largest, np.maximum(scope.first, scope.last) * parts.table)
-    loops = policy.optimizer_temporary_tensors * policy.parameter_bytes
-    temporary = temporary + loops * scope.split(flag(scope.zero >= 1), largest * (parts.layer.trained > 0))
+    foreach_bytes = policy.optimizer_temporary_tensors * policy.parameter_bytes
+    temporary = temporary + foreach_bytes * scope.split(
+        flag(scope.zero >= 1), largest * (parts.layer.trained > 0)
+    )
     if policy.embedding_gradient_whole:
-        # A view of the whole table's gradient is made contiguous.
-        cut = (column(scope.candidates.tp) > 1) & (scope.gradients_sharded == 0)
-        temporary = temporary + scope.first * cut * unreduced_bytes(scope, parts.embedding.trained)
+        # A view of the full table's gradient is made contiguous.
+        is_view = (column(scope.candidates.tp) > 1) & (scope.gradients_sharded == 0)
+        temporary = temporary + scope.first * is_view * unreduced_bytes(scope, parts.embedding.trained)
     return stage.event(
         "optimizer step",
         "update",
-        gradients_fixed=comes * gradients,
-        gradients_layer=comes * model_states_of(scope, parts.layer).gradients,
+        gradients_fixed=transient * gradients,
+        gradients_layer=transient * model_states_of(scope, parts.layer).gradients,
         transient_fixed=temporary,
         transient_layer=update_bytes(scope, parts.layer),
     )

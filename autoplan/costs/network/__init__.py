@@ -1,1 +1,1 @@
-"""The devices together: meshes, collectives, overlap with compute, and communication volume."""
+"""Communication between devices: meshes, collectives, volume, and overlap with compute."""

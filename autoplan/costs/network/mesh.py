@@ -1,17 +1,17 @@
-"""Where the axes of a layout lie on the devices: the group of each, its ranks and their distance.
+"""Device mesh of a layout: the process group of every axis, as its number of ranks and their stride.
 
 Notation (this file only)::
 
     t, c, d, p  tensor-, context- and data-parallel degree, stages of a pipeline      [1]
-    g           ranks that share state                                                [1]
+    g           ranks of a shard group (dp_shard)                                     [1]
 
-A layout's order names the axes from the innermost outwards, and ranks are numbered so: neighbours on an axis
-are as far apart as there are ranks on the axes inside it. Experts have axes of their own over the same ranks,
-``etp`` in the place of ``tp``, ``ep`` of ``cp``, and those that hold the same experts (``edp``) of ``dp``.
+A layout's order names the axes from the innermost to the outermost. The stride of an axis is the product of
+the degrees inside it. Experts have their own axes over the same ranks: ``etp`` replaces ``tp``, ``ep``
+replaces ``cp``, and the expert data-parallel axis ``edp`` replaces ``dp``.
 
-Gradients are averaged, and state is shared, by the c d ranks that have different tokens and the same
-parameters. They are evenly spaced, since ``cp`` is next to ``dp``: where the pipeline stands between the two,
-a rule keeps c or p at 1. Where only g of them share state, neighbours do, and every g-th has a copy of it.
+Gradients are averaged, and model states sharded, over the c d ranks that have different tokens and the same
+parameters. Their stride is even, since ``cp`` is next to ``dp``; where the pipeline axis is between the two,
+a rule keeps c or p at 1. Under HSDP, g neighbours are a shard group, and every g-th rank a replicate group.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def data_group(candidates: Candidates) -> Group:
-    """Return the group over which gradients are reduced: ranks and stride [1], shape [C, 1].
+    """Return the data-parallel group, with context parallelism: ranks and stride [1], shape [C, 1].
 
     >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=2,cp=2", "tp=2,cp=2,order=cp-dp-tp-pp")
@@ -53,23 +53,23 @@ def data_group(candidates: Candidates) -> Group:
 
 
 def shard_group(candidates: Candidates) -> Group:
-    """Return the group that shares state: g ranks of the data group, neighbours in it [1], shape [C, 1].
+    """Return the shard group (dp_shard): g neighbouring ranks of the data-parallel group [1], shape [C, 1].
 
     >>> from autoplan.schema.layout import parse_layout
-    >>> group = shard_group(Candidates.of([parse_layout("tp=2,shard=4", layers=32, devices=16)]))
+    >>> group = shard_group(Candidates.of([parse_layout("tp=2,dp_shard=4", layers=32, devices=16)]))
     >>> group.ranks.tolist(), group.stride.tolist()
     ([[4.0]], [[2.0]])
 
-    Leaves out: groups of ranks that are not neighbours.
+    Leaves out: shard groups of ranks that are not neighbours.
     """
     return Group(shard_ranks(candidates)[:, None], data_stride(candidates)[:, None])
 
 
 def replica_group(candidates: Candidates) -> Group:
-    """Return the ranks that hold the same share of state: c d / g, g times as far apart [1], shape [C, 1].
+    """Return the replicate group (dp_replicate): c d / g ranks, g times the stride [1], shape [C, 1].
 
     >>> from autoplan.schema.layout import parse_layout
-    >>> group = replica_group(Candidates.of([parse_layout("tp=2,shard=4", layers=32, devices=16)]))
+    >>> group = replica_group(Candidates.of([parse_layout("tp=2,dp_shard=4", layers=32, devices=16)]))
     >>> group.ranks.tolist(), group.stride.tolist()
     ([[2.0]], [[8.0]])
     """
@@ -78,7 +78,7 @@ def replica_group(candidates: Candidates) -> Group:
 
 
 def tensor_group(candidates: Candidates) -> Group:
-    """Return the tensor-parallel group: t ranks, and how far apart [1], shape [C].
+    """Return the tensor-parallel group: t ranks and their stride [1], shape [C].
 
     >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=4,dp=2", "tp=4,dp=2,order=cp-dp-tp-pp")
@@ -86,26 +86,26 @@ def tensor_group(candidates: Candidates) -> Group:
     >>> group.ranks.tolist(), group.stride.tolist()
     ([4.0, 4.0], [1.0, 2.0])
 
-    Leaves out: tensors that are split in two directions, each on an axis of its own.
+    Leaves out: tensor parallelism in two dimensions.
     """
     return Group(candidates.tp.astype(np.float64), axis_stride(candidates, "tp"))
 
 
 def context_group(candidates: Candidates) -> Group:
-    """Return the ranks that share a sequence: c of them, and how far apart [1], shape [C].
+    """Return the context-parallel group: c ranks and their stride [1], shape [C].
 
     >>> from autoplan.schema.layout import parse_layout
     >>> group = context_group(Candidates.of([parse_layout("tp=2,cp=4", layers=32, devices=8)]))
     >>> group.ranks.tolist(), group.stride.tolist()
     ([4.0], [2.0])
 
-    Leaves out: contexts that are split in two directions, each on an axis of its own.
+    Leaves out: context parallelism in two dimensions (hierarchical all-to-all).
     """
     return Group(candidates.cp.astype(np.float64), axis_stride(candidates, "cp"))
 
 
 def pipeline_group(candidates: Candidates) -> Group:
-    """Return the ranks of a pipeline: p of them, and how far apart [1], shape [C].
+    """Return the pipeline-parallel group: p ranks and their stride [1], shape [C].
 
     >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=2,pp=4", "tp=2,pp=4,order=tp-pp-cp-dp")
@@ -113,36 +113,36 @@ def pipeline_group(candidates: Candidates) -> Group:
     >>> group.ranks.tolist(), group.stride.tolist()  # 2 x 2 and 2
     ([4.0, 4.0], [4.0, 2.0])
 
-    Leaves out: the way from the last stage back to the first, under the interleaved schedule.
+    Leaves out: the link from the last stage to the first, under the interleaved schedule.
     """
     return Group(np.full(len(candidates), float(candidates.pp)), axis_stride(candidates, "pp"))
 
 
 def ranks_per_node(candidates: Candidates, devices_per_node: int) -> Ints:
-    """Return how many ranks of each group a node has [1], shape [G, C]: all that an order changes in prices.
+    """Return the ranks per node of every group [1], shape [G, C]: the order affects seconds only through it.
 
-    The groups of tensors, contexts, stages, data, shares of state and its copies, of the three axes of
-    experts, and of shares of their state and its copies. Memory does not depend on the order.
+    Groups are tensor, context, pipeline, data, shard and replicate, ep, etp and edp, expert shard and expert
+    replicate. Memory does not depend on the order.
 
     >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=8,pp=2", "tp=8,pp=2,order=tp-pp-cp-dp", "tp=2,pp=2", "tp=2,pp=2,order=tp-pp-cp-dp")
-    >>> some = Candidates.of([parse_layout(text, layers=32, devices=64) for text in texts])
-    >>> ranks_per_node(some, 8)[:4].T.tolist()  # the first two are alike
+    >>> four = Candidates.of([parse_layout(text, layers=32, devices=64) for text in texts])
+    >>> ranks_per_node(four, 8)[:4].T.tolist()  # the first two are equivalent
     [[8, 1, 1, 1], [8, 1, 1, 1], [2, 1, 1, 4], [2, 1, 2, 2]]
     """
     c = candidates
     axes: tuple[tuple[Ints, Axis], ...] = ((c.ep, "cp"), (c.etp, "tp"), (c.edp, "dp"))
     experts = [Group(degree.astype(np.float64), expert_stride(c, axis)) for degree, axis in axes]
-    share, apart = c.expert_shard.astype(np.float64), expert_stride(c, "dp")
-    experts += [Group(share, apart), Group(c.edp / share, apart * share)]
+    shard, stride = c.expert_shard.astype(np.float64), expert_stride(c, "dp")
+    experts += [Group(shard, stride), Group(c.edp / shard, stride * shard)]
     data = [data_group(c), shard_group(c), replica_group(c)]
     groups = [tensor_group(c), context_group(c), pipeline_group(c), *data, *experts]
-    inside = [group.ranks_among(devices_per_node).reshape(-1) for group in groups]
-    return np.array(inside).astype(np.int64)
+    ranks = [group.ranks_among(devices_per_node).reshape(-1) for group in groups]
+    return np.array(ranks).astype(np.int64)
 
 
 def expert_group(candidates: Candidates) -> Group:
-    """Return the ranks that hold the same experts: how many, and how far apart [1], shape [C, 1].
+    """Return the expert data-parallel group: ranks with the same experts, and stride [1], shape [C, 1].
 
     >>> from autoplan.schema.layout import parse_layout
     >>> group = expert_group(Candidates.of([parse_layout("tp=2,ep=2,etp=1", layers=32, devices=8)]))
@@ -155,24 +155,24 @@ def expert_group(candidates: Candidates) -> Group:
 
 
 def dispatch_groups(candidates: Candidates) -> tuple[Group, Group]:
-    """Return the x ranks that exchange rows and the y that split an expert [1], each of shape [C].
+    """Return the expert-parallel and the expert-tensor-parallel group, for MoE dispatch [1], shape [C].
 
     >>> from autoplan.schema.layout import parse_layout
     >>> groups = dispatch_groups(Candidates.of([parse_layout("tp=2,ep=4", layers=32, devices=8)]))
     >>> [(group.ranks.tolist(), group.stride.tolist()) for group in groups]
     [([4.0], [2.0]), ([2.0], [1.0])]
     """
-    x, y = candidates.ep.astype(np.float64), candidates.etp.astype(np.float64)
-    return Group(x, expert_stride(candidates, "cp")), Group(y, expert_stride(candidates, "tp"))
+    ep, etp = candidates.ep.astype(np.float64), candidates.etp.astype(np.float64)
+    return Group(ep, expert_stride(candidates, "cp")), Group(etp, expert_stride(candidates, "tp"))
 
 
 def expert_shard_group(candidates: Candidates) -> Group:
-    """Return the ranks that share state of the same experts: how many, and how far apart [1], shape [C, 1].
+    """Return the shard group of experts: ranks and their stride [1], shape [C, 1].
 
-    Of ranks that hold the same, those that are among the t g neighbours that share other state.
+    It is the part of the expert data-parallel group inside t g neighbouring ranks.
 
     >>> from autoplan.schema.layout import parse_layout
-    >>> group = expert_shard_group(Candidates.of([parse_layout("ep=2,shard=8", layers=32, devices=32)]))
+    >>> group = expert_shard_group(Candidates.of([parse_layout("ep=2,dp_shard=8", layers=32, devices=32)]))
     >>> group.ranks.tolist(), group.stride.tolist()  # 8 / 2
     ([[4.0]], [[2.0]])
 
@@ -186,11 +186,11 @@ def expert_shard_group(candidates: Candidates) -> Group:
 
 
 def expert_replica_group(candidates: Candidates) -> Group:
-    """Return the ranks that hold the same share of experts: how many, and how far apart [1], shape [C, 1].
+    """Return the replicate group of experts: ranks and their stride [1], shape [C, 1].
 
     >>> from autoplan.schema.layout import parse_layout
-    >>> group = expert_replica_group(Candidates.of([parse_layout("ep=2,shard=8", layers=32, devices=32)]))
-    >>> group.ranks.tolist(), group.stride.tolist()  # 16 / 4 ranks, 2 x 4 apart
+    >>> group = expert_replica_group(Candidates.of([parse_layout("ep=2,dp_shard=8", layers=32, devices=32)]))
+    >>> group.ranks.tolist(), group.stride.tolist()  # 16 / 4 ranks, stride 2 x 4
     ([[4.0]], [[8.0]])
     """
     c = candidates

@@ -1,8 +1,8 @@
-"""Communication beside compute: what the two take together.
+"""Overlap of communication with compute: exposed seconds, and the slowdown of compute by contention.
 
 Notation (this file only)::
 
-    C  seconds of compute alone             N  seconds of traffic alone            [s]
+    C  seconds of compute without overlap   N  seconds of traffic without overlap  [s]
     F  seconds of copying at the rate of a node's fabric, at most N                [s]
     i  the stack's ``interference``                                                [1]
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.machine import Links, Machine
-from autoplan.costs.network.collectives import Group, Operation, collective_seconds, copy_seconds
+from autoplan.costs.network.collectives import Group, Operation, collective_seconds, contention_seconds
 from autoplan.costs.network.volume import Collective
 
 __all__ = ["Traffic", "exposed_reduction", "exposed_seconds", "message_traffic", "traffic_of"]
@@ -23,22 +23,22 @@ __all__ = ["Traffic", "exposed_reduction", "exposed_seconds", "message_traffic",
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Traffic: its seconds N, and what compute beside it feels of them where i is 1, F."""
+    """Communication: its seconds N, and the seconds F of contention with overlapped compute at i = 1."""
 
     seconds: Array
     contention: Array
 
     def __add__(self, other: Traffic) -> Traffic:
-        """Return one after the other."""
+        """Return the sum of two communications that run one after the other."""
         return Traffic(self.seconds + other.seconds, self.contention + other.contention)
 
     def scaled(self, times: Array | float) -> Traffic:
-        """Return so many of it."""
+        """Return ``times`` as much communication."""
         return Traffic(times * self.seconds, times * self.contention)
 
     @property
     def share(self) -> Array:
-        """F / N; 1 where nothing flows."""
+        """F / N; 1 where nothing is sent."""
         share: Array = np.where(
             self.seconds > 0, self.contention / np.where(self.seconds > 0, self.seconds, 1.0), 1.0
         )
@@ -46,27 +46,28 @@ class Traffic:
 
 
 def traffic_of(operation: Operation, size: Array, group: Group, links: Links) -> Traffic:
-    """Return one collective on a full tensor of ``size`` bytes [s].
+    """Return the traffic of one collective on a full tensor of ``size`` bytes [s].
 
-    Collectives copy with multiprocessors and memory bandwidth of the kernels that they run beside, in
-    proportion to the bytes that pass: F is what these take at the rate of a node's fabric.
+    Collectives take multiprocessors (SMs) and memory bandwidth from overlapped kernels, in proportion to the
+    bytes that they copy: F is the time of that copy at the rate of a node's fabric.
 
     >>> links = Links(8, 400e9, 400e9, False, 0.0, 40e9, 0.0, 0.0, ())
     >>> groups = Group(np.array([64.0, 8.0]), np.array([1.0, 8.0]))  # eight devices of a node, and one
-    >>> flow = traffic_of("all_gather", np.array([64 / 63 * 320e9, 8 / 7 * 40e9]), groups, links)
-    >>> flow.seconds.round(9).tolist(), flow.contention.round(9).tolist()  # at 8 x 40 of 400 GB/s, and at 40
+    >>> traffic = traffic_of("all_gather", np.array([64 / 63 * 320e9, 8 / 7 * 40e9]), groups, links)
+    >>> traffic.seconds.round(9).tolist(), traffic.contention.round(9).tolist()  # 320 and 40 of 400 GB/s
     ([1.0, 1.0], [0.8, 0.1])
 
-    Leaves out: which kernels and which collectives meet; channels of rings that carry little.
+    Leaves out: which kernels and which collectives overlap; channels of rings that carry little.
     """
     seconds = collective_seconds(operation, size, group, links)
-    return Traffic(seconds, copy_seconds(seconds, operation, size, group, links))
+    return Traffic(seconds, contention_seconds(seconds, operation, size, group, links))
 
 
 def message_traffic(part: Collective, machine: Machine, *, into_lists: bool = False) -> Traffic:
-    """Return the seconds of one message of ``part`` [s]; all of its calls are ``part.calls`` times that.
+    """Return the traffic of one message of ``part`` [s]; the collective has ``part.calls`` of them.
 
-    With ``into_lists`` a gather ends with a copy for each rank, which the host launches.
+    With ``into_lists`` an all-gather ends with one copy a rank (``all_gather`` into a list), launched by the
+    host.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.device.machine import machine_of
@@ -77,31 +78,31 @@ def message_traffic(part: Collective, machine: Machine, *, into_lists: bool = Fa
     >>> bool(np.isclose(listed.seconds - plain.seconds, 8 * machine.host_launch))
     True
     """
-    one = traffic_of(part.operation, part.message, part.group, machine.links)
+    message = traffic_of(part.operation, part.message, part.group, machine.links)
     if not into_lists or part.operation != "all_gather":
-        return one
-    listed = machine.host_launch * part.group.ranks
-    return one + Traffic(listed, listed)
+        return message
+    copies = machine.host_launch * part.group.ranks
+    return message + Traffic(copies, copies)
 
 
 def exposed_seconds(compute: Array, traffic: Traffic, machine: Machine) -> Array:
-    """Return what traffic adds to the compute that it runs beside [s]: max(N - C, i F).
+    """Return the exposed seconds of traffic that overlaps with compute [s]: max(N - C, i F).
 
-    While traffic flows, compute goes on at 1 - i F/N of its speed: if it ends first, the traffic counts; else
-    it has i F left to do. In a stack that waits for its traffic it is N.
+    During communication compute runs at 1 - i F/N of its speed. If compute ends first, N - C is exposed; else
+    compute has i F left to do. A stack without prefetch exposes all of N.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.device.machine import machine_of
     >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> machine = replace(machine, overlap=replace(machine.overlap, interference=0.25))
-    >>> flow = Traffic(np.array([2.0, 8.0]), np.array([2.0, 8.0]))  # in a node, whose fabric sets the pace
-    >>> exposed_seconds(np.array([3.0, 3.0]), flow, machine).tolist()  # 2 / 4; 8 - 3
+    >>> traffic = Traffic(np.array([2.0, 8.0]), np.array([2.0, 8.0]))  # inside a node: F = N
+    >>> exposed_seconds(np.array([3.0, 3.0]), traffic, machine).tolist()  # 2 / 4; 8 - 3
     [0.5, 5.0]
 
-    Leaves out: what compute takes from the traffic.
-    Source: two flows of which one slows the other; the share i is fitted to the runs of benchmarks/accuracy,
-    as the stack's file says.
+    Leaves out: the slowdown of communication by compute.
+    Source: a slowdown of compute in proportion to what communication copies; the factor i is fitted to the
+    runs of benchmarks/accuracy, as the stack's file says.
     """
     if machine.overlap.waits:
         return traffic.seconds
@@ -113,14 +114,14 @@ def exposed_seconds(compute: Array, traffic: Traffic, machine: Machine) -> Array
 def exposed_reduction(
     traffic: Array, window: Array, bucket: Array, chunks: Array, interference: Array
 ) -> Array:
-    """Return what is exposed of a step's reduction, or gathering, beside a pass of ``window`` seconds [s].
+    """Return the exposed seconds of a reduction or all-gather that overlaps with ``window`` seconds [s].
 
-    Of v ``chunks`` all but the last communicate while others still compute; of the last one's the ``bucket``
-    that comes last has nothing beside it: max((N - C)/v, N_bucket), at most N; and compute feels the share i
-    of what runs beside it.
+    Of v ``chunks`` all but the last communicate while others compute. The last ``bucket`` of the last chunk
+    has no compute to overlap with: max((N - C)/v, N_bucket), at most N. Overlapped seconds slow compute by
+    the factor i.
 
     >>> one, none = np.array(1.0), np.array(0.0)
-    >>> float(exposed_reduction(np.array(10.0), np.array(4.0), one, one, none))  # 10 beside 4
+    >>> float(exposed_reduction(np.array(10.0), np.array(4.0), one, one, none))  # 10 - 4
     6.0
     >>> float(exposed_reduction(np.array(3.0), np.array(4.0), one, one, none))  # the last bucket
     1.0
@@ -128,7 +129,7 @@ def exposed_reduction(
     Leaves out: the order in which buckets become ready.
     Source: Li et al. 2020, arXiv:2006.15704, section 3.2.3; Megatron-LM, --overlap-grad-reduce.
     """
-    left = np.minimum(np.maximum((traffic - window) / chunks, bucket), traffic)
-    alone = np.minimum(bucket, traffic)
-    contention: Array = np.maximum(left, alone + interference * (traffic - alone))
-    return contention
+    unhidden = np.minimum(np.maximum((traffic - window) / chunks, bucket), traffic)
+    last_bucket = np.minimum(bucket, traffic)
+    exposed: Array = np.maximum(unhidden, last_bucket + interference * (traffic - last_bucket))
+    return exposed

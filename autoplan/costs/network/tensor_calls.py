@@ -1,4 +1,4 @@
-"""Calls of tensor-parallel collectives: how many of a layer, of the embedding, the head and the loss.
+"""Tensor-parallel collectives: calls in a layer, in the embedding, in the output layer and in the loss.
 
 Notation (this file only)::
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates, column
-from autoplan.costs.core.parameters import expert_share
+from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.scope import Scope, tokens_of
 from autoplan.costs.core.sizes import element_bytes
 from autoplan.schema.job import Job
@@ -21,7 +21,7 @@ from autoplan.schema.model import ModelSpec
 
 __all__ = ["Calls", "TensorCalls", "latent_gathers", "loss_bytes", "tensor_calls", "tensor_message"]
 
-#: Numbers that a loss on split logits reduces for each token: maximum, label's logit, sum; in fp32.
+#: A vocabulary-parallel loss reduces three fp32 numbers a token: maximum, logit of the label, sum.
 _LOSS_BYTES = 3 * 4
 
 
@@ -42,7 +42,10 @@ def tensor_message(job: Job, candidates: Candidates) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Collectives over [T, h], arrays of shape [C]; ``regathers`` run beside the product they are for."""
+    """Numbers of collectives over [T, h], arrays of shape [C].
+
+    ``regathers`` are the all-gathers for weight gradients, which overlap with a GEMM of backward.
+    """
 
     all_gather: Array
     reduce_scatter: Array
@@ -53,7 +56,7 @@ class Calls:
     def of(
         candidates: Candidates, gathers: float, scatters: float, reduces: float, recompute: float = 0.0
     ) -> Calls:
-        """Return gathers and scatters where sequences are split, reduces where tensors only are [1].
+        """Return the calls [1]: gathers and scatters with sequence parallelism, else all-reduces.
 
         >>> from autoplan.schema.layout import parse_layout
         >>> three = [parse_layout(text, layers=32, devices=8) for text in ("tp=2", "tp=2,sp=off", "tp=1")]
@@ -61,23 +64,21 @@ class Calls:
         >>> calls.all_gather.tolist(), calls.all_reduce.tolist()
         ([2.0, 0.0, 0.0], [0.0, 2.0, 0.0])
 
-        Leaves out: other ways to split activations.
+        Leaves out: tensor parallelism in two or three dimensions.
         Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.
         """
         tensor = candidates.tp > 1
-        split = np.where(tensor & (candidates.sequence_parallel == 1), 1.0, 0.0)
+        sequence = np.where(tensor & (candidates.sequence_parallel == 1), 1.0, 0.0)
         plain = np.where(tensor & (candidates.sequence_parallel == 0), 1.0, 0.0)
-        return Calls(gathers * split, scatters * split, reduces * plain, recompute * split)
+        return Calls(gathers * sequence, scatters * sequence, reduces * plain, recompute * sequence)
 
     @property
     def number(self) -> Array:
-        """All of them [1].
+        """All calls [1].
 
         >>> one = np.ones(2)
         >>> Calls(2 * one, 2 * one, 0 * one, one).number.tolist()
         [5.0, 5.0]
-
-        Leaves out: how long each takes.
         """
         number: Array = self.all_gather + self.reduce_scatter + self.all_reduce + self.regathers
         return number
@@ -85,7 +86,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class TensorCalls:
-    """Tensor-parallel collectives of a layer (``recompute``: of its recompute), and outside layers."""
+    """Tensor-parallel collectives of a layer by pass, of the embedding and of the output layer."""
 
     forward: Calls
     backward: Calls
@@ -99,11 +100,11 @@ class TensorCalls:
 def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
     """Return the tensor-parallel collectives of one microbatch over [T, h] [1], each of shape [C].
 
-    Each half of a layer reduces its output forward and the gradient of its input backward: an all-reduce,
-    or with sequence parallelism a reduce-scatter and an all-gather. A stack that does not keep gathered
-    inputs gathers them again for the weight gradients. Of latent attention only the latents are gathered, and
-    routed experts have their own exchange. The embedding reduces its rows forward, the output
-    layer its input's gradient backward.
+    Attention and MLP each reduce their output in forward and their input gradient in backward: an all-reduce,
+    or with sequence parallelism a reduce-scatter and an all-gather. A stack that does not store gathered
+    inputs all-gathers them for the weight gradients. Multi-head latent attention gathers its latents only;
+    routed experts have dispatch and combine instead. The embedding reduces its output in forward, the output
+    layer its input gradient in backward.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -112,17 +113,17 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
     >>> [float(count[0]) for count in (backward.all_gather, backward.reduce_scatter, backward.regathers)]
     [2.0, 2.0, 2.0]
 
-    Leaves out: dropout's random state.
+    Leaves out: synchronisation of dropout's random state.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2; counted on real PyTorch modules,
     benchmarks/memory.
     """
     block, halves = job.stack.block, 1 if job.model.parallel_block else 2
     regathered = 0 if block.gathered_inputs_kept else 1
-    apart = _column_gemms(job) if block.products_reduced_apart else halves
-    last = 1 if block.checkpoint_stops_early else 0
+    input_gradients = _column_gemms(job) if block.products_reduced_apart else halves
+    skipped = 1 if block.checkpoint_stops_early else 0
 
-    # Rows of routed experts are exchanged on axes of their own, see ``experts``.
-    mlp = 1.0 - expert_share(job.model) * (1.0 if _routed_only(job) else 0.0)
+    # Routed tokens are dispatched over the expert-parallel group, see ``costs/layer``.
+    mlp = 1.0 - moe_layer_share(job.model) * (1.0 if _routed_only(job) else 0.0)
     scatters = 1.0 if job.model.parallel_block else 1.0 + mlp
     gathers = scatters - 1.0 + latent_gathers(job.model)
 
@@ -131,8 +132,8 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
 
     return TensorCalls(
         forward=calls(gathers, scatters, halves),
-        backward=calls(scatters, gathers, apart, regathered * gathers),
-        recompute=calls(gathers, scatters - last, halves - last),
+        backward=calls(scatters, gathers, input_gradients, regathered * gathers),
+        recompute=calls(gathers, scatters - skipped, halves - skipped),
         embedding_forward=calls(0, 1, 1),
         embedding_backward=calls(1, 0, 0),
         head_forward=calls(1, 0, 0),
@@ -146,15 +147,15 @@ def _routed_only(job: Job) -> bool:
 
 
 def _column_gemms(job: Job) -> int:
-    """Return the products of a layer that are split along their outputs: qkv as one or three, up, gate."""
+    """Return the column-parallel GEMMs of a layer: qkv as one or three, up, gate."""
     packed = job.stack.block.packed_qkv or job.stack.block.packed_qkv_kept
     return (1 if packed else 3) + (2 if job.model.gated else 1)
 
 
 def loss_bytes(scope: Scope) -> tuple[Array, Array]:
-    """Return what the loss reduces and gathers over the tensor axis [byte], each of shape [C, 1].
+    """Return the bytes that the loss all-reduces and all-gathers over the tensor axis [byte], shape [C, 1].
 
-    A loss on split logits reduces 12 T; one on whole logits gathers e T V.
+    A vocabulary-parallel loss reduces 12 T; a loss on full logits gathers e T V.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.core.scope import scope_of
@@ -174,7 +175,7 @@ def loss_bytes(scope: Scope) -> tuple[Array, Array]:
 
 
 def latent_gathers(model: ModelSpec) -> float:
-    """Return what attention gathers of a token where sequences are split, over h [1].
+    """Return the width that attention all-gathers under sequence parallelism, over h [1].
 
     1 without latents, else (q + c + r) / h, with h for q where queries have no latent.
 

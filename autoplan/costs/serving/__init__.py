@@ -1,1 +1,1 @@
-"""What serving costs."""
+"""Cost of serving (inference): key-value cache."""

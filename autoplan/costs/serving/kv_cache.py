@@ -1,4 +1,4 @@
-"""Key-value caches of inference.
+"""Size of the key-value cache of inference.
 
 Notation (this file only)::
 
@@ -14,10 +14,10 @@ __all__ = ["kv_cache_bytes"]
 
 
 def kv_cache_bytes(model: ModelSpec, tokens: int, bytes_per_element: float) -> float:
-    """Return what keys and values of one sequence of ``tokens`` tokens take [byte].
+    """Return the size of the key-value cache of one sequence of ``tokens`` tokens [byte].
 
-    2 L k d n e; a layer with a sliding window keeps no more than its window. With latent attention a
-    token keeps its compressed latent and the rotated part of its key, which all heads share.
+    2 L k d n e; a layer with a sliding window caches at most its window. With MLA a token has its compressed
+    latent and the rotary part of its key, which all heads share.
 
     >>> llama3_8b = ModelSpec(
     ...     name="x", source="doctest", layers=32, hidden_size=4096, heads=32, kv_heads=8,
@@ -25,12 +25,12 @@ def kv_cache_bytes(model: ModelSpec, tokens: int, bytes_per_element: float) -> f
     >>> kv_cache_bytes(llama3_8b, 8192, 2)  # 2 * 32 * 8 * 128 * 8192 * 2
     1073741824
 
-    Leaves out: pages that are only partly filled; scales of quantised caches.
+    Leaves out: pages (blocks) that are partly filled; scales of quantised caches.
     Source: Shazeer 2019, arXiv:1911.02150, for heads that share keys; DeepSeek-AI 2024, arXiv:2405.04434,
     section 2.1, for latent attention.
     """
     width = 2 * model.kv_heads * model.head_dim
     if model.mla is not None:
         width = model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
-    kept = sum(min(tokens, model.attention_window(i) or tokens) for i in range(model.layers))
-    return width * kept * bytes_per_element
+    cached_tokens = sum(min(tokens, model.attention_window(i) or tokens) for i in range(model.layers))
+    return width * cached_tokens * bytes_per_element

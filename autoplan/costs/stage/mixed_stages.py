@@ -1,15 +1,14 @@
-"""Stages that hold layers of several kinds: each kind priced as if it were alone, and what adds up.
+"""Cost of stages with several layer types: every type is priced separately, then the costs are summed.
 
 Notation (this file only)::
 
-    n_k     layers of kind k that a stage holds                                        [1]
-    X, x_k  cost of a stage outside layers, cost of a layer of kind k                  [s]
-    x_last  cost of a layer of the kind that is last in the stage                      [s]
+    n_k     layers of type k in a stage                                                [1]
+    X, x_k  cost of a stage outside layers, cost of a layer of type k                  [s]
+    x_last  cost of a layer of the type of the stage's last layer                      [s]
 
-A stage that mixes kinds has the coefficients of its last layer's kind, and in its constants what the others
-differ by: X + sum n_k (x_k - x_last), which is exact for all that adds up over layers, seconds and bytes.
-Beside what adds up, a moment of the step has the working memory of the neediest kind in the stage. Where all
-layers are of one kind, everything is as it is without kinds.
+A mixed stage has the per-layer coefficient x_last and the fixed part X + sum n_k (x_k - x_last), which is
+exact for costs that are additive over layers, seconds and bytes. Memory events have the largest workspace of
+the layer types in the stage. A model with one layer type has the coefficients of that type.
 """
 
 from __future__ import annotations
@@ -18,10 +17,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from autoplan.costs.core.candidates import Candidates, Linear
-from autoplan.costs.core.layer_types import HeldLayers, layer_types_of
+from autoplan.costs.core.layer_types import StageLayers, layer_types_of
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.memory.footprint import Footprint
-from autoplan.costs.memory.mixed_layers import beyond_last, chosen_of, mixed_footprint, most_of
+from autoplan.costs.memory.mixed_layers import (
+    difference_from_last_type,
+    largest_of_types,
+    mixed_footprint,
+    value_of_type,
+)
 from autoplan.costs.stage.stage_pricing import price_with_parts
 from autoplan.costs.stage.stage_times import StageParts, Stages
 from autoplan.schema.job import Job
@@ -32,7 +36,7 @@ __all__ = ["mixed_stages_of", "price_layer_types", "price_layer_types_with_parts
 def price_layer_types(
     job: Job, candidates: Candidates, machine: Machine, memory: Sequence[Footprint] | None = None
 ) -> tuple[Stages, ...]:
-    """Return the stage coefficients for each kind of the job's layers ([s], [byte]): one where all are alike.
+    """Return the stage coefficients of every layer type of the job ([s]; memory in [byte]).
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.device.machine import machine_of
@@ -49,7 +53,7 @@ def price_layer_types(
 def price_layer_types_with_parts(
     job: Job, candidates: Candidates, machine: Machine, memory: Sequence[Footprint] | None = None
 ) -> tuple[tuple[Stages, StageParts], ...]:
-    """Return the stage coefficients of each kind of the job's layers, and where their seconds go [s].
+    """Return the stage coefficients and the breakdown of seconds of every layer type of the job [s].
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.device.machine import machine_of
@@ -61,66 +65,67 @@ def price_layer_types_with_parts(
     (0.0, True)
     """
     jobs = layer_types_of(job.model, job.workload.sequence_length).jobs(job)
-    known: Sequence[Footprint | None] = memory or [None] * len(jobs)
+    footprints: Sequence[Footprint | None] = memory or [None] * len(jobs)
     return tuple(
-        price_with_parts(kind, candidates, machine, memory=size)
-        for kind, size in zip(jobs, known, strict=True)
+        price_with_parts(layer_job, candidates, machine, memory=footprint)
+        for layer_job, footprint in zip(jobs, footprints, strict=True)
     )
 
 
-def mixed_stages_of(kinds: Sequence[Stages], held: HeldLayers) -> Stages:
-    """Return the coefficients [s] of stages with the layers of ``held``, by those of each kind.
+def mixed_stages_of(types: Sequence[Stages], stage_layers: StageLayers) -> Stages:
+    """Return the coefficients of stages with ``stage_layers`` [s], from those of every layer type.
 
-    They serve that number of layers with that recompute only. Shapes broadcast; of one kind they are its own.
+    They are valid for that number of layers with that recompute only. Shapes broadcast.
 
     >>> import numpy as np
     >>> from autoplan.costs.stage.stage_times import stage_backward, stage_forward
     >>> from autoplan.costs.core.layer_types import Prefixes
     >>> one = Linear(np.ones(1), np.ones(1))
-    >>> names = ("forward", "backward", "weight", "wire_forward", "wire_backward", "reduce", "gather",
-    ...     "norms", "optimizer")
+    >>> names = ("forward", "backward", "weight", "contended_forward", "contended_backward", "reduce",
+    ...     "gather", "norms", "optimizer")
     >>> ones = dict.fromkeys(Stages.__slots__, np.ones(1)) | dict.fromkeys(names, one) | {"memory": Footprint(
     ...     **dict.fromkeys(Footprint.__slots__, np.ones(1)))}
     >>> slow = Stages(**ones | {"forward": Linear(np.ones(1), np.full(1, 5.0)), "full": np.full(1, 3.0)})
-    >>> held = Prefixes.of([(0, 0, 1, 1)], 2).held(np.zeros(1, int), np.zeros(1), np.full(1, 3.0))
-    >>> some = mixed_stages_of([Stages(**ones), slow], held)
-    >>> stage_forward(some, 4).tolist(), stage_backward(some, 4, 0, 3).tolist()  # 1+2+10, 1+4 + 1+1+3
+    >>> layers = Prefixes.of([(0, 0, 1, 1)], 2).held(np.zeros(1, int), np.zeros(1), np.full(1, 3.0))
+    >>> mixed = mixed_stages_of([Stages(**ones), slow], layers)
+    >>> stage_forward(mixed, 4).tolist(), stage_backward(mixed, 4, 0, 3).tolist()  # 1+2+10, 1+4 + 1+1+3
     ([13.0], [10.0])
 
-    Leaves out: that chunks of a device take unlike times: each takes its share of the device's.
-    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2, whose chunks are alike.
+    Leaves out: different times of the chunks of a device; every chunk takes 1/v of the device's time.
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2, with chunks of equal time.
     """
-    if len(kinds) == 1:
-        return kinds[0]
+    if len(types) == 1:
+        return types[0]
 
-    def linear(of: Callable[[Stages], Linear]) -> Linear:
-        return _mixed_linear([of(kind) for kind in kinds], held)
+    def linear(cost: Callable[[Stages], Linear]) -> Linear:
+        return _mixed_linear([cost(x) for x in types], stage_layers)
 
-    selective, full = [kind.selective for kind in kinds], [kind.full for kind in kinds]
-    backward = linear(lambda kind: kind.backward)
-    more = beyond_last(held.selective, selective, chosen_of(held.last, selective))
-    more = more + beyond_last(held.full, full, chosen_of(held.last, full))
+    selective, full = [x.selective for x in types], [x.full for x in types]
+    last_selective, last_full = (value_of_type(stage_layers.last, x) for x in (selective, full))
+    backward = linear(lambda x: x.backward)
+    recompute = difference_from_last_type(stage_layers.selective, selective, last_selective)
+    recompute = recompute + difference_from_last_type(stage_layers.full, full, last_full)
     return replace(
-        kinds[0],
-        forward=linear(lambda kind: kind.forward),
-        backward=Linear(backward.fixed + more, backward.layer),
-        selective=chosen_of(held.last, selective),
-        full=chosen_of(held.last, full),
-        weight=linear(lambda kind: kind.weight),
-        wire_forward=linear(lambda kind: kind.wire_forward),
-        wire_backward=linear(lambda kind: kind.wire_backward),
-        reduce=linear(lambda kind: kind.reduce),
-        gather=linear(lambda kind: kind.gather),
-        norms=linear(lambda kind: kind.norms),
-        optimizer=linear(lambda kind: kind.optimizer),
-        bucket_reduce=most_of(held, [kind.bucket_reduce for kind in kinds]),
-        bucket_gather=most_of(held, [kind.bucket_gather for kind in kinds]),
-        memory=mixed_footprint([kind.memory for kind in kinds], held),
+        types[0],
+        forward=linear(lambda x: x.forward),
+        backward=Linear(backward.fixed + recompute, backward.layer),
+        selective=last_selective,
+        full=last_full,
+        weight=linear(lambda x: x.weight),
+        contended_forward=linear(lambda x: x.contended_forward),
+        contended_backward=linear(lambda x: x.contended_backward),
+        reduce=linear(lambda x: x.reduce),
+        gather=linear(lambda x: x.gather),
+        norms=linear(lambda x: x.norms),
+        optimizer=linear(lambda x: x.optimizer),
+        bucket_reduce=largest_of_types(stage_layers, [x.bucket_reduce for x in types]),
+        bucket_gather=largest_of_types(stage_layers, [x.bucket_gather for x in types]),
+        memory=mixed_footprint([x.memory for x in types], stage_layers),
     )
 
 
-def _mixed_linear(kinds: Sequence[Linear], held: HeldLayers) -> Linear:
-    """Return a cost that adds up over the layers of ``held``; see the file's head."""
-    each = [kind.layer for kind in kinds]
-    last = chosen_of(held.last, each)
-    return Linear(kinds[0].fixed + beyond_last(held.layers, each, last), last)
+def _mixed_linear(costs: Sequence[Linear], stage_layers: StageLayers) -> Linear:
+    """Return an additive cost of ``stage_layers`` from that of every layer type, see the module docstring."""
+    per_layer = [cost.layer for cost in costs]
+    last = value_of_type(stage_layers.last, per_layer)
+    return Linear(costs[0].fixed + difference_from_last_type(stage_layers.layers, per_layer, last), last)

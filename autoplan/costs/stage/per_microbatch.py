@@ -1,9 +1,9 @@
-"""One microbatch on a stage: embedding, head and loss, a layer, and the stage boundary.
+"""Per-microbatch cost of a stage: embedding, layers, head and loss, and pipeline send/receive.
 
 Notation (this file only)::
 
-    T     tokens of a microbatch      h  hidden size      v  virtual stages of a device      [1]
-    e     bytes of an element                                                             [byte]
+    T     tokens of a microbatch      h  hidden size      v  virtual stages (chunks) of a device      [1]
+    e     bytes of an element                                                                      [byte]
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from autoplan.costs.core.sizes import backward_split
 from autoplan.costs.core.time_parts import NOTHING, Parts
 from autoplan.costs.device.kernels import gemm_seconds, memory_bound_seconds
 from autoplan.costs.device.machine import Machine
-from autoplan.costs.layer.layer_time import BlockTimes
+from autoplan.costs.layer.layer_time import LayerTimes
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_seconds
 from autoplan.costs.memory.activations import saved_bytes_per_token
-from autoplan.costs.memory.offload import copy_waits, offloaded_bytes
+from autoplan.costs.memory.offload import exposed_copy_seconds, offloaded_bytes
 from autoplan.costs.network.collectives import collective_seconds, point_to_point_seconds
 from autoplan.costs.network.mesh import context_group, dispatch_groups, pipeline_group, tensor_group
 from autoplan.costs.network.overlap import Traffic, exposed_seconds, message_traffic
@@ -38,24 +38,25 @@ __all__ = ["Pass", "layer_pass", "outside_pass", "send_receive_seconds"]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Forward and backward of a microbatch [s], of what is outside layers or of a layer, [C, 1] or [C, p].
+    """Forward and backward of a layer, or of all outside layers, for one microbatch [s], [C, 1] or [C, p].
 
-    ``weight`` is the part of backward that weight gradients take where backward is split; ``wire_*`` is when
-    others use the link that the data axis is on: of backward where it is split, in the part that reductions
-    of a step run beside. ``selective`` and ``full`` are what recompute adds to a layer.
+    ``weight`` is the weight-gradient pass of a split backward. ``contended_*`` is the time in which other
+    collectives occupy the fabric of the data-parallel group; for a split backward it counts only the
+    weight-gradient pass, which overlaps with the reduction. ``selective`` and ``full`` are the time that
+    recompute adds to backward.
     """
 
     forward: Parts
     backward: Parts
     weight: Array
-    wire_forward: Array
-    wire_backward: Array
+    contended_forward: Array
+    contended_backward: Array
     selective: Parts = NOTHING
     full: Parts = NOTHING
 
 
 def outside_pass(context: StageContext) -> Pass:
-    """Return one microbatch outside of layers [s]: embedding, head, loss and the stage boundary.
+    """Return the time outside layers for one microbatch [s]: embedding, head, loss and send/receive.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.device.machine import machine_of
@@ -63,108 +64,108 @@ def outside_pass(context: StageContext) -> Pass:
     >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
     >>> one = Candidates.of([parse_layout("pp=4,tp=2", layers=32, devices=8)])
-    >>> found = outside_pass(StageContext.of(scope_of(job, one), machine_of(job)))
-    >>> [bool(x > 0) for x in found.forward.compute[0]]  # embedding and head
+    >>> outside = outside_pass(StageContext.of(scope_of(job, one), machine_of(job)))
+    >>> [bool(x > 0) for x in outside.forward.compute[0]]  # embedding and head
     [True, False, False, True]
     """
     traffic = _microbatch_traffic(context, context.volume.outside)
-    boundary = send_receive_seconds(context.job, context.candidates, context.machine)
+    send_receive = send_receive_seconds(context.job, context.candidates, context.machine)
     embed, head = _embedding_seconds(context), _head_seconds(context)
     tensor_forward, tensor_backward, tensor_weight = _outside_tensor(context)
     compute_forward = context.first * embed.forward + context.last * head.forward
     compute_backward = context.first * embed.backward + context.last * head.backward
-    shared = context.contended(tensor_group(context.candidates))
+    contended = context.contended(tensor_group(context.candidates))
     exposed = partial(exposed_seconds, machine=context.machine)
     split = column(backward_split(context.candidates))
-    # The embedding has no product, and its gradient comes with the input gradient.
-    behind = split * context.last
-    weight = behind * head.weight + tensor_weight
-    later = exposed(weight, traffic.reduction.scaled(behind))
-    along = traffic.backward + traffic.reduction.scaled(1.0 - behind)
-    beside = compute_backward + tensor_backward - weight
+    # The embedding has no GEMM; the input-gradient pass computes its gradient.
+    split_head = split * context.last
+    weight = split_head * head.weight + tensor_weight
+    weight_data = exposed(weight, traffic.reduction.scaled(split_head))
+    overlapped = traffic.backward + traffic.reduction.scaled(1.0 - split_head)
+    input_gradient = compute_backward + tensor_backward - weight
     return Pass(
         forward=Parts(
             compute=compute_forward,
             tensor=tensor_forward,
-            pipeline=boundary,
+            pipeline=send_receive,
             data=exposed(compute_forward + tensor_forward, traffic.forward),
         ),
         backward=Parts(
             compute=compute_backward,
             tensor=tensor_backward,
-            pipeline=boundary,
-            data=exposed(beside, along) + later,
+            pipeline=send_receive,
+            data=exposed(input_gradient, overlapped) + weight_data,
         ),
-        weight=weight + later,
-        wire_forward=shared * tensor_forward,
-        wire_backward=shared * np.where(split > 0, tensor_weight, tensor_backward),
+        weight=weight + weight_data,
+        contended_forward=contended * tensor_forward,
+        contended_backward=contended * np.where(split > 0, tensor_weight, tensor_backward),
     )
 
 
-def layer_pass(context: StageContext, block: BlockTimes) -> Pass:
-    """Return one layer and microbatch [s], beside what the data axis gathers and reduces for it.
+def layer_pass(context: StageContext, block: LayerTimes) -> Pass:
+    """Return the time of one layer for one microbatch, with exposed data-parallel communication [s].
 
     >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.layer.layer_time import block_times
+    >>> from autoplan.costs.layer.layer_time import layer_times
     >>> from autoplan.costs.device.machine import machine_of
     >>> from autoplan.costs.core.scope import scope_of
     >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> machine = machine_of(job)
-    >>> block = block_times(job, one, machine)
-    >>> found = layer_pass(StageContext.of(scope_of(job, one), machine), block)
-    >>> bool(found.forward.compute == block.forward), float(found.forward.data[0, 0])  # no data axis
+    >>> block = layer_times(job, one, machine)
+    >>> layer = layer_pass(StageContext.of(scope_of(job, one), machine), block)
+    >>> bool(layer.forward.compute == block.forward), float(layer.forward.data[0, 0])  # dp=1
     (True, 0.0)
     """
     traffic = _microbatch_traffic(context, context.volume.layer + context.volume.experts)
     split = column(backward_split(context.candidates))
-    wire = _wires(context, block)
-    forward, backward, selective, full = _layer_work(context, block)
+    contended = _contended_seconds(context, block)
+    forward, backward, selective, full = _layer_parts(context, block)
     exposed = partial(exposed_seconds, machine=context.machine)
     weight = split * column(block.weight) + column(block.tensor_weight)
-    later = exposed(weight - wire.weight, traffic.reduction.scaled(split))
-    # ZeRO-3 gathers the next layer and reduces the last one while this one computes; where backward is
-    # split, it reduces beside weight gradients.
-    along = traffic.backward + traffic.reduction.scaled(1.0 - split)
+    weight_data = exposed(weight - contended.weight, traffic.reduction.scaled(split))
+    # ZeRO-3 prefetches one layer and reduces another during the compute of this one; with a split backward
+    # the reduction overlaps with the weight-gradient pass.
+    overlapped = traffic.backward + traffic.reduction.scaled(1.0 - split)
 
-    def shown(recomputed: Parts) -> Array:
-        return exposed((backward + recomputed).total - weight - wire.backward, along)
+    def data_exposed(recomputed: Parts) -> Array:
+        return exposed((backward + recomputed).total - weight - contended.backward, overlapped)
 
-    data = shown(NOTHING)
-    forward = forward + Parts(data=exposed(forward.total - wire.forward, traffic.forward))
-    # Traffic hides beside recompute, too.
-    selective = selective + Parts(data=shown(selective) - data)
-    full = full + Parts(data=shown(full) - data)
-    backward = backward + Parts(data=data + later)
-    copies = _host_waits(context, forward.total, backward.total, (selective.total, full.total))
+    data = data_exposed(NOTHING)
+    forward = forward + Parts(data=exposed(forward.total - contended.forward, traffic.forward))
+    # Recompute overlaps with communication, too.
+    selective = selective + Parts(data=data_exposed(selective) - data)
+    full = full + Parts(data=data_exposed(full) - data)
+    backward = backward + Parts(data=data + weight_data)
+    copies = _offload_exposed(context, forward.total, backward.total, (selective.total, full.total))
     return Pass(
         forward=forward + Parts(host=copies[0]),
         backward=backward + Parts(host=copies[1]),
-        weight=weight + later,
-        wire_forward=wire.forward,
-        # What reductions of a step run beside: the last backward, or weight gradients that come after it.
-        wire_backward=np.where(split > 0, wire.weight, wire.backward),
+        weight=weight + weight_data,
+        contended_forward=contended.forward,
+        # The step's reduction overlaps with the last backward, or with its weight-gradient pass where split.
+        contended_backward=np.where(split > 0, contended.weight, contended.backward),
         selective=selective,
         full=full,
     )
 
 
-def _layer_work(context: StageContext, block: BlockTimes) -> tuple[Parts, Parts, Parts, Parts]:
-    """Return forward and backward of a layer, and what selective and full recompute do again, [C, 1] [s].
+def _layer_parts(context: StageContext, block: LayerTimes) -> tuple[Parts, Parts, Parts, Parts]:
+    """Return forward, backward, selective and full recompute of a layer [s], each [C, 1].
 
-    The data axis and the host aside.
+    Without data-parallel communication and offload.
     """
     forward = Parts(
         compute=column(block.forward),
         tensor=column(block.tensor_forward),
         context=column(block.context_forward),
-        experts=column(block.exchange),
+        experts=column(block.dispatch),
     )
     backward = Parts(
         compute=column(block.backward),
         tensor=column(block.tensor_backward) + _norm_seconds(context)[0],
         context=column(block.context_backward),
-        experts=column(block.exchange),
+        experts=column(block.dispatch),
     )
     selective = Parts(
         recompute=column(block.selective),
@@ -175,66 +176,72 @@ def _layer_work(context: StageContext, block: BlockTimes) -> tuple[Parts, Parts,
         recompute=column(block.full),
         tensor=column(block.tensor_full),
         context=column(block.context_full),
-        experts=column(block.exchange),
+        experts=column(block.dispatch),
     )
     return forward, backward, selective, full
 
 
 @dataclass(frozen=True, slots=True)
-class _Wires:
-    """When others use the link of the data axis: in forward, backward, and split weight gradients [s]."""
+class _Contended:
+    """Seconds in which other collectives occupy the fabric of the data-parallel group.
+
+    ``weight`` is the weight-gradient pass of a split backward, ``backward`` the other part.
+    """
 
     forward: Array
     backward: Array
     weight: Array
 
 
-def _wires(context: StageContext, block: BlockTimes) -> _Wires:
-    """Return when tensors, contexts and experts use the link of the data axis, whose messages wait [s]."""
-    tensor, ring, spread = _contended(context)
-    exchanged, weight = spread * column(block.exchange), tensor * column(block.tensor_weight)
-    forward = tensor * column(block.tensor_forward) + ring * column(block.context_forward) + exchanged
-    backward = tensor * column(block.tensor_backward) + ring * column(block.context_backward) + exchanged
-    return _Wires(forward, backward - weight, weight)
+def _contended_seconds(context: StageContext, block: LayerTimes) -> _Contended:
+    """Return the time of tensor, context and expert parallelism on the fabric of the data-parallel group [s].
+
+    Data-parallel messages do not overlap with that time.
+    """
+    tensor, ring, expert = _shares_fabric(context)
+    dispatch, weight = expert * column(block.dispatch), tensor * column(block.tensor_weight)
+    forward = tensor * column(block.tensor_forward) + ring * column(block.context_forward) + dispatch
+    backward = tensor * column(block.tensor_backward) + ring * column(block.context_backward) + dispatch
+    return _Contended(forward, backward - weight, weight)
 
 
-def _host_waits(
+def _offload_exposed(
     context: StageContext, forward: Array, backward: Array, recompute: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Return what copies to and from the host add to a layer's forward and backward, shape [C, 1] [s].
+    """Return the exposed time of activation offload in a layer's forward and backward [s], shape [C, 1].
 
-    All layers of a candidate whose activations are in host memory are recomputed alike.
+    All layers of a candidate with offload use the same recompute mode.
     """
     scope, c = context.scope, context.candidates
     if not c.moved.any():
         return np.zeros((len(c), 1)), np.zeros((len(c), 1))
-    more = np.stack([np.zeros_like(backward), np.zeros_like(backward), *recompute])[
+    recomputed = np.stack([np.zeros_like(backward), np.zeros_like(backward), *recompute])[
         c.moved, np.arange(len(c))
     ]
-    moved = offloaded_bytes(scope, saved_bytes_per_token(context.job, c))
-    return copy_waits(context.machine, moved, forward, backward + more)
+    offloaded = offloaded_bytes(scope, saved_bytes_per_token(context.job, c))
+    return exposed_copy_seconds(context.machine, offloaded, forward, backward + recomputed)
 
 
 def _norm_seconds(context: StageContext) -> tuple[Array, Array]:
-    """Return what a microbatch's reduction of norm gradients takes, of a layer and of the head [s]."""
+    """Return the per-microbatch reduction of norm gradients, of a layer and of the head [s]."""
     if context.machine.overlap.everything:
         return np.zeros((1, 1)), np.zeros((1, 1))
     layer, head = (_microbatch_traffic(context, part).reduction for part in norm_volume(context.scope))
     return layer.seconds, head.seconds
 
 
-def _contended(context: StageContext) -> tuple[Array, Array, Array]:
-    """Return 1 where tensors, contexts and experts share the fabric of the data axis, each [C, 1]."""
+def _shares_fabric(context: StageContext) -> tuple[Array, Array, Array]:
+    """Return 1 where tensor, context and expert groups share the data-parallel fabric, else 0, [C, 1]."""
     c = context.candidates
-    exchange, splits = (context.contended(group) for group in dispatch_groups(c))
+    expert, expert_tensor = (context.contended(group) for group in dispatch_groups(c))
     tensor, ring = context.contended(tensor_group(c)), context.contended(context_group(c))
-    return tensor, ring, exchange * splits
+    return tensor, ring, expert * expert_tensor
 
 
 def _outside_tensor(context: StageContext) -> tuple[Array, Array, Array]:
-    """Return tensor-parallel collectives of embedding, head and loss, forward and backward, [C, p] [s].
+    """Return tensor-parallel communication of embedding, head and loss [s], each [C, p].
 
-    Then, of backward, what the head's weight gradient waits for where it is done apart.
+    Forward, backward, and the part of backward in a split weight-gradient pass of the head.
     """
     job, c, machine = context.job, context.candidates, context.machine
     calls = tensor_calls(job, c)
@@ -257,7 +264,7 @@ def _outside_tensor(context: StageContext) -> tuple[Array, Array, Array]:
 
 @dataclass(frozen=True, slots=True)
 class _PassTraffic:
-    """What the data axis does beside one microbatch, of one part of the model, each of shape [C, p]."""
+    """Data-parallel traffic of one part of the model per microbatch, each of shape [C, p]."""
 
     forward: Traffic
     backward: Traffic
@@ -265,23 +272,23 @@ class _PassTraffic:
 
 
 def _microbatch_traffic(context: StageContext, collectives: Sequence[Collective]) -> _PassTraffic:
-    """Return gathers of forward and of backward, and reductions, that ``collectives`` do each microbatch."""
-    none = Traffic(np.zeros((1, 1)), np.zeros((1, 1)))
-    found: dict[str, Traffic] = {"forward": none, "backward": none, "reduction": none}
+    """Return the traffic per microbatch of ``collectives``: all-gathers of both passes, and reduction."""
+    zero = Traffic(np.zeros((1, 1)), np.zeros((1, 1)))
+    traffic: dict[str, Traffic] = {"forward": zero, "backward": zero, "reduction": zero}
     into_lists = context.job.stack.overlap.gathers_into_lists
     for part in collectives:
-        if part.when in found:
-            one = message_traffic(part, context.machine, into_lists=into_lists)
-            found[part.when] = found[part.when] + one.scaled(part.calls)
-    return _PassTraffic(**found)
+        if part.when in traffic:
+            message = message_traffic(part, context.machine, into_lists=into_lists)
+            traffic[part.when] = traffic[part.when] + message.scaled(part.calls)
+    return _PassTraffic(**traffic)
 
 
 def send_receive_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
-    """Return the exposed transfer at a stage boundary, one direction, one microbatch, shape [C, 1] [s].
+    """Return the exposed pipeline send/receive time, one direction, per microbatch [s], shape [C, 1].
 
-    Each of v virtual stages sends its activations on: e T h bytes, over tp ranks where sequence
-    parallelism has split them or the stack does so for the way. Of those that it sends beside compute p - 1
-    each way are left, on which stages wait that have nothing to do yet or no more, spread over microbatches.
+    Each of v virtual stages sends e T h bytes; divided by tp with sequence parallelism, or where the stack
+    scatters and gathers boundary tensors. The interleaved schedule overlaps transfers with compute except p -
+    1 in each direction, in warm-up and cool-down, whose time is averaged over the microbatches.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
@@ -293,28 +300,28 @@ def send_receive_seconds(job: Job, candidates: Candidates, machine: Machine) -> 
     >>> send_receive_seconds(job, one, replace(machine_of(job), links=links)).tolist()  # e T h / 2
     [[1.0]]
 
-    Leaves out: the wait for a neighbour, which is the bubble's; links that several stages share; transfers
-    that take longer than what they run beside.
+    Leaves out: idle time, which belongs to the bubble; contention between stages on one link; transfers that
+    take longer than the overlapping compute.
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 4.1; Korthikanti et al. 2022, arXiv:2205.05198,
     section 4.3.
     """
     c = candidates
     if c.pp == 1 or machine.overlap.pipeline or machine.overlap.everything:
         return np.zeros((len(c), 1))
-    cut = (c.sequence_parallel == 1) | job.stack.overlap.boundary_split
-    split = np.where(cut, c.tp, 1)
-    elements = tokens_of(job, c) * job.model.hidden_size / split
+    scattered = (c.sequence_parallel == 1) | job.stack.overlap.boundary_split
+    degree = np.where(scattered, c.tp, 1)
+    elements = tokens_of(job, c) * job.model.hidden_size / degree
     size = machine.element_bytes * elements
-    once = point_to_point_seconds(size, pipeline_group(c), machine.links)
-    # Beside compute, but for those that the first and the last microbatch wait for on their way.
-    waited = np.minimum(1.0, (c.pp - 1) / (microbatches(job, c) * c.vpp))
-    shares = np.where((c.vpp > 1) & machine.overlap.interleaved, waited, 1.0)
-    return column(shares * once * c.vpp * job.stack.overlap.boundary_waits)
+    transfer = point_to_point_seconds(size, pipeline_group(c), machine.links)
+    # Only transfers of warm-up and cool-down do not overlap.
+    not_overlapped = np.minimum(1.0, (c.pp - 1) / (microbatches(job, c) * c.vpp))
+    exposed_share = np.where((c.vpp > 1) & machine.overlap.interleaved, not_overlapped, 1.0)
+    return column(exposed_share * transfer * c.vpp * job.stack.overlap.boundary_waits)
 
 
 @dataclass(frozen=True, slots=True)
 class _Outside:
-    """Compute outside layers, seconds of one microbatch, shape [C, 1]; ``weight`` is a part of backward."""
+    """Compute outside layers per microbatch [s], shape [C, 1]; ``weight`` is a part of ``backward``."""
 
     forward: Array
     backward: Array
@@ -322,30 +329,30 @@ class _Outside:
 
     @property
     def total(self) -> Array:
-        """Forward and backward."""
+        """Forward plus backward."""
         return self.forward + self.backward
 
 
 def _embedding_seconds(context: StageContext) -> _Outside:
-    """Return forward and backward of the embedding: rows read and written."""
+    """Return the time of the embedding look-up: h elements per token are read and written."""
     machine = context.machine
-    moved = 2.0 * machine.element_bytes * context.tokens * context.job.model.hidden_size
-    seconds = column(memory_bound_seconds(moved, machine, calls=2))
+    size = 2.0 * machine.element_bytes * context.tokens * context.job.model.hidden_size
+    seconds = column(memory_bound_seconds(size, machine, calls=2))
     return _Outside(seconds, seconds, np.zeros_like(seconds))
 
 
 def _head_seconds(context: StageContext) -> _Outside:
-    """Return forward and backward of the output product and the loss over T tokens."""
+    """Return the time of the output GEMM and the loss for T tokens."""
     job, c, machine = context.job, context.candidates, context.machine
     t = c.tp.astype(np.float64)
     h, v = float(job.model.hidden_size), padded_vocabulary(job, t) / t
-    wide = np.asarray(h)
+    hidden = np.asarray(h)
     block = job.stack.block
     logits = context.tokens * (v if block.vocabulary_parallel_loss else v * t)
-    forward = gemm_seconds(context.tokens, v, wide, machine)
+    forward = gemm_seconds(context.tokens, v, hidden, machine)
     forward += memory_bound_seconds(block.loss_forward_traffic * logits, machine, calls=4)
-    backward = gemm_seconds(context.tokens, wide, v, machine)
-    weight = gemm_seconds(wide, v, context.tokens, machine)
+    backward = gemm_seconds(context.tokens, hidden, v, machine)
+    weight = gemm_seconds(hidden, v, context.tokens, machine)
     backward += weight
     backward += memory_bound_seconds(block.loss_backward_traffic * logits, machine, calls=3)
     return _Outside(column(forward), column(backward), column(weight))

@@ -1,4 +1,4 @@
-"""Time of what a stage does once a step: reduction of gradients, gathering of parameters, the optimizer.
+"""Per-step cost of a stage: gradient reduction, parameter all-gather, optimizer step.
 
 Notation (this file only)::
 
@@ -24,15 +24,17 @@ from autoplan.costs.stage.stage_context import StageContext
 __all__ = ["PerStep", "per_step"]
 
 
-#: What a tensor takes that the host waits for, in launches: a cast, a sum, its copy to the host and the wait.
-_SYNCHRONISED_KERNELS = 4
+#: Cost of a host-synchronising pass over a tensor, in launches: cast, sum, copy to the host, synchronisation.
+_SYNCHRONISED_LAUNCHES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _StepTraffic:
-    """Seconds of a step's reduction and gathering of one part, and of one message of each, shape [C, p].
+    """Per-step seconds of a part's gradient reduction and parameter all-gather, shape [C, p].
 
-    ``share`` is the rate of the reduction as one of the fabric's.
+    ``bucket_*`` are the seconds of one message (bucket).
+
+    ``share`` is the contention of the reduction over its duration [1], see ``Traffic``.
     """
 
     reduce: Array
@@ -43,26 +45,28 @@ class _StepTraffic:
 
 
 def _step_traffic(context: StageContext, collectives: Sequence[Collective]) -> _StepTraffic:
-    """Return what ``collectives`` take once a step."""
-    none = np.zeros((1, 1))
-    reduce, gather, bucket_reduce, bucket_gather, all_reduced = none, none, none, none, Traffic(none, none)
+    """Return the per-step communication time of ``collectives``."""
+    zero = np.zeros((1, 1))
+    reduce, gather, bucket_reduce, bucket_gather, all_reductions = zero, zero, zero, zero, Traffic(zero, zero)
     for part in collectives:
-        one, runs = message_traffic(part, context.machine), flag(part.calls > 0)
+        message, called = message_traffic(part, context.machine), flag(part.calls > 0)
+        seconds, bucket_seconds = part.calls * message.seconds, called * message.seconds
         if part.when == "step gather":
-            gather, bucket_gather = gather + part.calls * one.seconds, bucket_gather + runs * one.seconds
+            gather, bucket_gather = gather + seconds, bucket_gather + bucket_seconds
         elif part.when == "step reduction":
-            reduce, bucket_reduce = reduce + part.calls * one.seconds, bucket_reduce + runs * one.seconds
+            reduce, bucket_reduce = reduce + seconds, bucket_reduce + bucket_seconds
         if part.when.endswith("reduction"):
-            all_reduced = all_reduced + one.scaled(part.calls)
-    return _StepTraffic(reduce, gather, bucket_reduce, bucket_gather, all_reduced.share)
+            all_reductions = all_reductions + message.scaled(part.calls)
+    return _StepTraffic(reduce, gather, bucket_reduce, bucket_gather, all_reductions.share)
 
 
 @dataclass(frozen=True, slots=True)
 class PerStep:
-    """What a stage does once a step [s]: reduction of gradients, gathering of parameters, the optimizer.
+    """Per-step cost of a stage [s], arrays of shape [C, 1] or [C, p].
 
-    ``bucket_*`` are the messages that come last, ``interference`` the share of compute that others beside it
-    take [1]; ``norms`` reduces gradients of norms over the tensor axis. Arrays of shape [C, 1] or [C, p].
+    ``reduce`` is the gradient reduction, ``gather`` the parameter all-gather, ``norms`` the reduction of norm
+    gradients over the tensor-parallel group. ``bucket_*`` is the last bucket of each, which nothing overlaps.
+    ``interference`` is the slowdown of compute under overlap, as a share of compute [1].
     """
 
     reduce: Linear
@@ -75,7 +79,7 @@ class PerStep:
 
 
 def per_step(context: StageContext) -> PerStep:
-    """Return what happens once a step [s]: reduction, gathering, the optimizer.
+    """Return the per-step cost of a stage [s].
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.core.candidates import Candidates
@@ -83,9 +87,9 @@ def per_step(context: StageContext) -> PerStep:
     >>> from autoplan.costs.core.scope import scope_of
     >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
-    >>> both = [parse_layout(text, layers=32, devices=8) for text in ("tp=4", "tp=8")]
-    >>> one = [StageContext.of(scope_of(job, Candidates.of([x])), machine_of(job)) for x in both]
-    >>> [bool(per_step(x).reduce.layer[0, 0] > 0) for x in one]  # two ranks hold the same, or one
+    >>> layouts = [parse_layout(text, layers=32, devices=8) for text in ("tp=4", "tp=8")]
+    >>> contexts = [StageContext.of(scope_of(job, Candidates.of([x])), machine_of(job)) for x in layouts]
+    >>> [bool(per_step(x).reduce.layer[0, 0] > 0) for x in contexts]  # dp=2, dp=1
     [True, False]
 
     Leaves out: the order in which buckets become ready.
@@ -93,54 +97,54 @@ def per_step(context: StageContext) -> PerStep:
     """
     overlap, weights = context.machine.overlap, context.scope.weights
     layer, outside = (_step_traffic(context, x) for x in (context.volume.layer, context.volume.outside))
-    # Experts are reduced over the ranks that hold the same, in buckets of their own.
+    # Expert gradients are reduced over the expert data-parallel group, in separate buckets.
     experts = _step_traffic(context, context.volume.experts)
-    norms, last_norm = (_step_traffic(context, x) for x in norm_volume(context.scope))
-    shown = 0.0 if overlap.everything else 1.0
+    norms, final_norm = (_step_traffic(context, x) for x in norm_volume(context.scope))
+    exposed = 0.0 if overlap.everything else 1.0
     trained_fixed = context.first * weights.embedding.trained + context.last * weights.head.trained
     return PerStep(
         reduce=Linear(outside.reduce, layer.reduce + experts.reduce),
         gather=Linear(outside.gather, layer.gather + experts.gather),
-        norms=Linear(shown * last_norm.reduce, shown * norms.reduce),
+        norms=Linear(exposed * final_norm.reduce, exposed * norms.reduce),
         optimizer=Linear(
             _update_seconds(context, weights.embedding) * trained_fixed,
             _update_seconds(context, weights.layer) * weights.layer.trained
             + _host_synchronisation_seconds(context),
         ),
-        bucket_reduce=shown * (layer.bucket_reduce + experts.bucket_reduce),
-        bucket_gather=shown * (layer.bucket_gather + experts.bucket_gather),
+        bucket_reduce=exposed * (layer.bucket_reduce + experts.bucket_reduce),
+        bucket_gather=exposed * (layer.bucket_gather + experts.bucket_gather),
         interference=overlap.interference * layer.share,
     )
 
 
 def _host_synchronisation_seconds(context: StageContext) -> Array:
-    """Return what passes over the gradients of a layer take in which the host waits for each tensor [s].
+    """Return the time of host-synchronising passes over the gradients of a layer [s].
 
-    The device has nothing to do meanwhile: DeepSpeed's ``float(x.float().sum())``. Where no other rank holds
-    the same, ZeRO is as none.
+    The host synchronises for every tensor and the device idles: DeepSpeed's ``float(x.float().sum())``. With
+    a data-parallel group of one rank the passes are those without ZeRO.
     """
     memory, c = context.job.stack.memory, context.candidates
     passes = np.where(column((c.zero > 0) & ~c.alone) > 0, memory.waited_passes_sharded, memory.waited_passes)
-    return passes * layer_tensors(context.job.model) * _SYNCHRONISED_KERNELS * context.machine.host_launch
+    return passes * layer_tensors(context.job.model) * _SYNCHRONISED_LAUNCHES * context.machine.host_launch
 
 
 def _update_seconds(context: StageContext, part: Part) -> Array:
-    """Return the optimizer step's seconds for one parameter of ``part`` on a rank, shape [C, 1].
+    """Return the optimizer time per parameter of ``part`` on a rank [s], shape [C, 1].
 
-    Every state is read and written, the gradient read for its norm, read and written to be clipped and read
-    again for the update; the parameter is written from the master copy. Gradients that persist are set to
-    zero, on each rank all of them. State in host memory is updated there: the gradient goes down and the
-    parameter up the host link, then the same traffic runs at the host's rate (Ren et al. 2021, arXiv
-    2101.06840).
+    HBM traffic: every state is read and written; the gradient is read for its norm, read and written for
+    clipping, and read for the update; the parameter is written from the master copy. Persistent gradients are
+    zeroed, unsharded. With optimizer offload the gradient and the parameter cross the host link, and the
+    update runs at the host's rate (Ren et al. 2021, arXiv:2101.06840).
     """
     job, scope = context.job, context.scope
     memory = job.stack.memory
     states, _ = state_bytes(job.optimizer, memory)
-    moved = 2.0 * states + 4.0 * memory.gradient_bytes + memory.master_bytes + memory.parameter_bytes
+    update_bytes = 2.0 * states + 4.0 * memory.gradient_bytes + memory.master_bytes + memory.parameter_bytes
     sharded = flag(scope.zero >= 1)
     zeroed = float(memory.gradient_bytes) if memory.gradients_persist else 0.0
-    device = memory_bound_seconds(scope.spread(sharded, moved, part) + zeroed, context.machine, calls=0)
+    local_bytes = scope.spread(sharded, update_bytes, part)
+    device = memory_bound_seconds(local_bytes + zeroed, context.machine, calls=0)
     copied = scope.spread(sharded, float(memory.gradient_bytes + memory.gathered_bytes), part)
-    there = scope.spread(sharded, moved, part) / context.machine.host_update
-    host = copied / context.machine.host_link + there
+    update = local_bytes / context.machine.host_update
+    host = copied / context.machine.host_link + update
     return np.where(column(context.candidates.optimizer_offload) > 0, host, device)

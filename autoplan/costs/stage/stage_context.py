@@ -1,4 +1,4 @@
-"""What the parts of a stage's time share: a job's scope, the machine, and who holds the same parameters.
+"""Common inputs of all formulas of a stage's time: scope, machine and data-parallel communication volume.
 
 Notation (this file only)::
 
@@ -22,7 +22,7 @@ __all__ = ["StageContext"]
 
 @dataclass(frozen=True, slots=True)
 class StageContext:
-    """What the parts of a stage's time share: the scope, the machine, and what the data axis communicates."""
+    """Common inputs of a stage's formulas: scope, machine and data-parallel communication volume."""
 
     scope: Scope
     machine: Machine
@@ -50,16 +50,16 @@ class StageContext:
 
     @property
     def first(self) -> Array:
-        """1 on the first stage."""
+        """1 on the first pipeline stage, else 0."""
         return self.scope.first
 
     @property
     def last(self) -> Array:
-        """1 on the last stage."""
+        """1 on the last pipeline stage, else 0."""
         return self.scope.last
 
     def contended(self, other: Group) -> Array:
-        """Return 1 where ``other`` and those with the same parameters are on one node's fabric, [C, 1].
+        """Return 1 where ``other`` and the data-parallel group share the fabric of one node, else 0, [C, 1].
 
         >>> from autoplan.catalog import load_job
         >>> from autoplan.costs.device.machine import machine_of
@@ -71,11 +71,12 @@ class StageContext:
         ...     one = Candidates.of([parse_layout(text, layers=80, devices=64)])
         ...     context = StageContext.of(scope_of(job, one), machine_of(job))
         ...     flags.append(float(context.contended(tensor_group(one))[0, 0]))
-        >>> flags  # 2 x 4 devices of 8 in a node, then 2 x 16, then 4 beside tensors on the network
+        >>> flags  # 2 x 4 devices of 8 in a node, then 2 x 16, then dp=4 over the network
         [1.0, 0.0, 0.0]
 
-        Leaves out: groups that share the network; stage boundaries on the link of the data axis.
-        Source: a node has one fabric, which NCCL's rings of all its groups share (NCCL, src/graph/search.cc).
+        Leaves out: contention on the network; pipeline send/receive on the link of the data-parallel group.
+        Source: the NCCL rings of all groups of a node share its fabric (NCCL, src/graph/search.cc).
         """
-        room, own = self.machine.links.devices_per_node, data_group(self.candidates)
-        return column(flag(other.ranks_among(room) == other.ranks)) * flag(own.ranks_among(room) == own.ranks)
+        node, data = self.machine.links.devices_per_node, data_group(self.candidates)
+        other_inside = flag(other.ranks_among(node) == other.ranks)
+        return column(other_inside) * flag(data.ranks_among(node) == data.ranks)

@@ -1,4 +1,4 @@
-"""From a job and candidates to stage coefficients.
+"""Stage coefficients of a job's candidates.
 
 Notation (this file only)::
 
@@ -13,7 +13,7 @@ from autoplan.costs.core.candidates import Array, Candidates, Linear, column
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.core.sizes import backward_split
 from autoplan.costs.device.machine import Machine
-from autoplan.costs.layer.layer_time import block_times
+from autoplan.costs.layer.layer_time import layer_times
 from autoplan.costs.memory.footprint import Footprint, footprint_of
 from autoplan.costs.stage.per_microbatch import layer_pass, outside_pass
 from autoplan.costs.stage.per_step import per_step
@@ -27,9 +27,9 @@ __all__ = ["price_stages", "price_with_parts"]
 def price_stages(
     job: Job, candidates: Candidates, machine: Machine, *, memory: Footprint | None = None
 ) -> Stages:
-    """Return the stage coefficients of each candidate [s] (of memory [byte]), arrays of shape [C, p].
+    """Return the stage coefficients of the candidates ([s]; memory in [byte]), arrays of shape [C, p].
 
-    ``memory`` is their footprint where it is known already.
+    ``memory`` is their footprint, computed if not given.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.device.machine import ideal, machine_of
@@ -37,7 +37,7 @@ def price_stages(
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> fastest = ideal(machine_of(job), job)
     >>> stages = price_stages(job, one, fastest)
-    >>> float(round(stages.forward.layer[0, 0] * fastest.peak_flops / 1e9, 1))  # GFLOP: see ``block_times``
+    >>> float(round(stages.forward.layer[0, 0] * fastest.peak_flops / 1e9, 1))  # GFLOP: see ``layer_times``
     515.4
     """
     return price_with_parts(job, candidates, machine, memory=memory)[0]
@@ -46,31 +46,31 @@ def price_stages(
 def price_with_parts(
     job: Job, candidates: Candidates, machine: Machine, *, memory: Footprint | None = None
 ) -> tuple[Stages, StageParts]:
-    """Return the stage coefficients, and where the seconds of a microbatch among them go [s].
+    """Return the stage coefficients and the breakdown of a microbatch's seconds [s].
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.device.machine import machine_of
     >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> stages, parts = price_with_parts(job, one, machine_of(job))
-    >>> both = stages.forward.layer + stages.backward.layer
-    >>> bool(np.isclose(both[0, 0], parts.layer.total[0, 0]))
+    >>> seconds = stages.forward.layer + stages.backward.layer
+    >>> bool(np.isclose(seconds[0, 0], parts.layer.total[0, 0]))
     True
     """
     scope = scope_of(job, candidates)
     context = StageContext.of(scope, machine)
-    block = block_times(context.job, candidates, machine)
-    outside, layer, once = outside_pass(context), layer_pass(context, block), per_step(context)
+    block = layer_times(context.job, candidates, machine)
+    outside, layer, step = outside_pass(context), layer_pass(context, block), per_step(context)
     shape = (len(candidates), candidates.pp)
 
     def wide(array: Array) -> Array:
         return np.broadcast_to(array, shape)
 
-    def linear(fixed: Array, each: Array) -> Linear:
-        return Linear(wide(fixed), wide(each))
+    def linear(fixed: Array, per_layer: Array) -> Linear:
+        return Linear(wide(fixed), wide(per_layer))
 
-    def step_linear(of: Linear) -> Linear:
-        return linear(of.fixed, of.layer)
+    def step_linear(cost: Linear) -> Linear:
+        return linear(cost.fixed, cost.layer)
 
     stages = Stages(
         forward=linear(outside.forward.total, layer.forward.total),
@@ -79,18 +79,18 @@ def price_with_parts(
         full=wide(layer.full.total),
         weight=linear(outside.weight, layer.weight),
         split=wide(column(backward_split(candidates))),
-        wire_forward=linear(outside.wire_forward, layer.wire_forward),
-        wire_backward=linear(outside.wire_backward, layer.wire_backward),
-        reduce=step_linear(once.reduce),
-        gather=step_linear(once.gather),
-        bucket_reduce=wide(once.bucket_reduce),
-        bucket_gather=wide(once.bucket_gather),
-        hides_reduce=wide(np.asarray(float(machine.overlap.gradient_reduce))),
-        hides_gather=wide(np.asarray(float(machine.overlap.parameter_gather))),
-        interference=wide(once.interference),
+        contended_forward=linear(outside.contended_forward, layer.contended_forward),
+        contended_backward=linear(outside.contended_backward, layer.contended_backward),
+        reduce=step_linear(step.reduce),
+        gather=step_linear(step.gather),
+        bucket_reduce=wide(step.bucket_reduce),
+        bucket_gather=wide(step.bucket_gather),
+        overlaps_reduce=wide(np.asarray(float(machine.overlap.gradient_reduce))),
+        overlaps_gather=wide(np.asarray(float(machine.overlap.parameter_gather))),
+        interference=wide(step.interference),
         chunks=wide(column(candidates.vpp)),
-        norms=step_linear(once.norms),
-        optimizer=step_linear(once.optimizer),
+        norms=step_linear(step.norms),
+        optimizer=step_linear(step.optimizer),
         memory=memory or footprint_of(scope),
     )
     parts = StageParts(

@@ -1,17 +1,17 @@
-"""One pipeline stage as a function of its layers and their recompute: time and tail.
+"""Time of a pipeline stage as a function of its layers and their recompute.
 
 Notation (this file only)::
 
-    l, s, f  layers of a stage; of these, recomputed selectively and whole              [1]
-    W        the part of B that weight gradients take, where they are done apart           [s]
+    l, s, f  layers of a stage; of these, with selective and with full recompute        [1]
     F, B     forward and backward of one microbatch: F_x, B_x outside layers, F_l, B_l
-             of a layer, R_s, R_f what recompute of a layer adds                        [s]
-    R, G     reduction of a step's gradients, gathering of its parameters               [s]
-    v        virtual stages of a device                                                 [1]
+             of a layer, R_s, R_f the time that recompute adds per layer                [s]
+    W        weight-gradient pass, the part of B that a split backward defers           [s]
+    R, G     gradient reduction and parameter all-gather of a step                      [s]
+    v        virtual stages (chunks) of a device                                        [1]
 
-``Stages`` holds, for each candidate and stage, the numbers that do not depend on (l, s, f); the functions
-below it are linear in (l, s, f) but for maxima; ``memory`` has those of ``footprint``. The solver's
-coefficients, ``evaluate`` and the reports all come from these functions.
+``Stages`` has the coefficients that do not depend on (l, s, f), for every candidate and stage; its functions
+are linear in (l, s, f) except for maxima. ``memory`` is the footprint. The solver, ``evaluate`` and the
+reports all use these functions.
 """
 
 from __future__ import annotations
@@ -40,43 +40,43 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Coefficients of C candidates by p stages; every array has shape [C, p], or is a scalar after take.
+    """Cost coefficients of C candidates by p stages; every array has shape [C, p], or is a scalar after take.
 
-    Times are seconds of one microbatch unless said; the fixed part of each belongs to the embedding, the head
-    and the stage boundary.
+    Times are seconds per microbatch unless stated otherwise. The fixed part of a time is that of the
+    embedding, the head, the loss and pipeline send/receive.
     """
 
     forward: Linear
     backward: Linear
-    selective: Array  # added to backward by each layer recomputed selectively
-    full: Array  # added to backward by each layer recomputed whole
-    weight: Linear  # of backward: weight gradients, where backward is split
-    split: Array  # 1 where it is
-    wire_forward: Linear  # of forward: when others use the link that the data axis is on
-    wire_backward: Linear
-    reduce: Linear  # gradient reduction of a step
-    gather: Linear  # parameter gathering of a step
-    bucket_reduce: Array  # the part of each that nothing can hide
+    selective: Array  # added to backward per layer with selective recompute
+    full: Array  # added to backward per layer with full recompute
+    weight: Linear  # part of backward: weight-gradient pass of a split backward
+    split: Array  # 1 where backward is split
+    contended_forward: Linear  # part of forward: others occupy the fabric of the data-parallel group
+    contended_backward: Linear
+    reduce: Linear  # gradient reduction, per step
+    gather: Linear  # parameter all-gather, per step
+    bucket_reduce: Array  # last bucket, which nothing overlaps
     bucket_gather: Array
-    hides_reduce: Array  # 1 where gradient reduction runs beside backward
-    hides_gather: Array
-    interference: Array  # share of compute that reduction and gathering take while they run beside it
-    chunks: Array  # virtual stages; all but the last reduce while others still compute
-    norms: Linear  # reduction of norm gradients over the tensor axis, once a step
+    overlaps_reduce: Array  # 1 where gradient reduction overlaps with backward
+    overlaps_gather: Array
+    interference: Array  # slowdown of compute under overlap, as a share of compute
+    chunks: Array  # virtual stages; all but the last reduce during the compute of other chunks
+    norms: Linear  # reduction of norm gradients over the tensor-parallel group, per step
     optimizer: Linear
     memory: Footprint
 
     def take(self, index: Any) -> Stages:  # noqa: ANN401 - whatever numpy takes as an index
-        """Return the coefficients at ``index`` into [C, p]."""
+        """Return the coefficients at ``index`` of [C, p]."""
         return taken(self, index)
 
 
 @dataclass(frozen=True, slots=True)
 class StageParts:
-    """Where a stage's microbatch, forward and backward, spends its time, each of shape [C, p] or [C, 1].
+    """Breakdown of a stage's seconds per microbatch, forward plus backward, shape [C, p] or [C, 1].
 
-    Outside layers, in one layer, and what recompute of a layer adds. Their totals are the coefficients of
-    ``Stages``.
+    ``outside`` layers, per ``layer``, and per layer with ``selective`` or ``full`` recompute. The totals are
+    the coefficients of ``Stages``.
     """
 
     outside: Parts
@@ -86,10 +86,10 @@ class StageParts:
 
 
 def stage_forward(stages: Stages, layers: Array) -> Array:
-    """Return forward of one microbatch [s]: F = F_x + l F_l.
+    """Return the forward time of one microbatch [s]: F = F_x + l F_l.
 
-    >>> some = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | {"forward": Linear(1.0, 2.0)})
-    >>> stage_forward(some, 3)  # 1 + 3 x 2
+    >>> stages = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | {"forward": Linear(1.0, 2.0)})
+    >>> stage_forward(stages, 3)  # 1 + 3 x 2
     7.0
     """
     seconds: Array = stages.forward.at(layers)
@@ -97,10 +97,10 @@ def stage_forward(stages: Stages, layers: Array) -> Array:
 
 
 def stage_backward(stages: Stages, layers: Array, selective: Array, full: Array) -> Array:
-    """Return backward of one microbatch [s]: B = B_x + l B_l + s R_s + f R_f.
+    """Return the backward time of one microbatch [s]: B = B_x + l B_l + s R_s + f R_f.
 
-    >>> some = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | {"backward": Linear(1.0, 2.0)})
-    >>> stage_backward(some, 4, 1, 3)  # 1 + 4 x 2 + 1 x 1 + 3 x 1
+    >>> stages = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | {"backward": Linear(1.0, 2.0)})
+    >>> stage_backward(stages, 4, 1, 3)  # 1 + 4 x 2 + 1 x 1 + 3 x 1
     13.0
     """
     seconds: Array = stages.backward.at(layers) + selective * stages.selective + full * stages.full
@@ -108,10 +108,10 @@ def stage_backward(stages: Stages, layers: Array, selective: Array, full: Array)
 
 
 def stage_weight(stages: Stages, layers: Array) -> Array:
-    """Return the weight gradients of one microbatch that are done apart [s]: W = W_x + l W_l, a part of B.
+    """Return the weight-gradient pass of one microbatch [s]: W = W_x + l W_l; 0 without split backward.
 
-    >>> some = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | {"weight": Linear(1.0, 2.0)})
-    >>> stage_weight(some, 3)  # 1 + 3 x 2
+    >>> stages = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | {"weight": Linear(1.0, 2.0)})
+    >>> stage_weight(stages, 3)  # 1 + 3 x 2
     7.0
     """
     seconds: Array = stages.weight.at(layers)
@@ -120,7 +120,7 @@ def stage_weight(stages: Stages, layers: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class EndOfStep:
-    """What a stage does once a step after its last backward, in seconds."""
+    """Per-step time of a stage after its last backward [s]: exposed reduction and optimizer step."""
 
     exposed: Array
     norms: Array
@@ -128,57 +128,58 @@ class EndOfStep:
 
     @property
     def total(self) -> Array:
-        """All of it [s]."""
+        """Sum of all parts [s]."""
         return self.exposed + self.norms + self.optimizer
 
 
 def end_of_step(stages: Stages, layers: Array, selective: Array, full: Array) -> EndOfStep:
-    """Return the exposed part of the data axis and the optimizer step [s].
+    """Return exposed data-parallel time and the optimizer step at the end of a step [s].
 
-    Exposed reduction is max((R - B)/v, R_bucket) where it runs beside the backward B of the last
-    microbatch (of v chunks, all but the last are reduced while the others still compute), R where it does
-    not; where weight gradients are done apart, the last of them takes the place of B. Gathering likewise
-    beside the forward of the first microbatch. Neither hides while other axes use the same link. What runs
-    beside compute takes the share ``interference`` of it: that much shows at least.
+    Exposed reduction is max((R - B)/v, R_bucket) with overlap, where B is the backward of the last microbatch
+    (the weight-gradient pass W with a split backward), and R without overlap. Of v chunks all but the last
+    are reduced during the compute of other chunks. The exposed parameter all-gather follows with the forward
+    of the first microbatch. Time in which other groups occupy the same fabric gives no overlap. Overlapped
+    communication slows compute by ``interference``, a lower limit of the exposed time.
 
-    >>> one, none = Linear(1.0, 1.0), Linear(0.0, 0.0)
+    >>> one, zero = Linear(1.0, 1.0), Linear(0.0, 0.0)
     >>> names = ("forward", "backward", "weight", "gather", "norms", "optimizer")
-    >>> some = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | dict.fromkeys(names, one) | {
-    ...     "reduce": Linear(1.0, 3.0), "interference": 0.0, "wire_forward": none, "wire_backward": none})
-    >>> tail = end_of_step(some, 3, 0, 0)  # R = 10 beside W = 4; G = 4 beside F = 4, of which a bucket shows
-    >>> float(tail.exposed), tail.optimizer
+    >>> stages = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | dict.fromkeys(names, one) | {
+    ...     "reduce": Linear(1.0, 3.0), "interference": 0.0,
+    ...     "contended_forward": zero, "contended_backward": zero})
+    >>> end = end_of_step(stages, 3, 0, 0)  # R = 10 and W = 4; G = 4 and F = 4, so that a bucket is exposed
+    >>> float(end.exposed), end.optimizer
     (7.0, 4.0)
 
-    Leaves out: the order in which buckets become ready.
-    Source: Li et al. 2020, arXiv:2006.15704, section 3.2.3, for buckets beside backward; Megatron-LM,
-    --overlap-grad-reduce and --overlap-param-gather.
+    Leaves out: the times at which buckets become ready.
+    Source: Li et al. 2020, arXiv:2006.15704, section 3.2.3, for the overlap of buckets with backward;
+    Megatron-LM, --overlap-grad-reduce and --overlap-param-gather.
     """
     backward = stage_backward(stages, layers, selective, full)
     backward = np.where(stages.split > 0, stage_weight(stages, layers), backward)
-    backward = backward - stages.wire_backward.at(layers)
-    forward = stage_forward(stages, layers) - stages.wire_forward.at(layers)
-    return _tail(stages, layers, forward, backward)
+    backward = backward - stages.contended_backward.at(layers)
+    forward = stage_forward(stages, layers) - stages.contended_forward.at(layers)
+    return _end_of_step(stages, layers, forward, backward)
 
 
 def end_of_step_floor(stages: Stages, layers: Array) -> Array:
-    """Return the least tail of a stage [s]: as if its backward and forward could hide any traffic.
+    """Return a lower bound of a stage's end of step [s]: with unlimited overlap.
 
     >>> names = ("forward", "backward", "weight", "reduce", "gather", "norms", "optimizer")
     >>> ones = dict.fromkeys(Stages.__slots__, 1.0) | dict.fromkeys(names, Linear(1.0, 1.0))
-    >>> some = Stages(**ones | {"interference": 0.0})
-    >>> float(end_of_step_floor(some, 3))  # a bucket of each, 1 + 3 x 1 of norms and of the optimizer
+    >>> stages = Stages(**ones | {"interference": 0.0})
+    >>> float(end_of_step_floor(stages, 3))  # a bucket of each, 1 + 3 x 1 of norms and of the optimizer
     10.0
     """
-    endless = np.array(np.inf)
-    return _tail(stages, layers, endless, endless).total
+    unlimited = np.array(np.inf)
+    return _end_of_step(stages, layers, unlimited, unlimited).total
 
 
-def _tail(stages: Stages, layers: Array, forward: Array, backward: Array) -> EndOfStep:
-    """Return the tail with ``forward`` and ``backward`` seconds to hide communication beside."""
+def _end_of_step(stages: Stages, layers: Array, forward: Array, backward: Array) -> EndOfStep:
+    """Return the end of step where ``forward`` and ``backward`` seconds are available for overlap."""
     reduce, gather = stages.reduce.at(layers), stages.gather.at(layers)
     chunks, interference = stages.chunks, stages.interference
     reduce_exposed = exposed_reduction(reduce, backward, stages.bucket_reduce, chunks, interference)
     gather_exposed = exposed_reduction(gather, forward, stages.bucket_gather, chunks, interference)
-    exposed = np.where(stages.hides_reduce > 0, reduce_exposed, reduce)
-    exposed = exposed + np.where(stages.hides_gather > 0, gather_exposed, gather)
+    exposed = np.where(stages.overlaps_reduce > 0, reduce_exposed, reduce)
+    exposed = exposed + np.where(stages.overlaps_gather > 0, gather_exposed, gather)
     return EndOfStep(exposed, stages.norms.at(layers), stages.optimizer.at(layers))

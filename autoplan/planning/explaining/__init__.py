@@ -1,1 +1,1 @@
-"""Why a layout is or is not the answer, and what would make it fit."""
+"""Explanations: why a layout is or is not on the front, and what makes it fit."""

@@ -1,4 +1,4 @@
-"""Why the fastest plan wins: the best layout of every other choice, each found by solving for it."""
+"""Contrastive explanation of the fastest plan: the optimum under each other choice, one solve for each."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from autoplan.schema.layout import Layout
 
 __all__ = ["explain_choice"]
 
-#: Choices of one kind that are looked at, those nearest to the fastest plan's.
+#: Most values of one choice that are solved for, those nearest to the fastest plan's.
 _MOST_VALUES: Final = 6
 
 
 def explain_choice(
     job: Job | str | Path, *, progress: Callable[[int, int, str], None] = lambda *_: None
 ) -> Choice:
-    """Return the fastest plan of ``job`` beside the best plan of each other choice.
+    """Return the fastest plan of ``job``, and the fastest under each other choice.
 
-    ``progress`` is told questions done, questions in all, and which is next. Raises InfeasibleError with the
-    reasons where no layout is feasible.
+    ``progress`` is called with the solves done, the solves in all, and the next choice. Raises
+    InfeasibleError with the reasons where no layout is feasible.
     """
     job = plannable(job)
     if job.choices:
         raise UnsupportedError(
-            "a choice is explained for one number of devices and one batch: set devices and"
-            " workload.global_batch_size to one each, or name a layout"
+            "a choice is explained for one number of devices and one batch size: set devices and"
+            " workload.global_batch_size to one value each, or name a layout"
         )
     from autoplan.search import search
 
-    alone = replace(job, objectives=("step_time",))
-    front = search(alone)
+    timed_job = replace(job, objectives=("step_time",))
+    front = search(timed_job)
     if not front.plans:
         raise InfeasibleError(front.reasons)
     best = front.plans[0]
-    questions = list(_questions(alone, best.layout))
-    found = []
-    for done, (key, value, narrowed) in enumerate(questions):
-        progress(done, len(questions), f"{key} {value}")
-        found.append(_alternative(best, key, value, narrowed))
-    return Choice(best, tuple(found))
+    choices = list(_other_choices(timed_job, best.layout))
+    alternatives = []
+    for done, (key, value, restricted) in enumerate(choices):
+        progress(done, len(choices), f"{key} {value}")
+        alternatives.append(_best_under(best, key, value, restricted))
+    return Choice(best, tuple(alternatives))
 
 
-def _alternative(best: Plan, key: str, value: str, job: Job) -> Alternative:
+def _best_under(best: Plan, key: str, value: str, job: Job) -> Alternative:
     from autoplan.search import least_needed, search
 
     try:
@@ -60,14 +60,15 @@ def _alternative(best: Plan, key: str, value: str, job: Job) -> Alternative:
         plan = front.plans[0]
         return Alternative(key, value, plan, "", differences(plan.predicted, best.predicted))
     if least_needed(job) is None:
-        return Alternative(key, value, None, "every such layout breaks a rule")
-    why = "no such layout fits" if job.limits.step_time is None else "no such layout keeps the limits"
-    return Alternative(key, value, None, why)
+        return Alternative(key, value, None, "every such layout violates a rule")
+    reason = "no such layout fits" if job.limits.step_time is None else "no such layout is within the limits"
+    return Alternative(key, value, None, reason)
 
 
-def _questions(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:
-    """Yield each choice that is open and differs from the best layout's, as a job that has to make it."""
-    from autoplan.verification.choice_listing import modes_of, valid_choices
+def _other_choices(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:
+    """Yield each choice other than the best layout's: its key, its value, and the job restricted to it."""
+    from autoplan.search.space.candidate_space import valid_choices
+    from autoplan.search.space.choices import listed_recompute_modes
 
     groups = list(valid_choices(job))
     columns = {
@@ -78,29 +79,31 @@ def _questions(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:
         "virtual_stages": ("vpp", best.vpp),
     }
     values = {key: {int(x) for g in groups for x in getattr(g, name)} for key, (name, _) in columns.items()}
-    own = {key: mine for key, (_, mine) in columns.items()}
-    values["pipeline_parallel"], own["pipeline_parallel"] = {g.pp for g in groups}, best.pp
+    chosen = {key: value for key, (_, value) in columns.items()}
+    values["pipeline_parallel"], chosen["pipeline_parallel"] = {g.pp for g in groups}, best.pp
     for key in ("tensor_parallel", "pipeline_parallel", *(k for k in columns if k != "tensor_parallel")):
-        mine = own[key]
-        near = sorted(values[key] - {mine}, key=lambda x: (abs(x.bit_length() - mine.bit_length()), x))
-        for value in sorted(near[:_MOST_VALUES]):
-            yield key, str(value), _narrowed(job, key, value)
-    yield from _switches(job, best, modes_of(job))
+        current = chosen[key]
+        nearest = sorted(
+            values[key] - {current}, key=lambda x: (abs(x.bit_length() - current.bit_length()), x)
+        )
+        for value in sorted(nearest[:_MOST_VALUES]):
+            yield key, str(value), _restricted(job, key, value)
+    yield from _other_modes(job, best, listed_recompute_modes(job))
 
 
-def _switches(job: Job, best: Layout, modes: tuple[str, ...]) -> Iterator[tuple[str, str, Job]]:
+def _other_modes(job: Job, best: Layout, modes: tuple[str, ...]) -> Iterator[tuple[str, str, Job]]:
     if best.tp > 1 and job.search.sequence_parallel == "any":
         other = "off" if best.sequence_parallel else "on"
-        yield "sequence_parallel", other, _narrowed(job, "sequence_parallel", other)
+        yield "sequence_parallel", other, _restricted(job, "sequence_parallel", other)
     used = {"selective"} if any(best.selective) else set()
     used |= {"full"} if any(best.full) else set()
     used |= {"none"} if sum(best.selective) + sum(best.full) < sum(best.layers) else set()
     for mode in modes:
         if len(modes) > 1 and used != {mode}:
-            yield "recompute", mode, _narrowed(job, "recompute", mode)
+            yield "recompute", mode, _restricted(job, "recompute", mode)
     if not best.even and job.search.stages == "any":
-        yield "stages", "even", _narrowed(job, "stages", "even")
+        yield "stages", "even", _restricted(job, "stages", "even")
 
 
-def _narrowed(job: Job, key: str, value: object) -> Job:
+def _restricted(job: Job, key: str, value: object) -> Job:
     return replace(job, search=job.search.model_copy(update={key: value}))

@@ -1,4 +1,4 @@
-"""Why a layout is not on the front: a rule that it breaks, or the plan that beats it."""
+"""Why a layout is not on the front: rules that it violates, or the plan that dominates it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import log2
 from typing import Final
 
-from autoplan.costs.core.candidates import only_mode
+from autoplan.costs.core.candidates import uniform_recompute_mode
 from autoplan.costs.predict import predict
 from autoplan.results import Front, Plan
 from autoplan.results.standing import Refusal, Standing, differences
@@ -18,48 +18,48 @@ from autoplan.schema.stage_layers import even_stages
 
 __all__ = ["refusal_of", "standing_of"]
 
-#: Valid choices near a refused layout that are tried, the nearest first.
-_MOST_NEAR: Final = 40
-#: Shares that are no difference of steps or memory: what the solver's ticks round.
-_SAME: Final = 1e-4
+#: Most valid choices near a refused layout that are tried, the nearest first.
+_MOST_NEAREST: Final = 40
+#: Relative difference of steps or memory that counts as none: the rounding of the solver's ticks.
+_ROUNDING: Final = 1e-4
 
 
 def standing_of(job: Job, plan: Plan, front: Front) -> Standing:
-    """Return where ``plan`` stands beside ``front``, which is that of ``job``."""
+    """Return the standing of ``plan`` relative to ``front``, the front of ``job``."""
     own, plans = plan.predicted, front.plans
     limit = job.limits.step_time
     if not own.fits:
         return Standing("does not fit", len(plans))
     if limit is not None and own.step_seconds > limit:
-        return _against("too slow", plan, front, 0 if plans else None)
+        return _standing_against("too slow", plan, front, 0 if plans else None)
     for rank, other in enumerate(plans):
-        if other.layout == plan.layout or _alike_in_order(other, plan):
+        if other.layout == plan.layout or _equivalent_by_order(other, plan):
             return Standing("on the front", len(plans), rank + 1)
     for rank, other in enumerate(plans):
-        if _beats(other, plan, 0.0):
-            return _against("beaten", plan, front, rank)
-    thinning = front.certificate.thinning + _SAME
+        if _dominates(other, plan, 0.0):
+            return _standing_against("beaten", plan, front, rank)
+    thinning = front.certificate.thinning + _ROUNDING
     for rank, other in enumerate(plans):
-        if _beats(other, plan, thinning):
-            return _against("matched", plan, front, rank)
-    return _against("not searched", plan, front, 0 if plans else None)
+        if _dominates(other, plan, thinning):
+            return _standing_against("matched", plan, front, rank)
+    return _standing_against("not searched", plan, front, 0 if plans else None)
 
 
-def _alike_in_order(other: Plan, plan: Plan) -> bool:
-    """Return whether two plans differ in the order of ranks alone, and nodes do not tell the two apart."""
-    same = replace(other.layout, order=plan.layout.order) == plan.layout
-    return same and other.predicted == plan.predicted
+def _equivalent_by_order(other: Plan, plan: Plan) -> bool:
+    """Return whether two plans differ in the order of ranks alone, with the same prediction."""
+    same_degrees = replace(other.layout, order=plan.layout.order) == plan.layout
+    return same_degrees and other.predicted == plan.predicted
 
 
-def _beats(other: Plan, plan: Plan, slack: float) -> bool:
-    """Return whether ``other`` is no slower and no larger, one of them within ``slack``."""
-    theirs, own = other.predicted, plan.predicted
-    slower = theirs.step_seconds / own.step_seconds - 1.0
-    larger = theirs.peak_memory_bytes_per_device / own.peak_memory_bytes_per_device - 1.0
+def _dominates(other: Plan, plan: Plan, slack: float) -> bool:
+    """Return whether ``other`` dominates ``plan``, with ``slack`` in one of the two objectives."""
+    better, worse = other.predicted, plan.predicted
+    slower = better.step_seconds / worse.step_seconds - 1.0
+    larger = better.peak_memory_bytes_per_device / worse.peak_memory_bytes_per_device - 1.0
     return min(slower, larger) <= 0 and max(slower, larger) <= slack
 
 
-def _against(place: str, plan: Plan, front: Front, rank: int | None) -> Standing:
+def _standing_against(place: str, plan: Plan, front: Front, rank: int | None) -> Standing:
     if rank is None:
         return Standing(place, 0)  # type: ignore[arg-type]
     other = front.plans[rank]
@@ -73,17 +73,17 @@ def _against(place: str, plan: Plan, front: Front, rank: int | None) -> Standing
 
 
 def refusal_of(job: Job, layout: Layout) -> Refusal:
-    """Return the rules that ``layout`` breaks, and the nearest layout that keeps them all."""
-    near = next((x for x in _near(job, layout) if not broken_rules(job, x)), None)
-    nearest = None if near is None else Plan(near, predict(job, near))
+    """Return the rules that ``layout`` violates, and the nearest layout that satisfies all."""
+    valid = next((x for x in _nearest_layouts(job, layout) if not broken_rules(job, x)), None)
+    nearest = None if valid is None else Plan(valid, predict(job, valid))
     return Refusal(layout, tuple(broken_rules(job, layout)), nearest)
 
 
-def _near(job: Job, layout: Layout) -> Iterator[Layout]:
-    """Yield layouts of the valid choices, first those whose degrees differ by the fewest factors of two."""
-    from autoplan.verification.choice_listing import valid_choices
+def _nearest_layouts(job: Job, layout: Layout) -> Iterator[Layout]:
+    """Yield layouts of the valid choices, those whose degrees differ by the fewest factors of two first."""
+    from autoplan.search.space.candidate_space import valid_choices
 
-    found: list[tuple[float, int, Layout]] = []
+    by_distance: list[tuple[float, int, Layout]] = []
     for group in valid_choices(job):
         for i in range(len(group)):
             layers, selective, full = _stages(job, layout, group.pp, int(group.vpp[i]))
@@ -110,23 +110,23 @@ def _near(job: Job, layout: Layout) -> Iterator[Layout]:
                 selective=selective,
                 full=full,
             )
-            if only := only_mode(int(group.offload[i])):
+            if only := uniform_recompute_mode(int(group.offload[i])):
                 choice = choice.alike(only)
-            found.append((_distance(choice, layout), len(found), choice))
-    for *_, choice in sorted(found, key=lambda item: item[:2])[:_MOST_NEAR]:
+            by_distance.append((_distance(choice, layout), len(by_distance), choice))
+    for *_, choice in sorted(by_distance, key=lambda item: item[:2])[:_MOST_NEAREST]:
         yield choice
 
 
 def _stages(job: Job, layout: Layout, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
-    """Return stages like those of ``layout``: its own where they may stay, else even and recomputed alike."""
+    """Return the stages of ``layout`` where valid, else an even split with the same share of recompute."""
     total = job.model.layers
-    whole = pp == layout.pp and sum(layout.layers) == total and not any(n % vpp for n in layout.layers)
-    if whole and (layout.even or job.stack.rules.uneven_stages):
+    same_split = pp == layout.pp and sum(layout.layers) == total and not any(n % vpp for n in layout.layers)
+    if same_split and (layout.even or job.stack.rules.uneven_stages):
         return layout.layers, layout.selective, layout.full
-    layers, held = even_stages(total, pp, vpp), sum(layout.layers)
-    full = tuple(n * sum(layout.full) // held for n in layers)
+    layers, own_layers = even_stages(total, pp, vpp), sum(layout.layers)
+    full = tuple(n * sum(layout.full) // own_layers for n in layers)
     selective = tuple(
-        min(n - f, n * sum(layout.selective) // held) for n, f in zip(layers, full, strict=True)
+        min(n - f, n * sum(layout.selective) // own_layers) for n, f in zip(layers, full, strict=True)
     )
     return layers, selective, full
 
@@ -134,5 +134,5 @@ def _stages(job: Job, layout: Layout, pp: int, vpp: int) -> tuple[tuple[int, ...
 def _distance(one: Layout, other: Layout) -> float:
     degrees = ("tp", "pp", "dp", "cp", "ep", "microbatch", "vpp")
     switches = ("zero", "sequence_parallel", "schedule", "optimizer_offload", "activation_offload", "order")
-    twos: float = sum(abs(log2(getattr(one, name) / getattr(other, name))) for name in degrees)
-    return twos + 0.5 * sum(bool(getattr(one, name) != getattr(other, name)) for name in switches)
+    factors_of_two: float = sum(abs(log2(getattr(one, name) / getattr(other, name))) for name in degrees)
+    return factors_of_two + 0.5 * sum(bool(getattr(one, name) != getattr(other, name)) for name in switches)

@@ -1,4 +1,4 @@
-"""Explaining one layout: what fills its devices, what would make room, and why it is not on the front."""
+"""Explanation of one layout: its memory, the remedies that reduce it, and why it is not on the front."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def explain(
     *,
     progress: Callable[[int, float], None] | None = None,
 ) -> Explanation | Refusal:
-    """Return why ``layout`` is not on the front of ``job``, with its prediction moment by moment.
+    """Return the explanation of ``layout``: its prediction, remedies, and standing relative to the front.
 
-    A layout that does not fit has the remedies that would make it, one that fits those that would make more
-    room, and its place beside the front, which is searched for: ``progress`` is told as by ``plan``. A layout
-    that breaks rules has those, and the nearest one that breaks none. Raises LayoutError for a text that
-    names no layout.
+    For a layout that does not fit, the remedies are the changes that make it fit; for one that fits, those
+    that save memory. Only for the latter the front is searched, with ``progress`` as in ``plan``. For a
+    layout that violates rules, return these and the nearest valid layout. Raises LayoutError for a text that
+    is no layout.
     """
     job = chosen(plannable(job), layout)
     layout = read_layout(job, layout)

@@ -1,4 +1,4 @@
-"""The changes that make room, each kind as a ladder: its mildest change first, its strongest last."""
+"""Changes of a layout that save memory: of each kind a sequence of steps, the smallest saving first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autoplan.schema.stage_layers import even_stages
 
 __all__ = ["KINDS", "SavingKind", "SavingStep"]
 
-#: Bytes of a logit of a loss that is one kernel: 16-bit logits, and beside them what it works on.
+#: Bytes per logit of a fused loss kernel: 16-bit logits and its workspace.
 _FUSED_LOSS: Final = {
     "logits_bytes": 2,
     "logits_forward_bytes": 4,
@@ -31,36 +31,36 @@ _CONTEXT_FACTORS: Final = (2, 4)
 
 @dataclass(frozen=True, slots=True)
 class SavingStep:
-    """A job and a layout in place of the explained ones, and the steps that led there, in words."""
+    """A changed job and layout, and the steps that lead to them, in words."""
 
     steps: tuple[str, ...]
     job: Job
     layout: Layout
 
     def to(self, layout: Layout, step: str) -> SavingStep:
-        """Return this change and one more ``step``, which leads to ``layout``."""
+        """Return this change with one more ``step``, to ``layout``."""
         return SavingStep((*self.steps, step), self.job, layout)
 
     @property
     def allowed(self) -> bool:
-        """Whether the layout keeps every rule."""
+        """Whether the layout satisfies every rule."""
         return not broken_rules(self.job, self.layout)
 
 
 @dataclass(frozen=True, slots=True)
 class SavingKind:
-    """One kind of change; where it is ``by_stage``, each stage may take a step of its own."""
+    """One kind of change; with ``by_stage``, each stage may take a different step."""
 
     changes: Callable[[SavingStep], Iterator[SavingStep]]
     by_stage: Callable[[SavingStep, Layout], SavingStep] | None = None
 
     def steps(self, start: SavingStep, most: int | None = None) -> list[SavingStep]:
-        """Return the changes of this kind that keep every rule, the mildest first: all, or about ``most``."""
+        """Return the allowed changes of this kind, the smallest first: all, or about ``most`` of them."""
         steps = list(self.changes(start))
-        # The last one is the strongest: it stays.
+        # Count from the end, so that the largest saving stays.
         thinned = steps if most is None else steps[::-1][:: max(1, -(-len(steps) // most))][::-1]
         if self.by_stage is not None and not start.job.rules:
-            # No built-in rule is about recompute: what holds for one of them holds for all.
+            # No built-in rule depends on recompute: if one step is allowed, all are.
             return thinned if thinned and thinned[0].allowed else []
         return [change for change in thinned if change.allowed]
 
@@ -74,7 +74,7 @@ def _more_tensor(start: SavingStep) -> Iterator[SavingStep]:
 
 
 def _with_sequence(start: SavingStep, split: Layout) -> SavingStep:
-    """Return the step to ``split``; as in a layout string, tp > 1 brings sequence parallelism."""
+    """Return the step to ``split``; as in a layout string, tp > 1 implies sequence parallelism."""
     step = f"tensor parallelism of {split.tp} instead of {start.layout.tp}, dp={split.dp}"
     if start.layout.tp == 1:
         both = start.to(replace(split, sequence_parallel=True), f"{step}, sp=on")
@@ -84,14 +84,14 @@ def _with_sequence(start: SavingStep, split: Layout) -> SavingStep:
 
 
 def _more_experts(start: SavingStep) -> Iterator[SavingStep]:
-    """Spread experts over more ranks, split as they are, else whole."""
+    """Yield higher expert parallelism, with the same expert tensor parallelism where allowed, else with 1."""
     layout, moe = start.layout, start.job.model.moe
     ep = 2 * layout.ep
     while moe is not None and ep <= moe.experts:
         step = f"expert parallelism of {ep} instead of {layout.ep}"
-        wider = start.to(replace(layout, ep=ep), step)
-        whole = start.to(replace(layout, ep=ep, expert_tensor=1), f"{step}, etp=1")
-        yield wider if wider.allowed or layout.etp == 1 else whole
+        split = start.to(replace(layout, ep=ep), step)
+        unsplit = start.to(replace(layout, ep=ep, expert_tensor=1), f"{step}, etp=1")
+        yield split if split.allowed or layout.etp == 1 else unsplit
         ep *= 2
 
 
@@ -110,9 +110,9 @@ def _more_pipeline(start: SavingStep) -> Iterator[SavingStep]:
         return
     # A stack may run pipelines at lower ZeRO stages only, and a deeper one without virtual stages only.
     zeros = sorted({layout.zero, *rules.zero_stages_with_pipeline}, key=lambda zero: -zero)
-    plain = [(schedule, 1) for schedule in rules.schedules if schedule != "interleaved"]
+    non_interleaved = [(schedule, 1) for schedule in rules.schedules if schedule != "interleaved"]
     for zero in (zero for zero in zeros if zero <= layout.zero):
-        for schedule, vpp in dict.fromkeys([(layout.schedule, layout.vpp), *plain]):
+        for schedule, vpp in dict.fromkeys([(layout.schedule, layout.vpp), *non_interleaved]):
             if 2 * layout.pp * vpp <= sum(layout.layers):
                 deeper = start.to(*_deeper(layout, zero, schedule, vpp))
                 if deeper.allowed:
@@ -140,8 +140,8 @@ def _deeper(layout: Layout, zero: int, schedule: Schedule, vpp: int) -> tuple[La
         full=full,
     )
     step = f"pipeline of {pp} stages instead of {layout.pp}, dp={deeper.dp}"
-    more = (("zero", zero, layout.zero), ("schedule", schedule, layout.schedule), ("vpp", vpp, layout.vpp))
-    return deeper, step + "".join(f", {key}={new}" for key, new, old in more if new != old)
+    changes = (("zero", zero, layout.zero), ("schedule", schedule, layout.schedule), ("vpp", vpp, layout.vpp))
+    return deeper, step + "".join(f", {key}={new}" for key, new, old in changes if new != old)
 
 
 def _smaller_microbatch(start: SavingStep) -> Iterator[SavingStep]:
@@ -185,71 +185,73 @@ def _split_loss(start: SavingStep) -> Iterator[SavingStep]:
 
 
 def _offload(start: SavingStep) -> Iterator[SavingStep]:
-    moved = replace(start.layout, optimizer_offload=True)
-    asked = moved != start.layout and _asks(start.job, moved)
-    if asked and start.job.stack.offload is not None:
-        yield start.to(moved, "optimizer state in host memory")
+    offloaded = replace(start.layout, optimizer_offload=True)
+    wanted = offloaded != start.layout and _allowed_offload(start.job, offloaded)
+    if wanted and start.job.stack.offload is not None:
+        yield start.to(offloaded, "optimizer state in host memory")
 
 
 def _activation_offload(start: SavingStep) -> Iterator[SavingStep]:
-    """Move what layers keep, recomputed as they are, else in the other ways that the stack has it with."""
+    """Yield offload of activations with the layout's recompute mode, then with the stack's other modes."""
     policy, layout = start.job.stack.activation_offload, start.layout
     if policy is None or layout.activation_offload:
         return
-    wish = start.job.search.offload_every
-    some = sorted((1, 2, 4, 8) if wish == "any" else wish if isinstance(wish, tuple) else (wish,))
+    requested = start.job.search.offload_every
+    intervals = sorted(
+        (1, 2, 4, 8) if requested == "any" else requested if isinstance(requested, tuple) else (requested,)
+    )
     for mode in sorted(policy.recompute, key=lambda mode: mode != layout.mode):
-        for every in reversed(some):
-            moved = replace(layout.alike(mode), activation_offload=True, offload_every=every)
-            if _asks(start.job, moved):
+        for every in reversed(intervals):
+            offloaded = replace(layout.alike(mode), activation_offload=True, offload_every=every)
+            if _allowed_offload(start.job, offloaded):
                 part = f" of one in {every} layers" if every > 1 else ""
-                also = "" if mode == layout.mode else f", recompute={mode}"
-                yield start.to(moved, f"activations{part} in host memory{also}")
+                mode_change = "" if mode == layout.mode else f", recompute={mode}"
+                yield start.to(offloaded, f"activations{part} in host memory{mode_change}")
 
 
-def _asks(job: Job, layout: Layout) -> bool:
-    wish = job.search.offload
-    return layout.offload in (wish if isinstance(wish, tuple) else (wish,))
+def _allowed_offload(job: Job, layout: Layout) -> bool:
+    requested = job.search.offload
+    return layout.offload in (requested if isinstance(requested, tuple) else (requested,))
 
 
 def _recompute(mode: Literal["selective", "full"]) -> SavingKind:
-    """Return the kind that recomputes one layer after the other on every stage."""
+    """Return the kind of change that recomputes ever more layers of every stage."""
 
     def steps(start: SavingStep) -> Iterator[SavingStep]:
-        wish = start.job.search.recompute
-        if wish != "any" and mode not in (wish if isinstance(wish, tuple) else (wish,)):
+        requested = start.job.search.recompute
+        if requested != "any" and mode not in (requested if isinstance(requested, tuple) else (requested,)):
             return
         if start.layout.activation_offload:
-            # All layers go together, see ``_activation_offload``.
+            # Then all layers have the same mode, see ``_activation_offload``.
             return
-        # Layers that share a checkpoint are recomputed together.
-        each, most = start.layout.checkpoint if mode == "full" else 1, max(start.layout.layers)
-        seen = start.layout
-        for count in [*range(each, most, each), most]:
+        # The layers of one recompute unit are recomputed together.
+        unit, most = start.layout.checkpoint if mode == "full" else 1, max(start.layout.layers)
+        previous = start.layout
+        for count in [*range(unit, most, unit), most]:
             layout = _recomputing(start.layout, mode, count)
-            if layout != seen:
+            if layout != previous:
                 yield named(start, layout)
-            seen = layout
+            previous = layout
 
     def named(start: SavingStep, layout: Layout) -> SavingStep:
         count, total = sum(getattr(layout, mode)), sum(layout.layers)
-        how = {"selective": "selectively", "full": "in full"}[mode]
-        return start.to(layout, f"recompute {count} of {total} layers {how}")
+        mode_words = {"selective": "selectively", "full": "in full"}[mode]
+        return start.to(layout, f"recompute {count} of {total} layers {mode_words}")
 
     return SavingKind(steps, named)
 
 
 def _recomputing(layout: Layout, mode: Literal["selective", "full"], count: int) -> Layout:
-    """Return ``layout`` with at least ``count`` layers of every stage recomputed, where it has as many."""
+    """Return ``layout`` with recompute of at least ``count`` layers of every stage, or of all."""
     if mode == "full":
         full = tuple(max(f, min(count, n)) for n, f in zip(layout.layers, layout.full, strict=True))
-        rest = zip(layout.layers, layout.selective, full, strict=True)
-        return replace(layout, full=full, selective=tuple(min(s, n - f) for n, s, f in rest))
+        stages = zip(layout.layers, layout.selective, full, strict=True)
+        return replace(layout, full=full, selective=tuple(min(s, n - f) for n, s, f in stages))
     stages = zip(layout.layers, layout.selective, layout.full, strict=True)
     return replace(layout, selective=tuple(max(s, min(count, n - f)) for n, s, f in stages))
 
 
-#: In the order in which two of them are made: recompute last, so that it is no more than is still needed.
+#: In the order in which two are combined: recompute last, so that it is no more than still needed.
 KINDS: Final = (
     SavingKind(_more_tensor),
     SavingKind(_more_experts),

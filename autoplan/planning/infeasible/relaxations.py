@@ -1,4 +1,4 @@
-"""Ways to ask less of a job or to give it more: each kind as a ladder, the smallest change first."""
+"""Relaxations of an infeasible job: of each kind a sequence of steps, the smallest change first."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from autoplan.units import quantity_text
 
 __all__ = ["KINDS", "RelaxationKind", "Relaxed", "with_step_time"]
 
-#: Nodes that are tried, beyond the job's own.
+#: Most nodes that are tried.
 _MOST_NODES: Final = 64
-#: Steps between the memory that is allowed and all of it that are tried under rules of the job's own.
-_ROOM_PARTS: Final = 8
-#: Parts of a sequence that are tried.
+#: Memory limits tried between that of the job and all memory, where the job has rules of its own.
+_MEMORY_PARTS: Final = 8
+#: Parts into which a sequence is divided for shorter ones.
 _SEQUENCE_PARTS: Final = 64
-#: Low-rank adapters that are tried: common ones.
+#: Low-rank adapters that are tried, of a common rank.
 _ADAPTERS: Final = AdapterSpec(rank=16)
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """A changed job, and what was edited; ``relief`` is by how much each device has less to do."""
+    """A relaxed job and its edits; ``relief`` is the factor by which the work of a device decreases."""
 
     job: Job
     edits: tuple[Edit, ...]
@@ -41,38 +41,42 @@ class Relaxed:
 
 @dataclass(frozen=True, slots=True)
 class RelaxationKind:
-    """One kind of change. ``steps`` are tried in order, the smallest first.
+    """One kind of relaxation; ``steps`` are tried in order, the smallest first.
 
-    On a ``steady`` ladder what follows enough is enough. Where the last rung of a ``bounded`` one leaves too
-    little memory, so do the others. ``needed_bytes``, which rungs may use, is what the smallest layout needs
-    of a device, where it is known. What ``costs_only`` changes no rule could be about.
+    With ``monotone``, all steps after a sufficient one are sufficient. With ``bounded``, no step leaves
+    enough memory if the last one does not. The argument of ``steps`` after the job is the least memory of a
+    layout, where known [bytes]. With ``costs_only``, a relaxation changes predictions but cannot resolve a
+    conflict of the job's own rules.
     """
 
     name: str
     steps: Callable[[Job, float | None], Iterator[Relaxed]]
-    steady: bool = False
+    monotone: bool = False
     bounded: bool = False
     costs_only: bool = False
 
 
 def _memory_limits(job: Job, needed: float | None) -> Iterator[Relaxed]:
-    """Yield limits of the job's own that would leave enough of the device."""
+    """Yield memory limits that leave enough of the device."""
     usable = job.cluster.device.memory.usable.value
     if needed is None or needed > usable:
         return
-    yield from filter(None, (_with_room(job, needed) for needed in _sizes(job, needed, usable)))
+    yield from filter(None, (_with_memory(job, needed) for needed in _memory_sizes(job, needed, usable)))
 
 
-def _sizes(job: Job, needed: float, usable: float) -> list[float]:
-    """Return bytes to make room for: what is needed, or more where the job's own rules may ask for it."""
+def _memory_sizes(job: Job, needed: float, usable: float) -> list[float]:
+    """Return the memory limits to try: the least need, and more where the job has rules of its own."""
     if not job.rules:
         return [needed]
     least = max(needed, memory_limit_bytes(job))
-    return [needed, *(least + (usable - least) * part / _ROOM_PARTS for part in range(1, _ROOM_PARTS + 1))]
+    return [
+        needed,
+        *(least + (usable - least) * part / _MEMORY_PARTS for part in range(1, _MEMORY_PARTS + 1)),
+    ]
 
 
-def _with_room(job: Job, needed: float) -> Relaxed | None:
-    """Return ``job`` with limits that leave ``needed`` bytes of a device; None where they do."""
+def _with_memory(job: Job, needed: float) -> Relaxed | None:
+    """Return ``job`` with limits that leave ``needed`` bytes of a device; None where they already do."""
     limits, usable = job.limits, job.cluster.device.memory.usable.value
     changed, edits = limits, []
     if limits.peak_memory is not None and limits.peak_memory < needed:
@@ -80,9 +84,9 @@ def _with_room(job: Job, needed: float) -> Relaxed | None:
         changed = changed.model_copy(update={"peak_memory": min(size, usable)})
         edits.append(_edit("limits.peak_memory", limits.peak_memory, changed.peak_memory, "bytes"))
     if usable * (1 - limits.memory_headroom) < needed:
-        share = max(0.0, int((1 - needed / usable) * 1000) / 1000)
-        changed = changed.model_copy(update={"memory_headroom": share})
-        edits.append(_edit("limits.memory_headroom", limits.memory_headroom, share, "share"))
+        headroom = max(0.0, int((1 - needed / usable) * 1000) / 1000)
+        changed = changed.model_copy(update={"memory_headroom": headroom})
+        edits.append(_edit("limits.memory_headroom", limits.memory_headroom, headroom, "share"))
     return Relaxed(replace(job, limits=changed), tuple(edits)) if edits else None
 
 
@@ -98,7 +102,7 @@ def _confidence(job: Job, _: float | None) -> Iterator[Relaxed]:
 
 
 def _recompute(job: Job, _: float | None) -> Iterator[Relaxed]:
-    yield from _wider(job, "recompute", ("none", "selective", "full"))
+    yield from _wider_domain(job, "recompute", ("none", "selective", "full"))
 
 
 def _offload(job: Job, _: float | None) -> Iterator[Relaxed]:
@@ -107,32 +111,32 @@ def _offload(job: Job, _: float | None) -> Iterator[Relaxed]:
     if stack.activation_offload is not None:
         words += ["activations"] + ["optimizer+activations"] * (stack.offload is not None)
     if len(words) > 1:
-        yield from _wider(job, "offload", tuple(words))
+        yield from _wider_domain(job, "offload", tuple(words))
 
 
-def _wider(job: Job, key: str, domain: tuple[int, ...] | tuple[str, ...]) -> Iterator[Relaxed]:
-    """Yield wider values of a ``search`` key: one value more, then all."""
-    wish = getattr(job.search, key)
-    if wish == "any":
+def _wider_domain(job: Job, key: str, domain: tuple[int, ...] | tuple[str, ...]) -> Iterator[Relaxed]:
+    """Yield wider domains of a ``search`` key: one or two values more, then all."""
+    requested = getattr(job.search, key)
+    if requested == "any":
         return
-    allowed = wish if isinstance(wish, tuple) else (wish,)
+    allowed = requested if isinstance(requested, tuple) else (requested,)
     more = [value for value in domain if value not in allowed]
     for count in (1, 2):
         for extra in combinations(more, count):
             wider = {*allowed, *extra}
             order = domain if isinstance(domain[0], str) else sorted(wider)
-            yield _searching(job, key, tuple(x for x in order if x in wider))
+            yield _with_search(job, key, tuple(x for x in order if x in wider))
     if key != "offload" and len(more) > 2:
-        yield _searching(job, key, "any")
+        yield _with_search(job, key, "any")
 
 
-def _searching(job: Job, key: str, value: object) -> Relaxed:
+def _with_search(job: Job, key: str, value: object) -> Relaxed:
     search: SearchSpec = job.search.model_copy(update={key: value})
-    edit = Edit(f"search.{key}", _listed(getattr(job.search, key)), _listed(value))
+    edit = Edit(f"search.{key}", _domain_text(getattr(job.search, key)), _domain_text(value))
     return Relaxed(replace(job, search=search), (edit,))
 
 
-def _listed(value: object) -> str:
+def _domain_text(value: object) -> str:
     return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
 
 
@@ -150,19 +154,19 @@ def _search_key(key: str) -> Callable[[Job, float | None], Iterator[Relaxed]]:
             "order": job.stack.orders,
         }
         if key in domains:
-            yield from _wider(job, key, domains[key])
+            yield from _wider_domain(job, key, domains[key])
         elif getattr(job.search, key) != "any":
-            yield _searching(job, key, "any")
+            yield _with_search(job, key, "any")
 
     return steps
 
 
 def _open_search(job: Job, _: float | None) -> Iterator[Relaxed]:
-    """Yield a search that narrows nothing, where several keys do."""
+    """Yield an unrestricted search, where several keys restrict it."""
     free = SearchSpec(offload=job.search.offload, offload_every=job.search.offload_every)
     keys = [key for key in SearchSpec.model_fields if getattr(job.search, key) != getattr(free, key)]
     if len(keys) > 1:
-        edits = tuple(Edit(f"search.{key}", _listed(getattr(job.search, key)), "any") for key in keys)
+        edits = tuple(Edit(f"search.{key}", _domain_text(getattr(job.search, key)), "any") for key in keys)
         yield Relaxed(replace(job, search=free), edits)
 
 
@@ -184,9 +188,9 @@ def _rules_text(job: Job) -> str:
 
 
 def _more_devices(job: Job, needed: float | None) -> Iterator[Relaxed]:
-    """Yield more devices: all numbers up to a node, then whole nodes, one more at a time and then twice.
+    """Yield more devices: each number up to a node, then full nodes, one more at a time, then doubled.
 
-    Twice the devices hold at most half of what one held, so the first numbers may be skipped.
+    Memory per device falls at most in proportion to devices, so numbers below that ratio are skipped.
     """
     cluster = job.cluster
     least = cluster.devices * max(1.0, (needed or 0.0) / memory_limit_bytes(job))
@@ -202,69 +206,74 @@ def _more_devices(job: Job, needed: float | None) -> Iterator[Relaxed]:
 
 
 def _larger_devices(job: Job, needed: float | None) -> Iterator[Relaxed]:
-    """Yield catalogued nodes whose devices hold more, the smallest first, those of the same maker first."""
+    """Yield catalogued nodes whose devices have more memory: same vendor first, then the smallest."""
     cluster = job.cluster
-    own = cluster.device
-    found = []
+    current = cluster.device
+    larger = []
     for name in entry_names("node"):
         other = node(name)
-        what = device(other.device)
-        usable = what.memory.usable.value
-        enough = usable > max(own.memory.usable.value, needed or 0.0)
-        if enough and other.devices == cluster.node.devices and what.peak_flops(job.precision):
-            found.append(
-                (what.vendor != own.vendor, usable, "-" in name and name.split("-")[0] in _CLOUDS, name)
+        candidate = device(other.device)
+        usable = candidate.memory.usable.value
+        has_more_memory = usable > max(current.memory.usable.value, needed or 0.0)
+        if has_more_memory and other.devices == cluster.node.devices and candidate.peak_flops(job.precision):
+            larger.append(
+                (
+                    candidate.vendor != current.vendor,
+                    usable,
+                    "-" in name and name.split("-")[0] in _CLOUDS,
+                    name,
+                )
             )
     seen = set()
-    for *_, name in sorted(found):
-        what = device(node(name).device)
-        if what.name not in seen:
-            seen.add(what.name)
+    for *_, name in sorted(larger):
+        candidate = device(node(name).device)
+        if candidate.name not in seen:
+            seen.add(candidate.name)
             changed = replace(
                 job,
-                cluster=Cluster(device=what, node=node(name), devices=cluster.devices),
-                kernels=kernels_for(what.name),
+                cluster=Cluster(device=candidate, node=node(name), devices=cluster.devices),
+                kernels=kernels_for(candidate.name),
             )
             yield Relaxed(changed, (Edit("hardware", cluster.node.name, name),))
 
 
-#: Clouds sell what makers build: a maker's node is named where both are catalogued.
+#: Nodes of cloud providers come after the same node of its vendor.
 _CLOUDS: Final = frozenset({"aws", "azure", "gcp", "lambda"})
 
 
 def _shorter_sequences(job: Job, _: float | None) -> Iterator[Relaxed]:
-    """Yield shorter sequences, the longest first, in parts of the job's."""
+    """Yield shorter sequences, the longest first, as fractions of the job's."""
     length = job.workload.sequence_length
     parts = min(_SEQUENCE_PARTS, length)
     for part in range(parts - 1, 0, -1):
-        yield _working(job, "sequence_length", length * part // parts)
+        yield _with_workload(job, "sequence_length", length * part // parts)
 
 
-def _working(job: Job, key: str, value: int) -> Relaxed:
+def _with_workload(job: Job, key: str, value: int) -> Relaxed:
     work: Workload = job.workload.model_copy(update={key: value})
     edit = Edit(f"workload.{key}", str(getattr(job.workload, key)), str(value))
     return Relaxed(replace(job, workload=work), (edit,), getattr(job.workload, key) / value)
 
 
 def _smaller_batch(job: Job, _: float | None) -> Iterator[Relaxed]:
-    """Yield smaller batches that divide well, the largest first."""
+    """Yield smaller batch sizes with many divisors, the largest first."""
     batch = job.workload.global_batch_size
     sizes = {batch * part // 16 for part in range(1, 16)} | {2**k for k in range(24)}
     sizes |= {batch // d * d for d in divisors(job.cluster.devices)}
     for size in sorted(sizes - {0}, reverse=True):
         if size < batch:
-            yield _working(job, "global_batch_size", size)
+            yield _with_workload(job, "global_batch_size", size)
 
 
 def _larger_batch(job: Job, _: float | None) -> Iterator[Relaxed]:
-    """Yield the next batches that the devices divide."""
+    """Yield the next larger batch size that is a multiple of the devices."""
     batch, devices = job.workload.global_batch_size, job.cluster.devices
     if batch % devices:
-        yield _working(job, "global_batch_size", -(-batch // devices) * devices)
+        yield _with_workload(job, "global_batch_size", -(-batch // devices) * devices)
 
 
 def _smaller_optimizer(job: Job, _: float | None) -> Iterator[Relaxed]:
-    """Yield AdamW with less state: another training, whose loss nobody has looked at here."""
+    """Yield AdamW with 8-bit states. It changes training; its effect on the loss is not modelled."""
     if job.adapters is None and job.optimizer in {"adamw", "adam"}:
         yield Relaxed(replace(job, optimizer="adamw-8bit"), (Edit("optimizer", job.optimizer, "adamw-8bit"),))
 
@@ -276,7 +285,7 @@ def _adapters(job: Job, _: float | None) -> Iterator[Relaxed]:
 
 
 def with_step_time(relaxed: Relaxed, seconds: float) -> Relaxed:
-    """Return ``relaxed`` with a limit on the step that ``seconds`` keeps, rounded up to a thousandth."""
+    """Return ``relaxed`` with a step-time limit just above ``seconds``, rounded to four digits."""
     job = relaxed.job
     rounded = float(f"{seconds * 1.0005:.4g}")
     limits: Limits = job.limits.model_copy(update={"step_time": rounded})
@@ -297,7 +306,7 @@ _KEYS: Final = (
     "stages",
 )
 
-#: What costs the user least comes first.
+#: In the order of cost to the user, the cheapest first.
 KINDS: Final = (
     RelaxationKind("room on the device", _memory_limits, costs_only=True),
     RelaxationKind("recompute", _recompute),
@@ -308,7 +317,7 @@ KINDS: Final = (
     RelaxationKind("judging memory by its centre", _confidence, costs_only=True),
     RelaxationKind("more devices", _more_devices),
     RelaxationKind("larger devices", _larger_devices, costs_only=True),
-    RelaxationKind("shorter sequences", _shorter_sequences, steady=True, bounded=True),
+    RelaxationKind("shorter sequences", _shorter_sequences, monotone=True, bounded=True),
     RelaxationKind("a smaller batch", _smaller_batch, bounded=True),
     RelaxationKind("a larger batch", _larger_batch),
     RelaxationKind("a smaller optimizer", _smaller_optimizer, costs_only=True),

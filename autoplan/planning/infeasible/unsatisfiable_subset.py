@@ -1,4 +1,4 @@
-"""Why a job has no plan, as the fewest wishes that clash, and the smallest changes that give it one."""
+"""Minimal unsatisfiable subset of an infeasible job's requirements, and its smallest relaxations."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from autoplan.schema.job import Job, Limits, RuleSpec, SearchSpec
 
 __all__ = ["suggested"]
 
-#: Changes of one kind that are looked at.
-_MOST_RUNGS: Final = 12
-#: The same where the job's own rules leave nothing: then changes of anything else rarely help.
-_MOST_RUNGS_WHERE_TORN: Final = 3
-#: A step gets shorter by hardly more than each device has less to do: milder changes are not tried.
-_RELIEF: Final = 0.8
+#: Most relaxations of one kind that are tried.
+_MOST_STEPS: Final = 12
+#: The same where the job's own rules conflict: then other relaxations rarely help.
+_MOST_STEPS_UNDER_CONFLICT: Final = 3
+#: A step gets shorter by hardly more than the work of a device does: smaller relaxations are not tried.
+_LEAST_RELIEF: Final = 0.8
 
 
 def suggested(front: Front, *, progress: Callable[[int, int, str], None] = lambda *_: None) -> Front:
-    """Return ``front``, which has no plan, with the wishes that clash and what would make a plan possible.
+    """Return ``front``, which has no plan, with its conflict and the suggestions that make it feasible.
 
-    Each suggestion is the smallest change of its kind that is enough, and holds the fastest plan that solving
-    the changed job gives. ``progress`` is told kinds done, kinds in all, and which is next.
+    Each suggestion is the smallest sufficient relaxation of its kind, with the fastest plan of the relaxed
+    job. ``progress`` is called with the kinds done, the kinds in all, and the next one.
     """
     if front.feasible:
         return front
     if front.answers:
-        # The more devices, the closer to a plan: what would help there is what is asked for first.
+        # The answer with the most devices is the closest to feasible: relax that one.
         most = max(front.answers, key=lambda answer: answer.job.cluster.devices)
-        helped = suggested(most, progress=progress)
-        return replace(front, suggestions=helped.suggestions, conflict=helped.conflict)
-    question = _Question(front.job)
-    found = []
+        relaxed = suggested(most, progress=progress)
+        return replace(front, suggestions=relaxed.suggestions, conflict=relaxed.conflict)
+    infeasible = _InfeasibleJob(front.job)
+    suggestions = []
     for done, kind in enumerate(KINDS):
         progress(done, len(KINDS), kind.name)
-        found += [s for s in [question.answer(kind)] if s is not None]
-    found += question.later()
-    if any(s.kind.startswith("wider search") or s.kind == "recompute" for s in found):
-        found = [s for s in found if s.kind != "an open search"]
-    order = {kind.name: rank for rank, kind in enumerate(KINDS)}
-    found.sort(key=lambda s: (len(s.edits), order.get(s.kind, -1)))
-    return replace(front, suggestions=tuple(found), conflict=question.conflict())
+        suggestions += [s for s in [infeasible.smallest_relaxation(kind)] if s is not None]
+    suggestions += infeasible.with_longer_step()
+    if any(s.kind.startswith("wider search") or s.kind == "recompute" for s in suggestions):
+        suggestions = [s for s in suggestions if s.kind != "an open search"]
+    rank_of = {kind.name: rank for rank, kind in enumerate(KINDS)}
+    suggestions.sort(key=lambda s: (len(s.edits), rank_of.get(s.kind, -1)))
+    return replace(front, suggestions=tuple(suggestions), conflict=infeasible.conflict())
 
 
-class _Question:
-    """One infeasible job: what is known of it, and ways to ask whether a changed one is feasible."""
+class _InfeasibleJob:
+    """One infeasible job: why it is infeasible, and tests of whether a relaxed one is feasible."""
 
     def __init__(self, job: Job) -> None:
         from autoplan.search import least_needed
@@ -59,27 +59,27 @@ class _Question:
         self.job = job
         self.untimed = replace(job, limits=job.limits.model_copy(update={"step_time": None}))
         self.needed = least_needed(job)
-        self.short = self.needed is not None and not self.roomy(job)
+        self.short = self.needed is not None and not self.fits_memory(job)
         self.slow = self._slow()
-        self.torn = self._torn()
+        self.rules_conflict = self._rules_conflict()
 
-    def _torn(self) -> bool:
-        """Return whether the job's own rules leave no layout, however large and fast the devices were."""
+    def _rules_conflict(self) -> bool:
+        """Return whether the job's own rules exclude all layouts, even without limits on memory and time."""
         if not self.job.rules:
             return False
-        free = replace(_with_endless_memory(self.job), limits=Limits())
-        return self.solved(Relaxed(free, ()), "") is None
+        unlimited = replace(_with_unlimited_memory(self.job), limits=Limits())
+        return self.solved(Relaxed(unlimited, ()), "") is None
 
     def _slow(self) -> float:
-        """Return by which factor the fastest layout that fits is too slow; 1 where that is not the matter."""
+        """Return the factor by which the fastest layout that fits exceeds the step limit; 1 if none does."""
         limit = self.job.limits.step_time
         if limit is None or self.short or self.needed is None:
             return 1.0
         fastest = self.solved(Relaxed(self.untimed, ()), "")
         return max(1.0, fastest.plan.predicted.step_seconds / limit) if fastest else 1.0
 
-    def roomy(self, job: Job) -> bool:
-        """Return whether some layout keeps the rules and fits into memory: no solve is needed to know."""
+    def fits_memory(self, job: Job) -> bool:
+        """Return whether some layout satisfies the rules on degrees and fits into memory, without a solve."""
         from autoplan.costs.device.memory_limit import memory_limit_bytes
         from autoplan.search import least_needed
 
@@ -90,7 +90,7 @@ class _Question:
         return needed is not None and needed <= memory_limit_bytes(job)
 
     def solved(self, relaxed: Relaxed, kind: str) -> Suggestion | None:
-        """Return ``relaxed`` with the fastest plan that solving it gives; None where it has none."""
+        """Return ``relaxed`` with its fastest plan; None where it is infeasible, too."""
         from autoplan.search import search
 
         try:
@@ -101,93 +101,97 @@ class _Question:
             return None
         return Suggestion(kind, relaxed.edits, front.plans[0], relaxed.job.cluster.devices)
 
-    def answer(self, kind: RelaxationKind) -> Suggestion | None:
-        """Return the smallest change of ``kind`` that is enough; None where none of those tried is."""
+    def smallest_relaxation(self, kind: RelaxationKind) -> Suggestion | None:
+        """Return the smallest sufficient relaxation of ``kind``; None where none of those tried is."""
         steps = [
             relaxed
             for relaxed in kind.steps(self.job, self.needed)
-            if relaxed.job != self.job and relaxed.relief > _RELIEF * self.slow
+            if relaxed.job != self.job and relaxed.relief > _LEAST_RELIEF * self.slow
         ]
-        if self.torn and kind.costs_only:
+        if self.rules_conflict and kind.costs_only:
             return None
-        if kind.bounded and self.short and not (steps and self.roomy(steps[-1].job)):
+        if kind.bounded and self.short and not (steps and self.fits_memory(steps[-1].job)):
             return None
-        if kind.steady:
-            return self._steady(kind, steps)
-        for relaxed in steps[: _MOST_RUNGS_WHERE_TORN if self.torn else _MOST_RUNGS]:
-            if self.roomy(relaxed.job) and (found := self.solved(relaxed, kind.name)):
-                return found
+        if kind.monotone:
+            return self._bisected(kind, steps)
+        for relaxed in steps[: _MOST_STEPS_UNDER_CONFLICT if self.rules_conflict else _MOST_STEPS]:
+            if self.fits_memory(relaxed.job) and (suggestion := self.solved(relaxed, kind.name)):
+                return suggestion
         return None
 
-    def _steady(self, kind: RelaxationKind, steps: list[Relaxed]) -> Suggestion | None:
-        """Return the first of ``steps`` that is enough, by halving: where one is, those after it are."""
+    def _bisected(self, kind: RelaxationKind, steps: list[Relaxed]) -> Suggestion | None:
+        """Return the first sufficient one of ``steps``, by bisection: all after a sufficient one are."""
         first, last = 0, len(steps) - 1
         best = None
         while first <= last:
             middle = (first + last) // 2 if best is not None else last
-            roomy = self.roomy(steps[middle].job)
-            found = self.solved(steps[middle], kind.name) if roomy else None
-            if found is None:
+            fits_memory = self.fits_memory(steps[middle].job)
+            suggestion = self.solved(steps[middle], kind.name) if fits_memory else None
+            if suggestion is None:
                 if best is None:
                     return None
                 first = middle + 1
             else:
-                best, last = found, middle - 1
+                best, last = suggestion, middle - 1
         return best
 
-    def later(self) -> Iterator[Suggestion]:
-        """Yield changes that need a longer step too, or nothing else but that."""
+    def with_longer_step(self) -> Iterator[Suggestion]:
+        """Yield a longer step limit alone, or where that is not sufficient, with another relaxation."""
         limit = self.job.limits.step_time
         if limit is None:
             return
-        nothing = Relaxed(self.untimed, ())
-        question = _Question(self.untimed)
-        ways = [question.solved(nothing, "a longer step")]
-        if ways[0] is None:
-            ways = [question.answer(kind) for kind in KINDS]
-        for way in ways:
-            if way is not None and way.plan.predicted.step_seconds > limit:
-                seconds = way.plan.predicted.step_seconds
-                edits = with_step_time(Relaxed(self.job, way.edits), seconds).edits
-                kind = way.kind if way.kind == "a longer step" else f"{way.kind}, and a longer step"
-                yield replace(way, kind=kind, edits=edits)
+        unchanged = Relaxed(self.untimed, ())
+        untimed = _InfeasibleJob(self.untimed)
+        suggestions = [untimed.solved(unchanged, "a longer step")]
+        if suggestions[0] is None:
+            suggestions = [untimed.smallest_relaxation(kind) for kind in KINDS]
+        for suggestion in suggestions:
+            if suggestion is not None and suggestion.plan.predicted.step_seconds > limit:
+                seconds = suggestion.plan.predicted.step_seconds
+                edits = with_step_time(Relaxed(self.job, suggestion.edits), seconds).edits
+                kind = (
+                    suggestion.kind
+                    if suggestion.kind == "a longer step"
+                    else f"{suggestion.kind}, and a longer step"
+                )
+                yield replace(suggestion, kind=kind, edits=edits)
 
     def conflict(self) -> tuple[str, ...]:
-        """Return the wishes that clash: leave out any of them, and the others leave a plan."""
-        return tuple(wish for wish, _ in self._needed_wishes())
+        """Return a minimal unsatisfiable subset of the requirements: without any of them, a plan exists."""
+        return tuple(text for text, _ in self._unsatisfiable_subset())
 
-    def _needed_wishes(self) -> list[tuple[str, Callable[[Job], Job]]]:
-        wishes = _wishes(self.job)
-        kept = list(wishes)
-        for wish in wishes:
-            others = [w for w in kept if w is not wish]
-            dropped = [w for w in wishes if w not in others]
+    def _unsatisfiable_subset(self) -> list[tuple[str, Callable[[Job], Job]]]:
+        requirements = _requirements(self.job)
+        subset = list(requirements)
+        for requirement in requirements:
+            others = [r for r in subset if r is not requirement]
+            dropped = [r for r in requirements if r not in others]
             job = self.job
             for _, without in dropped:
                 job = without(job)
             if not self._feasible(job):
-                kept = others
-        return kept
+                subset = others
+        return subset
 
     def _feasible(self, job: Job) -> bool:
-        if not self.roomy(job):
+        if not self.fits_memory(job):
             return False
-        # What fits may still be too slow, or break the job's own rules about stages.
+        # A layout that fits may be too slow, or violate the job's own rules about stages.
         sure = job.limits.step_time is None and not job.rules
         return sure or self.solved(Relaxed(job, ()), "") is not None
 
 
-def _wishes(job: Job) -> list[tuple[str, Callable[[Job], Job]]]:
-    """Return what the job asks for beyond its model and its devices, and how to do without each."""
+def _requirements(job: Job) -> list[tuple[str, Callable[[Job], Job]]]:
+    """Return the requirements of ``job`` beyond its model and devices, as texts, and how to drop each."""
     free = SearchSpec()
-    wishes: list[tuple[str, Callable[[Job], Job]]] = []
+    requirements: list[tuple[str, Callable[[Job], Job]]] = []
     for key in SearchSpec.model_fields:
-        mine, open_ = getattr(job.search, key), getattr(free, key)
-        if mine != open_ and key not in {"offload", "offload_every"}:
-            shown = ", ".join(map(str, mine)) if isinstance(mine, tuple) else str(mine)
-            wishes.append((f"search.{key} allows {shown}", _without_key(key, open_)))
+        current, open_ = getattr(job.search, key), getattr(free, key)
+        if current != open_ and key not in {"offload", "offload_every"}:
+            shown = ", ".join(map(str, current)) if isinstance(current, tuple) else str(current)
+            requirements.append((f"search.{key} allows {shown}", _without_key(key, open_)))
     own = [(rule.located, _without_rule(job.rules[i])) for i, rule in enumerate(own_rules(job))]
-    return [*wishes, *own, *_limit_wishes(job)]
+    return [*requirements, *own, *_limit_requirements(job)]
 
 
 def _without_rule(rule: RuleSpec) -> Callable[[Job], Job]:
@@ -198,7 +202,7 @@ def _without_key(key: str, value: object) -> Callable[[Job], Job]:
     return lambda job: replace(job, search=job.search.model_copy(update={key: value}))
 
 
-def _limit_wishes(job: Job) -> Iterator[tuple[str, Callable[[Job], Job]]]:
+def _limit_requirements(job: Job) -> Iterator[tuple[str, Callable[[Job], Job]]]:
     from autoplan.units import format_bytes, format_seconds
 
     limits, own = job.limits, job.cluster.device
@@ -214,15 +218,15 @@ def _limit_wishes(job: Job) -> Iterator[tuple[str, Callable[[Job], Job]]]:
         yield f"limits.peak_memory is {size}", _without_limit("peak_memory", None)
     usable = format_bytes(own.memory.usable.value)
     what = f"memory: {job.cluster.devices} devices of {usable} each ({own.title})"
-    yield what, _with_endless_memory
+    yield what, _with_unlimited_memory
 
 
 def _without_limit(key: str, value: object) -> Callable[[Job], Job]:
     return lambda job: replace(job, limits=job.limits.model_copy(update={key: value}))
 
 
-def _with_endless_memory(job: Job) -> Job:
-    """Return ``job`` on devices whose memory no layout fills."""
+def _with_unlimited_memory(job: Job) -> Job:
+    """Return ``job`` on devices with unlimited memory."""
     memory = job.cluster.device.memory
     large = {"value": memory.usable.value * 1e9}
     bigger = memory.model_copy(

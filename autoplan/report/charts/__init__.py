@@ -1,1 +1,1 @@
-"""Pictures of memory, for a terminal and as SVG."""
+"""Charts of step time and memory, for a terminal and as SVG."""

@@ -1,4 +1,4 @@
-"""Where a step's seconds go and what fills a device, as rows with bars."""
+"""Breakdown of step time and of device memory, as rows with bars."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_NAMES
 from autoplan.units import format_seconds
 
 __all__ = [
-    "BESIDE_WIDTH",
-    "beside",
+    "SIDE_BY_SIDE_WIDTH",
     "fullest_stage",
     "memory_rows",
     "memory_table",
+    "side_by_side",
     "time_rows",
     "time_table",
 ]
 
-#: Columns from which two pictures stand side by side.
-BESIDE_WIDTH: Final = 110
+#: Terminal width from which two charts are shown side by side.
+SIDE_BY_SIDE_WIDTH: Final = 110
 
-#: Parts of time below this share of the step are not shown.
+#: Parts of the step below this share of its time are not shown.
 _NEGLIGIBLE: Final = 5e-5
 
 _FREE: Final = "free"
@@ -39,27 +39,27 @@ Row = tuple[str, float]
 
 
 def time_rows(time: TimePrediction) -> list[Row]:
-    """Return the parts of a step [s] by name, in order, without those that hardly count."""
+    """Return the parts of a step [s] by name, in order, without negligible ones."""
     rows = [(name, float(getattr(time, field))) for field, name in TIME_NAMES.items()]
     step = sum(seconds for _, seconds in rows)
     return [(name, seconds) for name, seconds in rows if seconds > _NEGLIGIBLE * step]
 
 
 def memory_rows(memory: MemoryPrediction | StageMemory) -> list[Row]:
-    """Return the bytes of a device by category, without the categories that hold nothing."""
+    """Return the memory of a device [byte] by category, without empty categories."""
     rows = ((name, float(getattr(memory, name))) for name in MEMORY_PARTS)
     return [(name, size) for name, size in rows if size > 0]
 
 
 def fullest_stage(predicted: Prediction) -> StageMemory:
-    """Return the stage whose devices are fullest."""
+    """Return the stage with the largest peak memory."""
     return max(predicted.memory.stages, key=lambda stage: stage.total)
 
 
 def time_table(predicted: Prediction, terminal: Terminal) -> Group:
-    """Return where the seconds of a step go; what is hidden behind compute is not in it."""
+    """Return the breakdown of step time; overlapped communication is not part of it."""
     step = predicted.step_seconds
-    title = f"where the step's {format_seconds(step)} go"
+    title = f"step time: {format_seconds(step)}"
     rows = time_rows(predicted.time)
     scale, unit = (1.0, "s") if step >= 1 else (1e3, "ms")
     cells = [(name, f"{seconds * scale:,.2f} {unit}", seconds / step) for name, seconds in rows]
@@ -67,10 +67,10 @@ def time_table(predicted: Prediction, terminal: Terminal) -> Group:
 
 
 def memory_table(predicted: Prediction, terminal: Terminal) -> Group:
-    """Return what fills a device of the fullest stage, as shares of what it may hold."""
+    """Return the breakdown of peak memory of the fullest stage, as shares of the memory limit."""
     stage, limit = fullest_stage(predicted), predicted.memory_limit_bytes
     where = f" of stage {stage.stage}" if len(predicted.memory.stages) > 1 else ""
-    title = f"what fills a device{where} (worst in {stage.event})"
+    title = f"peak memory of a device{where} (in {stage.event})"
     cells = [(name, f"{size / GIB:,.1f} GiB", size / limit) for name, size in memory_rows(stage)]
     free = limit - stage.total
     if free > 0:
@@ -93,15 +93,15 @@ def _picture(title: str, cells: Sequence[tuple[str, str, float]], terminal: Term
 
 
 def _bar_columns(cells: Sequence[tuple[str, str, float]], terminal: Terminal) -> int:
-    """Return the columns that a bar of the whole may take beside the texts."""
-    width = (terminal.width - 4) // 2 if terminal.width >= BESIDE_WIDTH else terminal.width
+    """Return the width of a full bar."""
+    width = (terminal.width - 4) // 2 if terminal.width >= SIDE_BY_SIDE_WIDTH else terminal.width
     texts = max(len(name) for name, _, _ in cells) + max(len(amount) for _, amount, _ in cells)
     return max(6, min(40, width - texts - 16))
 
 
-def beside(pictures: Sequence[Group], terminal: Terminal) -> Iterator[RenderableType]:
-    """Yield ``pictures`` side by side where there is room, else one below the other."""
-    if terminal.width < BESIDE_WIDTH:
+def side_by_side(pictures: Sequence[Group], terminal: Terminal) -> Iterator[RenderableType]:
+    """Yield ``pictures`` side by side if the terminal is wide enough, else one below the other."""
+    if terminal.width < SIDE_BY_SIDE_WIDTH:
         for picture in pictures:
             yield Text("")
             yield picture

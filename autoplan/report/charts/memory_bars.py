@@ -1,4 +1,4 @@
-"""What the pictures of memory show: stages, their moments, and the parts of which each is stacked."""
+"""Data of the memory timeline charts: stages, events, and stacked memory categories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["EventBar", "event_bars", "picked_stages", "scale_bytes"]
 
 @dataclass(frozen=True, slots=True)
 class EventBar:
-    """The bytes of one moment by part; ``high`` is the upper end of the interval, known at the worst one."""
+    """Memory of one event by category; ``high`` is the upper end of the interval, at the peak only."""
 
     event: str
     parts: tuple[tuple[str, float], ...]
@@ -20,15 +20,15 @@ class EventBar:
 
     @property
     def total(self) -> float:
-        """All parts."""
+        """Sum of all categories."""
         return sum(size for _, size in self.parts)
 
 
 def event_bars(stage: StageMemory) -> tuple[EventBar, ...]:
-    """Return the moments of ``stage`` in order of time.
+    """Return the events of ``stage`` in order of time.
 
-    The framework's part is that of the worst moment at all of them: neither it nor what the allocator has
-    reserved is given back in between.
+    Framework memory is that of the peak in all events: neither it nor memory reserved by the allocator is
+    released in between.
     """
     return tuple(_bar(stage, event) for event in stage.events)
 
@@ -40,13 +40,13 @@ def _bar(stage: StageMemory, event: EventMemory) -> EventBar:
 
 
 def scale_bytes(predicted: Prediction) -> float:
-    """Return the bytes that the longest bar of a picture must hold: the limit too is in it."""
+    """Return the largest value on the axis of a chart [byte]: peak, upper end or limit."""
     highest = (max(stage.total, stage.total_high) for stage in predicted.memory.stages)
     return max(predicted.memory_limit_bytes, *highest)
 
 
 def picked_stages(predicted: Prediction, fullest: StageMemory, most: int) -> list[StageMemory]:
-    """Return at most ``most`` stages, in order: the fullest, the first, the last, and some between."""
+    """Return at most ``most`` stages in order: the fullest, the first, the last, and others evenly spread."""
     stages = predicted.memory.stages
     if len(stages) <= most:
         return list(stages)

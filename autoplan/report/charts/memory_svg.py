@@ -1,4 +1,4 @@
-"""What fills the devices of a layout, moment by moment, as a picture that stands on its own (SVG)."""
+"""Memory timeline of a layout as a self-contained SVG."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autoplan.schema.job import Job
 
 __all__ = ["MOST_PANELS", "memory_svg"]
 
-#: Stages of a pipeline that are pictured.
+#: Most pipeline stages in one chart.
 MOST_PANELS: Final = 16
 
 _LIGHT: Final = """
@@ -41,32 +41,32 @@ _PANEL_HEAD: Final = 30
 _AXIS: Final = 34
 _TICKS: Final = 6
 
-#: Pixels from the left to the right end of all panels.
+#: Width of all panels [px].
 _WIDTH: Final = 1160
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Where bytes lie on a panel of ``width`` pixels, whose bars hold ``most`` bytes."""
+    """Horizontal axis of a panel: ``width`` in pixels, ``most`` the largest value in bytes."""
 
     width: float
     most: float
     limit: float
 
     def x(self, size: float) -> float:
-        """Return where ``size`` lies [px]."""
+        """Return the position of ``size`` [px]."""
         return _LABELS + size / self.most * (self.width - _LABELS - _NUMBERS)
 
     @property
     def ticks(self) -> list[float]:
-        """Round numbers of bytes for the axis, from zero."""
+        """Axis ticks [byte], from zero."""
         steps = (digit * 10.0**power * GIB for power in range(-6, 12) for digit in (1, 2, 5))
         step = next(step for step in steps if self.most / step <= _TICKS)
         return [i * step for i in range(int(self.most / step) + 1)]
 
 
 def memory_svg(job: Job, plan: Plan) -> str:
-    """Return the picture of ``plan`` as the text of an SVG file."""
+    """Return the memory timeline of ``plan`` as an SVG document."""
     predicted = plan.predicted
     stages = picked_stages(predicted, judged_stage(job, predicted), MOST_PANELS)
     columns = 1 if len(stages) == 1 else 2
@@ -85,12 +85,12 @@ def memory_svg(job: Job, plan: Plan) -> str:
 
 
 def _head(svg: ET.Element, job: Job, plan: Plan, shown: int) -> None:
-    """Draw the title and what is shown."""
+    """Draw title, subtitle and legend."""
     add_text(svg, (_MARGIN, 26), plan.layout_string, "head")
     left_out = len(plan.predicted.memory.stages) - shown
     more = f"; {number_words(left_out, 'more stage')} not shown" if left_out else ""
-    what = f"{job.name}: memory of a device by moment of a step{more}"
-    add_text(svg, (_MARGIN, 46), what, "small")
+    subtitle = f"{job.name}: device memory by event of a step{more}"
+    add_text(svg, (_MARGIN, 46), subtitle, "small")
     _legend(svg, plan.predicted.memory_limit_bytes)
 
 
@@ -112,7 +112,7 @@ def _panel_height(stage: StageMemory) -> int:
 
 
 def _panel(panel: ET.Element, stage: StageMemory, scale: _Scale) -> None:
-    """Draw one stage: its axis, the bar of each moment, and the limit across them."""
+    """Draw one stage: axis, one bar per event, and the memory limit."""
     title = f"stage {stage.stage}, {number_words(stage.layers, 'layer')}"
     add_text(panel, (0, 16), title, "worst")
     bars = event_bars(stage)
@@ -129,7 +129,7 @@ def _panel(panel: ET.Element, stage: StageMemory, scale: _Scale) -> None:
 
 
 def _event(row: ET.Element, bar: EventBar, scale: _Scale) -> None:
-    """Draw the bar of one moment, and at the worst one up to where its interval ends."""
+    """Draw the bar of one event, with the upper end of the interval at the peak."""
     worst = " worst" if bar.high is not None else ""
     add_text(row, (_LABELS - 8, 12), bar.event, f"end{worst}")
     reached = 0.0

@@ -1,4 +1,4 @@
-"""What fills the devices of a few stages, moment by moment, as bars of letters for a terminal."""
+"""Memory timeline of a few stages as bars of letters for a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autoplan.report.wording.sentences import number_words
 
 __all__ = ["MOST_STAGES", "memory_picture"]
 
-#: Stages of a pipeline that are pictured.
+#: Most pipeline stages in one chart.
 MOST_STAGES: Final = 4
 
 _LONGEST_BAR: Final = 100
@@ -29,7 +29,7 @@ _GAP: Final = "   "
 def memory_picture(
     predicted: Prediction, fullest: StageMemory, terminal: Terminal
 ) -> Iterator[RenderableType]:
-    """Yield the pictures of at most four stages, the ``fullest`` among them, and the legend."""
+    """Yield the charts of at most four stages, among them ``fullest``, and the legend."""
     stages = picked_stages(predicted, fullest, MOST_STAGES)
     for stage in stages:
         yield Text(_title(stage), style="bold")
@@ -44,7 +44,8 @@ def memory_picture(
 def _title(stage: StageMemory) -> str:
     return (
         f"stage {stage.stage} ({number_words(stage.layers, 'layer')}):"
-        f" {stage.total / GIB:,.1f} GiB at worst, in {stage.event}, and up to {stage.total_high / GIB:,.1f}"
+        f" {stage.total / GIB:,.1f} GiB at its peak, in {stage.event};"
+        f" 90 % interval up to {stage.total_high / GIB:,.1f}"
     )
 
 
@@ -67,12 +68,12 @@ def _events(stage: StageMemory, predicted: Prediction, terminal: Terminal) -> Ta
 
 
 def _stack(bar: EventBar, columns_per_byte: float, mark: int, terminal: Terminal) -> Text:
-    """Return the parts of ``bar`` in letters, then up to the interval's end, with the limit at ``mark``."""
+    """Return ``bar`` as letters, shaded up to the upper end of the interval, with the limit at ``mark``."""
     cells: list[tuple[str, str]] = []
     reached = 0.0
     for name, size in bar.parts:
         reached += size
-        # Ends are rounded, not lengths: the whole bar is as long as its sum says.
+        # Rounds ends, not lengths, so that the length of the bar is its rounded sum.
         cells += [_looks(name)] * (round(reached * columns_per_byte) - len(cells))
     if bar.high is not None:
         cells += [(terminal.shade, "dim")] * (round(bar.high * columns_per_byte) - len(cells))
@@ -91,14 +92,14 @@ def _mark(terminal: Terminal) -> str:
 
 
 def _legend(predicted: Prediction, stages: list[StageMemory], terminal: Terminal) -> Iterator[Text]:
-    """Yield the signs and what they stand for, in lines that break between two signs."""
+    """Yield the legend, in lines that break between two entries."""
     bars = [bar for stage in stages for bar in event_bars(stage)]
     shown = [name for name in MEMORY_PARTS if any(dict(bar.parts)[name] > 0 for bar in bars)]
     limit = f"limit {predicted.memory_limit_bytes / GIB:,.1f} GiB"
     line = Text()
     for sign, style, name in (
         *((*_looks(name), name) for name in shown),
-        (terminal.shade, "dim", "up to the upper end of the 90 % interval"),
+        (terminal.shade, "dim", "upper end of the 90 % interval"),
         (_mark(terminal), "bold red", limit),
     ):
         entry = Text.assemble((sign, style), " ", name)

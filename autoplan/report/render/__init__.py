@@ -1,1 +1,1 @@
-"""What answers are drawn with: terminal, columns, bars, SVG, JSON and YAML."""
+"""Rendering: terminal, tables, bars, SVG, JSON and YAML."""

@@ -1,4 +1,4 @@
-"""Bars of blocks, and rows picked evenly out of many."""
+"""Text bars, and evenly spread indices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 
 def bar(share: float, width: int, *, unicode: bool = True) -> str:
-    """Return a bar that fills ``share`` of ``width`` columns; anything above zero can be seen.
+    """Return a bar over ``share`` of ``width`` columns; any share above zero is visible.
 
     >>> bar(0.5, 8), bar(0.3, 4), bar(0.5, 8, unicode=False), bar(1e-9, 8)
     ('████', '█▎', '####', '▏')

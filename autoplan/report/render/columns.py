@@ -1,4 +1,4 @@
-"""Tables of text: columns that never lose a digit, and one that gives way."""
+"""Text tables: columns of numbers that are never cut, and columns of text that may be."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from autoplan.report.render.terminal import Terminal
 
 __all__ = ["GAP", "Column", "columns_table", "fitted", "plain_table", "total_width"]
 
-#: Columns of the terminal between two columns of a table.
+#: Terminal columns between two table columns.
 GAP: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its head and its cells, each in one line or more."""
+    """One table column: head and cells, each of one line or more."""
 
     head: str
     cells: tuple[str, ...]
@@ -28,13 +28,13 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Columns of the terminal that the longest line takes."""
+        """Terminal columns of the longest line."""
         lines = [line for text in (self.head, *self.cells) for line in text.split("\n")]
         return max(len(line) for line in lines)
 
 
 def total_width(columns: Sequence[Column]) -> int:
-    """Return the columns of the terminal that ``columns`` take beside each other."""
+    """Return the terminal columns of ``columns`` side by side."""
     return sum(column.width + GAP for column in columns) - GAP
 
 
@@ -49,12 +49,12 @@ def fitted(column: Column, width: int, terminal: Terminal) -> Column:
 
 
 def plain_table(terminal: Terminal) -> Table:
-    """Return an empty table with a line below its head and a gap between its cells."""
+    """Return an empty table with a line below its head and gaps between cells."""
     return Table(box=terminal.box, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
 
 
 def columns_table(columns: Sequence[Column], terminal: Terminal) -> Table:
-    """Return ``columns`` as a table; a cell on the left may be folded, a number never."""
+    """Return ``columns`` as a table; left-aligned cells may be folded, numbers never."""
     table = plain_table(terminal)
     for column in columns:
         table.add_column(

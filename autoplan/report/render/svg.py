@@ -1,4 +1,4 @@
-"""The elements that pictures are drawn with, and the style that they share, on light and on dark (SVG)."""
+"""SVG elements and the shared style of charts, on light and on dark backgrounds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from xml.etree import ElementTree as ET
 
 __all__ = ["Place", "add_group", "add_line", "add_text", "canvas", "printable", "written"]
 
-#: Pixels from the left and from the top.
+#: Position from the left and the top [px].
 Place = tuple[float, float]
 
-#: Classes are said to be of the picture, since a page may hold several.
+#: Selectors begin with the class of the chart, since a page may contain several charts.
 _LIGHT: Final = """
 .NAME .page { fill: #ffffff }
 .NAME text { fill: #1f2328; font: 12px system-ui, sans-serif }
@@ -30,9 +30,9 @@ _DARK: Final = """
 
 
 def canvas(name: str, title: str, size: tuple[int, int], *, light: str = "", dark: str = "") -> ET.Element:
-    """Return an empty picture of ``size`` pixels, of the class ``name``.
+    """Return an empty SVG of ``size`` pixels with the class ``name``.
 
-    ``light`` and ``dark`` are rules of its own beside the shared ones, in which NAME stands for ``name``.
+    ``light`` and ``dark`` are additional CSS rules, in which NAME stands for ``name``.
     """
     width, height = map(str, size)
     names = {"xmlns": "http://www.w3.org/2000/svg", "class": name, "role": "img"}
@@ -51,13 +51,13 @@ def _rules(*texts: str) -> list[str]:
 
 
 def written(svg: ET.Element) -> str:
-    """Return the text of the file that holds ``svg``."""
+    """Return ``svg`` as the text of a file."""
     ET.indent(svg)
     return ET.tostring(svg, encoding="unicode") + "\n"
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with a question mark for what XML has no place for, such as control characters.
+    """Return ``text`` with question marks for characters that XML does not allow, such as control characters.
 
     >>> printable(f"a{chr(0)}b")
     'a?b'

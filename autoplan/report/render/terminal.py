@@ -1,7 +1,7 @@
-"""What a terminal can show, and text rendered for it.
+"""Capabilities of a terminal, and text rendered for it.
 
-Tables are rendered to text before anything is printed, so that output is whole or absent, and the
-same whether it goes to a terminal of some width or to a file.
+Tables are rendered to text before anything is printed, so that output is complete or absent, and the
+same on a terminal of some width and in a file.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rich.console import Console, RenderableType
 
 __all__ = ["PIPED_WIDTH", "Terminal", "render", "terminal_of"]
 
-#: Columns where there is no terminal to ask.
+#: Width without a terminal.
 PIPED_WIDTH: Final = 120
 
-#: Below this, numbers would be cut: a narrower terminal wraps the lines itself.
+#: Narrower terminals wrap lines, since numbers are not cut.
 _NARROWEST: Final = 72
 _WIDEST: Final = 400
 
@@ -30,7 +30,7 @@ _BOX: Final = "    \n    \n {0}{0} \n    \n    \n {0}{0} \n    \n    \n"
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Where text goes: columns, whether it shows colours, whether it shows more than ASCII."""
+    """A destination of text: width, colours, and characters beyond ASCII."""
 
     width: int = PIPED_WIDTH
     colour: bool = False
@@ -38,7 +38,7 @@ class Terminal:
 
     @property
     def dot(self) -> str:
-        """What stands between the parts of a line."""
+        """Separator of the parts of a line."""
         return "·" if self.unicode else "|"
 
     @property
@@ -48,12 +48,12 @@ class Terminal:
 
     @property
     def to(self) -> str:
-        """What stands between the ends of a range."""
+        """Separator of the ends of a range."""
         return "\N{EN DASH}" if self.unicode else "-"
 
     @property
     def ellipsis(self) -> str:
-        """What stands for text that was cut off."""
+        """Mark of cut text."""
         return "…" if self.unicode else "..."
 
     @property
@@ -63,30 +63,30 @@ class Terminal:
 
     @property
     def box(self) -> Box:
-        """The lines of a table: one below its head, one above its foot."""
+        """Box of a table: a line below its head and one above its foot."""
         return Box(_BOX.format("─" if self.unicode else "-"), ascii=not self.unicode)
 
 
 def terminal_of(stream: TextIO | None, environment: Mapping[str, str] | None = None) -> Terminal:
-    """Return what ``stream`` can show; None stands for a file, which holds UTF-8 without colours.
+    """Return the capabilities of ``stream``; None is a file in UTF-8 without colours.
 
     ``COLUMNS`` sets the width, ``NO_COLOR`` switches colours off and ``FORCE_COLOR`` on.
     """
     env = os.environ if environment is None else environment
-    here = stream is not None and stream.isatty()
-    colour = (here and env.get("TERM") != "dumb") or bool(env.get("FORCE_COLOR"))
+    interactive = stream is not None and stream.isatty()
+    colour = (interactive and env.get("TERM") != "dumb") or bool(env.get("FORCE_COLOR"))
     return Terminal(
-        width=_width(env.get("COLUMNS", ""), here=here),
+        width=_width(env.get("COLUMNS", ""), interactive=interactive),
         colour=stream is not None and colour and not env.get("NO_COLOR"),
         unicode=stream is None or _carries(stream, "·×█▏░─…\N{EN DASH}"),  # noqa: RUF001
     )
 
 
-def _width(columns: str, *, here: bool) -> int:
+def _width(columns: str, *, interactive: bool) -> int:
     if columns.isdecimal() and len(columns) < 6 and int(columns):
         width = int(columns)
     else:
-        width = shutil.get_terminal_size((PIPED_WIDTH, 24)).columns if here else PIPED_WIDTH
+        width = shutil.get_terminal_size((PIPED_WIDTH, 24)).columns if interactive else PIPED_WIDTH
     return max(_NARROWEST, min(_WIDEST, width))
 
 
@@ -99,7 +99,7 @@ def _carries(stream: TextIO, text: str) -> bool:
 
 
 def render(content: RenderableType, terminal: Terminal) -> str:
-    """Return ``content`` as ``terminal`` shows it, without spaces at the ends of lines."""
+    """Return ``content`` as text for ``terminal``, without trailing spaces."""
     file = io.StringIO()
     console = Console(
         file=file,

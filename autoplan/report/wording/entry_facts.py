@@ -1,4 +1,4 @@
-"""What a catalogue's listing says about each kind of entry."""
+"""Columns of the catalogue listing for each kind of entry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One column of a listing: its key in documents, its head and how its value is written."""
+    """One column of a listing: key in documents, head, and format of the value."""
 
     key: str
     head: str
@@ -33,7 +33,7 @@ class Fact:
     number: bool = False
 
     def text(self, facts: Facts) -> str:
-        """Return the cell of an entry; what it has not is a dash."""
+        """Return the cell of an entry; a dash if the value is missing."""
         value = facts.get(self.key)
         return "-" if value is None else self.show(value)
 
@@ -42,7 +42,7 @@ def _flops(rate: float) -> str:
     return format_rate(rate, "FLOP/s")
 
 
-def _bytes_a_second(rate: float) -> str:
+def _bytes_per_second(rate: float) -> str:
     return format_rate(rate, "B/s")
 
 
@@ -67,15 +67,15 @@ COLUMNS: Final[dict[EntryKind, tuple[Fact, ...]]] = {
         _TITLE,
         Fact("peak_flops", "16-bit peak", _flops, number=True),
         Fact("memory_bytes", "memory", format_bytes, number=True),
-        Fact("memory_bandwidth_bytes_per_second", "bandwidth", _bytes_a_second, number=True),
+        Fact("memory_bandwidth_bytes_per_second", "bandwidth", _bytes_per_second, number=True),
     ),
     "node": (
         _TITLE,
         Fact("devices", "devices", _comma, number=True),
         Fact("device", "of"),
         Fact("fabric", "fabric"),
-        Fact("fabric_bandwidth_bytes_per_second", "a device", _bytes_a_second, number=True),
-        Fact("network_bandwidth_bytes_per_second", "network", _bytes_a_second, number=True),
+        Fact("fabric_bandwidth_bytes_per_second", "per device", _bytes_per_second, number=True),
+        Fact("network_bandwidth_bytes_per_second", "network", _bytes_per_second, number=True),
     ),
     "cluster": (
         _TITLE,
@@ -96,11 +96,11 @@ COLUMNS: Final[dict[EntryKind, tuple[Fact, ...]]] = {
         Fact("devices", "devices", _commas, number=True),
         Fact("hardware", "hardware"),
         Fact("global_batch_size", "sequences", _commas, number=True),
-        Fact("sequence_length", "tokens each", _comma, number=True),
+        Fact("sequence_length", "sequence length", _comma, number=True),
     ),
     "grid": (
         Fact("base", "base"),
-        Fact("keys", "takes in turn", ", ".join),
+        Fact("keys", "varied keys", ", ".join),
         Fact("combinations", "combinations", _comma, number=True),
     ),
     "kernels": (
@@ -110,14 +110,14 @@ COLUMNS: Final[dict[EntryKind, tuple[Fact, ...]]] = {
     "stack": (
         _TITLE,
         Fact("zero_stages", "ZeRO", lambda stages: ", ".join(map(str, stages)), number=True),
-        Fact("parallelism", "splits", ", ".join),
+        Fact("parallelism", "parallelism", ", ".join),
         Fact("schedules", "schedules", ", ".join),
     ),
 }
 
 
 def entry_facts(kind: EntryKind, name: str) -> Facts:
-    """Return what the listing says about one entry, in base units.
+    """Return the listed facts of one entry, in base units.
 
     Raises CatalogError or SpecError for an entry that does not load.
     """
@@ -148,8 +148,8 @@ def _node(entry: NodeSpec) -> Facts:
 
 def _cluster(entry: ClusterSpec) -> Facts:
     node = load_entry("node", entry.node)
-    held = entry.nodes * node.devices if isinstance(node, NodeSpec) else None
-    return {"title": entry.title, "nodes": entry.nodes, "node": entry.node, "devices": held}
+    devices = entry.nodes * node.devices if isinstance(node, NodeSpec) else None
+    return {"title": entry.title, "nodes": entry.nodes, "node": entry.node, "devices": devices}
 
 
 def _model(entry: ModelSpec) -> Facts:
@@ -188,20 +188,20 @@ def _kernels(entry: KernelSpec) -> Facts:
 
 def _stack(entry: StackSpec) -> Facts:
     rules = entry.rules
-    splits = {
-        "tensors": rules.tensor_parallel,
-        "sequences": rules.sequence_parallel,
-        "pipelines": rules.pipeline_parallel,
+    parallelism = {
+        "tensor": rules.tensor_parallel,
+        "sequence": rules.sequence_parallel,
+        "pipeline": rules.pipeline_parallel,
     }
     return {
         "title": entry.title,
         "zero_stages": list(rules.zero_stages),
-        "parallelism": [name for name, has in splits.items() if has],
+        "parallelism": [name for name, supported in parallelism.items() if supported],
         "schedules": list(rules.schedules) if rules.pipeline_parallel else [],
     }
 
 
-# Each reader takes the class that the catalogue loads for its kind.
+# Each reader takes the class of its kind.
 _READERS: Final[dict[EntryKind, Callable[[Any], Facts]]] = {
     "device": _device,
     "node": _node,

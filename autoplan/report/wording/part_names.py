@@ -1,4 +1,4 @@
-"""What people call the parts of a step and of a device's memory, and the unit that memory is shown in."""
+"""Names of the parts of step time and device memory, and the unit of memory."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ TIME_NAMES: Final = {
     "tp_exposed": "tensor parallel",
     "cp_exposed": "context parallel",
     "ep_exposed": "expert parallel",
-    "pp_exposed": "stage boundaries",
+    "pp_exposed": "pipeline send/recv",
     "bubble": "pipeline bubble",
     "dp_exposed": "data parallel",
     "optimizer": "optimizer",
-    "overhead": "copies to the host",
+    "overhead": "activation offload",
 }
 
 
 class MemoryPart(NamedTuple):
-    """How a category of memory is shown: the head of a column, a letter and its style, a colour.
+    """How a memory category is shown: column head, letter, terminal style and colour.
 
-    Letters tell the parts apart without colours, and are in every character set. Colours are told apart by
-    anybody who sees them differently (Okabe and Ito 2008), on light and on dark.
+    Letters distinguish the parts without colours and are ASCII. The colours are safe for colour-blind readers
+    (Okabe and Ito 2008), on light and on dark backgrounds.
     """
 
     head: str
@@ -35,7 +35,7 @@ class MemoryPart(NamedTuple):
     colour: str
 
 
-#: What fills a device, in the order in which it is listed and stacked.
+#: Memory categories in the order of tables and stacked bars.
 MEMORY_PARTS: Final = {
     "parameters": MemoryPart("param-\neters", "P", "black on bright_blue", "#0072b2"),
     "gradients": MemoryPart("grad-\nients", "G", "black on cyan", "#56b4e9"),

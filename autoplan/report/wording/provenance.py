@@ -1,4 +1,4 @@
-"""What a prediction rests on: the files behind it, and how each of their numbers is known."""
+"""Provenance of a prediction: the catalogue entries that it uses, with the kinds of their numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["kernels_measured", "number_kinds", "provenance"]
 
 
 def provenance(job: Job) -> dict[str, Any]:
-    """Return the entries that price ``job``, their numbers by kind, and how sure they are."""
+    """Return the catalogue entries of ``job``, their numbers by kind, and the prediction uncertainty."""
     return {
         "autoplan": __version__,
         "kernels": _kernels(job),
@@ -35,10 +35,10 @@ def kernels_measured(job: Job) -> bool:
 
 
 def number_kinds(model: BaseModel) -> dict[str, int]:
-    """Return how many numbers below ``model`` are of each kind, in the order of trust."""
-    found = Counter(number.kind for _, number in sourced_numbers(model))
+    """Return the count of sourced numbers of each kind in ``model``, the most reliable kind first."""
+    counts = Counter(number.kind for _, number in sourced_numbers(model))
     kinds: tuple[NumberKind, ...] = get_args(NumberKind)
-    return {kind: found[kind] for kind in kinds}
+    return {kind: counts[kind] for kind in kinds}
 
 
 def _kernels(job: Job) -> dict[str, Any]:
@@ -75,11 +75,11 @@ def _hardware(entry: DeviceSpec | NodeSpec) -> dict[str, Any]:
 
 
 def _uncertainty(job: Job) -> dict[str, Any]:
-    doubt = job.stack.uncertainty
+    uncertainty = job.stack.uncertainty
     parts = {
-        "step_time": doubt.time,
-        "step_time_modelled": doubt.time_modelled,
-        "peak_memory": doubt.memory,
+        "step_time": uncertainty.time,
+        "step_time_modelled": uncertainty.time_modelled,
+        "peak_memory": uncertainty.memory,
     }
     return {name: {"half_width": x.value, **_knowledge(job, x)} for name, x in parts.items()}
 

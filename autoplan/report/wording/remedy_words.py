@@ -1,4 +1,4 @@
-"""Remedies and the verdict on a layout in words and cells, the same on a terminal and on a page."""
+"""Sentences and table cells on whether a layout fits, and on remedies, for terminal and HTML page."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ REMEDY_HEADS: Final = ("#", "remedy", "saves\n(GiB)", "peak\n(GiB)", "up to\n(Gi
 
 
 def verdict_sentences(job: Job, predicted: Prediction) -> Iterator[str]:
-    """Yield whether a layout fits, where and by how much, and how long its step takes."""
+    """Yield the sentences on memory, step time and host memory of a layout."""
     stage, limit = judged_stage(job, predicted), predicted.memory_limit_bytes
     yield (
         f"{'fits' if predicted.fits else 'does not fit'}: a device of stage {stage.stage}"
-        f" (fullest at: {stage.event}) holds {_gib(stage.total)}, {_beyond(stage.total - limit)} the limit"
-        f" of {_gib(limit)}, and {_gib(stage.total_high)} at the upper end of its 90 % interval,"
+        f" uses {_gib(stage.total)} at its peak ({stage.event}), {_beyond(stage.total - limit)} the limit"
+        f" of {_gib(limit)}, and {_gib(stage.total_high)} at the upper end of the 90 % interval,"
         f" {_beyond(stage.total_high - limit)} the limit"
     )
     low, high = format_seconds(predicted.step_seconds_low), format_seconds(predicted.step_seconds_high)
     yield f"a step takes {format_seconds(predicted.step_seconds)}, 90 % between {low} and {high}"
     if stage.host:
-        yield f"host memory holds {_gib(stage.host)} a device"
+        yield f"host memory: {_gib(stage.host)} per device"
 
 
 def _beyond(size: float) -> str:
@@ -41,14 +41,14 @@ def _gib(size: float) -> str:
 
 
 def remedy_title(explanation: Explanation) -> str:
-    """Return what the list of remedies is."""
+    """Return the title of the list of remedies."""
     if not explanation.remedies:
-        return "nothing else that could be changed here saves memory"
+        return "no change to this layout saves memory"
     if explanation.plan.predicted.fits:
-        return "what would make more room, the fastest first"
+        return "changes that save memory, the fastest first"
     if any(remedy.fits for remedy in explanation.remedies):
-        return "what would make it fit, the fastest first"
-    return "what would save memory: no change is enough, alone or with a second one"
+        return "changes that make it fit, the fastest first"
+    return "changes that save memory: neither one nor two of them make it fit"
 
 
 def remedy_rows(explanation: Explanation) -> list[tuple[str, ...]]:
@@ -63,14 +63,14 @@ def remedy_rows(explanation: Explanation) -> list[tuple[str, ...]]:
 def _numbers(remedy: Remedy) -> tuple[str, ...]:
     predicted = remedy.plan.predicted
     sizes = (remedy.saved_bytes, predicted.peak_memory_bytes_per_device, predicted.peak_memory_bytes_high)
-    # Adding zero makes "-0.0" the "+0.0" that it is.
+    # Adding zero turns "-0.0" into "+0.0".
     percent = round(remedy.slowdown * 100, 1) + 0.0
     step = f"{format_seconds(predicted.step_seconds)} ({percent:+.1f} %)"
     return (remedy.name, *(f"{size / GIB:,.1f}" for size in sizes), step)
 
 
 def remedy_note(job: Job) -> str:
-    """Return by which end of its interval a layout is judged to fit."""
+    """Return the sentence on which end of the memory interval decides whether a layout fits."""
     if job.limits.memory_confidence == "central":
-        return "a layout is judged to fit by the centre of its interval, as limits.memory_confidence says"
-    return "a layout is judged to fit, and a remedy's saving counted, at the upper end of the 90 % interval"
+        return "a layout fits if the centre of its 90 % interval does (limits.memory_confidence: central)"
+    return "a layout fits if the upper end of its 90 % interval does; savings are at the upper end, too"

@@ -1,4 +1,4 @@
-"""Plans in words: a short layout, a job in two lines, what is proven and how sure it is."""
+"""Sentences about plans: short layouts, job lines, certificates, uncertainty and memory."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ __all__ = [
     "wrap_parts",
 ]
 
-#: Behind the memory of a plan that fits only at the centre of its interval.
+#: Mark of a plan that fits only at the centre of its 90 % memory interval.
 CENTRE_ONLY: Final = "?"
 
-_EXACT: Final = 10**12
+_LARGEST_EXACT: Final = 10**12
 
-#: Kinds of numbers that read better as participles.
+#: Kinds of numbers whose words differ from their names.
 _KNOWN: Final = {"data sheet": "from data sheets", "guess": "guessed"}
 
 
 def job_lines(job: Job, terminal: Terminal) -> tuple[str, str]:
-    """Return what is trained on what, and under which conditions."""
+    """Return the model and devices of a job, and its training conditions."""
     cluster, work, dot = job.cluster, job.workload, f" {terminal.dot} "
     model = job.model.title or job.model.name
     size = format_count(total_parameters(job.model))
@@ -60,16 +60,16 @@ def job_lines(job: Job, terminal: Terminal) -> tuple[str, str]:
     conditions = (
         f"{nodes} {cluster.node.name}",
         job.stack.title,
-        f"{trained} of {work.sequence_length:,} tokens a step",
+        f"{trained} of {work.sequence_length:,} tokens per step",
         job.precision,
         job.optimizer,
-        f"limit {format_bytes(memory_limit_bytes(job))} a device",
+        f"limit {format_bytes(memory_limit_bytes(job))} per device",
     )
     return what, dot.join(conditions)
 
 
 def _alternatives(numbers: Sequence[int]) -> str:
-    """Return each number once.
+    """Return the distinct numbers, joined by "or".
 
     >>> _alternatives([2, 4, 4, 8]), _alternatives([1024])
     ('2, 4 or 8', '1,024')
@@ -79,15 +79,15 @@ def _alternatives(numbers: Sequence[int]) -> str:
 
 
 def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
-    """Return the parts of ``layout`` that differ from the trivial, and always the microbatch."""
+    """Return the parts of ``layout`` that differ from their defaults, and always the microbatch size."""
     degrees = (("tp", layout.tp), ("pp", layout.pp), ("dp", layout.dp))
     more = (("cp", layout.cp), ("ep", layout.ep))
     parts = [f"{name} {degree}" for name, degree in (*degrees, *more) if degree > 1]
     if layout.etp != layout.tp:
         parts.append(f"etp {layout.etp}")
     parts.append(f"mbs {layout.microbatch}")
-    sharing = (("zero", layout.zero), ("shard", layout.shard))
-    parts += [f"{name} {number}" for name, number in sharing if number]
+    sharding = (("zero", layout.zero), ("dp_shard", layout.shard))
+    parts += [f"{name} {number}" for name, number in sharding if number]
     if layout.vpp > 1:
         parts.append(f"vpp {layout.vpp}")
     if layout.sequence_parallel:
@@ -98,10 +98,10 @@ def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
         parts.append(f"stages {_runs(layout.layers, terminal)}")
     parts += _recompute(layout)
     if layout.checkpoint > 1:
-        parts.append(f"{layout.checkpoint} layers a checkpoint")
+        parts.append(f"{layout.checkpoint} layers per recompute unit")
     if layout.offload != "none":
         part = f" of 1 in {layout.offload_every} layers" if layout.offload_every > 1 else ""
-        parts.append(f"{layout.offload.replace('+', ' and ')}{part} on the host")
+        parts.append(f"{layout.offload.replace('+', ' and ')}{part} offloaded")
     if layout.order != ORDERS[0]:
         parts.append(f"ranks {layout.order}")
     return parts
@@ -118,13 +118,13 @@ def _runs(layers: Sequence[int], terminal: Terminal) -> str:
 def _recompute(layout: Layout) -> Iterator[str]:
     layers = sum(layout.layers)
     for name, counts in (("full", layout.full), ("selective", layout.selective)):
-        again = sum(counts)
-        if again:
-            yield f"{name} recompute" if again == layers else f"{name} {again} of {layers}"
+        recomputed = sum(counts)
+        if recomputed:
+            yield f"{name} recompute" if recomputed == layers else f"{name} {recomputed} of {layers}"
 
 
 def wrap_parts(parts: Sequence[str], width: int, terminal: Terminal) -> str:
-    """Return ``parts`` with dots between them, in lines of ``width`` where a part allows it."""
+    """Return ``parts`` separated by dots, in lines of at most ``width`` unless one part is longer."""
     lines: list[str] = []
     for part in parts:
         longer = f"{lines[-1]} {terminal.dot} {part}" if lines else part
@@ -136,14 +136,14 @@ def wrap_parts(parts: Sequence[str], width: int, terminal: Terminal) -> str:
 
 
 def count_words(count: int) -> str:
-    """Return ``count`` with its digits grouped, or its power of ten where nobody would read them.
+    """Return ``count`` with grouped digits, or in scientific notation if it is very large.
 
     >>> count_words(1234567), count_words(3 * 10**24), count_words(10**400)
     ('1,234,567', 'about 3e24', 'about 1e400')
     """
-    if abs(count) < _EXACT:
+    if abs(count) < _LARGEST_EXACT:
         return f"{count:,}"
-    # A count of layouts may exceed every float, and have more digits than Python writes.
+    # Counts of layouts may exceed the range of floats and of int-to-str conversion.
     exponent = math.floor(math.log10(count))
     digits = max(10, count // 10 ** (exponent - 1))
     fraction = f".{digits % 10}" if digits % 10 else ""
@@ -152,36 +152,37 @@ def count_words(count: int) -> str:
 
 _PROVEN: Final = {
     "optimal": "proven optimal",
-    "feasible": "best so far, not proven",
+    "feasible": "best so far, not proven optimal",
     "infeasible": "proven infeasible",
 }
 
 
 def certificate_sentence(certificate: Certificate) -> str:
-    """Return what is proven about a front, in one sentence."""
+    """Return the sentence on what is proven about a front."""
     proven = _PROVEN[certificate.status]
     if certificate.stopped:
         proven += f" ({certificate.stopped})"
     choices = number_words(certificate.candidates, "choice")
     text = (
-        f"{proven}: {number_words(certificate.layouts_covered, 'layout')} covered in {choices}"
+        f"{proven}: {number_words(certificate.layouts_covered, 'layout')} covered by {choices}"
         f" of degrees and schedule ({_solved(certificate)})"
     )
     if certificate.best_bound_step_seconds is not None and certificate.gap is not None:
         bound = format_seconds(certificate.best_bound_step_seconds)
         text += f"; no step is shorter than {bound} (gap {_gap(certificate.gap)})"
     if certificate.thinning and certificate.status == "optimal":
-        text += f"; what is left out is matched within {_percent(certificate.thinning)}"
+        thinning = _percent(certificate.thinning)
+        text += f"; every other layout is dominated, within {thinning}, by a plan listed here"
     return text
 
 
 def _solved(certificate: Certificate) -> str:
     if not certificate.candidates_solved:
-        return "all of them excluded by bounds, without a solve"
+        return "all excluded by bounds, none solved"
     solves = number_words(certificate.solves, "solve")
     return (
         f"{count_words(certificate.candidates_solved)} solved by {certificate.solver} in {solves},"
-        " the rest excluded by bounds"
+        " the others excluded by bounds"
     )
 
 
@@ -196,23 +197,23 @@ def number_words(count: int, noun: str) -> str:
 
 
 def _gap(share: float) -> str:
-    """Return a gap; what the solver's rounding of ticks leaves is not shown digit by digit."""
+    """Return an optimality gap; gaps of the solver's rounding are given as an upper limit."""
     return "under 0.01 %" if 0 < share < 1e-4 else _percent(share)
 
 
 def risk_sentence(front: Front) -> str:
-    """Return how many plans may need more memory than there is; empty when none may."""
+    """Return the sentence on plans whose memory interval exceeds the limit; empty if none."""
     risky = sum(only_at_centre(plan.predicted) for plan in front.plans)
     if not risky:
         return ""
     return (
-        f"memory: {number_words(risky, 'plan')} marked {CENTRE_ONLY} fit only at the centre of the interval;"
-        " limits.memory_confidence: upper leaves them out"
+        f"memory: {number_words(risky, 'plan')} marked {CENTRE_ONLY} fit only at the centre of the 90 %"
+        " interval; limits.memory_confidence: upper excludes them"
     )
 
 
 def only_at_centre(predicted: Prediction) -> bool:
-    """Return whether a layout fits at the centre of its memory's interval but not at its upper end."""
+    """Return whether the centre of a layout's memory interval fits and its upper end does not."""
     return predicted.memory.fits_at_centre and predicted.peak_memory_bytes_high > predicted.memory_limit_bytes
 
 
@@ -221,7 +222,7 @@ def _percent(share: float) -> str:
 
 
 def rejected_sentence(rejected: Sequence[Rejection], most: int = 3) -> str:
-    """Return how many layouts fell to which rules, the most frequent first; empty when none did."""
+    """Return the counts of rejected layouts by reason, the most frequent first; empty if none."""
     rejected = [rejection for rejection in rejected if rejection.kind != "not on the front"]
     total = sum(rejection.layouts for rejection in rejected)
     if not total:
@@ -234,50 +235,53 @@ def rejected_sentence(rejected: Sequence[Rejection], most: int = 3) -> str:
     return f"rejected: {number_words(total, 'layout')}: {'; '.join(shown)}"
 
 
-#: What becomes of layouts, of one and of several, in the order in which it is decided.
-_FATES: Final[dict[RejectionKind, tuple[str, str]]] = {
+#: Outcomes of layouts, in the singular and the plural, in the order in which the search decides them.
+_OUTCOMES: Final[dict[RejectionKind, tuple[str, str]]] = {
     "rule": ("breaks a rule", "break a rule"),
-    "alike": ("is like another", "are like another"),
+    "alike": (
+        "is equivalent by symmetry to a layout that was considered",
+        "are equivalent by symmetry to a layout that was considered",
+    ),
     "memory": (
-        "belongs to a choice that no recompute fits into memory",
-        "belong to choices that no recompute fits into memory",
+        "does not fit in memory even with full recompute",
+        "do not fit in memory even with full recompute",
     ),
     "not on the front": ("is covered and not on the front", "are covered and not on the front"),
 }
 
 
 def space_sentence(front: Front) -> str:
-    """Return how many layouts there are and what became of them: the counts add up to the space."""
+    """Return the sentence on the search space; the counts by outcome add up to all layouts."""
     parts = []
-    for kind, fates in _FATES.items():
+    for kind, words in _OUTCOMES.items():
         count = sum(r.layouts for r in front.rejected if r.kind == kind)
         if count:
-            parts.append(f"{count_words(count)} {fates[count > 1]}")
+            parts.append(f"{count_words(count)} {words[count > 1]}")
     if front.plans:
         parts.append(f"{count_words(len(front.plans))} on the front")
-    return f"the space: {number_words(front.certificate.layouts_total, 'layout')}: {', '.join(parts)}"
+    return f"search space: {number_words(front.certificate.layouts_total, 'layout')}: {', '.join(parts)}"
 
 
 def surety_sentences(job: Job, predicted: Sequence[Prediction]) -> list[str]:
-    """Return what the intervals of predictions mean and how they are known, and what the prices rest on."""
+    """Return the sentences on prediction intervals and on the source of the kernel curves."""
     where = "measured on this device" if kernels_measured(job) else "not measured on this device"
     kinds = ", ".join(f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(job.kernels).items() if n)
-    prices = f"kernel curves {job.kernels.name}: {where}; numbers: {kinds}"
-    return [*([_intervals(job, predicted)] if predicted else []), prices]
+    curves = f"kernel curves {job.kernels.name}: {where}; numbers: {kinds}"
+    return [*([_intervals(job, predicted)] if predicted else []), curves]
 
 
 def _intervals(job: Job, predicted: Sequence[Prediction]) -> str:
-    doubt = job.stack.uncertainty
+    uncertainty = job.stack.uncertainty
     time = _percents([x.step_seconds_high / x.step_seconds - 1.0 for x in predicted])
     priced = _percents([1.0 - x.modelled_share for x in predicted])
     return (
-        f"90 % intervals: step time within {time} ({doubt.time.kind}; measured tables price {priced} of it),"
-        f" memory within {_percent(doubt.memory.value)} ({doubt.memory.kind})"
+        f"90 % intervals: step time within {time} ({uncertainty.time.kind}; {priced} of it from measured"
+        f" tables), memory within {_percent(uncertainty.memory.value)} ({uncertainty.memory.kind})"
     )
 
 
 def _percents(shares: Sequence[float]) -> str:
-    """Return the range of ``shares`` in whole per cent.
+    """Return the range of ``shares`` in integer per cent.
 
     >>> _percents([0.123, 0.179]), _percents([0.123])
     ('12 to 18 %', '12 %')
@@ -287,33 +291,33 @@ def _percents(shares: Sequence[float]) -> str:
 
 
 def fits_sentence(predicted: Prediction) -> str:
-    """Return whether a layout fits its devices, by how much, and how sure that is."""
+    """Return whether a layout fits its devices, and by how much at the centre and the upper end."""
     peak, limit = predicted.peak_memory_bytes_per_device, predicted.memory_limit_bytes
     high = predicted.peak_memory_bytes_high
-    of = f"{format_bytes(peak)} of {format_bytes(limit)} a device"
+    use = f"{format_bytes(peak)} of {format_bytes(limit)} per device"
     if high <= limit:
-        return f"fits: {of}, up to {format_bytes(high)}, {format_bytes(limit - high)} to spare"
-    over = f"{format_bytes(high - limit)} over at the upper end of the interval"
+        return f"fits: {use}, up to {format_bytes(high)}, {format_bytes(limit - high)} free"
+    over = f"{format_bytes(high - limit)} over the limit at the upper end of the 90 % interval"
     if predicted.memory.fits_at_centre:
-        judged = "fits" if predicted.fits else "does not fit"
-        return f"{judged}: only the centre of the interval does: {of}, {over}"
-    return f"does not fit: {of}, {format_bytes(peak - limit)} over, {over}"
+        verdict = "fits" if predicted.fits else "does not fit"
+        return f"{verdict}: only the centre of the 90 % interval is within the limit: {use}, {over}"
+    return f"does not fit: {use}, {format_bytes(peak - limit)} over the limit, {over}"
 
 
 def peaks_sentence(predicted: Prediction) -> str:
-    """Return the peak as the allocator and as nvidia-smi count it."""
+    """Return peak memory: allocated, reserved by the allocator, and used on the device."""
     allocated = format_bytes(predicted.peak_allocated_bytes)
     reserved = format_bytes(predicted.peak_reserved_bytes)
     device = format_bytes(predicted.peak_memory_bytes_per_device)
-    return f"{allocated} allocated, {reserved} reserved by the allocator, {device} of the device"
+    return f"{allocated} allocated, {reserved} reserved by the allocator, {device} on the device"
 
 
 def front_sentences(front: Front) -> list[str]:
-    """Return everything that is said below a front."""
-    said = [
+    """Return the sentences below a front."""
+    sentences = [
         certificate_sentence(front.certificate),
         space_sentence(front),
         rejected_sentence(front.rejected),
     ]
-    sure = surety_sentences(front.job, [plan.predicted for plan in front.plans])
-    return [sentence for sentence in (*said, *sure, risk_sentence(front)) if sentence]
+    uncertainty = surety_sentences(front.job, [plan.predicted for plan in front.plans])
+    return [sentence for sentence in (*sentences, *uncertainty, risk_sentence(front)) if sentence]

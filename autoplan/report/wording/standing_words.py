@@ -1,4 +1,4 @@
-"""Where a layout stands beside the front, in one sentence."""
+"""The sentence on how a layout compares with the front."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def standing_sentence(standing: Standing) -> str:
     """Return why a layout is or is not on the front."""
     rank, plans, against = standing.rank, standing.plans, standing.against
     if standing.place == "does not fit":
-        return "not on the front: it does not fit"
+        return "not on the front: it does not fit in memory"
     if standing.place == "on the front":
-        return f"on the front: plan {rank} of {plans}, which no layout beats"
+        return f"on the front: plan {rank} of {plans}; no layout dominates it"
     if against is None:
         return "not on the front: no layout is feasible within the limits"
     step = format_seconds(against.predicted.step_seconds)
@@ -26,23 +26,23 @@ def standing_sentence(standing: Standing) -> str:
     plan = f"plan {rank} of {plans} ({step}, {size})"
     worst = _worst(standing.differences)
     return {
-        "beaten": f"not on the front: beaten by {plan}, no larger and faster{worst}",
-        "matched": f"not on the front: matched by {plan}, as good within the thinning{worst}",
-        "too slow": f"not on the front: above limits.step_time; the fastest is {plan}{worst}",
-        "not searched": f"not part of the search, such as checkpoint=N; the fastest is {plan}{worst}",
+        "beaten": f"not on the front: dominated by {plan}, which is faster and needs no more memory{worst}",
+        "matched": f"not on the front: dominated by {plan} within the tolerance of the front{worst}",
+        "too slow": f"not on the front: slower than limits.step_time; the fastest plan is {plan}{worst}",
+        "not searched": f"outside the search space of the job; the fastest plan is {plan}{worst}",
     }[standing.place]
 
 
 def _worst(differences: Sequence[Difference]) -> str:
-    """Return where most of a difference lies, as the end of a sentence."""
-    lost = [d for d in differences if d.lost_seconds > 0]
-    if not lost:
+    """Return the part of the step with the largest loss, as the end of a sentence."""
+    losses = [d for d in differences if d.lost_seconds > 0]
+    if not losses:
         return ""
-    return f"; it loses most in {TIME_NAMES[lost[0].part]} ({signed_seconds(lost[0].lost_seconds)})"
+    return f"; it loses most in {TIME_NAMES[losses[0].part]} ({signed_seconds(losses[0].lost_seconds)})"
 
 
 def signed_seconds(seconds: float) -> str:
-    """Return a difference of times with its sign.
+    """Return a time difference with its sign.
 
     >>> signed_seconds(1.5), signed_seconds(-0.002)
     ('+1.50 s', '-2.0 ms')

@@ -1,4 +1,4 @@
-"""What clashes where nothing is feasible, and what would make a plan possible, for people at a terminal."""
+"""Conflicting limits of an infeasible job, and suggested changes, as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ __all__ = ["suggestion_lines"]
 
 
 def suggestion_lines(front: Front) -> Iterator[RenderableType]:
-    """Yield the clashing wishes and the numbered suggestions of a front without plans."""
+    """Yield the minimal unsatisfiable subset and the numbered suggestions of a front without plans."""
     if front.conflict:
         yield Text(
-            "no plan keeps all of these; without any one of them, the others can be kept", style="bold"
+            "these limits conflict (minimal unsatisfiable subset: a plan exists without any one of them)",
+            style="bold",
         )
-        yield from (Text(f"- {wish}") for wish in front.conflict)
+        yield from (Text(f"- {limit}") for limit in front.conflict)
         yield Text("")
     if not front.suggestions:
         return
-    yield Text("what would make a plan possible, each solved again", style="bold")
+    yield Text("changes that make a plan possible, each one solved", style="bold")
     for number, suggestion in enumerate(front.suggestions, start=1):
         yield Text(f"{number:>2}  {suggestion.kind}")
-        for line in (*map(str, suggestion.edits), _then(suggestion)):
+        for line in (*map(str, suggestion.edits), _result(suggestion)):
             yield Padding(Text(line), (0, 0, 0, 4))
-        # One line, however narrow the terminal, so that it can be copied.
+        # One line at any terminal width, so that it can be copied.
         yield Text(f"    {suggestion.plan.layout_string}", style="green", no_wrap=True, overflow="ignore")
     yield Text("")
 
 
-def _then(suggestion: Suggestion) -> str:
-    """Return what the fastest plan of the changed job costs."""
+def _result(suggestion: Suggestion) -> str:
+    """Return step time and memory of the fastest plan of the changed job."""
     predicted = suggestion.plan.predicted
     seconds, size = predicted.step_seconds, predicted.peak_memory_bytes_per_device
     devices = number_words(suggestion.devices, "device")
-    return f"then: {format_seconds(seconds)} a step and {format_bytes(size)} on each of {devices}"
+    return f"result: {format_seconds(seconds)} per step and {format_bytes(size)} per device on {devices}"

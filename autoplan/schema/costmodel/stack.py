@@ -221,7 +221,10 @@ class ContextPolicy(Sourced):
         " some heads"
     )
     merge_bytes: int = Field(
-        ge=0, le=64, description="bytes moved to add an element of a step's output to those before it"
+        default=0,
+        ge=0,
+        le=64,
+        description="bytes moved to add an element of a step's output to those before it",
     )
 
 

@@ -1,1 +1,1 @@
-"""Grids of jobs: what a grid file may say, and everything that is wrong with one."""
+"""Grids of jobs: schema and validation of grid files."""

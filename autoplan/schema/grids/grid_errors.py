@@ -1,4 +1,4 @@
-"""What is wrong with a grid beyond its outer form: its keys, their values, and what it excludes.
+"""Problems of a grid beyond its structure: keys, values, and exclusions.
 
 The checks read the plain document, so that a mistake in one place hides none in another.
 """
@@ -23,7 +23,7 @@ _Node = tuple[Plain, Lines | int]
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The job that all cells share: its document, and its path inside the grid file where it stands there."""
+    """The base job of all cells: its document, and its path inside the grid file or None."""
 
     document: Document
     path: Path | None
@@ -32,8 +32,8 @@ class Base:
 def swept_values(document: Document) -> dict[str, tuple[Plain, ...]]:
     """Return the values of each key of the grid that a job has."""
     listed = document.at(("grid",))
-    found = listed.items() if isinstance(listed, dict) else ()
-    return {k: v for k, v in found if k in job_keys() and isinstance(v, tuple) and v}
+    items = listed.items() if isinstance(listed, dict) else ()
+    return {k: v for k, v in items if k in job_keys() and isinstance(v, tuple) and v}
 
 
 def with_settings(job: Plain, settings: Settings) -> Plain:
@@ -49,7 +49,7 @@ def with_settings(job: Plain, settings: Settings) -> Plain:
 
 
 def _put(node: _Node, path: list[str], new: _Node) -> _Node:
-    """Return ``node`` with ``new`` at ``path``; what is no mapping stays, and is refused by its schema."""
+    """Return ``node`` with ``new`` at ``path``; values that are not mappings are errors of the schema."""
     value, lines = node
     if not path:
         return new
@@ -57,11 +57,11 @@ def _put(node: _Node, path: list[str], new: _Node) -> _Node:
         value = {}
     if not isinstance(value, dict):
         return node
-    here = lines if isinstance(lines, Lines) else Lines(lines)
-    inner, inner_lines = _put((value.get(path[0]), here.below.get(path[0], here.own)), path[1:], new)
-    keys = here.keys if path[0] in here.keys else {**here.keys, path[0]: _own(inner_lines)}
-    below = {**here.below, path[0]: inner_lines}
-    return {**value, path[0]: inner}, Lines(here.own, keys, below)
+    inside = lines if isinstance(lines, Lines) else Lines(lines)
+    inner, inner_lines = _put((value.get(path[0]), inside.below.get(path[0], inside.own)), path[1:], new)
+    keys = inside.keys if path[0] in inside.keys else {**inside.keys, path[0]: _own(inner_lines)}
+    below = {**inside.below, path[0]: inner_lines}
+    return {**value, path[0]: inner}, Lines(inside.own, keys, below)
 
 
 def _own(lines: Lines | int) -> int:
@@ -69,7 +69,7 @@ def _own(lines: Lines | int) -> int:
 
 
 def grid_problems(document: Document, base: Base | None) -> Iterator[Problem]:
-    """Yield what is wrong with the keys, values and exclusions of a grid, and with its base job."""
+    """Yield the problems of keys, values and exclusions of a grid, and of its base job."""
     yield from _key_problems(document)
     yield from _repeated(document)
     yield from _size_problems(document)
@@ -90,13 +90,13 @@ def _key_problems(document: Document) -> Iterator[Problem]:
             yield _problem(document, ("grid", key), _unknown_key(key, job_keys()), key=True)
         for outer in keys:
             if key.startswith(f"{outer}."):
-                message = f"{shown(outer)} sets {shown(key)} too: keep one of them"
+                message = f"{shown(outer)} sets {shown(key)} too: remove one of them"
                 yield _problem(document, ("grid", key), message, key=True)
 
 
 def _unknown_key(key: str, known: Iterable[str]) -> str:
     known = list(known)
-    ends = [each for each in known if each.endswith(f".{key}")]
+    ends = [full for full in known if full.endswith(f".{key}")]
     near = ends or difflib.get_close_matches(key, known, 1)
     hint = f"did you mean {shown(near[0])}?" if near else f"known keys are {', '.join(known)}"
     return f"unknown key {shown(key)}: {hint}"
@@ -108,14 +108,14 @@ def _repeated(document: Document) -> Iterator[Problem]:
         for index, value in enumerate(values):
             before = first.setdefault(canonical(value), index)
             if before != index:
-                message = f"{shown(value)} stands at {before} of the list too: keep one"
+                message = f"{shown(value)} is a duplicate of entry {before}: remove one"
                 yield _problem(document, ("grid", key, index), message)
 
 
 def _size_problems(document: Document) -> Iterator[Problem]:
     cells = math.prod(len(values) for values in swept_values(document).values())
     if cells > MOST_CELLS:
-        message = f"the grid has {cells:,} cells: up to {MOST_CELLS:,} are planned"
+        message = f"the grid has {cells:,} cells: at most {MOST_CELLS:,} are supported"
         yield _problem(document, ("grid",), message, key=True)
 
 
@@ -157,7 +157,7 @@ def exclusions(document: Document) -> list[dict[str, frozenset[str]]]:
 
 
 def _job_problems(document: Document, base: Base) -> Iterator[Problem]:
-    """Yield what the schema of a job refuses: in the base job once, in each value of the grid."""
+    """Yield the schema errors of the base job and of each value of the grid."""
     values = swept_values(document)
     firsts: dict[str, int] = dict.fromkeys(values, 0)
     for problem in _refused(document, base, firsts):
@@ -171,7 +171,7 @@ def _job_problems(document: Document, base: Base) -> Iterator[Problem]:
 
 
 def _refused(document: Document, base: Base, chosen: Mapping[str, int]) -> tuple[Problem, ...]:
-    """Return what is wrong with the base job once it has the chosen value of each key."""
+    """Return the problems of the base job with the chosen value of each key."""
     node: _Node = (base.document.value, base.document.lines)
     for key, index in chosen.items():
         path = ("grid", key, index)

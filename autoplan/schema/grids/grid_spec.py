@@ -1,4 +1,4 @@
-"""What a grid file may say: a base job, and the values that its keys take in turn."""
+"""Schema of grid files: a base job, and the values of varied keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 #: What one cell sets: values by dotted keys of a job, as the grid file writes them.
 Settings = Mapping[str, Plain]
 
-#: A larger grid is a slip of the keyboard, or years of work.
+#: Most cells of a grid.
 MOST_CELLS: Final = 100_000
 
 #: Keys of a job that say how its file is read.
@@ -53,7 +53,7 @@ class GridSpec(Frozen):
     )
     exclude: tuple[Annotated[dict[str, Any], Field(min_length=1)], ...] = Field(
         default=(),
-        description="cells to leave out: each entry names keys of the grid, and one or more of their values",
+        description="cells to exclude: each entry names keys of the grid, and one or more of their values",
     )
 
 

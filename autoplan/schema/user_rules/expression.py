@@ -1,8 +1,8 @@
-"""The user's own rules as trees: what a relation says, and what is left of it once some names are known.
+"""Users' rules as expression trees, and their partial evaluation with known names.
 
-Numbers are whole or exact fractions, so no rule is decided by rounding. Where a divisor is zero the value is
-``UNDEFINED``, and a comparison of it does not hold. ``layers``, ``selective`` and ``full`` have an entry for
-each stage; a relation that names a stage which a layout lacks says nothing about that layout.
+Numbers are integers or exact fractions, so that no rule depends on rounding. Division by zero gives
+``UNDEFINED``, and comparisons with it are false. ``layers``, ``selective`` and ``full`` have one entry per
+stage; a relation that names a stage that a layout lacks does not restrict that layout.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _COMPUTED: Final[_Computed] = {"+": add, "-": sub, "*": mul, **_DIVIDED}
 
 
 class NoSuchStageError(Exception):
-    """The relation names a stage that there is not."""
+    """The relation names a stage that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a layout: values of names, its number of stages, and entries of some of them."""
+    """Known facts of a layout: values of names, number of stages, and entries of some stages."""
 
     names: Mapping[str, Value]
     stages: int
@@ -67,7 +67,7 @@ class Node:
     """A number, a word or a relation."""
 
     def folded(self, known: Known) -> Node:  # noqa: ARG002
-        """Return what is left of it."""
+        """Return its remainder with ``known`` substituted."""
         return self
 
     def below(self) -> tuple[Node, ...]:
@@ -96,7 +96,7 @@ class Name(Node):
     name: str
 
     def folded(self, known: Known) -> Node:
-        """Return its value, where that is known."""
+        """Return its value, if known."""
         return Constant(known.names[self.name]) if self.name in known.names else self
 
 
@@ -108,7 +108,7 @@ class Entry(Node):
     stage: int
 
     def folded(self, known: Known) -> Node:
-        """Return its value, where that is known, with the stage counted from the first."""
+        """Return its value, if known, with the stage counted from the first."""
         if not -known.stages <= self.stage < known.stages:
             raise NoSuchStageError
         place = (self.quantity, self.stage % known.stages)
@@ -123,7 +123,7 @@ class Over(Node):
     quantity: str
 
     def folded(self, known: Known) -> Node:
-        """Return what is left of it, spread over the stages."""
+        """Return its remainder with ``known`` substituted, expanded over the stages."""
         entries: tuple[Node, ...] = tuple(Entry(self.quantity, stage) for stage in range(known.stages))
         if self.function != "sum":
             return Extreme(self.function, entries).folded(known)
@@ -138,7 +138,7 @@ class Extreme(Node):
     parts: tuple[Node, ...]
 
     def folded(self, known: Known) -> Node:
-        """Return what is left of it."""
+        """Return its remainder with ``known`` substituted."""
         parts = tuple(part.folded(known) for part in self.parts)
         values = [_number(part) for part in parts if isinstance(part, Constant)]
         if len(values) < len(parts):
@@ -155,7 +155,7 @@ class Operation(Node):
     right: Node
 
     def folded(self, known: Known) -> Node:
-        """Return what is left of it."""
+        """Return its remainder with ``known`` substituted."""
         left, right = self.left.folded(known), self.right.folded(known)
         if UNDEFINED in (left, right) or (self.symbol in _DIVIDED and right == Constant(0)):
             return UNDEFINED
@@ -173,7 +173,7 @@ class Comparison(Node):
     right: Node
 
     def folded(self, known: Known) -> Node:
-        """Return what is left of it."""
+        """Return its remainder with ``known`` substituted."""
         left, right = self.left.folded(known), self.right.folded(known)
         if UNDEFINED in (left, right):
             return FALSE
@@ -190,7 +190,7 @@ class Logic(Node):
     parts: tuple[Node, ...]
 
     def folded(self, known: Known) -> Node:
-        """Return what is left of it."""
+        """Return its remainder with ``known`` substituted."""
         neutral, settled = (TRUE, FALSE) if self.every else (FALSE, TRUE)
         parts = [part.folded(known) for part in self.parts]
         if settled in parts:
@@ -208,7 +208,7 @@ class Not(Node):
     part: Node
 
     def folded(self, known: Known) -> Node:
-        """Return what is left of it."""
+        """Return its remainder with ``known`` substituted."""
         part = self.part.folded(known)
         if isinstance(part, Constant):
             return FALSE if part.value else TRUE
@@ -226,13 +226,13 @@ class Uniform(Node):
     quantity: str
 
     def folded(self, known: Known) -> Node:
-        """Return what is left of it, spread over the stages."""
+        """Return its remainder with ``known`` substituted, expanded over the stages."""
         stages = range(known.stages)
         if self.quantity != "recompute":
             return _alike(self.quantity, stages).folded(known)
-        whole = (_equal(((kind, i), ("layers", i)) for i in stages) for kind in ("full", "selective"))
+        equal = (_equal(((kind, i), ("layers", i)) for i in stages) for kind in ("full", "selective"))
         counts = Logic(every=True, parts=(_alike("selective", stages), _alike("full", stages)))
-        return Logic(every=False, parts=(*whole, counts)).folded(known)
+        return Logic(every=False, parts=(*equal, counts)).folded(known)
 
 
 def _number(constant: Constant) -> Number:
@@ -249,7 +249,7 @@ def _alike(quantity: str, stages: range) -> Node:
 
 
 def left_of(relation: Node, known: Known) -> Node:
-    """Return what is left of ``relation``: TRUE, FALSE, or a relation between entries not yet known.
+    """Return the remainder of ``relation``: TRUE, FALSE, or a relation between unknown entries.
 
     >>> rule = Comparison("<=", Operation("*", Name("mbs"), Entry("layers", -1)), Constant(16))
     >>> left_of(rule, Known({"mbs": 2}, stages=4)).left
@@ -264,7 +264,7 @@ def left_of(relation: Node, known: Known) -> Node:
 
 
 def decided(relation: Node, known: Known) -> bool:
-    """Return whether ``relation`` holds, where everything in it is known."""
+    """Return whether ``relation`` holds; all its names must be known."""
     left = left_of(relation, known)
     assert isinstance(left, Constant)  # noqa: S101 - the caller knows every name
     return bool(left.value)

@@ -1,4 +1,4 @@
-"""Reading the user's own rules: ``tp * pp <= 8`` to a tree. Nothing is evaluated.
+"""Parser of users' rules: ``tp * pp <= 8`` to an expression tree. Nothing is evaluated.
 
 Python's grammar gives the structure (see ``relation_tokens``). Of its nodes these are read, and no others::
 
@@ -23,6 +23,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from autoplan.schema.layout import RENAMED_KEYS
 from autoplan.schema.user_rules.expression import (
     UNDEFINED,
     Comparison,
@@ -56,11 +57,11 @@ _NO_NUMBERS: Final = {
 
 
 class RelationError(ValueError):
-    """A rule that cannot be read; says at which columns, and what would be right."""
+    """An invalid rule, with the columns of its problems."""
 
 
 class _Part(NamedTuple):
-    """A tree, UNDEFINED where it cannot be read, with its text and where that begins, counted from 0."""
+    """A tree (UNDEFINED if invalid) with its text and its column, counted from 0."""
 
     node: Node
     said: str
@@ -69,7 +70,7 @@ class _Part(NamedTuple):
 
 @lru_cache(maxsize=512)
 def parse_relation(text: str) -> Node:
-    """Return the relation that ``text`` says; raises RelationError with everything wrong with it.
+    """Return the relation of ``text``; raises RelationError with all problems.
 
     >>> parse_relation("pp in {1, 2}")
     Logic(every=False, parts=(Comparison(symbol='==', left=Name(name='pp'), right=Constant(value=1)), \
@@ -97,7 +98,7 @@ column 14: layers has one number for each stage: write layers[0], sum(layers), m
 
 
 class _Reader:
-    """Reads one rule; ``problems`` holds places, counted from 0, and what is wrong there, each once."""
+    """Parser of one rule; ``problems`` are distinct pairs of a column, counted from 0, and a message."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -143,14 +144,14 @@ class _Reader:
                 return self._entry(self._said(listed), stage, shape.col_offset)
             case ast.Name():
                 return self._leaf(self._said(shape), shape.col_offset)
-        return self.wrong(shape.col_offset, f"{self._said(shape)!r} is no relation, number or name")
+        return self.wrong(shape.col_offset, f"{self._said(shape)!r} is not a relation, number or name")
 
     def _operation(self, op: ast.operator, left: _Part, right: _Part) -> Node:
         if isinstance(op, ast.BitOr):
             # The divisor stands on the left; zero divides nothing.
             return Comparison("==", self._operation(ast.Mod(), right, left), Constant(0))
         if type(op) not in _SIGNS:
-            return self.wrong(right.at, f"of operators only {', '.join(_SIGNS.values())} are read")
+            return self.wrong(right.at, f"the operators are {', '.join(_SIGNS.values())}")
         divisor = _stages(right.node) if isinstance(op, ast.Div | ast.FloorDiv | ast.Mod) else set()
         if divisor and len(divisor | _stages(left.node)) > 1:
             self.wrong(right.at, "what divides is the same for all stages, or of the one stage it divides")
@@ -161,8 +162,8 @@ class _Reader:
             case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[ast.Set(elts=items)]):
                 first = self._part(shape.left)
                 equal = tuple(self._compared("==", first, self._part(item)) for item in items)
-                found = Logic(every=False, parts=equal)
-                return found if isinstance(shape.ops[0], ast.In) else Not(found)
+                member = Logic(every=False, parts=equal)
+                return member if isinstance(shape.ops[0], ast.In) else Not(member)
             case ast.Compare(ops=[ast.Is()], comparators=[word]) if self._said(word) == "uniform":
                 return self._uniform(self._part(shape.left))
         for op, other in zip(shape.ops, shape.comparators, strict=True):
@@ -209,7 +210,7 @@ class _Reader:
         return Entry(listed, int(number))
 
     def _leaf(self, said: str, at: int) -> Node:
-        """Return a number, a name, or a word or list, which what stands beside it may need."""
+        """Return a number, a name, or a word or list as a constant."""
         if said.isdigit() and len(said) > _MOST_DIGITS:
             return self.wrong(at, f"a number has at most {_MOST_DIGITS} digits")
         if said in NAMES or said in WORDS:
@@ -219,7 +220,7 @@ class _Reader:
     def _number(self, part: _Part) -> Node:
         match part.node:
             case Comparison() | Logic() | Not() | Uniform():
-                return self.wrong(part.at, "a number is needed here, not a relation")
+                return self.wrong(part.at, "a number is needed, not a relation")
             case Name(name=name) | Constant(value=str(name)) if name not in NAMES:
                 unknown = _unknown("name", name, (*NAMES, *WORDS, *LISTS))
                 return self.wrong(part.at, _NO_NUMBERS.get(name, unknown))
@@ -240,6 +241,8 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    if name in RENAMED_KEYS:
+        return f"{name}: is called {RENAMED_KEYS[name]} now"
     return f"unknown {what} {name!r}" + (_near(name, known) or f": known are {', '.join(known)}")
 
 

@@ -1,4 +1,4 @@
-"""The names that the user's own rules may use; the README of ``specs/jobs`` says what each means."""
+"""The names that users' rules may use; ``specs/jobs/README.md`` defines each."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ __all__ = ["LISTS", "NAMES", "WORDS"]
 
 #: Numbers that a rule may name: of a layout, of the job and of its model.
 NAMES: Final = (
-    *("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "zero", "vpp", "checkpoint", "shard", "offload_every"),
+    *("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "zero", "vpp"),
+    *("recompute_num_layers", "dp_shard", "offload_every"),
     *("microbatches", "devices", "devices_per_node", "nodes", "sequence_length", "global_batch_size"),
     *("heads", "kv_heads", "hidden_size", "ffn_size", "vocabulary"),
 )
-#: Words that a rule may name, and what they may be.
+#: Words that a rule may name, with their values.
 WORDS: Final[dict[str, tuple[str, ...]]] = {
     "schedule": SCHEDULES,
     "sp": ("on", "off"),
     "offload": OFFLOADS,
     "order": ORDERS,
 }
-#: Numbers of each stage: its layers, and how many of them are recomputed.
+#: Numbers with one entry per stage: its layers, and those with selective and full recompute.
 LISTS: Final = ("layers", "selective", "full")

@@ -1,1 +1,1 @@
-"""Strict YAML: text to checked models and back, with every problem at its line."""
+"""Strict YAML: text to validated models and back, with the line of every problem."""

@@ -1,6 +1,6 @@
-"""What the models allow at a place of a file: its annotations, its keys and its choices.
+"""Annotations, keys and choices of the models at a place of a file.
 
-A *place* is every annotation that a value could be read as, unions taken apart.
+A *place* is every annotation that a value could be read as, unions expanded.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _key(name: str, info: FieldInfo) -> str:
 
 def below(place: Place, part: str | int) -> Place:
     """Return the place that key or index ``part`` leads to from ``place``."""
-    return tuple(found for annotation in place for found in _below(annotation, part))
+    return tuple(member for annotation in place for member in _below(annotation, part))
 
 
 def _below(annotation: object, part: str | int) -> Place:
@@ -94,7 +94,7 @@ def choices(place: Place) -> list[object]:
 
 
 def narrowed(place: Place, tag: str | int) -> Place:
-    """Return the members of ``place`` that pydantic calls ``tag``; none where nothing says so."""
+    """Return the members of ``place`` that pydantic calls ``tag``; empty if it is unknown."""
     return tuple(annotation for annotation in place if _is_called(annotation, tag))
 
 
@@ -142,5 +142,5 @@ def _holds(value: Plain, part: str | int) -> bool:
 
 
 def _step(value: Any, part: str | int) -> Plain:  # noqa: ANN401 - ``_holds`` has looked
-    found: Plain = value[part]
-    return found
+    member: Plain = value[part]
+    return member

@@ -1,4 +1,4 @@
-"""What a YAML text holds once it is read: plain values, and the line where each one stands."""
+"""A parsed YAML text: plain values, and the line of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BARE_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Where a mapping or list stands: its own line, its keys' lines and those of what it holds."""
+    """Lines of a mapping or list: its own, those of its keys, and those of its values."""
 
     own: int
     keys: Mapping[str, int] = field(default_factory=dict)
@@ -28,21 +28,21 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One YAML text, read: the ``name`` to print for it, its plain ``value`` and all ``lines``."""
+    """A parsed YAML text: ``name`` for messages, plain ``value``, and ``lines``."""
 
     name: str
     value: Plain
     lines: Lines | int
 
     def at(self, path: Sequence[str | int]) -> Plain:
-        """Return the value at ``path``, or None where the document does not go there."""
-        here: Any = self.value
+        """Return the value at ``path``, or None if there is none."""
+        node: Any = self.value
         for part in path:
             try:
-                here = here[part]
+                node = node[part]
             except (KeyError, IndexError, TypeError):
                 return None
-        return here  # type: ignore[no-any-return]
+        return node  # type: ignore[no-any-return]
 
     def line(self, path: Sequence[str | int], *, key: bool = False) -> int:
         """Return the line, from 1, of the value at ``path``, or of its key where ``key`` is true.
@@ -54,19 +54,19 @@ class Document:
         >>> document.line(["a", "b"]), document.line(["a"], key=True)
         (2, 1)
         """
-        here, key_line = self.lines, None
+        node, key_line = self.lines, None
         for part in path:
-            if isinstance(here, int) or part not in here.below:
+            if isinstance(node, int) or part not in node.below:
                 break
-            key_line = here.keys.get(part) if isinstance(part, str) else None
-            here = here.below[part]
+            key_line = node.keys.get(part) if isinstance(part, str) else None
+            node = node.below[part]
         if key and key_line is not None:
             return key_line
-        return here if isinstance(here, int) else here.own
+        return node if isinstance(node, int) else node.own
 
 
 def format_path(path: Sequence[str | int]) -> str:
-    """Return ``path`` as people write it.
+    """Return ``path`` as text.
 
     >>> format_path(["search", "tensor_parallel", 2]), format_path(["a b"])
     ('$.search.tensor_parallel[2]', "$['a b']")

@@ -1,8 +1,8 @@
-"""Files that extend others: what a file says, put over what its parent says.
+"""Files that extend others: merging the content of a file over that of its parent.
 
 Groups and tables are merged key by key; a text, a switch, a count, a list and a number with its source are
-each replaced whole, so that a note or a source never stands beside a value that it was not written for. An
-empty value (``null``) takes back what the parent says: the schema's default holds again.
+each replaced as a unit, so that notes and sources stay with their values. An
+empty value (``null``) removes that of the parent, so that the default of the schema applies.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["EXTENDS", "OWN", "Tree", "completed", "labelled", "leaves", "merged"
 
 #: The key that names the parent.
 EXTENDS: Final = "extends"
-#: What a file says of itself alone: nothing of it is inherited.
+#: Keys that are not inherited.
 OWN: Final = ("schema", "kind", "name", "title", "description")
 
-#: Nested mappings whose leaves are no mappings, or are replaced whole.
+#: Nested mappings whose leaves are not mappings, or are replaced as a unit.
 Tree: TypeAlias = Mapping[str, Any]
 
 
@@ -41,16 +41,16 @@ def merged(parent: Tree, child: Tree, model: object) -> dict[str, Any]:
 
 
 def _merged(parent: Tree, child: Tree, place: Place) -> dict[str, Any]:
-    found = dict(parent)
+    result = dict(parent)
     for key, value in child.items():
         inner = below(place, key)
         if value is None and key in parent:
-            del found[key]
+            del result[key]
         elif isinstance(value, dict) and isinstance(parent.get(key), dict) and _is_merged(inner):
-            found[key] = _merged(parent[key], value, inner)
+            result[key] = _merged(parent[key], value, inner)
         else:
-            found[key] = value
-    return found
+            result[key] = value
+    return result
 
 
 def _is_merged(place: Place) -> bool:
@@ -68,22 +68,22 @@ def _is_group(annotation: object) -> bool:
 
 
 def labelled(content: Tree, label: str, model: object) -> dict[str, Any]:
-    """Return ``content`` with ``label`` in the place of every value that is replaced whole.
+    """Return ``content`` with ``label`` in the place of every value that is replaced as a unit.
 
-    Merged as the contents are, it tells where each value is from. What is empty stays empty.
+    Merged like the contents, it gives the origin of each value. Empty values stay empty.
     """
     return _labelled(content, label, unfold(model))
 
 
 def _labelled(content: Tree, label: str, place: Place) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in content.items():
         inner = below(place, key)
         if isinstance(value, dict) and _is_merged(inner):
-            found[key] = _labelled(value, label, inner)
+            result[key] = _labelled(value, label, inner)
         else:
-            found[key] = None if value is None else label
-    return found
+            result[key] = None if value is None else label
+    return result
 
 
 def leaves(tree: Tree, above: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -101,15 +101,15 @@ def completed(content: Tree, model: object) -> dict[str, Any]:
 
 
 def _completed(content: Tree, place: Place) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, info in fields(place).items():
         inner, value = unfold(info.annotation), content.get(key)
         if key not in content and not info.is_required():
-            found[key] = _written(info.get_default(call_default_factory=True))
+            result[key] = _written(info.get_default(call_default_factory=True))
         elif key in content:
             group = isinstance(value, dict) and any(_is_group(x) for x in inner)
-            found[key] = _completed(content[key], inner) if group else value
-    return found
+            result[key] = _completed(content[key], inner) if group else value
+    return result
 
 
 def _written(value: object) -> Plain:
@@ -118,14 +118,14 @@ def _written(value: object) -> Plain:
 
 
 def partial_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON Schema of a file that may extend another: what is required, only where it does not."""
+    """Return the JSON Schema of a file that may extend another; keys are required only if it does not."""
     parts = ((name, part) for name, part in schema["$defs"].items() if "source" not in part["properties"])
     needed = {name: part.pop("required") for name, part in parts if "required" in part}
     for table in (x for x in schema["properties"].values() if "additionalProperties" in x):
         table["additionalProperties"] = {"anyOf": [table["additionalProperties"], {"type": "null"}]}
     own = [key for key in schema["required"] if key in OWN]
-    whole = {key: {"required": needed[name]} for key, name in _groups(schema, needed)}
-    alone = {"required": schema["required"], "properties": whole}
+    groups = {key: {"required": needed[name]} for key, name in _groups(schema, needed)}
+    alone = {"required": schema["required"], "properties": groups}
     return {**schema, "required": own, "if": {"not": {"required": [EXTENDS]}}, "then": alone}
 
 

@@ -1,4 +1,4 @@
-"""YAML text to checked models: every problem of a file at once, each with its path and line."""
+"""YAML text to validated models; all problems of a file are reported with path and line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load_model(text: str, model_class: Any, *, name: str) -> Any:
         The frozen model, with quantities in base units.
 
     Raises:
-        SpecError: with one Problem for each thing that is wrong.
+        SpecError: with one Problem per error.
     """
     return validate(parse_yaml(text, name=name), model_class)
 
@@ -50,7 +50,7 @@ def validate(document: Document, model_class: object) -> Any: ...  # noqa: ANN40
 def validate(document: Document, model_class: Any) -> Any:
     """Check ``document`` against ``model_class``, a pydantic model or a union of models.
 
-    Returns the frozen model; raises SpecError with one Problem for each thing that is wrong.
+    Returns the frozen model; raises SpecError with one Problem per error.
     """
     try:
         return _adapter(model_class).validate_python(document.value, context={FROM_FILE: True})
@@ -78,11 +78,11 @@ def valid_part(
     plain: dict[str, Any] = dict(document.value)
     wrong: set[str] = set()
     # First without the entries that are wrong, then without the keys that still are.
-    for whole in (False, True):
+    for complete_key in (False, True):
         places = _wrong_places(plain, model_class)
         wrong.update(key for key, _ in places)
         for key, inner in places:
-            _leave_out(plain, key, None if whole else inner, stand_ins)
+            _leave_out(plain, key, None if complete_key else inner, stand_ins)
     try:
         return (
             _adapter(model_class).validate_python(plain, context={FROM_FILE: True}),
@@ -94,7 +94,7 @@ def valid_part(
 
 
 def _wrong_places(plain: dict[str, Any], model_class: object) -> list[tuple[str, str | None]]:
-    """Return the keys of ``plain`` that are wrong, each with the key below it that is, where there is one."""
+    """Return the invalid keys of ``plain``, each with the invalid key below it or None."""
     try:
         _adapter(model_class).validate_python(plain, context={FROM_FILE: True})
     except ValidationError as error:
@@ -103,21 +103,21 @@ def _wrong_places(plain: dict[str, Any], model_class: object) -> list[tuple[str,
         return []
     places = []
     for key, *rest in paths:
-        held = plain.get(str(key))
-        below = [str(part) for part in rest if isinstance(held, dict) and part in held]
+        value = plain.get(str(key))
+        below = [str(part) for part in rest if isinstance(value, dict) and part in value]
         places.append((str(key), below[0] if below else None))
     return places
 
 
 def _leave_out(plain: dict[str, Any], key: str, inner: str | None, stand_ins: Mapping[str, Any]) -> None:
-    """Take a key, or the ``inner`` one below it, out of ``plain``, or put its stand-in there."""
-    here, name, instead = plain, key, stand_ins
+    """Remove a key of ``plain``, or the ``inner`` one below it, or replace its value by a placeholder."""
+    target, name, instead = plain, key, stand_ins
     if inner is not None:
-        here, name, instead = dict(plain[key]), inner, stand_ins.get(key, {})
-        plain[key] = here
-    here.pop(name, None)
+        target, name, instead = dict(plain[key]), inner, stand_ins.get(key, {})
+        plain[key] = target
+    target.pop(name, None)
     if name in instead:
-        here[name] = instead[name]
+        target[name] = instead[name]
 
 
 def json_schema(model_class: object) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Strict YAML: a text becomes plain values, each with its line, or a SpecError.
 
-What is strict here: YAML 1.2 core scalars (``no`` is a text, ``1e-4`` a number), text keys, each
+Restrictions: YAML 1.2 core scalars (``no`` is a text, ``1e-4`` a number), text keys, each
 key once, one document, no tags or merge keys, and limits that no honest file reaches. The values
 are built from the parser's events with a stack of our own, so that nothing recurses and every
 limit is checked before anything grows.
@@ -69,9 +69,9 @@ def _checked(text: str, name: str) -> str:
     text = text.removeprefix("\ufeff")
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "replace")) > MAX_BYTES:
         refuse("the file is larger than 1 MiB", name, None)
-    if found := FORBIDDEN.search(text):
-        line = len(_LINE_BREAK.findall(text, 0, found.start())) + 1
-        refuse(f"the character U+{ord(found[0]):04X} cannot stand in a file", name, line)
+    if match := FORBIDDEN.search(text):
+        line = len(_LINE_BREAK.findall(text, 0, match.start())) + 1
+        refuse(f"the character U+{ord(match[0]):04X} is not allowed in a file", name, line)
     return text
 
 
@@ -116,7 +116,7 @@ class _Node:
 
 @dataclass(slots=True)
 class _Open:
-    """A mapping or list whose end has not been read yet; a list is kept by index."""
+    """A mapping or list whose end is not parsed yet; list items have indices as keys."""
 
     line: int
     mapping: bool
@@ -125,7 +125,7 @@ class _Open:
     lines: dict[str | int, Lines | int] = field(default_factory=dict)
     key_lines: dict[str, int] = field(default_factory=dict)
     key: str | int | None = None  # of the value that comes next; None where a key comes next
-    keep: bool = True  # whether that value is kept
+    keep: bool = True  # false for the value of a duplicate key
     nodes: int = 1
     levels: int = 1
 
@@ -149,7 +149,7 @@ class _Open:
 
 
 class _Builder:
-    """Builds a document out of events and gathers what is wrong with its content."""
+    """Builds a document from events and collects the problems of its content."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -175,7 +175,7 @@ class _Builder:
         elif isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
-                self._stop("a second document starts here: write one document a file", event)
+                self._stop("a second document starts: a file has one document", event)
 
     def _path(self) -> Path:
         """Return the path of the value that comes next."""
@@ -193,7 +193,7 @@ class _Builder:
         """Add to what has been read; aliases count as often as they are used."""
         self._nodes += nodes
         if self._nodes > MAX_NODES:
-            self._stop(f"the file holds more than {MAX_NODES:,} values", event)
+            self._stop(f"the file has more than {MAX_NODES:,} values", event)
         if len(self._stack) + levels > MAX_DEPTH:
             self._stop(f"nested deeper than {MAX_DEPTH} levels", event)
 
@@ -230,7 +230,7 @@ class _Builder:
         node = self._anchors.get(event.anchor)
         if node is None:
             name = shown(event.anchor)
-            self._stop(f"the alias {name} names nothing that is complete above it", event)
+            self._stop(f"the alias {name} has no complete anchor above it", event)
         self._count(event, nodes=node.nodes, levels=node.levels)
         self._add(node, None, _line(event))
 
@@ -253,7 +253,7 @@ class _Builder:
             self._drop(shown(key))
         elif key in parent.key_lines:
             first = parent.key_lines[key]
-            message = f"the key {shown(key)} stands here and on line {first}: keep one"
+            message = f"the key {shown(key)} is a duplicate of line {first}: remove one"
             self._report(message, line, (*self._path(), key))
             self._drop(key)
         else:
@@ -261,5 +261,5 @@ class _Builder:
             parent.key = key
 
     def _drop(self, key: str) -> None:
-        """Go on reading under ``key``, but keep nothing of what stands there."""
+        """Parse the value of ``key`` without storing it."""
         self._stack[-1].key, self._stack[-1].keep = key, False

@@ -1,4 +1,4 @@
-"""The scalars of YAML 1.2's core schema, without the ones that no setting takes."""
+"""Scalars of the YAML 1.2 core schema, without infinities and NaN."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def resolve(text: str) -> str | int | float | bool | None:
             return number
         raise BadScalarError(f"{shown(text)} is too large for a number")
     if _NOT_FINITE.fullmatch(text):
-        raise BadScalarError(f"{text} is not a finite number, and no setting takes one")
+        raise BadScalarError(f"{text} is not a finite number")
     return text
 
 
 def _integer(text: str, base: int) -> int:
     if len(text) > MAX_DIGITS:
-        raise BadScalarError(f"a whole number of more than {MAX_DIGITS} digits is not read")
+        raise BadScalarError(f"an integer has at most {MAX_DIGITS} digits")
     return int(text, base)
 
 
@@ -80,8 +80,8 @@ def scalar_value(event: ScalarEvent) -> str | int | float | bool | None:
     """Return the value of a scalar, plain, quoted or tagged; raises BadScalarError."""
     text: str = event.value
     # Only an escape in double quotes can bring such a character past the check of the text.
-    if event.style == '"' and (found := FORBIDDEN.search(text)):
-        raise BadScalarError(f"the character U+{ord(found[0]):04X} cannot stand in a text")
+    if event.style == '"' and (match := FORBIDDEN.search(text)):
+        raise BadScalarError(f"the character U+{ord(match[0]):04X} is not allowed in a text")
     if event.tag is None:
         return resolve(text) if event.implicit[0] else text
     types = _SCALAR_TAGS.get(event.tag)

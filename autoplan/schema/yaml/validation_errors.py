@@ -1,4 +1,4 @@
-"""What pydantic complains about, in the words of the person who wrote the file."""
+"""Validation errors of pydantic as sentences about the file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any, Final
 from pydantic_core import ErrorDetails
 
 from autoplan.errors import Problem
+from autoplan.schema.layout import RENAMED_KEYS
 from autoplan.schema.yaml.annotations import Place, below, choices, descend, fields, unfold
 from autoplan.schema.yaml.document import Document, Path, Plain, format_path, shown
 
 __all__ = ["problems_of"]
 
-#: What a value must be, for each complaint that it is something else.
+#: Expected kind of value by error type.
 _KINDS: Final = {
     **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "a whole number"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
@@ -29,7 +30,7 @@ _KINDS: Final = {
 _CHOICES: Final = ("literal_error", "enum")
 _OWN_WORDS: Final = ("value_error", "assertion_error")
 
-#: What a value must hold to, for each complaint about its size, with the limit in the context.
+#: Bound by error type: key of the limit in the context, and sentence.
 _BOUNDS: Final = {
     "greater_than": ("gt", "must be more than {}"),
     "greater_than_equal": ("ge", "must be at least {}"),
@@ -45,7 +46,7 @@ _BOUNDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Complaint:
+class _Failure:
     """One error of pydantic, placed in the file (``path``, ``value``) and in the models."""
 
     error: ErrorDetails
@@ -74,17 +75,17 @@ class _Complaint:
 
 
 def problems_of(errors: Iterable[ErrorDetails], document: Document, annotation: object) -> list[Problem]:
-    """Return ``errors`` as problems of ``document``, one a path, in the order of its lines."""
+    """Return ``errors`` as problems of ``document``, one per path, by line."""
     root = unfold(annotation)
-    complaints = [c for error in errors if _is_true(c := _placed(error, document, root))]
-    by_path: dict[Path, list[_Complaint]] = {}
-    for complaint in _without_other_branches(complaints):
-        by_path.setdefault(complaint.path, []).append(complaint)
+    failures = [c for error in errors if _is_true(c := _placed(error, document, root))]
+    by_path: dict[Path, list[_Failure]] = {}
+    for failure in _without_other_branches(failures):
+        by_path.setdefault(failure.path, []).append(failure)
     problems = [_problem(path, group, document) for path, group in by_path.items()]
     return sorted(problems, key=lambda problem: problem.line or 0)
 
 
-def _placed(error: ErrorDetails, document: Document, root: Place) -> _Complaint:
+def _placed(error: ErrorDetails, document: Document, root: Place) -> _Failure:
     missing = error["type"] == "missing"
     place, path, tags = descend(root, document.value, error["loc"], missing=missing)
     if missing or error["type"] == "extra_forbidden":
@@ -92,14 +93,14 @@ def _placed(error: ErrorDetails, document: Document, root: Place) -> _Complaint:
         place, _, _ = descend(root, document.value, error["loc"][:-1])
     if "discriminator" in error.get("ctx", {}):
         path = (*path, *_discriminator(error))
-    return _Complaint(error, path, document.at(path), place, tags)
+    return _Failure(error, path, document.at(path), place, tags)
 
 
-def _is_true(complaint: _Complaint) -> bool:
+def _is_true(failure: _Failure) -> bool:
     """Return false where pydantic calls a list too short because it left the bad entries out."""
-    if complaint.kind != "too_short" or not isinstance(complaint.value, tuple | dict):
+    if failure.kind != "too_short" or not isinstance(failure.value, tuple | dict):
         return True
-    return len(complaint.value) < int(complaint.context["min_length"])
+    return len(failure.value) < int(failure.context["min_length"])
 
 
 def _discriminator(error: ErrorDetails) -> Path:
@@ -107,24 +108,24 @@ def _discriminator(error: ErrorDetails) -> Path:
     return (name,) if name.isidentifier() else ()
 
 
-def _without_other_branches(complaints: Sequence[_Complaint]) -> list[_Complaint]:
-    """Return ``complaints`` without those of union members that the value was not meant to be."""
-    unions: dict[Path, dict[str | int, list[_Complaint]]] = {}
-    for complaint in complaints:
-        for union, tag in complaint.branches():
-            unions.setdefault(union, {}).setdefault(tag, []).append(complaint)
+def _without_other_branches(failures: Sequence[_Failure]) -> list[_Failure]:
+    """Return ``failures`` without those of union members that the value was not meant to be."""
+    unions: dict[Path, dict[str | int, list[_Failure]]] = {}
+    for failure in failures:
+        for union, tag in failure.branches():
+            unions.setdefault(union, {}).setdefault(tag, []).append(failure)
     dropped: set[int] = set()
     for union in sorted(unions, key=len, reverse=True):
         tried = {
-            tag: [complaint for complaint in group if id(complaint) not in dropped]
+            tag: [failure for failure in group if id(failure) not in dropped]
             for tag, group in unions[union].items()
         }
         meant = _meant(tried, union)
         dropped.update(id(c) for tag, group in tried.items() if tag not in meant for c in group)
-    return [complaint for complaint in complaints if id(complaint) not in dropped]
+    return [failure for failure in failures if id(failure) not in dropped]
 
 
-def _meant(branches: Mapping[str | int, Sequence[_Complaint]], union: Path) -> set[str | int]:
+def _meant(branches: Mapping[str | int, Sequence[_Failure]], union: Path) -> set[str | int]:
     """Return the members of a union that the value comes near to, or all where it meets none."""
     near = {
         tag: group
@@ -133,43 +134,43 @@ def _meant(branches: Mapping[str | int, Sequence[_Complaint]], union: Path) -> s
     }
     if not near:
         return set(branches)
-    paths = {tag: {complaint.path for complaint in group} for tag, group in near.items()}
-    if len({frozenset(found) for found in paths.values()}) == 1:
+    paths = {tag: {failure.path for failure in group} for tag, group in near.items()}
+    if len({frozenset(members) for members in paths.values()}) == 1:
         return set(near)
     return {min(near, key=lambda tag: len(near[tag]))}
 
 
-def _problem(path: Path, group: Sequence[_Complaint], document: Document) -> Problem:
+def _problem(path: Path, group: Sequence[_Failure], document: Document) -> Problem:
     about_key = group[0].kind in ("extra_forbidden", "missing") or "[key]" in group[0].error["loc"]
     line = document.line(path, key=about_key)
     return Problem(_sentence(path, group), format_path(path), document.name, line)
 
 
-def _sentence(path: Path, group: Sequence[_Complaint]) -> str:
-    """Return one sentence for all complaints about one path."""
+def _sentence(path: Path, group: Sequence[_Failure]) -> str:
+    """Return one sentence for all errors of one path."""
     wrong_kind = [c for c in group if c.kind in _KINDS or c.kind in _CHOICES]
     others = [c for c in group if c not in wrong_kind]
-    said = list(dict.fromkeys(_other_sentence(path, complaint) for complaint in others))
+    said = list(dict.fromkeys(_other_sentence(path, failure) for failure in others))
     if not said:
         return _kind_sentence(wrong_kind)
     alternatives = f" (or write {_listed(_expected(wrong_kind))})" if wrong_kind else ""
     return "; or ".join(said) + alternatives
 
 
-def _expected(group: Sequence[_Complaint]) -> list[str]:
-    """Return what the value may be: choices first, in quotes, then kinds."""
+def _expected(group: Sequence[_Failure]) -> list[str]:
+    """Return the allowed values: choices in quotes, then kinds."""
     options = [repr(choice) for choice in _options(group)]
-    kinds = [_KINDS[complaint.kind] for complaint in group if complaint.kind in _KINDS]
+    kinds = [_KINDS[failure.kind] for failure in group if failure.kind in _KINDS]
     return list(dict.fromkeys([*options, *kinds]))
 
 
-def _options(group: Sequence[_Complaint]) -> list[object]:
-    chosen = [complaint for complaint in group if complaint.kind in _CHOICES]
+def _options(group: Sequence[_Failure]) -> list[object]:
+    chosen = [failure for failure in group if failure.kind in _CHOICES]
     return list(dict.fromkeys(choice for c in chosen for choice in choices(c.place)))
 
 
-def _kind_sentence(group: Sequence[_Complaint]) -> str:
-    """Return the sentence for a value that is of none of the kinds that it may be."""
+def _kind_sentence(group: Sequence[_Failure]) -> str:
+    """Return the sentence for a value of a wrong kind."""
     value, expected, options = group[0].value, _expected(group), _options(group)
     hint = _did_you_mean(value, options) or _switch_hint(value, expected)
     if not expected:
@@ -223,32 +224,35 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _other_sentence(path: Path, complaint: _Complaint) -> str:
-    """Return the sentence for a complaint that is not about the kind of the value."""
-    if complaint.kind in _BOUNDS:
-        return _bound_sentence(complaint)
-    if complaint.kind in _OWN_WORDS:
-        return str(complaint.context.get("error", complaint.error["msg"]))
-    writer = _WRITERS.get(complaint.kind)
-    return writer(path, complaint) if writer else _in_pydantic_words(complaint)
+def _other_sentence(path: Path, failure: _Failure) -> str:
+    """Return the sentence for an error other than a wrong kind of value."""
+    if failure.kind in _BOUNDS:
+        return _bound_sentence(failure)
+    if failure.kind in _OWN_WORDS:
+        return str(failure.context.get("error", failure.error["msg"]))
+    writer = _WRITERS.get(failure.kind)
+    return writer(path, failure) if writer else _in_pydantic_words(failure)
 
 
-def _in_pydantic_words(complaint: _Complaint) -> str:
-    said = complaint.error["msg"].removeprefix("Input ")
-    return f"{shown(complaint.value)} {said[:1].lower()}{said[1:]}"
+def _in_pydantic_words(failure: _Failure) -> str:
+    said = failure.error["msg"].removeprefix("Input ")
+    return f"{shown(failure.value)} {said[:1].lower()}{said[1:]}"
 
 
-def _bound_sentence(complaint: _Complaint) -> str:
-    name, words = _BOUNDS[complaint.kind]
-    limit, value = complaint.context[name], complaint.value
+def _bound_sentence(failure: _Failure) -> str:
+    name, words = _BOUNDS[failure.kind]
+    limit, value = failure.context[name], failure.value
     if isinstance(value, str) and value.endswith("%") and isinstance(limit, int | float):
         limit = f"{100 * limit:g} %"
     words = words.replace("entries", "entry").replace("characters", "character") if limit == 1 else words
     return f"{shown(value)} {words.format(limit)}"
 
 
-def _unknown_key(path: Path, complaint: _Complaint) -> str:
-    known = list(fields(complaint.place))
+def _unknown_key(path: Path, failure: _Failure) -> str:
+    known = list(fields(failure.place))
+    new = RENAMED_KEYS.get(str(path[-1]))
+    if new in known:
+        return f"{path[-1]}: is called {new} now"
     near = _nearest(str(path[-1]), known)
     if near is not None:
         return f"unknown key {shown(path[-1])}: did you mean {shown(near)}?"
@@ -257,27 +261,27 @@ def _unknown_key(path: Path, complaint: _Complaint) -> str:
     return f"unknown key {shown(path[-1])}: known keys are {', '.join(known)}"
 
 
-def _missing(path: Path, complaint: _Complaint) -> str:
-    info = fields(complaint.place).get(str(path[-1]))
+def _missing(path: Path, failure: _Failure) -> str:
+    info = fields(failure.place).get(str(path[-1]))
     what = f": {info.description}" if info and info.description else ""
     return f"{shown(path[-1])} is missing{what}"
 
 
-def _unknown_tag(_path: Path, complaint: _Complaint) -> str:
-    listed = str(complaint.context.get("expected_tags", ""))
+def _unknown_tag(_path: Path, failure: _Failure) -> str:
+    listed = str(failure.context.get("expected_tags", ""))
     options = [tag.strip("'") for tag in listed.split(", ")]
-    hint = _did_you_mean(complaint.value, options)
-    return f"{shown(complaint.value)} is not one of {', '.join(options)}{hint}"
+    hint = _did_you_mean(failure.value, options)
+    return f"{shown(failure.value)} is not one of {', '.join(options)}{hint}"
 
 
-def _missing_tag(path: Path, complaint: _Complaint) -> str:
+def _missing_tag(path: Path, failure: _Failure) -> str:
     if not path:
         return "it does not say what it is"
-    options = choices(below(complaint.place, path[-1]))
+    options = choices(below(failure.place, path[-1]))
     return f"{shown(path[-1])} is missing: one of {', '.join(str(option) for option in options)}"
 
 
-_WRITERS: Final[Mapping[str, Callable[[Path, _Complaint], str]]] = {
+_WRITERS: Final[Mapping[str, Callable[[Path, _Failure], str]]] = {
     "extra_forbidden": _unknown_key,
     "missing": _missing,
     "union_tag_invalid": _unknown_tag,

@@ -1,4 +1,4 @@
-"""Checked models back to YAML: what ``load_model`` reads as the same model."""
+"""Validated models to YAML; ``load_model`` reads it back to an equal model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from autoplan.schema.base import TO_FILE, Frozen
 
 __all__ = ["file_text"]
 
-#: What a mapping may hold to stand in one line.
+#: Keys of mappings that are written on one line.
 _SCALARS = (str, int, float, bool, type(None))
-#: What a file begins with.
+#: First keys of a file.
 _HEAD = ("schema", "kind", "name", "title", "description")
 _WIDTH = 10_000
 
@@ -36,7 +36,7 @@ _Writer.add_representer(list, _listing)
 
 
 def file_text(model: Frozen) -> str:
-    """Return ``model`` as the YAML of its file: quantities with units, what was left out still left out.
+    """Return ``model`` as the YAML of its file: quantities with units, omitted keys stay omitted.
 
     >>> from autoplan.schema.base import SourcedShare
     >>> file_text(SourcedShare(value=0.87, kind="guess", source="none")).strip()
@@ -53,7 +53,7 @@ def file_text(model: Frozen) -> str:
 
 
 def _value_first(plain: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Return ``plain`` with the value of each number before what is said of it."""
+    """Return ``plain`` with the key ``value`` of each number first."""
     if isinstance(plain, dict):
         first = {"value": plain["value"]} if "value" in plain else {}
         return {**first, **{key: _value_first(x) for key, x in plain.items() if key != "value"}}

@@ -1,1 +1,1 @@
-"""Non-dominated alternatives of each stage, and what of them a step can still use."""
+"""Non-dominated alternatives of each stage, and domain reduction by a bound on the step."""

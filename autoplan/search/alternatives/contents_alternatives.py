@@ -1,8 +1,8 @@
-"""Menus where layers differ: an option for each place of a stage, with the fastest recompute that fits.
+"""Alternatives of stages where layers differ: one for each place of a stage, with the fastest recompute mix.
 
-All mixes of a content are priced: which layers are recomputed follows from how many, the first ones. The
-fastest that fits serves all places of that content; where the user's own rules tell mixes apart, the fastest
-of each kind do (``stage_alternatives`` says why the others may go).
+All recompute mixes of a content are priced: the layers recomputed are the first ones. The fastest mix that
+fits serves all places with that content; where the user's own rules distinguish mixes, the fastest of each
+class do (``stage_alternatives`` shows why the others are dominated).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from autoplan.search.alternatives.stage_alternatives import (
     Alternative,
     Alternatives,
     alternative_table,
+    alternatives_by_rules,
     mixes,
-    on_every_stage,
-    told_apart,
+    uniform_alternatives,
 )
 from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.recompute_mixes import StageRules, across
@@ -42,37 +42,41 @@ def alternatives_of_contents(
     *,
     longest: float = inf,
 ) -> Alternatives:
-    """Return the menu of the candidate at ``position`` with every device within ``limit`` bytes.
+    """Return the alternatives of the candidate at ``position`` with every device within ``limit`` bytes.
 
-    ``wanted`` [X of all stages] marks contents worth offering. Options of more than ``longest`` seconds may
+    ``wanted`` [X of all stages] marks the contents to list. Alternatives of more than ``longest`` seconds may
     be left out.
     """
     usable = places.usable(wanted)
-    contents = [np.unique(row.content[on]) for row, on in zip(places.rows, usable, strict=True)]
-    found: dict[tuple[int, int], list[Alternative]] = {}
+    contents = [np.unique(row.content[places_on]) for row, places_on in zip(places.rows, usable, strict=True)]
+    fastest_by_content: dict[tuple[int, int], list[Alternative]] = {}
     rules = group.stage_rules(position)
     plain = [i for i in range(group.pp) if not rules[i].of_recompute]
     if all(map(len, contents)):
-        found = _fastest(group, places, position, limit, {i: contents[i] for i in plain}, scale)
+        fastest_by_content = _fastest(group, places, position, limit, {i: contents[i] for i in plain}, scale)
     rows = []
-    for i, (row, on, own) in enumerate(zip(places.rows, usable, rules, strict=True)):
+    for i, (row, places_on, stage_rules) in enumerate(zip(places.rows, usable, rules, strict=True)):
         chosen = []
-        for e in np.flatnonzero(on).tolist():
+        for e in np.flatnonzero(places_on).tolist():
             first, layers, key = int(row.first[e]), int(row.layers[e]), (i, int(row.content[e]))
-            if own.of_recompute and key not in found:
-                found[key] = told_apart(group, position, own, (first, layers), (limit, longest), scale)
-            chosen += [o._replace(first=first) for o in found.get(key, []) if _kept(own, o)]
+            if stage_rules.of_recompute and key not in fastest_by_content:
+                fastest_by_content[key] = alternatives_by_rules(
+                    group, position, stage_rules, (first, layers), (limit, longest), scale
+                )
+            chosen += [
+                o._replace(first=first) for o in fastest_by_content.get(key, []) if _allowed(stage_rules, o)
+            ]
         rows.append(tuple(chosen))
     stages = tuple(rows)
-    if group.asks_uniform(position):
-        stages = on_every_stage(stages, group.layers)
+    if group.requires_uniform_recompute(position):
+        stages = uniform_alternatives(stages, group.layers)
     return Alternatives(stages, group.schedule(position), across(group.parts(position)), placed=True)
 
 
-def _kept(rules: StageRules, option: Alternative) -> bool:
-    """Return whether an option keeps the rules about its stage's layers; those of mixes are kept already."""
+def _allowed(rules: StageRules, alternative: Alternative) -> bool:
+    """Return whether an alternative satisfies the rules on its stage's layers; its mix already does."""
     none = np.zeros(1)
-    return rules.of_recompute or bool(rules.allows(option.layers, none, none)[0])
+    return rules.of_recompute or bool(rules.allows(alternative.layers, none, none)[0])
 
 
 def _fastest(
@@ -83,19 +87,27 @@ def _fastest(
     contents: dict[int, Ints],
     scale: Scale,
 ) -> dict[tuple[int, int], list[Alternative]]:
-    """Return the fastest option of each content by stage and content, where one fits."""
-    pairs = [(i, x, int(places.rows[i].orders[x])) for i, some in contents.items() for x in some.tolist()]
+    """Return the fastest alternative by stage and content, where one fits."""
+    pairs = [
+        (i, x, int(places.rows[i].orders[x])) for i, numbers in contents.items() for x in numbers.tolist()
+    ]
     if not pairs:
         return {}
     stage, content, order = np.array(pairs, dtype=np.int64).T
-    held = places.prefixes.layers[order]
-    found: dict[tuple[int, int], list[Alternative]] = {}
-    for layers in np.unique(held).tolist():
-        here = np.flatnonzero(held == layers)
-        chosen = _of_layers(group, places, position, limit, (stage[here], order[here]), layers, scale)
-        keys = zip(stage[here].tolist(), content[here].tolist(), strict=True)
-        found |= {key: [option] for key, option in zip(keys, chosen, strict=True) if option is not None}
-    return found
+    layer_counts = places.prefixes.layers[order]
+    fastest: dict[tuple[int, int], list[Alternative]] = {}
+    for layers in np.unique(layer_counts).tolist():
+        same_count = np.flatnonzero(layer_counts == layers)
+        chosen = _of_layers(
+            group, places, position, limit, (stage[same_count], order[same_count]), layers, scale
+        )
+        keys = zip(stage[same_count].tolist(), content[same_count].tolist(), strict=True)
+        fastest |= {
+            key: [alternative]
+            for key, alternative in zip(keys, chosen, strict=True)
+            if alternative is not None
+        }
+    return fastest
 
 
 def _of_layers(
@@ -107,22 +119,22 @@ def _of_layers(
     layers: int,
     scale: Scale,
 ) -> list[Alternative | None]:
-    """Return the fastest option of contents of as many layers, given by stage and order, or None."""
+    """Return the fastest alternative of contents of as many layers, by stage and order; None if none fits."""
     stage, order = contents
     selective, full = mixes(layers, group.modes, int(group.candidates.checkpoint[position]))
     kinds = [kind.take((position, stage, None)) for kind in group.kinds]
-    here = mixed_stages_of(kinds, places.prefixes.held(order[:, None], selective, full))
+    mixed = mixed_stages_of(kinds, places.prefixes.held(order[:, None], selective, full))
     count, shape = np.array(float(layers)), (len(stage), len(selective))
-    memory, fits = stage_fits(here.memory, count, selective, full, limit)
-    backward = np.broadcast_to(stage_backward(here, count, selective, full), shape)
+    memory, fits = stage_fits(mixed.memory, count, selective, full, limit)
+    backward = np.broadcast_to(stage_backward(mixed, count, selective, full), shape)
     # Memory breaks ties only: its share stays below half a tick of time.
     ranked = np.where(fits > 0, backward + 0.5 * scale.tick_seconds * memory / limit, np.inf)
     rows = np.arange(len(stage))
     best = ranked.argmin(axis=1)
 
     def at(values: Array) -> Array:
-        chosen: Array = np.broadcast_to(values, shape)[rows, best]
-        return chosen
+        of_best: Array = np.broadcast_to(values, shape)[rows, best]
+        return of_best
 
     chosen = mixed_stages_of(
         [kind.take((position, stage)) for kind in group.kinds],
@@ -131,4 +143,7 @@ def _of_layers(
     mix = selective[best], full[best]
     table = alternative_table(chosen, count, mix, at(memory), v=places.v, scale=scale).tolist()
     fitting = np.isfinite(ranked[rows, best]).tolist()
-    return [Alternative(*entry) if fit else None for entry, fit in zip(table, fitting, strict=True)]
+    return [
+        Alternative(*entry) if fits_memory else None
+        for entry, fits_memory in zip(table, fitting, strict=True)
+    ]

@@ -1,6 +1,6 @@
-"""Menus of candidates without the options that no step as fast as the best known has.
+"""Domain reduction: remove the alternatives that no layout as fast as the incumbent uses.
 
-What is left is what the solver is asked about, with a layout as fast as can be found at once.
+The solver gets the reduced domains, and the best layout of the primal heuristics as a hint.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autoplan.search.alternatives.integer_scaling import Scale
-from autoplan.search.alternatives.layer_splits import quick_layout, without_slow
+from autoplan.search.alternatives.layer_splits import sum_and_maximum_heuristic, within_makespan
 from autoplan.search.alternatives.primal_heuristic import primal_heuristic
-from autoplan.search.alternatives.reduction_overlap import with_shorter_tails
+from autoplan.search.alternatives.reduction_overlap import with_more_reduction_overlap
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, Incumbent
 from autoplan.search.bounds.step_bound import longest_stage
 from autoplan.search.space.priced_candidates import PricedCandidates
 
-__all__ = ["Live", "Narrow", "narrowed", "tightened"]
+__all__ = ["OpenCandidate", "ReducedDomains", "reduced_domains", "within_step"]
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
-    """A candidate that may hold the fastest layout: its menu under the limit in force.
+class OpenCandidate:
+    """A candidate that may have the fastest layout: its alternatives under the current memory limit.
 
-    ``incumbent_seconds`` is the step of some layout that the menu allows; ``sum_seconds`` and
-    ``tail_seconds`` are the least sum of stage times and the least tail.
+    ``incumbent_seconds`` is the step of a feasible layout of these alternatives; ``sum_seconds`` and
+    ``tail_seconds`` are the least sum of stage times and the least end of step.
     """
 
     group: int
@@ -37,78 +37,87 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Narrow:
-    """Candidates with the options of steps within ``ceiling`` ticks, and one of their layouts."""
+class ReducedDomains:
+    """Candidates with the alternatives of steps within ``ceiling`` ticks, and an incumbent."""
 
-    live: tuple[Live, ...]
+    live: tuple[OpenCandidate, ...]
     ceiling: int
-    known: Incumbent | None
+    incumbent: Incumbent | None
 
 
-def tightened(live: Live, layers: int, most: float, scale: Scale) -> Live | None:
-    """Return ``live`` without options that cannot be part of a step of ``most`` seconds; None if none can."""
+def within_step(live: OpenCandidate, layers: int, most: float, scale: Scale) -> OpenCandidate | None:
+    """Return ``live`` without alternatives that no step of ``most`` seconds uses; None if none is left."""
     alternatives = live.alternatives
     longest = longest_stage(alternatives.schedule, live.sum_seconds, most - live.tail_seconds)
     ticks = int(longest / scale.tick_seconds / alternatives.schedule.v) + 3
-    stages = [[o for o in row if o.both_ticks <= ticks] for row in alternatives.stages]
+    stages = [[o for o in row if o.stage_ticks <= ticks] for row in alternatives.stages]
     most_layers = [max((o.layers for o in row), default=0) for row in stages]
-    needed = [layers - sum(most_layers) + own for own in most_layers]
-    kept = tuple(
-        tuple(o for o in row if o.layers >= least) for row, least in zip(stages, needed, strict=True)
+    fewest_layers = [layers - sum(most_layers) + count for count in most_layers]
+    reduced = tuple(
+        tuple(o for o in row if o.layers >= least) for row, least in zip(stages, fewest_layers, strict=True)
     )
-    alternatives = replace(alternatives, stages=kept)
+    alternatives = replace(alternatives, stages=reduced)
     return None if alternatives.empty else replace(live, alternatives=alternatives)
 
 
-def narrowed(
-    live: Sequence[Live], groups: Sequence[PricedCandidates], scale: Scale, ceiling: int, limit: float
-) -> Narrow:
-    """Return ``live`` with the options that a step may have, within ``limit`` bytes.
+def reduced_domains(
+    live: Sequence[OpenCandidate],
+    groups: Sequence[PricedCandidates],
+    scale: Scale,
+    ceiling: int,
+    limit: float,
+) -> ReducedDomains:
+    """Return the reduced domains of ``live`` within ``limit`` bytes.
 
-    The ceiling is the step of a layout as fast as can be found at once. Options that are slower go, and
-    those that take longer to have a shorter tail come.
+    The ceiling is the step of the primal heuristic's best layout. Alternatives that exceed it are removed;
+    slower ones with a shorter end of step are added.
     """
     layers = groups[0].layers
-    quick: tuple[Live, tuple[Alternative, ...]] | None = None
+    layout: tuple[OpenCandidate, tuple[Alternative, ...]] | None = None
     for c in live:
-        chosen, ceiling = quick_layout(c.alternatives, layers, ceiling)
-        quick = quick if chosen is None else (c, chosen)
-    left = [
+        chosen, ceiling = sum_and_maximum_heuristic(c.alternatives, layers, ceiling)
+        layout = layout if chosen is None else (c, chosen)
+    remaining = [
         (c, alternatives)
         for c in live
-        if (alternatives := _offering_shorter_tails(c, groups[c.group], scale, ceiling, limit)) is not None
+        if (alternatives := _reduced_domain(c, groups[c.group], scale, ceiling, limit)) is not None
     ]
-    known = _known([c for c, _ in left], quick or _filled(live, layers))
-    return Narrow(tuple(replace(c, alternatives=alternatives) for c, alternatives in left), ceiling, known)
+    incumbent = _as_incumbent([c for c, _ in remaining], layout or _heuristic_layout(live, layers))
+    reduced = tuple(replace(c, alternatives=alternatives) for c, alternatives in remaining)
+    return ReducedDomains(reduced, ceiling, incumbent)
 
 
-def _filled(live: Sequence[Live], layers: int) -> tuple[Live, tuple[Alternative, ...]] | None:
-    """Return the candidate whose quickest filling takes least, and that filling."""
+def _heuristic_layout(
+    live: Sequence[OpenCandidate], layers: int
+) -> tuple[OpenCandidate, tuple[Alternative, ...]] | None:
+    """Return the candidate with the fastest heuristic layout, and that layout."""
     best = min(live, key=lambda c: c.incumbent_seconds, default=None)
     chosen = primal_heuristic(best.alternatives, layers) if best is not None else None
     return None if best is None or chosen is None else (best, chosen)
 
 
-def _known(left: Sequence[Live], layout: tuple[Live, tuple[Alternative, ...]] | None) -> Incumbent | None:
-    """Return ``layout`` as one of the candidates that are left, if it is."""
-    found = [i for i, c in enumerate(left) if layout is not None and c is layout[0]]
-    return Incumbent(found[0], layout[1]) if layout is not None and found else None
+def _as_incumbent(
+    remaining: Sequence[OpenCandidate], layout: tuple[OpenCandidate, tuple[Alternative, ...]] | None
+) -> Incumbent | None:
+    """Return ``layout`` as an incumbent of the candidates that are left; None where its candidate is not."""
+    positions = [i for i, c in enumerate(remaining) if layout is not None and c is layout[0]]
+    return Incumbent(positions[0], layout[1]) if layout is not None and positions else None
 
 
-def _offering_shorter_tails(
-    live: Live, group: PricedCandidates, scale: Scale, ceiling: int, limit: float
+def _reduced_domain(
+    live: OpenCandidate, group: PricedCandidates, scale: Scale, ceiling: int, limit: float
 ) -> Alternatives | None:
-    """Return the menu with all options that a step within ``ceiling`` may have; None if there are none.
+    """Return all alternatives that a step within ``ceiling`` may use; None if a stage has none.
 
-    The tail of the first stage is part of every step; once all tails are offered, so is the longest of
-    the stages' shortest.
+    The end of step of the first stage is part of every step. Once alternatives with every end of step are
+    listed, so is the longest of the stages' shortest.
     """
     layers = group.layers
-    busy = ceiling - live.alternatives.least_end_of_step(1)
-    alternatives = without_slow(live.alternatives, layers, busy)
+    makespan = ceiling - live.alternatives.least_end_of_step(1)
+    alternatives = within_makespan(live.alternatives, layers, makespan)
     if alternatives is None:
         return None
-    alternatives = with_shorter_tails(alternatives, group, live.position, limit, busy, scale)
-    return without_slow(
+    alternatives = with_more_reduction_overlap(alternatives, group, live.position, limit, makespan, scale)
+    return within_makespan(
         alternatives, layers, ceiling - alternatives.least_end_of_step(len(alternatives.stages))
     )

@@ -1,4 +1,4 @@
-"""From seconds and bytes to the whole numbers that CP-SAT works on: costs up, capacities down."""
+"""Integer scaling of seconds and bytes for CP-SAT: costs are rounded up, capacities down."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoplan.costs.core.candidates import Array
 __all__ = ["Scale"]
 
 #: Ticks of the longest step and of the memory limit. Their product stays below 2**53, so that sums of
-#: time and, far below it, memory are exact in the solver's floating-point relaxation too.
+#: time and, by far smaller, memory are exact in the solver's floating-point relaxation too.
 _STEP_TICKS = 2**36
 _MEMORY_TICKS = 2**16
 
@@ -26,7 +26,7 @@ class Scale:
 
     @staticmethod
     def of(longest_seconds: float, limit_bytes: float) -> Scale:
-        """Return the scale on which the longest step and the limit take all ticks."""
+        """Return the scale on which the longest step and the memory limit take the full range of ticks."""
         return Scale(longest_seconds / _STEP_TICKS, limit_bytes / _MEMORY_TICKS)
 
     def step_ticks(self, seconds: Array) -> NDArray[np.int64]:

@@ -1,16 +1,16 @@
-"""Splits of the layers by dynamic programming: a fast layout, and options that no layout as fast has.
+"""Layer splits by dynamic programming: a primal heuristic, and domain reduction by a bound on the step.
 
 Notation (this file only)::
 
     t_s  ticks of stage s for one chunk            p  stages       m  microbatches
-    U_s  sum of t from stage s on, so that U_0 is the sum of all
-    r_s  chunks that stage s passes on the path around it (``path_counts.steady_rounds``)
+    U_s  suffix sum: t from stage s on, so that U_0 is the sum of all
+    r_s  chunks of stage s on the path through its steady phase (``path_counts.steady_rounds``)
 
-Under 1F1B with m > p, a step takes at least U_0 + max over s of (U_s + r_s t_s) and the least tail, and most
-layouts take no longer (``path_counts.usual_paths``); interleaved ones with m > p take longer where forward
-and backward are slowest on different stages. For a limit on the maximum, the least U_0 follows stage by stage
-from the last. What is left out here is left out by a bound in whole ticks: the solver's menu
-stays complete for every layout as fast as the one known.
+Under 1F1B with m > p, a step takes at least U_0 + max over s of (U_s + r_s t_s) and the least end of step,
+and most layouts take no longer (``path_counts.usual_paths``); interleaved ones with m > p take longer where
+forward and backward are slowest on different stages. For a limit on the maximum, the least U_0 follows stage
+by stage from the last. An alternative is removed only by a lower bound in integer ticks, so the domains stay
+complete for every layout as fast as the incumbent.
 """
 
 from __future__ import annotations
@@ -22,252 +22,272 @@ from dataclasses import replace
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, step_ticks
 from autoplan.search.bounds.path_counts import steady_rounds
 
-__all__ = ["least_behind", "least_slowest", "quick_layout", "without_slow"]
+__all__ = ["least_suffix_sums", "min_max_layout", "sum_and_maximum_heuristic", "within_makespan"]
 
-#: Layouts that are looked at for a quick one, and by what share of a step each has to be more even.
+#: Iterations of the heuristic, and by what share of a step each has to lower the maximum.
 _TRIES = 12
-_CLOSER = 1e-6
+_LEAST_DECREASE = 1e-6
 
-#: Least sum of t from a stage on and the option it takes there, by the layers held from that stage on.
+#: Least suffix sum of t and the alternative of its first stage, by the layers from that stage on.
 _Sums = dict[int, tuple[int, Alternative]]
 
 
-def quick_layout(
+def sum_and_maximum_heuristic(
     alternatives: Alternatives, layers: int, ceiling: int
 ) -> tuple[tuple[Alternative, ...] | None, int]:
-    """Return a layout of ``alternatives`` as fast as could be found, and its ticks.
+    """Return the fastest layout of the heuristic, and its ticks.
 
-    None and ``ceiling`` where none that was found takes as little.
+    None and ``ceiling`` where it has none within ``ceiling``.
     """
-    if not _applies(alternatives):
+    if not _has_sum_and_maximum(alternatives):
         return None, ceiling
-    most, found = ceiling, None
+    most, fastest = ceiling, None
     for _ in range(_TRIES):
         chosen = _least_sum(alternatives, layers, most)
         if chosen is None:
             break
         ticks = step_ticks(alternatives, chosen) if alternatives.keeps_rules(chosen) else ceiling + 1
         if ticks <= ceiling:
-            ceiling, found = ticks, tuple(chosen)
-        most = _paced(alternatives, chosen) - max(1, int(ceiling * _CLOSER))
-    return found, ceiling
+            ceiling, fastest = ticks, tuple(chosen)
+        most = _maximum(alternatives, chosen) - max(1, int(ceiling * _LEAST_DECREASE))
+    return fastest, ceiling
 
 
-def without_slow(alternatives: Alternatives, layers: int, busy: int) -> Alternatives | None:
-    """Return ``alternatives`` without those that no pipeline of up to ``busy`` ticks has, or None."""
+def within_makespan(alternatives: Alternatives, layers: int, makespan: int) -> Alternatives | None:
+    """Return ``alternatives`` without those too slow for ``makespan`` ticks; None if none is left."""
     if alternatives.schedule.gpipe or alternatives.schedule.p == 1 or alternatives.fixed:
         return alternatives
-    if alternatives.schedule.apart:
+    if alternatives.schedule.split_backward:
         return (
-            _within_apart(alternatives, layers, busy)
+            _within_split_backward(alternatives, layers, makespan)
             if alternatives.schedule.m >= alternatives.schedule.p
             else alternatives
         )
-    stages = _passed_first(alternatives, layers, busy)
+    stages = _within_prefix_bound(alternatives, layers, makespan)
     alternatives = replace(alternatives, stages=stages)
-    if alternatives.empty or not _applies(alternatives):
+    if alternatives.empty or not _has_sum_and_maximum(alternatives):
         return None if alternatives.empty else alternatives
-    sums = _sums(alternatives, layers, busy)
+    sums = _least_suffixes(alternatives, layers, makespan)
     if layers not in sums[0]:
         return None
-    # The sum of all is at least this much of the step, and leaves the rest to the maximum.
-    most = busy - sums[0][layers][0]
-    stages = _kept(alternatives, layers, _sums(alternatives, layers, most), busy, _pace(alternatives, layers))
+    # The makespan is at least the sum plus the maximum, so the least sum bounds the maximum.
+    most = makespan - sums[0][layers][0]
+    stages = _within_sum_and_maximum(
+        alternatives,
+        layers,
+        _least_suffixes(alternatives, layers, most),
+        makespan,
+        _least_slowest_ticks(alternatives, layers),
+    )
     return replace(alternatives, stages=stages) if all(stages) else None
 
 
-def _within_apart(alternatives: Alternatives, layers: int, busy: int) -> Alternatives | None:
-    """Return ``alternatives`` without options too slow for zero-bubble; None if none is left.
+def _within_split_backward(alternatives: Alternatives, layers: int, makespan: int) -> Alternatives | None:
+    """Return ``alternatives`` without those too slow for a split backward; None if none is left.
 
-    A step takes at least m t_s and the forwards before stage s. Where that is more, its w_s forwards give way
-    to the F and B of the stages behind, to which the first microbatch goes and from which it comes back.
+    The makespan (zero bubble) is at least m t_s and the forwards before stage s. Where it is longer, the F
+    and B of the later stages, which the first microbatch passes before its B on stage s, replace its
+    p - 1 - s warm-up forwards.
     """
     p, m = alternatives.schedule.p, alternatives.schedule.m
-    ahead = _least_ways(alternatives, range(p), lambda o: o.forward_ticks)
-    behind = _least_ways(alternatives, range(p)[::-1], lambda o: o.forward_ticks + o.input_ticks)
+    forward_before = _least_prefix_sums(alternatives, range(p), lambda o: o.forward_ticks)
+    behind = _least_prefix_sums(alternatives, range(p)[::-1], lambda o: o.forward_ticks + o.input_ticks)
     stages = []
     for s, row in enumerate(alternatives.stages):
-        kept: dict[Alternative, None] = {}
-        for held, before in ahead[s].items():
+        usable: dict[Alternative, None] = {}
+        for layers_before, prefix in forward_before[s].items():
             for o in row:
-                after = behind[p - 1 - s].get(layers - held - o.layers)
-                if after is None or (alternatives.placed and o.first != held):
+                suffix = behind[p - 1 - s].get(layers - layers_before - o.layers)
+                if suffix is None or (alternatives.placed and o.first != layers_before):
                     continue
-                meanwhile = after - (p - 1 - s) * o.forward_ticks
-                if before + m * o.both_ticks + max(meanwhile, 0) <= busy:
-                    kept[o] = None
-        stages.append(tuple(o for o in row if o in kept))
+                extra = suffix - (p - 1 - s) * o.forward_ticks
+                if prefix + m * o.stage_ticks + max(extra, 0) <= makespan:
+                    usable[o] = None
+        stages.append(tuple(o for o in row if o in usable))
     return replace(alternatives, stages=tuple(stages)) if all(stages) else None
 
 
-def _least_ways(
+def _least_prefix_sums(
     alternatives: Alternatives, stages: Sequence[int], ticks: Callable[[Alternative], int]
 ) -> list[dict[int, int]]:
-    """Return the least sum of ``ticks`` of the first n ``stages``, from n = 0, by the layers they hold."""
-    ways: list[dict[int, int]] = [{0: 0}]
+    """Return the least sum of ``ticks`` of the first n ``stages``, n from 0, by their number of layers."""
+    prefixes: list[dict[int, int]] = [{0: 0}]
     for s in stages:
-        after: dict[int, int] = {}
-        for held, total in ways[-1].items():
+        extended: dict[int, int] = {}
+        for count, ticks_before in prefixes[-1].items():
             for o in alternatives.stages[s]:
-                now, sum_ = held + o.layers, total + ticks(o)
-                after[now] = min(sum_, after.get(now, sum_))
-        ways.append(after)
-    return ways
+                layers, total_ticks = count + o.layers, ticks_before + ticks(o)
+                extended[layers] = min(total_ticks, extended.get(layers, total_ticks))
+        prefixes.append(extended)
+    return prefixes
 
 
-def least_behind(alternatives: Alternatives, layers: int, busy: int) -> list[int]:
-    """Return the least U_s of each stage, over all splits that a pipeline of ``busy`` ticks may have."""
+def least_suffix_sums(alternatives: Alternatives, layers: int, makespan: int) -> list[int]:
+    """Return the least U_s of each stage, over all layer splits within a makespan of ``makespan`` ticks."""
     return [
-        min((total for total, _ in here.values()), default=0) for here in _sums(alternatives, layers, busy)
+        min((total for total, _ in sums.values()), default=0)
+        for sums in _least_suffixes(alternatives, layers, makespan)
     ]
 
 
-def least_slowest(alternatives: Alternatives, layers: int) -> tuple[Alternative, ...] | None:
-    """Return options on a path of places whose slowest takes least; None if there is no path."""
-    ways: dict[int, tuple[int, tuple[Alternative, ...]]] = {0: (0, ())}
+def min_max_layout(alternatives: Alternatives, layers: int) -> tuple[Alternative, ...] | None:
+    """Return the contiguous layout whose slowest stage takes least (min-max); None if infeasible."""
+    layouts: dict[int, tuple[int, tuple[Alternative, ...]]] = {0: (0, ())}
     for row in alternatives.stages:
-        after: dict[int, tuple[int, tuple[Alternative, ...]]] = {}
+        extended: dict[int, tuple[int, tuple[Alternative, ...]]] = {}
         for o in row:
-            if o.first in ways:
-                slowest, before = ways[o.first]
-                now, ticks = o.first + o.layers, max(slowest, o.both_ticks)
-                if now not in after or ticks < after[now][0]:
-                    after[now] = (ticks, (*before, o))
-        ways = after
-    return ways[layers][1] if layers in ways else None
+            if o.first in layouts:
+                slowest, prefix = layouts[o.first]
+                layers_through, ticks = o.first + o.layers, max(slowest, o.stage_ticks)
+                if layers_through not in extended or ticks < extended[layers_through][0]:
+                    extended[layers_through] = (ticks, (*prefix, o))
+        layouts = extended
+    return layouts[layers][1] if layers in layouts else None
 
 
-def _applies(alternatives: Alternatives) -> bool:
+def _has_sum_and_maximum(alternatives: Alternatives) -> bool:
     s = alternatives.schedule
-    around = steady_rounds(s, 0) >= (s.v - 1) * s.p
-    return around and not s.gpipe and not s.apart and s.m > s.p > 1 and not alternatives.fixed
+    steady = steady_rounds(s, 0) >= (s.v - 1) * s.p
+    return steady and not s.gpipe and not s.split_backward and s.m > s.p > 1 and not alternatives.fixed
 
 
-def _passed_first(alternatives: Alternatives, layers: int, busy: int) -> tuple[tuple[Alternative, ...], ...]:
-    """Return options of splits that leave each stage s time for all of its chunks: P_s + m v t_s <= ``busy``.
+def _within_prefix_bound(
+    alternatives: Alternatives, layers: int, makespan: int
+) -> tuple[tuple[Alternative, ...], ...]:
+    """Return the alternatives of splits with P_s + m v t_s <= ``makespan`` on every stage s.
 
-    P_s is the sum of t of the stages before it: its first forward comes no sooner, and its last backward is
-    that much before the end, whatever the microbatches. It holds for every schedule that does its backward
-    whole and in turn.
+    P_s is the prefix sum of t before stage s: forwards of one microbatch precede its first forward, and
+    backwards of one follow its last backward. The bound holds for every schedule that does not split
+    backward.
     """
-    chunks, before = alternatives.schedule.m * alternatives.schedule.v, {0: 0}
+    chunks, prefixes = alternatives.schedule.m * alternatives.schedule.v, {0: 0}
     reached: list[dict[int, int]] = []
     for row in alternatives.stages:
-        reached.append(before)
-        after: dict[int, int] = {}
-        for held, ticks in before.items():
+        reached.append(prefixes)
+        extended: dict[int, int] = {}
+        for layers_before, ticks in prefixes.items():
             for o in row:
-                if ticks + chunks * o.both_ticks <= busy and not (alternatives.placed and o.first != held):
-                    now = held + o.layers
-                    after[now] = min(ticks + o.both_ticks, after.get(now, busy))
-        before = after
+                if ticks + chunks * o.stage_ticks <= makespan and not (
+                    alternatives.placed and o.first != layers_before
+                ):
+                    through = layers_before + o.layers
+                    extended[through] = min(ticks + o.stage_ticks, extended.get(through, makespan))
+        prefixes = extended
     stages: list[tuple[Alternative, ...]] = []
     ends = {layers}
     for row, starts in zip(reversed(alternatives.stages), reversed(reached), strict=True):
-        kept: dict[Alternative, None] = {}
+        usable: dict[Alternative, None] = {}
         begins: set[int] = set()
         for o in row:
             for end in ends:
-                ticks = starts.get(end - o.layers, busy)
-                if ticks + chunks * o.both_ticks <= busy and not (
+                ticks = starts.get(end - o.layers, makespan)
+                if ticks + chunks * o.stage_ticks <= makespan and not (
                     alternatives.placed and o.first != end - o.layers
                 ):
-                    kept[o] = None
+                    usable[o] = None
                     begins.add(end - o.layers)
-        stages.append(tuple(kept))
+        stages.append(tuple(usable))
         ends = begins
     return tuple(stages[::-1])
 
 
 def _rounds(alternatives: Alternatives, s: int) -> int:
-    """Return how often a stage's own time counts in the maximum, beside U_s."""
+    """Return r_s: how often a stage's own time counts in the maximum, in addition to U_s."""
     return steady_rounds(alternatives.schedule, s)
 
 
-def _sums(alternatives: Alternatives, layers: int, most: int) -> list[_Sums]:
-    """Return the least U_s for each number of layers held from s on, with U_s + r_s t_s <= ``most``."""
+def _least_suffixes(alternatives: Alternatives, layers: int, most: int) -> list[_Sums]:
+    """Return the least U_s by the number of layers from s on, with U_s + r_s t_s <= ``most``."""
     fewest, largest = 0, 0
     ranges = []
     for row in alternatives.stages:
         ranges.append((layers - largest, layers - fewest))
         fewest += min(o.layers for o in row)
         largest += max(o.layers for o in row)
-    behind: dict[int, int] = {0: 0}
+    suffixes: dict[int, int] = {0: 0}
     sums: list[_Sums] = []
     placed = alternatives.placed
     for s in reversed(range(alternatives.schedule.p)):
-        here: _Sums = {}
+        extended: _Sums = {}
         least, greatest = ranges[s]
-        for held, ticks in behind.items():
+        for layers_after, ticks in suffixes.items():
             for o in alternatives.stages[s]:
-                now, total = held + o.layers, ticks + o.both_ticks
-                allowed = least <= now <= greatest and total + _rounds(alternatives, s) * o.both_ticks <= most
-                if allowed and (now not in here or total < here[now][0]):
-                    if placed and o.first != layers - now:
+                layers_from, total = layers_after + o.layers, ticks + o.stage_ticks
+                allowed = (
+                    least <= layers_from <= greatest
+                    and total + _rounds(alternatives, s) * o.stage_ticks <= most
+                )
+                if allowed and (layers_from not in extended or total < extended[layers_from][0]):
+                    if placed and o.first != layers - layers_from:
                         continue
-                    here[now] = (total, o)
-        behind = {held: total for held, (total, _) in here.items()}
-        sums.append(here)
+                    extended[layers_from] = (total, o)
+        suffixes = {layers_after: total for layers_after, (total, _) in extended.items()}
+        sums.append(extended)
     return sums[::-1]
 
 
-def _pace(alternatives: Alternatives, layers: int) -> int:
-    """Return the ticks that the slowest stage takes at least, since the stages hold all layers."""
-    ticks = sorted({o.both_ticks for row in alternatives.stages for o in row})
+def _least_slowest_ticks(alternatives: Alternatives, layers: int) -> int:
+    """Return a lower bound on the slowest stage, given that the stages hold all layers [ticks]."""
+    ticks = sorted({o.stage_ticks for row in alternatives.stages for o in row})
 
     def enough(most: int) -> bool:
-        held = [
-            max((o.layers for o in row if o.both_ticks <= most), default=-layers)
+        most_layers = [
+            max((o.layers for o in row if o.stage_ticks <= most), default=-layers)
             for row in alternatives.stages
         ]
-        return sum(held) >= layers
+        return sum(most_layers) >= layers
 
     return ticks[bisect_left(ticks[:-1], x=True, key=enough)]
 
 
 def _least_sum(alternatives: Alternatives, layers: int, most: int) -> list[Alternative] | None:
-    """Return the options of least sum whose maximum is at most ``most``."""
-    sums = _sums(alternatives, layers, most)
+    """Return the layout of least sum whose maximum is at most ``most``; None if infeasible."""
+    sums = _least_suffixes(alternatives, layers, most)
     if layers not in sums[0]:
         return None
     chosen = []
-    for here in sums:
-        chosen.append(here[layers][1])
+    for by_layers in sums:
+        chosen.append(by_layers[layers][1])
         layers -= chosen[-1].layers
     return chosen
 
 
-def _paced(alternatives: Alternatives, chosen: list[Alternative]) -> int:
+def _maximum(alternatives: Alternatives, chosen: list[Alternative]) -> int:
     """Return max over s of U_s + r_s t_s."""
     total, most = 0, 0
     for s in reversed(range(len(chosen))):
-        total += chosen[s].both_ticks
-        most = max(most, total + _rounds(alternatives, s) * chosen[s].both_ticks)
+        total += chosen[s].stage_ticks
+        most = max(most, total + _rounds(alternatives, s) * chosen[s].stage_ticks)
     return most
 
 
-def _kept(
-    alternatives: Alternatives, layers: int, sums: list[_Sums], busy: int, pace: int
+def _within_sum_and_maximum(
+    alternatives: Alternatives, layers: int, sums: list[_Sums], makespan: int, slowest: int
 ) -> tuple[tuple[Alternative, ...], ...]:
-    """Return options on some split whose sum and whose maximum, here, leave it within ``busy``."""
+    """Return the alternatives of splits whose sum and maximum allow ``makespan`` ticks."""
     # For the slowest stage q, U_q + q t_q is at least U_0, and r_q at least r_0 + q.
-    paced, chunks = _rounds(alternatives, 0) * pace, alternatives.schedule.m * alternatives.schedule.v
-    before: dict[int, int] = {0: 0}
+    slowest_rounds = _rounds(alternatives, 0) * slowest
+    chunks = alternatives.schedule.m * alternatives.schedule.v
+    prefixes: dict[int, int] = {0: 0}
     stages = []
     for s, row in enumerate(alternatives.stages):
-        after = {held: total for held, (total, _) in sums[s + 1].items()} if s + 1 < len(sums) else {0: 0}
-        kept: dict[Alternative, None] = {}
-        reached: dict[int, int] = {}
-        for held, ticks in before.items():
+        suffixes = {n: total for n, (total, _) in sums[s + 1].items()} if s + 1 < len(sums) else {0: 0}
+        usable: dict[Alternative, None] = {}
+        extended: dict[int, int] = {}
+        for layers_before, ticks in prefixes.items():
             for o in row:
-                now, behind = held + o.layers, after.get(layers - held - o.layers)
-                if behind is None or (alternatives.placed and o.first != held):
+                through = layers_before + o.layers
+                suffix = suffixes.get(layers - through)
+                if suffix is None or (alternatives.placed and o.first != layers_before):
                     continue
-                here = behind + o.both_ticks
-                rest = max(here + _rounds(alternatives, s) * o.both_ticks, ticks + here + paced)
-                if max(ticks + here + rest, ticks + chunks * o.both_ticks) <= busy:
-                    kept[o] = None
-                    reached[now] = min(ticks + o.both_ticks, reached.get(now, busy))
-        before = reached
-        stages.append(tuple(o for o in row if o in kept))
+                from_stage = suffix + o.stage_ticks
+                rest = max(
+                    from_stage + _rounds(alternatives, s) * o.stage_ticks,
+                    ticks + from_stage + slowest_rounds,
+                )
+                if max(ticks + from_stage + rest, ticks + chunks * o.stage_ticks) <= makespan:
+                    usable[o] = None
+                    extended[through] = min(ticks + o.stage_ticks, extended.get(through, makespan))
+        prefixes = extended
+        stages.append(tuple(o for o in row if o in usable))
     return tuple(stages)

@@ -1,4 +1,4 @@
-"""Which layers a menu offers to a stage, and a layout of a menu that is found at once."""
+"""Primal heuristic: a feasible layout by greedy assignment of layers, and useful layer counts."""
 
 from __future__ import annotations
 
@@ -7,48 +7,48 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
-from autoplan.search.alternatives.layer_splits import least_slowest
+from autoplan.search.alternatives.layer_splits import min_max_layout
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives
 from autoplan.search.space.priced_candidates import PricedCandidates
 
-__all__ = ["offered", "primal_heuristic"]
+__all__ = ["primal_heuristic", "useful_counts"]
 
 
-def offered(part: PricedCandidates, seconds: Array, longest: float) -> Array:
-    """Return stage times [p, L] with what is too slow, or would leave too much to others, infinite."""
-    wanted = np.where(seconds <= longest, seconds, np.inf)
+def useful_counts(part: PricedCandidates, seconds: Array, longest: float) -> Array:
+    """Return stage times [p, L]: infinite where too slow, or where the other stages cannot take the rest."""
+    fast_enough = np.where(seconds <= longest, seconds, np.inf)
     counts = np.arange(1, seconds.shape[1] + 1)
-    most = np.where(np.isfinite(wanted), counts, 0).max(axis=1)
-    others = most.sum() - most
-    within: Array = np.where(counts[None, :] + others[:, None] >= part.layers, wanted, np.inf)
-    return within
+    most_layers = np.where(np.isfinite(fast_enough), counts, 0).max(axis=1)
+    others = most_layers.sum() - most_layers
+    useful: Array = np.where(counts[None, :] + others[:, None] >= part.layers, fast_enough, np.inf)
+    return useful
 
 
 def primal_heuristic(alternatives: Alternatives, layers: int) -> tuple[Alternative, ...] | None:
-    """Return options that add up to ``layers`` and keep the rules across stages; None where it found none."""
-    chosen = None if alternatives.empty else _filled(alternatives.quickest, layers)
+    """Return a feasible layout: one alternative a stage, ``layers`` in all; None on failure."""
+    chosen = None if alternatives.empty else _greedy_layout(alternatives.quickest, layers)
     return chosen if chosen is not None and alternatives.keeps_rules(chosen) else None
 
 
-def _filled(alternatives: Alternatives, layers: int) -> tuple[Alternative, ...] | None:
-    """Return options that add up to ``layers``: from the fewest, grow the stage that stays quickest.
+def _greedy_layout(alternatives: Alternatives, layers: int) -> tuple[Alternative, ...] | None:
+    """Return alternatives of ``layers`` in all, greedily: add layers to the stage that stays fastest.
 
-    Where layers differ, those on a path of places whose slowest is least.
+    Where layers differ, return those whose slowest stage is fastest.
     """
     if alternatives.placed:
-        return least_slowest(alternatives, layers)
-    at = [0] * len(alternatives.stages)
-    held = sum(chosen[0].layers for chosen in alternatives.stages)
-    grown = [(chosen[1].both_ticks, i) for i, chosen in enumerate(alternatives.stages) if len(chosen) > 1]
-    heapify(grown)
-    while held < layers:
-        if not grown:
+        return min_max_layout(alternatives, layers)
+    indices = [0] * len(alternatives.stages)
+    assigned = sum(row[0].layers for row in alternatives.stages)
+    next_alternatives = [(row[1].stage_ticks, i) for i, row in enumerate(alternatives.stages) if len(row) > 1]
+    heapify(next_alternatives)
+    while assigned < layers:
+        if not next_alternatives:
             return None
-        _, i = heappop(grown)
-        chosen, k = alternatives.stages[i], at[i] + 1
-        held, at[i] = held + chosen[k].layers - chosen[k - 1].layers, k
-        if k + 1 < len(chosen):
-            heappush(grown, (chosen[k + 1].both_ticks, i))
-    if held != layers:
+        _, i = heappop(next_alternatives)
+        row, k = alternatives.stages[i], indices[i] + 1
+        assigned, indices[i] = assigned + row[k].layers - row[k - 1].layers, k
+        if k + 1 < len(row):
+            heappush(next_alternatives, (row[k + 1].stage_ticks, i))
+    if assigned != layers:
         return None
-    return tuple(chosen[k] for chosen, k in zip(alternatives.stages, at, strict=True))
+    return tuple(row[k] for row, k in zip(alternatives.stages, indices, strict=True))

@@ -1,7 +1,7 @@
-"""Times, memory and menus of the places of stages, where layers differ (``stage_contents``).
+"""Lower bounds on time and memory of stages in a model with several layer types (``stage_contents``).
 
-Contents are priced stage by stage. Where layers are alike, ``step_bound`` and ``stage_alternatives`` do the
-same with numbers of layers alone.
+Bounds are per content of a stage. With one layer type, ``step_bound`` and ``memory_bound`` do the same per
+number of layers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
-from autoplan.costs.core.layer_types import HeldLayers
+from autoplan.costs.core.layer_types import StageLayers
 from autoplan.costs.memory.footprint import Footprint, bytes_to_save, stage_needed
 from autoplan.costs.stage.mixed_stages import mixed_stages_of
 from autoplan.costs.stage.stage_times import Stages, end_of_step_floor, stage_backward, stage_forward
@@ -24,133 +24,138 @@ __all__ = [
     "contents_bounds",
     "contents_memory",
     "even_memory",
-    "least_time",
+    "least_stage_sum",
     "most_recompute",
-    "standing_share",
+    "persistent_share",
 ]
 
 
 def contents_bounds(group: PricedCandidates, places: Places, limit: Array | float) -> tuple[Array, Array]:
-    """Return the relaxed time of each content under ``limit`` bytes, and each candidate's least tail [s].
+    """Return lower bounds on the time of each content and on the end of the step, under ``limit`` bytes [s].
 
-    Shapes [C, X of all stages] and [C]. Recompute is relaxed to shares of any layers, those of least time for
-    the bytes they save; each stage has its tail at the content with the least.
+    Shapes [C, X of all stages] and [C]. Recompute is relaxed to fractions of layers, those of least time per
+    byte saved first. The end of the step of a stage is bounded by its content with the least.
     """
     limits = np.asarray(limit, dtype=np.float64).reshape(-1, 1)
-    found, tails, none = [], [], np.zeros(())
+    seconds, tails, zero = [], [], np.zeros(())
     for stage in range(group.pp):
         kinds = [kind.take((slice(None), stage, None)) for kind in group.kinds]
         layers = places.layers(stage).astype(np.float64)
-        held = places.held(stage, none, none)
-        here = mixed_stages_of(kinds, held)
-        need = bytes_to_save(here.memory, layers, limits)
-        again = _relaxed_recompute(kinds, held, need, group.modes)
-        found.append(stage_forward(here, layers) + stage_backward(here, layers, none, none) + again)
-        tails.append(end_of_step_floor(here, layers).min(axis=1))
+        layer_counts = places.layers_of_contents(stage, zero, zero)
+        coefficients = mixed_stages_of(kinds, layer_counts)
+        bytes_needed = bytes_to_save(coefficients.memory, layers, limits)
+        recompute = _relaxed_recompute(kinds, layer_counts, bytes_needed, group.modes)
+        seconds.append(
+            stage_forward(coefficients, layers) + stage_backward(coefficients, layers, zero, zero) + recompute
+        )
+        tails.append(end_of_step_floor(coefficients, layers).min(axis=1))
     tail: Array = np.maximum.reduce(tails)
-    return np.concatenate(found, axis=1), tail
+    return np.concatenate(seconds, axis=1), tail
 
 
 def _relaxed_recompute(
-    kinds: Sequence[Stages], held: HeldLayers, need: Array, modes: frozenset[str]
+    kinds: Sequence[Stages], layer_counts: StageLayers, need: Array, modes: frozenset[str]
 ) -> Array:
-    """Return the least time that recompute of shares of layers takes to save ``need`` bytes of K.
+    """Return the optimum of the fractional knapsack: least recompute time that saves ``need`` bytes.
 
-    Of each kind the cheaper way to save a byte comes first, and whole recompute in place of selective then;
-    what is cheapest for the bytes it saves goes first, whatever its kind.
+    Each layer type has up to two items: the cheaper mode per byte, then full instead of selective recompute.
+    Items are taken in ascending order of seconds per byte, across layer types.
     """
     rates, sizes, floor = [], [], np.zeros(())
-    for n, stage in zip(held.layers, kinds, strict=True):
-        steps, each = _ways_to_save(stage, modes)
+    for n, stage in zip(layer_counts.layers, kinds, strict=True):
+        steps, least_cost = _recompute_steps(stage, modes)
         rates += [rate + 0.0 * n for rate, _ in steps]
         sizes += [n * size for _, size in steps]
-        floor = floor + n * each
+        floor = floor + n * least_cost
     shape = np.broadcast_shapes(need.shape, *(x.shape for x in sizes))
     rate, size = (np.stack([np.broadcast_to(x, shape) for x in rows], axis=-1) for rows in (rates, sizes))
     order = np.argsort(rate, axis=-1, kind="stable")
     rate, size = (np.take_along_axis(x, order, axis=-1) for x in (rate, size))
     before = np.cumsum(size, axis=-1) - size
-    part = np.clip(np.maximum(need, 0.0)[..., None] - before, 0.0, size)
+    saved = np.clip(np.maximum(need, 0.0)[..., None] - before, 0.0, size)
     with np.errstate(invalid="ignore"):
-        paid = np.where(part > 0, part * rate, 0.0).sum(axis=-1)
-    paid = np.where(need <= size.sum(axis=-1) * (1 + 1e-12), paid, np.inf)
-    least: Array = np.maximum(paid, floor)
+        cost = np.where(saved > 0, saved * rate, 0.0).sum(axis=-1)
+    cost = np.where(need <= size.sum(axis=-1) * (1 + 1e-12), cost, np.inf)
+    least: Array = np.maximum(cost, floor)
     return least
 
 
-def _ways_to_save(stage: Stages, modes: frozenset[str]) -> tuple[list[tuple[Array, Array]], Array]:
-    """Return seconds a byte and bytes of the steps to recompute a layer, and the seconds it pays at least."""
+def _recompute_steps(stage: Stages, modes: frozenset[str]) -> tuple[list[tuple[Array, Array]], Array]:
+    """Return (seconds per byte, bytes) of the two knapsack items of a layer, and its least time [s]."""
     memory: Footprint = stage.memory
-    inf, none = np.array(np.inf), np.zeros(())
-    save_s = np.maximum(memory.none - memory.selective, 0.0) if "selective" in modes else none
-    save_f = np.maximum(memory.none - memory.full, 0.0) if "full" in modes else none
+    inf, zero = np.array(np.inf), np.zeros(())
+    save_s = np.maximum(memory.none - memory.selective, 0.0) if "selective" in modes else zero
+    save_f = np.maximum(memory.none - memory.full, 0.0) if "full" in modes else zero
     cost_s = stage.selective if "selective" in modes else inf
     cost_f = stage.full if "full" in modes else inf
     with np.errstate(divide="ignore", invalid="ignore"):
         rate_s = np.where(save_s > 0, cost_s / save_s, np.inf)
         rate_f = np.where(save_f > 0, cost_f / save_f, np.inf)
         swap = np.where(save_f > save_s, (cost_f - cost_s) / (save_f - save_s), np.inf)
-    partly = (rate_s < rate_f) & np.isfinite(rate_s)
-    first = np.where(partly, rate_s, rate_f), np.where(partly, save_s, save_f)
-    second = np.where(partly, swap, np.inf), np.where(partly, np.maximum(save_f - save_s, 0.0), 0.0)
-    least = none if "none" in modes else np.minimum(cost_s, cost_f)
+    selective_first = (rate_s < rate_f) & np.isfinite(rate_s)
+    first = np.where(selective_first, rate_s, rate_f), np.where(selective_first, save_s, save_f)
+    second = (
+        np.where(selective_first, swap, np.inf),
+        np.where(selective_first, np.maximum(save_f - save_s, 0.0), 0.0),
+    )
+    least = zero if "none" in modes else np.minimum(cost_s, cost_f)
     return [first, second], least
 
 
 def contents_memory(group: PricedCandidates, places: Places) -> Array:
-    """Return the least bytes by which each content is judged to fit, shape [C, X of all stages]."""
+    """Return the least memory of each content over all recompute mixes, shape [C, X of all stages] [byte]."""
     return np.concatenate(
         [_least_memory(group, places, stage, slice(None)) for stage in range(group.pp)], axis=1
     )
 
 
 def _least_memory(
-    group: PricedCandidates, places: Places, stage: int, some: slice | NDArray[np.int64]
+    group: PricedCandidates, places: Places, stage: int, contents: slice | NDArray[np.int64]
 ) -> Array:
-    """Return the least bytes of ``some`` contents of a stage: with the most recompute of each kind."""
+    """Return the least memory of ``contents`` of a stage: with the most recompute of each mode [byte]."""
     kinds = [kind.take((slice(None), stage, None)) for kind in group.kinds]
-    orders = places.rows[stage].orders[some]
+    orders = places.rows[stage].orders[contents]
     layers = places.prefixes.layers[orders].astype(np.float64)
-    found = []
+    needed_by_mix = []
     for selective, full, allowed in most_recompute(layers, group.candidates.checkpoint[:, None], group.modes):
-        here = mixed_stages_of(kinds, places.prefixes.held(orders, selective, full))
-        needed = stage_needed(here.memory, layers, selective, full)
-        found.append(np.where(allowed, needed, np.inf))
-    least: Array = np.minimum.reduce(found)
+        coefficients = mixed_stages_of(kinds, places.prefixes.held(orders, selective, full))
+        needed = stage_needed(coefficients.memory, layers, selective, full)
+        needed_by_mix.append(np.where(allowed, needed, np.inf))
+    least: Array = np.minimum.reduce(needed_by_mix)
     return least
 
 
 def even_memory(group: PricedCandidates, places: Places) -> Array:
-    """Return the least bytes by which the fullest stage of the even split fits, shape [C]."""
-    found, first = [], 0
+    """Return the least peak memory over stages of the even split, shape [C] [byte]."""
+    peaks, first = [], 0
     for stage, layers in enumerate(even_stages(places.total, group.pp, places.v)):
         row = places.rows[stage]
-        here = np.flatnonzero((row.first == first) & (row.layers == layers))
-        found.append(_least_memory(group, places, stage, row.content[here])[:, 0])
+        place = np.flatnonzero((row.first == first) & (row.layers == layers))
+        peaks.append(_least_memory(group, places, stage, row.content[place])[:, 0])
         first += layers
-    most: Array = np.maximum.reduce(found)
+    most: Array = np.maximum.reduce(peaks)
     return most
 
 
-def standing_share(group: PricedCandidates, places: Places) -> Array:
-    """Return what some stage has at least, however the layers are split, shape [C] [byte]: what stands."""
+def persistent_share(group: PricedCandidates, places: Places) -> Array:
+    """Return a lower bound on the largest persistent memory of a stage, for any split, shape [C] [byte]."""
     memory = [kind.memory for kind in group.kinds]
     total = (memory[0].persistent_fixed + memory[0].framework).sum(axis=1)
-    for n, kind in zip(_counts(places), memory, strict=True):
+    for n, kind in zip(_layers_by_type(places), memory, strict=True):
         total = total + n * kind.persistent_layer.min(axis=1)
     share: Array = total / group.pp
     return share
 
 
-def _counts(places: Places) -> NDArray[np.int64]:
+def _layers_by_type(places: Places) -> NDArray[np.int64]:
     return np.bincount(np.array(places.sequence))
 
 
-def least_time(group: PricedCandidates, places: Places) -> Array:
-    """Return the seconds of all stages for one microbatch, of any split and without recompute, shape [C]."""
+def least_stage_sum(group: PricedCandidates, places: Places) -> Array:
+    """Return a lower bound on the sum of stage times, for any split and without recompute, shape [C] [s]."""
     total: Array = (group.kinds[0].forward.fixed + group.kinds[0].backward.fixed).sum(axis=1)
-    for n, kind in zip(_counts(places), group.kinds, strict=True):
-        # A layer takes as long on one stage as on another.
+    for n, kind in zip(_layers_by_type(places), group.kinds, strict=True):
+        # The time of a layer is the same on every stage.
         total = total + n * (kind.forward.layer + kind.backward.layer).min(axis=1)
     return total
 
@@ -158,19 +163,19 @@ def least_time(group: PricedCandidates, places: Places) -> Array:
 def most_recompute(
     layers: Array, checkpoint: NDArray[np.int64] | int, modes: frozenset[str]
 ) -> list[tuple[Array, Array, NDArray[np.bool_]]]:
-    """Return the mixes of a stage with the most recompute of each kind: selective, full, where allowed.
+    """Return the mixes of a stage with the most recompute of each mode: selective, full, where allowed.
 
-    Whole recompute comes in multiples of ``checkpoint``; what is left over may be recomputed selectively.
+    Full recompute comes in multiples of ``checkpoint`` layers; the remainder may use selective recompute.
     """
-    none = np.zeros_like(layers)
-    anywhere = np.ones_like(layers, dtype=bool)
-    found = [(none, none, anywhere)] if "none" in modes else []
+    zero = np.zeros_like(layers)
+    always = np.ones_like(layers, dtype=bool)
+    mixes = [(zero, zero, always)] if "none" in modes else []
     if "selective" in modes:
-        found.append((layers, none, anywhere))
+        mixes.append((layers, zero, always))
     if "full" in modes:
-        rest = layers % checkpoint
+        remainder = layers % checkpoint
         if "selective" in modes:
-            found.append((rest, layers - rest, anywhere))
+            mixes.append((remainder, layers - remainder, always))
         if "none" in modes or "selective" not in modes:
-            found.append((none, layers - rest, (rest == 0) | ("none" in modes)))
-    return found
+            mixes.append((zero, layers - remainder, (remainder == 0) | ("none" in modes)))
+    return mixes

@@ -1,7 +1,7 @@
-"""Paths of a schedule as counts: how often each stage's forward and backward are on them.
+"""Paths of a schedule's precedence graph as counts of the passes of each stage.
 
-A row of the model says that a step takes at least the time of one path. A few paths are known to matter
-(``usual_paths``); another is looked for where a layout takes longer than its rows say (``longest_path``).
+A row of the model bounds the makespan from below by the length of one path. ``usual_paths`` are critical for
+most layouts; where a layout takes longer than its rows say, ``longest_path`` gives the critical path to add.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from autoplan.search.space.priced_candidates import Schedule
 
 __all__ = ["Passes", "Paths", "longest_path", "steady_rounds", "usual_paths"]
 
-#: Forwards [0] and backwards [1] of each stage on a path, shape [2, p]; where weight gradients are done
-#: apart, input gradients [1] and weight gradients [2], shape [3, p].
+#: Forwards [0] and backwards [1] of each stage on a path, shape [2, p]; with a split backward,
+#: input gradients [1] and weight gradients [2], shape [3, p].
 Passes: TypeAlias = NDArray[np.int64]
 
 
 class Paths:
-    """The paths that rows are made of, by schedule; those that were looked for serve later questions, too."""
+    """Pool of the paths that rows are made of, by schedule; paths added once serve later models."""
 
     def __init__(self) -> None:
-        self._found: dict[Schedule, list[Passes]] = {}
+        self._paths: dict[Schedule, list[Passes]] = {}
 
     def of(self, schedule: Schedule) -> list[Passes]:
-        """Return the usual paths of ``schedule``, and those found so far."""
-        return self._found.setdefault(schedule, usual_paths(schedule))
+        """Return the usual paths of ``schedule``, and those added so far."""
+        return self._paths.setdefault(schedule, usual_paths(schedule))
 
     def add(self, schedule: Schedule, ticks: Sequence[Sequence[int]]) -> Passes | None:
-        """Return the longest path for these ticks of each stage; None where it is known already."""
+        """Add and return the critical path for these ticks of each stage; None where the pool has it."""
         path, known = longest_path(schedule, ticks), self.of(schedule)
         if any(np.array_equal(path, other) for other in known):
             return None
@@ -41,9 +41,9 @@ class Paths:
 
 
 class _Path:
-    """Ticks of a path for the layout in question, and what it is made of: parts, each so many times over.
+    """Length of a path in ticks, and its composition: parts with their multiplicities.
 
-    One without parts passes an entry once. What a path passes is counted for the longest alone.
+    A path without parts passes one entry once. The passes are counted only for the longest path.
     """
 
     __slots__ = ("entry", "parts", "ticks")
@@ -54,27 +54,27 @@ class _Path:
         self.entry = entry
 
     def __add__(self, other: _Path) -> _Path:
-        """Return one path after the other."""
+        """Return the concatenation of two paths."""
         return _Path(self.ticks + other.ticks, ((1, self), (1, other)))
 
     def __rmul__(self, times: int) -> _Path:
-        """Return the path ``times`` over."""
+        """Return the path repeated ``times`` times."""
         return _Path(times * self.ticks, ((times, self),))
 
     def passes(self, entries: int) -> NDArray[np.int64]:
         """Return how often the path passes each of the entries."""
         counts: NDArray[np.int64] = np.zeros(entries, dtype=np.int64)
-        left = [(1, self)]
-        while left:
-            times, path = left.pop()
-            left += [(times * often, part) for often, part in path.parts]
+        stack = [(1, self)]
+        while stack:
+            times, path = stack.pop()
+            stack += [(times * count, part) for count, part in path.parts]
             if not path.parts:
                 counts[path.entry] += times
         return counts
 
 
 def longest_path(schedule: Schedule, ticks: Sequence[Sequence[int]]) -> Passes:
-    """Return the path that takes as long as the schedule does, for these ticks of each part and stage."""
+    """Return the critical path of the schedule, for these ticks of each part and stage."""
     p = schedule.p
     paths = [
         [_Path(time, (), kind * p + stage) for stage, time in enumerate(row)]
@@ -88,19 +88,19 @@ def _longest(paths: Sequence[_Path]) -> _Path:
 
 
 def usual_paths(schedule: Schedule) -> list[Passes]:
-    """Return the paths that take the time of most layouts, of schedules that go in turn.
+    """Return the paths that are critical for most layouts.
 
-    For each stage s: once through the stages before it and all chunks on s; and, where the schedule gets
-    as far, twice through s and the stages behind it, and the other chunks on s.
+    For each stage s: once through the stages before it and all chunks on s; and, where s has a steady state,
+    twice through s and the stages after it, with the other chunks on s.
     """
-    if schedule.apart:
-        return [path for s in range(schedule.p) for path in _paths_apart(schedule, s)]
+    if schedule.split_backward:
+        return [path for s in range(schedule.p) for path in _split_backward_paths(schedule, s)]
     p, chunks = schedule.p, schedule.m * schedule.v
     paths = []
     for s in range(p):
-        alone = np.zeros((2, p), dtype=np.int64)
-        alone[:, :s], alone[:, s] = 1, chunks
-        paths.append(alone)
+        through_stage = np.zeros((2, p), dtype=np.int64)
+        through_stage[:, :s], through_stage[:, s] = 1, chunks
+        paths.append(through_stage)
         steady = steady_rounds(schedule, s)
         if steady >= (schedule.v - 1) * p:
             around = np.ones((2, p), dtype=np.int64)
@@ -110,29 +110,29 @@ def usual_paths(schedule: Schedule) -> list[Passes]:
     return paths
 
 
-def _paths_apart(schedule: Schedule, s: int) -> Iterator[Passes]:
-    """Yield paths that stay on stage ``s`` of a schedule that does weight gradients apart.
+def _split_backward_paths(schedule: Schedule, s: int) -> Iterator[Passes]:
+    """Yield paths of a schedule with split backward that stay on stage ``s``.
 
-    The first microbatch comes to s, or on to the last stage and back to it; s does all it has; its weight
-    gradients end the step, or the last backward goes on to the first stage.
+    The first microbatch arrives at s, or passes the last stage and returns to s; then s does all its work.
+    The path ends with its weight gradients, or the last input gradient continues to the first stage.
     """
     p, m = schedule.p, schedule.m
-    for filled in (False, True) if m >= p > s + 1 else (False,):
+    for through_last in (False, True) if m >= p > s + 1 else (False,):
         path = np.zeros((3, p), dtype=np.int64)
         path[0, :s], path[:, s] = 1, m
-        if filled:
+        if through_last:
             path[0, s] -= p - 1 - s
             path[:2, s + 1 :] = 1
         yield path
         if s and m > s:
-            onwards = path.copy()
-            onwards[2, s] -= s + 1
-            onwards[1, :s] += 1
-            onwards[2, 0] += 1
-            yield onwards
+            to_first = path.copy()
+            to_first[2, s] -= s + 1
+            to_first[1, :s] += 1
+            to_first[2, 0] += 1
+            yield to_first
 
 
 def steady_rounds(schedule: Schedule, s: int) -> int:
-    """Return how many chunks stage ``s`` passes on the path around it, beside two as all behind it."""
-    behind = schedule.p - 1 - s
-    return schedule.m * schedule.v - 2 - (behind if schedule.v == 1 else 2 * behind)
+    """Return the chunks of stage ``s`` in steady state: those besides the two that later stages also have."""
+    later_stages = schedule.p - 1 - s
+    return schedule.m * schedule.v - 2 - (later_stages if schedule.v == 1 else 2 * later_stages)

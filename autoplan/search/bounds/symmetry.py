@@ -1,12 +1,13 @@
-"""What the bound of a candidate tells of those that differ from it in the order of ranks alone.
+"""Transfer of a candidate's lower bound to candidates that differ from it in rank order alone.
 
-These need the same memory for the same layers and recompute. A layout of the other takes as long as the same
-layout of this one, and what a stage without recompute takes longer, if recompute of a layer costs it no less:
+They need the same memory for the same layers and recompute. Where recompute of a layer costs the other
+candidate no less, its stage takes at least the time t of this one plus the difference without recompute:
 
     t'(l, s, f) >= t(l, s, f) + X' - X + l (x' - x)
 
-with X what a stage takes outside layers and x a layer, forward and backward. So a bound on the sum of all
-stages, and one on the slowest, shift by the least that this may be; other tails are looked up.
+with X the time of a stage outside its layers and x that of a layer, forward and backward. So the bounds on
+the sum of stage times and on the slowest stage shift by the minimum of this difference; the bound on the end
+of step is the other candidate's own.
 """
 
 from __future__ import annotations
@@ -19,30 +20,31 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.stage.stage_times import Stages
-from autoplan.search.bounds.step_bound import Bound, least_busy, least_end_of_step
+from autoplan.search.bounds.step_bound import Bound, least_end_of_step, least_makespan
 from autoplan.search.space.priced_candidates import PricedCandidates
-from autoplan.search.space.rank_orders import regardless_of_order
+from autoplan.search.space.rank_orders import order_classes
 
 __all__ = ["SymmetricCandidates"]
 
 
 class _Schedules(NamedTuple):
-    """Depth, microbatches and virtual stages of candidates, and what they run; ``apart`` nowhere."""
+    """Depth, microbatches, virtual stages and schedules of candidates; no backward is split."""
 
     pp: int
     m: Array
     v: Array
     gpipe: NDArray[np.bool_]
-    apart: NDArray[np.bool_]
+    split_backward: NDArray[np.bool_]
     kinds: tuple[Stages, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SymmetricCandidates:
-    """Candidates of a group, by what they are but for their order; those of one kind are neighbours.
+    """Candidates of a group in classes that differ in rank order alone; those of a class are neighbours.
 
-    ``kind`` has shape [C]; kind k begins at ``edges[k]``. Seconds of a stage outside layers, of a layer and
-    of its recompute in both ways have shape [C, p], the least tail and the fewest layers of a stage [C].
+    ``kind`` is the class, shape [C]; class k begins at ``edges[k]``. Seconds of a stage outside layers, of a
+    layer and of its selective and full recompute have shape [C, p]; the least end of step and the fewest
+    layers of a stage have shape [C].
     """
 
     layers: int
@@ -58,15 +60,15 @@ class SymmetricCandidates:
 
     @staticmethod
     def of(group: PricedCandidates) -> SymmetricCandidates:
-        """Return the siblings in ``group``; where layers differ, no two candidates are."""
+        """Return the classes of ``group``; with several layer types every candidate is a class."""
         count, stages = len(group.candidates), group.stages
-        kind = regardless_of_order(group.candidates) if group.places is None else np.arange(count)
+        kind = order_classes(group.candidates) if group.places is None else np.arange(count)
         return SymmetricCandidates(
             layers=group.layers,
             fewest=group.fewest,
             kind=kind,
             edges=np.searchsorted(kind, np.arange(kind[-1] + 2)),
-            schedules=_Schedules(group.pp, group.m, group.v, group.gpipe, group.apart),
+            schedules=_Schedules(group.pp, group.m, group.v, group.gpipe, group.split_backward),
             fixed=stages.forward.fixed + stages.backward.fixed,
             layer=stages.forward.layer + stages.backward.layer,
             selective=stages.selective,
@@ -75,42 +77,42 @@ class SymmetricCandidates:
         )
 
     def tell(self, index: NDArray[np.int64], known: Bound, bounds: Array) -> None:
-        """Raise the ``bounds`` of siblings of the candidates at ``index``, which have those ``known``."""
+        """Raise the ``bounds`` of candidates in the classes of ``index``, whose own bounds are ``known``."""
         if self.kind[-1] + 1 < len(self.kind):
-            np.maximum.at(bounds, *self._told(index, known))
+            np.maximum.at(bounds, *self._bounds_of_others(index, known))
 
-    def _told(self, index: NDArray[np.int64], known: Bound) -> tuple[NDArray[np.int64], Array]:
-        """Return siblings of the candidates at ``index``, and what no step of theirs is below [s].
+    def _bounds_of_others(self, index: NDArray[np.int64], known: Bound) -> tuple[NDArray[np.int64], Array]:
+        """Return candidates in the classes of ``index``, and lower bounds on their steps [s].
 
-        ``known`` bounds those at ``index``. Siblings to which recompute is cheaper are left out, and those
-        that do weight gradients apart, whose bound asks more of a stage than its time.
+        ``known`` bounds those at ``index``. Candidates with cheaper recompute are left out, as are those with
+        split backward, whose bound depends on more than the time of a stage.
         """
         rows, others = self._pairs(index)
-        dearer = (self.selective[others] >= self.selective[index[rows]]) & (
+        costlier = (self.selective[others] >= self.selective[index[rows]]) & (
             self.full[others] >= self.full[index[rows]]
         )
-        some = dearer.all(axis=1) & ~self.schedules.apart[others]
-        rows, others = rows[some], others[some]
+        valid = costlier.all(axis=1) & ~self.schedules.split_backward[others]
+        rows, others = rows[valid], others[valid]
         own, s = index[rows], self.schedules
-        here = _Schedules(s.pp, s.m[own], s.v[own], s.gpipe[own], s.apart[own])
+        schedules = _Schedules(s.pp, s.m[own], s.v[own], s.gpipe[own], s.split_backward[own])
         fixed = self.fixed[others] - self.fixed[own]
         layer = (self.layer[others] - self.layer[own]).min(axis=1)
         total = known.stage_sum[rows] + fixed.sum(axis=1) + self.layers * layer
-        more = fixed.min(axis=1) + np.minimum(self.fewest[own] * layer, self.layers * layer)
-        slowest = np.maximum(known.slowest[rows] + more, total / here.pp)
-        possible = np.isfinite(known.step_seconds[rows])
-        times = (np.where(possible, seconds, 0.0) for seconds in (total, slowest))
-        least = np.where(possible, least_busy(here, *times) + self.tail[others], np.inf)
-        # What is known is so of stages with up to n layers: with more, the stage alone bounds the step.
-        more_layers = self.fixed[others] + (known.stage_seconds.shape[2] + 1) * self.layer[others]
-        beyond = here.m * more_layers.min(axis=1)
-        return others, np.where(known.cut[rows], np.minimum(least, beyond), least)
+        shift = fixed.min(axis=1) + np.minimum(self.fewest[own] * layer, self.layers * layer)
+        slowest = np.maximum(known.slowest[rows] + shift, total / schedules.pp)
+        finite = np.isfinite(known.step_seconds[rows])
+        bounds = (np.where(finite, seconds, 0.0) for seconds in (total, slowest))
+        least = np.where(finite, least_makespan(schedules, *bounds) + self.tail[others], np.inf)
+        # ``known`` is valid for stages of up to n layers; with more, the stage alone bounds the step.
+        cut_seconds = self.fixed[others] + (known.stage_seconds.shape[2] + 1) * self.layer[others]
+        cut_bound = schedules.m * cut_seconds.min(axis=1)
+        return others, np.where(known.cut[rows], np.minimum(least, cut_bound), least)
 
     def _pairs(self, index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return rows of ``index``, and beside each a sibling of what stands there."""
+        """Return pairs: a row of ``index``, and another candidate of the class of its candidate."""
         begin, end = self.edges[self.kind[index]], self.edges[self.kind[index] + 1]
         rows = np.repeat(np.arange(len(index)), end - begin)
-        within = np.arange(len(rows)) - np.repeat(np.cumsum(end - begin) - (end - begin), end - begin)
-        others = begin[rows] + within
-        apart = others != index[rows]
-        return rows[apart], others[apart]
+        offset = np.arange(len(rows)) - np.repeat(np.cumsum(end - begin) - (end - begin), end - begin)
+        others = begin[rows] + offset
+        distinct = others != index[rows]
+        return rows[distinct], others[distinct]

@@ -1,1 +1,1 @@
-"""The constraint model and how CP-SAT is asked."""
+"""The constraint model and its solution with CP-SAT."""

@@ -1,14 +1,15 @@
-"""The constraint model: which candidate, and how many layers on each of its stages.
+"""The constraint model: select a candidate, and one alternative for each of its stages.
 
-    pick[c]        candidate c is the layout's degrees, microbatch, ZeRO stage and schedule
-    hold[c, i, l]  stage i of candidate c holds l layers (with the recompute of its menu; where the user's own
-                   rules tell mixes apart, there is one literal for each; where layers differ, one for each
-                   place, and a stage begins where the one before it ends)
+    pick[c]        candidate c gives the layout's degrees, microbatch, ZeRO stage and schedule
+    hold[c, i, l]  stage i of candidate c holds l layers (with the recompute mix of its alternative; where the
+                   user's own rules distinguish mixes, one literal for each; where layers differ, one
+                   for each place, and a stage begins where the one before it ends)
 
-Minimise the step time, and among equal times the peak memory. The time of a schedule is that of its longest
-path. Rows hold the paths that usually are; where the answer's own longest path is another, a row for it is
-added, with those of layouts like it, and the question asked again, until the answer takes as long as the rows
-say. Where these do not do, the schedule's whole form is added, a variable for each of its maxima.
+Minimise the step time, and among equal times the peak memory. The makespan of a schedule is the length of its
+critical path. Constraints for the usual critical paths are in the model from the start. Where the solution's
+own critical path is another, constraints for it and for those of similar layouts are added and the model is
+solved once more (lazy constraints), until the solution's time equals that of the model. Where this does not
+converge soon, the closed form of the makespan is added, with a variable for each of its maxima.
 """
 
 from __future__ import annotations
@@ -38,25 +39,25 @@ __all__ = ["Solution", "SolverStoppedError", "solve"]
 Expression: TypeAlias = cp_model.LinearExprT
 
 #: Variables up to which presolve pays; above, it takes as long as the solve (405B on 1,024 devices: 1.9 s
-#: of solving with it, 0.9 s without). Where stages follow place on place it always does (DeepSeek-V3 on 256
-#: devices: 0.3 s a question and not 2.8 s).
+#: with it, 0.9 s without). Where alternatives have places it always pays (DeepSeek-V3 on 256 devices: 0.3 s
+#: a solve and not 2.8 s).
 _PRESOLVED = 60
 
-#: Work that a question may take before it is put to presolve after all. Most are done in a hundredth of it;
-#: of the others some take fifty times as long as they do presolved (405B on 16,384 devices: 15 s, and 0.3 s).
+#: Work limit of a solve without presolve, before one with it. Most solves take a hundredth of it; some of the
+#: others take fifty times as long as with presolve (405B on 16,384 devices: 15 s, and 0.3 s).
 _BRIEF = 0.1
 
-#: Memory stands below time in the objective: memory ticks are at most 2**16.
+#: The objective is lexicographic, time before memory: memory ticks are at most 2**16.
 _TIME_WEIGHT = 2**17
 
 
 class SolverStoppedError(Exception):
-    """The solver used up its work without any layout; what was found before stands."""
+    """The solver reached its work limit without a feasible layout; earlier solutions stay valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The best layout of a model: its candidate, its options stage by stage, and what is proven."""
+    """The best layout of a model: its candidate, its alternative of each stage, and the proven bound."""
 
     candidate: int
     chosen: tuple[Alternative, ...]
@@ -66,16 +67,16 @@ class Solution:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
-    """Literals of one candidate and the sums they make."""
+class _CandidateVariables:
+    """Variables of one candidate, and linear expressions of them."""
 
     alternatives: Alternatives
     pick: cp_model.IntVar
     hold: tuple[tuple[cp_model.IntVar, ...], ...]
-    busy: cp_model.IntVar | None
+    makespan: cp_model.IntVar | None
 
     def by_stage(self, field: str) -> list[Expression]:
-        """Return a field of the option that each stage takes, one expression a stage."""
+        """Return a field of the chosen alternative as a linear expression, one a stage."""
         return [
             cp_model.LinearExpr.weighted_sum(literals, [getattr(o, field) for o in chosen])
             for chosen, literals in zip(self.alternatives.stages, self.hold, strict=True)
@@ -83,16 +84,16 @@ class _Chosen:
 
     @property
     def times(self) -> list[list[Expression]]:
-        """What the time of the schedule is made of, a row of stages for each part."""
+        """Times of the chosen alternatives: a row of stages for each pass of the schedule."""
         return [self.by_stage(part) for part in self.alternatives.schedule.parts]
 
 
 @dataclass(frozen=True, slots=True)
 class _ConstraintModel:
-    """The solver's model, what it chooses between, and its time."""
+    """The CP-SAT model, the variables of its candidates, and its step time."""
 
     cp: cp_model.CpModel
-    chosen: Sequence[_Chosen]
+    chosen: Sequence[_CandidateVariables]
     step: Expression
     ceiling: int
     paths: Paths
@@ -109,56 +110,56 @@ def solve(
 ) -> Solution | None:
     """Return the fastest layout among ``alternatives_by_stage`` with a step of at most ``ceiling`` ticks.
 
-    None when there is none. ``paths`` are those that earlier questions needed, and gets what this one needs.
-    The solver looks at a layout that is ``known`` first: it changes how long an answer takes.
-    The result is proven optimal where its bound equals its step; it is not where the allowance of work or
-    ``deadline`` ran out. Raises SolverStoppedError when that left no layout at all.
+    None where the model is infeasible. ``paths`` are the critical paths that earlier solves needed; those of
+    this one are added. ``known`` is a hint for the solver, which changes only how long a solve takes.
+    The result is proven optimal where its bound equals its step; it is not where the work limit or
+    ``deadline`` ended the solve. Raises SolverStoppedError where that left no feasible layout.
     """
     model = _model(alternatives_by_stage, layers, ceiling, limit_ticks, paths or Paths())
     if known is not None:
-        _look_first_at(model, known)
+        _add_hint(model, known)
     work, best, rounds, brief = MOST_WORK, None, 0, True
     while True:
         try:
-            answer = _answer(model, work, deadline, brief=brief)
+            result = _solve_once(model, work, deadline, brief=brief)
         except SolverStoppedError:
             if best is None:
                 raise
             return best
-        if answer is None:
+        if result is None:
             return best
-        best = min(answer.solution, best or answer.solution, key=_objective)
-        if answer.stopped or answer.objective >= _objective(best):
-            return replace(best, bound_ticks=min(best.step_ticks, answer.objective // _TIME_WEIGHT))
-        _add_longest_paths(model, answer.solution)
+        best = min(result.solution, best or result.solution, key=_objective)
+        if result.stopped or result.objective >= _objective(best):
+            return replace(best, bound_ticks=min(best.step_ticks, result.objective // _TIME_WEIGHT))
+        _add_critical_paths(model, result.solution)
         rounds += 1
-        if _wants_whole_form(model.chosen[answer.solution.candidate].alternatives, rounds):
-            _add_whole_form(model, answer.solution)
-        # Where a brief look did not do, it will not do with more rows.
-        work, brief = work - answer.work, brief and answer.work <= _BRIEF
+        if _wants_closed_form(model.chosen[result.solution.candidate].alternatives, rounds):
+            _add_closed_form(model, result.solution)
+        # A solve that exceeded the brief limit will exceed it with more constraints, too.
+        work, brief = work - result.work, brief and result.work <= _BRIEF
 
 
 def _objective(solution: Solution) -> int:
     return _TIME_WEIGHT * solution.step_ticks + solution.memory_ticks
 
 
-def _look_first_at(model: _ConstraintModel, known: Incumbent) -> None:
-    """Make the solver's first try a layout that is known, so that it has a bound from the start."""
+def _add_hint(model: _ConstraintModel, known: Incumbent) -> None:
+    """Give the solver a feasible layout as a hint, so that it has an upper bound from the start."""
     chosen = model.chosen[known.candidate]
     model.cp.add_hint(chosen.pick, value=True)
-    for row, literals, option in zip(chosen.alternatives.stages, chosen.hold, known.chosen, strict=True):
-        if option in row:
-            model.cp.add_hint(literals[row.index(option)], value=True)
+    for row, literals, alternative in zip(chosen.alternatives.stages, chosen.hold, known.chosen, strict=True):
+        if alternative in row:
+            model.cp.add_hint(literals[row.index(alternative)], value=True)
 
 
-def _wants_whole_form(alternatives: Alternatives, rounds: int) -> bool:
-    """Return whether to write out a schedule after so many answers that take longer than their rows say.
+def _wants_closed_form(alternatives: Alternatives, rounds: int) -> bool:
+    """Return whether to add the closed form of the makespan after so many rounds of lazy constraints.
 
-    Where layers are alike, the paths of layouts like the answer nearly always do, with a third of the
-    variables (405B on 4,096 devices: half the work). The form of zero-bubble has p^2 maxima: its paths one
-    by one are quicker.
+    Where all layers are equal, the paths of similar layouts are nearly always enough, with a third of the
+    variables (405B on 4,096 devices: half the work). The closed form of zero bubble has p^2 maxima: its paths
+    one by one are faster.
     """
-    return not alternatives.schedule.apart and (alternatives.placed or rounds > 1)
+    return not alternatives.schedule.split_backward and (alternatives.placed or rounds > 1)
 
 
 def _model(
@@ -171,42 +172,44 @@ def _model(
     # Constraints.
     cp.add_exactly_one(c.pick for c in chosen)
     for c in chosen:
-        _one_option_a_stage(cp, c)
-        _all_layers_are_held(cp, c, layers)
-        _places_follow(cp, c)
-        _memory_covers_every_stage(cp, c, memory)
+        _one_alternative_a_stage(cp, c)
+        _all_layers(cp, c, layers)
+        _contiguous_places(cp, c)
+        _peak_memory_of_stages(cp, c, memory)
         impose(cp, c.alternatives, c.pick, c.hold)
-    # Objective: the time of each candidate, which is zero for one not picked.
+    # Objective: the sum of the candidates' times, which are zero for those not picked.
     step = cp_model.LinearExpr.sum([_step(cp, c, ceiling, paths) for c in chosen])
     cp.add(step <= ceiling)
     cp.minimize(_TIME_WEIGHT * step + memory)
     return _ConstraintModel(cp, chosen, step, ceiling, paths)
 
 
-def _literals(cp: cp_model.CpModel, alternatives: Alternatives, index: int, ceiling: int) -> _Chosen:
+def _literals(
+    cp: cp_model.CpModel, alternatives: Alternatives, index: int, ceiling: int
+) -> _CandidateVariables:
     hold = tuple(
         tuple(cp.new_bool_var(f"hold[{index},{i},{o.layers}]") for o in chosen)
         for i, chosen in enumerate(alternatives.stages)
     )
-    in_rows = not alternatives.fixed and not alternatives.schedule.gpipe
-    busy = cp.new_int_var(0, ceiling, f"busy_ticks[{index}]") if in_rows else None
-    return _Chosen(alternatives, cp.new_bool_var(f"pick[{index}]"), hold, busy)
+    needs_variable = not alternatives.fixed and not alternatives.schedule.gpipe
+    makespan = cp.new_int_var(0, ceiling, f"busy_ticks[{index}]") if needs_variable else None
+    return _CandidateVariables(alternatives, cp.new_bool_var(f"pick[{index}]"), hold, makespan)
 
 
-def _one_option_a_stage(cp: cp_model.CpModel, chosen: _Chosen) -> None:
-    """Every stage of the picked candidate takes exactly one option, the others none."""
+def _one_alternative_a_stage(cp: cp_model.CpModel, chosen: _CandidateVariables) -> None:
+    """Add: every stage of the picked candidate takes exactly one alternative, those of others none."""
     for literals in chosen.hold:
         cp.add(cp_model.LinearExpr.sum(literals) == chosen.pick)
 
 
-def _all_layers_are_held(cp: cp_model.CpModel, chosen: _Chosen, layers: int) -> None:
-    """The stages hold all layers of the model between them."""
-    held = cp_model.LinearExpr.sum(chosen.by_stage("layers"))
-    cp.add(held == layers * chosen.pick)
+def _all_layers(cp: cp_model.CpModel, chosen: _CandidateVariables, layers: int) -> None:
+    """Add: the stages hold all layers of the model in sum."""
+    total = cp_model.LinearExpr.sum(chosen.by_stage("layers"))
+    cp.add(total == layers * chosen.pick)
 
 
-def _places_follow(cp: cp_model.CpModel, chosen: _Chosen) -> None:
-    """Where layers differ, a stage begins where the one before it ends."""
+def _contiguous_places(cp: cp_model.CpModel, chosen: _CandidateVariables) -> None:
+    """Add, where layers differ: a stage begins where the one before it ends (flow conservation)."""
     if not chosen.alternatives.placed:
         return
     for i, (stage, literals) in enumerate(zip(chosen.alternatives.stages, chosen.hold, strict=True)):
@@ -217,120 +220,126 @@ def _places_follow(cp: cp_model.CpModel, chosen: _Chosen) -> None:
             flow.setdefault(o.first + o.layers, []).append((literal, 1))
         for o, literal in zip(stage, literals, strict=True):
             flow.setdefault(o.first, []).append((literal, -1))
-        for there in flow.values():
-            cp.add(cp_model.LinearExpr.weighted_sum(*map(list, zip(*there, strict=True))) == 0)
+        for terms in flow.values():
+            cp.add(cp_model.LinearExpr.weighted_sum(*map(list, zip(*terms, strict=True))) == 0)
 
 
-def _memory_covers_every_stage(cp: cp_model.CpModel, chosen: _Chosen, memory: cp_model.IntVar) -> None:
-    """The peak memory is that of the fullest stage."""
+def _peak_memory_of_stages(
+    cp: cp_model.CpModel, chosen: _CandidateVariables, memory: cp_model.IntVar
+) -> None:
+    """Add: the peak memory is at least that of every stage."""
     for used in chosen.by_stage("memory_ticks"):
         cp.add(memory >= used)
 
 
-def _step(cp: cp_model.CpModel, chosen: _Chosen, ceiling: int, paths: Paths) -> Expression:
-    """Return the schedule's time and the longest tail: a constant, where there is no choice."""
+def _step(cp: cp_model.CpModel, chosen: _CandidateVariables, ceiling: int, paths: Paths) -> Expression:
+    """Return the makespan plus the longest end of step: a constant where nothing is to choose."""
     alternatives = chosen.alternatives
     if alternatives.fixed:
         return step_ticks(alternatives, [row[0] for row in alternatives.stages]) * chosen.pick
 
     largest = partial(_largest, cp, ceiling)
-    tail = largest(chosen.by_stage("tail_ticks"))
-    if chosen.busy is None:
+    tail = largest(chosen.by_stage("end_of_step_ticks"))
+    if chosen.makespan is None:
         return cp_model.LinearExpr.sum([alternatives.schedule.time(chosen.times, largest), tail])
-    _paced_by_the_slowest(cp, chosen, chosen.busy, largest)
+    _at_least_slowest_stage(cp, chosen, chosen.makespan, largest)
     for passes in paths.of(alternatives.schedule):
-        _takes_at_least(cp, chosen, chosen.busy, passes)
-    return cp_model.LinearExpr.sum([chosen.busy, tail])
+        _at_least_path(cp, chosen, chosen.makespan, passes)
+    return cp_model.LinearExpr.sum([chosen.makespan, tail])
 
 
 def _largest(cp: cp_model.CpModel, ceiling: int, times: Sequence[Expression]) -> Expression:
-    """Return a variable that is no less than any of ``times``."""
+    """Return a variable that is at least each of ``times``."""
     longest = cp.new_int_var(0, ceiling, "longest")
     for time in times:
         cp.add(longest >= time)
     return longest
 
 
-def _paced_by_the_slowest(
+def _at_least_slowest_stage(
     cp: cp_model.CpModel,
-    chosen: _Chosen,
-    busy: cp_model.IntVar,
+    chosen: _CandidateVariables,
+    makespan: cp_model.IntVar,
     largest: Callable[[Sequence[Expression]], Expression],
 ) -> None:
-    """The bounds by the slowest stage: no path, but what makes the rows strong."""
-    s, both = chosen.alternatives.schedule, chosen.by_stage("both_ticks")
+    """Add lower bounds by the slowest stage: they tighten the linear relaxation."""
+    s, both = chosen.alternatives.schedule, chosen.by_stage("stage_ticks")
     slowest = largest(both)
-    cp.add(busy >= s.m * s.v * slowest)
-    if s.v == 1 and s.m > s.p and not s.apart:
+    cp.add(makespan >= s.m * s.v * slowest)
+    if s.v == 1 and s.m > s.p and not s.split_backward:
         parts = [*both, slowest]
-        cp.add(busy >= cp_model.LinearExpr.weighted_sum(parts, [2] * s.p + [s.m - 1 - s.p]))
+        cp.add(makespan >= cp_model.LinearExpr.weighted_sum(parts, [2] * s.p + [s.m - 1 - s.p]))
 
 
-def _takes_at_least(cp: cp_model.CpModel, chosen: _Chosen, busy: cp_model.IntVar, passes: Passes) -> None:
-    """The schedule takes no less than a path."""
+def _at_least_path(
+    cp: cp_model.CpModel, chosen: _CandidateVariables, makespan: cp_model.IntVar, passes: Passes
+) -> None:
+    """Add: the makespan is at least the length of a path."""
     literals: list[cp_model.IntVar] = []
     ticks: list[int] = []
     forwards, backwards, *weights = passes.tolist()
-    later = weights[0] if weights else backwards
-    for row, taken, f, b, w in zip(
-        chosen.alternatives.stages, chosen.hold, forwards, backwards, later, strict=True
+    weight_counts = weights[0] if weights else backwards
+    for row, stage_literals, f, b, w in zip(
+        chosen.alternatives.stages, chosen.hold, forwards, backwards, weight_counts, strict=True
     ):
-        literals += taken
+        literals += stage_literals
         if w == b:
             ticks += [f * o.forward_ticks + b * o.backward_ticks for o in row]
         else:
             ticks += [f * o.forward_ticks + b * o.input_ticks + w * o.weight_ticks for o in row]
-    cp.add(busy >= cp_model.LinearExpr.weighted_sum(literals, ticks))
+    cp.add(makespan >= cp_model.LinearExpr.weighted_sum(literals, ticks))
 
 
-def _add_longest_paths(model: _ConstraintModel, solution: Solution) -> None:
-    """Add the path that takes as long as ``solution`` does, and those of layouts like it.
+def _add_critical_paths(model: _ConstraintModel, solution: Solution) -> None:
+    """Add lazy constraints: the critical path of ``solution``, and those of similar layouts.
 
-    They hold for all candidates of its schedule.
+    They hold for all candidates with its schedule.
     """
     alternatives = model.chosen[solution.candidate].alternatives
-    for chosen in [solution.chosen, *_alike(alternatives, solution.chosen)]:
+    for chosen in [solution.chosen, *_similar_layouts(alternatives, solution.chosen)]:
         passes = model.paths.add(alternatives.schedule, part_ticks(alternatives, chosen))
         if passes is not None:
-            _takes_at_least_everywhere(model, alternatives.schedule, passes)
+            _at_least_path_of_schedule(model, alternatives.schedule, passes)
 
 
-def _add_whole_form(model: _ConstraintModel, solution: Solution) -> None:
-    """Add the closed form of ``solution``'s schedule, from which no path is missing, to its candidates."""
+def _add_closed_form(model: _ConstraintModel, solution: Solution) -> None:
+    """Add the closed form of the makespan to all candidates with the schedule of ``solution``."""
     schedule = model.chosen[solution.candidate].alternatives.schedule
     for c in model.chosen:
-        if c.busy is not None and c.alternatives.schedule == schedule:
+        if c.makespan is not None and c.alternatives.schedule == schedule:
             largest = partial(_largest, model.cp, model.ceiling)
-            model.cp.add(c.busy >= schedule.time(c.times, largest))
+            model.cp.add(c.makespan >= schedule.time(c.times, largest))
 
 
-def _takes_at_least_everywhere(model: _ConstraintModel, schedule: Schedule, passes: Passes) -> None:
+def _at_least_path_of_schedule(model: _ConstraintModel, schedule: Schedule, passes: Passes) -> None:
     for c in model.chosen:
-        if c.busy is not None and c.alternatives.schedule == schedule:
-            _takes_at_least(model.cp, c, c.busy, passes)
+        if c.makespan is not None and c.alternatives.schedule == schedule:
+            _at_least_path(model.cp, c, c.makespan, passes)
 
 
-def _alike(alternatives: Alternatives, chosen: Sequence[Alternative]) -> Iterator[list[Alternative]]:
-    """Yield the layouts in which the stage of fewest layers changes places with each of the others.
+def _similar_layouts(
+    alternatives: Alternatives, chosen: Sequence[Alternative]
+) -> Iterator[list[Alternative]]:
+    """Yield the layouts in which the stage of fewest layers swaps its layers with each of the others.
 
-    They are what the solver would answer next, one after the other, if only its own path were added. None
-    where layers differ: a stage that changes moves all behind it.
+    They are what the solver would return next, one after the other, if only its own path were added. None
+    where layers differ, since a swap moves all stages between.
     """
     if alternatives.placed:
         return
-    offered = [{o.layers: o for o in row} for row in alternatives.stages]
-    least = min(range(len(chosen)), key=lambda i: chosen[i].layers)
-    for i, option in enumerate(chosen):
-        here, there = offered[i].get(chosen[least].layers), offered[least].get(option.layers)
-        if option.layers > chosen[least].layers and here is not None and there is not None:
-            changed = list(chosen)
-            changed[i], changed[least] = here, there
-            yield changed
+    by_layers = [{o.layers: o for o in row} for row in alternatives.stages]
+    fewest = min(range(len(chosen)), key=lambda i: chosen[i].layers)
+    for i, alternative in enumerate(chosen):
+        smaller, larger = by_layers[i].get(chosen[fewest].layers), by_layers[fewest].get(alternative.layers)
+        if alternative.layers > chosen[fewest].layers and smaller is not None and larger is not None:
+            swapped = list(chosen)
+            swapped[i], swapped[fewest] = smaller, larger
+            yield swapped
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """What the solver found by the rows so far: its layout, its bound on the objective, its work."""
+class _Result:
+    """Result of one solve: its layout, its lower bound on the objective, its work."""
 
     solution: Solution
     objective: int
@@ -338,39 +347,40 @@ class _Answer:
     stopped: bool
 
 
-def _answer(model: _ConstraintModel, work: float, deadline: Deadline, *, brief: bool) -> _Answer | None:
-    solver, status, spent = _asked(model, work, deadline, brief=brief)
+def _solve_once(model: _ConstraintModel, work: float, deadline: Deadline, *, brief: bool) -> _Result | None:
+    solver, status, spent = _run_solver(model, work, deadline, brief=brief)
     if status == cp_model.UNKNOWN:
         raise SolverStoppedError
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
         return None
-    # A float may fall short of the whole number that it stands for.
-    solution, objective = _read(model, solver), round(solver.best_objective_bound)
-    return _Answer(solution, objective, spent, stopped=status == cp_model.FEASIBLE)
+    # The bound is an integer in a float, which may be slightly too small.
+    solution, objective = _solution_of(model, solver), round(solver.best_objective_bound)
+    return _Result(solution, objective, spent, stopped=status == cp_model.FEASIBLE)
 
 
-def _asked(
+def _run_solver(
     model: _ConstraintModel, work: float, deadline: Deadline, *, brief: bool
 ) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus, float]:
-    """Return a solver with its answer, and the work spent: at first as it stands, if that is long presolved.
+    """Return the solver, its status and the work spent: without presolve first, then with it.
 
-    Where the second look finds nothing, what the first one found stays. There is but one unless ``brief``.
+    The second solve runs only where ``brief`` and where the first exceeds its limit; where it has no result,
+    that of the first one counts.
     """
     placed = any(c.alternatives.placed for c in model.chosen)
     presolved = placed or not brief or len(model.cp.proto.variables) <= _PRESOLVED
     first = fresh_solver(work if presolved else min(work, _BRIEF))
     first.parameters.cp_model_presolve = presolved
     status = status_of(first, model.cp, deadline)
-    begun = first.response_proto.deterministic_time
+    spent_first = first.response_proto.deterministic_time
     if presolved or status not in {cp_model.UNKNOWN, cp_model.FEASIBLE} or work <= _BRIEF or deadline.over:
-        return first, status, begun
-    second = fresh_solver(work - begun)
-    later = status_of(second, model.cp, deadline)
-    spent = begun + second.response_proto.deterministic_time
-    return (first, status, spent) if later == cp_model.UNKNOWN else (second, later, spent)
+        return first, status, spent_first
+    second = fresh_solver(work - spent_first)
+    second_status = status_of(second, model.cp, deadline)
+    spent = spent_first + second.response_proto.deterministic_time
+    return (first, status, spent) if second_status == cp_model.UNKNOWN else (second, second_status, spent)
 
 
-def _read(model: _ConstraintModel, solver: cp_model.CpSolver) -> Solution:
+def _solution_of(model: _ConstraintModel, solver: cp_model.CpSolver) -> Solution:
     index = next(i for i, c in enumerate(model.chosen) if solver.boolean_value(c.pick))
     alternatives, literals = model.chosen[index].alternatives, model.chosen[index].hold
     chosen = tuple(

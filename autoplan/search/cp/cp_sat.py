@@ -1,4 +1,4 @@
-"""How CP-SAT is asked: its parameters, its allowance of work, and solves that the user may stop."""
+"""CP-SAT: solver parameters, work limit, and solves that the user can stop."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autoplan.deadline import ENDLESS, Deadline
 
 __all__ = ["MOST_WORK", "PARAMETERS", "fresh_solver", "solver_parameters", "solver_version", "status_of"]
 
-#: Work allowed for one question, in the solver's deterministic unit of about a second.
+#: Work limit of one solve, in the solver's deterministic unit of about a second.
 MOST_WORK: Final = 30.0
 
-#: One worker, a seed and no clock: the same input gives the same answer on any machine. The signal of
-#: Ctrl-C is left to Python, whose handler the solver would take away. Rows of paths bound the time only all
-#: together, as a linear program sees them: so 405B on 4,096 devices takes 1.3 s a question and not 16 s.
+#: One worker, a fixed seed and no wall clock: the same input gives the same answer on any machine. Python
+#: keeps the signal of Ctrl-C, whose handler the solver would replace. Path constraints bound the time only
+#: jointly, in the linear relaxation: with it, 405B on 4,096 devices takes 1.3 s a solve and not 16 s.
 PARAMETERS: Final = {
     "num_workers": 1,
     "random_seed": 0,
@@ -25,15 +25,15 @@ PARAMETERS: Final = {
     "linearization_level": 2,
 }
 
-#: Seconds between looks at whether the user has stopped a solve.
-_LOOK_SECONDS = 0.05
+#: Seconds between checks of the deadline during a solve.
+_POLL_SECONDS = 0.05
 
-#: Variables up to which a solve takes milliseconds, so that nobody needs to stop it.
+#: Variables up to which a solve takes milliseconds, so that it needs no thread.
 _QUICK = 400
 
 
 def fresh_solver(work: float) -> cp_model.CpSolver:
-    """Return a solver that may do ``work``, in its own unit."""
+    """Return a solver with a limit of ``work``, in its deterministic unit."""
     solver = cp_model.CpSolver()
     for name, value in PARAMETERS.items():
         setattr(solver.parameters, name, value)
@@ -44,21 +44,21 @@ def fresh_solver(work: float) -> cp_model.CpSolver:
 def status_of(
     solver: cp_model.CpSolver, model: cp_model.CpModel, deadline: Deadline
 ) -> cp_model.CpSolverStatus:
-    """Solve; what may take long in a thread, since no signal reaches Python inside the solver."""
+    """Solve ``model`` and return the status; a long solve runs in a thread, so that signals reach Python."""
     if deadline is ENDLESS or len(model.proto.variables) <= _QUICK:
         return solver.solve(model)
-    found: list[cp_model.CpSolverStatus] = []
-    thread = Thread(target=lambda: found.append(solver.solve(model)), daemon=True)
+    statuses: list[cp_model.CpSolverStatus] = []
+    thread = Thread(target=lambda: statuses.append(solver.solve(model)), daemon=True)
     thread.start()
     while thread.is_alive():
-        thread.join(_LOOK_SECONDS)
+        thread.join(_POLL_SECONDS)
         if deadline.over:
             solver.stop_search()
-    return found[0] if found else cp_model.UNKNOWN
+    return statuses[0] if statuses else cp_model.UNKNOWN
 
 
 def solver_parameters() -> dict[str, float]:
-    """Return the parameters that every solve is given; ``max_deterministic_time`` is for one question."""
+    """Return the parameters of every solve; ``max_deterministic_time`` is the limit of one solve."""
     return {**PARAMETERS, "max_deterministic_time": MOST_WORK}
 
 

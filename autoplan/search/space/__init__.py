@@ -1,1 +1,1 @@
-"""What there is to choose: candidates, orders of ranks, contents of stages, and their prices."""
+"""Search space: candidates, rank orders, stage contents, and their cost coefficients."""

@@ -1,9 +1,9 @@
-"""The space: every candidate of a job, the rules it keeps, and how many layouts stand behind it."""
+"""Search space of a job: the feasible candidates, and the number of layouts that each stands for."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from math import comb
@@ -19,8 +19,13 @@ from autoplan.rules.rule import Rule
 from autoplan.rules.user_constraints import embedding_and_loss_counted, even_only, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
-from autoplan.search.space.choices import listed, recompute_modes
-from autoplan.search.space.rank_orders import numbered, ordered, unlike_orders, ways_to_place
+from autoplan.search.space.choices import candidates_at_depth, recompute_modes
+from autoplan.search.space.rank_orders import (
+    distinct_orders,
+    equality_numbers,
+    rank_order_counts,
+    with_rank_orders,
+)
 
 __all__ = [
     "Space",
@@ -28,18 +33,19 @@ __all__ = [
     "counts_of",
     "layouts_of",
     "space_of",
+    "valid_choices",
 ]
 
-_MATCHED = "matched: shorter rings of cp ranks, for fewer sequences each, are no slower and no larger"
-_SAME_CUTS = "alike: orders of the axes that put the same ranks of each together in a node"
+_DOMINATED_RINGS = "matched: shorter rings of cp ranks, for fewer sequences each, are no slower and no larger"
+_EQUIVALENT_ORDERS = "alike: orders of the axes that put the same ranks of each together in a node"
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Candidates that keep every rule, one group for each pipeline depth, and what fell to the rules.
+    """Candidates that satisfy every rule, grouped by pipeline depth, and the counts of rejected layouts.
 
-    ``total`` counts all layouts, of which ``covered`` are left; a candidate with more virtual stages than
-    layers, or layers that they do not divide, counts as one.
+    ``total`` counts all layouts, ``covered`` those of ``groups``. A candidate with more virtual stages than
+    layers, or with layers that they do not divide, counts as one layout.
     """
 
     groups: tuple[Candidates, ...]
@@ -54,123 +60,146 @@ class Space:
 
 
 def space_of(job: Job) -> Space:
-    """Return the candidates of ``job``; what breaks a rule is counted at the first rule it breaks."""
-    groups, rejected, covered, alike, fewer_rings, total = [], Counter[str](), 0, 0, 0, 0
-    first_rules, same_ranks_per_node = rules_before_placement(job), 0
+    """Return the search space of ``job``.
+
+    A layout that breaks several rules is counted at the first of them. Candidates that are equivalent by
+    symmetry to another, or dominated by it, are counted and left out.
+    """
+    groups, rejected, covered, equivalent_zero, dominated_rings, total = [], Counter[str](), 0, 0, 0, 0
+    first_rules, equivalent_orders = rules_before_placement(job), 0
     rules = rules_for(job)[len(first_rules) :]
     for pp in divisors(job.cluster.devices):
-        candidates = listed(job, pp)
+        candidates = candidates_at_depth(job, pp)
         if not len(candidates):
             continue
-        counts = counts_of(job, candidates) * ways_to_place(job, candidates)
+        counts = counts_of(job, candidates) * rank_order_counts(job, candidates)
         total += sum(counts.tolist())
-        alive = _kept(candidates, counts, first_rules, rejected)
-        candidates = ordered(job, candidates.take(alive))
+        remaining = _satisfying(candidates, counts, first_rules, rejected)
+        candidates = with_rank_orders(job, candidates.take(remaining))
         counts = counts_of(job, candidates)
-        alive = _kept(candidates, counts, rules, rejected)
-        first = _representative(job, candidates, alive)
-        alike += int(counts[alive & ~first].sum())
-        alive &= first
-        matched = _matched(job, candidates, alive)
-        fewer_rings += int(counts[matched].sum())
-        alive &= ~matched
-        unlike = unlike_orders(job, candidates, alive)
-        same_ranks_per_node += int(counts[alive & ~unlike].sum())
-        alive &= unlike
-        covered += int(counts[alive].sum())
-        if alive.any():
-            groups.append(candidates.take(alive))
+        remaining = _satisfying(candidates, counts, rules, rejected)
+        representative = _representative(job, candidates, remaining)
+        equivalent_zero += int(counts[remaining & ~representative].sum())
+        remaining &= representative
+        dominated = _dominated_rings(job, candidates, remaining)
+        dominated_rings += int(counts[dominated].sum())
+        remaining &= ~dominated
+        distinct = distinct_orders(job, candidates, remaining)
+        equivalent_orders += int(counts[remaining & ~distinct].sum())
+        remaining &= distinct
+        covered += int(counts[remaining].sum())
+        if remaining.any():
+            groups.append(candidates.take(remaining))
     reasons = [Rejection(f"rule broken: {sentence}", n) for sentence, n in rejected.most_common() if n]
-    if alike:
-        reasons.append(Rejection("alike: ZeRO stages do not differ without a data axis", alike, "alike"))
-    if fewer_rings:
-        reasons.append(Rejection(_MATCHED, fewer_rings, "alike"))
-    if same_ranks_per_node:
-        reasons.append(Rejection(_SAME_CUTS, same_ranks_per_node, "alike"))
+    if equivalent_zero:
+        reasons.append(
+            Rejection("alike: ZeRO stages do not differ without a data axis", equivalent_zero, "alike")
+        )
+    if dominated_rings:
+        reasons.append(Rejection(_DOMINATED_RINGS, dominated_rings, "alike"))
+    if equivalent_orders:
+        reasons.append(Rejection(_EQUIVALENT_ORDERS, equivalent_orders, "alike"))
     return Space(tuple(groups), total, covered, tuple(reasons))
 
 
-def _kept(
+def _satisfying(
     candidates: Candidates, counts: NDArray[np.object_], rules: Sequence[Rule], rejected: Counter[str]
 ) -> NDArray[np.bool_]:
-    """Return which candidates keep all ``rules``, the others counted under the first one that they break."""
-    alive = np.ones(len(candidates), dtype=bool)
+    """Return which candidates satisfy all ``rules``; count the others at the first rule that they break."""
+    satisfying = np.ones(len(candidates), dtype=bool)
     for rule in rules:
-        keeps = np.broadcast_to(rule.keeps(candidates), alive.shape)
-        lost = alive & ~keeps
-        if lost.any():
-            rejected[rule.sentence] += int(counts[lost].sum())
-        alive &= keeps
-    return alive
+        satisfied = np.broadcast_to(rule.keeps(candidates), satisfying.shape)
+        newly_broken = satisfying & ~satisfied
+        if newly_broken.any():
+            rejected[rule.sentence] += int(counts[newly_broken].sum())
+        satisfying &= satisfied
+    return satisfying
+
+
+def valid_choices(job: Job) -> Iterator[Candidates]:
+    """Yield, for each pipeline depth, the candidates of the space in ascending order of their columns.
+
+    A job on more devices than its limit allows has none.
+    """
+    if job.limits.devices is not None and job.cluster.devices > job.limits.devices:
+        return
+    for group in space_of(job).groups:
+        # The last key of lexsort is the primary one.
+        yield group.take(np.lexsort(_columns(group)[::-1]))
 
 
 def conflicting_rules(job: Job) -> list[str]:
-    """Return rules that no candidate keeps together, such that leaving any one out frees some.
+    """Return an irreducible set of conflicting rules: no candidate satisfies all, some satisfy all but one.
 
-    Rules are left out one by one, the user's own last, as long as those that remain still clash.
+    Deletion filter: rules are removed one by one, the user's own last, while the remaining ones conflict.
     """
-    depths = (listed(job, pp) for pp in divisors(job.cluster.devices))
-    groups = [ordered(job, candidates) for candidates in depths if len(candidates)]
+    depths = (candidates_at_depth(job, pp) for pp in divisors(job.cluster.devices))
+    groups = [with_rank_orders(job, candidates) for candidates in depths if len(candidates)]
     rules = rules_for(job)
-    keeps = [np.concatenate([np.broadcast_to(rule.keeps(g), len(g)) for g in groups]) for rule in rules]
-    needed = list(range(len(rules)))
+    satisfied = [np.concatenate([np.broadcast_to(rule.keeps(g), len(g)) for g in groups]) for rule in rules]
+    conflict = list(range(len(rules)))
     for i in range(len(rules)):
-        others = [keeps[j] for j in needed if j != i]
+        others = [satisfied[j] for j in conflict if j != i]
         if not np.all(others, axis=0).any():
-            needed.remove(i)
+            conflict.remove(i)
     located = {own.sentence: own.located for own in own_rules(job)}
-    return [located.get(rules[i].sentence, rules[i].sentence) for i in needed]
+    return [located.get(rules[i].sentence, rules[i].sentence) for i in conflict]
 
 
-def _representative(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Keep one of several ZeRO stages where no ranks share state: they are the same."""
+def _representative(job: Job, candidates: Candidates, remaining: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return one representative of the ZeRO stages where no ranks share state: they are equivalent."""
     seen: set[tuple[int, ...]] = set()
-    keep = np.ones(len(candidates), dtype=bool)
+    representative = np.ones(len(candidates), dtype=bool)
     c = candidates
     others = [getattr(c, f.name) for f in fields(c) if f.name not in {"pp", "zero"}]
-    same = np.flatnonzero(alive & c.alone)
-    # Alike in price; the user's own rules may still tell a ZeRO stage from another.
-    left = [numbered(what_is_left(job, rule.relation, c.take(same))) for rule in own_rules(job)]
-    for k, i in enumerate(same):
-        key = (*(int(x[i]) for x in others), *(numbers[k] for numbers in left))
-        keep[i] = key not in seen
+    unsharded = np.flatnonzero(remaining & c.alone)
+    # Their prices are equal; the user's own rules may still distinguish the ZeRO stages.
+    residual_rules = [
+        equality_numbers(what_is_left(job, rule.relation, c.take(unsharded))) for rule in own_rules(job)
+    ]
+    for k, i in enumerate(unsharded):
+        key = (*(int(x[i]) for x in others), *(numbers[k] for numbers in residual_rules))
+        representative[i] = key not in seen
         seen.add(key)
-    return keep
+    return representative
 
 
-def _matched(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return candidates whose ring does what fewer ranks do on fewer sequences, with less waiting.
+def _dominated_rings(job: Job, candidates: Candidates, remaining: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return candidates that are dominated by shorter rings with smaller microbatches.
 
     For a factor f of cp and of the microbatch, f times the data ranks with rings of cp / f and microbatches
     of mbs / f have the same tokens, weights, state and groups, transfers of the same size but fewer, and
-    longer kernels to hide them (``costs.layer.context_parallel``). They are no slower and no larger with any
-    stages.
+    longer kernels to hide them (``costs.layer.context_parallel``). For any stages they are no slower and need
+    no more memory.
     """
-    lost = np.zeros(len(candidates), dtype=bool)
+    dominated = np.zeros(len(candidates), dtype=bool)
     if job.stack.context is None or job.stack.context.exchange != "ring" or job.rules:
-        # The user's own rules may tell the two apart.
-        return lost
+        # The user's own rules may distinguish the two.
+        return dominated
     c = candidates
-    # Degrees and microbatches that share no factor have no other place to be.
-    shared = alive & (np.gcd(c.cp, c.microbatch) > 1)
-    if not shared.any():
-        return lost
+    # Only a common factor of cp and microbatch gives a dominating candidate.
+    divisible = remaining & (np.gcd(c.cp, c.microbatch) > 1)
+    if not divisible.any():
+        return dominated
     values = [np.unique(column) for column in _columns(c)]
-    known = _keys(c, values)[alive]
+    remaining_keys = _keys(c, values)[remaining]
     primes = (f for f in divisors(job.cluster.devices) if len(divisors(f)) == 2)
     for f in primes:
-        index = np.flatnonzero(shared & (c.cp % f == 0) & (c.microbatch % f == 0))
-        some = c.take(index)
-        fewer = replace(some, dp=some.dp * f, cp=some.cp // f, microbatch=some.microbatch // f)
-        lost[index] |= np.isin(_keys(fewer, values), known)
-    return lost
+        index = np.flatnonzero(divisible & (c.cp % f == 0) & (c.microbatch % f == 0))
+        longer = c.take(index)
+        shorter = replace(longer, dp=longer.dp * f, cp=longer.cp // f, microbatch=longer.microbatch // f)
+        dominated[index] |= np.isin(_keys(shorter, values), remaining_keys)
+    return dominated
 
 
 def _keys(candidates: Candidates, values: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return a number for each candidate, equal where all columns are; ``values`` are those of a column."""
+    """Return a number for each candidate, equal where all columns are equal.
+
+    ``values`` has the sorted distinct values of each column.
+    """
     keys = np.zeros(len(candidates), dtype=np.int64)
-    for column, known in zip(_columns(candidates), values, strict=True):
-        keys = keys * len(known) + np.searchsorted(known, column)
+    for column, distinct in zip(_columns(candidates), values, strict=True):
+        keys = keys * len(distinct) + np.searchsorted(distinct, column)
     return keys
 
 
@@ -179,29 +208,29 @@ def _columns(candidates: Candidates) -> list[NDArray[np.int64]]:
 
 
 def counts_of(job: Job, candidates: Candidates) -> NDArray[np.object_]:
-    """Return how many layouts each candidate stands for, as whole numbers of any size."""
+    """Return how many layouts each candidate stands for, as Python integers."""
     c, modes, even = candidates, len(recompute_modes(job)), even_only(job)
     columns = np.array([c.vpp, c.checkpoint, c.moved > 0])
-    _, first, back = np.unique(_numbered(columns), return_index=True, return_inverse=True)
-    each = np.empty(len(first), dtype=object)
-    each[:] = [
+    _, first, inverse = np.unique(_column_numbers(columns), return_index=True, return_inverse=True)
+    distinct_counts = np.empty(len(first), dtype=object)
+    distinct_counts[:] = [
         layouts_of(
             job.model.layers,
             c.pp,
             v,
-            1 if alike else modes,
+            1 if uniform else modes,
             even=even,
             counted=embedding_and_loss_counted(job, c.pp, v),
             checkpoint=k,
         )
-        for v, k, alike in columns[:, first].T.tolist()
+        for v, k, uniform in columns[:, first].T.tolist()
     ]
-    counts: NDArray[np.object_] = each[back]
+    counts: NDArray[np.object_] = distinct_counts[inverse]
     return counts
 
 
-def _numbered(columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a number for each column of the table, equal where all of its entries are."""
+def _column_numbers(columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a number for each column of the table, equal where all entries are equal."""
     keys = np.zeros(columns.shape[1], dtype=np.int64)
     for row in columns:
         keys = keys * (row.max(initial=0) + 1) + row
@@ -212,12 +241,12 @@ def _numbered(columns: NDArray[np.int64]) -> NDArray[np.int64]:
 def layouts_of(
     layers: int, pp: int, vpp: int, modes: int, *, even: bool, counted: bool = False, checkpoint: int = 1
 ) -> int:
-    """Return how many layouts one candidate stands for: stages times recompute counts of each.
+    """Return how many layouts one candidate stands for: splits of the layers, and recompute in each stage.
 
     A stage of l layers has C(l + k - 1, k - 1) ways to spread them over k recompute modes; stages are
     compositions of the layers into pp multiples of vpp, or the even one where embedding and head are
-    ``counted``. Where several layers share a ``checkpoint``, those
-    recomputed whole are multiples of it, and some stage has them.
+    ``counted``. Where several layers share a ``checkpoint``, layers in full recompute are multiples of it,
+    and at least one stage has some.
 
     >>> layouts_of(4, 1, 1, 3, even=False), layouts_of(4, 2, 1, 1, even=False)
     (15, 3)
@@ -227,17 +256,17 @@ def layouts_of(
     if not counted and (pp * vpp > layers or layers % vpp):
         return 1
     even = even or counted
-    spread = [comb(n + modes - 1, modes - 1) for n in range(layers + 1)]
+    ways = [comb(n + modes - 1, modes - 1) for n in range(layers + 1)]
     if checkpoint == 1:
-        return _splits_of(layers, pp, vpp, spread, even=even)
-    without = [comb(n + modes - 2, modes - 2) if modes > 1 else int(n == 0) for n in range(layers + 1)]
-    shared = [sum(without[n - f] for f in range(0, n + 1, checkpoint)) for n in range(layers + 1)]
-    with_none = _splits_of(layers, pp, vpp, without, even=even)
-    return _splits_of(layers, pp, vpp, shared, even=even) - with_none
+        return _splits_of(layers, pp, vpp, ways, even=even)
+    without_full = [comb(n + modes - 2, modes - 2) if modes > 1 else int(n == 0) for n in range(layers + 1)]
+    with_full = [sum(without_full[n - f] for f in range(0, n + 1, checkpoint)) for n in range(layers + 1)]
+    none_full = _splits_of(layers, pp, vpp, without_full, even=even)
+    return _splits_of(layers, pp, vpp, with_full, even=even) - none_full
 
 
 def _splits_of(layers: int, pp: int, vpp: int, ways: list[int], *, even: bool) -> int:
-    """Return the sum over all stages of the product of their ``ways`` by layers."""
+    """Return the sum, over all splits of the layers, of the product of the stages' ``ways``."""
     if even:
         total = 1
         for n in even_stages(layers, pp, vpp):

@@ -1,4 +1,4 @@
-"""Everything that a job's search may choose between, at one pipeline depth, before any rule."""
+"""Enumeration of the candidates at one pipeline depth, before rules are applied."""
 
 from __future__ import annotations
 
@@ -9,62 +9,69 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Candidates, host_code, only_mode
+from autoplan.costs.core.candidates import Candidates, host_code, uniform_recompute_mode
 from autoplan.costs.core.divisors import divisors
 from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
 from autoplan.search.space.rank_orders import NODE_SHARD, orders_of
 
-__all__ = ["listed", "recompute_modes"]
+__all__ = ["candidates_at_depth", "listed_recompute_modes", "recompute_modes"]
 
-#: Columns of a table of choices: the fields of ``Candidates`` behind ``pp``.
+#: Columns of a table of candidates: the fields of ``Candidates`` after ``pp``.
 _ZERO, _SHARD = 6, 12
 _INTERLEAVED = SCHEDULES.index("interleaved")
-#: Schedules that few stacks have; the others are listed for every stack, and fall to a rule.
+#: Schedules that few stacks have; the others are listed for every stack, and a rule rejects them.
 _RARE = {"zero-bubble"}
 _MOST_VIRTUAL_STAGES = 16
 
 
 def recompute_modes(job: Job) -> frozenset[str]:
     """Return the recompute modes that layers may use."""
+    return frozenset(listed_recompute_modes(job))
+
+
+def listed_recompute_modes(job: Job) -> tuple[str, ...]:
+    """Return the recompute modes that layers may use, in the order in which the job names them."""
     wish = job.search.recompute
     if wish == "any":
-        return frozenset({"none", "selective", "full"})
-    return frozenset(wish if isinstance(wish, tuple) else (wish,))
+        return ("none", "selective", "full")
+    return wish if isinstance(wish, tuple) else (wish,)
 
 
-def listed(job: Job, pp: int) -> Candidates:
-    """Return every candidate at depth ``pp``, with its ranks in the usual order.
+def candidates_at_depth(job: Job, pp: int) -> Candidates:
+    """Return every candidate at depth ``pp``, with ranks in the first order.
 
-    Choices without a difference are made once: sequence parallelism needs tp > 1, a schedule needs a
-    pipeline, state is shared under ZeRO.
+    Choices without an effect are listed once: sequence parallelism needs tp > 1, a schedule needs a
+    pipeline, and only ZeRO shards state.
     """
     devices, batch = job.cluster.devices, job.workload.global_batch_size
-    order = product(_schedules(job, pp), _checkpoints_and_host(job))
-    rest = [(vpp, schedule, *kept) for (schedule, vpp), kept in order]
+    combinations = product(_schedules(job, pp), _checkpoints_and_host(job))
+    other_choices = [
+        (vpp, schedule, *checkpoint_and_host) for (schedule, vpp), checkpoint_and_host in combinations
+    ]
     blocks = []
     for tp, cp in product(divisors(devices // pp), repeat=2):
-        dp, left = divmod(devices // pp, tp * cp)
-        if left or (cp > 1 and job.stack.context is None):
+        dp, remainder = divmod(devices // pp, tp * cp)
+        if remainder or (cp > 1 and job.stack.context is None):
             continue
         sizes = divisors(batch // dp) if batch % dp == 0 else [1]
         experts = _expert_degrees(job, tp, tp * dp * cp)
-        switches = list(product(range(4), (0, 1) if tp > 1 else (0,)))
+        zero_and_sp = list(product(range(4), (0, 1) if tp > 1 else (0,)))
         shards = _shards(job, tp, pp, dp * cp)
-        table = _combined([[(tp, dp, cp)], experts, sizes, switches, rest, shards])
-        # Without ZeRO there is no state to share: one row stands for all of them.
-        once = np.tile(np.arange(len(shards)) == 0, len(table) // len(shards))
-        shared = table[:, _ZERO] > 0
-        table[~shared, _SHARD] = 0
-        blocks.append(table[shared | once])
+        table = _combined([[(tp, dp, cp)], experts, sizes, zero_and_sp, other_choices, shards])
+        # Without ZeRO no state is sharded: one row stands for all shard sizes.
+        first_shard = np.tile(np.arange(len(shards)) == 0, len(table) // len(shards))
+        sharded = table[:, _ZERO] > 0
+        table[~sharded, _SHARD] = 0
+        blocks.append(table[sharded | first_shard])
     table = np.concatenate(blocks) if blocks else np.zeros((0, _SHARD + 1), dtype=np.int64)
-    usual = np.zeros((len(table), 1), dtype=np.int64)
-    return Candidates(pp, *np.ascontiguousarray(np.hstack([table, usual]).T))
+    first_order = np.zeros((len(table), 1), dtype=np.int64)
+    return Candidates(pp, *np.ascontiguousarray(np.hstack([table, first_order]).T))
 
 
 def _combined(choices: Sequence[Sequence[int | tuple[int, ...]]]) -> NDArray[np.int64]:
-    """Return every combination of one entry of each list, a row each, the last list changing fastest."""
+    """Return the Cartesian product of the lists, one row per combination, the last list changing fastest."""
     parts = [np.array(entries, dtype=np.int64).reshape(len(entries), -1) for entries in choices]
     index = np.indices([len(part) for part in parts]).reshape(len(parts), -1)
     return np.concatenate([part[i] for part, i in zip(parts, index, strict=True)], axis=1)
@@ -73,7 +80,7 @@ def _combined(choices: Sequence[Sequence[int | tuple[int, ...]]]) -> NDArray[np.
 def _expert_degrees(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
     """Return the degrees (ep, etp) of experts on the ``ranks`` of a stage, of which ``tp`` split tensors.
 
-    Experts are whole or split as tensors are, unless the job names other degrees.
+    Experts are unsplit or split as tensors are, unless the job names other degrees.
     """
     moe = job.model.moe
     if moe is None:
@@ -85,46 +92,51 @@ def _expert_degrees(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
 
 
 def _shards(job: Job, tp: int, pp: int, ranks: int) -> list[int]:
-    """Return how many of ``ranks`` may share state, 0 for all; where nothing is said, those of a node too."""
+    """Return the candidate data-parallel shard sizes of ``ranks``; 0 stands for all of them.
+
+    Where the job leaves it open, the ranks of a node are one of them.
+    """
     wish, hybrid = job.search.shard, job.stack.hybrid
     if wish == "any":
-        distances = (tp, tp * pp, pp, 1) if len(orders_of(job)) > 1 else (tp,)
-        here = {job.cluster.node.devices // distance for distance in distances}
-        several = any(1 < n < ranks and ranks % n == 0 for n in here)
-        return [0, NODE_SHARD] if several and hybrid is not None else [0]
+        strides = (tp, tp * pp, pp, 1) if len(orders_of(job)) > 1 else (tp,)
+        ranks_per_node = {job.cluster.node.devices // stride for stride in strides}
+        cuts_groups = any(1 < n < ranks and ranks % n == 0 for n in ranks_per_node)
+        return [0, NODE_SHARD] if cuts_groups and hybrid is not None else [0]
     wanted = (ranks,) if wish == "all" else wish if isinstance(wish, tuple) else (wish,)
     return sorted({0 if shard == ranks else shard for shard in wanted})
 
 
 def _checkpoints(job: Job) -> list[int]:
-    """Return how many layers may share a kept input; all the same where none are recomputed whole."""
+    """Return the candidate numbers of layers per recompute unit; 1 alone without full recompute."""
     wish, rules = job.search.checkpoint, job.stack.rules
     if "full" not in recompute_modes(job):
         return [1]
     if wish == "any":
-        # Beyond sqrt(L) what a checkpoint brings back outgrows the inputs that it saves.
+        # Beyond about sqrt(L), the recomputed activations of a unit outgrow the inputs that it saves.
         layers = job.model.layers
         return [k for k in divisors(layers) if k == 1 or (rules.checkpoint_blocks and k * k <= 4 * layers)]
     return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
 
 
 def _checkpoints_and_host(job: Job) -> list[tuple[int, int]]:
-    """Return how many layers may share a kept input, beside what may be in host memory (``host_code``).
+    """Return the pairs of layers per recompute unit and of what is offloaded to the host (``host_code``).
 
-    Where activations are there, all layers are recomputed in one of the ways with which the stack has that;
-    only recompute of whole layers has inputs to share.
+    With offloaded activations all layers use one of the recompute modes that the stack combines with them.
+    Only full recompute has units of several layers.
     """
     wish, policy = job.search.offload, job.stack.activation_offload
     modes = policy.recompute if policy is not None else ("none",)
     words = wish if isinstance(wish, tuple) else (wish,)
     codes = sorted({host_code(*choice) for choice in product(words, modes, _offload_every(job))})
     pairs = list(product(_checkpoints(job), codes))
-    some = [(shared, code) for shared, code in pairs if shared == 1 or only_mode(code) in {None, "full"}]
-    return some or pairs
+    valid = [
+        (unit, code) for unit, code in pairs if unit == 1 or uniform_recompute_mode(code) in {None, "full"}
+    ]
+    return valid or pairs
 
 
 def _offload_every(job: Job) -> list[int]:
-    """Return of how many layers one may have its activations in host memory."""
+    """Return the candidate n of activation offload: one layer in n is offloaded."""
     wish, policy = job.search.offload_every, job.stack.activation_offload
     if wish == "any":
         return [n for n in (1, 2, 4, 8) if n == 1 or (policy is not None and policy.partial)]
@@ -132,7 +144,7 @@ def _offload_every(job: Job) -> list[int]:
 
 
 def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
-    """Return schedules and virtual stages; zero-bubble where the stack has it, or the job asks for it."""
+    """Return pairs of schedule and virtual stages; zero-bubble where the stack has it or the job names it."""
     if pp == 1:
         return [(SCHEDULES.index("1f1b"), 1)]
     layers, wish = job.model.layers, job.search.schedule

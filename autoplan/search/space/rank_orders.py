@@ -1,4 +1,4 @@
-"""In which orders candidates may number their ranks, and which of these make a difference."""
+"""Rank orders of candidates, and which of them are equivalent by symmetry."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from autoplan.schema.user_rules.expression import Node
 
 __all__ = [
     "NODE_SHARD",
-    "numbered",
-    "ordered",
+    "distinct_orders",
+    "equality_numbers",
+    "order_classes",
     "orders_of",
-    "regardless_of_order",
-    "unlike_orders",
-    "ways_to_place",
+    "rank_order_counts",
+    "with_rank_orders",
 ]
 
-#: Stands for as many ranks that share state as a node has of the data axis, until the order is known.
+#: Shard size that stands for the data ranks of one node, until the rank order fixes their number.
 NODE_SHARD: Final = -1
 
 
 def orders_of(job: Job) -> tuple[Order, ...]:
-    """Return the orders that candidates are made with: those of the stack, in its file's order.
+    """Return the rank orders of candidates: those of the stack, in the order of its file.
 
-    On one node all are alike: one that is allowed is taken, unless a rule of the user's own names them.
+    On one node all are equivalent: one that is allowed is taken, unless a rule of the user names orders.
     """
     orders, wish = job.stack.orders, job.search.order
     if job.cluster.nodes > 1 or _rules_about_orders(job):
@@ -48,80 +48,84 @@ def _rules_about_orders(job: Job) -> list[OwnRule]:
     return [rule for rule in own_rules(job) if "order" in names_in(rule.relation)]
 
 
-def ordered(job: Job, candidates: Candidates) -> Candidates:
-    """Return each of ``candidates`` in every order; where a node's ranks share state, with how many they are.
+def with_rank_orders(job: Job, candidates: Candidates) -> Candidates:
+    """Return each of ``candidates`` in every rank order, with shard sizes of a node as numbers of ranks.
 
-    Those that differ in their order alone follow each other. One whose nodes have none or all of the ranks
-    that might share state is left out.
+    Candidates that differ in their order alone are neighbours. One is left out where the shard of a node
+    would have one rank, or all ranks of the data axis.
     """
     orders = np.array([ORDERS.index(order) for order in orders_of(job)])
     origin = np.repeat(np.arange(len(candidates)), len(orders))
-    each = candidates.take(origin)
-    each.order[:] = np.tile(orders, len(candidates))
-    of_node = each.shard == NODE_SHARD
+    repeated = candidates.take(origin)
+    repeated.order[:] = np.tile(orders, len(candidates))
+    of_node = repeated.shard == NODE_SHARD
     if not of_node.any():
-        return each
-    here, several = _node_shards(job, each)
-    each.shard[of_node] = here[of_node]
-    index = np.lexsort((each.order, each.shard, origin))
-    return each.take(index[(~of_node | several)[index]])
+        return repeated
+    data_ranks_of_node, cuts_groups = _node_shards(job, repeated)
+    repeated.shard[of_node] = data_ranks_of_node[of_node]
+    index = np.lexsort((repeated.order, repeated.shard, origin))
+    return repeated.take(index[(~of_node | cuts_groups)[index]])
 
 
-def ways_to_place(job: Job, candidates: Candidates) -> NDArray[np.int64]:
-    """Return how many candidates ``ordered`` makes of each of ``candidates``, shape [C]."""
+def rank_order_counts(job: Job, candidates: Candidates) -> NDArray[np.int64]:
+    """Return how many candidates ``with_rank_orders`` makes of each of ``candidates``, shape [C]."""
     orders = [ORDERS.index(order) for order in orders_of(job)]
-    ways = np.full(len(candidates), len(orders))
+    counts = np.full(len(candidates), len(orders))
     of_node = np.flatnonzero(candidates.shard == NODE_SHARD)
     if len(of_node):
-        some, found = candidates.take(of_node), np.zeros(len(of_node), dtype=np.int64)
+        node_sharded, valid = candidates.take(of_node), np.zeros(len(of_node), dtype=np.int64)
         for order in orders:
-            some.order[:] = order
-            found += _node_shards(job, some)[1]
-        ways[of_node] = found
-    return ways
+            node_sharded.order[:] = order
+            valid += _node_shards(job, node_sharded)[1]
+        counts[of_node] = valid
+    return counts
 
 
 def _node_shards(job: Job, candidates: Candidates) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return how many ranks of the data axis a node has, and whether these cut it into several groups."""
+    """Return the number of data ranks per node, and whether it divides the data axis into several groups."""
     ranks = data_ranks(candidates)
-    here = (job.cluster.node.devices // data_stride(candidates)).astype(np.int64)
-    return here, (here > 1) & (here < ranks) & (ranks % np.maximum(here, 1) == 0)
+    of_node = (job.cluster.node.devices // data_stride(candidates)).astype(np.int64)
+    return of_node, (of_node > 1) & (of_node < ranks) & (ranks % np.maximum(of_node, 1) == 0)
 
 
-def regardless_of_order(candidates: Candidates) -> NDArray[np.int64]:
-    """Return a number for each candidate, the same for neighbours that differ in their order alone."""
+def order_classes(candidates: Candidates) -> NDArray[np.int64]:
+    """Return a group number for each candidate: neighbours that differ in rank order alone share one."""
     names = (field.name for field in fields(candidates) if field.name not in {"pp", "order"})
     columns = np.array([getattr(candidates, name) for name in names])
     numbers: NDArray[np.int64] = np.cumsum(np.r_[0, (columns[:, 1:] != columns[:, :-1]).any(axis=0)])
     return numbers
 
 
-def unlike_orders(job: Job, candidates: Candidates, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the first of those ``alive`` that differ in their order alone and are alike in it, as a mask.
+def distinct_orders(job: Job, candidates: Candidates, remaining: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return one representative of each class of ``remaining`` candidates with equivalent orders, as a mask.
 
-    Two orders are alike where nodes cut every group in the same way: then all prices are the same numbers.
-    The user's own rules may still tell them apart.
+    Two orders are equivalent where every group has the same number of ranks per node: then all prices are
+    equal. Orders that the user's own rules distinguish are not equivalent.
     """
     orders = len(orders_of(job))
-    if orders == 1 or not alive.any():
-        return alive
-    index = np.flatnonzero(alive)
-    some = candidates.take(index)
-    left = [numbered(what_is_left(job, rule.relation, some)) for rule in _rules_about_orders(job)]
-    rows = np.array([regardless_of_order(some), *ranks_per_node(some, job.cluster.node.devices), *left])
+    if orders == 1 or not remaining.any():
+        return remaining
+    index = np.flatnonzero(remaining)
+    selected = candidates.take(index)
+    residual_rules = [
+        equality_numbers(what_is_left(job, rule.relation, selected)) for rule in _rules_about_orders(job)
+    ]
+    rows = np.array(
+        [order_classes(selected), *ranks_per_node(selected, job.cluster.node.devices), *residual_rules]
+    )
     first = np.ones(len(index), dtype=bool)
-    for back in range(1, orders):
-        first[back:] &= (rows[:, back:] != rows[:, :-back]).any(axis=0)
-    unlike = np.zeros(len(candidates), dtype=bool)
-    unlike[index[first]] = True
-    return unlike
+    for offset in range(1, orders):
+        first[offset:] &= (rows[:, offset:] != rows[:, :-offset]).any(axis=0)
+    distinct = np.zeros(len(candidates), dtype=bool)
+    distinct[index[first]] = True
+    return distinct
 
 
-def numbered(nodes: Sequence[Node]) -> list[int]:
-    """Return a number for each of ``nodes``, the same where they are equal; each object is looked at once."""
+def equality_numbers(nodes: Sequence[Node]) -> list[int]:
+    """Return a number for each of ``nodes``, the same for equal ones; an object is compared only once."""
     numbers: dict[Node, int] = {}
-    known: dict[int, int] = {}
+    number_by_identity: dict[int, int] = {}
     for node in nodes:
-        if id(node) not in known:
-            known[id(node)] = numbers.setdefault(node, len(numbers))
-    return [known[id(node)] for node in nodes]
+        if id(node) not in number_by_identity:
+            number_by_identity[id(node)] = numbers.setdefault(node, len(numbers))
+    return [number_by_identity[id(node)] for node in nodes]

@@ -1,10 +1,9 @@
-"""What the user's own rules say about a candidate's stages, and the mixes of recompute that they distinguish.
+"""User rules on the stages of a candidate, and the recompute mixes that they distinguish.
 
-What is left of the rules for a candidate is a conjunction. A part about one stage filters that stage's
-options. A part about several stages becomes constraints of the solver's model; of each number of layers a
-stage then has to offer the fastest mix for every value of what such a part can see: mixes that no rule tells
-apart are as good as the fastest of them, and all others are kept apart. So the removal of dominated mixes is
-as safe as without rules.
+The residual rules of a candidate are a conjunction. A conjunct about one stage filters the alternatives of
+that stage. A conjunct about several stages becomes a constraint of the solver's model; a stage then offers,
+for every number of layers, the fastest mix for each value of the quantities in such conjuncts. Dominated
+mixes are removed only among those that no rule distinguishes, so the removal loses no optimum.
 """
 
 from __future__ import annotations
@@ -24,7 +23,10 @@ __all__ = ["StageRules", "across", "keeps", "parts_of", "places_of", "stage_rule
 
 @dataclass(frozen=True, slots=True)
 class StageRules:
-    """Rules on the options of one stage: those about it alone, and what rules across stages see of it."""
+    """Rules on the alternatives of one stage: ``alone`` are those about it alone.
+
+    ``seen`` are the quantities of the stage that occur in rules about several stages.
+    """
 
     stage: int
     stages: int
@@ -33,13 +35,13 @@ class StageRules:
 
     @property
     def of_recompute(self) -> bool:
-        """Whether mixes of the same layers differ by the rules."""
+        """Whether some rule distinguishes recompute mixes of the same number of layers."""
         return bool(self.seen - {"layers"}) or any(
             quantity != "layers" for node in self.alone for quantity, _ in places_of(node)
         )
 
     def allows(self, layers: int, selective: Array, full: Array) -> NDArray[np.bool_]:
-        """Return which mixes of a stage of ``layers`` keep the rules about this stage alone."""
+        """Return which mixes of a stage of ``layers`` satisfy the rules about this stage alone."""
         allowed = np.ones(len(selective), dtype=bool)
         for node in self.alone:
             table = _table(node, self.stage, self.stages, layers)
@@ -48,37 +50,37 @@ class StageRules:
             )
         return allowed
 
-    def alike(self, selective: Array, full: Array, one: tuple[int, int]) -> NDArray[np.bool_]:
-        """Return which mixes rules across stages cannot tell from ``one``, selective and full layers."""
-        same = np.ones(len(selective), dtype=bool)
+    def alike(self, selective: Array, full: Array, reference: tuple[int, int]) -> NDArray[np.bool_]:
+        """Return which mixes no rule on several stages distinguishes from ``reference`` (selective, full)."""
+        indistinguishable = np.ones(len(selective), dtype=bool)
         if "selective" in self.seen:
-            same &= selective == one[0]
+            indistinguishable &= selective == reference[0]
         if "full" in self.seen:
-            same &= full == one[1]
-        return same
+            indistinguishable &= full == reference[1]
+        return indistinguishable
 
 
-class _Table:
-    """Whether a rule about one stage holds for a mix, by the counts that it names."""
+class _RuleTable:
+    """Memo of whether a mix satisfies a rule about one stage, by the counts that the rule names."""
 
     def __init__(self, node: Node, stage: int, stages: int, layers: int) -> None:
         self.node, self.stages = node, stages
         self.named = {quantity for quantity, _ in places_of(node)}
         self.stage, self.layers = stage, layers
-        self.found: dict[tuple[int, int], bool] = {}
+        self.decisions: dict[tuple[int, int], bool] = {}
 
     def __call__(self, selective: int, full: int) -> bool:
         key = (selective if "selective" in self.named else 0, full if "full" in self.named else 0)
-        if key not in self.found:
+        if key not in self.decisions:
             counts = {"layers": self.layers, "selective": key[0], "full": key[1]}
             entries = {(name, self.stage): n for name, n in counts.items()}
-            self.found[key] = decided(self.node, Known({}, self.stages, entries))
-        return self.found[key]
+            self.decisions[key] = decided(self.node, Known({}, self.stages, entries))
+        return self.decisions[key]
 
 
 @lru_cache(maxsize=4096)
-def _table(node: Node, stage: int, stages: int, layers: int) -> _Table:
-    return _Table(node, stage, stages, layers)
+def _table(node: Node, stage: int, stages: int, layers: int) -> _RuleTable:
+    return _RuleTable(node, stage, stages, layers)
 
 
 @lru_cache(maxsize=4096)
@@ -95,7 +97,7 @@ def stages_of(node: Node) -> frozenset[int]:
 
 
 def parts_of(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Yield what ``nodes`` say together, as parts that all have to hold."""
+    """Yield the conjuncts of ``nodes``."""
     for node in nodes:
         if isinstance(node, Logic) and node.every:
             yield from parts_of(node.parts)
@@ -104,12 +106,12 @@ def parts_of(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def across(parts: Sequence[Node]) -> tuple[Node, ...]:
-    """Return the parts that are about more than one stage."""
+    """Return the conjuncts that depend on more than one stage."""
     return tuple(node for node in parts if len(stages_of(node)) > 1)
 
 
 def stage_rules(parts: Sequence[Node], stages: int) -> tuple[StageRules, ...]:
-    """Return what ``parts`` say about each stage."""
+    """Return the rules on each stage that follow from the conjuncts ``parts``."""
     seen: list[set[str]] = [set() for _ in range(stages)]
     for node in across(parts):
         for quantity, stage in places_of(node):
@@ -119,6 +121,6 @@ def stage_rules(parts: Sequence[Node], stages: int) -> tuple[StageRules, ...]:
 
 
 def keeps(parts: Sequence[Node], entries: Mapping[Place, int], stages: int) -> bool:
-    """Return whether a layout with these layers and recompute counts keeps all of ``parts``."""
+    """Return whether a layout with these layers and recompute counts satisfies all of ``parts``."""
     known = Known({}, stages, entries)
     return all(decided(node, known) for node in parts)

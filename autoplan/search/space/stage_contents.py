@@ -1,8 +1,8 @@
-"""Where stages may stand in a model whose layers differ, and what they then hold.
+"""Consecutive layers that a stage may have in a model with several layer types.
 
-A *place* is the layers of a stage: how many, behind how many of the stages before it. Places of a stage
-that hold the same kinds in the same order have one *content*, which is priced once. A split of the layers is
-a path from place to place, each beginning where the one before ends.
+A *place* of a stage is a range of layers: the first one and their number. Places with the same sequence of
+layer types have one *content*, which is priced once. A split of the layers over stages is a path of places,
+one per stage, in which a place begins where the one before ends. Minima over splits are shortest paths.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array, Ints
-from autoplan.costs.core.layer_types import HeldLayers, Prefixes, order_of
+from autoplan.costs.core.layer_types import Prefixes, StageLayers, order_of
 from autoplan.schema.stage_layers import even_stages
 
 __all__ = ["Places", "Row", "places_of"]
@@ -23,11 +23,11 @@ __all__ = ["Places", "Row", "places_of"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Places of one stage: what each begins behind, how many layers it has, its content (from 0).
+    """Places of one stage: number of layers before it, number of its layers, index of its content.
 
-    ``orders`` [X] are the stage's contents as numbers of orders in the prefixes of ``Places``, ``start`` is
-    the number of the first of them among those of all stages. ``spans`` are the places of as many layers:
-    where they begin and end, in units of v layers, and their contents.
+    ``orders`` [X] maps the stage's contents to sequences of layer types in the prefixes of ``Places``;
+    ``start`` is the index of the first content among those of all stages. ``spans`` groups the places by
+    number of layers: slices of their begins and ends, in units of v layers, and their contents.
     """
 
     first: Ints
@@ -38,14 +38,14 @@ class Row:
     spans: tuple[tuple[slice, slice, Ints], ...]
 
     @property
-    def here(self) -> slice:
-        """The stage's contents among those of all stages."""
+    def columns(self) -> slice:
+        """Indices of the stage's contents among those of all stages."""
         return slice(self.start, self.start + len(self.orders))
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """All places of the stages of one depth and number of chunks, for layers of these kinds."""
+    """All places of the stages, for one pipeline depth, ``v`` virtual stages and one sequence of layers."""
 
     sequence: tuple[int, ...]
     v: int
@@ -54,92 +54,94 @@ class Places:
 
     @property
     def total(self) -> int:
-        """How many layers there are."""
+        """Number of layers of the model."""
         return len(self.sequence)
 
     @property
     def contents(self) -> int:
-        """How many contents the stages have together."""
+        """Number of contents of all stages."""
         return sum(len(row.orders) for row in self.rows)
 
     def layers(self, stage: int) -> Ints:
-        """Return the layers of each content of a stage, shape [X]."""
+        """Return the number of layers of each content of a stage, shape [X]."""
         return self.prefixes.layers[self.rows[stage].orders]
 
-    def held(self, stage: int, selective: Array, full: Array) -> HeldLayers:
-        """Return what the contents of a stage hold, so many of their layers recomputed, [..., X]."""
+    def layers_of_contents(self, stage: int, selective: Array, full: Array) -> StageLayers:
+        """Return the layers of a stage's contents by layer type, with these recompute counts, [..., X]."""
         return self.prefixes.held(self.rows[stage].orders, selective, full)
 
     def order(self, stage: int, first: int, layers: int) -> int:
-        """Return the number of the order of a place in the prefixes."""
+        """Return the index of the sequence of layer types of a place in the prefixes."""
         row = self.rows[stage]
         at = np.flatnonzero((row.first == first) & (row.layers == layers))[0]
         return int(row.orders[row.content[at]])
 
     def least_sum(self, values: Array) -> Array:
-        """Return the least sum of the values of contents [C, X of all stages] along a path, shape [C]."""
+        """Return the minimum over paths of the sum of ``values`` [C, X of all stages], shape [C]."""
         return self._best(values, np.add, 0.0)[-1][:, -1]
 
     def least_peak(self, values: Array) -> Array:
-        """Return the least largest value of contents [C, X of all stages] along a path, shape [C]."""
+        """Return the minimum over paths of the maximum of ``values`` [C, X of all stages], shape [C]."""
         return self._best(values, np.maximum, -np.inf)[-1][:, -1]
 
     def smallest_peak(self, values: Array) -> list[int]:
-        """Return the layers of each stage on a path of the least largest of ``values`` [X of all stages]."""
-        best, at, found = self._best(values[None], np.maximum, -np.inf), self.total, []
-        for row, before in zip(reversed(self.rows), reversed(best[:-1]), strict=True):
-            ends = np.flatnonzero(row.first + row.layers == at)
-            peaks = np.maximum(before[0, row.first[ends] // self.v], values[row.here][row.content[ends]])
-            found.append(int(row.layers[ends[peaks.argmin()]]))
-            at -= found[-1]
-        return found[::-1]
+        """Return the layers per stage of a path that minimises the maximum of ``values`` [X of all]."""
+        best, end, layers = self._best(values[None], np.maximum, -np.inf), self.total, []
+        for row, peaks_before in zip(reversed(self.rows), reversed(best[:-1]), strict=True):
+            ends = np.flatnonzero(row.first + row.layers == end)
+            peaks = np.maximum(
+                peaks_before[0, row.first[ends] // self.v], values[row.columns][row.content[ends]]
+            )
+            layers.append(int(row.layers[ends[peaks.argmin()]]))
+            end -= layers[-1]
+        return layers[::-1]
 
     def _best(self, values: Array, join: np.ufunc, empty: float) -> list[Array]:
-        """Return the best of all ways to get as far as each layer, before each stage and at the end."""
+        """Return the values of the shortest-path recursion by layer, before each stage and at the end."""
         size = self.total // self.v + 1
         best = np.full((len(values), size), np.inf)
         best[:, 0] = empty
-        found = [best]
+        bests = [best]
         for row in self.rows:
-            here, after = values[:, row.here], np.full((len(values), size), np.inf)
+            of_stage, after = values[:, row.columns], np.full((len(values), size), np.inf)
             for begin, end, contents in row.spans:
-                joined = join(best[:, begin], here[:, contents])
+                joined = join(best[:, begin], of_stage[:, contents])
                 np.minimum(after[:, end], joined, out=after[:, end])
             best = after
-            found.append(best)
-        return found
+            bests.append(best)
+        return bests
 
     def usable(self, wanted: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
-        """Return which places of each stage are on a path of ``wanted`` contents [X of all stages]."""
+        """Return which places of each stage are on a complete path of ``wanted`` contents [X of all]."""
         size = self.total // self.v + 1
         reached = np.zeros(size, dtype=bool)
         reached[0] = True
-        there = []
+        usable = []
         for row in self.rows:
-            there.append(wanted[row.here][row.content] & reached[row.first // self.v])
+            usable.append(wanted[row.columns][row.content] & reached[row.first // self.v])
             reached = np.zeros(size, dtype=bool)
-            reached[(row.first + row.layers)[there[-1]] // self.v] = True
-        leads = np.zeros(size, dtype=bool)
-        leads[-1] = True
+            reached[(row.first + row.layers)[usable[-1]] // self.v] = True
+        completable = np.zeros(size, dtype=bool)
+        completable[-1] = True
         for i, row in reversed(list(enumerate(self.rows))):
-            there[i] = there[i] & leads[(row.first + row.layers) // self.v]
-            leads = np.zeros(size, dtype=bool)
-            leads[row.first[there[i]] // self.v] = True
-        return there
+            usable[i] = usable[i] & completable[(row.first + row.layers) // self.v]
+            completable = np.zeros(size, dtype=bool)
+            completable[row.first[usable[i]] // self.v] = True
+        return usable
 
 
 def _spans(first: Ints, layers: Ints, content: Ints, v: int) -> Iterator[tuple[slice, slice, Ints]]:
-    for held in np.unique(layers).tolist():
-        here = layers == held
-        begin = first[here] // v
+    for count in np.unique(layers).tolist():
+        same_count = layers == count
+        begin = first[same_count] // v
         span = slice(int(begin[0]), int(begin[-1]) + 1)
-        more = held // v
-        yield span, slice(span.start + more, span.stop + more), content[here]
+        chunks = count // v
+        yield span, slice(span.start + chunks, span.stop + chunks), content[same_count]
 
 
 @lru_cache(maxsize=256)
 def places_of(sequence: tuple[int, ...], pp: int, v: int, *, even: bool) -> Places:
-    """Return the places of ``pp`` stages of ``v`` chunks for layers of these kinds; ``even``: one a stage."""
+    """Return the places of ``pp`` stages of ``v`` chunks; with ``even``, only those of the even split."""
     total = len(sequence)
     orders: dict[tuple[int, ...], int] = {}
     rows, start = [], 0
@@ -149,15 +151,15 @@ def places_of(sequence: tuple[int, ...], pp: int, v: int, *, even: bool) -> Plac
         contents = list(dict.fromkeys(numbers))
         content = {number: x for x, number in enumerate(contents)}
         first, layers = np.array(places, dtype=np.int64).T
-        which = np.array([content[n] for n in numbers])
-        spans = tuple(_spans(first, layers, which, v))
-        rows.append(Row(first, layers, which, np.array(contents), start, spans))
+        content_of_place = np.array([content[n] for n in numbers])
+        spans = tuple(_spans(first, layers, content_of_place, v))
+        rows.append(Row(first, layers, content_of_place, np.array(contents), start, spans))
         start += len(contents)
     return Places(sequence, v, Prefixes.of(list(orders), 1 + max(sequence)), tuple(rows))
 
 
 def _places(total: int, pp: int, v: int, stage: int, *, even: bool) -> Sequence[tuple[int, int]]:
-    """Return the places of a stage, by layers and then by where they begin."""
+    """Return the places (first layer, layers) of a stage, sorted by layers, then by first layer."""
     if even:
         split = even_stages(total, pp, v)
         return [(sum(split[:stage]), split[stage])]

@@ -17,7 +17,7 @@ from autoplan.calibration.outcome import calibrate
 from autoplan.calibration.points import collective_points, device_points, point_of
 from autoplan.calibration.record import Environment, Record
 from autoplan.catalog import CLASSES, entry_names, find_hardware, kernels_for, load_entry
-from autoplan.costs.device.kernels import attention_seconds, product_seconds
+from autoplan.costs.device.kernels import attention_seconds, gemm_seconds_at_rate
 from autoplan.costs.device.machine import Rate
 from autoplan.costs.predict import Steps, predict_all
 from autoplan.errors import SpecError, UnsupportedError
@@ -280,7 +280,9 @@ def timings(noise=0.03):
     found = {}
     for point in device_points("quick"):
         if point.operation == "gemm":
-            seconds = product_seconds(point.sizes, Rate(PEAK * 0.75, (60, 90, 110), 4e-6), WIRE * 0.85, 2)
+            seconds = gemm_seconds_at_rate(
+                point.sizes, Rate(PEAK * 0.75, (60, 90, 110), 4e-6), WIRE * 0.85, 2
+            )
         elif point.operation == "attention":
             tokens, heads, size = point.sizes
             share, times = (0.5, 2.5) if point.variant == "backward" else (0.65, 1.0)

@@ -128,7 +128,7 @@ def test_values_that_do_not_go_together_are_no_mistake_of_the_grid(tmp_path):
     grid = load(tmp_path, HEAD + "grid: {devices: [2, 3]}\n")
 
     assert cell_job(grid, grid.cells[0]).cluster.devices == 2
-    with pytest.raises(SpecError, match="3 devices are not whole nodes of 2"):
+    with pytest.raises(SpecError, match="3 devices are not a multiple of the 2 devices of a node"):
         cell_job(grid, grid.cells[1])
 
 
@@ -158,7 +158,7 @@ def test_values_that_do_not_go_together_are_no_mistake_of_the_grid(tmp_path):
         ),
         (
             "grid: {devices: [1, 1]}",
-            "grid.yaml:3: $.grid.devices[1]: 1 stands at 0 of the list too: keep one",
+            "grid.yaml:3: $.grid.devices[1]: 1 is a duplicate of entry 0: remove one",
         ),
         (
             "grid: {limits.memory_headroom: [6]}",
@@ -173,7 +173,7 @@ def test_values_that_do_not_go_together_are_no_mistake_of_the_grid(tmp_path):
         ),
         (
             "grid: {limits: [{}], limits.step_time: [1 s]}",
-            "grid.yaml:3: $.grid['limits.step_time']: 'limits' sets 'limits.step_time' too: keep one of them",
+            "grid.yaml:3: $.grid['limits.step_time']: 'limits' sets 'limits.step_time' too: remove one",
         ),
         (
             "grid: {model: [gtp2]}",
@@ -197,7 +197,7 @@ def test_values_that_do_not_go_together_are_no_mistake_of_the_grid(tmp_path):
         ),
         (
             "grid: {devices: [1]}\nexclude: [{devices: 1}]",
-            "grid.yaml:4: $.exclude: no cell of the grid is left",
+            "grid.yaml:4: $.exclude: no cell of the grid remains",
         ),
         (
             "grid: {devices: [1]}\nexclude: [{}]",
@@ -260,7 +260,7 @@ def test_too_many_cells_are_refused_before_they_are_made(tmp_path):
     text = HEAD + f"grid:\n  devices: {many}\n  workload.global_batch_size: {many}\n"
 
     assert told(tmp_path, text) == [
-        f"grid.yaml:3: $.grid: the grid has 1,000,000 cells: up to {MOST_CELLS:,} are planned"
+        f"grid.yaml:3: $.grid: the grid has 1,000,000 cells: at most {MOST_CELLS:,} are supported"
     ]
 
 

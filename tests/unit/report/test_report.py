@@ -187,7 +187,7 @@ def test_a_certificate_reads_like_a_sentence():
     """Counts, solver, bound and thinning are all in it."""
     text = certificate_sentence(CERTIFICATE)
 
-    assert text.startswith("proven optimal: 12,345,678 layouts covered in 412 choices")
+    assert text.startswith("proven optimal: 12,345,678 layouts covered by 412 choices")
     assert "37 solved by CP-SAT in 120 solves" in text
     assert "no step is shorter than 32.90 s (gap 0.1 %)" in text
 

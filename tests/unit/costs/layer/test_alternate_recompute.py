@@ -12,7 +12,7 @@ from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.kernels import gemm_seconds
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.layer.alternate_recompute import alternate_gemms
-from autoplan.costs.layer.layer_time import block_times
+from autoplan.costs.layer.layer_time import layer_times
 from autoplan.costs.memory.activations import saved_bytes_per_token
 from autoplan.planning import evaluate
 from autoplan.schema.layout import parse_layout
@@ -33,7 +33,7 @@ def test_every_second_output_is_dropped():
 def test_what_was_dropped_is_done_again():
     """Three products of 8,192 tokens, beside what is done again anyway."""
     machine = machine_of(JOB)
-    alternate, saving = (block_times(job, ONE, machine).selective[0] for job in (JOB, SAVING))
+    alternate, saving = (layer_times(job, ONE, machine).selective[0] for job in (JOB, SAVING))
     tokens = np.full(1, 8192.0)
     shapes = ((1024, 4096), (4096, 4096), (14336, 4096))
     gemms = [gemm_seconds(tokens, np.array(n), np.array(k), machine)[0] for n, k in shapes]

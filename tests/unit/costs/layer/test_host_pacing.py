@@ -11,7 +11,7 @@ from autoplan.catalog import load_job
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.kernels import smooth_maximum
 from autoplan.costs.device.machine import machine_of
-from autoplan.costs.layer.layer_time import block_times
+from autoplan.costs.layer.layer_time import layer_times
 from autoplan.schema.layout import parse_layout
 
 SECONDS = st.floats(0, 1e3)
@@ -36,9 +36,9 @@ def test_a_layer_takes_a_mean_of_powers_of_compute_and_launches(behind):
     job = load_job("llama3-8b-8x-a100")
     one = Candidates.of([parse_layout("tp=1", layers=32, devices=8)])
     machine = machine_of(job)
-    device = block_times(job, one, replace(machine, host_launch=0.0)).forward[0]
+    device = layer_times(job, one, replace(machine, host_launch=0.0)).forward[0]
     launch = behind * device / job.stack.block.kernels
-    forward = block_times(job, one, replace(machine, host_launch=launch)).forward[0]
+    forward = layer_times(job, one, replace(machine, host_launch=launch)).forward[0]
     assert forward == pytest.approx(device * (1 + behind**1.75) ** (1 / 1.75))
 
 
@@ -49,4 +49,4 @@ def test_a_collective_takes_the_host_as_long_as_four_kernels(layout, collectives
     one = Candidates.of([parse_layout(layout, layers=32, devices=8)])
     slow = replace(machine_of(job), host_launch=1.0)
     kernels = job.stack.block.kernels + 4 * collectives
-    assert block_times(job, one, slow).forward[0] == pytest.approx(kernels, rel=1e-3)
+    assert layer_times(job, one, slow).forward[0] == pytest.approx(kernels, rel=1e-3)

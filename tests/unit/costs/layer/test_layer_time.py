@@ -11,10 +11,10 @@ from autoplan.catalog import load_entry, load_job
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.machine import ideal, machine_of
 from autoplan.costs.layer.elementwise import elementwise_seconds
-from autoplan.costs.layer.layer_time import block_times
+from autoplan.costs.layer.layer_time import layer_times
 from autoplan.costs.layer.tensor_parallel import tensor_exposed, tensor_seconds
 from autoplan.costs.network.tensor_calls import tensor_calls
-from autoplan.costs.stage.stage_pricing import price_stages
+from autoplan.costs.stage.stage_pricing import price_with_parts
 from autoplan.schema.costmodel.kernel_spec import SourcedFactor
 from autoplan.schema.layout import parse_layout
 from benchmarks.policies import with_block
@@ -42,8 +42,8 @@ def test_recompute_that_stops_early_leaves_out_the_last_product(tp):
     whole, early = (with_policy(checkpoint_stops_early=x) for x in (False, True))
     machine = ideal(machine_of(JOB), JOB)
     forward, full = (
-        block_times(whole, one(f"tp={tp}"), machine),
-        block_times(early, one(f"tp={tp}"), machine),
+        layer_times(whole, one(f"tp={tp}"), machine),
+        layer_times(early, one(f"tp={tp}"), machine),
     )
     assert forward.full[0] == forward.forward[0] == full.forward[0]
     last = 2 * TOKENS * INNER * HIDDEN / tp
@@ -55,7 +55,7 @@ def test_experts_that_come_last_are_all_done_again():
     job = load_job("mixtral-8x7b-8x-h200")
     early = replace(job, stack=with_block(job.stack, checkpoint_stops_early=True))
     some = Candidates.of([parse_layout("ep=8", layers=job.model.layers, devices=8)])
-    times = block_times(early, some, machine_of(early))
+    times = layer_times(early, some, machine_of(early))
     assert times.full[0] == times.forward[0]
 
 
@@ -64,7 +64,8 @@ def test_a_loss_moves_its_bytes_for_each_logit(field):
     """Ten bytes more for each of T V / t logits of the last stage, at the bandwidth that streams reach."""
     machine = machine_of(JOB)
     few, many = (
-        price_stages(with_policy(**{field: x}), one("tp=4,pp=2"), machine).outside_compute for x in (10, 20)
+        price_with_parts(with_policy(**{field: x}), one("tp=4,pp=2"), machine)[1].outside.compute
+        for x in (10, 20)
     )
     more = 10 * TOKENS * VOCABULARY / 4 / machine.hbm_bandwidth
     assert few[0, 0] == many[0, 0]
@@ -75,7 +76,7 @@ def test_four_kernels_for_a_softmax_make_six_trips_more_forward_and_four_backwar
     """Trips of b a s^2 scores of 16 bits, on a host that launches them at once."""
     machine = replace(machine_of(JOB), host_launch=0.0)
     fused, apart = (
-        block_times(with_policy(attention="eager", fused_softmax=x), one("tp=8"), machine)
+        layer_times(with_policy(attention="eager", fused_softmax=x), one("tp=8"), machine)
         for x in (True, False)
     )
     trip = 2 * (32 / 8) * 8192**2 / machine.hbm_bandwidth
@@ -89,7 +90,7 @@ def test_dropout_inside_of_the_softmax_spares_half_a_trip_forward_and_two_backwa
     machine = replace(machine_of(job), host_launch=0.0)
     some = Candidates.of([parse_layout("tp=8,pp=16", layers=96, devices=128)])
     apart, inside = (
-        block_times(
+        layer_times(
             replace(job, stack=with_block(job.stack, attention="eager", fused_attention_dropout=x)),
             some,
             machine,

@@ -9,8 +9,8 @@ from autoplan.catalog import load_entry, load_job
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.parameters import layer_parameters
 from autoplan.costs.device.machine import ideal, machine_of
-from autoplan.costs.layer.layer_time import block_times
-from autoplan.costs.layer.mla import latent_gemms, latent_saved
+from autoplan.costs.layer.layer_time import layer_times
+from autoplan.costs.layer.mla import mla_gemms, mla_saved_bytes
 from autoplan.costs.network.tensor_calls import tensor_calls
 from autoplan.schema.layout import parse_layout
 
@@ -25,7 +25,7 @@ def test_products_are_those_of_the_weights(name):
     norms = (model.mla.q_lora_rank or 0) + model.mla.kv_lora_rank
     one, eight = np.ones(1), np.full(1, 8.0)
     work = [
-        sum(float((m * n * k)[0]) for m, n, k, *_ in latent_gemms(model, 4096 * one, t, t)) * t[0] / 4096
+        sum(float((m * n * k)[0]) for m, n, k, *_ in mla_gemms(model, 4096 * one, t, t)) * t[0] / 4096
         for t in (one, eight)
     ]
     assert work == pytest.approx([layer.attention - norms] * 2)
@@ -36,8 +36,8 @@ def test_tensor_parallelism_with_split_sequences_divides_what_is_kept(name):
     """Heads are divided, and latents stay where their tokens are."""
     model = load_entry("model", name)
     one, eight = (Candidates.of([parse_layout(f"tp={t}", layers=model.layers, devices=8)]) for t in (1, 8))
-    whole = latent_saved(model, one, 2.0, np.ones(1))[0]
-    assert latent_saved(model, eight, 2.0, np.full(1, 8.0))[0] == pytest.approx(whole / 8)
+    whole = mla_saved_bytes(model, one, 2.0, np.ones(1))[0]
+    assert mla_saved_bytes(model, eight, 2.0, np.full(1, 8.0))[0] == pytest.approx(whole / 8)
 
 
 def test_only_latents_are_gathered():
@@ -53,7 +53,7 @@ def test_heads_of_two_widths_cost_the_mean_of_both():
     job = load_job("deepseek-v3-256x-h100")
     fastest = ideal(machine_of(job), job)
     one = Candidates.of([parse_layout("pp=4,ep=64", layers=61, devices=256)])
-    flops = block_times(job, one, fastest).selective[0] * fastest.attention_forward.peak
+    flops = layer_times(job, one, fastest).selective[0] * fastest.attention_forward.peak
     assert flops == pytest.approx(2 * 4096 * 2048.5 * 128 * (192 + 128))
 
 
@@ -61,11 +61,11 @@ def test_latents_make_keys_and_values_cheap_to_hold_but_not_to_train():
     """A latent model keeps whole keys and values for backward: as much as one with as many heads."""
     model = load_entry("model", "deepseek-v3")
     one = Candidates.of([parse_layout("tp=1", layers=61, devices=8)])
-    kept = latent_saved(model, one, 2.0, np.ones(1))[0]
+    kept = mla_saved_bytes(model, one, 2.0, np.ones(1))[0]
     heads = 2 * 128 * (2 * 192 + 2 * 128)
     assert kept > heads
     narrower = replace_latents(model, kv_lora_rank=256)
-    assert kept - latent_saved(narrower, one, 2.0, np.ones(1))[0] == 2 * 2 * 256
+    assert kept - mla_saved_bytes(narrower, one, 2.0, np.ones(1))[0] == 2 * 2 * 256
 
 
 def replace_latents(model, **changes):
@@ -80,5 +80,5 @@ def test_eager_attention_has_both_widths():
     eager = replace(job, stack=job.stack.model_copy(update={"block": block}))
     one = Candidates.of([parse_layout("pp=4,ep=64", layers=61, devices=256)])
     fastest = ideal(machine_of(eager), eager)
-    flops = block_times(eager, one, fastest).selective[0] * fastest.gemm.peak
+    flops = layer_times(eager, one, fastest).selective[0] * fastest.gemm.peak
     assert flops == pytest.approx(2 * 4096 * 4096 * 128 * (192 + 128), rel=1e-3)

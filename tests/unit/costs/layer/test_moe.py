@@ -10,7 +10,7 @@ from autoplan.catalog import load_entry, load_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.device.machine import Links, machine_of
-from autoplan.costs.layer.moe import expert_gemms, expert_saved, load_factor, routed_per_token
+from autoplan.costs.layer.moe import expert_gemms, expert_saved_bytes, load_factor, routed_per_token
 from autoplan.costs.memory.model_states import model_states_of
 from autoplan.costs.network.collectives import Group, collective_seconds
 from autoplan.costs.predict import model_flops_per_step, predict
@@ -171,8 +171,10 @@ def test_split_sequences_share_what_experts_keep(job):
     assert routed_per_token(job, whole).tolist() == [1.0]
     assert routed_per_token(job, split).tolist() == [2.0]
     inner = 6.0 * 14336
-    assert expert_saved(job, whole, 6.0, 2.0)[0] < expert_saved(job, split, 6.0, 2.0)[0]
-    assert expert_saved(job, whole, 6.0, 2.0)[0] == pytest.approx(inner + 2 * 4096 + (6 * 8 + 22 * 2) / 2)
+    assert expert_saved_bytes(job, whole, 6.0, 2.0)[0] < expert_saved_bytes(job, split, 6.0, 2.0)[0]
+    assert expert_saved_bytes(job, whole, 6.0, 2.0)[0] == pytest.approx(
+        inner + 2 * 4096 + (6 * 8 + 22 * 2) / 2
+    )
 
 
 RULES = {
@@ -224,7 +226,7 @@ def test_what_is_not_priced_is_refused_with_what_to_do(job):
         evaluate(replace(job, stack=stack("megatron-lm")), "ep=1")
     with pytest.raises(UnsupportedError, match="no experts to route tokens to"):
         evaluate(replace(load_job("llama3-8b-8x-h100"), routing=EVEN), "tp=2")
-    with pytest.raises(UnsupportedError, match="adapters beside experts"):
+    with pytest.raises(UnsupportedError, match="adapters with experts"):
         evaluate(replace(job, adapters=AdapterSpec(rank=8)), "ep=1")
 
 

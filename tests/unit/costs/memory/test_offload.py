@@ -148,11 +148,11 @@ def test_inputs_hide_behind_layers_that_are_recomputed():
 
 
 def test_layers_that_share_a_checkpoint_move_one_input():
-    """With 4 layers a checkpoint a quarter is on the host, and backward has a whole input, not a quarter."""
+    """With 4 layers per recompute unit a quarter is on the host; backward has a whole input."""
     job = job_of("analytic")
     one, four = (
         stages(job, f"tp=2,dp=4,zero=1,recompute=full,offload=activations{more}")[0]
-        for more in ("", ",checkpoint=4")
+        for more in ("", ",recompute_num_layers=4")
     )
 
     assert (one.host, four.host) == (32 * INPUT / 2, 8 * INPUT / 2)
@@ -182,7 +182,7 @@ def test_a_host_that_is_too_small_for_activations_is_a_rule():
 def test_graphs_and_plain_pytorch_keep_activations_on_the_device():
     """A stack without a policy says so."""
     for software in ("megatron-core-graphs", "ddp", "fsdp2-compile"):
-        with pytest.raises(LayoutError, match="keeps activations on the device"):
+        with pytest.raises(LayoutError, match="has no activation offload"):
             autoplan.evaluate(job_of(software), "offload=activations,recompute=full")
 
 

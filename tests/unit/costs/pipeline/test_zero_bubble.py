@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import gemm
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,9 +12,9 @@ import autoplan
 from autoplan.catalog import load_job, resolve_job
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.machine import ideal, machine_of
-from autoplan.costs.layer.layer_time import block_times
+from autoplan.costs.layer.layer_time import layer_times
 from autoplan.costs.memory.weight_gradient_stash import stash_bytes_per_token
-from autoplan.costs.pipeline.schedules import microbatches_in_flight, weights_outstanding
+from autoplan.costs.pipeline.schedules import deferred_weight_gradients, microbatches_in_flight
 from autoplan.costs.predict import predict
 from autoplan.costs.stage.stage_pricing import price_stages
 from autoplan.costs.stage.stage_times import end_of_step, stage_backward, stage_weight
@@ -76,7 +76,7 @@ def test_weight_gradients_are_the_products_own():
     fastest = ideal(machine_of(job), job)
     gemms = 2 * 4096 * (4096 * (4096 + 2 * 1024) + 4096**2 + 3 * 4096 * 14336) / 2
 
-    assert block_times(job, one, fastest).weight[0] * fastest.peak_flops == pytest.approx(gemms, rel=1e-6)
+    assert layer_times(job, one, fastest).weight[0] * fastest.peak_flops == pytest.approx(gemms, rel=1e-6)
 
 
 @pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b", "gpt3-6.7b"])
@@ -86,7 +86,7 @@ def test_without_tensor_ranks_there_is_as_much_work_as_under_1f1b(model):
     plain, apart = priced(job, "pp=4,dp=2")
     none, some = np.zeros(1), np.full(1, 3.0)
 
-    for n, s, f in gemm([np.full(1, 8.0)], [none, some], [none, some]):
+    for n, s, f in product([np.full(1, 8.0)], [none, some], [none, some]):
         assert stage_backward(apart, n, s, f) == pytest.approx(stage_backward(plain, n, s, f), rel=1e-12)
     weight = stage_weight(apart, np.full(1, 8.0))
     assert (weight > 0).all()
@@ -99,7 +99,7 @@ def test_what_ran_beside_weight_gradients_is_exposed(sp):
     """Megatron-Core reduces an input's gradient beside the weight's, which is no longer there."""
     job = job_of()
     plain, apart = (
-        block_times(job, Candidates.of([x]), machine_of(job)) for x in both(job, f"tp=4,pp=2,sp={sp}")
+        layer_times(job, Candidates.of([x]), machine_of(job)) for x in both(job, f"tp=4,pp=2,sp={sp}")
     )
 
     assert apart.tensor_backward[0] > plain.tensor_backward[0]
@@ -112,7 +112,7 @@ def test_adapters_have_weight_gradients_of_their_own_alone():
     whole, narrow = job_of(), job_of(adapters=AdapterSpec(rank=16, targets="all"))
     shares = []
     for job in (whole, narrow):
-        times = block_times(job, Candidates.of(both(job, "pp=4,dp=2")[1:]), machine_of(job))
+        times = layer_times(job, Candidates.of(both(job, "pp=4,dp=2")[1:]), machine_of(job))
         shares.append(float(times.weight[0] / times.backward[0]))
 
     assert shares[0] > 0.25
@@ -153,7 +153,7 @@ def counted(p, m):
 def test_what_waits_for_weight_gradients_is_counted(p, m):
     """Min(m - 1, i) wait on stage i, and min(m, p - i) are in flight; with m >= p both at once."""
     whole = np.full((1, 1), float(m))
-    waiting = weights_outstanding(p, whole, INDEX)[0]
+    waiting = deferred_weight_gradients(p, whole, INDEX)[0]
     flight = microbatches_in_flight(p, whole, np.ones((1, 1)), INDEX)[0]
 
     for i, here in enumerate(counted(p, m)):
@@ -231,7 +231,7 @@ def test_stacks_without_it_say_so_and_list_none_of_it():
 
     job = load_job("llama3-8b-8x-a100")
     asked = replace(job, search=SearchSpec(schedule="zero-bubble", pipeline_parallel=2))
-    sentence = "Megatron-Core has the schedules 1f1b, gpipe, interleaved"
+    sentence = "Megatron-Core supports the schedules 1f1b, gpipe, interleaved"
 
     assert not any(sentence in r.reason for r in space_of(job).rejected)
     assert any(sentence in r.reason for r in space_of(asked).rejected)
@@ -258,7 +258,7 @@ def test_a_rule_that_asks_for_it_clashes_with_a_stack_that_has_none():
     asking = replace(job, rules=(RuleSpec(rule="schedule == zero-bubble"),))
     conflict = conflicting_rules(asking)
 
-    assert conflict[0] == "Megatron-Core has the schedules 1f1b, gpipe, interleaved"
+    assert conflict[0] == "Megatron-Core supports the schedules 1f1b, gpipe, interleaved"
     assert len(conflict) == 2
     assert "schedule == zero-bubble" in conflict[1]
     assert space_of(asking).total == counted(asking).total > space_of(job).total

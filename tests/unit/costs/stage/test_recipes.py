@@ -10,7 +10,7 @@ import pytest
 from autoplan.catalog import load_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.machine import Links, machine_of
-from autoplan.costs.layer.moe_dispatch import tokens_seconds
+from autoplan.costs.layer.moe_dispatch import hierarchical_dispatch_seconds
 from autoplan.costs.network.collectives import Group, collective_seconds
 from autoplan.costs.predict import predict
 from autoplan.costs.stage.per_microbatch import send_receive_seconds
@@ -79,7 +79,7 @@ def test_tokens_cross_the_network_once_for_each_node():
     sent, links = np.full(1, 2.0**30), Links(8, 1e15, 1e15, False, 0.0, 2.0**30, 0.0, 0.0, ())
     ranks = Group(np.array([16.0]), np.array([1.0]))
     rows = collective_seconds("all_to_all", sent * job.model.moe.top_k, ranks, links)
-    tokens = tokens_seconds(sent, ranks, job.model.moe.top_k, links)
+    tokens = hierarchical_dispatch_seconds(sent, ranks, job.model.moe.top_k, links)
 
     # Rows: 2 GiB, of which half are for the other node. Tokens: 2 (1 - 1/4) nodes of a GiB, half of them.
     assert rows == pytest.approx(1.0, rel=1e-5)
@@ -91,7 +91,7 @@ def test_inside_a_node_tokens_are_sent_once_for_each_rank():
     sent, links = np.full(1, 2.0**30), Links(8, 2.0**30, 2.0**30, False, 0.0, 1.0, 0.0, 0.0, ())
     ranks = Group(np.array([2.0]), np.array([1.0]))
     rows = collective_seconds("all_to_all", 2 * sent, ranks, links)
-    tokens = tokens_seconds(sent, ranks, 2, links)
+    tokens = hierarchical_dispatch_seconds(sent, ranks, 2, links)
 
     assert (rows, tokens) == (pytest.approx(1.0), pytest.approx(0.75))
 

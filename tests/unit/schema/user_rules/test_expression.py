@@ -43,7 +43,7 @@ def job_with(*rules):
         ("tpp <= 8", "column 1: unknown name 'tpp' - did you mean 'tp'?"),
         ("tp <= hed", "column 7: unknown name 'hed' - did you mean 'heads'?"),
         ("tp = 8", "column 4: '=' is not a comparison: write =="),
-        ("tp <= 0.5", "column 7: only whole numbers are read: write 1/2 for a half"),
+        ("tp <= 0.5", "column 7: numbers are integers: write 1/2 for a half"),
         ("tp * pp", "column 1: a relation is needed, such as tp * pp <= 8"),
         ("layers <= 4", "column 1: layers has one number for each stage: write layers[0], sum(layers)"),
         (
@@ -52,10 +52,10 @@ def job_with(*rules):
         ),
         ("tp <= 8 8", "column 9: nothing is expected after the relation before '8'"),
         ("layers[0] % layers[1] == 0", "column 13: what divides is the same for all stages"),
-        ("__import__('os')", 'column 12: "\'" means nothing here'),
+        ("__import__('os')", 'column 12: "\'" is not allowed'),
         ("tp <= 9999999999999", "column 7: a number has at most 12 digits"),
         ("tp <= 8 or" + " " * 300 + "pp", "column 301: a rule has at most 300 characters"),
-        ("(" * 50 + "tp", "column 21: at most 20 levels are read"),
+        ("(" * 50 + "tp", "column 21: at most 20 levels are allowed"),
         ("", "column 1: a number or a name is needed at the end"),
     ],
 )

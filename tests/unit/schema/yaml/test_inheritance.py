@@ -235,7 +235,7 @@ def test_a_long_chain_is_refused(own):
     own("s0", "extends: fsdp2\n")
     files = [own(f"s{i}", f"extends: s{i - 1}\n") for i in range(1, 12)]
 
-    assert "a chain of more than 8 stacks" in problem_of(files[-1]).message
+    assert "more than 8 parents" in problem_of(files[-1]).message
 
 
 def test_an_unknown_knob_of_a_child_is_told_at_its_line(own):
@@ -278,7 +278,7 @@ def test_a_source_of_an_inherited_number_cannot_become_another(own):
     problem = problem_of(own("mine", "extends: fsdp2\nsources:\n  shared: my own runs\n"))
 
     assert (problem.line, problem.path) == (8, "$.sources.shared")
-    assert "is another source for block.norm_traffic, inherited from fsdp2" in problem.message
+    assert "is already the source of block.norm_traffic, inherited from fsdp2" in problem.message
 
 
 def test_sources_go_with_their_numbers(own):

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoplan.search.alternatives.layer_splits import quick_layout, without_slow
+from autoplan.search.alternatives.layer_splits import sum_and_maximum_heuristic, within_makespan
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, Incumbent, step_ticks
 from autoplan.search.bounds.path_counts import longest_path, usual_paths
 from autoplan.search.cp import constraint_model as asking
@@ -31,7 +31,7 @@ def test_among_equal_times_the_smaller_layout_is_chosen():
         solution = solve([Alternatives(stages, Schedule(2, 8, 1, gpipe=True))], 5, CEILING, LIMIT)
 
         assert solution is not None
-        assert [o.layers for o in solution.options] == [2, 3]
+        assert [o.layers for o in solution.chosen] == [2, 3]
         assert (solution.step_ticks, solution.memory_ticks) == (60 + 90 + 7 * 90, 600)
 
 
@@ -52,7 +52,7 @@ def test_exactly_the_layers_of_the_model_are_held():
     solution = solve([Alternatives(stages, Schedule(2, 2, 1, gpipe=False))], 5, CEILING, LIMIT)
 
     assert solution is not None
-    assert sum(o.layers for o in solution.options) == 5
+    assert sum(o.layers for o in solution.chosen) == 5
 
 
 def test_gpipe_waits_for_the_slowest_forward_and_the_slowest_backward():
@@ -62,7 +62,7 @@ def test_gpipe_waits_for_the_slowest_forward_and_the_slowest_backward():
     solution = solve([menu], 5, CEILING, LIMIT)
 
     assert solution is not None
-    assert solution.step_ticks == step_ticks(menu, solution.options) == 60 + 90 + 7 * (30 + 60)
+    assert solution.step_ticks == step_ticks(menu, solution.chosen) == 60 + 90 + 7 * (30 + 60)
 
 
 def test_a_ceiling_below_every_layout_leaves_none():
@@ -103,9 +103,9 @@ def test_the_heavier_stage_comes_first():
     solution = solve([menu], 5, CEILING, LIMIT)
 
     assert solution is not None
-    assert [o.layers for o in solution.options] == [3, 2]
+    assert [o.layers for o in solution.chosen] == [3, 2]
     assert solution.step_ticks == solution.bound_ticks == 8 * 90 + 30
-    assert step_ticks(menu, solution.options[::-1]) == 8 * 90 + 60
+    assert step_ticks(menu, solution.chosen[::-1]) == 8 * 90 + 60
 
 
 ticks = st.integers(1, 60)
@@ -118,14 +118,14 @@ def menus(draw, p):
     name = draw(schedules) if p > 1 else "1f1b"
     interleaved = name == "interleaved"
     m = p * draw(st.integers(1, 4)) if interleaved else draw(st.integers(1, 12))
-    v, apart = draw(st.sampled_from([2, 3])) if interleaved else 1, name == "zero-bubble"
-    schedule = Schedule(p, m, v, gpipe=name == "gpipe", apart=apart)
+    v, split_backward = draw(st.sampled_from([2, 3])) if interleaved else 1, name == "zero-bubble"
+    schedule = Schedule(p, m, v, gpipe=name == "gpipe", split_backward=split_backward)
     rows = []
     for _ in range(p):
         row = []
         for layers in sorted(draw(st.sets(st.integers(1, 4), min_size=1, max_size=3))):
             f, b, tail, memory = (draw(ticks) for _ in range(4))
-            weight = draw(st.integers(0, b)) if apart else 0
+            weight = draw(st.integers(0, b)) if split_backward else 0
             row.append(Alternative(layers, 0, 0, f, b, f + b, tail, memory, weight_ticks=weight))
         rows.append(tuple(row))
     return Alternatives(tuple(rows), schedule)
@@ -166,10 +166,10 @@ def test_no_layout_as_fast_as_one_known_is_left_out(data):
     menu = data.draw(st.integers(2, 4).flatmap(menus))
     layers = data.draw(st.integers(2, 10))
     everything = tried([menu], layers)
-    quick, ticks = quick_layout(menu, layers, CEILING)
+    quick, ticks = sum_and_maximum_heuristic(menu, layers, CEILING)
     busy = data.draw(st.integers(1, 400))
-    least = without_slow(menu, layers, busy)
-    tails = max(min(o.tail_ticks for o in row) for row in menu.stages)
+    least = within_makespan(menu, layers, busy)
+    tails = max(min(o.end_of_step_ticks for o in row) for row in menu.stages)
 
     assert ticks == (CEILING if quick is None else step_ticks(menu, quick))
     assert quick is None or sum(o.layers for o in quick) == layers
