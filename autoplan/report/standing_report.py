@@ -16,7 +16,7 @@ from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
 from autoplan.report.wording.sentences import job_lines, surety_sentences
 from autoplan.report.wording.standing_words import signed_seconds, standing_sentence
-from autoplan.results import Alternative, Choice, Refusal, Standing
+from autoplan.results import Choice, Contrast, Refusal, Standing
 from autoplan.results.standing import Difference
 from autoplan.schema.job import Job
 from autoplan.units import format_seconds
@@ -139,7 +139,7 @@ def _choice_columns(choice: Choice) -> list[Column]:
     ]
 
 
-def _choice_row(alternative: Alternative, best: float) -> tuple[str, ...]:
+def _choice_row(alternative: Contrast, best: float) -> tuple[str, ...]:
     name = f"{alternative.key}: {alternative.value}"
     if alternative.plan is None:
         return name, "-", "-", "-", alternative.why

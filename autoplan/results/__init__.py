@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from autoplan.results.explanation import Explanation, Remedy
     from autoplan.results.front import Certificate, Front, Rejection
     from autoplan.results.plan import Plan
-    from autoplan.results.standing import Alternative, Choice, Refusal, Standing
+    from autoplan.results.standing import Choice, Contrast, Refusal, Standing
     from autoplan.results.suggestion import Edit, Suggestion
     from autoplan.results.sweep import CellAnswer, Sweep, SweepRow
     from autoplan.results.verdict import Check, Verdict
 
 __all__ = [
-    "Alternative",
     "Calibration",
     "CellAnswer",
     "Certificate",
     "Check",
     "Choice",
     "CoefficientChange",
+    "Contrast",
     "Edit",
     "Errors",
     "Explanation",
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Alternative": "autoplan.results.standing",
+    "Contrast": "autoplan.results.standing",
     "Calibration": "autoplan.results.calibration",
     "CellAnswer": "autoplan.results.sweep",
     "Certificate": "autoplan.results.front",

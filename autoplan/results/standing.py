@@ -9,7 +9,7 @@ from autoplan.costs.core.prediction import Prediction, TimePrediction
 from autoplan.results.plan import Plan
 from autoplan.schema.layout import Layout
 
-__all__ = ["Alternative", "Choice", "Difference", "Place", "Refusal", "Standing", "differences"]
+__all__ = ["Choice", "Contrast", "Difference", "Place", "Refusal", "Standing", "differences"]
 
 Place = Literal["on the front", "beaten", "matched", "does not fit", "too slow", "not searched"]
 
@@ -54,7 +54,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
+class Contrast:
     """The fastest layout with one choice changed; without one, ``plan`` is None and ``why`` the reason."""
 
     key: str
@@ -69,7 +69,7 @@ class Choice:
     """The fastest plan of a job, and the fastest layout of every other choice."""
 
     best: Plan
-    alternatives: tuple[Alternative, ...]
+    alternatives: tuple[Contrast, ...]
 
 
 def differences(own: Prediction, other: Prediction) -> tuple[Difference, ...]:

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from autoplan.costs.core.candidates import Candidates, Ints
+from autoplan.costs.core.codes import RecomputeCode, ScheduleCode
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_strides import axis_stride, expert_stride
@@ -20,16 +21,13 @@ from autoplan.rules.memory_rules import memory_rules
 from autoplan.rules.rule import Mask, Rule, among, divides
 from autoplan.rules.user_constraints import breaks, embedding_and_loss_counted, own_rules, what_is_left
 from autoplan.schema.job import Job
-from autoplan.schema.layout import ORDERS, RECOMPUTE, SCHEDULES, Layout, Order
+from autoplan.schema.layout import ORDERS, Layout, Order
 from autoplan.schema.stage_layers import chunks_of
 from autoplan.schema.user_rules.expression import FALSE, Node
 
 __all__ = ["broken_rules", "rules_before_placement", "rules_for"]
 
 T = TypeVar("T")
-
-_INTERLEAVED = SCHEDULES.index("interleaved")
-_ZERO_BUBBLE = SCHEDULES.index("zero-bubble")
 
 
 def rules_for(job: Job) -> list[Rule]:
@@ -136,11 +134,15 @@ def _job_rules(job: Job) -> Iterator[Rule]:
     )
     yield Rule(
         "the interleaved schedule needs pp > 1 and a multiple of pp microbatches",
-        lambda c: (c.schedule != _INTERLEAVED) | ((c.pp > 1) & divides(batch, c.dp * c.microbatch * c.pp)),
+        lambda c: (
+            (c.schedule != ScheduleCode.INTERLEAVED)
+            | ((c.pp > 1) & divides(batch, c.dp * c.microbatch * c.pp))
+        ),
     )
     if "zero-bubble" in job.stack.rules.schedules:
         yield Rule(
-            "the zero-bubble schedule needs pp > 1", lambda c: (c.schedule != _ZERO_BUBBLE) | (c.pp > 1)
+            "the zero-bubble schedule needs pp > 1",
+            lambda c: (c.schedule != ScheduleCode.ZERO_BUBBLE) | (c.pp > 1),
         )
 
 
@@ -159,7 +161,7 @@ def _stack_rules(job: Job) -> Iterator[Rule]:
         yield Rule(f"{stack} has no pipeline parallelism", lambda c: np.full(len(c), c.pp == 1))
     if not rules.sequence_parallel:
         yield Rule(f"{stack} has no sequence parallelism", lambda c: np.asarray(c.sequence_parallel == 0))
-    schedules = [SCHEDULES.index(s) for s in rules.schedules]
+    schedules = [ScheduleCode.of(s) for s in rules.schedules]
     yield Rule(
         f"{stack} supports the schedules {', '.join(rules.schedules)}",
         lambda c: among(c.schedule, schedules),
@@ -280,11 +282,11 @@ def _search_rules(job: Job) -> Iterator[Rule]:
         yield _narrowed("dp_shard", _listed(search.dp_shard), _shard_sizes)
     if search.schedule != "any":
         names = _listed(search.schedule)
-        known = tuple(SCHEDULES.index(s) for s in names)
+        known = tuple(ScheduleCode.of(s) for s in names)
         yield Rule(f"search.schedule allows {', '.join(names)}", lambda c: among(c.schedule, known))
     if search.recompute != "any":
         modes = _listed(search.recompute)
-        allowed_modes = [0, *(1 + RECOMPUTE.index(mode) for mode in modes)]
+        allowed_modes = [RecomputeCode.ANY, *(RecomputeCode.of(mode) for mode in modes)]
         if job.stack.activation_offload is not None:
             yield Rule(
                 f"search.recompute allows {', '.join(modes)} of all layers with activation offload",

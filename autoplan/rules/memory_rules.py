@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.codes import RecomputeCode
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.memory.model_states import host_bytes
 from autoplan.costs.memory.offload import host_activation_bytes
 from autoplan.rules.rule import Mask, Rule, among, divides
 from autoplan.schema.job import Job
-from autoplan.schema.layout import RECOMPUTE
 from autoplan.units import format_bytes
 
 __all__ = ["memory_rules"]
@@ -48,7 +48,7 @@ def _activation_rules(job: Job, host: float) -> Iterator[Rule]:
             f"{stack.title} supports activation offload with pp = 1 only",
             lambda c: (c.moved == 0) | (c.pp == 1),
         )
-    modes = [1 + RECOMPUTE.index(mode) for mode in policy.recompute]
+    modes = [RecomputeCode.of(mode) for mode in policy.recompute]
     yield Rule(
         f"{stack.title} supports activation offload with recompute={' or '.join(policy.recompute)} of all"
         " layers",
@@ -64,7 +64,7 @@ def _activation_rules(job: Job, host: float) -> Iterator[Rule]:
         f"offload_every divides the {layers} layers",
         lambda c: (c.offload_every == 1) | divides(layers, c.offload_every),
     )
-    full = 1 + RECOMPUTE.index("full")
+    full = RecomputeCode.FULL
     yield Rule(
         "recompute_num_layers is 1 for activation offload without full recompute",
         lambda c: (c.moved == 0) | (c.moved == full) | (c.checkpoint == 1),

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.codes import ScheduleCode
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.schema.job import Job, RuleSpec
-from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES, Layout
+from autoplan.schema.layout import OFFLOADS, ORDERS, Layout
 from autoplan.schema.stage_layers import counts_embedding_and_loss, even_stages
 from autoplan.schema.user_rules.expression import Known, Name, Node, Place, Value, decided, left_of
 
@@ -138,7 +139,7 @@ def _columns(job: Job, c: Candidates) -> dict[str, Sequence[Value]]:
     }
     return {
         **{name: column.tolist() for name, column in numbers.items()},
-        "schedule": [SCHEDULES[i] for i in c.schedule.tolist()],
+        "schedule": [ScheduleCode(i).schedule for i in c.schedule.tolist()],
         "sp": ["on" if on else "off" for on in c.sequence_parallel.tolist()],
         "offload": [
             OFFLOADS[state + 2 * (moved > 0)]

@@ -22,13 +22,13 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from autoplan.errors import LayoutError
+from autoplan.schema.base import RENAMED_KEYS
 from autoplan.schema.stage_layers import even_stages, fewest_layers
 
 __all__ = [
     "OFFLOADS",
     "ORDERS",
     "RECOMPUTE",
-    "RENAMED_KEYS",
     "SCHEDULES",
     "Layout",
     "Offload",
@@ -67,9 +67,6 @@ _DEGREES: Final = (
 )
 _KEYS: Final = (*_DEGREES, "sp", "schedule", "stages", "recompute", "offload", "order")
 _LIMIT: Final = 10_000_000
-
-#: Former keys of layouts, of ``search`` and of users' rules, with their names now.
-RENAMED_KEYS: Final = {"checkpoint": "recompute_num_layers", "shard": "dp_shard"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ from autoplan.schema.resolved_job import hashes
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.bounds.memory_bound import least_memory
 from autoplan.search.cp.cp_sat import solver_parameters, solver_version
-from autoplan.search.front_sweep import FrontPoint, FrontSweep
+from autoplan.search.front_point import FrontPoint
+from autoplan.search.front_sweep import FrontSweep
 from autoplan.search.infeasibility import reasons_of, short_of_memory
 from autoplan.search.rule_conflicts import user_rule_conflict
 from autoplan.search.space.candidate_space import Space, space_of

@@ -7,7 +7,7 @@ the limit tightens, so most candidates are bounded once for all limits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -24,7 +24,6 @@ from autoplan.search.alternatives.domain_reduction import (
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.primal_heuristic import primal_heuristic, useful_counts
 from autoplan.search.alternatives.stage_alternatives import (
-    Alternative,
     Alternatives,
     alternatives_of,
     step_ticks,
@@ -34,9 +33,10 @@ from autoplan.search.bounds.path_counts import Paths
 from autoplan.search.bounds.step_bound import Bound, bound, least_steps, longest_stage, lowest
 from autoplan.search.bounds.symmetry import SymmetricCandidates
 from autoplan.search.cp.constraint_model import Solution, SolverStoppedError, solve
+from autoplan.search.front_point import FrontPoint
 from autoplan.search.space.priced_candidates import PricedCandidates
 
-__all__ = ["FrontPoint", "FrontSweep"]
+__all__ = ["FrontSweep"]
 
 _BATCH = 24
 #: Memory limits whose bound is computed for the next plan, and how many of the promising ones are tried.
@@ -53,18 +53,6 @@ _LOOKAHEAD = 2.0
 _STEP_GUESSES = (1.01, 1.04, 1.15, 1.5, 3.0)
 #: Share of a step that is shorter than half a tick.
 _HALF_A_TICK = 1e-12
-
-
-@dataclass(frozen=True, slots=True)
-class FrontPoint:
-    """A layout of the Pareto front: its candidate, its alternative of each stage, and its proven bound."""
-
-    group: int
-    position: int
-    chosen: tuple[Alternative, ...]
-    step_ticks: int
-    memory_ticks: int
-    bound_ticks: int
 
 
 class FrontSweep:
@@ -176,7 +164,7 @@ class FrontSweep:
         if solution is None:
             return None
         bound = min(solution.bound_ticks, self._floor_ticks(unseen))
-        return _front_point(domains.live[solution.candidate], replace(solution, bound_ticks=bound))
+        return FrontPoint.of(domains.live[solution.candidate], replace(solution, bound_ticks=bound))
 
     def _reduced(self, live: Sequence[OpenCandidate], best: float, limit: float) -> ReducedDomains:
         """Return the reduced domains of ``live`` for steps of up to ``best`` seconds."""
@@ -407,14 +395,3 @@ class FrontSweep:
         """Return the step of the primal heuristic's layout, infinite where it has none [s]."""
         chosen = primal_heuristic(alternatives, self.groups[0].layers)
         return np.inf if chosen is None else step_ticks(alternatives, chosen) * self.scale.tick_seconds
-
-
-def _front_point(live: OpenCandidate, solution: Solution) -> FrontPoint:
-    return FrontPoint(
-        group=live.group,
-        position=live.position,
-        chosen=solution.chosen,
-        step_ticks=solution.step_ticks,
-        memory_ticks=solution.memory_ticks,
-        bound_ticks=solution.bound_ticks,
-    )

@@ -32,11 +32,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array, Candidates, uniform_recompute_mode
+from autoplan.costs.core.codes import ScheduleCode
 from autoplan.costs.core.scope import microbatches
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.pipeline.schedules import pipeline_seconds
 from autoplan.schema.job import Job
-from autoplan.schema.layout import ORDERS, SCHEDULES, Layout
+from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import even_stages
 from autoplan.verification.choice_listing import even_only
 from autoplan.verification.dominated_boxes import Box
@@ -113,12 +114,12 @@ class Listing:
     @property
     def gpipe(self) -> bool:
         """Whether the schedule is GPipe."""
-        return SCHEDULES[self.schedule] == "gpipe"
+        return self.schedule == ScheduleCode.GPIPE
 
     @property
     def split_backward(self) -> bool:
         """Whether the backward is split: the schedule is zero-bubble."""
-        return SCHEDULES[self.schedule] == "zero-bubble"
+        return self.schedule == ScheduleCode.ZERO_BUBBLE
 
     @property
     def checkpoint(self) -> int:
@@ -167,29 +168,9 @@ class Listing:
 
     def layout(self, mixes: Sequence[int]) -> Layout:
         """Return the layout whose stages have ``mixes``."""
-        c, at = self.candidates, list(mixes)
-        return Layout(
-            tp=int(c.tp[0]),
-            pp=c.pp,
-            dp=int(c.dp[0]),
-            cp=int(c.cp[0]),
-            ep=int(c.ep[0]),
-            expert_tensor=int(c.etp[0]),
-            microbatch=int(c.microbatch[0]),
-            layers=tuple(self.layers[at].tolist()),
-            selective=tuple(self.selective[at].tolist()),
-            full=tuple(self.full[at].tolist()),
-            zero=int(c.zero[0]),
-            vpp=self.v,
-            sequence_parallel=bool(c.sequence_parallel[0]),
-            schedule=SCHEDULES[self.schedule],
-            checkpoint=self.checkpoint,
-            shard=int(c.shard[0]),
-            optimizer_offload=bool(c.optimizer_offload[0]),
-            activation_offload=bool(c.moved[0]),
-            offload_every=int(c.offload_every[0]),
-            order=ORDERS[int(c.order[0])],
-        )
+        at = list(mixes)
+        counts = (self.layers[at].tolist(), self.selective[at].tolist(), self.full[at].tolist())
+        return self.candidates.layout(0, *counts)
 
 
 def _allowed(job: Job, rows: Rows, pp: int, v: int) -> NDArray[np.bool_]:

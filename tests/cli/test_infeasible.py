@@ -52,12 +52,12 @@ CASES = {
     "too little memory of one's own": (
         SMALL % (2, 8) + "limits: {peak_memory: 40 GiB}",
         ["limits.peak_memory is 40.0 GiB"],
-        ["room on the device", "more devices"],
+        ["a higher memory limit", "more devices"],
     ),
     "too much headroom": (
         SMALL % (2, 8) + "limits: {memory_headroom: 50 %}",
         ["limits.memory_headroom is 0.5", MEMORY],
-        ["room on the device"],
+        ["a higher memory limit"],
     ),
     "recompute refused": (
         (SMALL % (2, 8)).replace("4096", "16384") + "search: {recompute: none, schedule: 1f1b}",
@@ -79,7 +79,7 @@ CASES = {
         + "search: {schedule: 1f1b}\n"
         + "rules: [{rule: sum(full) == 0, because: whole recompute is too slow for us}, tp <= 2]",
         ["whole recompute is too slow for us (rules[0]: sum(full) == 0)", MEMORY],
-        ["fewer rules of your own", "offload to host memory", "more devices", "larger devices"],
+        ["fewer rules of the job", "offload to host memory", "more devices", "larger devices"],
     ),
     "uniform recompute beside a rule and little room": (
         PIPELINE + "rules: [recompute is uniform, 'full[0] < layers[0]']\nlimits: {peak_memory: 62.8 GiB}",
@@ -88,7 +88,7 @@ CASES = {
             "rules[1]: full[0] < layers[0]",
             "limits.peak_memory is 62.8 GiB",
         ],
-        ["fewer rules of your own", "room on the device"],
+        ["fewer rules of the job", "a higher memory limit"],
     ),
     "activations too large, and no recompute": (
         (SMALL % (2, 8)).replace("4096", "65536")
@@ -99,17 +99,17 @@ CASES = {
     "a rule that nothing keeps": (
         PIPELINE + "rules: ['full[0] > layers[0]']",
         ["rules[0]: full[0] > layers[0]"],
-        ["fewer rules of your own"],
+        ["fewer rules of the job"],
     ),
     "a rule on degrees": (
         SMALL % (2, 8) + "rules: [tp * pp >= 4]",
         ["rules[0]: tp * pp >= 4"],
-        ["fewer rules of your own", "more devices"],
+        ["fewer rules of the job", "more devices"],
     ),
     "memory and time": (
         SMALL % (2, 8) + "limits: {peak_memory: 40 GiB, step_time: 2 s}",
         None,
-        ["room on the device, and a longer step"],
+        ["a higher memory limit, and a longer step"],
     ),
 }
 
@@ -190,7 +190,7 @@ def test_no_smaller_change_is_enough():
     fewer = range(3, int(found["more devices"]))
     assert not any(plan(job_of(edited(text, [_edit("devices", n)]))).feasible for n in fewer)
     text = SMALL % (2, 8) + "limits: {peak_memory: 40 GiB}"
-    (room,) = (s for s in suggested(plan(job_of(text))).suggestions if s.kind == "room on the device")
+    (room,) = (s for s in suggested(plan(job_of(text))).suggestions if s.kind == "a higher memory limit")
     size = int(re.fullmatch(r"(\d+) MiB", room.edits[0].after)[1])
     assert not plan(job_of(edited(text, [_edit("limits.peak_memory", f"{size - 2} MiB")]))).feasible
 

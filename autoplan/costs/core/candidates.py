@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from autoplan.costs.core.codes import OffloadCode, RecomputeCode, ScheduleCode
+
 if TYPE_CHECKING:
     from autoplan.schema.layout import Layout, Offload, RecomputeMode
 
@@ -83,10 +85,9 @@ def host_code(offload: Offload, mode: RecomputeMode, every: int = 1) -> int:
     >>> host_code("optimizer", "full"), host_code("activations", "none"), host_code("activations", "full", 4)
     (1, 2, 30)
     """
-    from autoplan.schema.layout import RECOMPUTE
-
-    activations = 2 * (1 + RECOMPUTE.index(mode)) + 8 * (every - 1) if "activations" in offload else 0
-    return int("optimizer" in offload) + activations
+    code = OffloadCode.of(offload)
+    activations = 2 * RecomputeCode.of(mode) + 8 * (every - 1) if code & OffloadCode.ACTIVATIONS else 0
+    return int(code & OffloadCode.OPTIMIZER) + activations
 
 
 def uniform_recompute_mode(code: int) -> RecomputeMode | None:
@@ -95,10 +96,7 @@ def uniform_recompute_mode(code: int) -> RecomputeMode | None:
     >>> uniform_recompute_mode(1), uniform_recompute_mode(6)
     (None, 'full')
     """
-    from autoplan.schema.layout import RECOMPUTE
-
-    mode = code // 2 % 4
-    return RECOMPUTE[mode - 1] if mode else None
+    return RecomputeCode(code // 2 % 4).mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +166,44 @@ class Candidates:
         arrays = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "pp"}
         return Candidates(pp=self.pp, **arrays)
 
+    def layout(self, i: int, layers: Sequence[int], selective: Sequence[int], full: Sequence[int]) -> Layout:
+        """Return candidate ``i`` with these layers and recompute of each stage: the inverse of ``of``.
+
+        >>> from autoplan.schema.layout import parse_layout
+        >>> layout = parse_layout("tp=2,pp=2,schedule=gpipe,recompute=full:3", layers=32, devices=8)
+        >>> Candidates.of([layout]).layout(0, layout.layers, layout.selective, layout.full) == layout
+        True
+        """
+        from autoplan.schema.layout import ORDERS, Layout
+
+        return Layout(
+            tp=int(self.tp[i]),
+            pp=self.pp,
+            dp=int(self.dp[i]),
+            cp=int(self.cp[i]),
+            ep=int(self.ep[i]),
+            expert_tensor=int(self.etp[i]),
+            microbatch=int(self.microbatch[i]),
+            layers=tuple(layers),
+            selective=tuple(selective),
+            full=tuple(full),
+            zero=int(self.zero[i]),
+            vpp=int(self.vpp[i]),
+            sequence_parallel=bool(self.sequence_parallel[i]),
+            schedule=ScheduleCode(int(self.schedule[i])).schedule,
+            # Without full recompute there are no recompute units.
+            checkpoint=int(self.checkpoint[i]) if any(full) else 1,
+            optimizer_offload=bool(self.optimizer_offload[i]),
+            activation_offload=bool(self.moved[i]),
+            offload_every=int(self.offload_every[i]),
+            shard=int(self.shard[i]),
+            order=ORDERS[int(self.order[i])],
+        )
+
     @staticmethod
     def of(layouts: Sequence[Layout]) -> Candidates:
         """Return the candidates of ``layouts``, which have one pipeline depth."""
-        from autoplan.schema.layout import ORDERS, SCHEDULES
+        from autoplan.schema.layout import ORDERS
 
         def ints(values: Sequence[int]) -> Ints:
             return np.array(values, dtype=np.int64)
@@ -187,7 +219,7 @@ class Candidates:
             zero=ints([x.zero for x in layouts]),
             sequence_parallel=ints([x.sequence_parallel for x in layouts]),
             vpp=ints([x.vpp for x in layouts]),
-            schedule=ints([SCHEDULES.index(x.schedule) for x in layouts]),
+            schedule=ints([ScheduleCode.of(x.schedule) for x in layouts]),
             checkpoint=ints([x.checkpoint for x in layouts]),
             offload=ints([host_code(x.offload, x.mode or "none", x.offload_every) for x in layouts]),
             shard=ints([x.shard for x in layouts]),

@@ -22,9 +22,9 @@ class ScheduleCode(IntEnum):
     ZERO_BUBBLE = 3
 
     @classmethod
-    def of(cls, schedule: Schedule) -> ScheduleCode:
+    def of(cls, schedule: Schedule | str) -> ScheduleCode:
         """Return the code of ``schedule``."""
-        return cls(SCHEDULES.index(schedule))
+        return cls([*SCHEDULES].index(schedule))
 
     @property
     def schedule(self) -> Schedule:
@@ -45,9 +45,9 @@ class RecomputeCode(IntEnum):
     FULL = 3
 
     @classmethod
-    def of(cls, mode: RecomputeMode) -> RecomputeCode:
+    def of(cls, mode: RecomputeMode | str) -> RecomputeCode:
         """Return the code of ``mode``."""
-        return cls(1 + RECOMPUTE.index(mode))
+        return cls(1 + [*RECOMPUTE].index(mode))
 
     @property
     def mode(self) -> RecomputeMode | None:

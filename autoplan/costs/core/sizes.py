@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates, flag
+from autoplan.costs.core.codes import ScheduleCode
 from autoplan.schema.job import Job
-from autoplan.schema.layout import SCHEDULES
 from autoplan.schema.model import ModelSpec
 
 __all__ = [
@@ -112,7 +112,7 @@ def backward_split(candidates: Candidates) -> Array:
 
     Source: Qi et al. 2023, arXiv:2401.10241, section 2.
     """
-    return flag(candidates.schedule == SCHEDULES.index("zero-bubble"))
+    return flag(candidates.schedule == ScheduleCode.ZERO_BUBBLE)
 
 
 def attention_widths(model: ModelSpec, t: Array, width: float | None = None) -> tuple[Array, Array]:

@@ -22,6 +22,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates, column
+from autoplan.costs.core.codes import RecomputeCode
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.memory.activations import Saved, saved_bytes_per_token
@@ -36,8 +37,6 @@ __all__ = [
     "offloaded_on_device",
     "saved_on_device",
 ]
-
-_FULL = 1 + RECOMPUTE.index("full")
 
 
 def _offloaded_per_token(candidates: Candidates, saved: Saved) -> Array:
@@ -113,7 +112,9 @@ def offloaded_on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Ph
     c = scope.candidates
     offloaded_share = 1.0 / column(c.offload_every)
     unit = (
-        column(np.where(c.moved == _FULL, c.checkpoint, 1)) * offloaded_bytes(scope, saved) / offloaded_share
+        column(np.where(c.moved == RecomputeCode.FULL, c.checkpoint, 1))
+        * offloaded_bytes(scope, saved)
+        / offloaded_share
     )
     prefetched = float(policy.overlapped)
     other_microbatch = prefetched * (in_flight > 1)

@@ -24,6 +24,7 @@ from typing import Final
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, column, flag
+from autoplan.costs.core.codes import ScheduleCode
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import backward_split, element_bytes
 from autoplan.costs.memory.activations import Saved, logit_columns, saved_bytes_per_token
@@ -38,7 +39,6 @@ from autoplan.costs.memory.model_states import gradients_persist, model_states_o
 from autoplan.costs.memory.offload import offloaded_on_device, saved_on_device
 from autoplan.costs.memory.weight_gradient_stash import with_stash
 from autoplan.costs.pipeline.schedules import microbatches_in_flight
-from autoplan.schema.layout import SCHEDULES
 
 __all__ = ["EVENTS", "SavedActivations", "saved_of", "timeline_of"]
 
@@ -55,8 +55,6 @@ EVENTS: Final = (
     "embedding",
     "optimizer step",
 )
-
-_GPIPE = SCHEDULES.index("gpipe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,7 @@ class _Stage:
     @property
     def earlier_logits(self) -> Array:
         """Logits and head inputs of earlier microbatches under GPipe, which computes all losses first."""
-        earlier = column(self.scope.candidates.schedule == _GPIPE) * (self.scope.microbatches - 1)
+        earlier = column(self.scope.candidates.schedule == ScheduleCode.GPIPE) * (self.scope.microbatches - 1)
         return earlier * (self.activations.logits + self.activations.inputs)
 
 

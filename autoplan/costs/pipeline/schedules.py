@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Ints
+from autoplan.costs.core.codes import ScheduleCode
 from autoplan.costs.pipeline.critical_path import makespan
-from autoplan.schema.layout import SCHEDULES
 
 __all__ = [
     "bubble_overhead",
@@ -28,8 +28,6 @@ __all__ = [
     "microbatches_in_flight",
     "pipeline_seconds",
 ]
-
-_GPIPE, _ZERO_BUBBLE = SCHEDULES.index("gpipe"), SCHEDULES.index("zero-bubble")
 
 
 def bubble_share(p: int, m: int, v: int = 1) -> float:
@@ -63,9 +61,9 @@ def microbatches_in_flight(p: int, m: Array, v: Array, schedule: Ints) -> Array:
     min(mv, 2(p-i-1) + (v-1)p + 1)/v. Arguments have shape [C, 1].
 
     >>> one = np.ones((1, 1)); m = 32 * one
-    >>> microbatches_in_flight(4, m, one, np.array([[SCHEDULES.index("1f1b")]])).tolist()
+    >>> microbatches_in_flight(4, m, one, np.array([[ScheduleCode.ONE_F_ONE_B]])).tolist()
     [[4.0, 3.0, 2.0, 1.0]]
-    >>> microbatches_in_flight(4, m, one, np.array([[SCHEDULES.index("gpipe")]])).tolist()
+    >>> microbatches_in_flight(4, m, one, np.array([[ScheduleCode.GPIPE]])).tolist()
     [[32.0, 32.0, 32.0, 32.0]]
 
     Leaves out: inputs that arrive before their forward starts.
@@ -77,7 +75,7 @@ def microbatches_in_flight(p: int, m: Array, v: Array, schedule: Ints) -> Array:
     plain = np.minimum(m, p - stage)
     chunks = np.minimum(m * v, 2 * (p - stage - 1) + (v - 1) * p + 1) / v
     one_f_one_b = np.where(v > 1, chunks, plain)
-    in_flight: Array = np.where(schedule == _GPIPE, m + 0 * stage, one_f_one_b)
+    in_flight: Array = np.where(schedule == ScheduleCode.GPIPE, m + 0 * stage, one_f_one_b)
     return in_flight
 
 
@@ -87,14 +85,16 @@ def deferred_weight_gradients(p: int, m: Array, schedule: Ints) -> Array:
     min(m - 1, i) on stage i under zero-bubble, else none. Arguments have shape [C, 1].
 
     >>> m = 32 * np.ones((1, 1))
-    >>> deferred_weight_gradients(4, m, np.array([[SCHEDULES.index("zero-bubble")]])).tolist()
+    >>> deferred_weight_gradients(4, m, np.array([[ScheduleCode.ZERO_BUBBLE]])).tolist()
     [[0.0, 1.0, 2.0, 3.0]]
 
     Leaves out: with m < p, a stage reaches this number only when fewer microbatches are in flight.
     Source: Qi et al. 2023, arXiv:2401.10241, sections 2.1 and 2.3. A test compares it with an event-driven
     simulation.
     """
-    outstanding: Array = np.where(schedule == _ZERO_BUBBLE, np.minimum(m - 1, np.arange(p)[None, :]), 0.0)
+    outstanding: Array = np.where(
+        schedule == ScheduleCode.ZERO_BUBBLE, np.minimum(m - 1, np.arange(p)[None, :]), 0.0
+    )
     return outstanding
 
 
@@ -109,9 +109,9 @@ def pipeline_seconds(
     they are (m + p - 1) t and, interleaved, (m + (p-1)/v) t.
 
     >>> F = np.full((1, 4), 1.0); B = np.full((1, 4), 2.0); one = np.ones(1)
-    >>> float(pipeline_seconds(F, B, 16 * one, one, np.array([SCHEDULES.index("1f1b")]))[0])
+    >>> float(pipeline_seconds(F, B, 16 * one, one, np.array([ScheduleCode.ONE_F_ONE_B]))[0])
     57.0
-    >>> float(pipeline_seconds(F, B, 16 * one, one, np.array([SCHEDULES.index("zero-bubble")]), B / 2)[0])
+    >>> float(pipeline_seconds(F, B, 16 * one, one, np.array([ScheduleCode.ZERO_BUBBLE]), B / 2)[0])
     51.0
 
     Leaves out: point-to-point transfers, which callers add to ``forward`` and ``backward`` where they are
@@ -124,9 +124,9 @@ def pipeline_seconds(
     seconds = np.empty(shape[:-1])
     for m_equal, v_equal, code in np.unique(settings.reshape(3, -1), axis=1).T.tolist():
         equal = (settings == np.reshape([m_equal, v_equal, code], (3, *[1] * (len(shape) - 1)))).all(axis=0)
-        if code == _ZERO_BUBBLE and weight is None:
+        if code == ScheduleCode.ZERO_BUBBLE and weight is None:
             raise ValueError("zero-bubble needs the weight gradient's part of backward")
-        deferred = weight if code == _ZERO_BUBBLE and weight is not None else np.zeros(())
+        deferred = weight if code == ScheduleCode.ZERO_BUBBLE and weight is not None else np.zeros(())
         parts = (
             np.broadcast_to(x, shape)[equal].T / v_equal for x in (forward, backward - deferred, deferred)
         )
@@ -137,8 +137,8 @@ def pipeline_seconds(
             m_equal,
             v_equal,
             _largest,
-            gpipe=code == _GPIPE,
-            weight=chunk_weight if code == _ZERO_BUBBLE else None,
+            gpipe=code == ScheduleCode.GPIPE,
+            weight=chunk_weight if code == ScheduleCode.ZERO_BUBBLE else None,
         )
     return seconds
 
@@ -151,7 +151,7 @@ def bubble_seconds(
     Arguments are those of ``pipeline_seconds``. A single stage has no bubble.
 
     >>> F = np.full((1, 4), 1.0); B = np.full((1, 4), 2.0); one = np.ones(1)
-    >>> float(bubble_seconds(F, B, 16 * one, one, np.array([SCHEDULES.index("1f1b")]))[0])  # 57 - 16 x 3
+    >>> float(bubble_seconds(F, B, 16 * one, one, np.array([ScheduleCode.ONE_F_ONE_B]))[0])  # 57 - 16 x 3
     9.0
     """
     both = forward + backward

@@ -10,7 +10,7 @@ from typing import Final
 from autoplan.errors import AutoplanError, InfeasibleError, UnsupportedError
 from autoplan.planning.plan_and_evaluate import plannable
 from autoplan.results import Plan
-from autoplan.results.standing import Alternative, Choice, differences
+from autoplan.results.standing import Choice, Contrast, differences
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -49,20 +49,20 @@ def explain_choice(
     return Choice(best, tuple(alternatives))
 
 
-def _best_under(best: Plan, key: str, value: str, job: Job) -> Alternative:
+def _best_under(best: Plan, key: str, value: str, job: Job) -> Contrast:
     from autoplan.search import least_needed, search
 
     try:
         front = search(job, fastest_only=True)
     except AutoplanError as error:
-        return Alternative(key, value, None, str(error))
+        return Contrast(key, value, None, str(error))
     if front.plans:
         plan = front.plans[0]
-        return Alternative(key, value, plan, "", differences(plan.predicted, best.predicted))
+        return Contrast(key, value, plan, "", differences(plan.predicted, best.predicted))
     if least_needed(job) is None:
-        return Alternative(key, value, None, "every such layout violates a rule")
+        return Contrast(key, value, None, "every such layout violates a rule")
     reason = "no such layout fits" if job.limits.step_time is None else "no such layout is within the limits"
-    return Alternative(key, value, None, reason)
+    return Contrast(key, value, None, reason)
 
 
 def _other_choices(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:

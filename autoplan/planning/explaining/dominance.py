@@ -13,7 +13,7 @@ from autoplan.results import Front, Plan
 from autoplan.results.standing import Refusal, Standing, differences
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job
-from autoplan.schema.layout import ORDERS, SCHEDULES, Layout
+from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import even_stages
 
 __all__ = ["refusal_of", "standing_of"]
@@ -87,29 +87,7 @@ def _nearest_layouts(job: Job, layout: Layout) -> Iterator[Layout]:
     for group in valid_choices(job):
         for i in range(len(group)):
             layers, selective, full = _stages(job, layout, group.pp, int(group.vpp[i]))
-            choice = replace(
-                layout,
-                tp=int(group.tp[i]),
-                pp=group.pp,
-                dp=int(group.dp[i]),
-                cp=int(group.cp[i]),
-                ep=int(group.ep[i]),
-                expert_tensor=int(group.etp[i]),
-                microbatch=int(group.microbatch[i]),
-                zero=int(group.zero[i]),
-                vpp=int(group.vpp[i]),
-                sequence_parallel=bool(group.sequence_parallel[i]),
-                schedule=SCHEDULES[int(group.schedule[i])],
-                checkpoint=int(group.checkpoint[i]),
-                optimizer_offload=bool(group.optimizer_offload[i]),
-                activation_offload=bool(group.moved[i]),
-                offload_every=int(group.offload_every[i]),
-                shard=int(group.shard[i]),
-                order=ORDERS[int(group.order[i])],
-                layers=layers,
-                selective=selective,
-                full=full,
-            )
+            choice = group.layout(i, layers, selective, full)
             if only := uniform_recompute_mode(int(group.offload[i])):
                 choice = choice.alike(only)
             by_distance.append((_distance(choice, layout), len(by_distance), choice))

@@ -308,13 +308,13 @@ _KEYS: Final = (
 
 #: In the order of cost to the user, the cheapest first.
 KINDS: Final = (
-    RelaxationKind("room on the device", _memory_limits, costs_only=True),
+    RelaxationKind("a higher memory limit", _memory_limits, costs_only=True),
     RelaxationKind("recompute", _recompute),
     *(RelaxationKind(f"wider search.{key}", _search_key(key)) for key in _KEYS),
-    RelaxationKind("an open search", _open_search),
-    RelaxationKind("fewer rules of your own", _fewer_rules),
+    RelaxationKind("an unrestricted search", _open_search),
+    RelaxationKind("fewer rules of the job", _fewer_rules),
     RelaxationKind("offload to host memory", _offload),
-    RelaxationKind("judging memory by its centre", _confidence, costs_only=True),
+    RelaxationKind("memory judged by the central estimate", _confidence, costs_only=True),
     RelaxationKind("more devices", _more_devices),
     RelaxationKind("larger devices", _larger_devices, costs_only=True),
     RelaxationKind("shorter sequences", _shorter_sequences, monotone=True, bounded=True),

@@ -44,7 +44,7 @@ def suggested(front: Front, *, progress: Callable[[int, int, str], None] = lambd
         suggestions += [s for s in [infeasible.smallest_relaxation(kind)] if s is not None]
     suggestions += infeasible.with_longer_step()
     if any(s.kind.startswith("wider search") or s.kind == "recompute" for s in suggestions):
-        suggestions = [s for s in suggestions if s.kind != "an open search"]
+        suggestions = [s for s in suggestions if s.kind != "an unrestricted search"]
     rank_of = {kind.name: rank for rank, kind in enumerate(KINDS)}
     suggestions.sort(key=lambda s: (len(s.edits), rank_of.get(s.kind, -1)))
     return replace(front, suggestions=tuple(suggestions), conflict=infeasible.conflict())

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic_core import ErrorDetails
 
 from autoplan.errors import Problem
-from autoplan.schema.layout import RENAMED_KEYS
+from autoplan.schema.base import RENAMED_KEYS
 from autoplan.schema.yaml.annotations import Place, below, choices, descend, fields, unfold
 from autoplan.schema.yaml.document import Document, Path, Plain, format_path, shown
 

@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Candidates, host_code, uniform_recompute_mode
+from autoplan.costs.core.codes import ScheduleCode, ShardCode
 from autoplan.costs.core.divisors import divisors
 from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
-from autoplan.search.space.rank_orders import NODE_SHARD, orders_of
+from autoplan.search.space.rank_orders import orders_of
 
 __all__ = ["candidates_at_depth", "listed_recompute_modes", "recompute_modes"]
 
 #: Columns of a table of candidates: the fields of ``Candidates`` after ``pp``.
 _ZERO, _SHARD = 6, 12
-_INTERLEAVED = SCHEDULES.index("interleaved")
 #: Schedules that few stacks have; the others are listed for every stack, and a rule rejects them.
 _RARE = {"zero-bubble"}
 _MOST_VIRTUAL_STAGES = 16
@@ -101,7 +101,7 @@ def _shards(job: Job, tp: int, pp: int, ranks: int) -> list[int]:
         strides = (tp, tp * pp, pp, 1) if len(orders_of(job)) > 1 else (tp,)
         ranks_per_node = {job.cluster.node.devices // stride for stride in strides}
         cuts_groups = any(1 < n < ranks and ranks % n == 0 for n in ranks_per_node)
-        return [0, NODE_SHARD] if cuts_groups and hybrid is not None else [0]
+        return [0, ShardCode.NODE] if cuts_groups and hybrid is not None else [0]
     wanted = (ranks,) if wish == "all" else wish if isinstance(wish, tuple) else (wish,)
     return sorted({0 if shard == ranks else shard for shard in wanted})
 
@@ -146,7 +146,7 @@ def _offload_every(job: Job) -> list[int]:
 def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
     """Return pairs of schedule and virtual stages; zero-bubble where the stack has it or the job names it."""
     if pp == 1:
-        return [(SCHEDULES.index("1f1b"), 1)]
+        return [(ScheduleCode.ONE_F_ONE_B, 1)]
     layers, wish = job.model.layers, job.search.schedule
     asked = {*job.stack.rules.schedules, *(wish if isinstance(wish, tuple) else (wish,))}
     asked |= {name for name in _RARE if any(name in rule.rule for rule in job.rules)}
@@ -156,4 +156,4 @@ def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
         for v in range(2, _MOST_VIRTUAL_STAGES + 1)
         if (layers % v == 0 and pp * v <= layers) or embedding_and_loss_counted(job, pp, v)
     ]
-    return plain + [(_INTERLEAVED, v) for v in virtual]
+    return plain + [(ScheduleCode.INTERLEAVED, v) for v in virtual]

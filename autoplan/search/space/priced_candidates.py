@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array, Candidates, Ints, taken, uniform_recompute_mode
+from autoplan.costs.core.codes import ScheduleCode
 from autoplan.costs.core.layer_types import LayerTypes, layer_types_of
 from autoplan.costs.core.scope import microbatches, scope_of
 from autoplan.costs.device.machine import Machine
@@ -20,7 +21,7 @@ from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import Stages
 from autoplan.rules.user_constraints import OwnRule, embedding_and_loss_counted, own_rules, what_is_left
 from autoplan.schema.job import Job
-from autoplan.schema.layout import ORDERS, SCHEDULES, Layout
+from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import even_stages
 from autoplan.schema.user_rules.expression import Known, Node, Uniform, left_of
 from autoplan.search.space.rank_orders import order_classes
@@ -36,7 +37,6 @@ _SEVERAL = 4
 
 X = TypeVar("X", bound=Amount)
 
-_ZERO_BUBBLE: Final = SCHEDULES.index("zero-bubble")
 _FULL_BACKWARD: Final = ("forward_ticks", "backward_ticks")
 
 
@@ -99,7 +99,7 @@ class PricedCandidates:
     def schedule(self, position: int) -> Schedule:
         """Return the schedule of the candidate at ``position``."""
         m, v, gpipe = self.m[position], self.v[position], self.gpipe[position]
-        split_backward = self.candidates.schedule[position] == _ZERO_BUBBLE
+        split_backward = self.candidates.schedule[position] == ScheduleCode.ZERO_BUBBLE
         return Schedule(self.pp, int(m), int(v), bool(gpipe), bool(split_backward))
 
     @property
@@ -114,7 +114,7 @@ class PricedCandidates:
     @property
     def split_backward(self) -> NDArray[np.bool_]:
         """Whether the backward of each candidate is split into input and weight gradients, shape [C]."""
-        split_backward: NDArray[np.bool_] = self.candidates.schedule == _ZERO_BUBBLE
+        split_backward: NDArray[np.bool_] = self.candidates.schedule == ScheduleCode.ZERO_BUBBLE
         return split_backward
 
     def take(self, index: NDArray[np.int64]) -> PricedCandidates:
@@ -174,30 +174,7 @@ class PricedCandidates:
         self, position: int, layers: Sequence[int], selective: Sequence[int], full: Sequence[int]
     ) -> Layout:
         """Return the layout of the candidate at ``position`` with these stages."""
-        c, i = self.candidates, position
-        return Layout(
-            tp=int(c.tp[i]),
-            pp=c.pp,
-            dp=int(c.dp[i]),
-            cp=int(c.cp[i]),
-            ep=int(c.ep[i]),
-            expert_tensor=int(c.etp[i]),
-            microbatch=int(c.microbatch[i]),
-            layers=tuple(layers),
-            selective=tuple(selective),
-            full=tuple(full),
-            zero=int(c.zero[i]),
-            vpp=int(c.vpp[i]),
-            sequence_parallel=bool(c.sequence_parallel[i]),
-            schedule=SCHEDULES[int(c.schedule[i])],
-            # Without full recompute there are no recompute units.
-            checkpoint=int(c.checkpoint[i]) if any(full) else 1,
-            optimizer_offload=bool(c.optimizer_offload[i]),
-            activation_offload=bool(c.moved[i]),
-            offload_every=int(c.offload_every[i]),
-            shard=int(c.shard[i]),
-            order=ORDERS[int(c.order[i])],
-        )
+        return self.candidates.layout(position, layers, selective, full)
 
     def rounding(self, position: int) -> float:
         """Return an upper bound on the rounding error of the candidate's step [ticks].
@@ -265,7 +242,7 @@ def priced(
             kinds=price_layer_types(job, c, machine, _footprints(job, c, kinds)),
             m=microbatches(job, c),
             v=c.vpp.astype(np.float64),
-            gpipe=c.schedule == SCHEDULES.index("gpipe"),
+            gpipe=c.schedule == ScheduleCode.GPIPE,
             rules=open_conjuncts(job, c, own_rules(job)),
             places=places_of(kinds.sequence, c.pp, int(c.vpp[0]), even=even) if kinds.several else None,
         )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.codes import ShardCode
 from autoplan.costs.core.rank_strides import data_stride
 from autoplan.costs.core.sizes import data_ranks
 from autoplan.costs.network.mesh import ranks_per_node
@@ -19,7 +19,6 @@ from autoplan.schema.layout import ORDERS, Order
 from autoplan.schema.user_rules.expression import Node
 
 __all__ = [
-    "NODE_SHARD",
     "distinct_orders",
     "equality_numbers",
     "order_classes",
@@ -27,9 +26,6 @@ __all__ = [
     "rank_order_counts",
     "with_rank_orders",
 ]
-
-#: Shard size that stands for the data ranks of one node, until the rank order fixes their number.
-NODE_SHARD: Final = -1
 
 
 def orders_of(job: Job) -> tuple[Order, ...]:
@@ -58,7 +54,7 @@ def with_rank_orders(job: Job, candidates: Candidates) -> Candidates:
     origin = np.repeat(np.arange(len(candidates)), len(orders))
     repeated = candidates.take(origin)
     repeated.order[:] = np.tile(orders, len(candidates))
-    of_node = repeated.shard == NODE_SHARD
+    of_node = repeated.shard == ShardCode.NODE
     if not of_node.any():
         return repeated
     data_ranks_of_node, cuts_groups = _node_shards(job, repeated)
@@ -71,7 +67,7 @@ def rank_order_counts(job: Job, candidates: Candidates) -> NDArray[np.int64]:
     """Return how many candidates ``with_rank_orders`` makes of each of ``candidates``, shape [C]."""
     orders = [ORDERS.index(order) for order in orders_of(job)]
     counts = np.full(len(candidates), len(orders))
-    of_node = np.flatnonzero(candidates.shard == NODE_SHARD)
+    of_node = np.flatnonzero(candidates.shard == ShardCode.NODE)
     if len(of_node):
         node_sharded, valid = candidates.take(of_node), np.zeros(len(of_node), dtype=np.int64)
         for order in orders:

@@ -127,13 +127,13 @@ def test_places_lead_from_the_first_layer_to_the_last():
 @pytest.mark.parametrize(
     ("name", "tokens", "stages", "words"),
     [
-        ("deepseek-v3", 4096, "2/59", ["2 dense", "1 dense, 58 experts"]),
+        ("deepseek-v3", 4096, "2/59", ["2 dense", "1 dense, 58 MoE"]),
         ("gpt-oss-20b", 4096, "11/13", ["6 local, 5 global", "6 local, 7 global"]),
         (
             "llama4-maverick",
             16384,
             "3/45",
-            ["2 dense local, 1 experts local", "22 dense local, 11 experts local, 12 experts global"],
+            ["2 dense local, 1 MoE local", "22 dense local, 11 MoE local, 12 MoE global"],
         ),
         ("llama3-8b", 8192, "16/16", []),
     ],

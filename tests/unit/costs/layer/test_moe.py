@@ -180,9 +180,9 @@ def test_split_sequences_share_what_experts_keep(job):
 RULES = {
     "ep=3": "ep divides the 8 experts",
     "ep=8,tp=2": "ep x etp divides tp x dp x cp",
-    "tp=2,sp=off": "Megatron-Core splits sequences, too (sp), where it splits tensors beside experts",
-    "tp=2,sp=off,etp=1": "experts are split as tensors are (etp = tp), or sequences are split, too (sp)",
-    "tp=2,etp=5": "etp divides the experts' width of 14336",
+    "tp=2,sp=off": "Megatron-Core needs sequence parallelism (sp) for tensor parallelism in MoE models",
+    "tp=2,sp=off,etp=1": "etp other than tp needs sequence parallelism (sp)",
+    "tp=2,etp=5": "etp divides the expert MLP width of 14336",
 }
 
 
@@ -197,8 +197,8 @@ def test_a_spread_that_cannot_be_breaks_a_rule_with_a_sentence(job, text, senten
 def test_stacks_say_which_spreads_they_have(job):
     """A stack without expert parallelism, or without a split of its own, is named."""
     expected = {
-        ("fsdp1", "ep=2"): "keeps all experts of a layer on every rank (ep = 1)",
-        ("fsdp2", "tp=2,etp=1"): "splits experts as it splits tensors (etp = tp)",
+        ("fsdp1", "ep=2"): "has no expert parallelism (ep = 1)",
+        ("fsdp2", "tp=2,etp=1"): "has no expert tensor parallelism of its own (etp = tp)",
     }
     for (name, text), sentence in expected.items():
         other = replace(job, stack=stack(name))

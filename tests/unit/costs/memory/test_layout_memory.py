@@ -189,7 +189,7 @@ def test_a_host_that_is_too_small_is_a_rule():
     node = job.cluster.node
     small = node.host.model_copy(update={"memory": node.host.memory.model_copy(update={"value": 2e12})})
     cluster = replace(job.cluster, node=node.model_copy(update={"host": small}))
-    with pytest.raises(LayoutError, match="fits into its host memory"):
+    with pytest.raises(LayoutError, match="fit in its host memory"):
         autoplan.evaluate(replace(job, cluster=cluster), "tp=8,offload=optimizer,recompute=full")
 
 

@@ -164,7 +164,7 @@ def test_a_host_that_is_too_small_for_activations_is_a_rule():
     job, layout = job_of("megatron-core"), layout_of("tp=2,dp=4,zero=1,offload=activations")
     host, rule = (
         job.cluster.node.host,
-        "what a node's devices offload, activations too, fits into its host memory",
+        "offloaded states and activations of a node fit in its host memory",
     )
 
     def broken(size):
@@ -189,7 +189,7 @@ def test_graphs_and_plain_pytorch_keep_activations_on_the_device():
 def test_a_word_that_is_no_offload_is_refused_with_those_that_are():
     """The layout string knows four."""
     with pytest.raises(
-        LayoutError, match=r"offload=weights: none, optimizer, activations or optimizer\+activations"
+        LayoutError, match=r"offload=weights: must be none, optimizer, activations or optimizer\+activations"
     ):
         layout_of("offload=weights")
 

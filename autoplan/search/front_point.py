@@ -1,0 +1,35 @@
+"""One point of the Pareto front, as the solver found it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoplan.search.alternatives.domain_reduction import OpenCandidate
+from autoplan.search.alternatives.stage_alternatives import Alternative
+from autoplan.search.cp.constraint_model import Solution
+
+__all__ = ["FrontPoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPoint:
+    """A layout of the Pareto front: its candidate, its alternative of each stage, and its proven bound."""
+
+    group: int
+    position: int
+    chosen: tuple[Alternative, ...]
+    step_ticks: int
+    memory_ticks: int
+    bound_ticks: int
+
+    @staticmethod
+    def of(candidate: OpenCandidate, solution: Solution) -> FrontPoint:
+        """Return the point of a candidate's ``solution``."""
+        return FrontPoint(
+            group=candidate.group,
+            position=candidate.position,
+            chosen=solution.chosen,
+            step_ticks=solution.step_ticks,
+            memory_ticks=solution.memory_ticks,
+            bound_ticks=solution.bound_ticks,
+        )
