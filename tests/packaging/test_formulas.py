@@ -9,11 +9,16 @@ import pytest
 
 import autoplan.costs
 
-#: Not formulas: the packages; ``candidates``, which is the array type and the columns of candidates;
+#: Not formulas: packages; ``codes``; ``candidates``, which is the array type and the columns of candidates;
 #: ``kernel_tables``, which interpolates what was measured: its numbers have their source in the tables'
 #: files.
 EXEMPT = frozenset(
-    {"autoplan.costs", "autoplan.costs.core.candidates", "autoplan.costs.device.kernel_tables"}
+    {
+        "autoplan.costs",
+        "autoplan.costs.core.candidates",
+        "autoplan.costs.core.codes",
+        "autoplan.costs.device.kernel_tables",
+    }
 )
 
 #: Methods that only read, select or add up what their class holds; the sentence they have is enough.

@@ -8,6 +8,9 @@ from autoplan.schema.layout import OFFLOADS, RECOMPUTE, SCHEDULES, Offload, Reco
 
 __all__ = ["OffloadCode", "RecomputeCode", "ScheduleCode", "ShardCode"]
 
+_SCHEDULES: tuple[str, ...] = SCHEDULES
+_RECOMPUTE: tuple[str, ...] = RECOMPUTE
+
 
 class ScheduleCode(IntEnum):
     """Pipeline schedules, in the order of ``autoplan.schema.layout.SCHEDULES``.
@@ -22,9 +25,9 @@ class ScheduleCode(IntEnum):
     ZERO_BUBBLE = 3
 
     @classmethod
-    def of(cls, schedule: Schedule | str) -> ScheduleCode:
+    def of(cls, schedule: str) -> ScheduleCode:
         """Return the code of ``schedule``."""
-        return cls([*SCHEDULES].index(schedule))
+        return cls(_SCHEDULES.index(schedule))
 
     @property
     def schedule(self) -> Schedule:
@@ -45,9 +48,9 @@ class RecomputeCode(IntEnum):
     FULL = 3
 
     @classmethod
-    def of(cls, mode: RecomputeMode | str) -> RecomputeCode:
+    def of(cls, mode: str) -> RecomputeCode:
         """Return the code of ``mode``."""
-        return cls(1 + [*RECOMPUTE].index(mode))
+        return cls(1 + _RECOMPUTE.index(mode))
 
     @property
     def mode(self) -> RecomputeMode | None:
