@@ -245,7 +245,7 @@ def test_it_needs_a_pipeline_and_one_stage_a_device():
     alone = parse_layout("tp=8,schedule=zero-bubble", layers=32, devices=8, zero=1)
 
     assert "the zero-bubble schedule needs pp > 1" in broken_rules(job, alone)
-    with pytest.raises(LayoutError, match="interleaved is what vpp > 1 means"):
+    with pytest.raises(LayoutError, match="vpp > 1 is the interleaved schedule"):
         parse_layout("pp=4,vpp=2,schedule=zero-bubble", layers=32, devices=8)
 
 
