@@ -9,6 +9,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
+from typing import Final
 
 from pydantic_core import to_json
 
@@ -19,17 +20,24 @@ from autoplan.results.front import Front
 from autoplan.results.sweep import CellAnswer
 from autoplan.schema.job import Job
 
-__all__ = ["fingerprint", "plan_cell", "planner_name", "refusal"]
+__all__ = ["APART", "fingerprint", "plan_cell", "planner_name", "refusal"]
+
+#: Folders of code that no answer of a sweep comes from.
+APART: Final = frozenset({"calibration", "cli", "launch", "proof", "report", "verify"})
 
 
 @cache
 def planner_name() -> str:
-    """Return what makes two programs plan alike: the version of autoplan, its code and its solver."""
+    """Return what makes two programs plan alike: the version of autoplan, its code and its solver.
+
+    The code is that which an answer comes from: commands, reports and checks may change, and answers stay.
+    """
     root = Path(str(files("autoplan")))
     digest = hashlib.sha256()
-    for file in sorted(root.rglob("*.py"), key=lambda file: file.relative_to(root).as_posix()):
-        digest.update(file.relative_to(root).as_posix().encode())
-        digest.update(file.read_bytes())
+    for name, file in sorted((file.relative_to(root).as_posix(), file) for file in root.rglob("*.py")):
+        if name.split("/")[0] not in APART:
+            digest.update(name.encode())
+            digest.update(file.read_bytes())
     try:
         solver = version("ortools")
     except PackageNotFoundError:

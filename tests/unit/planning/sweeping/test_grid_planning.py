@@ -3,8 +3,12 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -185,6 +189,58 @@ def test_a_changed_cost_model_changes_the_fingerprint(grid):
     changed = type(job)(**{name: getattr(job, name) for name in job.__slots__} | {"stack": stack})
 
     assert cell_planner.fingerprint(job) != cell_planner.fingerprint(changed)
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """Return a copy of the package, which is taken for the program."""
+    root = tmp_path / "autoplan"
+    shutil.copytree(Path(planner.__file__).parents[1], root, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(planner, "files", lambda _name: root)
+    planner.planner_name.cache_clear()
+    yield root
+    planner.planner_name.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("file", "same"),
+    [
+        ("report/sweep.py", True),
+        ("cli/sweep.py", True),
+        ("calibration/outcome.py", True),
+        ("costs/step.py", False),
+        ("search/model.py", False),
+        ("schema/job.py", False),
+        ("planning/answers.py", False),
+    ],
+)
+def test_only_code_that_an_answer_comes_from_changes_the_fingerprint(grid, copied, file, same):
+    """A reworded report or help text leaves a journal as good as it was; another price does not."""
+    job = planner_job(grid)
+    before = planner.fingerprint(job)
+    with (copied / file).open("a", encoding="utf-8") as text:
+        text.write("# reworded\n")
+    planner.planner_name.cache_clear()
+
+    assert (planner.fingerprint(job) == before) is same
+
+
+PLANNED = """
+import sys
+from autoplan import load_job
+from autoplan.planning.planner import APART, plan_cell
+assert plan_cell(load_job("llama2-7b-2x-a100")).status == "planned"
+parts = {tuple(name.split(".")[:2]) for name in sys.modules if name.startswith("autoplan.")}
+assert ("autoplan", "costs") in parts
+print(sorted(part for _, part in parts & {("autoplan", name) for name in APART}))
+"""
+
+
+def test_no_answer_comes_from_code_that_is_left_out_of_the_fingerprint():
+    """Planning a cell loads none of it."""
+    done = subprocess.run([sys.executable, "-c", PLANNED], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
 def test_a_name_does_not_change_the_fingerprint(grid):
