@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import yaml
 from autoplan import planning
 from autoplan.planning.sweeping.journal import Journal
 from autoplan.schema.job import JobSpec
-from tests.support.by_hand import GRID_HEAD, rows_of
+from tests.support.by_hand import GRID_HEAD, kept_answers, rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,9 +45,11 @@ grid:
 """
 
 
-def lines_of(journal):
-    """Return how many whole lines a journal has."""
-    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+def answers_in(journal):
+    """Return how many answers a journal has, without a lock that the sweep could feel."""
+    with contextlib.suppress(sqlite3.Error):  # it is not there yet, or being written to
+        return len(kept_answers(journal, locked=True))
+    return 0
 
 
 def written(folder, text=SMALL, name="grid.yaml"):
@@ -78,12 +81,12 @@ def started():
         yield start
 
 
-def stopped_at(process, journal, lines, how):
-    """Send a signal once the journal has so many lines; return what the process wrote to standard error.
+def stopped_at(process, journal, answers, how):
+    """Send a signal once the journal has so many answers; return what the process wrote to standard error.
 
     A kill goes to the process alone; Ctrl-C goes to its workers too, as on a terminal.
     """
-    while lines_of(journal) < lines:
+    while answers_in(journal) < answers:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
     if how == signal.SIGINT:
@@ -106,14 +109,13 @@ def unbroken(tmp_path_factory):
 def killed_twice(started, folder, *options):
     """Sweep the large grid with two kills in between; return the rows and the fingerprints of the journal."""
     grid, out, journal = written(folder, GRID), folder / "out.csv", folder / "out.csv.journal"
-    for lines in (40, 110):
-        stopped_at(started("sweep", grid, "-o", out, *options), journal, lines, signal.SIGKILL)
-        assert lines_of(journal) < 200
+    for answers in (40, 110):
+        stopped_at(started("sweep", grid, "-o", out, *options), journal, answers, signal.SIGKILL)
+        assert answers_in(journal) < 200
     last = started("sweep", grid, "-o", out, *options)
     said = last.stderr.read().decode()
     assert (last.wait(), said) == (0, "")
-    prints = [json.loads(line)["fingerprint"] for line in journal.read_text(encoding="utf-8").splitlines()]
-    return rows_of(out), prints
+    return rows_of(out), [fingerprint for fingerprint, _, _ in kept_answers(journal)]
 
 
 def test_200_plans_killed_twice_are_as_if_nothing_had_happened(started, tmp_path, unbroken):
@@ -145,7 +147,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(started, tmp_path):
     out, journal = tmp_path / "out.csv", tmp_path / "out.csv.journal"
     process = started("sweep", written(tmp_path, GRID), "-o", out, "--workers", 2)
     said = stopped_at(process, journal, 5, signal.SIGINT)
-    done = lines_of(journal)
+    done = answers_in(journal)
 
     assert process.returncode == 130
     assert said == (
@@ -161,7 +163,7 @@ def test_workers_leave_when_the_sweep_is_killed(tmp_path, started):
     tasks = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     if not tasks.exists():
         pytest.skip("this system does not list the children of a process")
-    while lines_of(tmp_path / "out.csv.journal") < 3:
+    while answers_in(tmp_path / "out.csv.journal") < 3:
         assert process.poll() is None
         time.sleep(0.01)
     children = tasks.read_text(encoding="ascii").split()

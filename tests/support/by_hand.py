@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote
 
 from autoplan.results import Certificate
 
@@ -43,3 +46,13 @@ def rows_of(file: Path) -> list[dict[str, str]]:
     """Return the rows of a CSV file of results, without the seconds that planning took."""
     with file.open(encoding="utf-8", newline="") as text:
         return [{k: v for k, v in row.items() if k != "planning_seconds"} for row in csv.DictReader(text)]
+
+
+def kept_answers(journal: Path, *, locked: bool = False) -> list[tuple[str, str, str]]:
+    """Return fingerprint, cell and answer of all that the journal of a sweep holds, in its order.
+
+    One that is ``locked`` by a sweep is read past the lock: what is being written at the time may raise.
+    """
+    name = f"file:{quote(str(journal))}?immutable=1" if locked else str(journal)
+    with closing(sqlite3.connect(name, uri=locked)) as database:
+        return database.execute("SELECT fingerprint, cell, answer FROM answers ORDER BY number").fetchall()

@@ -1,20 +1,21 @@
-"""The journal of a sweep: each answer as it comes, one JSON value a line, safe against a kill at any moment.
+"""The journal of a sweep: each answer as it comes, in an SQLite database that one sweep writes at a time.
 
-A line is written whole and is on the disk before the next answer is taken, so that a kill loses no answer
-that was told. What is left of a line without its end is cut off when the file is opened again. Answers are
-found by the fingerprint of their job, so that a changed grid, cost model or program finds none that no
-longer holds, and cells that ask the same share one. The file is locked by the system while a sweep writes
-it: the lock ends with the process, however that ends.
+An answer is a transaction: it is on the disk whole before the next one is taken, or not at all, whenever the
+sweep is killed. Answers are found by the fingerprint of their job, so that a changed grid, cost model or
+program finds none that no longer holds, and cells that ask the same share one. The last answer to a job
+counts. The lock of the database is held until the journal is closed, or the process ends, however that ends.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
-import sys
+import sqlite3
+import stat
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,6 +26,29 @@ __all__ = ["Journal", "journal_path"]
 
 _ANSWER: Final[TypeAdapter[CellAnswer]] = TypeAdapter(CellAnswer)
 
+#: What tells our databases from others, "apjl", and the version of their form.
+_OURS: Final = 0x61706A6C
+_FORM: Final = 1
+
+_TABLE: Final = f"""
+CREATE TABLE answers (
+    number INTEGER PRIMARY KEY,
+    fingerprint TEXT NOT NULL,
+    cell TEXT NOT NULL,
+    answer TEXT NOT NULL,
+    digest TEXT NOT NULL
+);
+CREATE INDEX by_fingerprint ON answers (fingerprint);
+PRAGMA application_id = {_OURS};
+PRAGMA user_version = {_FORM};
+"""
+
+#: What every database of SQLite begins with.
+_HEAD: Final = b"SQLite format 3\0"
+
+#: Whoever looks into the journal with another program may hold it for a moment.
+_PATIENCE_SECONDS: Final = 1.0
+
 
 def journal_path(output: Path) -> Path:
     """Return the journal of the results file ``output``, which lies beside it."""
@@ -34,96 +58,109 @@ def journal_path(output: Path) -> Path:
 class Journal:
     """Answers by the fingerprint of their job, in a file that one sweep writes at a time.
 
-    Raises CatalogError for a file that cannot be read or written, SpecError for one that no sweep wrote, and
-    AutoplanError where another sweep is writing it.
+    Raises CatalogError for a file that cannot be read or written, SpecError for one that no sweep wrote or
+    that was damaged, and AutoplanError where another sweep is writing it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._entries: dict[str, tuple[int, Any]] = {}
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        except (OSError, ValueError) as error:
-            raise self._unusable(error) from error
+            self._check_file()
+            self._database = sqlite3.connect(path, timeout=_PATIENCE_SECONDS, isolation_level=None)
+        except (OSError, ValueError, sqlite3.Error) as error:
+            raise self._error(error) from error
         try:
-            self._lock()
-            self._read()
+            self._begin()
+        except sqlite3.Error as error:
+            self._database.close()
+            raise self._error(error) from error
         except BaseException:
-            os.close(self._file)
+            self._database.close()
             raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._file)
+        self._database.close()
 
     def answer(self, fingerprint: str) -> CellAnswer | None:
         """Return the last answer to the job with ``fingerprint``, if there is any."""
-        if fingerprint not in self._entries:
-            return None
-        number, value = self._entries[fingerprint]
+        asked = "SELECT number, cell, answer, digest FROM answers WHERE fingerprint = ? ORDER BY number DESC"
         try:
-            return _ANSWER.validate_python(value)
-        except ValidationError as error:
-            raise self._not_ours(number) from error
+            row = self._database.execute(asked, (fingerprint,)).fetchone()
+        except sqlite3.Error as error:
+            raise self._error(error) from error
+        if row is None:
+            return None
+        number, cell, text, digest = row
+        if digest != _digest(fingerprint, cell, text):
+            raise self._damaged(f"answer {number} was changed since it was written")
+        try:
+            return _ANSWER.validate_python(json.loads(text))
+        except (ValueError, ValidationError) as error:
+            raise self._damaged(f"answer {number} is none") from error
 
     def add(self, fingerprint: str, label: str, answer: CellAnswer) -> None:
         """Write one answer; it is on the disk when this returns."""
-        value = dataclasses.asdict(answer)
-        entry = {"fingerprint": fingerprint, "cell": label, "answer": value}
-        line = json.dumps(entry, allow_nan=False).encode("ascii") + b"\n"
+        text = json.dumps(dataclasses.asdict(answer), allow_nan=False)
+        row = (fingerprint, label, text, _digest(fingerprint, label, text))
         try:
-            while line:  # a signal may split a write; a torn line is cut off when it is read
-                line = line[os.write(self._file, line) :]
-            os.fsync(self._file)
-        except OSError as error:
-            raise self._unusable(error) from error
-        self._entries[fingerprint] = (len(self._entries) + 1, value)
+            self._database.execute(
+                "INSERT INTO answers (fingerprint, cell, answer, digest) VALUES (?, ?, ?, ?)", row
+            )
+        except sqlite3.Error as error:
+            raise self._error(error) from error
 
-    def _lock(self) -> None:
-        try:
-            _lock_file(self._file)
-        except BlockingIOError as error:
-            raise AutoplanError(
+    def _check_file(self) -> None:
+        """Make the file where there is none; raises for what SQLite would wait for, or not explain."""
+        if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
+            raise ValueError("it is not an ordinary file")
+        with os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666), "rb") as file:
+            head = file.read(len(_HEAD))
+        if head not in {b"", _HEAD}:
+            raise self._damaged("not the journal of a sweep")
+
+    def _begin(self) -> None:
+        """Lock the database for good, and make the table in one that is empty."""
+        self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self._database.execute("PRAGMA synchronous = FULL")
+        self._database.execute("BEGIN EXCLUSIVE")
+        if not self._pragma("schema_version"):
+            for statement in filter(str.strip, _TABLE.split(";")):
+                self._database.execute(statement)
+        elif self._pragma("application_id") != _OURS:
+            raise self._damaged("not the journal of a sweep")
+        elif self._pragma("user_version") != _FORM:
+            raise self._damaged("written by another version of autoplan")
+        elif self._pragma("quick_check") != "ok" or not self._has_table():
+            raise self._damaged("the database is damaged")
+        self._database.execute("COMMIT")
+
+    def _has_table(self) -> bool:
+        return bool(self._database.execute("SELECT 1 FROM sqlite_master WHERE name = 'answers'").fetchone())
+
+    def _pragma(self, name: str) -> object:
+        return self._database.execute(f"PRAGMA {name}").fetchone()[0]
+
+    def _error(self, error: Exception) -> AutoplanError:
+        """Return what an error of the system or the database means to whoever sweeps."""
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+            return AutoplanError(
                 f"another sweep is writing {self.path}: wait for it, or name another --output"
-            ) from error
-        except OSError as error:
-            raise self._unusable(error) from error
-
-    def _read(self) -> None:
-        data = self.path.read_bytes()
-        end = data.rfind(b"\n") + 1
-        for number, line in enumerate(data[:end].splitlines(), start=1):
-            try:
-                entry = json.loads(line)
-                self._entries[str(entry["fingerprint"])] = (number, entry["answer"])
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
-                raise self._not_ours(number) from error
-        if end < len(data):
-            if end == 0 and not data.startswith(b'{"fingerprint"'[: len(data)]):
-                raise self._not_ours(1)
-            os.ftruncate(self._file, end)
-
-    def _not_ours(self, number: int) -> SpecError:
-        said = "not a line of a sweep's journal: move the file away, or name another --output"
-        return SpecError([Problem(said, "$", str(self.path), number)])
-
-    def _unusable(self, error: Exception) -> CatalogError:
+            )
+        if code in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
+            return self._damaged(f"the database is damaged ({error})")
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+            return self._damaged(str(error))
         reason = getattr(error, "strerror", None) or str(error)
         return CatalogError(f"cannot write {self.path}: {reason}")
 
+    def _damaged(self, what: str) -> SpecError:
+        said = f"{what}: move the file away to plan anew, or name another --output"
+        return SpecError([Problem(said, "$", str(self.path))])
 
-def _lock_file(file: int) -> None:
-    """Lock an open file until it is closed; raises BlockingIOError where another process has it."""
-    if sys.platform == "win32":
-        import msvcrt
 
-        try:
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-        except PermissionError as error:
-            raise BlockingIOError(str(error)) from error
-    else:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]

@@ -1,10 +1,12 @@
 """Sweeps from inside: the journal, workers that are lost, what is planned again, and the files of rows."""
 
+import contextlib
 import json
 import multiprocessing
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
@@ -20,7 +22,7 @@ from autoplan.planning.sweeping.journal import Journal
 from autoplan.planning.sweeping.results_file import write_results
 from autoplan.results import CellAnswer, Sweep, SweepRow
 from autoplan.schema.grids.grid_spec import Cell
-from tests.support.by_hand import GRID_HEAD, rows_of
+from tests.support.by_hand import GRID_HEAD, kept_answers, rows_of
 
 GRID = (
     GRID_HEAD
@@ -77,49 +79,155 @@ def test_an_answer_comes_back_as_it_was_written(tmp_path):
         assert journal.answer("y") is None
 
 
-@pytest.mark.parametrize("torn", [b"{", b'{"fingerprint": "b", "cell": "", "ans', b"\x00\x00\x00"])
-def test_a_torn_last_line_is_cut_off(tmp_path, torn):
-    """What was written whole is kept, and the next line begins at the start of a line."""
-    with Journal(tmp_path / "j") as journal:
-        journal.add("a", "", CellAnswer("invalid"))
-    whole = (tmp_path / "j").read_bytes()
-    (tmp_path / "j").write_bytes(whole + torn)
+def altered(path, statement):
+    """Change the database at ``path`` as another program would."""
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute(statement)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from autoplan.planning.sweeping.journal import Journal
+from autoplan.results import CellAnswer
+with Journal(Path(sys.argv[1])) as journal:
+    journal.add("a", "", CellAnswer("invalid"))
+    journal._database.execute("PRAGMA cache_spill = 1")
+    journal._database.execute("PRAGMA cache_size = 1")
+    journal._database.execute("BEGIN")
+    for number in range(2000):
+        journal.add(f"b{number}", "", CellAnswer("invalid", ("half",)))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no such signal")
+def test_what_was_half_written_by_a_sweep_that_was_killed_is_gone(tmp_path):
+    """What was told is kept; pages of a write that never ended are taken back."""
+    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "j"], check=False)
+    half = (tmp_path / "j-journal").exists() and (tmp_path / "j").stat().st_size
     with Journal(tmp_path / "j") as journal:
         assert journal.answer("a") == CellAnswer("invalid")
-        assert journal.answer("b") is None
+        assert journal.answer("b0") is None
         journal.add("c", "", CellAnswer("failed"))
+        assert journal.answer("c") == CellAnswer("failed")
 
-    assert (tmp_path / "j").read_bytes().startswith(whole + b'{"fingerprint": "c"')
+    assert done.returncode == -signal.SIGKILL
+    assert half > (tmp_path / "j").stat().st_size
+    assert [path.name for path in tmp_path.iterdir()] == ["j"]
 
 
-def test_a_torn_first_line_is_cut_off(tmp_path):
+def test_an_empty_file_is_a_journal_without_answers(tmp_path):
     """A sweep that was killed in its first write starts anew."""
-    (tmp_path / "j").write_bytes(b'{"finger')
+    (tmp_path / "j").write_bytes(b"")
     with Journal(tmp_path / "j") as journal:
         assert journal.answer("a") is None
-    assert (tmp_path / "j").read_bytes() == b""
 
 
 @pytest.mark.parametrize("text", ["a,b\n1,2\n", "[]\n", "no line end", '{"fingerprint": "x"}\n', "\n"])
 def test_a_file_that_no_sweep_wrote_is_refused_and_left_alone(tmp_path, text):
     """A slip of a name destroys nothing."""
     (tmp_path / "j").write_text(text, encoding="utf-8")
-    with pytest.raises(SpecError, match=r"j:1: .*not a line of a sweep's journal"):
+    with pytest.raises(SpecError, match=r"j: .*not the journal of a sweep: move the file away"):
         Journal(tmp_path / "j")
     assert (tmp_path / "j").read_text(encoding="utf-8") == text
 
 
-def test_an_answer_that_is_not_one_is_refused(tmp_path):
-    """A line that was edited is told with its number, when its cell is asked for."""
-    lines = "".join(
-        f'{{"fingerprint": "{key}", "answer": {{"status": {status}}}}}\n'
-        for key, status in (("x", '"invalid"'), ("y", 3))
-    )
-    (tmp_path / "j").write_text(lines, encoding="utf-8")
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("PRAGMA application_id = 0", "not the journal"),
+        ("PRAGMA user_version = 9", "another version"),
+        ("DROP TABLE answers", "damaged"),
+    ],
+)
+def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path, statement, said):
+    """A form that is not ours is neither read nor changed."""
     with Journal(tmp_path / "j") as journal:
-        assert journal.answer("x") == CellAnswer("invalid")
-        with pytest.raises(SpecError, match="j:2: "):
-            journal.answer("y")
+        journal.add("x", "", CellAnswer("invalid"))
+    altered(tmp_path / "j", statement)
+    before = (tmp_path / "j").read_bytes()
+    with pytest.raises(SpecError, match=said):
+        Journal(tmp_path / "j")
+    assert (tmp_path / "j").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        """UPDATE answers SET answer = '{"status": 3}' WHERE fingerprint = 'y'""",
+        "UPDATE answers SET fingerprint = 'x' WHERE fingerprint = 'y'",
+        "UPDATE answers SET digest = '' WHERE fingerprint = 'y'",
+    ],
+    ids=["answer", "fingerprint", "digest"],
+)
+def test_an_answer_that_was_changed_is_refused(tmp_path, statement):
+    """A number that was edited, or moved to another job, never comes back as an answer."""
+    with Journal(tmp_path / "j") as journal:
+        journal.add("x", "", CellAnswer("invalid"))
+        journal.add("y", "", CellAnswer("infeasible"))
+    altered(tmp_path / "j", statement)
+    asked = "x" if "SET fingerprint" in statement else "y"
+    with (
+        Journal(tmp_path / "j") as journal,
+        pytest.raises(SpecError, match="answer 2 was changed since it was written"),
+    ):
+        journal.answer(asked)
+
+
+@pytest.mark.parametrize("place", [0, 100, 4096, -600])
+def test_a_journal_that_was_damaged_is_refused(tmp_path, place):
+    """Bytes that a disk lost are told, and not planned over."""
+    with Journal(tmp_path / "j") as journal:
+        for number in range(50):
+            journal.add(str(number), "", CellAnswer("invalid", ("reason",) * 9))
+    with (tmp_path / "j").open("r+b") as file:
+        file.seek(place, os.SEEK_SET if place >= 0 else os.SEEK_END)
+        file.write(b"\xff" * 64)
+
+    def read():
+        with Journal(tmp_path / "j") as journal:
+            return [journal.answer(str(number)) for number in range(50)]
+
+    with pytest.raises(SpecError, match=r"damaged|changed since|not the journal"):
+        read()
+
+
+@pytest.mark.parametrize("cut", [50, 4096, 8192 + 77])
+def test_a_journal_that_was_cut_short_is_refused(tmp_path, cut):
+    """A copy that never ended is told as what it is."""
+    with Journal(tmp_path / "j") as journal:
+        for number in range(50):
+            journal.add(str(number), "", CellAnswer("invalid", ("reason",) * 9))
+    with (tmp_path / "j").open("r+b") as file:
+        file.truncate(cut)
+    with pytest.raises(SpecError, match="damaged"):
+        Journal(tmp_path / "j")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
+def test_a_pipe_or_a_device_is_refused_at_once(tmp_path):
+    """Nothing waits for somebody at the other end."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/full")
+    for name in ("pipe", "device"):
+        with pytest.raises(CatalogError, match="it is not an ordinary file"):
+            Journal(tmp_path / name)
+
+
+def test_a_disk_that_is_full_is_told_and_what_was_kept_stays(tmp_path):
+    """The answer that did not fit is not there in part, and the sweep goes on when there is room."""
+    with Journal(tmp_path / "j") as journal:
+        journal.add("a", "", CellAnswer("invalid"))
+        pages = journal._pragma("page_count")
+        journal._database.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(CatalogError, match=r"cannot write .*j: database or disk is full"):
+            journal.add("b", "", CellAnswer("invalid", ("long " * 5_000,)))
+    with Journal(tmp_path / "j") as journal:
+        assert journal.answer("a") == CellAnswer("invalid")
+        assert journal.answer("b") is None
+        journal.add("b", "", CellAnswer("infeasible"))
+        assert journal.answer("b") == CellAnswer("infeasible")
 
 
 def test_one_writes_at_a_time(tmp_path):
@@ -332,7 +440,7 @@ def test_a_killed_worker_is_survived(grid, out):
 
     assert killed
     assert [row.answer.status for row in found.rows] == ["planned"] * 8
-    assert len((out.parent / "out.csv.journal").read_bytes().splitlines()) == 8
+    assert len(kept_answers(out.with_name("out.csv.journal"))) == 8
 
 
 class Mortal:
@@ -516,10 +624,10 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path, grid, monkeypatc
         planning.sweep(grid, output=tmp_path / "x.parquet")
 
 
-def test_a_line_is_one_json_value_for_people_too(grid, out, threads):
-    """The journal names each cell by its settings."""
+def test_a_journal_is_for_people_too(grid, out, threads):
+    """The journal names each cell by its settings, and any program that knows SQLite reads it."""
     planning.sweep(grid, output=out, executor=threads)
-    lines = [json.loads(line) for line in (out.parent / "out.csv.journal").read_bytes().splitlines()]
+    rows = kept_answers(out.with_name("out.csv.journal"))
 
-    assert min(line["cell"] for line in lines) == "devices=1,workload.global_batch_size=16"
-    assert set(lines[0]) == {"fingerprint", "cell", "answer"}
+    assert min(cell for _, cell, _ in rows) == "devices=1,workload.global_batch_size=16"
+    assert all(json.loads(answer)["status"] == "planned" for _, _, answer in rows)
