@@ -11,14 +11,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from pydantic_core import to_json
-
 from autoplan import __version__
 from autoplan.errors import AutoplanError
 from autoplan.planning.plan_and_evaluate import plan
 from autoplan.results.front import Front
 from autoplan.results.sweep import CellAnswer
 from autoplan.schema.job import Job
+from autoplan.schema.resolved import hashes
 
 __all__ = ["APART", "fingerprint", "plan_cell", "planner_name", "refusal"]
 
@@ -50,9 +49,7 @@ def fingerprint(job: Job) -> str:
 
     It covers the resolved job: model, devices, network, the numbers of the cost model, search and limits.
     """
-    digest = hashlib.sha256(planner_name().encode())
-    digest.update(to_json(dataclasses.replace(job, name="")))
-    return digest.hexdigest()
+    return hashlib.sha256(f"{planner_name()} {hashes(job)[0]}".encode()).hexdigest()
 
 
 def plan_cell(job: Job) -> CellAnswer:
