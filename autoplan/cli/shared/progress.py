@@ -65,5 +65,6 @@ class Bar:
         return shown
 
     def __exit__(self, *_: object) -> None:
-        if self.shown is not None:
+        # Older versions of rich end a line that was never begun.
+        if self.shown is not None and not self.shown.disable:
             self.shown.stop()

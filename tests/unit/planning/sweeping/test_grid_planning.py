@@ -303,11 +303,11 @@ def test_a_changed_cost_model_changes_the_fingerprint(grid):
 def copied(tmp_path, monkeypatch):
     """Return a copy of the package, which is taken for the program."""
     root = tmp_path / "autoplan"
-    shutil.copytree(Path(planner.__file__).parents[1], root, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(cell_planner.__file__).parents[1], root, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(planner, "files", lambda _name: root)
-    planner.planner_name.cache_clear()
+    cell_planner.planner_name.cache_clear()
     yield root
-    planner.planner_name.cache_clear()
+    cell_planner.planner_name.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -325,12 +325,12 @@ def copied(tmp_path, monkeypatch):
 def test_only_code_that_an_answer_comes_from_changes_the_fingerprint(grid, copied, file, same):
     """A reworded report or help text leaves a journal as good as it was; another price does not."""
     job = planner_job(grid)
-    before = planner.fingerprint(job)
+    before = cell_planner.fingerprint(job)
     with (copied / file).open("a", encoding="utf-8") as text:
         text.write("# reworded\n")
-    planner.planner_name.cache_clear()
+    cell_planner.planner_name.cache_clear()
 
-    assert (planner.fingerprint(job) == before) is same
+    assert (cell_planner.fingerprint(job) == before) is same
 
 
 PLANNED = """
