@@ -17,12 +17,12 @@ from autoplan.planning.plan_and_evaluate import plan
 from autoplan.results.front import Front
 from autoplan.results.sweep import CellAnswer
 from autoplan.schema.job import Job
-from autoplan.schema.resolved import hashes
+from autoplan.schema.resolved_job import hashes
 
 __all__ = ["APART", "fingerprint", "plan_cell", "planner_name", "refusal"]
 
 #: Folders of code that no answer of a sweep comes from.
-APART: Final = frozenset({"calibration", "cli", "launch", "proof", "report", "verify"})
+APART: Final = frozenset({"calibration", "cli", "launch", "report", "verification"})
 
 
 @cache

@@ -303,8 +303,10 @@ def test_a_changed_cost_model_changes_the_fingerprint(grid):
 def copied(tmp_path, monkeypatch):
     """Return a copy of the package, which is taken for the program."""
     root = tmp_path / "autoplan"
-    shutil.copytree(Path(cell_planner.__file__).parents[1], root, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(planner, "files", lambda _name: root)
+    shutil.copytree(
+        Path(cell_planner.__file__).parents[2], root, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    monkeypatch.setattr(cell_planner, "files", lambda _name: root)
     cell_planner.planner_name.cache_clear()
     yield root
     cell_planner.planner_name.cache_clear()
@@ -313,13 +315,13 @@ def copied(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("file", "same"),
     [
-        ("report/sweep.py", True),
+        ("report/sweep_report.py", True),
         ("cli/sweep.py", True),
         ("calibration/outcome.py", True),
-        ("costs/step.py", False),
-        ("search/model.py", False),
+        ("costs/stage/stage_pricing.py", False),
+        ("search/cp/constraint_model.py", False),
         ("schema/job.py", False),
-        ("planning/answers.py", False),
+        ("planning/plan_and_evaluate.py", False),
     ],
 )
 def test_only_code_that_an_answer_comes_from_changes_the_fingerprint(grid, copied, file, same):
