@@ -126,7 +126,8 @@ def _give_up(error: OSError) -> None:
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    # A command is short: collecting garbage, now or at exit, would only walk the solver's modules.
+    # Collecting garbage while modules load, or at exit, would only walk those modules. Commands that may
+    # take long switch it on again once they are loaded.
     gc.disable()
     # Nor does it multiply large matrices, for which numpy would start a thread for each processor.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autoplan.cli.shared.lean import collect_again
 from autoplan.cli.shared.output import Format, FormatOption, present, write
 from autoplan.cli.shared.progress import Bar
 
@@ -103,6 +104,7 @@ def calibrate(  # noqa: PLR0913, PLR0917 - each argument is an option
     """
     if (runs is None) == (not measure):
         raise typer.BadParameter("one of --runs FILE and --measure is needed", param_hint="--runs")
+    collect_again()
     if runs is not None:
         _runs(runs, form, output)
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from autoplan.cli.shared.lean import without_pandas
+from autoplan.cli.shared.lean import load_solver
 from autoplan.cli.shared.output import NOTHING_FEASIBLE, Format, JobArgument, present, write
 from autoplan.cli.shared.progress import Bar, Progress
 from autoplan.errors import UnsupportedError
@@ -99,7 +99,8 @@ def _explain_fastest(job: Job, form: str, output: Path | None) -> bool:
     _no_picture(form, "of a choice", "--layout")
     from autoplan import planning
 
-    with Bar("what if:") as bar, without_pandas():
+    with Bar("what if:") as bar:
+        load_solver()
         answer = planning.explain_choice(job, progress=bar)
 
     from autoplan.report.standing_report import choice_document, choice_table
@@ -121,8 +122,8 @@ def _explain_layout(job: Job, layout: str, form: str, output: Path | None) -> bo
     job = planning.chosen(job, layout)
     progress = Progress()
     try:
-        with without_pandas():
-            answer = planning.explain(job, layout, progress=progress)
+        load_solver()
+        answer = planning.explain(job, layout, progress=progress)
     finally:
         progress.close()
     if isinstance(answer, Refusal):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autoplan.cli.shared.interrupts import stopped_by_interrupt
-from autoplan.cli.shared.lean import without_pandas
+from autoplan.cli.shared.lean import load_solver
 from autoplan.cli.shared.output import (
     INTERRUPTED,
     NOTHING_FEASIBLE,
@@ -52,12 +52,15 @@ def plan(
     does, with exit code 130; a second Ctrl-C ends the program.
     """
     from autoplan import planning
+    from autoplan.catalog import load_job
     from autoplan.deadline import Deadline
 
     progress, deadline = Progress(), Deadline(time_limit)
     try:
-        with stopped_by_interrupt(deadline), without_pandas():
-            front = planning.plan(job, progress=progress, deadline=deadline)
+        with stopped_by_interrupt(deadline):
+            loaded = load_job(job)
+            load_solver()
+            front = planning.plan(loaded, progress=progress, deadline=deadline)
     finally:
         progress.close()
     if not front.feasible:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autoplan.cli.shared.lean import collect_again
 from autoplan.cli.shared.output import INTERRUPTED, NOTHING_FEASIBLE, Format, FormatOption, present
 from autoplan.cli.shared.progress import Bar
 
@@ -92,6 +93,7 @@ def _planned(grid: str, output: Path | None, workers: int | None, dask: str | No
     from autoplan import planning
     from autoplan.catalog import load_grid
 
+    collect_again()
     loaded = load_grid(grid)
     bar = Bar("planning")
     try:

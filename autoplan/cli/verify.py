@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from autoplan.cli.shared.lean import collect_again
 from autoplan.cli.shared.output import NOTHING_FEASIBLE, Format, FormatOption, OutputOption, present
 from autoplan.cli.shared.progress import Bar
 
@@ -45,6 +46,7 @@ def verify(
     """
     from autoplan import planning
 
+    collect_again()
     with Bar("enumerating layouts") as bar:
         verdict = planning.verify(plan, job=job, exhaustive=exhaustive, progress=bar)
 

@@ -28,7 +28,8 @@ def save_record(on: dict[str, Any], measured: dict[str, Any], path: Path) -> Non
 def load_record(path: Path = RECORDED) -> dict[str, Any]:
     """Return the record; raises ValueError or OSError where there is none."""
     record = json.loads(path.read_text(encoding="utf-8"))
-    if not (isinstance(record, dict) and {"on", "solver_import", "rows", "pricing"} <= set(record)):
+    needed = {"on", "solver_import", "solver_import_with_pandas", "rows", "pricing"}
+    if not (isinstance(record, dict) and needed <= set(record)):
         raise ValueError(f"{path} is no record of the speed benchmark; write one with --record")
     return record
 

@@ -16,14 +16,30 @@ _HEAD = (
 
 
 def render(results: dict[str, Any]) -> str:
-    """Return the table of ``results``, with the import of the solver as its first row."""
-    unit, pricing = results["solver_import"], results["pricing"]
-    alone: list[Cell] = ["import of the solver alone", None, None, *_times(unit), "1.00", "1.00", None]
-    alone.extend([_mebibytes(unit["peak_memory_bytes"]), None, None, None])
-    rows = [alone, *(_cells(row) for row in results["rows"])]
+    """Return the table of ``results``, with the imports of the solver as its first rows."""
+    unit, plain, pricing = (results[key] for key in ("solver_import", "solver_import_with_pandas", "pricing"))
+    imports = [
+        _import_cells("import of the solver, as plan does it", unit, unit),
+        _import_cells("the same import with pandas", plain, unit),
+    ]
+    rows = [*imports, *(_cells(row) for row in results["rows"])]
     rounds = results["repeat"]
     title = f"autoplan plan JOB --format json, whole process; medians of {rounds} interleaved rounds"
     return "\n".join([table(title, _HEAD, rows), "", _sentence(pricing)])
+
+
+def _import_cells(name: str, found: dict[str, Any], unit: dict[str, Any]) -> list[Cell]:
+    ratios = [f"{found[key] / unit[key]:.2f}" for key in ("seconds", "cpu_seconds")]
+    return [
+        name,
+        None,
+        None,
+        *_times(found),
+        *ratios,
+        None,
+        _mebibytes(found["peak_memory_bytes"]),
+        *[None] * 3,
+    ]
 
 
 def _cells(row: dict[str, Any]) -> list[Cell]:

@@ -49,7 +49,8 @@ def test_one_round_measures_the_import_the_case_and_the_pricing(measured):
     """The JSON holds seconds, memory, ratio, plans and layouts of each case."""
     [row] = measured["rows"]
 
-    assert set(measured) == {"repeat", "processors", "load_before", "solver_import", "rows", "pricing"}
+    imports = {"solver_import", "solver_import_with_pandas"}
+    assert set(measured) == {"repeat", "processors", "load_before", "load_after", "rows", "pricing"} | imports
     assert set(row) == ROW_KEYS
     assert row["case"] == CASES[0].name
     assert row["plans"] > 0
@@ -64,7 +65,8 @@ def test_the_table_names_every_case_it_was_given(measured):
     printed = report.render(measured)
 
     assert CASES[0].name in printed
-    assert "import of the solver alone" in printed
+    assert "import of the solver, as plan does it" in printed
+    assert "the same import with pandas" in printed
     assert "pricing all" in printed
 
 

@@ -248,8 +248,21 @@ def speed_figures():
     from benchmarks.speed.report import count
 
     record = load_record()
-    on, unit = record["on"], record["solver_import"]
-    alone = ["the solver's import alone", "", "", *seconds_of(unit), "1.0", "", mebibytes(unit), "", ""]
+    on, unit, plain = (record[key] for key in ("on", "solver_import", "solver_import_with_pandas"))
+    imports = [
+        [
+            name,
+            "",
+            "",
+            *seconds_of(x),
+            f"{x['cpu_seconds'] / unit['cpu_seconds']:.1f}",
+            "",
+            mebibytes(x),
+            "",
+            "",
+        ]
+        for name, x in (("the solver's import alone", unit), ("the same with pandas", plain))
+    ]
     rows = [
         [
             *(
@@ -267,9 +280,10 @@ def speed_figures():
     head = ["model", "devices", "layers", "CPU s", "wall s", "x import", "wished", "MiB", "plans", "layouts"]
     return (
         f"Recorded on {on['date']}: {record['processors']} cores of {on['processor']}, load "
-        f"{record['load_before']:.1f} at the start; Python {on['python']}, autoplan {on['autoplan']},\n"
-        f"OR-Tools {on['ortools']}, numpy {on['numpy']}; medians; rounds: {record['repeat']}.\n\n"
-        f"{markdown(head, [alone, *rows])}"
+        f"{record['load_before']:.1f} at the start, {record['load_after']:.1f} at the end;\n"
+        f"Python {on['python']}, autoplan {on['autoplan']}, OR-Tools {on['ortools']}, "
+        f"numpy {on['numpy']}; medians; rounds: {record['repeat']}.\n\n"
+        f"{markdown(head, [*imports, *rows])}"
     )
 
 
