@@ -43,7 +43,7 @@ def test_runs_are_answered_with_what_moved_and_the_errors(run, runs):
     done = run("calibrate", "--runs", runs)
 
     assert (done.exit_code, done.stderr) == (0, "")
-    for text in ("block.elementwise_traffic", "gemm.sustained_share", "not informed", "run left out"):
+    for text in ("block.elementwise_traffic", "gemm.sustained_share", "do not determine", "run left out"):
         assert text in done.stdout
     assert "written:" not in done.stdout
     assert sorted(path.name for path in runs.parent.iterdir()) == ["job.yaml", "runs.yaml"]
@@ -188,7 +188,7 @@ def test_measuring_writes_a_kernels_file_that_a_job_may_name(run, tmp_path, monk
 
     assert (done.exit_code, done.stderr) == (0, "")
     assert "gemm.ceiling" in done.stdout
-    assert "1 points could not be run" in done.stdout
+    assert "1 points could not be measured" in done.stdout
     assert (tmp_path / "h100-sxm5-80gb-points.jsonl").exists()
     assert evaluate(tmp_path / "job.yaml", "tp=2").predicted.step_seconds > 0
 

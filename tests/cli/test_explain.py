@@ -60,7 +60,7 @@ def test_a_layout_that_does_not_fit_exits_1_with_remedies(run):
     text = " ".join(done.stdout.split())
     assert re.search(r"does not fit: a device of stage 0 uses [\d.]+ GiB at its peak \([a-z ]+\)", text)
     assert text.count("over the limit") == 2
-    assert "at the upper end of its 90 % interval" in text
+    assert "at the upper end of the 90 % interval" in text
     assert "changes that make it fit, the fastest first" in text
     assert re.search(r"\n 1  tp=\d+,pp=", done.stdout)
 
@@ -241,8 +241,8 @@ def test_a_format_may_be_named_for_any_other_file(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-o", "a.pdf"), ".pdf names no format"),
-        (("-o", "a.svg", "-f", "json"), "json and a file that ends in .svg differ"),
+        (("-o", "a.pdf"), ".pdf is not a known format"),
+        (("-o", "a.svg", "-f", "json"), "--format json contradicts the suffix .svg"),
         (("-o", "no/such/folder/a.svg"), "cannot write"),
         (("-f", "svg"), "svg"),
     ],

@@ -72,7 +72,7 @@ def test_a_time_limit_that_is_reached_is_told(run):
     assert certificate["stopped"] == "the time limit of 0 s was reached"
     assert 0 < certificate["gap"] <= 1
     table = run("plan", JOB, "--time-limit", "0").stdout
-    assert "best so far, not proven (the time limit of 0 s was reached)" in " ".join(table.split())
+    assert "best so far, not proven optimal (the time limit of 0 s was reached)" in " ".join(table.split())
 
 
 def test_a_time_limit_that_is_not_reached_changes_nothing(run):

@@ -192,7 +192,7 @@ def test_the_table_has_every_cell_and_every_reason(run, tmp_path):
     assert done.exit_code == 0, done.stderr
     assert "grid: 6 cells, 2 planned, 2 infeasible, 2 invalid" in done.stdout
     assert (
-        "- cells 5-6 invalid: 3 devices are not a multiple of the 2 devices of a node: 2 or 4 would be"
+        "- cells 5-6 invalid: 3 devices are not a multiple of the 2 devices of a node: use 2 or 4"
         in done.stdout
     )
     assert "- cell 2 infeasible: memory: " in done.stdout
@@ -213,7 +213,7 @@ def test_documents_hold_every_row(run, tmp_path, form):
     assert (first["status"], first["fits"], first["certificate"]) == ("planned", True, "optimal")
     assert first["step_seconds_low"] <= first["step_seconds"] <= first["step_seconds_high"]
     assert document["rows"][4]["reasons"] == [
-        "3 devices are not a multiple of the 2 devices of a node: 2 or 4 would be"
+        "3 devices are not a multiple of the 2 devices of a node: use 2 or 4"
     ]
 
 

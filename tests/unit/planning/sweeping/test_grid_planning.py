@@ -338,7 +338,7 @@ def test_only_code_that_an_answer_comes_from_changes_the_fingerprint(grid, copie
 PLANNED = """
 import sys
 from autoplan import load_job
-from autoplan.planning.planner import APART, plan_cell
+from autoplan.planning.sweeping.cell_planner import APART, plan_cell
 assert plan_cell(load_job("llama2-7b-2x-a100")).status == "planned"
 parts = {tuple(name.split(".")[:2]) for name in sys.modules if name.startswith("autoplan.")}
 assert ("autoplan", "costs") in parts
