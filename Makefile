@@ -8,16 +8,19 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test check lint types floors docs bench clean
+.PHONY: help plan test test-slow check lint types floors docs bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
 
 plan: $(READY) ## set up, then plan a shipped job (make plan JOB=my.yaml plans yours)
 	@$(BIN)/autoplan plan $(JOB)
 
 test: check ## set up, then run every check and every test
-	@$(BIN)/python -m pytest --no-header -n auto --dist loadfile
+	@$(BIN)/python -m pytest --no-header -n auto --dist loadfile --ignore tests/slow
+
+test-slow: $(READY) ## tests that take minutes each
+	@$(BIN)/python -m pytest --no-header -n auto tests/slow
 
 check: lint types floors ## everything but the tests
 
