@@ -117,7 +117,7 @@ def test_the_mapping_of_megatron_is_refused_beside_contexts_and_experts():
     assert plain == []
     assert any("cp = 1 and ep = 1" in sentence for sentence in context)
     assert any("cp = 1 and ep = 1" in sentence for sentence in experts)
-    assert alone == ["PyTorch FSDP2 (fully_shard, torchtitan) numbers ranks tp-cp-dp-pp"]
+    assert alone == ["PyTorch FSDP2 (fully_shard, torchtitan) supports the rank orders tp-cp-dp-pp"]
 
 
 def test_an_order_is_read_back_and_a_wrong_one_named():
