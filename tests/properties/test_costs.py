@@ -665,7 +665,7 @@ def test_a_layout_is_what_its_text_says(layout):
             "the layers of every stage are a multiple of vpp=2, except the first and the last",
         ),
         ("dp=4,cp=4", "tp x pp x dp x cp equals the 8 devices"),
-        ("tp=2,dp=1,cp=3", "2 x cp divides the 8192 tokens"),
+        ("tp=2,dp=1,cp=3", "2 x cp divides the 8192 tokens (context parallelism with load balancing)"),
         (
             "dp=8,dp_shard=3",
             "dp_shard divides the dp x cp data-parallel ranks into at least two groups of at least two",
@@ -675,7 +675,7 @@ def test_a_layout_is_what_its_text_says(layout):
         ("pp=2,offload=activations", "Megatron-Core supports activation offload with pp = 1 only"),
         (
             "recompute=full,offload=activations",
-            "Megatron-Core offloads activations with recompute=none of all layers",
+            "Megatron-Core supports activation offload with recompute=none of all layers",
         ),
         (
             "recompute=full:3,offload=optimizer+activations",
@@ -706,7 +706,7 @@ def test_a_usual_mistake_breaks_a_rule_with_a_sentence(layout, sentence):
         ("deepspeed", "tp=2,sp=on", "has no sequence parallelism"),
         ("megatron-deepspeed", "pp=2,schedule=gpipe", "supports the schedules 1f1b"),
         ("fsdp2", "pp=2,schedule=zero-bubble", "supports the schedules 1f1b, gpipe, interleaved"),
-        ("fsdp1", "dp=8,zero=0", "has ZeRO stages 2, 3"),
+        ("fsdp1", "dp=8,zero=0", "supports ZeRO stages 2, 3"),
         ("ddp", "pp=2,stages=15/17", "supports even stages only"),
         ("ddp", "dp=4,cp=2", "has no context parallelism"),
         ("ddp", "offload=activations", "has no activation offload"),
