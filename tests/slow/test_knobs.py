@@ -42,6 +42,7 @@ QUESTIONS = (
             "tp=2,dp=4,mbs=2,zero=3,sp=off",
             "tp=8,mbs=2",
             "tp=2,cp=2,dp=2,mbs=1,order=tp-pp-cp-dp",
+            "tp=2,pp=2,cp=2,mbs=1,order=tp-cp-pp-dp",
             "tp=2,pp=2,dp=2,mbs=1,zero=1,sp=on",
             "tp=2,pp=2,dp=2,mbs=1,zero=0,sp=off",
             "tp=2,pp=2,dp=2,mbs=1,vpp=2,schedule=interleaved",
@@ -73,6 +74,7 @@ QUESTIONS = (
             "tp=2,pp=2,dp=4,mbs=1,zero=1,sp=on,order=tp-pp-cp-dp",
             "tp=2,dp=8,mbs=2,zero=3,sp=on",
             "dp=8,cp=2,mbs=1",
+            "tp=2,pp=2,cp=2,dp=2,mbs=1,zero=1,order=tp-cp-pp-dp",
         ),
     ),
     (
