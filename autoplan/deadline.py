@@ -1,12 +1,26 @@
-"""How long a search may go on: until a time, until somebody stops it, or until it is done."""
+"""How long a search may go on: until a time, until somebody stops it, or until it is done.
+
+A deadline is in force inside ``with deadline.in_force():``. Code that takes long calls ``check_deadline()``
+between its steps, which are at most about 0.2 s apart; it raises DeadlineOver when the deadline has passed.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["ENDLESS", "Deadline"]
+__all__ = ["DEFAULT_SECONDS", "ENDLESS", "Deadline", "DeadlineOver", "check_deadline", "current_deadline"]
+
+#: Deadline of a question that names none [s].
+DEFAULT_SECONDS: Final = 60.0
+
+
+class DeadlineOver(BaseException):
+    """The deadline in force has passed. Not an error: no ``except Exception`` may take it for one."""
 
 
 @dataclass(slots=True)
@@ -32,9 +46,31 @@ class Deadline:
         if self.stopped:
             return "interrupted"
         if self.seconds is not None and time.monotonic() - self.started >= self.seconds:
-            return f"the time limit of {self.seconds:g} s was reached"
+            return f"the deadline of {self.seconds:g} s was reached"
         return None
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Make this the deadline that ``check_deadline`` looks at, inside the block."""
+        token = _IN_FORCE.set(self)
+        try:
+            yield
+        finally:
+            _IN_FORCE.reset(token)
 
 
 #: Nobody stops the search, and nothing looks at a clock.
 ENDLESS: Final = Deadline()
+
+_IN_FORCE: ContextVar[Deadline] = ContextVar("deadline", default=ENDLESS)
+
+
+def current_deadline() -> Deadline:
+    """Return the deadline in force; ``ENDLESS`` where none is."""
+    return _IN_FORCE.get()
+
+
+def check_deadline() -> None:
+    """Raise DeadlineOver where the deadline in force has passed."""
+    if _IN_FORCE.get().over:
+        raise DeadlineOver

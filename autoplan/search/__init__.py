@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from autoplan.search.front_search import least_needed, search
+from autoplan.search.front_search import search
+from autoplan.search.infeasibility import fits_memory, least_needed
 
-__all__ = ["least_needed", "search"]
+__all__ = ["fits_memory", "least_needed", "search"]

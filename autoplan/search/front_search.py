@@ -22,17 +22,15 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.resolved_job import hashes
 from autoplan.search.alternatives.integer_scaling import Scale
-from autoplan.search.bounds.memory_bound import least_memory
 from autoplan.search.cp.cp_sat import solver_parameters, solver_version
 from autoplan.search.front_point import FrontPoint
 from autoplan.search.front_sweep import FrontSweep
-from autoplan.search.infeasibility import reasons_of, short_of_memory
+from autoplan.search.infeasibility import fitting_candidates, reasons_of
 from autoplan.search.rule_conflicts import user_rule_conflict
 from autoplan.search.space.candidate_space import Space, space_of
-from autoplan.search.space.choices import recompute_modes
 from autoplan.search.space.priced_candidates import PricedCandidates, priced
 
-__all__ = ["THINNING", "Progress", "least_needed", "search"]
+__all__ = ["THINNING", "Progress", "search"]
 
 Progress: TypeAlias = Callable[[int, float], None]
 
@@ -62,13 +60,12 @@ def search(
         reason = f"limits.devices allows {most_devices}, and this asks for {job.cluster.devices}"
         return Front(job, (), _infeasible(job, Space((), 0, 0, ())), (), (reason,))
     space = space_of(job)
-    machine, modes = machine_of(job), recompute_modes(job)
-    even = even_only(job)
-    groups = [g for c in space.groups for g in priced(job, c, machine, modes, even=even)]
-    fitting, short_of_bytes = short_of_memory(job, groups)
+    fits, short_of_bytes = fitting_candidates(job, space, even=even_only(job))
     rejected = (*space.rejected, *short_of_bytes)
-    if not fitting:
-        return _infeasible_front(job, space, rejected, reasons_of(job, groups, None))
+    if not fits:
+        return _infeasible_front(job, space, rejected, reasons_of(job, space, None))
+    machine = machine_of(job)
+    fitting = [priced(job, group, machine) for group in fits]
     limit = memory_limit_bytes(job)
     most = step_limit(job)
     ceiling = most[0] if most else _longest_seconds(fitting)
@@ -82,7 +79,7 @@ def search(
     if not points and fastest_only:
         return _infeasible_front(job, space, rejected, ())
     if not points:
-        return _infeasible_front(job, space, rejected, _reasons(job, groups, fitting, ceiling))
+        return _infeasible_front(job, space, rejected, _reasons(job, space, fitting, ceiling))
     first, points = points[0], _selected(job, sweep, points)
     layouts = [_layout(fitting, f) for f in points]
     plans = [Plan(*pair) for pair in zip(layouts, predict_all(job, layouts), strict=True)]
@@ -104,27 +101,14 @@ def _swept(
     return points
 
 
-def _reasons(
-    job: Job, groups: Sequence[PricedCandidates], fitting: Sequence[PricedCandidates], ceiling: float
-) -> tuple[str, ...]:
+def _reasons(job: Job, space: Space, fitting: Sequence[PricedCandidates], ceiling: float) -> tuple[str, ...]:
     """Return the reasons why none of ``fitting`` satisfies all rules within ``ceiling`` seconds."""
     limit = memory_limit_bytes(job)
     fastest = _fastest_seconds(fitting, limit)
     # Where a longer step does not help, the conflict is independent of the step limit.
     within = ceiling if fastest is not None else _longest_seconds(fitting)
     conflict = user_rule_conflict(job, fitting, lambda g: _fastest_seconds(g, limit, within) is not None)
-    return (f"{_CONFLICT}: {'; '.join(conflict)}",) if conflict else reasons_of(job, groups, fastest)
-
-
-def least_needed(job: Job) -> float | None:
-    """Return the least memory with which a layout of ``job`` fits [bytes]; None where the rules exclude all.
-
-    Nothing is solved: this takes as long as pricing the candidates.
-    """
-    machine, modes = machine_of(job), recompute_modes(job)
-    even = even_only(job)
-    groups = [g for c in space_of(job).groups for g in priced(job, c, machine, modes, even=even)]
-    return min((float(least_memory(group).min()) for group in groups), default=None)
+    return (f"{_CONFLICT}: {'; '.join(conflict)}",) if conflict else reasons_of(job, space, fastest)
 
 
 def _with_remainder(front: Front) -> Front:

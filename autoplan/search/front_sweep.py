@@ -136,10 +136,10 @@ class FrontSweep:
         longest_makespan = best * (1 + _MARGIN) - float(lower.tail[i])
         longest = longest_stage(group.schedule(i), float(lower.stage_sum[i]), longest_makespan)
         seconds = lower.stage_seconds[i]
-        if group.places is not None:
+        if lower.places is not None:
             useful = seconds <= longest
             return alternatives_of_contents(
-                group, group.places, i, limit, useful, self.scale, longest=longest
+                group, lower.places, i, limit, useful, self.scale, longest=longest
             )
         useful = useful_counts(group, seconds, longest)
         return alternatives_of(group, i, limit, useful, self.scale, longest=longest)

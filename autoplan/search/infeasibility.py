@@ -2,59 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import inf
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.candidates import Array, taken
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import stage_needed
+from autoplan.costs.memory.mixed_layers import mixed_footprint
 from autoplan.costs.predict import predict
+from autoplan.deadline import check_deadline
 from autoplan.results import Rejection
 from autoplan.results.merged_front import step_limit
+from autoplan.rules.user_constraints import even_only
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.search.bounds.contents_bound import contents_memory, most_recompute
 from autoplan.search.bounds.memory_bound import can_fit, least_memory, least_stage_memory
-from autoplan.search.space.candidate_space import conflicting_rules, counts_of
-from autoplan.search.space.priced_candidates import PricedCandidates
+from autoplan.search.space.candidate_space import Space, conflicting_rules, counts_of, space_of
+from autoplan.search.space.choices import recompute_modes
 from autoplan.search.space.rank_orders import order_classes
+from autoplan.search.space.sized_candidates import SizedCandidates, sized
 from autoplan.units import format_bytes, format_seconds
 
-__all__ = ["reasons_of", "short_of_memory", "smallest_layout"]
+__all__ = ["fits_memory", "fitting_candidates", "least_needed", "reasons_of", "smallest_layout"]
+
+#: Candidates times stages that are sized at once: 4 MB an array.
+_BLOCK = 500_000
 
 
-def short_of_memory(
-    job: Job, groups: Sequence[PricedCandidates]
-) -> tuple[list[PricedCandidates], tuple[Rejection, ...]]:
-    """Return the groups without candidates that fit with no recompute, and a rejection that counts these."""
+def fitting_candidates(
+    job: Job, space: Space, *, even: bool
+) -> tuple[list[SizedCandidates], tuple[Rejection, ...]]:
+    """Return the candidates that fit in memory with some recompute, and a rejection that counts the others.
+
+    Candidates are sized block by block, so that only those that fit are held in memory.
+    """
     limit = memory_limit_bytes(job)
-    fitting, rejected = [], 0
-    for group in groups:
+    fitting: dict[tuple[object, ...], list[SizedCandidates]] = {}
+    rejected = 0
+    for group in _sized_blocks(job, space, even=even):
+        check_deadline()
         # Memory does not depend on the order of ranks.
         _, first, inverse = np.unique(order_classes(group.candidates), return_index=True, return_inverse=True)
         fits = can_fit(group.take(first), limit)[inverse]
-        rejected += int(counts_of(job, group.candidates)[~fits].sum())
+        if not fits.all():
+            rejected += int(counts_of(job, group.candidates.take(~fits)).sum())
         if fits.any():
-            fitting.append(group.take(np.flatnonzero(fits)))
+            fitting.setdefault(group.key, []).append(group.take(np.flatnonzero(fits)))
     reason = f"do not fit into {format_bytes(limit)} a device with any recompute that the job allows"
-    return fitting, (Rejection(reason, rejected, "memory"),) if rejected else ()
+    rejections = (Rejection(reason, rejected, "memory"),) if rejected else ()
+    return [first.with_others(others) for first, *others in fitting.values()], rejections
 
 
-def smallest_layout(groups: Sequence[PricedCandidates]) -> Layout:
-    """Return the layout of least peak memory over all groups."""
-    peaks = [least_memory(group) for group in groups]
-    best = int(np.argmin([p.min() for p in peaks]))
-    group, i = groups[best], int(peaks[best].argmin())
-    if group.places is not None:
-        places, one = group.places, group.take(np.array([i]))
-        return _with_least_recompute(group, i, tuple(places.smallest_peak(contents_memory(one, places)[0])))
-    least = least_stage_memory(group.take(np.array([i])))[0]
-    layers = _spread(least, float(peaks[best][i]), group)
-    return _with_least_recompute(group, i, layers)
+def _sized_blocks(job: Job, space: Space, *, even: bool) -> Iterator[SizedCandidates]:
+    """Yield the candidates of ``space`` with their memory, so many at once that arrays stay small."""
+    modes = recompute_modes(job)
+    for candidates in space.groups:
+        size = max(1, _BLOCK // candidates.pp)
+        for start in range(0, len(candidates), size):
+            block = np.arange(start, min(start + size, len(candidates)))
+            yield from sized(job, candidates.take(block), modes, even=even)
 
 
-def _spread(least: np.ndarray, peak: float, group: PricedCandidates) -> tuple[int, ...]:
+def least_needed(job: Job) -> float | None:
+    """Return the least memory with which a layout of ``job`` fits [bytes]; None where the rules exclude all.
+
+    Nothing is solved: this takes as long as sizing the candidates.
+    """
+    groups = _sized_blocks(job, space_of(job), even=even_only(job))
+    return min((float(least_memory(group).min()) for group in groups), default=None)
+
+
+def fits_memory(job: Job) -> bool:
+    """Return whether some layout satisfies the rules on degrees and fits in memory, without a solve."""
+    limit = memory_limit_bytes(job)
+    groups = _sized_blocks(job, space_of(job), even=even_only(job))
+    return any(can_fit(group, limit).any() for group in groups)
+
+
+def smallest_layout(job: Job, space: Space, *, even: bool) -> Layout:
+    """Return the layout of least peak memory of ``space``, which has candidates."""
+    peak, one = inf, None
+    for group in _sized_blocks(job, space, even=even):
+        peaks = least_memory(group)
+        if peaks.min() < peak or one is None:
+            i = int(peaks.argmin())
+            peak, one = float(peaks[i]), group.take(np.array([i]))
+    assert one is not None  # noqa: S101 - the space has candidates
+    places = one.places
+    if places is not None:
+        return _with_least_recompute(one, tuple(places.smallest_peak(contents_memory(one, places)[0])))
+    return _with_least_recompute(one, _spread(least_stage_memory(one)[0], peak, one))
+
+
+def _spread(least: np.ndarray, peak: float, group: SizedCandidates) -> tuple[int, ...]:
     """Return a layer split in which no stage exceeds ``peak`` bytes, the first stages as full as possible."""
     counts = np.arange(1, group.layers + 1)
     fits = least <= peak * (1 + 1e-12)
@@ -68,37 +111,41 @@ def _spread(least: np.ndarray, peak: float, group: PricedCandidates) -> tuple[in
     return tuple(int(n) for n in layers)
 
 
-def _with_least_recompute(group: PricedCandidates, i: int, layers: tuple[int, ...]) -> Layout:
-    """Return the layout of candidate ``i`` with the recompute of least memory on each stage."""
+def _with_least_recompute(one: SizedCandidates, layers: tuple[int, ...]) -> Layout:
+    """Return the layout of a single candidate with the recompute of least memory on each stage."""
     counts = np.asarray(layers, dtype=np.float64)
-    mixes = most_recompute(counts, group.candidates.checkpoint[i], group.modes)
+    mixes = most_recompute(counts, one.candidates.checkpoint[0], one.modes)
     bytes_needed = np.stack(
-        [np.where(allowed, _needed(group, i, layers, s, f), np.inf) for s, f, allowed in mixes]
+        [np.where(allowed, _needed(one, layers, s, f), np.inf) for s, f, allowed in mixes]
     )
     best = bytes_needed.argmin(axis=0)
     selective, full = (tuple(int(mixes[b][k][j]) for j, b in enumerate(best)) for k in (0, 1))
-    return group.layout(i, layers, selective, full)
+    return one.candidates.layout(0, layers, selective, full)
 
 
-def _needed(group: PricedCandidates, i: int, layers: Sequence[int], selective: Array, full: Array) -> Array:
-    """Return the memory that each stage of candidate ``i`` needs to fit, shape [p] [bytes]."""
+def _needed(one: SizedCandidates, layers: Sequence[int], selective: Array, full: Array) -> Array:
+    """Return the memory that each stage of a single candidate needs to fit, shape [p] [bytes]."""
     needed = []
     for stage, (n, s, f) in enumerate(zip(layers, selective, full, strict=True)):
-        memory = group.holding(i, stage)(sum(layers[:stage]), n, s, f).memory
+        of_types, first = [taken(footprint, (0, stage)) for footprint in one.footprints], sum(layers[:stage])
+        memory = of_types[0]
+        if one.places is not None:
+            order = one.places.order(stage, first, n)
+            memory = mixed_footprint(of_types, one.places.prefixes.held(order, s, f))
         needed.append(stage_needed(memory, np.array(float(n)), s, f))
     return np.array(needed, dtype=np.float64)
 
 
-def reasons_of(job: Job, groups: Sequence[PricedCandidates], fastest: float | None) -> tuple[str, ...]:
+def reasons_of(job: Job, space: Space, fastest: float | None) -> tuple[str, ...]:
     """Return the reasons why no layout is feasible, as sentences.
 
     ``fastest`` is the step [s] of the fastest layout within the memory, where there is one.
     """
-    if not groups:
+    if not space.groups:
         rules = "; ".join(conflicting_rules(job))
         return (f"no layout of {job.cluster.devices} devices satisfies all of these rules: {rules}",)
     limit = memory_limit_bytes(job)
-    layout = smallest_layout(groups)
+    layout = smallest_layout(job, space, even=even_only(job))
     predicted = predict(job, layout)
     fullest = max(predicted.memory.stages, key=lambda stage: stage.total)
     if fastest is None:

@@ -150,6 +150,7 @@ def pricing(repeat: int, unit: float) -> dict[str, Any]:
     from autoplan.search.space.candidate_space import space_of
     from autoplan.search.space.choices import recompute_modes
     from autoplan.search.space.priced_candidates import priced
+    from autoplan.search.space.sized_candidates import sized
 
     job = load_job(PRICED)
     seconds: list[float] = []
@@ -157,7 +158,8 @@ def pricing(repeat: int, unit: float) -> dict[str, Any]:
         start = time.perf_counter()
         space, machine, modes = space_of(job), machine_of(job), recompute_modes(job)
         for candidates in space.groups:
-            priced(job, candidates, machine, modes, even=False)
+            for group in sized(job, candidates, modes, even=False):
+                priced(job, group, machine)
         seconds.append(time.perf_counter() - start)
     median = statistics.median(seconds[1:])
     return {

@@ -7,7 +7,7 @@ the code that prices the single layout of ``evaluate``.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -28,6 +28,7 @@ __all__ = [
     "column",
     "flag",
     "host_code",
+    "joined",
     "taken",
     "uniform_recompute_mode",
 ]
@@ -43,6 +44,21 @@ def taken(record: _Arrays, index: Any) -> _Arrays:  # noqa: ANN401 - whatever nu
     """Return a dataclass of arrays, or of such dataclasses, with every array indexed by ``index``."""
     values = _values_of(cast("Hashable", type(record)))(record)
     return type(record)(*[x[index] if isinstance(x, np.ndarray) else taken(x, index) for x in values])
+
+
+def joined(records: Sequence[_Arrays]) -> _Arrays:
+    """Return dataclasses of arrays as one with all entries; other fields are those of the first."""
+    first, *others = records
+    if not others:
+        return first
+    columns = zip(*map(_values_of(cast("Hashable", type(first))), records), strict=True)
+    return type(first)(*map(_joined_column, columns))
+
+
+def _joined_column(values: Sequence[Any]) -> Any:  # noqa: ANN401 - a field of any dataclass of arrays
+    if isinstance(values[0], np.ndarray):
+        return np.concatenate(values)
+    return joined(values) if is_dataclass(values[0]) else values[0]
 
 
 @cache

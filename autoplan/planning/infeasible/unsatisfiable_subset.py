@@ -80,14 +80,12 @@ class _InfeasibleJob:
 
     def fits_memory(self, job: Job) -> bool:
         """Return whether some layout satisfies the rules on degrees and fits into memory, without a solve."""
-        from autoplan.costs.device.memory_limit import memory_limit_bytes
-        from autoplan.search import least_needed
+        from autoplan.search import fits_memory
 
         try:
-            needed = least_needed(plannable(job))
+            return fits_memory(plannable(job))
         except AutoplanError:
             return False
-        return needed is not None and needed <= memory_limit_bytes(job)
 
     def solved(self, relaxed: Relaxed, kind: str) -> Suggestion | None:
         """Return ``relaxed`` with its fastest plan; None where it is infeasible, too."""

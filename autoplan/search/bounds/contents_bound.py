@@ -11,22 +11,25 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.candidates import Array, Ints, taken
 from autoplan.costs.core.layer_types import StageLayers
 from autoplan.costs.memory.footprint import Footprint, bytes_to_save, stage_needed
+from autoplan.costs.memory.mixed_layers import mixed_footprint
 from autoplan.costs.stage.mixed_stages import mixed_stages_of
 from autoplan.costs.stage.stage_times import Stages, end_of_step_floor, stage_backward, stage_forward
+from autoplan.deadline import check_deadline
 from autoplan.schema.stage_layers import even_stages
 from autoplan.search.space.priced_candidates import PricedCandidates
+from autoplan.search.space.sized_candidates import SizedCandidates
 from autoplan.search.space.stage_contents import Places
 
 __all__ = [
     "contents_bounds",
     "contents_memory",
     "even_memory",
+    "layers_by_type",
     "least_stage_sum",
     "most_recompute",
-    "persistent_share",
 ]
 
 
@@ -37,20 +40,19 @@ def contents_bounds(group: PricedCandidates, places: Places, limit: Array | floa
     byte saved first. The end of the step of a stage is bounded by its content with the least.
     """
     limits = np.asarray(limit, dtype=np.float64).reshape(-1, 1)
-    seconds, tails, zero = [], [], np.zeros(())
-    for stage in range(group.pp):
-        kinds = [kind.take((slice(None), stage, None)) for kind in group.kinds]
-        layers = places.layers(stage).astype(np.float64)
-        layer_counts = places.layers_of_contents(stage, zero, zero)
-        coefficients = mixed_stages_of(kinds, layer_counts)
-        bytes_needed = bytes_to_save(coefficients.memory, layers, limits)
-        recompute = _relaxed_recompute(kinds, layer_counts, bytes_needed, group.modes)
-        seconds.append(
-            stage_forward(coefficients, layers) + stage_backward(coefficients, layers, zero, zero) + recompute
-        )
-        tails.append(end_of_step_floor(coefficients, layers).min(axis=1))
-    tail: Array = np.maximum.reduce(tails)
-    return np.concatenate(seconds, axis=1), tail
+    kinds = [kind.take((slice(None), places.stages)) for kind in group.kinds]
+    layers, zero = places.layers.astype(np.float64), np.zeros(())
+    layer_counts = places.prefixes.held(places.orders, zero, zero)
+    coefficients = mixed_stages_of(kinds, layer_counts)
+    bytes_needed = bytes_to_save(coefficients.memory, layers, limits)
+    recompute = _relaxed_recompute(kinds, layer_counts, bytes_needed, group.modes)
+    forward, backward = (
+        stage_forward(coefficients, layers),
+        stage_backward(coefficients, layers, zero, zero),
+    )
+    tails = np.minimum.reduceat(end_of_step_floor(coefficients, layers), places.starts, axis=1)
+    tail: Array = tails.max(axis=1)
+    return forward + backward + recompute, tail
 
 
 def _relaxed_recompute(
@@ -102,59 +104,43 @@ def _recompute_steps(stage: Stages, modes: frozenset[str]) -> tuple[list[tuple[A
     return [first, second], least
 
 
-def contents_memory(group: PricedCandidates, places: Places) -> Array:
+def contents_memory(group: SizedCandidates, places: Places) -> Array:
     """Return the least memory of each content over all recompute mixes, shape [C, X of all stages] [byte]."""
-    return np.concatenate(
-        [_least_memory(group, places, stage, slice(None)) for stage in range(group.pp)], axis=1
-    )
+    return _least_memory(group, places, places.stages, places.orders)
 
 
-def _least_memory(
-    group: PricedCandidates, places: Places, stage: int, contents: slice | NDArray[np.int64]
-) -> Array:
-    """Return the least memory of ``contents`` of a stage: with the most recompute of each mode [byte]."""
-    kinds = [kind.take((slice(None), stage, None)) for kind in group.kinds]
-    orders = places.rows[stage].orders[contents]
+def _least_memory(group: SizedCandidates, places: Places, stages: Ints, orders: Ints) -> Array:
+    """Return the least memory of X stages with layers in ``orders`` over recompute mixes, [C, X] [byte]."""
+    check_deadline()
+    of_types = [taken(footprint, (slice(None), stages)) for footprint in group.footprints]
     layers = places.prefixes.layers[orders].astype(np.float64)
     needed_by_mix = []
     for selective, full, allowed in most_recompute(layers, group.candidates.checkpoint[:, None], group.modes):
-        coefficients = mixed_stages_of(kinds, places.prefixes.held(orders, selective, full))
-        needed = stage_needed(coefficients.memory, layers, selective, full)
-        needed_by_mix.append(np.where(allowed, needed, np.inf))
+        mixed = mixed_footprint(of_types, places.prefixes.held(orders, selective, full))
+        needed_by_mix.append(np.where(allowed, stage_needed(mixed, layers, selective, full), np.inf))
     least: Array = np.minimum.reduce(needed_by_mix)
     return least
 
 
-def even_memory(group: PricedCandidates, places: Places) -> Array:
+def even_memory(group: SizedCandidates, places: Places) -> Array:
     """Return the least peak memory over stages of the even split, shape [C] [byte]."""
-    peaks, first = [], 0
+    orders, first = [], 0
     for stage, layers in enumerate(even_stages(places.total, group.pp, places.v)):
-        row = places.rows[stage]
-        place = np.flatnonzero((row.first == first) & (row.layers == layers))
-        peaks.append(_least_memory(group, places, stage, row.content[place])[:, 0])
+        orders.append(places.order(stage, first, layers))
         first += layers
-    most: Array = np.maximum.reduce(peaks)
+    most: Array = _least_memory(group, places, np.arange(group.pp), np.array(orders)).max(axis=1)
     return most
 
 
-def persistent_share(group: PricedCandidates, places: Places) -> Array:
-    """Return a lower bound on the largest persistent memory of a stage, for any split, shape [C] [byte]."""
-    memory = [kind.memory for kind in group.kinds]
-    total = (memory[0].persistent_fixed + memory[0].framework).sum(axis=1)
-    for n, kind in zip(_layers_by_type(places), memory, strict=True):
-        total = total + n * kind.persistent_layer.min(axis=1)
-    share: Array = total / group.pp
-    return share
-
-
-def _layers_by_type(places: Places) -> NDArray[np.int64]:
+def layers_by_type(places: Places) -> NDArray[np.int64]:
+    """Return the number of layers of each layer type in the model, shape [K]."""
     return np.bincount(np.array(places.sequence))
 
 
 def least_stage_sum(group: PricedCandidates, places: Places) -> Array:
     """Return a lower bound on the sum of stage times, for any split and without recompute, shape [C] [s]."""
     total: Array = (group.kinds[0].forward.fixed + group.kinds[0].backward.fixed).sum(axis=1)
-    for n, kind in zip(_layers_by_type(places), group.kinds, strict=True):
+    for n, kind in zip(layers_by_type(places), group.kinds, strict=True):
         # The time of a layer is the same on every stage.
         total = total + n * (kind.forward.layer + kind.backward.layer).min(axis=1)
     return total

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
-from autoplan.costs.memory.footprint import stage_needed
+from autoplan.costs.memory.footprint import Footprint, stage_needed
 from autoplan.schema.stage_layers import even_stages
 from autoplan.search.bounds.contents_bound import (
     contents_memory,
     even_memory,
+    layers_by_type,
     most_recompute,
-    persistent_share,
 )
 from autoplan.search.bounds.step_bound import k_th_stage
-from autoplan.search.space.priced_candidates import PricedCandidates
+from autoplan.search.space.sized_candidates import SizedCandidates
 from autoplan.search.space.stage_contents import Places
+
+#: Share by which rounding may make a bound too large.
+_ROUNDING = 1e-9
 
 __all__ = ["can_fit", "least_memory", "least_stage_memory"]
 
 
-def least_memory(group: PricedCandidates) -> Array:
+def least_memory(group: SizedCandidates) -> Array:
     """Return the least peak memory of each candidate over all splits and mixes, shape [C] [byte]."""
     if group.places is not None:
         of_contents = (contents_memory(part, group.places) for part in _blocks(group))
@@ -32,7 +35,7 @@ def least_memory(group: PricedCandidates) -> Array:
     return np.concatenate(peaks)
 
 
-def can_fit(group: PricedCandidates, limit: float) -> NDArray[np.bool_]:
+def can_fit(group: SizedCandidates, limit: float) -> NDArray[np.bool_]:
     """Return which candidates have a split and recompute mixes within ``limit`` bytes, shape [C].
 
     Two tests decide most: the even split fits; or no stage fits with its even share of the layers, which some
@@ -59,12 +62,12 @@ def can_fit(group: PricedCandidates, limit: float) -> NDArray[np.bool_]:
     return fits
 
 
-def _least_fits(group: PricedCandidates, limit: float) -> NDArray[np.bool_]:
+def _least_fits(group: SizedCandidates, limit: float) -> NDArray[np.bool_]:
     fits: NDArray[np.bool_] = least_memory(group) <= limit
     return fits
 
 
-def _fits_by_bisection(group: PricedCandidates, limit: float) -> NDArray[np.bool_]:
+def _fits_by_bisection(group: SizedCandidates, limit: float) -> NDArray[np.bool_]:
     """Return whether the largest numbers of layers that fit on the stages add up to all layers, shape [C].
 
     Memory grows with layers, so bisection gives the largest number of each stage.
@@ -82,39 +85,97 @@ def _fits_by_bisection(group: PricedCandidates, limit: float) -> NDArray[np.bool
     return fits
 
 
-def _places_fit(group: PricedCandidates, places: Places, limit: float) -> NDArray[np.bool_]:
-    fits: NDArray[np.bool_] = even_memory(group, places) <= limit
-    # Persistent memory is divided among the stages: some stage has at least the mean.
-    undecided = np.flatnonzero(~fits & (persistent_share(group, places) <= limit))
+def _places_fit(group: SizedCandidates, places: Places, limit: float) -> NDArray[np.bool_]:
+    fits = np.zeros(len(group.candidates), dtype=bool)
+    possible = np.flatnonzero(_floor_fits(group, places, limit))
+    fits[possible] = even_memory(group.take(possible), places) <= limit
+    undecided = np.flatnonzero(~fits[possible])
     if len(undecided) and not group.even:
-        fits[undecided] = least_memory(group.take(undecided)) <= limit
+        fits[possible[undecided]] = least_memory(group.take(possible[undecided])) <= limit
     return fits
 
 
-def _least_at(group: PricedCandidates, layers: Array) -> Array:
+def _floor_fits(group: SizedCandidates, places: Places, limit: float) -> NDArray[np.bool_]:
+    """Return whether lower bounds of memory leave the stages enough space for all layers, shape [C].
+
+    A bound is a + sum n_k b_k for n_k layers of type k, so a stage has at most (limit - a) / b_k layers of a
+    type, and at most (limit - a) / min b_k in all. All stages together must take the layers of each type,
+    those of all types, and their bytes.
+    """
+    enough = np.ones(len(group.candidates), dtype=bool)
+    numbers, chunk = layers_by_type(places), group.v[:, None]
+    for fixed, of_layer in _memory_floors(group):
+        space = limit - fixed
+        enough &= (space >= 0).all(axis=1)
+        counted = [*zip(numbers, of_layer, strict=True), (places.total, np.minimum.reduce(of_layer))]
+        for count, layer in counted:
+            enough &= (np.floor(space / layer / chunk + _ROUNDING) * chunk).sum(axis=1) >= count
+        layers_bytes = sum(n * layer.min(axis=1) for n, layer in zip(numbers, of_layer, strict=True))
+        enough &= layers_bytes <= space.sum(axis=1) * (1 + _ROUNDING)
+    return enough
+
+
+def _memory_floors(group: SizedCandidates) -> list[tuple[Array, list[Array]]]:
+    """Return lower bounds of a stage's memory: bytes outside layers and of a layer of each type, [C, p].
+
+    One is its memory before the backward with the smallest activations of each layer, one that of the
+    optimizer's update (``stage_dynamic``). Where a phase has the largest workspace of the types in a stage,
+    the bounds have the smallest.
+    """
+    kinds = group.footprints
+    upper = np.isfinite(kinds[0].high_limit)
+    share, framework = (
+        np.minimum.reduce([np.where(upper, high, central) for high, central in both])
+        for both in (
+            [(kind.high_fragmentation, kind.share) for kind in kinds],
+            [(kind.high_framework, kind.framework) for kind in kinds],
+        )
+    )
+    outside = kinds[0].persistent_fixed + framework
+    before = np.minimum.reduce([kind.before_fixed for kind in kinds]) + kinds[0].in_flight * kinds[0].entry
+    update = np.minimum.reduce([kind.update_fixed for kind in kinds])
+    saved = [kind.in_flight * _smallest_activations(kind, group.modes) + kind.before_layer for kind in kinds]
+    return [
+        (outside + share * before, _with_persistent(kinds, share, saved)),
+        (outside + share * update, _with_persistent(kinds, share, [kind.update_layer for kind in kinds])),
+    ]
+
+
+def _with_persistent(kinds: Sequence[Footprint], share: Array, transient: Sequence[Array]) -> list[Array]:
+    return [kind.persistent_layer + share * layer for kind, layer in zip(kinds, transient, strict=True)]
+
+
+def _smallest_activations(kind: Footprint, modes: frozenset[str]) -> Array:
+    """Return the least saved activations of a layer over recompute modes, shape [C, p] [byte]."""
+    by_mode = {"selective": kind.selective, "full": kind.full}
+    least: Array = np.minimum.reduce([kind.none, *(by_mode[mode] for mode in by_mode if mode in modes)])
+    return least
+
+
+def _least_at(group: SizedCandidates, layers: Array) -> Array:
     """Return the least memory of each stage with ``layers`` over recompute mixes, shape [C, p] [byte]."""
     mixes = most_recompute(layers, group.candidates.checkpoint[:, None], group.modes)
     chosen = [
-        np.where(allowed, stage_needed(group.stages.memory, layers, selective, full), np.inf)
+        np.where(allowed, stage_needed(group.footprints[0], layers, selective, full), np.inf)
         for selective, full, allowed in mixes
     ]
     least: Array = np.minimum.reduce(chosen)
     return least
 
 
-def _blocks(group: PricedCandidates) -> Iterator[PricedCandidates]:
+def _blocks(group: SizedCandidates) -> Iterator[SizedCandidates]:
     return (group.take(block) for block in group.blocks())
 
 
-def least_stage_memory(group: PricedCandidates) -> Array:
+def least_stage_memory(group: SizedCandidates) -> Array:
     """Return the least memory of each stage for each number of layers, shape [C, p, L] [byte].
 
     Memory does not grow with recompute of one mode, so the extreme mixes suffice.
     """
-    stages = group.stages.take((..., None))
+    footprint = group.footprints[0].take((..., None))
     layers = np.arange(1.0, group.layers + 1)
     chosen = [
-        np.where(allowed, stage_needed(stages.memory, layers, selective, full), np.inf)
+        np.where(allowed, stage_needed(footprint, layers, selective, full), np.inf)
         for selective, full, allowed in most_recompute(
             layers, group.candidates.checkpoint[:, None, None], group.modes
         )

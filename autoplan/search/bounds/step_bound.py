@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.memory.footprint import bytes_to_save
 from autoplan.costs.stage.stage_times import Stages, end_of_step_floor, stage_backward, stage_forward
+from autoplan.deadline import check_deadline
 from autoplan.search.bounds.contents_bound import contents_bounds, least_stage_sum
 from autoplan.search.space.priced_candidates import PricedCandidates, Schedule
+from autoplan.search.space.stage_contents import Places
 
 __all__ = [
     "Bound",
@@ -62,8 +64,8 @@ class Bound:
     """Lower bounds of C candidates; ``stage_seconds`` has shape [C, p, n], infinite where impossible.
 
     It goes up to the largest number of layers that a step within the time asked for can have, n <= L; ``cut``
-    says where more layers fit in memory. With several layer types it has one entry per content of the group's
-    places. ``monotone_seconds`` is also valid for longer steps. ``slowest`` bounds the slowest stage.
+    says where more layers may fit in memory. With several layer types it has one entry per content of
+    ``places``. ``monotone_seconds`` is also valid for longer steps. ``slowest`` bounds the slowest stage.
     """
 
     step_seconds: Array
@@ -73,6 +75,7 @@ class Bound:
     slowest: Array
     tail: Array
     cut: NDArray[np.bool_]
+    places: Places | None = None
 
 
 def bound(group: PricedCandidates, limit: Array | float, most: float = np.inf) -> Bound:
@@ -81,13 +84,18 @@ def bound(group: PricedCandidates, limit: Array | float, most: float = np.inf) -
     ``limit`` is a number, or has shape [C]. Steps above ``most`` seconds are out of scope: a bound above
     ``most`` proves that the candidate has no step within it.
     """
+    check_deadline()
     if group.places is None:
         seconds, cut = _stage_seconds(group, limit, most)
         bounds = bound_by(group, seconds)
-        step = bounds.step_seconds
-        return replace(bounds, monotone_seconds=np.where(cut, np.minimum(step, most), step), cut=cut)
-    seconds, tail = contents_bounds(group, group.places, limit)
-    return _bound_of(group, seconds, group.places.least_sum(seconds), group.places.least_peak(seconds), tail)
+    else:
+        places = group.places.up_to(_most_layers(group, most))
+        seconds, tail = contents_bounds(group, places, limit)
+        least_sum, least_peak = places.least_sum(seconds), places.least_peak(seconds)
+        bounds = replace(_bound_of(group, seconds, least_sum, least_peak, tail), places=places)
+        cut = np.full(len(group.candidates), places.most < group.places.most)
+    step = bounds.step_seconds
+    return replace(bounds, monotone_seconds=np.where(cut, np.minimum(step, most), step), cut=cut)
 
 
 def bound_by(group: PricedCandidates, seconds: Array) -> Bound:
@@ -248,13 +256,10 @@ def _most_layers(group: PricedCandidates, most: float) -> int:
     """Return the largest number of layers of a stage in a step within ``most`` seconds: m t <= ``most``."""
     if not np.isfinite(most):
         return group.layers
-    zero = np.zeros(())
-    fixed, one = (
-        stage_forward(group.stages, n) + stage_backward(group.stages, n, zero, zero)
-        for n in (zero, np.ones(()))
-    )
+    fixed = np.minimum.reduce([kind.forward.fixed + kind.backward.fixed for kind in group.kinds])
+    layer = np.minimum.reduce([kind.forward.layer + kind.backward.layer for kind in group.kinds])
     with np.errstate(divide="ignore", invalid="ignore"):
-        most_layers = np.floor((most / group.m[:, None] - fixed) / (one - fixed)) + 1
+        most_layers = np.floor((most / group.m[:, None] - fixed) / layer) + 1
     return int(np.clip(np.nanmax(most_layers), group.fewest.max(), group.layers))
 
 

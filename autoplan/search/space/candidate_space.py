@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.candidates import Candidates, joined
 from autoplan.costs.core.divisors import divisors
+from autoplan.deadline import check_deadline
 from autoplan.results import Rejection
 from autoplan.rules.layout_rules import rules_before_placement, rules_for
 from autoplan.rules.rule import Rule
 from autoplan.rules.user_constraints import embedding_and_loss_counted, even_only, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
-from autoplan.search.space.choices import candidates_at_depth, recompute_modes
+from autoplan.search.space.choices import candidate_blocks, recompute_modes
 from autoplan.search.space.rank_orders import (
     distinct_orders,
     equality_numbers,
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 _DOMINATED_RINGS = "matched: shorter rings of cp ranks, for fewer sequences each, are no slower and no larger"
+_EQUIVALENT_ZERO = "alike: ZeRO stages do not differ without a data axis"
 _EQUIVALENT_ORDERS = "alike: orders of the axes that put the same ranks of each together in a node"
 
 
@@ -65,54 +67,83 @@ def space_of(job: Job) -> Space:
     A layout that breaks several rules is counted at the first of them. Candidates that are equivalent by
     symmetry to another, or dominated by it, are counted and left out.
     """
-    groups, rejected, covered, equivalent_zero, dominated_rings, total = [], Counter[str](), 0, 0, 0, 0
-    first_rules, equivalent_orders = rules_before_placement(job), 0
-    rules = rules_for(job)[len(first_rules) :]
-    for pp in divisors(job.cluster.devices):
-        candidates = candidates_at_depth(job, pp)
-        if not len(candidates):
-            continue
-        counts = counts_of(job, candidates) * rank_order_counts(job, candidates)
-        total += sum(counts.tolist())
-        remaining = _satisfying(candidates, counts, first_rules, rejected)
-        candidates = with_rank_orders(job, candidates.take(remaining))
-        counts = counts_of(job, candidates)
-        remaining = _satisfying(candidates, counts, rules, rejected)
-        representative = _representative(job, candidates, remaining)
-        equivalent_zero += int(counts[remaining & ~representative].sum())
-        remaining &= representative
-        dominated = _dominated_rings(job, candidates, remaining)
-        dominated_rings += int(counts[dominated].sum())
-        remaining &= ~dominated
-        distinct = distinct_orders(job, candidates, remaining)
-        equivalent_orders += int(counts[remaining & ~distinct].sum())
-        remaining &= distinct
-        covered += int(counts[remaining].sum())
-        if remaining.any():
-            groups.append(candidates.take(remaining))
-    reasons = [Rejection(f"rule broken: {sentence}", n) for sentence, n in rejected.most_common() if n]
-    if equivalent_zero:
-        reasons.append(
-            Rejection("alike: ZeRO stages do not differ without a data axis", equivalent_zero, "alike")
+    counts = _Counts()
+    groups = [
+        group
+        for pp in divisors(job.cluster.devices)
+        if (group := _remaining_at_depth(job, pp, counts)) is not None
+    ]
+    return Space(tuple(groups), counts.total, counts.covered, counts.reasons())
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Layouts counted so far: all, covered by the remaining candidates, and those left out."""
+
+    total: int = 0
+    covered: int = 0
+    by_rule: Counter[str] = field(default_factory=Counter)
+    equivalent_zero: int = 0
+    dominated_rings: int = 0
+    equivalent_orders: int = 0
+
+    def reasons(self) -> tuple[Rejection, ...]:
+        """Return the rejections, the rules that exclude most layouts first."""
+        of_rules = [Rejection(f"rule broken: {sentence}", n) for sentence, n in self.by_rule.most_common()]
+        equivalent = (
+            Rejection(reason, n, "alike")
+            for reason, n in (
+                (_EQUIVALENT_ZERO, self.equivalent_zero),
+                (_DOMINATED_RINGS, self.dominated_rings),
+                (_EQUIVALENT_ORDERS, self.equivalent_orders),
+            )
         )
-    if dominated_rings:
-        reasons.append(Rejection(_DOMINATED_RINGS, dominated_rings, "alike"))
-    if equivalent_orders:
-        reasons.append(Rejection(_EQUIVALENT_ORDERS, equivalent_orders, "alike"))
-    return Space(tuple(groups), total, covered, tuple(reasons))
+        return tuple(rejection for rejection in (*of_rules, *equivalent) if rejection.layouts)
+
+
+def _remaining_at_depth(job: Job, pp: int, counts: _Counts) -> Candidates | None:
+    """Return the candidates at depth ``pp`` that satisfy every rule, one of those that are equivalent."""
+    blocks = [_remaining_of_block(job, block, counts) for block in candidate_blocks(job, pp)]
+    blocks = [block for block in blocks if len(block)]
+    if not blocks:
+        return None
+    candidates = joined(blocks)
+    layouts, remaining = counts_of(job, candidates), np.ones(len(candidates), dtype=bool)
+    dominated = _dominated_rings(job, candidates, remaining)
+    counts.dominated_rings += int(layouts[dominated].sum())
+    distinct = distinct_orders(job, candidates, ~dominated)
+    counts.equivalent_orders += int(layouts[~dominated & ~distinct].sum())
+    counts.covered += int(layouts[distinct].sum())
+    return candidates.take(distinct) if distinct.any() else None
+
+
+def _remaining_of_block(job: Job, block: Candidates, counts: _Counts) -> Candidates:
+    """Return the candidates of a block in every rank order that satisfy every rule."""
+    first_rules = rules_before_placement(job)
+    layouts = counts_of(job, block) * rank_order_counts(job, block)
+    counts.total += sum(layouts.tolist())
+    remaining = _satisfying(block, layouts, first_rules, counts.by_rule)
+    candidates = with_rank_orders(job, block.take(remaining))
+    layouts = counts_of(job, candidates)
+    check_deadline()
+    remaining = _satisfying(candidates, layouts, rules_for(job)[len(first_rules) :], counts.by_rule)
+    representative = _representative(job, candidates, remaining)
+    counts.equivalent_zero += int(layouts[remaining & ~representative].sum())
+    return candidates.take(remaining & representative)
 
 
 def _satisfying(
     candidates: Candidates, counts: NDArray[np.object_], rules: Sequence[Rule], rejected: Counter[str]
 ) -> NDArray[np.bool_]:
     """Return which candidates satisfy all ``rules``; count the others at the first rule that they break."""
-    satisfying = np.ones(len(candidates), dtype=bool)
+    index, subset = np.arange(len(candidates)), candidates
     for rule in rules:
-        satisfied = np.broadcast_to(rule.keeps(candidates), satisfying.shape)
-        newly_broken = satisfying & ~satisfied
-        if newly_broken.any():
-            rejected[rule.sentence] += int(counts[newly_broken].sum())
-        satisfying &= satisfied
+        satisfied = np.broadcast_to(rule.keeps(subset), index.shape)
+        if not satisfied.all():
+            rejected[rule.sentence] += int(counts[index[~satisfied]].sum())
+            index, subset = index[satisfied], subset.take(satisfied)
+    satisfying = np.zeros(len(candidates), dtype=bool)
+    satisfying[index] = True
     return satisfying
 
 
@@ -133,8 +164,8 @@ def conflicting_rules(job: Job) -> list[str]:
 
     Deletion filter: rules are removed one by one, the user's own last, while the remaining ones conflict.
     """
-    depths = (candidates_at_depth(job, pp) for pp in divisors(job.cluster.devices))
-    groups = [with_rank_orders(job, candidates) for candidates in depths if len(candidates)]
+    blocks = (block for pp in divisors(job.cluster.devices) for block in candidate_blocks(job, pp))
+    groups = [with_rank_orders(job, block) for block in blocks]
     rules = rules_for(job)
     satisfied = [np.concatenate([np.broadcast_to(rule.keeps(g), len(g)) for g in groups]) for rule in rules]
     conflict = list(range(len(rules)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import gcd
 
@@ -12,18 +12,21 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Candidates, host_code, uniform_recompute_mode
 from autoplan.costs.core.codes import ScheduleCode, ShardCode
 from autoplan.costs.core.divisors import divisors
+from autoplan.deadline import check_deadline
 from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
 from autoplan.search.space.rank_orders import orders_of
 
-__all__ = ["candidates_at_depth", "listed_recompute_modes", "recompute_modes"]
+__all__ = ["candidate_blocks", "listed_recompute_modes", "recompute_modes"]
 
 #: Columns of a table of candidates: the fields of ``Candidates`` after ``pp``.
 _ZERO, _SHARD = 6, 12
 #: Schedules that few stacks have; the others are listed for every stack, and a rule rejects them.
 _RARE = {"zero-bubble"}
 _MOST_VIRTUAL_STAGES = 16
+#: Rows of a table of candidates after which it is a block: 5 MB.
+_BLOCK = 50_000
 
 
 def recompute_modes(job: Job) -> frozenset[str]:
@@ -39,33 +42,54 @@ def listed_recompute_modes(job: Job) -> tuple[str, ...]:
     return wish if isinstance(wish, tuple) else (wish,)
 
 
-def candidates_at_depth(job: Job, pp: int) -> Candidates:
-    """Return every candidate at depth ``pp``, with ranks in the first order.
+def candidate_blocks(job: Job, pp: int) -> Iterator[Candidates]:
+    """Yield every candidate at depth ``pp``, with ranks in the first order, so many at once.
 
     Choices without an effect are listed once: sequence parallelism needs tp > 1, a schedule needs a
-    pipeline, and only ZeRO shards state.
+    pipeline, and only ZeRO shards state. Candidates that differ in their microbatch, ZeRO stage, schedule,
+    recompute unit or shard size alone are in one block.
     """
     devices, batch = job.cluster.devices, job.workload.global_batch_size
     combinations = product(_schedules(job, pp), _checkpoints_and_host(job))
     other_choices = [
         (vpp, schedule, *checkpoint_and_host) for (schedule, vpp), checkpoint_and_host in combinations
     ]
-    blocks = []
+    tables: list[NDArray[np.int64]] = []
     for tp, cp in product(divisors(devices // pp), repeat=2):
         dp, remainder = divmod(devices // pp, tp * cp)
         if remainder or (cp > 1 and job.stack.context is None):
             continue
+        check_deadline()
         sizes = divisors(batch // dp) if batch % dp == 0 else [1]
         experts = _expert_degrees(job, tp, tp * dp * cp)
         zero_and_sp = list(product(range(4), (0, 1) if tp > 1 else (0,)))
         shards = _shards(job, tp, pp, dp * cp)
-        table = _combined([[(tp, dp, cp)], experts, sizes, zero_and_sp, other_choices, shards])
-        # Without ZeRO no state is sharded: one row stands for all shard sizes.
-        first_shard = np.tile(np.arange(len(shards)) == 0, len(table) // len(shards))
-        sharded = table[:, _ZERO] > 0
-        table[~sharded, _SHARD] = 0
-        blocks.append(table[sharded | first_shard])
-    table = np.concatenate(blocks) if blocks else np.zeros((0, _SHARD + 1), dtype=np.int64)
+        for some_experts in _parts(experts, len(sizes) * len(zero_and_sp) * len(other_choices) * len(shards)):
+            choices = [[(tp, dp, cp)], some_experts, sizes, zero_and_sp, other_choices, shards]
+            tables.append(_distinct_shards(_combined(choices), len(shards)))
+            if sum(map(len, tables)) >= _BLOCK:
+                yield _candidates(pp, tables)
+                tables = []
+    if tables:
+        yield _candidates(pp, tables)
+
+
+def _parts(experts: list[tuple[int, int]], rows: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield the degrees of experts in parts of at most so many that ``rows`` for each fill a block."""
+    size = max(1, _BLOCK // rows)
+    yield from (experts[i : i + size] for i in range(0, len(experts), size))
+
+
+def _distinct_shards(table: NDArray[np.int64], shards: int) -> NDArray[np.int64]:
+    """Return ``table`` with one row for all shard sizes where no state is sharded: without ZeRO."""
+    first_shard = np.tile(np.arange(shards) == 0, len(table) // shards)
+    sharded = table[:, _ZERO] > 0
+    table[~sharded, _SHARD] = 0
+    return table[sharded | first_shard]
+
+
+def _candidates(pp: int, tables: Sequence[NDArray[np.int64]]) -> Candidates:
+    table = np.concatenate(tables)
     first_order = np.zeros((len(table), 1), dtype=np.int64)
     return Candidates(pp, *np.ascontiguousarray(np.hstack([table, first_order]).T))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
@@ -10,30 +10,23 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array, Candidates, Ints, taken, uniform_recompute_mode
+from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.codes import ScheduleCode
-from autoplan.costs.core.layer_types import LayerTypes, layer_types_of
-from autoplan.costs.core.scope import microbatches, scope_of
+from autoplan.costs.core.scope import microbatches
 from autoplan.costs.device.machine import Machine
-from autoplan.costs.memory.footprint import Footprint, footprint_of
 from autoplan.costs.pipeline.critical_path import Amount, Largest, makespan
 from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import Stages
-from autoplan.rules.user_constraints import OwnRule, embedding_and_loss_counted, own_rules, what_is_left
+from autoplan.rules.user_constraints import OwnRule, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import even_stages
 from autoplan.schema.user_rules.expression import Known, Node, Uniform, left_of
-from autoplan.search.space.rank_orders import order_classes
 from autoplan.search.space.recompute_mixes import StageRules, parts_of, stage_rules
-from autoplan.search.space.stage_contents import Places, places_of
+from autoplan.search.space.sized_candidates import SizedCandidates, StageCounts
+from autoplan.search.space.stage_contents import Places
 
 __all__ = ["PricedCandidates", "Schedule", "open_conjuncts", "priced"]
-
-#: Entries of one array [C, p, L] that are processed at once: 1.6 MB of floats, which fit a core's cache.
-_BLOCK = 200_000
-#: Arrays of contents that are processed together, where there is one for each layer type.
-_SEVERAL = 4
 
 X = TypeVar("X", bound=Amount)
 
@@ -66,7 +59,7 @@ class Schedule(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PricedCandidates:
+class PricedCandidates(StageCounts):
     """Candidates of one pipeline depth and their stage coefficients.
 
     ``m`` microbatches and ``v`` virtual stages have shape [C]. ``rules`` has the conjuncts of the user's own
@@ -87,11 +80,6 @@ class PricedCandidates:
     places: Places | None = None
 
     @property
-    def pp(self) -> int:
-        """Pipeline depth."""
-        return self.candidates.pp
-
-    @property
     def stages(self) -> Stages:
         """Coefficients of stages where the model has one layer type."""
         return self.kinds[0]
@@ -101,15 +89,6 @@ class PricedCandidates:
         m, v, gpipe = self.m[position], self.v[position], self.gpipe[position]
         split_backward = self.candidates.schedule[position] == ScheduleCode.ZERO_BUBBLE
         return Schedule(self.pp, int(m), int(v), bool(gpipe), bool(split_backward))
-
-    @property
-    def fewest(self) -> Array:
-        """Minimum number of layers of a stage of each candidate, shape [C]: one per virtual stage.
-
-        One less where embedding and head count as layers.
-        """
-        fewest: Array = self.v - (self.layers % self.v > 0)
-        return fewest
 
     @property
     def split_backward(self) -> NDArray[np.bool_]:
@@ -185,91 +164,22 @@ class PricedCandidates:
         parts = len(self.schedule(position).parts)
         return parts * float(self.m[position] * self.v[position] + self.pp) + 1.0
 
-    @property
-    def block_size(self) -> int:
-        """Number of candidates to process at once, so that arrays [C, p, L] stay small."""
-        entries = self.places.contents * _SEVERAL if self.places else self.pp * self.layers
-        return max(1, _BLOCK // entries)
 
-    def blocks(self) -> Iterator[NDArray[np.int64]]:
-        """Yield positions of candidates, block by block."""
-        size = self.block_size
-        positions = np.arange(len(self.candidates))
-        yield from (positions[i : i + size] for i in range(0, len(positions), size))
-
-    def allowed(self) -> NDArray[np.bool_]:
-        """Return the numbers of layers (1 to L) that a stage may have, shape [C, p, L].
-
-        Multiples of v that leave v layers to every other stage; with ``even``, only the even split.
-        """
-        v = self.candidates.vpp[:, None]
-        if self.even:
-            fixed = np.array([even_stages(self.layers, self.pp, int(vpp)) for vpp in v[:, 0]])
-            even: NDArray[np.bool_] = np.arange(1, self.layers + 1) == fixed[:, :, None]
-            return even
-        layers = np.arange(1, self.layers + 1)[None, :]
-        possible = (layers % v == 0) & (layers <= self.layers - (self.pp - 1) * v)
-        if self.pp == 1:
-            possible &= layers == self.layers
-        shape = (len(self.candidates), self.pp, self.layers)
-        return np.broadcast_to(possible[:, None, :], shape)
-
-
-def priced(
-    job: Job, candidates: Candidates, machine: Machine, modes: frozenset[str], *, even: bool
-) -> list[PricedCandidates]:
-    """Return ``candidates`` with their cost coefficients, in groups that share their modes and splits.
-
-    Groups differ in offloaded activations and in whether embedding and head count as layers; with several
-    layer types also in the number of virtual stages.
-    """
-    kinds = layer_types_of(job.model, job.workload.sequence_length)
-    counted = {
-        v: embedding_and_loss_counted(job, candidates.pp, v) for v in np.unique(candidates.vpp).tolist()
-    }
-    parts = _partitioned(candidates, candidates.moved)
-    parts = [
-        subset for part in parts for subset in _partitioned(part, [counted[v] for v in part.vpp.tolist()])
-    ]
-    if kinds.several:
-        parts = [subset for part in parts for subset in _partitioned(part, part.vpp)]
-    return [
-        PricedCandidates(
-            layers=job.model.layers,
-            modes=_modes_of(c, modes),
-            even=even or counted[int(c.vpp[0])],
-            candidates=c,
-            kinds=price_layer_types(job, c, machine, _footprints(job, c, kinds)),
-            m=microbatches(job, c),
-            v=c.vpp.astype(np.float64),
-            gpipe=c.schedule == ScheduleCode.GPIPE,
-            rules=open_conjuncts(job, c, own_rules(job)),
-            places=places_of(kinds.sequence, c.pp, int(c.vpp[0]), even=even) if kinds.several else None,
-        )
-        for c in parts
-    ]
-
-
-def _partitioned(candidates: Candidates, column: Ints | list[bool]) -> list[Candidates]:
-    """Return ``candidates`` partitioned by their value in ``column``."""
-    numbers = np.unique(column)
-    if len(numbers) == 1:
-        return [candidates]
-    return [candidates.take(np.asarray(column) == number) for number in numbers]
-
-
-def _modes_of(candidates: Candidates, modes: frozenset[str]) -> frozenset[str]:
-    """Return the recompute modes of candidates of which none, or all, have offloaded activations."""
-    only = uniform_recompute_mode(int(candidates.offload[0]))
-    return modes if only is None else frozenset({only})
-
-
-def _footprints(job: Job, candidates: Candidates, kinds: LayerTypes) -> list[Footprint]:
-    """Return the memory footprint of each layer type, computed once for all rank orders."""
-    group = order_classes(candidates)
-    first = np.unique(group, return_index=True)[1]
-    representatives = candidates.take(first)
-    return [taken(footprint_of(scope_of(kind, representatives)), group) for kind in kinds.jobs(job)]
+def priced(job: Job, sized: SizedCandidates, machine: Machine) -> PricedCandidates:
+    """Return candidates with the cost coefficients of time, too."""
+    c = sized.candidates
+    return PricedCandidates(
+        layers=sized.layers,
+        modes=sized.modes,
+        even=sized.even,
+        candidates=c,
+        kinds=price_layer_types(job, c, machine, sized.footprints),
+        m=microbatches(job, c),
+        v=sized.v,
+        gpipe=c.schedule == ScheduleCode.GPIPE,
+        rules=open_conjuncts(job, c, own_rules(job)),
+        places=sized.places,
+    )
 
 
 @lru_cache(maxsize=256)

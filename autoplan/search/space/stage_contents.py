@@ -15,10 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array, Ints
-from autoplan.costs.core.layer_types import Prefixes, StageLayers, order_of
+from autoplan.costs.core.layer_types import Prefixes, order_of
+from autoplan.deadline import check_deadline
 from autoplan.schema.stage_layers import even_stages
 
 __all__ = ["Places", "Row", "places_of"]
+
+
+#: Chunks of a stage up to which ``Places.up_to`` is exact; above, it rounds up to multiples of it.
+_EXACT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,21 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """All places of the stages, for one pipeline depth, ``v`` virtual stages and one sequence of layers."""
+    """Places of the stages, for one pipeline depth, ``v`` virtual stages and one sequence of layers.
+
+    ``most`` is the largest number of layers of a place; with ``even``, only those of the even split are
+    there. ``stages`` and ``orders`` [X of all stages] are the stage of each content, and its sequence of
+    layer types in ``prefixes``.
+    """
 
     sequence: tuple[int, ...]
     v: int
+    even: bool
+    most: int
     prefixes: Prefixes
     rows: tuple[Row, ...]
+    stages: Ints
+    orders: Ints
 
     @property
     def total(self) -> int:
@@ -60,15 +74,25 @@ class Places:
     @property
     def contents(self) -> int:
         """Number of contents of all stages."""
-        return sum(len(row.orders) for row in self.rows)
+        return len(self.orders)
 
-    def layers(self, stage: int) -> Ints:
-        """Return the number of layers of each content of a stage, shape [X]."""
-        return self.prefixes.layers[self.rows[stage].orders]
+    @property
+    def starts(self) -> list[int]:
+        """Index of the first content of each stage."""
+        return [row.start for row in self.rows]
 
-    def layers_of_contents(self, stage: int, selective: Array, full: Array) -> StageLayers:
-        """Return the layers of a stage's contents by layer type, with these recompute counts, [..., X]."""
-        return self.prefixes.held(self.rows[stage].orders, selective, full)
+    def up_to(self, layers: int) -> Places:
+        """Return the places of at most ``layers`` layers, and perhaps of a few more."""
+        chunks = -(-layers // self.v)
+        rounded = (chunks if chunks <= _EXACT else -(-chunks // _EXACT) * _EXACT) * self.v
+        if self.even or rounded >= self.most:
+            return self
+        return _places_up_to(self.sequence, len(self.rows), self.v, rounded)
+
+    @property
+    def layers(self) -> Ints:
+        """Number of layers of each content, shape [X of all stages]."""
+        return self.prefixes.layers[self.orders]
 
     def order(self, stage: int, first: int, layers: int) -> int:
         """Return the index of the sequence of layer types of a place in the prefixes."""
@@ -143,19 +167,47 @@ def _spans(first: Ints, layers: Ints, content: Ints, v: int) -> Iterator[tuple[s
 def places_of(sequence: tuple[int, ...], pp: int, v: int, *, even: bool) -> Places:
     """Return the places of ``pp`` stages of ``v`` chunks; with ``even``, only those of the even split."""
     total = len(sequence)
-    orders: dict[tuple[int, ...], int] = {}
+    number_of_place: dict[tuple[int, int], int] = {}
+    numbers: dict[tuple[int, ...], int] = {}
     rows, start = [], 0
     for stage in range(pp):
+        check_deadline()
         places = _places(total, pp, v, stage, even=even)
-        numbers = [orders.setdefault(order_of(sequence, a, n, v), len(orders)) for a, n in places]
-        contents = list(dict.fromkeys(numbers))
-        content = {number: x for x, number in enumerate(contents)}
+        for place in places:
+            if place not in number_of_place:
+                order = order_of(sequence, *place, v)
+                number_of_place[place] = numbers.setdefault(order, len(numbers))
         first, layers = np.array(places, dtype=np.int64).T
-        content_of_place = np.array([content[n] for n in numbers])
-        spans = tuple(_spans(first, layers, content_of_place, v))
-        rows.append(Row(first, layers, content_of_place, np.array(contents), start, spans))
-        start += len(contents)
-    return Places(sequence, v, Prefixes.of(list(orders), 1 + max(sequence)), tuple(rows))
+        rows.append(_row(first, layers, np.array([number_of_place[place] for place in places]), v, start))
+        start = rows[-1].columns.stop
+    return _joined(sequence, v, Prefixes.of(list(numbers), 1 + max(sequence)), rows, even=even)
+
+
+@lru_cache(maxsize=256)
+def _places_up_to(sequence: tuple[int, ...], pp: int, v: int, most: int) -> Places:
+    """Return the places of at most ``most`` layers, of all splits."""
+    whole, rows, start = places_of(sequence, pp, v, even=False), [], 0
+    for row in whole.rows:
+        within = row.layers <= most
+        orders = row.orders[row.content[within]]
+        rows.append(_row(row.first[within], row.layers[within], orders, v, start))
+        start = rows[-1].columns.stop
+    return _joined(sequence, v, whole.prefixes, rows, even=False)
+
+
+def _row(first: Ints, layers: Ints, orders: Ints, v: int, start: int) -> Row:
+    """Return the places of a stage that begin at ``first``, of ``orders`` in the prefixes."""
+    distinct, content = np.unique(orders, return_inverse=True)
+    return Row(first, layers, content, distinct, start, tuple(_spans(first, layers, content, v)))
+
+
+def _joined(
+    sequence: tuple[int, ...], v: int, prefixes: Prefixes, rows: Sequence[Row], *, even: bool
+) -> Places:
+    stages = np.repeat(np.arange(len(rows)), [len(row.orders) for row in rows])
+    orders = np.concatenate([row.orders for row in rows])
+    most = max(int(row.layers.max()) for row in rows)
+    return Places(sequence, v, even, most, prefixes, tuple(rows), stages, orders)
 
 
 def _places(total: int, pp: int, v: int, stage: int, *, even: bool) -> Sequence[tuple[int, int]]:
