@@ -71,7 +71,7 @@ def _spread(least: np.ndarray, peak: float, group: PricedCandidates) -> tuple[in
 def _with_least_recompute(group: PricedCandidates, i: int, layers: tuple[int, ...]) -> Layout:
     """Return the layout of candidate ``i`` with the recompute of least memory on each stage."""
     counts = np.asarray(layers, dtype=np.float64)
-    mixes = most_recompute(counts, group.candidates.checkpoint[i], group.modes)
+    mixes = most_recompute(counts, group.candidates.recompute_num_layers[i], group.modes)
     bytes_needed = np.stack(
         [np.where(allowed, _needed(group, i, layers, s, f), np.inf) for s, f, allowed in mixes]
     )

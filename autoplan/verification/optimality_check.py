@@ -45,9 +45,9 @@ class _Refutation:
         listing = Listing.of(answer.job, *choice, machine)
         ideal = reach(listing)
         if ideal is None:
-            one_mode = bool(listing.candidates.moved[0])
+            one_mode = bool(listing.candidates.activation_offload[0])
             self.without_fit += layouts_of_choice(
-                answer.job, choice[0].pp, listing.v, listing.checkpoint, one_mode=one_mode
+                answer.job, choice[0].pp, listing.v, listing.recompute_num_layers, one_mode=one_mode
             )
             return
         for box in boxes:

@@ -193,7 +193,7 @@ def offloads(job: Job) -> list[tuple[bool, bool]]:
     return [x for x in both if words.get(x, "optimizer+activations") in wish]
 
 
-def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
+def mixes(job: Job, layers: int, unit: int) -> list[tuple[int, int]]:
     """Return all (selective, full) counts of a stage that the job allows."""
     modes = job.search.recompute
     modes = {"none", "selective", "full"} if modes == "any" else set(np.atleast_1d(modes))
@@ -201,7 +201,7 @@ def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
         (s, f)
         for s in range(layers + 1)
         for f in range(layers + 1 - s)
-        if f % checkpoint == 0
+        if f % unit == 0
         and (s == 0 or "selective" in modes)
         and (f == 0 or "full" in modes)
         and (s + f == layers or "none" in modes)
@@ -211,9 +211,9 @@ def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
 def mixes_of(job: Job, layout: Layout, layers: int) -> list[tuple[int, int]]:
     """Return the (selective, full) counts of a stage of ``layout``: all layers alike under offload."""
     if not layout.activation_offload:
-        return mixes(job, layers, layout.checkpoint)
+        return mixes(job, layers, layout.recompute_num_layers)
     ways = {"none": (0, 0), "selective": (layers, 0), "full": (0, layers)}
-    return [ways[layout.mode]] if layout.mode != "full" or layers % layout.checkpoint == 0 else []
+    return [ways[layout.mode]] if layout.mode != "full" or layers % layout.recompute_num_layers == 0 else []
 
 
 def everies(job: Job) -> list[int]:
@@ -235,8 +235,8 @@ def listed(job: Job) -> Iterator[Layout]:
         none = (0,) * pp
         layout = Layout(
             *(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule, cp, ep),
-            checkpoint=k,
-            shard=shard,
+            recompute_num_layers=k,
+            dp_shard=shard,
             expert_tensor=etp,
             optimizer_offload=offload[0],
             activation_offload=offload[1],
@@ -244,7 +244,9 @@ def listed(job: Job) -> Iterator[Layout]:
         )
         for mode, every in itertools.product(("none", "selective", "full"), everies(job)):
             if offload[1] or (mode == "none" and every == everies(job)[0]):
-                yield replace(layout.alike(mode) if offload[1] else layout, offload_every=every)
+                yield replace(
+                    layout.with_uniform_recompute(mode) if offload[1] else layout, offload_every=every
+                )
 
 
 def count_up_to(job: Job, layouts: list[list[Layout]], most: int) -> int:

@@ -197,13 +197,13 @@ def test_groups_are_where_ranks_are_numbered(order, tp, cp, dp, pp):
     """Each group has the ranks that a count through all of them finds, evenly spaced."""
     cp = 1 if order == "tp-cp-pp-dp" and pp > 1 else cp
     layout = Layout(tp, pp, dp, 1, (1,) * pp, (0,) * pp, (0,) * pp, cp=cp, ep=2, order=order)
-    layout = replace(layout, zero=1, shard=2 if dp * cp % 2 == 0 else 0)
+    layout = replace(layout, zero=1, dp_shard=2 if dp * cp % 2 == 0 else 0)
     c = Candidates.of([layout])
     places = ranks_of(layout, {"tp": tp, "cp": cp, "dp": dp, "pp": pp})
     for group, free in ((tensor_group, "tp"), (context_group, "cp"), (pipeline_group, "pp")):
         assert told(group(c)) == evenly(members(places, {free}))
     data = members(places, {"cp", "dp"})
-    share = layout.shard or len(data)
+    share = layout.dp_shard or len(data)
     assert told(data_group(c)) == evenly(data)
     assert told(shard_group(c)) == evenly(data[:share])
     assert told(replica_group(c)) == evenly(data[::share])

@@ -89,7 +89,7 @@ def _nearest_layouts(job: Job, layout: Layout) -> Iterator[Layout]:
             layers, selective, full = _stages(job, layout, group.pp, int(group.vpp[i]))
             choice = group.layout(i, layers, selective, full)
             if only := uniform_recompute_mode(int(group.offload[i])):
-                choice = choice.alike(only)
+                choice = choice.with_uniform_recompute(only)
             by_distance.append((_distance(choice, layout), len(by_distance), choice))
     for *_, choice in sorted(by_distance, key=lambda item: item[:2])[:_MOST_NEAREST]:
         yield choice

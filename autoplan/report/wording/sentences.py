@@ -86,7 +86,7 @@ def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
     if layout.etp != layout.tp:
         parts.append(f"etp {layout.etp}")
     parts.append(f"mbs {layout.microbatch}")
-    sharding = (("zero", layout.zero), ("dp_shard", layout.shard))
+    sharding = (("zero", layout.zero), ("dp_shard", layout.dp_shard))
     parts += [f"{name} {number}" for name, number in sharding if number]
     if layout.vpp > 1:
         parts.append(f"vpp {layout.vpp}")
@@ -97,8 +97,8 @@ def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
     if not layout.even or any(n % layout.vpp for n in layout.layers):
         parts.append(f"stages {_runs(layout.layers, terminal)}")
     parts += _recompute(layout)
-    if layout.checkpoint > 1:
-        parts.append(f"{layout.checkpoint} layers per recompute unit")
+    if layout.recompute_num_layers > 1:
+        parts.append(f"{layout.recompute_num_layers} layers per recompute unit")
     if layout.offload != "none":
         part = f" of 1 in {layout.offload_every} layers" if layout.offload_every > 1 else ""
         parts.append(f"{layout.offload.replace('+', ' and ')}{part} offloaded")

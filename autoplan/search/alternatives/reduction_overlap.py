@@ -52,7 +52,7 @@ def with_more_reduction_overlap(
     enough = min(o.end_of_step_ticks for o in alternatives.stages[0])
     stages: list[tuple[Alternative, ...]] = []
     below = _off_critical_path_below(alternatives, group.layers, makespan)
-    rules, unit = group.stage_rules(position), int(group.candidates.checkpoint[position])
+    rules, unit = group.stage_rules(position), int(group.candidates.recompute_num_layers[position])
     for i, (row, longest) in enumerate(zip(alternatives.stages, below, strict=True)):
         # A partial, since few stages need their coefficients.
         at = partial(_coefficients, group, position, i)

@@ -201,7 +201,7 @@ class UniformCases:
         """Return the time of a stage [s], infinite where it does not fit, and its bytes, shape [W, p, L]."""
         one, layers = self.one, np.arange(1.0, self.one.layers + 1)
         selective, full = self._mixes(index)
-        recomputed, unit = selective + full, int(one.candidates.checkpoint[0])
+        recomputed, unit = selective + full, int(one.candidates.recompute_num_layers[0])
         valid = (recomputed <= layers) & (full % unit == 0)
         if "none" not in one.modes:
             valid &= recomputed == layers
@@ -213,7 +213,7 @@ class UniformCases:
 
 def _uniform_mixes(one: PricedCandidates) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the layers of every stage with selective and with full recompute; -1 stands for all of them."""
-    unit, fewest = int(one.candidates.checkpoint[0]), one.layers // one.pp
+    unit, fewest = int(one.candidates.recompute_num_layers[0]), one.layers // one.pp
     counts = np.arange(fewest + 1)
     selective_counts = counts if "selective" in one.modes else counts[:1]
     full_counts = counts[::unit] if "full" in one.modes else counts[:1]

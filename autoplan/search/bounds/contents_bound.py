@@ -117,7 +117,9 @@ def _least_memory(
     orders = places.rows[stage].orders[contents]
     layers = places.prefixes.layers[orders].astype(np.float64)
     needed_by_mix = []
-    for selective, full, allowed in most_recompute(layers, group.candidates.checkpoint[:, None], group.modes):
+    for selective, full, allowed in most_recompute(
+        layers, group.candidates.recompute_num_layers[:, None], group.modes
+    ):
         coefficients = mixed_stages_of(kinds, places.prefixes.held(orders, selective, full))
         needed = stage_needed(coefficients.memory, layers, selective, full)
         needed_by_mix.append(np.where(allowed, needed, np.inf))
@@ -161,11 +163,11 @@ def least_stage_sum(group: PricedCandidates, places: Places) -> Array:
 
 
 def most_recompute(
-    layers: Array, checkpoint: NDArray[np.int64] | int, modes: frozenset[str]
+    layers: Array, unit: NDArray[np.int64] | int, modes: frozenset[str]
 ) -> list[tuple[Array, Array, NDArray[np.bool_]]]:
     """Return the mixes of a stage with the most recompute of each mode: selective, full, where allowed.
 
-    Full recompute comes in multiples of ``checkpoint`` layers; the remainder may use selective recompute.
+    Full recompute comes in multiples of ``unit`` layers; the remainder may use selective recompute.
     """
     zero = np.zeros_like(layers)
     always = np.ones_like(layers, dtype=bool)
@@ -173,7 +175,7 @@ def most_recompute(
     if "selective" in modes:
         mixes.append((layers, zero, always))
     if "full" in modes:
-        remainder = layers % checkpoint
+        remainder = layers % unit
         if "selective" in modes:
             mixes.append((remainder, layers - remainder, always))
         if "none" in modes or "selective" not in modes:

@@ -96,7 +96,7 @@ def _shards(job: Job, tp: int, pp: int, ranks: int) -> list[int]:
 
     Where the job leaves it open, the ranks of a node are one of them.
     """
-    wish, hybrid = job.search.shard, job.stack.hybrid
+    wish, hybrid = job.search.dp_shard, job.stack.hybrid
     if wish == "any":
         strides = (tp, tp * pp, pp, 1) if len(orders_of(job)) > 1 else (tp,)
         ranks_per_node = {job.cluster.node.devices // stride for stride in strides}
@@ -108,7 +108,7 @@ def _shards(job: Job, tp: int, pp: int, ranks: int) -> list[int]:
 
 def _checkpoints(job: Job) -> list[int]:
     """Return the candidate numbers of layers per recompute unit; 1 alone without full recompute."""
-    wish, rules = job.search.checkpoint, job.stack.rules
+    wish, rules = job.search.recompute_num_layers, job.stack.rules
     if "full" not in recompute_modes(job):
         return [1]
     if wish == "any":

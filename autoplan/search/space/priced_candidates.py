@@ -227,7 +227,7 @@ def priced(
     counted = {
         v: embedding_and_loss_counted(job, candidates.pp, v) for v in np.unique(candidates.vpp).tolist()
     }
-    parts = _partitioned(candidates, candidates.moved)
+    parts = _partitioned(candidates, candidates.uniform_recompute)
     parts = [
         subset for part in parts for subset in _partitioned(part, [counted[v] for v in part.vpp.tolist()])
     ]
