@@ -11,7 +11,9 @@ from autoplan.schema.layout import Layout
 
 __all__ = ["Choice", "Contrast", "Difference", "Place", "Refusal", "Standing", "differences"]
 
-Place = Literal["on the front", "beaten", "matched", "does not fit", "too slow", "not searched"]
+Place = Literal[
+    "on the front", "dominated", "dominated within tolerance", "does not fit", "too slow", "not searched"
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class ChoiceCounts:
     total: int
     covered: int
     by_rule: dict[str, int]
-    alike: int
+    equivalent: int
     candidates: int
 
 

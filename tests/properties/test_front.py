@@ -563,13 +563,13 @@ def contradictions(job, points, answer):
     ]
     large = [f"{name} needs {memory} of {limit}" for _, memory, name in front if memory > limit]
     fitting = [e for e in points if e[3] <= limit - 2 * tick]
-    beaten = [
-        f"{name} ({time}, {memory}) is beaten by {e}"
+    dominated = [
+        f"{name} ({time}, {memory}) is dominated by {e}"
         for time, memory, name in front
         for e in fitting
         if e[0] < time * (1 - 1e-6) and e[1] < memory - 2 * tick
     ]
-    return missed + large + beaten
+    return missed + large + dominated
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -650,7 +650,7 @@ def test_the_front_over_devices_and_batches_is_that_of_brute_force(seed):
         assert any(
             all(f <= v + 1e-6 * abs(v) + s for f, v, s in zip(plan, values, slack, strict=True))
             for plan in front
-        ), f"{values} on {choice.cluster.devices} devices is matched by none of {front}"
+        ), f"{values} on {choice.cluster.devices} devices is dominated by none of {front}"
     for plan in front:
         assert not any(
             all(v < f - 1e-6 * abs(f) - s for f, v, s in zip(plan, values, slack, strict=True))
@@ -671,8 +671,8 @@ def test_a_thinned_front_matches_every_layout(seed):
 
     for time, memory, name, needed in points:
         if needed <= limit - 2 * tick:
-            matched = [f for f in front if f[0] <= time * 1.0101 and f[1] <= memory * 1.0102]
-            assert matched, f"{name} ({time}, {memory}) is matched by none of {front}"
+            dominating = [f for f in front if f[0] <= time * 1.0101 and f[1] <= memory * 1.0102]
+            assert dominating, f"{name} ({time}, {memory}) is dominated by none of {front}"
     for (fast, large), (slow, small) in itertools.pairwise(front):
         assert fast <= slow
         assert small <= large * 0.9905

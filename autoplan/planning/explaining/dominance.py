@@ -37,11 +37,11 @@ def standing_of(job: Job, plan: Plan, front: Front) -> Standing:
             return Standing("on the front", len(plans), rank + 1)
     for rank, other in enumerate(plans):
         if _dominates(other, plan, 0.0):
-            return _standing_against("beaten", plan, front, rank)
+            return _standing_against("dominated", plan, front, rank)
     thinning = front.certificate.thinning + _ROUNDING
     for rank, other in enumerate(plans):
         if _dominates(other, plan, thinning):
-            return _standing_against("matched", plan, front, rank)
+            return _standing_against("dominated within tolerance", plan, front, rank)
     return _standing_against("not searched", plan, front, 0 if plans else None)
 
 

@@ -13,7 +13,7 @@ __all__ = ["stage_layer_types", "uneven_chunks"]
 
 
 def stage_layer_types(job: Job, layout: Layout) -> list[str]:
-    """Return the layer types of each stage, such as ``2 dense, 1 MoE``; empty if all layers are alike."""
+    """Return the layer types of each stage, such as ``2 dense, 1 MoE``; empty if all are of one type."""
     types = layer_types_of(job.model, job.workload.sequence_length)
     if not types.several:
         return []

@@ -238,7 +238,7 @@ def rejected_sentence(rejected: Sequence[Rejection], most: int = 3) -> str:
 #: Outcomes of layouts, in the singular and the plural, in the order in which the search decides them.
 _OUTCOMES: Final[dict[RejectionKind, tuple[str, str]]] = {
     "rule": ("breaks a rule", "break a rule"),
-    "alike": (
+    "equivalent": (
         "is equivalent by symmetry to a layout that was considered",
         "are equivalent by symmetry to a layout that was considered",
     ),

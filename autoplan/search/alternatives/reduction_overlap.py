@@ -133,7 +133,7 @@ class _EndsOfStep:
         backward = self.scale.step_ticks(stage_backward(stage, count, selective, full) / self.v)
         both = first.forward_ticks + backward
         worth = (fits > 0) & (backward > first.backward_ticks) & (both < self.longest)
-        worth &= self.rules.alike(selective, full, (first.selective, first.full))
+        worth &= self.rules.indistinguishable(selective, full, (first.selective, first.full))
         index = np.flatnonzero(worth)
         index = index[self.rules.allows(first.layers, selective[index], full[index])]
         selective, full = selective[index], full[index]

@@ -152,7 +152,7 @@ class UniformCases:
         uniform_cost = all(
             cost.min() == cost.max() > 0 for mode, cost in costs.items() if mode in self.one.modes
         )
-        return uniform_cost and not self.across and not any(rules.alone for rules in self.rules)
+        return uniform_cost and not self.across and not any(rules.own for rules in self.rules)
 
     def alternatives(self, case: UniformCase, scale: Scale, margin: float, most: float) -> Alternatives:
         """Return the alternatives of ``case``, complete for steps of ``most`` seconds and a ``margin``."""
@@ -169,7 +169,7 @@ class UniformCases:
     def _allowed_counts(self, stage: int, case: UniformCase, seconds: Array) -> NDArray[np.int64]:
         """Return the layer counts, less one, of finite ``seconds`` that the rules on the stage allow."""
         index, rules = np.flatnonzero(np.isfinite(seconds)), self.rules[stage]
-        if not rules.alone:
+        if not rules.own:
             return index
         selective, full = (x[0, 0, index] for x in self._mixes(np.array([case.number])))
         rows = zip(index.tolist(), selective, full, strict=True)

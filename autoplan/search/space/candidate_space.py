@@ -36,8 +36,10 @@ __all__ = [
     "valid_choices",
 ]
 
-_DOMINATED_RINGS = "matched: shorter rings of cp ranks, for fewer sequences each, are no slower and no larger"
-_EQUIVALENT_ORDERS = "alike: orders of the axes that put the same ranks of each together in a node"
+_DOMINATED_RINGS = (
+    "dominated: shorter rings of cp ranks, for fewer sequences each, are no slower and no larger"
+)
+_EQUIVALENT_ORDERS = "equivalent: orders of the axes that put the same ranks of each together in a node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +95,14 @@ def space_of(job: Job) -> Space:
     reasons = [Rejection(f"rule broken: {sentence}", n) for sentence, n in rejected.most_common() if n]
     if equivalent_zero:
         reasons.append(
-            Rejection("alike: ZeRO stages do not differ without a data axis", equivalent_zero, "alike")
+            Rejection(
+                "equivalent: ZeRO stages do not differ without a data axis", equivalent_zero, "equivalent"
+            )
         )
     if dominated_rings:
-        reasons.append(Rejection(_DOMINATED_RINGS, dominated_rings, "alike"))
+        reasons.append(Rejection(_DOMINATED_RINGS, dominated_rings, "equivalent"))
     if equivalent_orders:
-        reasons.append(Rejection(_EQUIVALENT_ORDERS, equivalent_orders, "alike"))
+        reasons.append(Rejection(_EQUIVALENT_ORDERS, equivalent_orders, "equivalent"))
     return Space(tuple(groups), total, covered, tuple(reasons))
 
 
