@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from autoplan.costs.core.prediction import JobFacts
 from autoplan.results.plan import Plan
 from autoplan.results.suggestion import Suggestion
 from autoplan.schema.job import Job
@@ -72,6 +73,7 @@ class Front:
     """
 
     job: Job
+    facts: JobFacts
     plans: tuple[Plan, ...]
     certificate: Certificate
     rejected: tuple[Rejection, ...]

@@ -155,6 +155,7 @@ def merged(job: Job, answers: Sequence[Front]) -> Front:
     )
     return Front(
         job=job,
+        facts=answers[0].facts,
         plans=plans,
         certificate=_certificate(job, [front.certificate for front in answers]),
         rejected=tuple(Rejection(reason, n, kind) for (reason, kind), n in lost.most_common()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autoplan.costs.core.prediction import Prediction
+from autoplan.costs.core.prediction import JobFacts, Prediction
 from autoplan.schema.layout import Layout
 
 __all__ = ["Plan", "layout_fields"]
@@ -13,10 +13,11 @@ __all__ = ["Plan", "layout_fields"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One layout and its prediction."""
+    """One layout and its prediction, with the facts of its job."""
 
     layout: Layout
     predicted: Prediction
+    facts: JobFacts
 
     @property
     def layout_string(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from autoplan.costs.core.prediction import Prediction, TimePrediction
+from autoplan.costs.core.prediction import JobFacts, Prediction, TimePrediction
 from autoplan.results.plan import Plan
 from autoplan.schema.layout import Layout
 
@@ -53,6 +53,7 @@ class Refusal:
     layout: Layout
     rules: tuple[str, ...]
     nearest: Plan | None
+    facts: JobFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array, Candidates
-from autoplan.costs.core.layer_types import Prefixes, StageLayers, layer_types_of, order_of
+from autoplan.costs.core.layer_types import Prefixes, StageLayers, layer_types_of
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import stage_fits
@@ -18,7 +18,7 @@ from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
 from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
-from autoplan.schema.stage_layers import even_stages
+from autoplan.schema.stage_layers import even_stages, order_of
 from autoplan.verification.choice_listing import modes_of
 
 __all__ = ["Rows", "row_prices", "rows_of"]

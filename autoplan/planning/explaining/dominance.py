@@ -8,7 +8,7 @@ from math import log2
 from typing import Final
 
 from autoplan.costs.core.candidates import uniform_recompute_mode
-from autoplan.costs.predict import predict
+from autoplan.costs.predict import facts_of, predict
 from autoplan.results import Front, Plan
 from autoplan.results.standing import Refusal, Standing, differences
 from autoplan.rules import broken_rules
@@ -75,8 +75,9 @@ def _standing_against(place: str, plan: Plan, front: Front, rank: int | None) ->
 def refusal_of(job: Job, layout: Layout) -> Refusal:
     """Return the rules that ``layout`` violates, and the nearest layout that satisfies all."""
     valid = next((x for x in _nearest_layouts(job, layout) if not broken_rules(job, x)), None)
-    nearest = None if valid is None else Plan(valid, predict(job, valid))
-    return Refusal(layout, tuple(broken_rules(job, layout)), nearest)
+    facts = facts_of(job)
+    nearest = None if valid is None else Plan(valid, predict(job, valid), facts)
+    return Refusal(layout, tuple(broken_rules(job, layout)), nearest, facts)
 
 
 def _nearest_layouts(job: Job, layout: Layout) -> Iterator[Layout]:

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from autoplan.costs.core.parameters import total_parameters
-from autoplan.costs.core.prediction import Prediction
-from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.costs.core.prediction import JobFacts, Prediction
 from autoplan.report.wording.provenance import kernels_measured, number_kinds
 from autoplan.results import Certificate, Front, Rejection
 from autoplan.results.front import RejectionKind
@@ -46,11 +44,11 @@ _LARGEST_EXACT: Final = 10**12
 _KNOWN: Final = {"data sheet": "from data sheets", "guess": "guessed"}
 
 
-def job_lines(job: Job, terminal: Terminal) -> tuple[str, str]:
+def job_lines(job: Job, facts: JobFacts, terminal: Terminal) -> tuple[str, str]:
     """Return the model and devices of a job, and its training conditions."""
     cluster, work, dot = job.cluster, job.workload, f" {terminal.dot} "
     model = job.model.title or job.model.name
-    size = format_count(total_parameters(job.model))
+    size = format_count(facts.parameters)
     numbers = _alternatives([choice.cluster.devices for choice in job.choices or (job,)])
     what = f"{model} ({size} parameters) on {numbers} {terminal.times} {cluster.device.title}"
     counts = dict.fromkeys(choice.cluster.nodes for choice in job.choices or (job,))
@@ -63,7 +61,7 @@ def job_lines(job: Job, terminal: Terminal) -> tuple[str, str]:
         f"{trained} of {work.sequence_length:,} tokens per step",
         job.precision,
         job.optimizer,
-        f"limit {format_bytes(memory_limit_bytes(job))} per device",
+        f"limit {format_bytes(facts.memory_limit_bytes)} per device",
     )
     return what, dot.join(conditions)
 

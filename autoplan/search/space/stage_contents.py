@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array, Ints
-from autoplan.costs.core.layer_types import Prefixes, StageLayers, order_of
-from autoplan.schema.stage_layers import even_stages
+from autoplan.costs.core.layer_types import Prefixes, StageLayers
+from autoplan.schema.stage_layers import even_stages, order_of
 
 __all__ = ["Places", "Row", "places_of"]
 
