@@ -34,15 +34,17 @@ def list_entries(
     kind: KindArgument = None, form: FormatOption = Format.table, output: OutputOption = None
 ) -> None:
     """List the entries of one kind or of all, with their key facts."""
-    from autoplan.catalog import FOLDERS
+    from autoplan.catalog import FOLDERS, entry_names
+    from autoplan.planning import parameter_counts
     from autoplan.report.catalog_report import catalog_document, catalog_table
 
     kinds = [known for known in FOLDERS if kind is None or known == kind.value]
+    parameters = parameter_counts(entry_names("model") if "model" in kinds else ())
     present(
         form,
         output,
-        document=lambda: catalog_document(kinds),
-        table=lambda terminal: catalog_table(kinds, terminal),
+        document=lambda: catalog_document(kinds, parameters),
+        table=lambda terminal: catalog_table(kinds, parameters, terminal),
     )
 
 
@@ -59,14 +61,16 @@ def show(
     defaults have the comment "default". If entries of several kinds have this name, all of them are printed.
     """
     from autoplan.catalog import find_entries
+    from autoplan.planning import parameter_counts
     from autoplan.report.catalog_report import entries_document, entries_text
 
     entries = find_entries(name, None if kind is None else kind.value)
+    parameters = parameter_counts(entry for of_kind, entry in entries if of_kind == "model")
     present(
         form,
         output,
-        document=lambda: entries_document(entries),
-        table=lambda _: entries_text(entries),
+        document=lambda: entries_document(entries, parameters),
+        table=lambda _: entries_text(entries, parameters),
     )
 
 

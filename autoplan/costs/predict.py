@@ -17,11 +17,12 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of, stage_layers_of
-from autoplan.costs.core.parameters import active_parameters
-from autoplan.costs.core.prediction import MemoryPrediction, Prediction, TimePrediction
+from autoplan.costs.core.parameters import active_parameters, total_parameters
+from autoplan.costs.core.prediction import JobFacts, LayerType, MemoryPrediction, Prediction, TimePrediction
 from autoplan.costs.core.scope import microbatches, scope_of
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.device.machine import Machine, ideal, machine_of, serial
+from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.layer.layer_time import layer_times, mean_keys
 from autoplan.costs.layer.mla import head_widths
 from autoplan.costs.memory.footprint import Footprint, footprint_of
@@ -43,7 +44,21 @@ from autoplan.costs.uncertainty import half_width, modelled_compute, within_tabl
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["Steps", "model_flops_per_step", "predict", "predict_all"]
+__all__ = ["Steps", "facts_of", "model_flops_per_step", "predict", "predict_all"]
+
+
+def facts_of(job: Job) -> JobFacts:
+    """Return what follows from ``job`` whatever its layout: parameters [1], layer types, memory limit [byte].
+
+    >>> from autoplan.catalog import load_job
+    >>> facts = facts_of(load_job("llama3-8b-8x-a100"))
+    >>> facts.parameters, len(set(facts.layers)), facts.memory_limit_bytes / 2**30  # GiB
+    (8030261248, 1, 79.15)
+    """
+    types = layer_types_of(job.model, job.workload.sequence_length)
+    known = [LayerType(model.moe is not None, model.sliding_window is not None) for model in types.models]
+    layers = tuple(known[layer_type] for layer_type in types.sequence)
+    return JobFacts(total_parameters(job.model), layers, memory_limit_bytes(job))
 
 
 def predict(job: Job, layout: Layout) -> Prediction:

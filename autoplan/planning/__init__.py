@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from autoplan.planning.explaining.contrasts import explain_choice
     from autoplan.planning.explaining.layout_explanation import explain
     from autoplan.planning.infeasible.unsatisfiable_subset import suggested
+    from autoplan.planning.listing import parameter_counts
     from autoplan.planning.measuring import measure
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
     from autoplan.planning.sweeping.executors import dask_executor
@@ -28,6 +29,7 @@ __all__ = [
     "explain_choice",
     "measure",
     "measured_file",
+    "parameter_counts",
     "plan",
     "suggested",
     "sweep",
@@ -45,6 +47,7 @@ _HOMES: Final = {
     "explain_choice": "autoplan.planning.explaining.contrasts",
     "measure": "autoplan.planning.measuring",
     "measured_file": "autoplan.planning.calibrating",
+    "parameter_counts": "autoplan.planning.listing",
     "plan": "autoplan.planning.plan_and_evaluate",
     "suggested": "autoplan.planning.infeasible.unsatisfiable_subset",
     "sweep": "autoplan.planning.sweeping.grid_planning",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from autoplan.catalog import entry_names, load_job, stack
 from autoplan.costs.device.machine import peak_flops
-from autoplan.costs.predict import predict
+from autoplan.costs.predict import facts_of, predict
 from autoplan.errors import LayoutError, UnsupportedError
 from autoplan.results import Front, Plan
 from autoplan.results.merged_front import merged
@@ -55,7 +55,7 @@ def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:
     """
     job = chosen(plannable(job), layout)
     layout = valid_layout(job, layout)
-    return Plan(layout, predict(job, layout))
+    return Plan(layout, predict(job, layout), facts_of(job))
 
 
 def chosen(job: Job, layout: Layout | str) -> Job:

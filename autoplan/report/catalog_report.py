@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from autoplan.catalog import FOLDERS, EntryKind, Found, entry_names, entry_text, load_entry, read_stack
-from autoplan.costs.core.parameters import total_parameters
 from autoplan.errors import AutoplanError
 from autoplan.report.document_fields import SCHEMA, Document
 from autoplan.report.render.columns import GAP, Column, columns_table, fitted, total_width
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.stack_report import stack_document, stack_text
 from autoplan.report.wording.entry_facts import COLUMNS, entry_facts
-from autoplan.schema.model import ModelSpec
+from autoplan.results import ParameterCounts
 from autoplan.units import format_count
 
 __all__ = [
@@ -28,23 +27,26 @@ __all__ = [
 
 _LEAST_TITLE: Final = 24
 
+#: Parameters of the models of a catalogue by name, without those of invalid files.
+_Parameters = Mapping[str, ParameterCounts]
 
-def catalog_document(kinds: Sequence[EntryKind]) -> Document:
+
+def catalog_document(kinds: Sequence[EntryKind], parameters: _Parameters) -> Document:
     """Return the entries of ``kinds`` with their facts as a document."""
-    return {"schema": SCHEMA, "catalog": {kind: _listing(kind) for kind in kinds}}
+    return {"schema": SCHEMA, "catalog": {kind: _listing(kind, parameters) for kind in kinds}}
 
 
-def catalog_table(kinds: Sequence[EntryKind], terminal: Terminal) -> str:
+def catalog_table(kinds: Sequence[EntryKind], parameters: _Parameters, terminal: Terminal) -> str:
     """Return the entries of ``kinds``, one table per kind."""
-    parts = [part for kind in kinds for part in _section(kind, terminal)]
+    parts = [part for kind in kinds for part in _section(kind, parameters, terminal)]
     return render(Group(*parts), terminal)
 
 
-def _listing(kind: EntryKind) -> list[dict[str, Any]]:
+def _listing(kind: EntryKind, parameters: _Parameters) -> list[dict[str, Any]]:
     listing = []
     for name in entry_names(kind):
         try:
-            listing.append(entry_facts(kind, name))
+            listing.append(entry_facts(kind, name, parameters))
         except AutoplanError as error:
             # One invalid file of a user's catalogue must not hide the others.
             problem = str(error).splitlines()[0]
@@ -52,8 +54,8 @@ def _listing(kind: EntryKind) -> list[dict[str, Any]]:
     return listing
 
 
-def _section(kind: EntryKind, terminal: Terminal) -> Iterator[RenderableType]:
-    listing = _listing(kind)
+def _section(kind: EntryKind, parameters: _Parameters, terminal: Terminal) -> Iterator[RenderableType]:
+    listing = _listing(kind, parameters)
     yield Text(f"{'/'.join(FOLDERS[kind])}: {len(listing)} entries of kind {kind}", style="bold")
     names = Column("name", tuple(facts["name"] for facts in listing), "left", "green")
     yield columns_table([names, *_fact_columns(kind, listing, names.width, terminal)], terminal)
@@ -75,18 +77,18 @@ def _fact_columns(
     return [fitted(first, max(width, _LEAST_TITLE), terminal), *rest]
 
 
-def entries_text(entries: Sequence[Found]) -> str:
+def entries_text(entries: Sequence[Found], parameters: _Parameters) -> str:
     """Return the files of entries, each a YAML document after a comment that names it.
 
     Stacks are printed with their inherited values, other entries unchanged.
     """
-    return "---\n".join(_entry_text(kind, name) for kind, name in entries)
+    return "---\n".join(_entry_text(kind, name, parameters) for kind, name in entries)
 
 
-def _entry_text(kind: EntryKind, name: str) -> str:
+def _entry_text(kind: EntryKind, name: str, parameters: _Parameters) -> str:
     text, file = entry_text(kind, name)
-    parameters = _parameters(kind, name)
-    count = f" ({parameters:,} = {format_count(parameters)} parameters)" if parameters else ""
+    total = parameters[name].total if kind == "model" and name in parameters else None
+    count = f" ({total:,} = {format_count(total)} parameters)" if total else ""
     head = f"# {kind} {name}{count}: {file}\n"
     if kind != "stack":
         return f"{head}{text.rstrip()}\n"
@@ -95,26 +97,16 @@ def _entry_text(kind: EntryKind, name: str) -> str:
     return f"{head}{parents}{stack_text(stack)}"
 
 
-def entries_document(entries: Sequence[Found]) -> Document:
+def entries_document(entries: Sequence[Found], parameters: _Parameters) -> Document:
     """Return the parsed values of entries as a document, quantities in base units."""
-    return {"schema": SCHEMA, "entries": [_entry_document(kind, name) for kind, name in entries]}
+    return {"schema": SCHEMA, "entries": [_entry_document(kind, name, parameters) for kind, name in entries]}
 
 
-def _entry_document(kind: EntryKind, name: str) -> Document:
+def _entry_document(kind: EntryKind, name: str, parameters: _Parameters) -> Document:
     values = load_entry(kind, name).model_dump(mode="json", by_alias=True)
     document: Document = {"kind": kind, "name": name}
-    parameters = _parameters(kind, name)
-    if parameters:
-        document["parameters"] = parameters
+    if kind == "model" and name in parameters:
+        document["parameters"] = parameters[name].total
     if kind == "stack":
         document |= stack_document(read_stack(*entry_text(kind, name)))
     return {**document, "values": values}
-
-
-def _parameters(kind: EntryKind, name: str) -> int | None:
-    """Return the parameter count of a model; None for other kinds and invalid files."""
-    try:
-        entry = load_entry(kind, name) if kind == "model" else None
-    except AutoplanError:
-        return None
-    return total_parameters(entry) if isinstance(entry, ModelSpec) else None

@@ -14,9 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from autoplan.costs.core.parameters import total_parameters
-from autoplan.costs.core.prediction import StageMemory
-from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.costs.core.prediction import JobFacts, StageMemory
 from autoplan.report.charts.memory_bars import EventBar, event_bars
 from autoplan.report.wording.provenance import provenance
 from autoplan.report.wording.sentences import count_words
@@ -54,7 +52,7 @@ def front_document(front: Front) -> Document:
     """Return ``front`` as a document; ``reasons`` is empty if it is feasible."""
     return {
         "schema": SCHEMA,
-        "job": job_document(front.job),
+        "job": job_document(front.job, front.facts),
         "front": [_asked(at_batch(front.job, plan), plan, brief(plan)) for plan in front.plans],
         "answers": [_answer(front, answer) for answer in front.answers],
         "certificate": _certificate(front.certificate),
@@ -71,7 +69,7 @@ def plan_document(job: Job, plan: Plan) -> Document:
     """Return one ``plan`` of ``job`` as a document."""
     return {
         "schema": SCHEMA,
-        "job": job_document(job),
+        "job": job_document(job, plan.facts),
         **_asked(job, plan, _plan(plan)),
         "provenance": plain(provenance(job)),
     }
@@ -82,7 +80,7 @@ def explanation_document(job: Job, explanation: Explanation) -> Document:
     plan = explanation.plan
     return {
         "schema": SCHEMA,
-        "job": job_document(job),
+        "job": job_document(job, plan.facts),
         "explanation": {
             **_plan(plan),
             "fullest": _fullest(job, plan),
@@ -238,13 +236,13 @@ def _answer(front: Front, answer: Front) -> Document:
     }
 
 
-def job_document(job: Job) -> Document:
+def job_document(job: Job, facts: JobFacts) -> Document:
     """Return the summary of a job."""
     cluster = job.cluster
     return {
         "name": job.name,
         "model": job.model.name,
-        "parameters": total_parameters(job.model),
+        "parameters": facts.parameters,
         "hardware": {"node": cluster.node.name, "device": cluster.device.name},
         "devices": cluster.devices,
         "nodes": cluster.nodes,
@@ -256,7 +254,7 @@ def job_document(job: Job) -> Document:
         "adapters": job.adapters.model_dump(mode="json") if job.adapters else None,
         "routing": job.routing.model_dump(mode="json") if job.model.moe else None,
         "search": job.search.model_dump(mode="json"),
-        "limits": _limits(job),
+        "limits": _limits(job, facts),
         "rules": [rule.model_dump(mode="json") for rule in job.rules],
         "objectives": list(job.objectives),
         "price": job.price.model_dump(mode="json") if job.price else None,
@@ -267,7 +265,7 @@ def job_document(job: Job) -> Document:
     }
 
 
-def _limits(job: Job) -> Document:
+def _limits(job: Job, facts: JobFacts) -> Document:
     limits = job.limits
     return {
         "memory_headroom": limits.memory_headroom,
@@ -278,5 +276,5 @@ def _limits(job: Job) -> Document:
         "cost_per_billion_tokens": limits.cost,
         "energy_joules_per_billion_tokens": limits.energy,
         "memory_confidence": limits.memory_confidence,
-        "memory_limit_bytes_per_device": memory_limit_bytes(job),
+        "memory_limit_bytes_per_device": facts.memory_limit_bytes,
     }

@@ -66,7 +66,7 @@ _TEXT_COLUMNS: Final = frozenset({"remedy", "fits", "change"})
 def explanation_page(job: Job, explanation: Explanation) -> str:
     """Return the memory timeline of a layout and its remedies as a self-contained HTML page."""
     plan = explanation.plan
-    what, conditions = job_lines(job, Terminal())
+    what, conditions = job_lines(job, plan.facts, Terminal())
     verdict, *more = verdict_sentences(job, plan.predicted)
     notes = [remedy_note(job), *surety_sentences(job, [plan.predicted])]
     body = [

@@ -37,7 +37,7 @@ def explanation_table(job: Job, explanation: Explanation, terminal: Terminal) ->
     predicted = explanation.plan.predicted
     verdict, *more = verdict_sentences(job, predicted)
     parts: list[RenderableType] = [
-        *heading(job_lines(job, terminal)),
+        *heading(job_lines(job, explanation.plan.facts, terminal)),
         _copyable(explanation.plan.layout_string),
         Text(""),
         Text(verdict, style="green" if predicted.fits else "bold red"),

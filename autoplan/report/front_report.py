@@ -46,7 +46,7 @@ _BAR: Final = 10
 def front_table(front: Front, terminal: Terminal, *, all_plans: bool = False) -> str:
     """Return the plans of a job as a table, or the reasons why there are none."""
     parts = _feasible(front, terminal, all_plans=all_plans) if front.plans else _infeasible(front)
-    return render(Group(*heading(job_lines(front.job, terminal)), *parts), terminal)
+    return render(Group(*heading(job_lines(front.job, front.facts, terminal)), *parts), terminal)
 
 
 def heading(lines: Sequence[str]) -> Iterator[Text]:

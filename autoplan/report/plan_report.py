@@ -41,7 +41,7 @@ def plan_table(job: Job, plan: Plan, terminal: Terminal) -> str:
     """Return the prediction of ``plan`` as text."""
     predicted = plan.predicted
     parts: list[RenderableType] = [
-        *heading(job_lines(job, terminal)),
+        *heading(job_lines(job, plan.facts, terminal)),
         Text(plan.layout_string, style="green", no_wrap=True, overflow="ignore"),
         Text(""),
         _summary(predicted),
@@ -49,7 +49,7 @@ def plan_table(job: Job, plan: Plan, terminal: Terminal) -> str:
         Text(""),
     ]
     if len(predicted.memory.stages) > 1:
-        parts += [*_stages(predicted, stage_layer_types(job, plan.layout), terminal), Text("")]
+        parts += [*_stages(predicted, stage_layer_types(plan.facts.layers, plan.layout), terminal), Text("")]
     parts += listed([*uneven_chunks(plan.layout), *surety_sentences(job, [predicted])])
     return render(Group(*parts), terminal)
 

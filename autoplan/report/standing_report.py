@@ -64,7 +64,7 @@ def _significant(difference: Difference, standing: Standing) -> bool:
 def refusal_table(job: Job, refusal: Refusal, terminal: Terminal) -> str:
     """Return the rules that a layout breaks, and the nearest layout that satisfies them, as text."""
     parts: list[RenderableType] = [
-        *heading(job_lines(job, terminal)),
+        *heading(job_lines(job, refusal.facts, terminal)),
         Text(str(refusal.layout), style="green", no_wrap=True, overflow="ignore"),
         Text(""),
         Text("cannot run: it breaks these rules", style="bold red"),
@@ -86,7 +86,7 @@ def refusal_document(job: Job, refusal: Refusal) -> Document:
     """Return why a layout cannot run as a document."""
     return {
         "schema": SCHEMA,
-        "job": job_document(job),
+        "job": job_document(job, refusal.facts),
         "refusal": {
             "layout_string": str(refusal.layout),
             "rules": list(refusal.rules),
@@ -99,7 +99,7 @@ def choice_table(job: Job, choice: Choice, terminal: Terminal) -> str:
     """Return the breakdown of the fastest plan and the cost of every other choice as text."""
     predicted = choice.best.predicted
     parts: list[RenderableType] = [
-        *heading(job_lines(job, terminal)),
+        *heading(job_lines(job, choice.best.facts, terminal)),
         Text("fastest: ").append(choice.best.layout_string, style="green"),
         Text(_limited(choice)),
         Text(""),
@@ -155,7 +155,7 @@ def choice_document(job: Job, choice: Choice) -> Document:
     """Return the fastest plan and its alternatives as a document."""
     return {
         "schema": SCHEMA,
-        "job": job_document(job),
+        "job": job_document(job, choice.best.facts),
         "choice": {
             "best": brief(choice.best),
             "alternatives": [

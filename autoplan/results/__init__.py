@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from autoplan.results.explanation import Explanation, Remedy
     from autoplan.results.front import Certificate, Front, Rejection
+    from autoplan.results.parameter_counts import ParameterCounts
     from autoplan.results.plan import Plan
     from autoplan.results.standing import Choice, Contrast, Refusal, Standing
     from autoplan.results.suggestion import Edit, Suggestion
@@ -37,6 +38,7 @@ __all__ = [
     "Front",
     "Measured",
     "MeasuredCurve",
+    "ParameterCounts",
     "Plan",
     "Refusal",
     "Rejection",
@@ -63,6 +65,7 @@ _HOMES: Final = {
     "Front": "autoplan.results.front",
     "Measured": "autoplan.results.calibration",
     "MeasuredCurve": "autoplan.results.calibration",
+    "ParameterCounts": "autoplan.results.parameter_counts",
     "Plan": "autoplan.results.plan",
     "Refusal": "autoplan.results.standing",
     "Rejection": "autoplan.results.front",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from autoplan.costs.core.prediction import JobFacts
 from autoplan.results.plan import Plan
 from autoplan.results.suggestion import Suggestion
 from autoplan.schema.job import Job
 
 __all__ = ["Certificate", "Front", "Rejection", "RejectionKind", "Status"]
 
-RejectionKind = Literal["rule", "alike", "memory", "not on the front"]
+RejectionKind = Literal["rule", "equivalent", "memory", "not on the front"]
 Status = Literal["optimal", "feasible", "infeasible"]
 
 
@@ -19,16 +20,17 @@ Status = Literal["optimal", "feasible", "infeasible"]
 class Certificate:
     """What is proven about a front.
 
-    ``status`` optimal: no layout of the space beats a plan of the front, and every layout is matched by
-    one that is at most ``thinning`` slower and ``thinning`` larger; feasible: the search was ``stopped``, by
-    its allowance of work, a time limit or the user, and the front is the best so far.
+    ``status`` optimal: no layout of the space dominates a plan of the front, and every layout is dominated,
+    within a share of ``thinning`` of time and memory, by one of them; feasible: the search was ``stopped``,
+    by its allowance of work, a time limit or the user, and the front is the best so far.
     ``best_bound_step_seconds`` is the solver's proven bound on the fastest step, ``gap`` the largest distance
     of a plan from its bound.
     ``layouts_covered`` counts complete layouts (with stages and recompute), ``candidates`` the choices of
     degrees, microbatch, ZeRO stage and schedule among them, ``candidates_solved`` those that reached the
     solver, the rest being excluded by bounds. ``layouts_total`` counts the whole space: it is what was
-    covered and what fell to rules or is alike another layout. ``job_hash`` names the resolved job with its
-    cost model, ``cost_model_hash`` the cost model alone; ``solver_parameters`` are those of every solve.
+    covered and what fell to rules or is equivalent to another layout. ``job_hash`` names the resolved job
+    with its cost model, ``cost_model_hash`` the cost model alone; ``solver_parameters`` are those of every
+    solve.
     """
 
     status: Status
@@ -52,9 +54,9 @@ class Certificate:
 class Rejection:
     """How many layouts fell to one reason, the first that applies; with the front they make the space.
 
-    A layout falls to a ``rule``, is ``alike`` one that is kept, belongs to a choice of degrees that no
-    recompute fits into ``memory``, or is covered and ``not on the front``: beaten or matched by a plan of
-    it, or above a limit as it stands.
+    A layout falls to a ``rule``, is ``equivalent`` to one that is covered (or dominated by it under any
+    limit), belongs to a choice of degrees that does not fit in ``memory`` even with full recompute, or is
+    covered and ``not on the front``: dominated within the tolerance by a plan of it, or above a limit.
     """
 
     reason: str
@@ -71,6 +73,7 @@ class Front:
     """
 
     job: Job
+    facts: JobFacts
     plans: tuple[Plan, ...]
     certificate: Certificate
     rejected: tuple[Rejection, ...]

@@ -1,11 +1,11 @@
 """Objectives and limits over several numbers of devices and batches, and the merged front.
 
 Between layouts of one number of devices N and one batch B, tokens per second are B s / T, cost and energy are
-proportional to N T: all of them are monotone in the step time T, and N is the same. So one layout beats
-another in any set of objectives exactly where it does in those of T and memory that the set asks for, and
-a layout that is beaten on the (T, memory) front of its N and B is beaten over all of them. Conversely, what
-is beaten by a layout of another N or B is beaten by one on that layout's own front. The front over all is
-therefore the set of non-dominated plans of all fronts.
+proportional to N T: all of them are monotone in the step time T, and N is the same. So one layout dominates
+another in any set of objectives exactly where it does in those of T and memory that the set asks for, and a
+layout that is dominated on the (T, memory) front of its N and B is dominated over all of them. Conversely,
+what is dominated by a layout of another N or B is dominated by one on that layout's own front. The front over
+all is therefore the set of non-dominated plans of all fronts.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def merged(job: Job, answers: Sequence[Front]) -> Front:
     rated = [(values_of(front.job, plan), plan) for front in answers for plan in front.plans]
     rows: list[tuple[tuple[float, ...], Plan]] = []
     for values, plan in sorted(rated, key=lambda row: row[0]):
-        # In this order, only one before it can beat a plan, and one of equal values stands for both.
+        # In this order, only one before it can dominate a plan, and one of equal values stands for both.
         if not any(all(a <= b for a, b in zip(other, values, strict=True)) for other, _ in rows):
             rows.append((values, plan))
     plans = tuple(plan for _, plan in rows)
@@ -155,6 +155,7 @@ def merged(job: Job, answers: Sequence[Front]) -> Front:
     )
     return Front(
         job=job,
+        facts=answers[0].facts,
         plans=plans,
         certificate=_certificate(job, [front.certificate for front in answers]),
         rejected=tuple(Rejection(reason, n, kind) for (reason, kind), n in lost.most_common()),

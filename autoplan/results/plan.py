@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autoplan.costs.core.prediction import Prediction
+from autoplan.costs.core.prediction import JobFacts, Prediction
 from autoplan.schema.layout import Layout
 
 __all__ = ["Plan", "layout_fields"]
@@ -13,10 +13,11 @@ __all__ = ["Plan", "layout_fields"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One layout and its prediction."""
+    """One layout and its prediction, with the facts of its job."""
 
     layout: Layout
     predicted: Prediction
+    facts: JobFacts
 
     @property
     def layout_string(self) -> str:
@@ -35,7 +36,7 @@ def layout_fields(layout: Layout) -> dict[str, Any]:
         "etp": layout.etp,
         "mbs": layout.microbatch,
         "zero": layout.zero,
-        "shard": (layout.shard or layout.dp * layout.cp) if layout.zero else 1,
+        "dp_shard": (layout.dp_shard or layout.dp * layout.cp) if layout.zero else 1,
         "vpp": layout.vpp,
         "sp": layout.sequence_parallel,
         "schedule": layout.schedule,
@@ -43,7 +44,7 @@ def layout_fields(layout: Layout) -> dict[str, Any]:
         "recompute": layout.recompute,
         "selective": list(layout.selective),
         "full": list(layout.full),
-        "checkpoint": layout.checkpoint,
+        "recompute_num_layers": layout.recompute_num_layers,
         "offload": layout.offload,
         "offload_every": layout.offload_every,
         "order": layout.order,

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from autoplan.costs.core.prediction import Prediction, TimePrediction
+from autoplan.costs.core.prediction import JobFacts, Prediction, TimePrediction
 from autoplan.results.plan import Plan
 from autoplan.schema.layout import Layout
 
 __all__ = ["Choice", "Contrast", "Difference", "Place", "Refusal", "Standing", "differences"]
 
-Place = Literal["on the front", "beaten", "matched", "does not fit", "too slow", "not searched"]
+Place = Literal[
+    "on the front", "dominated", "dominated within tolerance", "does not fit", "too slow", "not searched"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Refusal:
     layout: Layout
     rules: tuple[str, ...]
     nearest: Plan | None
+    facts: JobFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,27 +172,28 @@ def _shard_rules(job: Job) -> Iterator[Rule]:
     stack, hybrid = job.stack.title, job.stack.hybrid
     if hybrid is None:
         yield Rule(
-            f"{stack} shards model states over all data-parallel ranks (no dp_shard)", lambda c: c.shard == 0
+            f"{stack} shards model states over all data-parallel ranks (no dp_shard)",
+            lambda c: c.dp_shard == 0,
         )
         return
     if job.model.moe is not None:
         yield Rule(
             "ep x etp divides tp x dp_shard: expert-parallel groups are inside shard groups",
-            lambda c: (c.shard == 0) | (c.tp * c.shard % (c.ep * c.etp) == 0),
+            lambda c: (c.dp_shard == 0) | (c.tp * c.dp_shard % (c.ep * c.etp) == 0),
         )
     stages = ", ".join(map(str, hybrid.zero_stages))
     yield Rule(
         f"{stack} supports dp_shard with ZeRO stages {stages}",
-        lambda c: (c.shard == 0) | among(c.zero, hybrid.zero_stages),
+        lambda c: (c.dp_shard == 0) | among(c.zero, hybrid.zero_stages),
     )
     yield Rule(
         "dp_shard divides the dp x cp data-parallel ranks into at least two groups of at least two",
-        lambda c: (c.shard == 0) | _several_groups(c),
+        lambda c: (c.dp_shard == 0) | _several_groups(c),
     )
 
 
 def _several_groups(candidates: Candidates) -> Mask:
-    ranks, shard = candidates.dp * candidates.cp, np.maximum(candidates.shard, 1)
+    ranks, shard = candidates.dp * candidates.cp, np.maximum(candidates.dp_shard, 1)
     several: Mask = (shard > 1) & (shard < ranks) & (ranks % shard == 0)
     return several
 
@@ -277,7 +278,7 @@ def _search_rules(job: Job) -> Iterator[Rule]:
         if allowed != "any":
             yield _narrowed(key, _listed(allowed), of)
     if search.dp_shard == "all":
-        yield Rule("search.dp_shard is all", lambda c: c.shard == 0)
+        yield Rule("search.dp_shard is all", lambda c: c.dp_shard == 0)
     elif search.dp_shard != "any":
         yield _narrowed("dp_shard", _listed(search.dp_shard), _shard_sizes)
     if search.schedule != "any":
@@ -290,7 +291,7 @@ def _search_rules(job: Job) -> Iterator[Rule]:
         if job.stack.activation_offload is not None:
             yield Rule(
                 f"search.recompute allows {', '.join(modes)} of all layers with activation offload",
-                lambda c: among(c.moved, allowed_modes),
+                lambda c: among(c.uniform_recompute, allowed_modes),
             )
     if search.order != "any":
         orders: tuple[Order, ...] = _listed(search.order)
@@ -306,7 +307,7 @@ def _search_rules(job: Job) -> Iterator[Rule]:
 def _shard_sizes(candidates: Candidates) -> Ints:
     """Return the data-parallel shard size of each candidate."""
     ranks = candidates.dp * candidates.cp
-    return np.where(candidates.shard > 0, candidates.shard, ranks)
+    return np.where(candidates.dp_shard > 0, candidates.dp_shard, ranks)
 
 
 def _narrowed(key: str, allowed: tuple[int, ...], of: Callable[[Candidates], Ints]) -> Rule:
@@ -333,8 +334,8 @@ def _stage_rules(job: Job, layout: Layout) -> Iterator[str]:
         yield f"{job.stack.title} supports even stages only"
     if layout.activation_offload and layout.mode is None:
         yield "activation offload needs the same recompute mode in all layers"
-    if any(f % layout.checkpoint for f in layout.full):
-        yield f"recompute_num_layers={layout.checkpoint} divides the full-recompute layers of every stage"
+    if any(f % (unit := layout.recompute_num_layers) for f in layout.full):
+        yield f"recompute_num_layers={unit} divides the full-recompute layers of every stage"
 
 
 def _chunk_rules(layout: Layout, uneven: bool) -> Iterator[str]:  # noqa: FBT001 - of the stack

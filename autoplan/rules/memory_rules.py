@@ -25,7 +25,8 @@ def memory_rules(job: Job) -> Iterator[Rule]:
     stack = job.stack
     if not stack.rules.checkpoint_blocks:
         yield Rule(
-            f"{stack.title} recomputes layer by layer (recompute_num_layers = 1)", lambda c: c.checkpoint == 1
+            f"{stack.title} recomputes layer by layer (recompute_num_layers = 1)",
+            lambda c: c.recompute_num_layers == 1,
         )
     if stack.offload is None:
         yield Rule(f"{stack.title} has no optimizer offload", lambda c: c.optimizer_offload == 0)
@@ -41,18 +42,18 @@ def memory_rules(job: Job) -> Iterator[Rule]:
 def _activation_rules(job: Job, host: float) -> Iterator[Rule]:
     stack, policy = job.stack, job.stack.activation_offload
     if policy is None:
-        yield Rule(f"{stack.title} has no activation offload", lambda c: c.moved == 0)
+        yield Rule(f"{stack.title} has no activation offload", lambda c: ~c.activation_offload)
         return
     if not policy.pipelines:
         yield Rule(
             f"{stack.title} supports activation offload with pp = 1 only",
-            lambda c: (c.moved == 0) | (c.pp == 1),
+            lambda c: ~c.activation_offload | (c.pp == 1),
         )
     modes = [RecomputeCode.of(mode) for mode in policy.recompute]
     yield Rule(
         f"{stack.title} supports activation offload with recompute={' or '.join(policy.recompute)} of all"
         " layers",
-        lambda c: (c.moved == 0) | among(c.moved, modes),
+        lambda c: ~c.activation_offload | among(c.uniform_recompute, modes),
     )
     if not policy.partial:
         yield Rule(
@@ -67,7 +68,7 @@ def _activation_rules(job: Job, host: float) -> Iterator[Rule]:
     full = RecomputeCode.FULL
     yield Rule(
         "recompute_num_layers is 1 for activation offload without full recompute",
-        lambda c: (c.moved == 0) | (c.moved == full) | (c.checkpoint == 1),
+        lambda c: ~c.activation_offload | (c.uniform_recompute == full) | (c.recompute_num_layers == 1),
     )
     yield Rule(
         f"offloaded states and activations of a node fit in its host memory of {format_bytes(host)}",
@@ -76,12 +77,12 @@ def _activation_rules(job: Job, host: float) -> Iterator[Rule]:
 
 
 def _activations_fit(job: Job, candidates: Candidates, host: float) -> Mask:
-    fits: Mask = candidates.moved == 0
-    moved = np.flatnonzero(~fits)
-    if len(moved):
-        offloading = candidates.take(moved)
+    fits: Mask = ~candidates.activation_offload
+    offloaded = np.flatnonzero(~fits)
+    if len(offloaded):
+        offloading = candidates.take(offloaded)
         used = _host_bytes_of_node(job, offloading) + _activations_of_node(job, offloading)
-        fits[moved] = used <= host
+        fits[offloaded] = used <= host
     return fits
 
 

@@ -132,8 +132,8 @@ def _columns(job: Job, c: Candidates) -> dict[str, Sequence[Value]]:
         "mbs": c.microbatch,
         "zero": c.zero,
         "vpp": c.vpp,
-        "recompute_num_layers": c.checkpoint,
-        "dp_shard": np.where(c.shard > 0, c.shard, c.dp * c.cp),
+        "recompute_num_layers": c.recompute_num_layers,
+        "dp_shard": np.where(c.dp_shard > 0, c.dp_shard, c.dp * c.cp),
         "offload_every": c.offload_every,
         "microbatches": job.workload.global_batch_size // (c.dp * c.microbatch),
     }
@@ -142,8 +142,10 @@ def _columns(job: Job, c: Candidates) -> dict[str, Sequence[Value]]:
         "schedule": [ScheduleCode(i).schedule for i in c.schedule.tolist()],
         "sp": ["on" if on else "off" for on in c.sequence_parallel.tolist()],
         "offload": [
-            OFFLOADS[state + 2 * (moved > 0)]
-            for state, moved in zip(c.optimizer_offload.tolist(), c.moved.tolist(), strict=True)
+            OFFLOADS[states + 2 * activations]
+            for states, activations in zip(
+                c.optimizer_offload.tolist(), c.activation_offload.tolist(), strict=True
+            )
         ],
         "order": [ORDERS[i] for i in c.order.tolist()],
     }

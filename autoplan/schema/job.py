@@ -120,16 +120,6 @@ class SearchSpec(Frozen):
         " 4, 8",
     )
 
-    @property
-    def shard(self) -> Literal["all"] | Degrees:
-        """The allowed ``dp_shard``."""
-        return self.dp_shard
-
-    @property
-    def checkpoint(self) -> Degrees:
-        """The allowed ``recompute_num_layers``."""
-        return self.recompute_num_layers
-
 
 class RoutingSpec(Frozen):
     """How evenly tokens spread over experts, and what becomes of those that are too many."""

@@ -74,11 +74,11 @@ class Layout:
     """One complete layout.
 
     ``layers``, ``selective`` and ``full`` have one entry per pipeline stage: its layers, and how many of them
-    use selective and full recompute. ``microbatch`` is counted in sequences. ``checkpoint`` is the number of
-    layers per recompute unit (``recompute_num_layers``), ``shard`` the data-parallel shard size under ZeRO
-    (``dp_shard``): 0 for all data-parallel ranks. With activation offload, one layer in ``offload_every`` has
-    its activations in host memory. ``expert_tensor`` is the tensor-parallel degree of experts, 0 for that of
-    the other tensors. ``order`` names the axes in which ranks are numbered, the innermost first.
+    use selective and full recompute. ``microbatch`` is counted in sequences. ``recompute_num_layers`` is the
+    number of layers per recompute unit, ``dp_shard`` the data-parallel shard size under ZeRO: 0 for all
+    data-parallel ranks. With activation offload, one layer in ``offload_every`` has its activations in host
+    memory. ``expert_tensor`` is the tensor-parallel degree of experts, 0 for that of the other tensors.
+    ``order`` names the axes in which ranks are numbered, the innermost first.
     """
 
     tp: int
@@ -94,12 +94,12 @@ class Layout:
     schedule: Schedule = "1f1b"
     cp: int = 1
     ep: int = 1
-    checkpoint: int = 1
+    recompute_num_layers: int = 1
     optimizer_offload: bool = False
     activation_offload: bool = False
     offload_every: int = 1
     expert_tensor: int = 0
-    shard: int = 0
+    dp_shard: int = 0
     order: Order = ORDERS[0]
 
     def __post_init__(self) -> None:
@@ -138,14 +138,14 @@ class Layout:
         entry = self.recompute
         return next((mode for mode in RECOMPUTE if mode == entry), None)
 
-    def alike(self, mode: RecomputeMode) -> Layout:
+    def with_uniform_recompute(self, mode: RecomputeMode) -> Layout:
         """Return the layout with recompute mode ``mode`` in all layers."""
         none = (0,) * self.pp
         return replace(
             self,
             selective=self.layers if mode == "selective" else none,
             full=self.layers if mode == "full" else none,
-            checkpoint=self.checkpoint if mode == "full" else 1,
+            recompute_num_layers=self.recompute_num_layers if mode == "full" else 1,
         )
 
     @property
@@ -163,8 +163,8 @@ class Layout:
         )
         more = (
             ("etp", self.etp, self.etp != self.tp),
-            ("recompute_num_layers", self.checkpoint, self.checkpoint > 1),
-            ("dp_shard", self.shard, self.shard > 0),
+            ("recompute_num_layers", self.recompute_num_layers, self.recompute_num_layers > 1),
+            ("dp_shard", self.dp_shard, self.dp_shard > 0),
             ("offload", self.offload, self.offload != "none"),
             ("offload_every", self.offload_every, self.offload_every > 1),
             ("order", self.order, self.order != ORDERS[0]),
@@ -220,7 +220,7 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
     shard = numbers.get("dp_shard", 0)
     selective, full = _recompute(fields.get("recompute", "none"), stages)
     return Layout(
-        checkpoint=numbers.get("recompute_num_layers", 1),
+        recompute_num_layers=numbers.get("recompute_num_layers", 1),
         optimizer_offload="optimizer" in offload,
         activation_offload="activations" in offload,
         offload_every=numbers.get("offload_every", 1),
@@ -238,7 +238,7 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
         cp=cp,
         ep=numbers.get("ep", 1),
         expert_tensor=numbers.get("etp", 0),
-        shard=0 if shard == dp * cp else shard,
+        dp_shard=0 if shard == dp * cp else shard,
         order=order,
     )
 

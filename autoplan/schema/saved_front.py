@@ -56,7 +56,7 @@ class SavedRejection(_Saved):
 
     reason: str = Field(description="the reason in words")
     layouts: int | str = Field(description="number of layouts")
-    kind: Literal["rule", "alike", "memory", "not on the front"] = Field(description="kind of reason")
+    kind: Literal["rule", "equivalent", "memory", "not on the front"] = Field(description="kind of reason")
 
 
 class SavedShort(_Saved):

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["chunks_of", "counts_embedding_and_loss", "even_stages", "fewest_layers"]
+__all__ = [
+    "chunks_of",
+    "counts_embedding_and_loss",
+    "even_stages",
+    "fewest_layers",
+    "order_of",
+    "orders_of",
+]
 
 
 def fewest_layers(pp: int, vpp: int = 1) -> int:
@@ -72,3 +79,37 @@ def chunks_of(stages: Sequence[int], vpp: int) -> tuple[tuple[int, ...], ...]:
         full, rest = (most,) * (vpp - 1), (layers - (vpp - 1) * most,)
         chunks.append((*full, *rest) if i else (*rest, *full))
     return tuple(chunks)
+
+
+def order_of(sequence: Sequence[int], first: int, layers: int, v: int = 1) -> tuple[int, ...]:
+    """Return the types of a stage's ``layers``, in order, after ``first`` layers of previous stages [1].
+
+    Of v chunks, every one has layers/v layers, after first/v of the previous stages.
+
+    >>> order_of((0, 0, 0, 1, 1, 1, 1, 1), 2, 4)
+    (0, 1, 1, 1)
+    >>> order_of((0, 0, 0, 1, 1, 1, 1, 1), 2, 4, v=2)  # layers 1 and 2, 5 and 6
+    (0, 0, 1, 1)
+
+    Leaves out: chunks with different numbers of layers.
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
+    """
+    chunk, begin, end = len(sequence) // v, first // v, first // v + layers // v
+    return tuple(kind for c in range(v) for kind in sequence[c * chunk + begin : c * chunk + end])
+
+
+def orders_of(sequence: Sequence[int], stages: Sequence[int], v: int = 1) -> list[tuple[int, ...]]:
+    """Return the layer types of every one of the ``stages``, in order, with v chunks a stage [1].
+
+    >>> orders_of((0, 0, 0, 1, 1, 1, 1), (4, 3), v=2)  # layers 1, 2, 5 and 6; 3, 4 and 7
+    [(0, 0, 1, 1), (0, 1, 1)]
+
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
+    """
+    orders: list[list[int]] = [[] for _ in stages]
+    first = 0
+    for chunk in zip(*chunks_of(stages, v), strict=True):
+        for order, layers in zip(orders, chunk, strict=True):
+            order.extend(sequence[first : first + layers])
+            first += layers
+    return [tuple(order) for order in orders]

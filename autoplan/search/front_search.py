@@ -11,7 +11,7 @@ import numpy as np
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.costs.predict import predict_all
+from autoplan.costs.predict import facts_of, predict_all
 from autoplan.costs.stage.stage_times import Stages
 from autoplan.deadline import ENDLESS, Deadline
 from autoplan.errors import UnsupportedError
@@ -58,7 +58,7 @@ def search(
     most_devices = job.limits.devices
     if most_devices is not None and job.cluster.devices > most_devices:
         reason = f"limits.devices allows {most_devices}, and this asks for {job.cluster.devices}"
-        return Front(job, (), _infeasible(job, Space((), 0, 0, ())), (), (reason,))
+        return Front(job, facts_of(job), (), _infeasible(job, Space((), 0, 0, ())), (), (reason,))
     space = space_of(job)
     fits, short_of_bytes = fitting_candidates(job, space, even=even_only(job))
     rejected = (*space.rejected, *short_of_bytes)
@@ -82,9 +82,10 @@ def search(
         return _infeasible_front(job, space, rejected, _reasons(job, space, fitting, ceiling))
     first, points = points[0], _selected(job, sweep, points)
     layouts = [_layout(fitting, f) for f in points]
-    plans = [Plan(*pair) for pair in zip(layouts, predict_all(job, layouts), strict=True)]
+    facts = facts_of(job)
+    plans = [Plan(*pair, facts) for pair in zip(layouts, predict_all(job, layouts), strict=True)]
     certificate = _certificate(job, space, sweep, [first, *points], thinning, plans[0].predicted.step_seconds)
-    return _with_remainder(Front(job, _undominated(plans), certificate, rejected))
+    return _with_remainder(Front(job, facts, _undominated(plans), certificate, rejected))
 
 
 def _swept(
@@ -127,7 +128,7 @@ def _with_remainder(front: Front) -> Front:
 def _infeasible_front(
     job: Job, space: Space, rejected: tuple[Rejection, ...], reasons: tuple[str, ...]
 ) -> Front:
-    return _with_remainder(Front(job, (), _infeasible(job, space), rejected, reasons))
+    return _with_remainder(Front(job, facts_of(job), (), _infeasible(job, space), rejected, reasons))
 
 
 def _undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:

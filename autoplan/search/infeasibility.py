@@ -114,7 +114,7 @@ def _spread(least: np.ndarray, peak: float, group: SizedCandidates) -> tuple[int
 def _with_least_recompute(one: SizedCandidates, layers: tuple[int, ...]) -> Layout:
     """Return the layout of a single candidate with the recompute of least memory on each stage."""
     counts = np.asarray(layers, dtype=np.float64)
-    mixes = most_recompute(counts, one.candidates.checkpoint[0], one.modes)
+    mixes = most_recompute(counts, one.candidates.recompute_num_layers[0], one.modes)
     bytes_needed = np.stack(
         [np.where(allowed, _needed(one, layers, s, f), np.inf) for s, f, allowed in mixes]
     )

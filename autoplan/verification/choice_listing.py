@@ -43,7 +43,7 @@ class ChoiceCounts:
     total: int
     covered: int
     by_rule: dict[str, int]
-    alike: int
+    equivalent: int
     candidates: int
 
 
@@ -91,8 +91,8 @@ def counted(job: Job) -> ChoiceCounts:
                 job,
                 candidates.pp,
                 int(candidates.vpp[i]),
-                int(candidates.checkpoint[i]),
-                one_mode=candidates.moved[i] > 0,
+                int(candidates.recompute_num_layers[i]),
+                one_mode=candidates.activation_offload[i],
             )
             total += count
             if rule is not None:
@@ -151,7 +151,7 @@ def _expert_degrees(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
 
 def _checkpoints(job: Job) -> list[int]:
     """Return the numbers of layers per recompute unit."""
-    wish, layers = job.search.checkpoint, job.model.layers
+    wish, layers = job.search.recompute_num_layers, job.model.layers
     if "full" not in modes_of(job):
         return [1]
     if wish == "any":
@@ -191,7 +191,7 @@ def _checkpoints_and_offloads(job: Job) -> list[tuple[int, int]]:
 
 def _shard_sizes(job: Job, stride: int, ranks: int) -> list[int]:
     """Return the data-parallel shard sizes of ``ranks`` at this ``stride``, 0 for all of them."""
-    wish, node = job.search.shard, job.cluster.node.devices // stride
+    wish, node = job.search.dp_shard, job.cluster.node.devices // stride
     if wish == "any":
         cuts_groups = job.stack.hybrid is not None and node in range(2, ranks) and ranks % node == 0
         return [0, node] if cuts_groups else [0]
@@ -246,9 +246,9 @@ def _equivalent(job: Job, candidates: Candidates, valid: NDArray[np.bool_]) -> N
         c.sequence_parallel,
         c.vpp,
         c.schedule,
-        c.checkpoint,
+        c.recompute_num_layers,
         c.offload,
-        c.shard,
+        c.dp_shard,
         c.order,
     )
     unsharded = np.flatnonzero(valid & (c.dp * c.cp == 1) & (c.edp == 1))
@@ -263,7 +263,17 @@ def _equivalent(job: Job, candidates: Candidates, valid: NDArray[np.bool_]) -> N
 
 
 def _longer_rings(job: Job, c: Candidates, valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    names = ("tp", "ep", "zero", "sequence_parallel", "vpp", "schedule", "checkpoint", "offload", "shard")
+    names = (
+        "tp",
+        "ep",
+        "zero",
+        "sequence_parallel",
+        "vpp",
+        "schedule",
+        "recompute_num_layers",
+        "offload",
+        "dp_shard",
+    )
     other_columns = [tuple(int(getattr(c, name)[i]) for name in (*names, "order")) for i in range(len(c))]
     sizes = list(zip(c.cp.tolist(), c.microbatch.tolist(), strict=True))
     valid_keys = {(*sizes[i], other_columns[i]) for i in np.flatnonzero(valid)}
@@ -281,46 +291,45 @@ def _longer_rings(job: Job, c: Candidates, valid: NDArray[np.bool_]) -> NDArray[
     )
 
 
-def layouts_of_choice(job: Job, pp: int, vpp: int, checkpoint: int = 1, *, one_mode: bool = False) -> int:
+def layouts_of_choice(job: Job, pp: int, vpp: int, unit: int = 1, *, one_mode: bool = False) -> int:
     """Return how many layouts a choice stands for: splits of the layers times recompute mixes.
 
-    Layers in full recompute come in multiples of ``checkpoint``; where that is above 1, at least one
+    Layers in full recompute come in multiples of ``unit``; where that is above 1, at least one
     unit exists. With ``one_mode``, all layers have the same mode: one mix.
     """
     layers, modes = job.model.layers, 1 if one_mode else len(modes_of(job))
     if not embedding_and_loss_counted(job, pp, vpp) and (pp * vpp > layers or layers % vpp):
         return 1
-    if checkpoint == 1:
+    if unit == 1:
         return _splits_and_mixes(job, pp, vpp, modes, 1)
-    return _splits_and_mixes(job, pp, vpp, modes, checkpoint) - _splits_and_mixes(job, pp, vpp, modes - 1, 1)
+    return _splits_and_mixes(job, pp, vpp, modes, unit) - _splits_and_mixes(job, pp, vpp, modes - 1, 1)
 
 
-def _splits_and_mixes(job: Job, pp: int, vpp: int, modes: int, checkpoint: int) -> int:
+def _splits_and_mixes(job: Job, pp: int, vpp: int, modes: int, unit: int) -> int:
     layers = job.model.layers
     if even_only(job, pp, vpp):
         count = 1
         for stage_layers in even_stages(layers, pp, vpp):
-            count *= _mixes(stage_layers, modes, checkpoint)
+            count *= _mixes(stage_layers, modes, unit)
         return count
-    return _splits(pp, layers, vpp, modes, checkpoint)
+    return _splits(pp, layers, vpp, modes, unit)
 
 
 @cache
-def _mixes(layers: int, modes: int, checkpoint: int) -> int:
-    """Return the number of mixes of ``modes`` over ``layers``, one mode in multiples of ``checkpoint``."""
+def _mixes(layers: int, modes: int, unit: int) -> int:
+    """Return the number of mixes of ``modes`` over ``layers``, one mode in multiples of ``unit``."""
     if modes == 0:
         return int(layers == 0)
-    return sum(_mixes(layers - n, modes - 1, 1) for n in range(0, layers + 1, checkpoint))
+    return sum(_mixes(layers - n, modes - 1, 1) for n in range(0, layers + 1, unit))
 
 
 @cache
-def _splits(stages: int, layers: int, multiple: int, modes: int, checkpoint: int) -> int:
+def _splits(stages: int, layers: int, multiple: int, modes: int, unit: int) -> int:
     """Return the number of splits into ``stages`` multiples of ``multiple`` layers, times their mixes."""
     if stages == 1:
-        return _mixes(layers, modes, checkpoint) if layers >= multiple else 0
+        return _mixes(layers, modes, unit) if layers >= multiple else 0
     most = layers - (stages - 1) * multiple
     return sum(
-        _mixes(stage_layers, modes, checkpoint)
-        * _splits(stages - 1, layers - stage_layers, multiple, modes, checkpoint)
+        _mixes(stage_layers, modes, unit) * _splits(stages - 1, layers - stage_layers, multiple, modes, unit)
         for stage_layers in range(multiple, most + 1, multiple)
     )

@@ -40,7 +40,7 @@ def checks_of(
         _check(f"the {len(stated.saved.front)} layouts keep every rule", list(_broken(stated))),
         _check("prices and memory are what the cost model gives", list(_prices(stated))),
         _check("every plan keeps the limits", _of_all(answers, _limits)),
-        _check("no plan of the front beats another", [*_of_all(answers, _order), *front_errors(stated)]),
+        _check("no plan of the front dominates another", [*_of_all(answers, _order), *front_errors(stated)]),
         _check(
             "status, bound and gap go together",
             [*_of_all(answers, _certificate), *certificate_errors(stated)],
@@ -189,7 +189,7 @@ def _counts(answer: StatedAnswer) -> list[str]:
         (reason, stated_by_rule.get(reason, 0), rejected_by_rule.get(reason, 0))
         for reason in {**rejected_by_rule, **stated_by_rule}
     ]
-    pairs.append(("alike", answer.rejections("alike"), own_count.alike))
+    pairs.append(("equivalent", answer.rejections("equivalent"), own_count.equivalent))
     wrong = [
         f"{name} is stated as {given} and is {own}"
         for name, given, own in pairs

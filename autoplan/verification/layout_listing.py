@@ -122,16 +122,18 @@ class Listing:
         return self.schedule == ScheduleCode.ZERO_BUBBLE
 
     @property
-    def checkpoint(self) -> int:
+    def recompute_num_layers(self) -> int:
         """Layers per recompute unit."""
-        return int(self.candidates.checkpoint[0])
+        return int(self.candidates.recompute_num_layers[0])
 
     @staticmethod
     def of(job: Job, candidates: Candidates, position: int, machine: Machine) -> Listing:
         """Return the choice at ``position`` with the times [s] and memory [byte] of all mixes."""
         one = candidates.take(np.array([position]))
         pp, v = one.pp, int(one.vpp[0])
-        rows = rows_of(job, pp, v, int(one.checkpoint[0]), uniform_recompute_mode(int(one.offload[0])))
+        rows = rows_of(
+            job, pp, v, int(one.recompute_num_layers[0]), uniform_recompute_mode(int(one.offload[0]))
+        )
         forward, backward, weight, tail, memory, fits = row_prices(job, one, machine, rows)
         starts, layers = rows.starts, rows.layers
         rules = OwnRules.of(job, one)

@@ -45,9 +45,9 @@ class _Refutation:
         listing = Listing.of(answer.job, *choice, machine)
         ideal = reach(listing)
         if ideal is None:
-            one_mode = bool(listing.candidates.moved[0])
+            one_mode = bool(listing.candidates.activation_offload[0])
             self.without_fit += layouts_of_choice(
-                answer.job, choice[0].pp, listing.v, listing.checkpoint, one_mode=one_mode
+                answer.job, choice[0].pp, listing.v, listing.recompute_num_layers, one_mode=one_mode
             )
             return
         for box in boxes:
@@ -149,7 +149,7 @@ def _claims(answer: StatedAnswer) -> tuple[str, list[Box]]:
     if stated.status == "feasible":
         bound = (stated.best_bound_step_seconds or 0.0) / (1 + 1e-6)
         return "no layout is faster than the bound", [Box(limit, bound)]
-    claim = f"no layout beats a plan, and every one is matched within {stated.thinning:.3g} of one"
+    claim = f"no layout dominates a plan, and every other is dominated, within {stated.thinning:.3g}, by one"
     least = Box(limit, (stated.best_bound_step_seconds or 0.0) / (1 + 1e-6))
     boxes = boxes_of(
         answer.points,

@@ -69,14 +69,23 @@ def equivalent_orders(job: Job, c: Candidates, valid: NDArray[np.bool_]) -> NDAr
     residual_rules = [
         what_is_left(job, relation, c.take(np.array(index, dtype=np.int64))) for relation in rules
     ]
-    names = ("microbatch", "zero", "sequence_parallel", "vpp", "schedule", "checkpoint", "offload", "shard")
+    names = (
+        "microbatch",
+        "zero",
+        "sequence_parallel",
+        "vpp",
+        "schedule",
+        "recompute_num_layers",
+        "offload",
+        "dp_shard",
+    )
     other_columns = list(zip(*(getattr(c, name).tolist() for name in names), strict=True))
     degrees = list(zip(*(x.tolist() for x in (c.tp, c.cp, c.dp, c.ep, c.etp)), strict=True))
     seen = set()
     for k, i in enumerate(index):
         tp, cp, dp, ep, etp = degrees[i]
         members_per_node = _members_per_node(
-            ORDERS[c.order[i]], (tp, cp, dp, c.pp, ep, etp), int(c.shard[i]), node
+            ORDERS[c.order[i]], (tp, cp, dp, c.pp, ep, etp), int(c.dp_shard[i]), node
         )
         key = (degrees[i], other_columns[i], members_per_node, *(nodes[k] for nodes in residual_rules))
         equivalent[i] = key in seen

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array, Candidates
-from autoplan.costs.core.layer_types import Prefixes, StageLayers, layer_types_of, order_of
+from autoplan.costs.core.layer_types import Prefixes, StageLayers, layer_types_of
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import stage_fits
@@ -18,7 +18,7 @@ from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
 from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
-from autoplan.schema.stage_layers import even_stages
+from autoplan.schema.stage_layers import even_stages, order_of
 from autoplan.verification.choice_listing import modes_of
 
 __all__ = ["Rows", "row_prices", "rows_of"]
@@ -45,8 +45,8 @@ class Rows:
     inverse: Ints
 
 
-def rows_of(job: Job, pp: int, v: int, checkpoint: int, only: str | None = None) -> Rows:
-    """Return all rows of ``pp`` stages of ``v`` chunks, with ``checkpoint`` layers per recompute unit.
+def rows_of(job: Job, pp: int, v: int, unit: int, only: str | None = None) -> Rows:
+    """Return all rows of ``pp`` stages of ``v`` chunks, with ``unit`` layers per recompute unit.
 
     With ``only``, all layers have that recompute mode.
     """
@@ -56,7 +56,7 @@ def rows_of(job: Job, pp: int, v: int, checkpoint: int, only: str | None = None)
     counts = tuple(range(v, total - (pp - 1) * v + 1, v))
     if embedding_and_loss_counted(job, pp, v):
         counts = tuple(sorted(set(even_stages(total, pp, v))))
-    return _rows(kinds.sequence, len(kinds.models), modes, counts, v, checkpoint)
+    return _rows(kinds.sequence, len(kinds.models), modes, counts, v, unit)
 
 
 @lru_cache(maxsize=64)
@@ -66,7 +66,7 @@ def _rows(
     modes: tuple[str, ...],
     counts: tuple[int, ...],
     v: int,
-    checkpoint: int,
+    unit: int,
 ) -> Rows:
     total = len(sequence)
     table = [
@@ -74,7 +74,7 @@ def _rows(
         for before, count in product(range(0, total - v + 1, v) if kinds > 1 else [-1], counts)
         if max(before, 0) + count <= total
         for selective in range(count + 1 if "selective" in modes else 1)
-        for full in range(0, count - selective + 1 if "full" in modes else 1, checkpoint)
+        for full in range(0, count - selective + 1 if "full" in modes else 1, unit)
         if "none" in modes or selective + full == count
     ]
     before, layers, selective, full = np.array(table, dtype=np.int64).T

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoplan.costs.core.prediction import Prediction
-from autoplan.costs.predict import predict_all
+from autoplan.costs.core.prediction import JobFacts, Prediction
+from autoplan.costs.predict import facts_of, predict_all
 from autoplan.errors import LayoutError
 from autoplan.results.merged_front import question_words
 from autoplan.results.plan import Plan, layout_fields
@@ -36,6 +36,7 @@ class StatedPlan:
     predicted: Mapping[str, Any]
     layout: Layout | None
     priced: Prediction | None
+    facts: JobFacts
     wrong: tuple[str, ...]
     short: bool
     marked: bool
@@ -43,7 +44,9 @@ class StatedPlan:
     @property
     def plan(self) -> Plan | None:
         """Layout and prediction now, None where the layout is not valid."""
-        return None if self.layout is None or self.priced is None else Plan(self.layout, self.priced)
+        if self.layout is None or self.priced is None:
+            return None
+        return Plan(self.layout, self.priced, self.facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ def _read(
     read = [_layout(job, plan, name) for plan, name in zip(plans, names, strict=True)]
     layouts = list(dict.fromkeys(layout for layout, _ in read if layout is not None))
     predictions: dict[Layout | None, Prediction] = dict(zip(layouts, predict_all(job, layouts), strict=True))
+    facts = facts_of(job)
     return tuple(
         StatedPlan(
             name=name,
@@ -134,6 +138,7 @@ def _read(
             predicted=_predicted(plan),
             layout=layout,
             priced=predictions.get(layout),
+            facts=facts,
             wrong=tuple(wrong),
             short=isinstance(plan, SavedShort),
             marked=isinstance(plan, SavedShort) and plan.on_front,

@@ -98,7 +98,7 @@ def _position_errors(
     """Yield the errors of a plan's position on the front, after the plans ``before``."""
     better = next((other for other in others if other.dominates(own)), None)
     if better is not None:
-        yield f"{name} is beaten by one on {better.words}: {better.layout}"
+        yield f"{name} is dominated by one on {better.words}: {better.layout}"
     if own in before:
         yield f"{name} is on the front twice"
     elif before and own.precedes(before[-1]):

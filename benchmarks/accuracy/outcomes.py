@@ -232,5 +232,5 @@ def _layout(run: Run, job: Job, recompute: str, microbatch: int, zero: int) -> L
         cp=told.cp,
         ep=told.ep,
         expert_tensor=_expert_split(told),
-        shard=sharing_ranks(run),
+        dp_shard=sharing_ranks(run),
     )

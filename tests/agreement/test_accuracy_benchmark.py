@@ -217,15 +217,17 @@ def test_state_is_shared_by_as_many_ranks_as_a_run_says(row):
     table = "InternLM/InternEvo doc/en/train_performance.md"
     names = {"zero18": 8, "zero1-1": 0, "zero1128": 0, "zero1": 0}
     named = {
-        name: outcome_of(changed(row, **evo, id=f"internevo-7b-x-{name}", source=table), 0).plan.layout.shard
+        name: outcome_of(
+            changed(row, **evo, id=f"internevo-7b-x-{name}", source=table), 0
+        ).plan.layout.dp_shard
         for name in names
     }
     whole = outcome_of(changed(row, **evo, source=f"{table} FLOPS Testing"), 0)
 
     assert row["layout"]["dp"] == 128
     assert named == names
-    assert whole.plan.layout.shard == 8
-    assert outcome_of(changed(row, **evo), 0).plan.layout.shard == 0
+    assert whole.plan.layout.dp_shard == 8
+    assert outcome_of(changed(row, **evo), 0).plan.layout.dp_shard == 0
 
 
 def test_gradients_are_reduced_as_a_release_did(row):

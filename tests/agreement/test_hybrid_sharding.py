@@ -158,7 +158,7 @@ def test_copies_of_experts_are_searched_on_several_nodes():
         experts_on(16, "megatron-core"),
         search=SearchSpec(pipeline_parallel=1, zero_stage=1, recompute="full", tensor_parallel=(1, 2)),
     )
-    shards = {int(x) for group in space_of(job).groups for x in group.shard}
+    shards = {int(x) for group in space_of(job).groups for x in group.dp_shard}
     fastest = autoplan.plan(job).plans
     fixed = [
         plan
@@ -179,8 +179,8 @@ def test_copies_are_faster_on_many_nodes_and_shares_of_all_are_smaller():
 
     assert copied.step_seconds < 0.7 * whole.step_seconds
     assert copied.peak_memory_bytes_per_device > whole.peak_memory_bytes_per_device
-    assert plans[0].layout.shard == 8
-    assert plans[-1].layout.shard == 0
+    assert plans[0].layout.dp_shard == 8
+    assert plans[-1].layout.dp_shard == 0
 
 
 def test_one_node_has_no_more_choices():

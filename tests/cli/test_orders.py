@@ -34,7 +34,7 @@ def test_a_plan_over_orders_is_verified_whole(run, job, tmp_path):
     done = run("verify", saved)
 
     assert done.exit_code == 0, done.stdout
-    assert "every one is matched within 0.01 of one" in " ".join(done.stdout.split())
+    assert "every other is dominated, within 0.01, by one" in " ".join(done.stdout.split())
     assert len({plan["layout"]["order"] for plan in document["front"]}) > 1
     assert any("orders of the axes" in rejection["reason"] for rejection in document["rejected"])
 

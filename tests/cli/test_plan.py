@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from autoplan import Front, InfeasibleError, evaluate, load_job, planning
+from autoplan.costs.predict import facts_of
 from autoplan.report import front_document
 from autoplan.results import Rejection
 from tests.support.by_hand import CERTIFICATE
@@ -25,7 +26,7 @@ def front():
     """Return a front of four plans, made by hand."""
     job = load_job(JOB)
     plans = tuple(evaluate(job, layout) for layout in LAYOUTS)
-    return Front(job, plans, CERTIFICATE, (Rejection("more memory than a device has", 7),))
+    return Front(job, facts_of(job), plans, CERTIFICATE, (Rejection("more memory than a device has", 7),))
 
 
 @pytest.fixture

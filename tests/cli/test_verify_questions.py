@@ -199,7 +199,7 @@ def test_a_beaten_plan_under_own_rules_is_refuted(ruled, refuted):
     code, failed = refuted(document)
 
     assert code == 1
-    (order,) = failed["no plan of the front beats another"]
+    (order,) = failed["no plan of the front dominates another"]
     assert order in (
         "plan 2 is no smaller than plan 1, or faster",
         "plan 3 is no smaller than plan 2, or faster",
@@ -297,6 +297,6 @@ def test_a_plan_that_another_choice_beats_is_refuted(several, refuted):
     code, failed = refuted(document)
 
     assert code == 1
-    assert f"plan {len(document['front'])} is beaten by one on" in " ".join(
-        failed["no plan of the front beats another"]
+    assert f"plan {len(document['front'])} is dominated by one on" in " ".join(
+        failed["no plan of the front dominates another"]
     )

@@ -43,10 +43,10 @@ def test_a_layout_that_loses_is_told_to_which_plan_and_where(job, front, layout)
     standing, own = found.standing, found.plan.predicted
 
     assert own.fits
-    assert standing.place in {"beaten", "matched"}
+    assert standing.place in {"dominated", "dominated within tolerance"}
     other = standing.against.predicted
     assert standing.against == front.plans[standing.rank - 1]
-    slack = 1.0 if standing.place == "beaten" else 1.0102
+    slack = 1.0 if standing.place == "dominated" else 1.0102
     assert other.step_seconds <= own.step_seconds * slack
     assert other.peak_memory_bytes_per_device <= own.peak_memory_bytes_per_device * slack
     lost = sum(part.lost_seconds for part in standing.differences)
@@ -64,7 +64,7 @@ def test_a_layout_that_is_not_searched_is_told_so(job):
     )
     standing = explain(replace(job, stack=stack), layout).standing
 
-    assert standing.place in {"beaten", "matched", "not searched"}
+    assert standing.place in {"dominated", "dominated within tolerance", "not searched"}
 
 
 def test_a_layout_above_the_limit_on_the_step_is_too_slow(job, front):

@@ -21,7 +21,7 @@ def fate(job, first: Layout, broken: str, seen: set[Layout]) -> str:
         return f"rule broken: {broken}"
     key = replace(first, zero=0) if first.dp * first.cp == 1 else first
     if key in seen or shorter_ring(job, first):
-        return "alike"
+        return "equivalent"
     seen.add(key)
     return ""
 
@@ -37,7 +37,7 @@ def shorter_ring(job, layout: Layout) -> bool:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_every_layout_falls_to_one_reason_or_is_on_the_front(seed):
-    """Rules, likeness, memory, beaten, front: each count is that of a list, and they add up to the space."""
+    """Rules, equivalence, memory, dominance, front: each counted by hand; they add up to the space."""
     job = small_job(seed)
     listed = [(first, list(layouts(job, first))) for first in choices(job)]
     seen: set[Layout] = set()

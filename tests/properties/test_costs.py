@@ -190,7 +190,7 @@ def layouts_for(draw, job):
         ep=int(c.ep[i]),
         expert_tensor=int(c.etp[i]),
         cp=int(c.cp[i]),
-        shard=int(c.shard[i]),
+        dp_shard=int(c.dp_shard[i]),
     )
     return offloaded(draw, job, layout)
 
@@ -203,8 +203,8 @@ def offloaded(draw, job, layout):
     if policy is None or (layout.pp > 1 and not policy.pipelines) or draw(st.booleans()):
         return layout
     every = [n for n in (1, 2, 3, 4) if job.model.layers % n == 0] if policy.partial else [1]
-    alike = layout.alike(draw(st.sampled_from(policy.recompute)))
-    return replace(alike, activation_offload=True, offload_every=draw(st.sampled_from(every)))
+    uniform = layout.with_uniform_recompute(draw(st.sampled_from(policy.recompute)))
+    return replace(uniform, activation_offload=True, offload_every=draw(st.sampled_from(every)))
 
 
 def step_of(job, layout, machine):
@@ -625,7 +625,7 @@ def any_layouts(draw):
         cp=draw(st.integers(1, 4)),
         ep=draw(st.integers(1, 4)),
         expert_tensor=draw(st.integers(0, 4)),
-        shard=draw(st.sampled_from([0, 0, 4097 * 5, 4097 * 6])),
+        dp_shard=draw(st.sampled_from([0, 0, 4097 * 5, 4097 * 6])),
         optimizer_offload=draw(st.booleans()),
         activation_offload=draw(st.booleans()),
         offload_every=draw(st.integers(1, 9)),
@@ -772,7 +772,7 @@ def test_layouts_are_counted_as_they_are_listed(layers, modes):
                 for counts in splits_of(layers, pp, vpp)
                 for spread in itertools.product(*(spreads_of(n, modes) for n in counts))
             )
-            assert layouts_of(layers, pp, vpp, modes, even=False, checkpoint=k) == shared
+            assert layouts_of(layers, pp, vpp, modes, even=False, unit=k) == shared
 
         assert layouts_of(layers, pp, vpp, modes, even=False) == listed
         assert layouts_of(layers, pp, vpp, modes, even=True) == len(list(even))
@@ -801,7 +801,7 @@ def dividing(job):
                     yield Layout(
                         *(tp, pp, dp, mbs, layers, none, none, zero, vpp, sp, schedule, cp, ep),
                         expert_tensor=etp,
-                        shard=shard,
+                        dp_shard=shard,
                     )
 
 
@@ -821,7 +821,7 @@ def test_layouts_covered_are_those_that_keep_the_rules(job):
         sharded = x.dp * x.cp > 1 or x.tp * x.dp * x.cp > x.ep * x.etp
         stage = x.zero if sharded else 0
         degrees = (x.tp, x.pp, x.dp * x.cp, x.microbatch, stage, x.sequence_parallel, x.vpp, x.schedule)
-        seen.add((*degrees, x.cp, x.ep, x.etp, x.shard))
+        seen.add((*degrees, x.cp, x.ep, x.etp, x.dp_shard))
     # A ring on several sequences has a match with shorter rings, if there is one that may run.
     ring = job.stack.context is not None and job.stack.context.exchange == "ring"
     matched = {

@@ -193,7 +193,7 @@ def offloads(job: Job) -> list[tuple[bool, bool]]:
     return [x for x in both if words.get(x, "optimizer+activations") in wish]
 
 
-def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
+def mixes(job: Job, layers: int, unit: int) -> list[tuple[int, int]]:
     """Return all (selective, full) counts of a stage that the job allows."""
     modes = job.search.recompute
     modes = {"none", "selective", "full"} if modes == "any" else set(np.atleast_1d(modes))
@@ -201,7 +201,7 @@ def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
         (s, f)
         for s in range(layers + 1)
         for f in range(layers + 1 - s)
-        if f % checkpoint == 0
+        if f % unit == 0
         and (s == 0 or "selective" in modes)
         and (f == 0 or "full" in modes)
         and (s + f == layers or "none" in modes)
@@ -211,9 +211,9 @@ def mixes(job: Job, layers: int, checkpoint: int) -> list[tuple[int, int]]:
 def mixes_of(job: Job, layout: Layout, layers: int) -> list[tuple[int, int]]:
     """Return the (selective, full) counts of a stage of ``layout``: all layers alike under offload."""
     if not layout.activation_offload:
-        return mixes(job, layers, layout.checkpoint)
+        return mixes(job, layers, layout.recompute_num_layers)
     ways = {"none": (0, 0), "selective": (layers, 0), "full": (0, layers)}
-    return [ways[layout.mode]] if layout.mode != "full" or layers % layout.checkpoint == 0 else []
+    return [ways[layout.mode]] if layout.mode != "full" or layers % layout.recompute_num_layers == 0 else []
 
 
 def everies(job: Job) -> list[int]:
@@ -235,8 +235,8 @@ def listed(job: Job) -> Iterator[Layout]:
         none = (0,) * pp
         layout = Layout(
             *(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule, cp, ep),
-            checkpoint=k,
-            shard=shard,
+            recompute_num_layers=k,
+            dp_shard=shard,
             expert_tensor=etp,
             optimizer_offload=offload[0],
             activation_offload=offload[1],
@@ -244,7 +244,9 @@ def listed(job: Job) -> Iterator[Layout]:
         )
         for mode, every in itertools.product(("none", "selective", "full"), everies(job)):
             if offload[1] or (mode == "none" and every == everies(job)[0]):
-                yield replace(layout.alike(mode) if offload[1] else layout, offload_every=every)
+                yield replace(
+                    layout.with_uniform_recompute(mode) if offload[1] else layout, offload_every=every
+                )
 
 
 def count_up_to(job: Job, layouts: list[list[Layout]], most: int) -> int:
@@ -561,13 +563,13 @@ def contradictions(job, points, answer):
     ]
     large = [f"{name} needs {memory} of {limit}" for _, memory, name in front if memory > limit]
     fitting = [e for e in points if e[3] <= limit - 2 * tick]
-    beaten = [
-        f"{name} ({time}, {memory}) is beaten by {e}"
+    dominated = [
+        f"{name} ({time}, {memory}) is dominated by {e}"
         for time, memory, name in front
         for e in fitting
         if e[0] < time * (1 - 1e-6) and e[1] < memory - 2 * tick
     ]
-    return missed + large + beaten
+    return missed + large + dominated
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -648,7 +650,7 @@ def test_the_front_over_devices_and_batches_is_that_of_brute_force(seed):
         assert any(
             all(f <= v + 1e-6 * abs(v) + s for f, v, s in zip(plan, values, slack, strict=True))
             for plan in front
-        ), f"{values} on {choice.cluster.devices} devices is matched by none of {front}"
+        ), f"{values} on {choice.cluster.devices} devices is dominated by none of {front}"
     for plan in front:
         assert not any(
             all(v < f - 1e-6 * abs(f) - s for f, v, s in zip(plan, values, slack, strict=True))
@@ -669,8 +671,8 @@ def test_a_thinned_front_matches_every_layout(seed):
 
     for time, memory, name, needed in points:
         if needed <= limit - 2 * tick:
-            matched = [f for f in front if f[0] <= time * 1.0101 and f[1] <= memory * 1.0102]
-            assert matched, f"{name} ({time}, {memory}) is matched by none of {front}"
+            dominating = [f for f in front if f[0] <= time * 1.0101 and f[1] <= memory * 1.0102]
+            assert dominating, f"{name} ({time}, {memory}) is dominated by none of {front}"
     for (fast, large), (slow, small) in itertools.pairwise(front):
         assert fast <= slow
         assert small <= large * 0.9905

@@ -1,4 +1,4 @@
-"""Orders in which ranks are numbered: where groups lie, which orders are alike, and the front over all."""
+"""Orders in which ranks are numbered: where groups lie, which are equivalent, and the front over all."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_front_of_experts_over_orders_is_that_of_brute_force(seed):
 
 @pytest.mark.parametrize("seed", range(OWN_INSTANCES))
 def test_the_front_under_rules_about_orders_is_that_of_brute_force(seed):
-    """S1: orders that are alike are not removed where a rule of the user's own tells them apart."""
+    """S1: orders that are equivalent are not removed where a rule of the user's own tells them apart."""
     own = RULES[seed % len(RULES)]
     job, points = instance(seed + 6_000, own=[own])
     front = whole_front(job)
@@ -141,16 +141,16 @@ def test_the_counts_of_orders_are_those_of_the_enumerator(seed):
     rules = (RuleSpec(rule=RULES[seed % len(RULES)][0]),) if seed % 3 == 0 else ()
     job = replace(job, search=job.search.model_copy(update={"dp_shard": shards, "order": wish}), rules=rules)
     space, again = space_of(job), counted(job)
-    fallen, alike = Counter(), 0
+    fallen, equivalent = Counter(), 0
     for rejection in space.rejected:
-        if rejection.kind == "alike":
-            alike += rejection.layouts
+        if rejection.kind == "equivalent":
+            equivalent += rejection.layouts
         else:
             fallen[rejection.reason.removeprefix("rule broken: ")] += rejection.layouts
 
     assert (space.total, space.covered, space.size) == (again.total, again.covered, again.candidates)
-    assert (dict(fallen), alike) == ({k: n for k, n in again.by_rule.items() if n}, again.alike)
-    assert space.total == space.covered + sum(fallen.values()) + alike
+    assert (dict(fallen), equivalent) == ({k: n for k, n in again.by_rule.items() if n}, again.equivalent)
+    assert space.total == space.covered + sum(fallen.values()) + equivalent
 
 
 @pytest.mark.parametrize("name", ["analytic", "megatron-core"])
@@ -197,13 +197,13 @@ def test_groups_are_where_ranks_are_numbered(order, tp, cp, dp, pp):
     """Each group has the ranks that a count through all of them finds, evenly spaced."""
     cp = 1 if order == "tp-cp-pp-dp" and pp > 1 else cp
     layout = Layout(tp, pp, dp, 1, (1,) * pp, (0,) * pp, (0,) * pp, cp=cp, ep=2, order=order)
-    layout = replace(layout, zero=1, shard=2 if dp * cp % 2 == 0 else 0)
+    layout = replace(layout, zero=1, dp_shard=2 if dp * cp % 2 == 0 else 0)
     c = Candidates.of([layout])
     places = ranks_of(layout, {"tp": tp, "cp": cp, "dp": dp, "pp": pp})
     for group, free in ((tensor_group, "tp"), (context_group, "cp"), (pipeline_group, "pp")):
         assert told(group(c)) == evenly(members(places, {free}))
     data = members(places, {"cp", "dp"})
-    share = layout.shard or len(data)
+    share = layout.dp_shard or len(data)
     assert told(data_group(c)) == evenly(data)
     assert told(shard_group(c)) == evenly(data[:share])
     assert told(replica_group(c)) == evenly(data[::share])

@@ -120,7 +120,7 @@ class Candidates:
     """Decision variables of ``C`` candidates with one pipeline depth ``pp``; arrays of shape [C].
 
     Layers per stage and recompute are not part of a candidate: they are chosen, or given, for it.
-    ``shard`` is the size of a shard group (dp_shard), 0 for all data-parallel ranks; ``schedule`` indexes
+    ``dp_shard`` is the size of a shard group, 0 for all data-parallel ranks; ``schedule`` indexes
     ``autoplan.schema.layout.SCHEDULES``; ``offload`` is a ``host_code``; ``order`` indexes
     ``autoplan.schema.layout.ORDERS``.
     """
@@ -136,9 +136,9 @@ class Candidates:
     sequence_parallel: Ints
     vpp: Ints
     schedule: Ints
-    checkpoint: Ints
+    recompute_num_layers: Ints
     offload: Ints
-    shard: Ints
+    dp_shard: Ints
     order: Ints
 
     def __len__(self) -> int:
@@ -151,7 +151,7 @@ class Candidates:
         return degree
 
     @property
-    def alone(self) -> NDArray[np.bool_]:
+    def single_data_rank(self) -> NDArray[np.bool_]:
         """Which candidates have no data parallelism, so that ZeRO shards nothing."""
         single: NDArray[np.bool_] = (self.dp * self.cp == 1) & (self.edp == 1)
         return single
@@ -159,8 +159,8 @@ class Candidates:
     @property
     def expert_shard(self) -> Ints:
         """Ranks of a shard group of experts: tp dp_shard / (ep etp), or edp without dp_shard [1]."""
-        ranks = np.maximum(self.tp * self.shard // (self.ep * self.etp), 1)
-        return np.where(self.shard > 0, ranks, self.edp)
+        ranks = np.maximum(self.tp * self.dp_shard // (self.ep * self.etp), 1)
+        return np.where(self.dp_shard > 0, ranks, self.edp)
 
     @property
     def optimizer_offload(self) -> Ints:
@@ -168,8 +168,14 @@ class Candidates:
         return self.offload % 2
 
     @property
-    def moved(self) -> Ints:
-        """0 without activation offload, else 1 + the index in ``RECOMPUTE`` of all layers' recompute."""
+    def activation_offload(self) -> NDArray[np.bool_]:
+        """Which candidates offload activations to host memory."""
+        offloaded: NDArray[np.bool_] = self.uniform_recompute != RecomputeCode.ANY
+        return offloaded
+
+    @property
+    def uniform_recompute(self) -> Ints:
+        """``RecomputeCode`` of all layers with activation offload; ``ANY`` (0) without."""
         return self.offload // 2 % 4
 
     @property
@@ -208,11 +214,11 @@ class Candidates:
             sequence_parallel=bool(self.sequence_parallel[i]),
             schedule=ScheduleCode(int(self.schedule[i])).schedule,
             # Without full recompute there are no recompute units.
-            checkpoint=int(self.checkpoint[i]) if any(full) else 1,
+            recompute_num_layers=int(self.recompute_num_layers[i]) if any(full) else 1,
             optimizer_offload=bool(self.optimizer_offload[i]),
-            activation_offload=bool(self.moved[i]),
+            activation_offload=bool(self.activation_offload[i]),
             offload_every=int(self.offload_every[i]),
-            shard=int(self.shard[i]),
+            dp_shard=int(self.dp_shard[i]),
             order=ORDERS[int(self.order[i])],
         )
 
@@ -236,8 +242,8 @@ class Candidates:
             sequence_parallel=ints([x.sequence_parallel for x in layouts]),
             vpp=ints([x.vpp for x in layouts]),
             schedule=ints([ScheduleCode.of(x.schedule) for x in layouts]),
-            checkpoint=ints([x.checkpoint for x in layouts]),
+            recompute_num_layers=ints([x.recompute_num_layers for x in layouts]),
             offload=ints([host_code(x.offload, x.mode or "none", x.offload_every) for x in layouts]),
-            shard=ints([x.shard for x in layouts]),
+            dp_shard=ints([x.dp_shard for x in layouts]),
             order=ints([ORDERS.index(x.order) for x in layouts]),
         )

@@ -24,15 +24,13 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, Ints
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec, SlidingWindow
-from autoplan.schema.stage_layers import chunks_of
+from autoplan.schema.stage_layers import orders_of
 
 __all__ = [
     "LayerTypes",
     "Prefixes",
     "StageLayers",
     "layer_types_of",
-    "order_of",
-    "orders_of",
     "stage_layers_of",
 ]
 
@@ -102,23 +100,6 @@ def _of_one_type(model: ModelSpec, experts: bool, window: int | None) -> ModelSp
     moe = model.moe.model_copy(update={"first_dense_layers": 0, "every": 1}) if model.moe else None
     local = None if window is None else SlidingWindow(window=window, every=None)
     return model.model_copy(update={"moe": moe if experts else None, "sliding_window": local})
-
-
-def order_of(sequence: Sequence[int], first: int, layers: int, v: int = 1) -> tuple[int, ...]:
-    """Return the types of a stage's ``layers``, in order, after ``first`` layers of previous stages [1].
-
-    Of v chunks, every one has layers/v layers, after first/v of the previous stages.
-
-    >>> order_of((0, 0, 0, 1, 1, 1, 1, 1), 2, 4)
-    (0, 1, 1, 1)
-    >>> order_of((0, 0, 0, 1, 1, 1, 1, 1), 2, 4, v=2)  # layers 1 and 2, 5 and 6
-    (0, 0, 1, 1)
-
-    Leaves out: chunks with different numbers of layers.
-    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
-    """
-    chunk, begin, end = len(sequence) // v, first // v, first // v + layers // v
-    return tuple(kind for c in range(v) for kind in sequence[c * chunk + begin : c * chunk + end])
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,23 +172,6 @@ class Prefixes:
             next=self.next[index],
             last=self.last[index],
         )
-
-
-def orders_of(sequence: Sequence[int], stages: Sequence[int], v: int = 1) -> list[tuple[int, ...]]:
-    """Return the layer types of every one of the ``stages``, in order, with v chunks a stage [1].
-
-    >>> orders_of((0, 0, 0, 1, 1, 1, 1), (4, 3), v=2)  # layers 1, 2, 5 and 6; 3, 4 and 7
-    [(0, 0, 1, 1), (0, 1, 1)]
-
-    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
-    """
-    orders: list[list[int]] = [[] for _ in stages]
-    first = 0
-    for chunk in zip(*chunks_of(stages, v), strict=True):
-        for order, layers in zip(orders, chunk, strict=True):
-            order.extend(sequence[first : first + layers])
-            first += layers
-    return [tuple(order) for order in orders]
 
 
 def stage_layers_of(

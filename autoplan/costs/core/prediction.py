@@ -1,4 +1,4 @@
-"""Prediction of a layout: time and memory by part, as immutable records.
+"""Prediction of a layout, time and memory by part, and facts of its job, as immutable records.
 
 Notation (this file only)::
 
@@ -13,7 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import attrgetter
 
-__all__ = ["CATEGORIES", "EventMemory", "MemoryPrediction", "Prediction", "StageMemory", "TimePrediction"]
+__all__ = [
+    "CATEGORIES",
+    "EventMemory",
+    "JobFacts",
+    "LayerType",
+    "MemoryPrediction",
+    "Prediction",
+    "StageMemory",
+    "TimePrediction",
+]
 
 
 #: Categories of allocated memory; ``framework`` is added to them.
@@ -142,3 +151,24 @@ class Prediction:
     fits: bool
     memory: MemoryPrediction
     time: TimePrediction
+
+
+@dataclass(frozen=True, slots=True)
+class LayerType:
+    """A type of layers: with experts or dense, with a sliding window shorter than a sequence or without."""
+
+    experts: bool
+    window: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What follows from a job whatever its layout.
+
+    ``parameters`` counts those of the model, ``layers`` has the type of each layer, and
+    ``memory_limit_bytes`` is what a device may use [byte].
+    """
+
+    parameters: int
+    layers: tuple[LayerType, ...]
+    memory_limit_bytes: float

@@ -98,7 +98,7 @@ def shard_ranks(candidates: Candidates) -> Array:
     Leaves out: different shard groups for parameters and optimizer states (DeepSpeed's hpZ).
     Source: Zhang et al. 2022 (MiCS), arXiv:2205.00119, section 3.2; PyTorch FSDP, HYBRID_SHARD.
     """
-    ranks: Array = np.where(candidates.shard > 0, candidates.shard, data_ranks(candidates))
+    ranks: Array = np.where(candidates.dp_shard > 0, candidates.dp_shard, data_ranks(candidates))
     return ranks
 
 

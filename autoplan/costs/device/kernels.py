@@ -45,14 +45,14 @@ _BLEND = 4.0
 class Gemm(NamedTuple):
     """Extents of a GEMM, and the number of such GEMMs in a layer.
 
-    ``alike`` of them, with a weight each, run as one kernel (grouped GEMM).
+    ``groups`` of them, with a weight each, run as one kernel (grouped GEMM).
     """
 
     m: Array
     n: Array
     k: Array
     number: Array | float = 1.0
-    alike: Array | float = 1.0
+    groups: Array | float = 1.0
 
 
 def smooth_maximum(one: Array, other: Array, sharpness: float) -> Array:
@@ -81,8 +81,8 @@ def _compute_seconds(flops: Array, extents: tuple[Array, ...], rate: Rate) -> Ar
     return seconds
 
 
-def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine, alike: Array | float = 1.0) -> Array:
-    """Return the time of a GEMM, [m, k] times [k, n], or of a grouped GEMM of ``alike`` such [s].
+def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine, groups: Array | float = 1.0) -> Array:
+    """Return the time of a GEMM, [m, k] times [k, n], or of a grouped GEMM of ``groups`` such [s].
 
     T = (C^4 + M^4)^(1/4) + t0 with C = 2mnk/P (1 + m_half/m)(1 + n_half/n)(1 + k_half/k) and M = bytes/W: the
     rate saturates with each extent, and compute overlaps with HBM traffic. A grouped GEMM has the rate of all
@@ -98,7 +98,7 @@ def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine, alike: Array | 
     existing gradient, transposed layouts.
     Source: fitted to the sweeps named in costmodels/kernels.
     """
-    return gemm_seconds_at_rate((m, n, k), machine.gemm, machine.hbm_bandwidth, machine.element_bytes, alike)
+    return gemm_seconds_at_rate((m, n, k), machine.gemm, machine.hbm_bandwidth, machine.element_bytes, groups)
 
 
 def gemm_seconds_at_rate(
@@ -106,7 +106,7 @@ def gemm_seconds_at_rate(
     rate: Rate,
     bandwidth: float,
     element_bytes: int,
-    alike: Array | float = 1.0,
+    groups: Array | float = 1.0,
 ) -> Array:
     """Return the time [s] of GEMMs of ``extents`` (m, n, k) at the given rate, see ``gemm_seconds``.
 
@@ -116,7 +116,7 @@ def gemm_seconds_at_rate(
     >>> round(float(gemm_seconds_at_rate(extents, Rate(1e12, (1000.0, 1000.0, 1000.0), 0.0), np.inf, 2)), 6)
     0.016
     """
-    m, n, k, g = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (*extents, alike)))
+    m, n, k, g = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (*extents, groups)))
     m = g * m
     hbm_bytes = element_bytes * (m * n + m * k + g * (n * k))
     if isinstance(rate.table, GemmGrid):

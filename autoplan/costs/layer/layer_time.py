@@ -104,13 +104,7 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     ``machine``.
     """
     tokens = tokens_of(job, candidates)
-    gemms = _gemms(job, tokens, candidates)
-    trained_gemms = _adapter_gemms(job, tokens, candidates) if job.adapters else gemms
-    forward_gemm, input_gemm, weight_gemm = _gemm_passes(gemms, machine)
-    if job.adapters:
-        adapter_forward, adapter_input, weight_gemm = _gemm_passes(trained_gemms, machine)
-        forward_gemm, input_gemm = forward_gemm + adapter_forward, input_gemm + adapter_input
-    backward_gemm = input_gemm + weight_gemm
+    forward_gemm, input_gemm, weight_gemm = _layer_gemm_passes(job, tokens, candidates, machine)
     attention = _attention(job, candidates, machine)
     memory_bound, memory_bound_backward = elementwise_seconds(job, tokens, candidates, machine)
     calls = tensor_calls(job, candidates)
@@ -120,7 +114,9 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     forward, context_forward = _with_launches(forward_compute, attention.exposed_forward, launches)
     recompute = forward_compute - _early_stop_seconds(job, tokens, candidates, machine)
     accumulation = _accumulation_seconds(job, candidates, machine)
-    backward_compute = backward_gemm + attention.backward + memory_bound_backward + accumulation + casts
+    backward_compute = (
+        input_gemm + weight_gemm + attention.backward + memory_bound_backward + accumulation + casts
+    )
     backward, context_backward = _with_launches(
         backward_compute, attention.exposed_backward, launches_backward
     )
@@ -260,6 +256,22 @@ def _gemm_passes(gemms: list[Gemm], machine: Machine) -> tuple[Array, Array, Arr
         sum(seconds[start : start + len(gemms)], np.zeros(1)) for start in range(0, len(seconds), len(gemms))
     )
     return forward, backward, weight
+
+
+def _layer_gemm_passes(
+    job: Job, tokens: Array, candidates: Candidates, machine: Machine
+) -> tuple[Array, Array, Array]:
+    """Return the seconds of a layer's GEMMs in forward, for input gradients and for weight gradients.
+
+    With adapters only these have weight gradients.
+    """
+    forward, input_gradient, weight = _gemm_passes(_gemms(job, tokens, candidates), machine)
+    if not job.adapters:
+        return forward, input_gradient, weight
+    adapter_forward, adapter_input, adapter_weight = _gemm_passes(
+        _adapter_gemms(job, tokens, candidates), machine
+    )
+    return forward + adapter_forward, input_gradient + adapter_input, adapter_weight
 
 
 def _weight_gemms(gemms: list[Gemm]) -> list[Gemm]:

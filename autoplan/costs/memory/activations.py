@@ -98,7 +98,7 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     core = _core_attention(job, e, t)
     mlp = _mlp(job, candidates, e)
     none = residual + attention + core + mlp
-    full = e * job.model.hidden_size / sp / candidates.checkpoint
+    full = e * job.model.hidden_size / sp / candidates.recompute_num_layers
     selective = _selective(job, e, t, sp, none - core)
     return Saved(
         none=none,

@@ -42,7 +42,9 @@ __all__ = [
 def _offloaded_per_token(candidates: Candidates, saved: Saved) -> Array:
     """Return K / n of a token [byte], 0 without activation offload, shape [C]."""
     by_mode = np.stack([np.zeros_like(saved.none), *(getattr(saved, mode) for mode in RECOMPUTE)])
-    offloaded: Array = by_mode[candidates.moved, np.arange(len(candidates))] / candidates.offload_every
+    offloaded: Array = (
+        by_mode[candidates.uniform_recompute, np.arange(len(candidates))] / candidates.offload_every
+    )
     return offloaded
 
 
@@ -78,7 +80,7 @@ def saved_on_device(candidates: Candidates, saved: Saved) -> Saved:
 
     Leaves out: copies in flight, see ``offloaded_on_device``.
     """
-    if not candidates.moved.any():
+    if not candidates.activation_offload.any():
         return saved
     offloaded = _offloaded_per_token(candidates, saved)
     return replace(saved, **{mode: np.maximum(getattr(saved, mode) - offloaded, 0.0) for mode in RECOMPUTE})
@@ -107,12 +109,12 @@ def offloaded_on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Ph
     (layers - offloaded layers) x K at the end of forward; torchtune, training/_activation_offloading.py.
     """
     policy = scope.job.stack.activation_offload
-    if policy is None or not scope.candidates.moved.any():
+    if policy is None or not scope.candidates.activation_offload.any():
         return {}
     c = scope.candidates
     offloaded_share = 1.0 / column(c.offload_every)
     unit = (
-        column(np.where(c.moved == RecomputeCode.FULL, c.checkpoint, 1))
+        column(np.where(c.uniform_recompute == RecomputeCode.FULL, c.recompute_num_layers, 1))
         * offloaded_bytes(scope, saved)
         / offloaded_share
     )
@@ -154,7 +156,7 @@ def host_activation_bytes(scope: Scope, layers: Array) -> Array:
     rounding by the allocator of pinned memory.
     """
     c = scope.candidates
-    if not c.moved.any():
+    if not c.activation_offload.any():
         return np.zeros((len(c), c.pp))
     saved = saved_bytes_per_token(scope.job, c)
     k = microbatches_in_flight(c.pp, scope.microbatches, column(c.vpp), c.schedule[:, None])

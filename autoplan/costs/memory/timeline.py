@@ -109,7 +109,8 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
         entry=tokens * (column(saved.entry) + scope.first * column(saved.embedding_mask)),
         inputs=scope.last * tokens * column(saved.head_inputs),
         logits=scope.last * tokens * columns * job.stack.block.logits_bytes,
-        block=shape + column(scope.candidates.checkpoint) * tokens * column(saved.none - saved.full),
+        block=shape
+        + column(scope.candidates.recompute_num_layers) * tokens * column(saved.none - saved.full),
     )
 
 
@@ -240,7 +241,7 @@ def _layers(stage: _Stage) -> tuple[Event, ...]:
     workspace = backward_workspace_bytes(scope, stage.saved)
     tied_table = buffers.root_unit + _tied_unreduced(stage)
     after_last = {"microbatches": saved.in_flight - 1.0, "gradients_layer": transient * layer}
-    first_saved = column(scope.candidates.checkpoint) * scope.tokens * column(stage.saved.none)
+    first_saved = column(scope.candidates.recompute_num_layers) * scope.tokens * column(stage.saved.none)
     return (
         stage.event(
             "last layer",

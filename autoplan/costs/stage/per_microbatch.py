@@ -213,10 +213,10 @@ def _offload_exposed(
     All layers of a candidate with offload use the same recompute mode.
     """
     scope, c = context.scope, context.candidates
-    if not c.moved.any():
+    if not c.activation_offload.any():
         return np.zeros((len(c), 1)), np.zeros((len(c), 1))
     recomputed = np.stack([np.zeros_like(backward), np.zeros_like(backward), *recompute])[
-        c.moved, np.arange(len(c))
+        c.uniform_recompute, np.arange(len(c))
     ]
     offloaded = offloaded_bytes(scope, saved_bytes_per_token(context.job, c))
     return exposed_copy_seconds(context.machine, offloaded, forward, backward + recomputed)

@@ -124,7 +124,9 @@ def _host_synchronisation_seconds(context: StageContext) -> Array:
     a data-parallel group of one rank the passes are those without ZeRO.
     """
     memory, c = context.job.stack.memory, context.candidates
-    passes = np.where(column((c.zero > 0) & ~c.alone) > 0, memory.waited_passes_sharded, memory.waited_passes)
+    passes = np.where(
+        column((c.zero > 0) & ~c.single_data_rank) > 0, memory.waited_passes_sharded, memory.waited_passes
+    )
     return passes * layer_tensors(context.job.model) * _SYNCHRONISED_LAUNCHES * context.machine.host_launch
 
 

@@ -8,7 +8,7 @@ from math import log2
 from typing import Final
 
 from autoplan.costs.core.candidates import uniform_recompute_mode
-from autoplan.costs.predict import predict
+from autoplan.costs.predict import facts_of, predict
 from autoplan.results import Front, Plan
 from autoplan.results.standing import Refusal, Standing, differences
 from autoplan.rules import broken_rules
@@ -37,11 +37,11 @@ def standing_of(job: Job, plan: Plan, front: Front) -> Standing:
             return Standing("on the front", len(plans), rank + 1)
     for rank, other in enumerate(plans):
         if _dominates(other, plan, 0.0):
-            return _standing_against("beaten", plan, front, rank)
+            return _standing_against("dominated", plan, front, rank)
     thinning = front.certificate.thinning + _ROUNDING
     for rank, other in enumerate(plans):
         if _dominates(other, plan, thinning):
-            return _standing_against("matched", plan, front, rank)
+            return _standing_against("dominated within tolerance", plan, front, rank)
     return _standing_against("not searched", plan, front, 0 if plans else None)
 
 
@@ -75,8 +75,9 @@ def _standing_against(place: str, plan: Plan, front: Front, rank: int | None) ->
 def refusal_of(job: Job, layout: Layout) -> Refusal:
     """Return the rules that ``layout`` violates, and the nearest layout that satisfies all."""
     valid = next((x for x in _nearest_layouts(job, layout) if not broken_rules(job, x)), None)
-    nearest = None if valid is None else Plan(valid, predict(job, valid))
-    return Refusal(layout, tuple(broken_rules(job, layout)), nearest)
+    facts = facts_of(job)
+    nearest = None if valid is None else Plan(valid, predict(job, valid), facts)
+    return Refusal(layout, tuple(broken_rules(job, layout)), nearest, facts)
 
 
 def _nearest_layouts(job: Job, layout: Layout) -> Iterator[Layout]:
@@ -89,7 +90,7 @@ def _nearest_layouts(job: Job, layout: Layout) -> Iterator[Layout]:
             layers, selective, full = _stages(job, layout, group.pp, int(group.vpp[i]))
             choice = group.layout(i, layers, selective, full)
             if only := uniform_recompute_mode(int(group.offload[i])):
-                choice = choice.alike(only)
+                choice = choice.with_uniform_recompute(only)
             by_distance.append((_distance(choice, layout), len(by_distance), choice))
     for *_, choice in sorted(by_distance, key=lambda item: item[:2])[:_MOST_NEAREST]:
         yield choice

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from autoplan.costs.predict import predict
+from autoplan.costs.predict import facts_of, predict
 from autoplan.planning.explaining.dominance import refusal_of, standing_of
 from autoplan.planning.explaining.remedies import remedies_of
 from autoplan.planning.plan_and_evaluate import chosen, plannable, read_layout
@@ -36,7 +36,7 @@ def explain(
     layout = read_layout(job, layout)
     if broken_rules(job, layout):
         return refusal_of(job, layout)
-    plan = Plan(layout, predict(job, layout))
+    plan = Plan(layout, predict(job, layout), facts_of(job))
     standing = Standing("does not fit", 0)
     if plan.predicted.fits:
         from autoplan.search import search

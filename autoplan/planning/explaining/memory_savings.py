@@ -202,7 +202,9 @@ def _activation_offload(start: SavingStep) -> Iterator[SavingStep]:
     )
     for mode in sorted(policy.recompute, key=lambda mode: mode != layout.mode):
         for every in reversed(intervals):
-            offloaded = replace(layout.alike(mode), activation_offload=True, offload_every=every)
+            offloaded = replace(
+                layout.with_uniform_recompute(mode), activation_offload=True, offload_every=every
+            )
             if _allowed_offload(start.job, offloaded):
                 part = f" of one in {every} layers" if every > 1 else ""
                 mode_change = "" if mode == layout.mode else f", recompute={mode}"
@@ -225,7 +227,7 @@ def _recompute(mode: Literal["selective", "full"]) -> SavingKind:
             # Then all layers have the same mode, see ``_activation_offload``.
             return
         # The layers of one recompute unit are recomputed together.
-        unit, most = start.layout.checkpoint if mode == "full" else 1, max(start.layout.layers)
+        unit, most = start.layout.recompute_num_layers if mode == "full" else 1, max(start.layout.layers)
         previous = start.layout
         for count in [*range(unit, most, unit), most]:
             layout = _recomputing(start.layout, mode, count)

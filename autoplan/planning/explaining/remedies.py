@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from autoplan.costs.predict import predict_all
+from autoplan.costs.predict import facts_of, predict_all
 from autoplan.planning.explaining.memory_savings import KINDS, SavingKind, SavingStep
 from autoplan.results.explanation import Remedy, judged_bytes, judged_stage
 from autoplan.results.plan import Plan
@@ -39,8 +39,9 @@ class _Evaluations:
             requested = dict.fromkeys(layout for n, layout in keys if n == number)
             new = [layout for layout in requested if (number, layout) not in self.plans]
             if new:
-                plans = map(Plan, new, predict_all(job, new))
-                self.plans.update(zip(((number, layout) for layout in new), plans, strict=True))
+                facts = facts_of(job)
+                for layout, predicted in zip(new, predict_all(job, new), strict=True):
+                    self.plans[number, layout] = Plan(layout, predicted, facts)
         return [self.plans[key] for key in keys]
 
     def _number(self, job: Job) -> int:

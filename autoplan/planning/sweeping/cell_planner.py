@@ -27,7 +27,7 @@ APART: Final = frozenset({"calibration", "cli", "launch", "report", "verificatio
 
 @cache
 def planner_name() -> str:
-    """Return what makes two programs plan alike: the version of autoplan, its code and its solver.
+    """Return what plans are the same by: the version of autoplan, its code and its solver.
 
     The code is that which an answer comes from: commands, reports and checks may change, and answers stay.
     """

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from autoplan.catalog import EntryKind, load_entry
-from autoplan.costs.core.parameters import active_parameters, total_parameters
+from autoplan.results import ParameterCounts
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.grids.grid_spec import GridSpec
@@ -116,12 +116,14 @@ COLUMNS: Final[dict[EntryKind, tuple[Fact, ...]]] = {
 }
 
 
-def entry_facts(kind: EntryKind, name: str) -> Facts:
-    """Return the listed facts of one entry, in base units.
+def entry_facts(kind: EntryKind, name: str, parameters: Mapping[str, ParameterCounts]) -> Facts:
+    """Return the listed facts of one entry, in base units; ``parameters`` are those of models by name.
 
     Raises CatalogError or SpecError for an entry that does not load.
     """
     entry = load_entry(kind, name)
+    if isinstance(entry, ModelSpec):
+        return {"name": name, **_model(entry, parameters[name])}
     return {"name": name, **_READERS[kind](entry)}
 
 
@@ -152,12 +154,11 @@ def _cluster(entry: ClusterSpec) -> Facts:
     return {"title": entry.title, "nodes": entry.nodes, "node": entry.node, "devices": devices}
 
 
-def _model(entry: ModelSpec) -> Facts:
-    total, active = total_parameters(entry), active_parameters(entry)
+def _model(entry: ModelSpec, parameters: ParameterCounts) -> Facts:
     return {
         "title": entry.title or entry.name,
-        "parameters": total,
-        "active_parameters": active if entry.moe else None,
+        "parameters": parameters.total,
+        "active_parameters": parameters.active if entry.moe else None,
         "layers": entry.layers,
         "hidden_size": entry.hidden_size,
         "experts": entry.moe.experts if entry.moe else None,
@@ -201,12 +202,11 @@ def _stack(entry: StackSpec) -> Facts:
     }
 
 
-# Each reader takes the class of its kind.
+# Each reader takes the class of its kind; models also take their parameters.
 _READERS: Final[dict[EntryKind, Callable[[Any], Facts]]] = {
     "device": _device,
     "node": _node,
     "cluster": _cluster,
-    "model": _model,
     "job": _job,
     "grid": _grid,
     "kernels": _kernels,

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
-from autoplan.costs.core.layer_types import layer_types_of, orders_of
-from autoplan.schema.job import Job
+from autoplan.costs.core.prediction import LayerType
 from autoplan.schema.layout import Layout
-from autoplan.schema.stage_layers import chunks_of
+from autoplan.schema.stage_layers import chunks_of, orders_of
 
 __all__ = ["stage_layer_types", "uneven_chunks"]
 
 
-def stage_layer_types(job: Job, layout: Layout) -> list[str]:
-    """Return the layer types of each stage, such as ``2 dense, 1 MoE``; empty if all layers are alike."""
-    types = layer_types_of(job.model, job.workload.sequence_length)
-    if not types.several:
+def stage_layer_types(layers: Sequence[LayerType], layout: Layout) -> list[str]:
+    """Return the types of each stage of ``layers``, such as ``2 dense, 1 MoE``; empty if all are of one."""
+    types = list(dict.fromkeys(layers))
+    if len(types) == 1:
         return []
-    mixes = [(model.moe is not None, model.sliding_window is not None) for model in types.models]
-    experts, windows = (len(set(column)) > 1 for column in zip(*mixes, strict=True))
+    several_mlps, several_windows = (
+        len({getattr(layer_type, name) for layer_type in types}) > 1 for name in ("experts", "window")
+    )
     names = []
-    for has_experts, local in mixes:
-        words = ["MoE" if has_experts else "dense"] * experts
-        words += ["local" if local else "global"] * windows
+    for layer_type in types:
+        words = ["MoE" if layer_type.experts else "dense"] * several_mlps
+        words += ["local" if layer_type.window else "global"] * several_windows
         names.append(" ".join(words))
-    stages = orders_of(types.sequence, layout.layers, layout.vpp)
+    sequence = [types.index(layer_type) for layer_type in layers]
+    stages = orders_of(sequence, layout.layers, layout.vpp)
     counts = (sorted(Counter(stage).items()) for stage in stages)
     return [", ".join(f"{count} {names[kind]}" for kind, count in stage) for stage in counts]
 

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from autoplan.costs.core.parameters import total_parameters
-from autoplan.costs.core.prediction import Prediction
-from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.costs.core.prediction import JobFacts, Prediction
 from autoplan.report.wording.provenance import kernels_measured, number_kinds
 from autoplan.results import Certificate, Front, Rejection
 from autoplan.results.front import RejectionKind
@@ -46,11 +44,11 @@ _LARGEST_EXACT: Final = 10**12
 _KNOWN: Final = {"data sheet": "from data sheets", "guess": "guessed"}
 
 
-def job_lines(job: Job, terminal: Terminal) -> tuple[str, str]:
+def job_lines(job: Job, facts: JobFacts, terminal: Terminal) -> tuple[str, str]:
     """Return the model and devices of a job, and its training conditions."""
     cluster, work, dot = job.cluster, job.workload, f" {terminal.dot} "
     model = job.model.title or job.model.name
-    size = format_count(total_parameters(job.model))
+    size = format_count(facts.parameters)
     numbers = _alternatives([choice.cluster.devices for choice in job.choices or (job,)])
     what = f"{model} ({size} parameters) on {numbers} {terminal.times} {cluster.device.title}"
     counts = dict.fromkeys(choice.cluster.nodes for choice in job.choices or (job,))
@@ -63,7 +61,7 @@ def job_lines(job: Job, terminal: Terminal) -> tuple[str, str]:
         f"{trained} of {work.sequence_length:,} tokens per step",
         job.precision,
         job.optimizer,
-        f"limit {format_bytes(memory_limit_bytes(job))} per device",
+        f"limit {format_bytes(facts.memory_limit_bytes)} per device",
     )
     return what, dot.join(conditions)
 
@@ -86,7 +84,7 @@ def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
     if layout.etp != layout.tp:
         parts.append(f"etp {layout.etp}")
     parts.append(f"mbs {layout.microbatch}")
-    sharding = (("zero", layout.zero), ("dp_shard", layout.shard))
+    sharding = (("zero", layout.zero), ("dp_shard", layout.dp_shard))
     parts += [f"{name} {number}" for name, number in sharding if number]
     if layout.vpp > 1:
         parts.append(f"vpp {layout.vpp}")
@@ -97,8 +95,8 @@ def layout_parts(layout: Layout, terminal: Terminal) -> list[str]:
     if not layout.even or any(n % layout.vpp for n in layout.layers):
         parts.append(f"stages {_runs(layout.layers, terminal)}")
     parts += _recompute(layout)
-    if layout.checkpoint > 1:
-        parts.append(f"{layout.checkpoint} layers per recompute unit")
+    if layout.recompute_num_layers > 1:
+        parts.append(f"{layout.recompute_num_layers} layers per recompute unit")
     if layout.offload != "none":
         part = f" of 1 in {layout.offload_every} layers" if layout.offload_every > 1 else ""
         parts.append(f"{layout.offload.replace('+', ' and ')}{part} offloaded")
@@ -238,7 +236,7 @@ def rejected_sentence(rejected: Sequence[Rejection], most: int = 3) -> str:
 #: Outcomes of layouts, in the singular and the plural, in the order in which the search decides them.
 _OUTCOMES: Final[dict[RejectionKind, tuple[str, str]]] = {
     "rule": ("breaks a rule", "break a rule"),
-    "alike": (
+    "equivalent": (
         "is equivalent by symmetry to a layout that was considered",
         "are equivalent by symmetry to a layout that was considered",
     ),

@@ -25,9 +25,10 @@ def standing_sentence(standing: Standing) -> str:
     size = f"{against.predicted.peak_memory_bytes_per_device / GIB:.1f} GiB"
     plan = f"plan {rank} of {plans} ({step}, {size})"
     worst = _worst(standing.differences)
+    dominated = f"not on the front: dominated by {plan}"
     return {
-        "beaten": f"not on the front: dominated by {plan}, which is faster and needs no more memory{worst}",
-        "matched": f"not on the front: dominated by {plan} within the tolerance of the front{worst}",
+        "dominated": f"{dominated}, which is faster and needs no more memory{worst}",
+        "dominated within tolerance": f"{dominated} within the tolerance of the front{worst}",
         "too slow": f"not on the front: slower than limits.step_time; the fastest plan is {plan}{worst}",
         "not searched": f"outside the search space of the job; the fastest plan is {plan}{worst}",
     }[standing.place]

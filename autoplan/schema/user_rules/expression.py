@@ -229,9 +229,11 @@ class Uniform(Node):
         """Return its remainder with ``known`` substituted, expanded over the stages."""
         stages = range(known.stages)
         if self.quantity != "recompute":
-            return _alike(self.quantity, stages).folded(known)
+            return _equal_over_stages(self.quantity, stages).folded(known)
         equal = (_equal(((kind, i), ("layers", i)) for i in stages) for kind in ("full", "selective"))
-        counts = Logic(every=True, parts=(_alike("selective", stages), _alike("full", stages)))
+        counts = Logic(
+            every=True, parts=(_equal_over_stages("selective", stages), _equal_over_stages("full", stages))
+        )
         return Logic(every=False, parts=(*equal, counts)).folded(known)
 
 
@@ -244,7 +246,7 @@ def _equal(pairs: Iterable[tuple[Place, Place]]) -> Node:
     return Logic(every=True, parts=tuple(Comparison("==", Entry(*x), Entry(*y)) for x, y in pairs))
 
 
-def _alike(quantity: str, stages: range) -> Node:
+def _equal_over_stages(quantity: str, stages: range) -> Node:
     return _equal(((quantity, 0), (quantity, i)) for i in stages[1:])
 
 

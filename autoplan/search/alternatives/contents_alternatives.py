@@ -121,7 +121,7 @@ def _of_layers(
 ) -> list[Alternative | None]:
     """Return the fastest alternative of contents of as many layers, by stage and order; None if none fits."""
     stage, order = contents
-    selective, full = mixes(layers, group.modes, int(group.candidates.checkpoint[position]))
+    selective, full = mixes(layers, group.modes, int(group.candidates.recompute_num_layers[position]))
     kinds = [kind.take((position, stage, None)) for kind in group.kinds]
     mixed = mixed_stages_of(kinds, places.prefixes.held(order[:, None], selective, full))
     count, shape = np.array(float(layers)), (len(stage), len(selective))

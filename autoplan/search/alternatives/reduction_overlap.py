@@ -52,7 +52,7 @@ def with_more_reduction_overlap(
     enough = min(o.end_of_step_ticks for o in alternatives.stages[0])
     stages: list[tuple[Alternative, ...]] = []
     below = _off_critical_path_below(alternatives, group.layers, makespan)
-    rules, unit = group.stage_rules(position), int(group.candidates.checkpoint[position])
+    rules, unit = group.stage_rules(position), int(group.candidates.recompute_num_layers[position])
     for i, (row, longest) in enumerate(zip(alternatives.stages, below, strict=True)):
         # A partial, since few stages need their coefficients.
         at = partial(_coefficients, group, position, i)
@@ -133,7 +133,7 @@ class _EndsOfStep:
         backward = self.scale.step_ticks(stage_backward(stage, count, selective, full) / self.v)
         both = first.forward_ticks + backward
         worth = (fits > 0) & (backward > first.backward_ticks) & (both < self.longest)
-        worth &= self.rules.alike(selective, full, (first.selective, first.full))
+        worth &= self.rules.indistinguishable(selective, full, (first.selective, first.full))
         index = np.flatnonzero(worth)
         index = index[self.rules.allows(first.layers, selective[index], full[index])]
         selective, full = selective[index], full[index]

@@ -129,7 +129,7 @@ def alternatives_of(
     stages: tuple[tuple[Alternative, ...], ...] = ((),) * group.pp
     if len(counts):
         coefficients = group.stages.take((position, slice(None), None))
-        unit = int(group.candidates.checkpoint[position])
+        unit = int(group.candidates.recompute_num_layers[position])
         chosen, fits = _fastest_alternatives(coefficients, counts, limit, group.modes, (v, unit), scale)
         fits &= useful[:, counts - 1]
         stages = tuple(
@@ -207,7 +207,7 @@ def alternatives_by_rules(
     """
     layers, coefficients_of, v = place[1], group.holding(position, rules.stage), int(group.v[position])
     count, (limit, longest) = np.array(float(layers)), most
-    selective, full = mixes(layers, group.modes, int(group.candidates.checkpoint[position]))
+    selective, full = mixes(layers, group.modes, int(group.candidates.recompute_num_layers[position]))
     stage = coefficients_of(*place, selective, full)
     memory, fits = stage_fits(stage.memory, count, selective, full, limit)
     seconds = stage_forward(stage, count) + stage_backward(stage, count, selective, full)

@@ -152,7 +152,7 @@ class UniformCases:
         uniform_cost = all(
             cost.min() == cost.max() > 0 for mode, cost in costs.items() if mode in self.one.modes
         )
-        return uniform_cost and not self.across and not any(rules.alone for rules in self.rules)
+        return uniform_cost and not self.across and not any(rules.own for rules in self.rules)
 
     def alternatives(self, case: UniformCase, scale: Scale, margin: float, most: float) -> Alternatives:
         """Return the alternatives of ``case``, complete for steps of ``most`` seconds and a ``margin``."""
@@ -169,7 +169,7 @@ class UniformCases:
     def _allowed_counts(self, stage: int, case: UniformCase, seconds: Array) -> NDArray[np.int64]:
         """Return the layer counts, less one, of finite ``seconds`` that the rules on the stage allow."""
         index, rules = np.flatnonzero(np.isfinite(seconds)), self.rules[stage]
-        if not rules.alone:
+        if not rules.own:
             return index
         selective, full = (x[0, 0, index] for x in self._mixes(np.array([case.number])))
         rows = zip(index.tolist(), selective, full, strict=True)
@@ -201,7 +201,7 @@ class UniformCases:
         """Return the time of a stage [s], infinite where it does not fit, and its bytes, shape [W, p, L]."""
         one, layers = self.one, np.arange(1.0, self.one.layers + 1)
         selective, full = self._mixes(index)
-        recomputed, unit = selective + full, int(one.candidates.checkpoint[0])
+        recomputed, unit = selective + full, int(one.candidates.recompute_num_layers[0])
         valid = (recomputed <= layers) & (full % unit == 0)
         if "none" not in one.modes:
             valid &= recomputed == layers
@@ -213,7 +213,7 @@ class UniformCases:
 
 def _uniform_mixes(one: PricedCandidates) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the layers of every stage with selective and with full recompute; -1 stands for all of them."""
-    unit, fewest = int(one.candidates.checkpoint[0]), one.layers // one.pp
+    unit, fewest = int(one.candidates.recompute_num_layers[0]), one.layers // one.pp
     counts = np.arange(fewest + 1)
     selective_counts = counts if "selective" in one.modes else counts[:1]
     full_counts = counts[::unit] if "full" in one.modes else counts[:1]

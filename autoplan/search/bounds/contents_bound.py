@@ -115,7 +115,9 @@ def _least_memory(group: SizedCandidates, places: Places, stages: Ints, orders: 
     of_types = [taken(footprint, (slice(None), stages)) for footprint in group.footprints]
     layers = places.prefixes.layers[orders].astype(np.float64)
     needed_by_mix = []
-    for selective, full, allowed in most_recompute(layers, group.candidates.checkpoint[:, None], group.modes):
+    for selective, full, allowed in most_recompute(
+        layers, group.candidates.recompute_num_layers[:, None], group.modes
+    ):
         mixed = mixed_footprint(of_types, places.prefixes.held(orders, selective, full))
         needed_by_mix.append(np.where(allowed, stage_needed(mixed, layers, selective, full), np.inf))
     least: Array = np.minimum.reduce(needed_by_mix)
@@ -147,11 +149,11 @@ def least_stage_sum(group: PricedCandidates, places: Places) -> Array:
 
 
 def most_recompute(
-    layers: Array, checkpoint: NDArray[np.int64] | int, modes: frozenset[str]
+    layers: Array, unit: NDArray[np.int64] | int, modes: frozenset[str]
 ) -> list[tuple[Array, Array, NDArray[np.bool_]]]:
     """Return the mixes of a stage with the most recompute of each mode: selective, full, where allowed.
 
-    Full recompute comes in multiples of ``checkpoint`` layers; the remainder may use selective recompute.
+    Full recompute comes in multiples of ``unit`` layers; the remainder may use selective recompute.
     """
     zero = np.zeros_like(layers)
     always = np.ones_like(layers, dtype=bool)
@@ -159,7 +161,7 @@ def most_recompute(
     if "selective" in modes:
         mixes.append((layers, zero, always))
     if "full" in modes:
-        remainder = layers % checkpoint
+        remainder = layers % unit
         if "selective" in modes:
             mixes.append((remainder, layers - remainder, always))
         if "none" in modes or "selective" not in modes:

@@ -52,7 +52,7 @@ def can_fit(group: SizedCandidates, limit: float) -> NDArray[np.bool_]:
     share = np.ceil(group.layers / group.v / group.pp) * group.v
     has_share = _least_at(group, np.broadcast_to(share[:, None], even_layers.shape)).min(axis=1) <= limit
     # With recompute units of several layers, more layers may need less memory.
-    units_of_several = c.checkpoint > 1
+    units_of_several = c.recompute_num_layers > 1
     for undecided, decide in (
         (~fits & units_of_several, _least_fits),
         (~fits & ~units_of_several & has_share, _fits_by_bisection),
@@ -154,7 +154,7 @@ def _smallest_activations(kind: Footprint, modes: frozenset[str]) -> Array:
 
 def _least_at(group: SizedCandidates, layers: Array) -> Array:
     """Return the least memory of each stage with ``layers`` over recompute mixes, shape [C, p] [byte]."""
-    mixes = most_recompute(layers, group.candidates.checkpoint[:, None], group.modes)
+    mixes = most_recompute(layers, group.candidates.recompute_num_layers[:, None], group.modes)
     chosen = [
         np.where(allowed, stage_needed(group.footprints[0], layers, selective, full), np.inf)
         for selective, full, allowed in mixes
@@ -177,7 +177,7 @@ def least_stage_memory(group: SizedCandidates) -> Array:
     chosen = [
         np.where(allowed, stage_needed(footprint, layers, selective, full), np.inf)
         for selective, full, allowed in most_recompute(
-            layers, group.candidates.checkpoint[:, None, None], group.modes
+            layers, group.candidates.recompute_num_layers[:, None, None], group.modes
         )
     ]
     least: Array = np.where(group.allowed(), np.minimum.reduce(chosen), np.inf)

@@ -37,9 +37,11 @@ __all__ = [
     "valid_choices",
 ]
 
-_DOMINATED_RINGS = "matched: shorter rings of cp ranks, for fewer sequences each, are no slower and no larger"
-_EQUIVALENT_ZERO = "alike: ZeRO stages do not differ without a data axis"
-_EQUIVALENT_ORDERS = "alike: orders of the axes that put the same ranks of each together in a node"
+_DOMINATED_RINGS = (
+    "dominated: shorter rings of cp ranks, for fewer sequences each, are no slower and no larger"
+)
+_EQUIVALENT_ZERO = "equivalent: ZeRO stages do not differ without a data axis"
+_EQUIVALENT_ORDERS = "equivalent: orders of the axes that put the same ranks of each together in a node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class _Counts:
         """Return the rejections, the rules that exclude most layouts first."""
         of_rules = [Rejection(f"rule broken: {sentence}", n) for sentence, n in self.by_rule.most_common()]
         equivalent = (
-            Rejection(reason, n, "alike")
+            Rejection(reason, n, "equivalent")
             for reason, n in (
                 (_EQUIVALENT_ZERO, self.equivalent_zero),
                 (_DOMINATED_RINGS, self.dominated_rings),
@@ -183,7 +185,7 @@ def _representative(job: Job, candidates: Candidates, remaining: NDArray[np.bool
     representative = np.ones(len(candidates), dtype=bool)
     c = candidates
     others = [getattr(c, f.name) for f in fields(c) if f.name not in {"pp", "zero"}]
-    unsharded = np.flatnonzero(remaining & c.alone)
+    unsharded = np.flatnonzero(remaining & c.single_data_rank)
     # Their prices are equal; the user's own rules may still distinguish the ZeRO stages.
     residual_rules = [
         equality_numbers(what_is_left(job, rule.relation, c.take(unsharded))) for rule in own_rules(job)
@@ -241,7 +243,7 @@ def _columns(candidates: Candidates) -> list[NDArray[np.int64]]:
 def counts_of(job: Job, candidates: Candidates) -> NDArray[np.object_]:
     """Return how many layouts each candidate stands for, as Python integers."""
     c, modes, even = candidates, len(recompute_modes(job)), even_only(job)
-    columns = np.array([c.vpp, c.checkpoint, c.moved > 0])
+    columns = np.array([c.vpp, c.recompute_num_layers, c.activation_offload])
     _, first, inverse = np.unique(_column_numbers(columns), return_index=True, return_inverse=True)
     distinct_counts = np.empty(len(first), dtype=object)
     distinct_counts[:] = [
@@ -252,7 +254,7 @@ def counts_of(job: Job, candidates: Candidates) -> NDArray[np.object_]:
             1 if uniform else modes,
             even=even,
             counted=embedding_and_loss_counted(job, c.pp, v),
-            checkpoint=k,
+            unit=k,
         )
         for v, k, uniform in columns[:, first].T.tolist()
     ]
@@ -270,28 +272,28 @@ def _column_numbers(columns: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @cache
 def layouts_of(
-    layers: int, pp: int, vpp: int, modes: int, *, even: bool, counted: bool = False, checkpoint: int = 1
+    layers: int, pp: int, vpp: int, modes: int, *, even: bool, counted: bool = False, unit: int = 1
 ) -> int:
     """Return how many layouts one candidate stands for: splits of the layers, and recompute in each stage.
 
     A stage of l layers has C(l + k - 1, k - 1) ways to spread them over k recompute modes; stages are
     compositions of the layers into pp multiples of vpp, or the even one where embedding and head are
-    ``counted``. Where several layers share a ``checkpoint``, layers in full recompute are multiples of it,
+    ``counted``. Where a recompute unit has ``unit`` layers, layers in full recompute are multiples of it,
     and at least one stage has some.
 
     >>> layouts_of(4, 1, 1, 3, even=False), layouts_of(4, 2, 1, 1, even=False)
     (15, 3)
-    >>> layouts_of(4, 1, 1, 2, even=False, checkpoint=2)  # two of four, or all
+    >>> layouts_of(4, 1, 1, 2, even=False, unit=2)  # two of four, or all
     2
     """
     if not counted and (pp * vpp > layers or layers % vpp):
         return 1
     even = even or counted
     ways = [comb(n + modes - 1, modes - 1) for n in range(layers + 1)]
-    if checkpoint == 1:
+    if unit == 1:
         return _splits_of(layers, pp, vpp, ways, even=even)
     without_full = [comb(n + modes - 2, modes - 2) if modes > 1 else int(n == 0) for n in range(layers + 1)]
-    with_full = [sum(without_full[n - f] for f in range(0, n + 1, checkpoint)) for n in range(layers + 1)]
+    with_full = [sum(without_full[n - f] for f in range(0, n + 1, unit)) for n in range(layers + 1)]
     none_full = _splits_of(layers, pp, vpp, without_full, even=even)
     return _splits_of(layers, pp, vpp, with_full, even=even) - none_full
 

@@ -65,7 +65,14 @@ def candidate_blocks(job: Job, pp: int) -> Iterator[Candidates]:
         zero_and_sp = list(product(range(4), (0, 1) if tp > 1 else (0,)))
         shards = _shards(job, tp, pp, dp * cp)
         for some_experts in _parts(experts, len(sizes) * len(zero_and_sp) * len(other_choices) * len(shards)):
-            choices = [[(tp, dp, cp)], some_experts, sizes, zero_and_sp, other_choices, shards]
+            choices: list[Sequence[int | tuple[int, ...]]] = [
+                [(tp, dp, cp)],
+                some_experts,
+                sizes,
+                zero_and_sp,
+                other_choices,
+                shards,
+            ]
             tables.append(_distinct_shards(_combined(choices), len(shards)))
             if sum(map(len, tables)) >= _BLOCK:
                 yield _candidates(pp, tables)
@@ -85,7 +92,8 @@ def _distinct_shards(table: NDArray[np.int64], shards: int) -> NDArray[np.int64]
     first_shard = np.tile(np.arange(shards) == 0, len(table) // shards)
     sharded = table[:, _ZERO] > 0
     table[~sharded, _SHARD] = 0
-    return table[sharded | first_shard]
+    distinct: NDArray[np.int64] = table[sharded | first_shard]
+    return distinct
 
 
 def _candidates(pp: int, tables: Sequence[NDArray[np.int64]]) -> Candidates:
@@ -120,7 +128,7 @@ def _shards(job: Job, tp: int, pp: int, ranks: int) -> list[int]:
 
     Where the job leaves it open, the ranks of a node are one of them.
     """
-    wish, hybrid = job.search.shard, job.stack.hybrid
+    wish, hybrid = job.search.dp_shard, job.stack.hybrid
     if wish == "any":
         strides = (tp, tp * pp, pp, 1) if len(orders_of(job)) > 1 else (tp,)
         ranks_per_node = {job.cluster.node.devices // stride for stride in strides}
@@ -132,7 +140,7 @@ def _shards(job: Job, tp: int, pp: int, ranks: int) -> list[int]:
 
 def _checkpoints(job: Job) -> list[int]:
     """Return the candidate numbers of layers per recompute unit; 1 alone without full recompute."""
-    wish, rules = job.search.checkpoint, job.stack.rules
+    wish, rules = job.search.recompute_num_layers, job.stack.rules
     if "full" not in recompute_modes(job):
         return [1]
     if wish == "any":

@@ -54,12 +54,12 @@ def with_rank_orders(job: Job, candidates: Candidates) -> Candidates:
     origin = np.repeat(np.arange(len(candidates)), len(orders))
     repeated = candidates.take(origin)
     repeated.order[:] = np.tile(orders, len(candidates))
-    of_node = repeated.shard == ShardCode.NODE
+    of_node = repeated.dp_shard == ShardCode.NODE
     if not of_node.any():
         return repeated
     data_ranks_of_node, cuts_groups = _node_shards(job, repeated)
-    repeated.shard[of_node] = data_ranks_of_node[of_node]
-    index = np.lexsort((repeated.order, repeated.shard, origin))
+    repeated.dp_shard[of_node] = data_ranks_of_node[of_node]
+    index = np.lexsort((repeated.order, repeated.dp_shard, origin))
     return repeated.take(index[(~of_node | cuts_groups)[index]])
 
 
@@ -67,7 +67,7 @@ def rank_order_counts(job: Job, candidates: Candidates) -> NDArray[np.int64]:
     """Return how many candidates ``with_rank_orders`` makes of each of ``candidates``, shape [C]."""
     orders = [ORDERS.index(order) for order in orders_of(job)]
     counts = np.full(len(candidates), len(orders))
-    of_node = np.flatnonzero(candidates.shard == ShardCode.NODE)
+    of_node = np.flatnonzero(candidates.dp_shard == ShardCode.NODE)
     if len(of_node):
         node_sharded, valid = candidates.take(of_node), np.zeros(len(of_node), dtype=np.int64)
         for order in orders:

@@ -23,41 +23,43 @@ __all__ = ["StageRules", "across", "keeps", "parts_of", "places_of", "stage_rule
 
 @dataclass(frozen=True, slots=True)
 class StageRules:
-    """Rules on the alternatives of one stage: ``alone`` are those about it alone.
+    """Rules on the alternatives of one stage: ``own`` are those about this stage alone.
 
     ``seen`` are the quantities of the stage that occur in rules about several stages.
     """
 
     stage: int
     stages: int
-    alone: tuple[Node, ...]
+    own: tuple[Node, ...]
     seen: frozenset[str]
 
     @property
     def of_recompute(self) -> bool:
         """Whether some rule distinguishes recompute mixes of the same number of layers."""
         return bool(self.seen - {"layers"}) or any(
-            quantity != "layers" for node in self.alone for quantity, _ in places_of(node)
+            quantity != "layers" for node in self.own for quantity, _ in places_of(node)
         )
 
     def allows(self, layers: int, selective: Array, full: Array) -> NDArray[np.bool_]:
         """Return which mixes of a stage of ``layers`` satisfy the rules about this stage alone."""
         allowed = np.ones(len(selective), dtype=bool)
-        for node in self.alone:
+        for node in self.own:
             table = _table(node, self.stage, self.stages, layers)
             allowed &= np.array(
                 [table(int(s), int(f)) for s, f in zip(selective, full, strict=True)], dtype=bool
             )
         return allowed
 
-    def alike(self, selective: Array, full: Array, reference: tuple[int, int]) -> NDArray[np.bool_]:
+    def indistinguishable(
+        self, selective: Array, full: Array, reference: tuple[int, int]
+    ) -> NDArray[np.bool_]:
         """Return which mixes no rule on several stages distinguishes from ``reference`` (selective, full)."""
-        indistinguishable = np.ones(len(selective), dtype=bool)
+        same = np.ones(len(selective), dtype=bool)
         if "selective" in self.seen:
-            indistinguishable &= selective == reference[0]
+            same &= selective == reference[0]
         if "full" in self.seen:
-            indistinguishable &= full == reference[1]
-        return indistinguishable
+            same &= full == reference[1]
+        return same
 
 
 class _RuleTable:
@@ -116,8 +118,8 @@ def stage_rules(parts: Sequence[Node], stages: int) -> tuple[StageRules, ...]:
     for node in across(parts):
         for quantity, stage in places_of(node):
             seen[stage].add(quantity)
-    alone = [tuple(node for node in parts if stages_of(node) == {i}) for i in range(stages)]
-    return tuple(StageRules(i, stages, alone[i], frozenset(seen[i])) for i in range(stages))
+    own = [tuple(node for node in parts if stages_of(node) == {i}) for i in range(stages)]
+    return tuple(StageRules(i, stages, own[i], frozenset(seen[i])) for i in range(stages))
 
 
 def keeps(parts: Sequence[Node], entries: Mapping[Place, int], stages: int) -> bool:

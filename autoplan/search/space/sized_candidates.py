@@ -108,7 +108,7 @@ class SizedCandidates(StageCounts):
     def key(self) -> tuple[object, ...]:
         """What groups have in common that can be joined."""
         v = int(self.v[0]) if self.places is not None else 0
-        return self.pp, self.modes, self.even, v, int(self.candidates.moved[0])
+        return self.pp, self.modes, self.even, v, int(self.candidates.uniform_recompute[0])
 
     def with_others(self, others: Sequence[SizedCandidates]) -> SizedCandidates:
         """Return these candidates and those of ``others``, which have the same ``key``, as one group."""
@@ -140,7 +140,7 @@ def sized(job: Job, candidates: Candidates, modes: frozenset[str], *, even: bool
     counted = {
         v: embedding_and_loss_counted(job, candidates.pp, v) for v in np.unique(candidates.vpp).tolist()
     }
-    parts = _partitioned(candidates, candidates.moved)
+    parts = _partitioned(candidates, candidates.uniform_recompute)
     parts = [
         subset for part in parts for subset in _partitioned(part, [counted[v] for v in part.vpp.tolist()])
     ]

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array, Ints
-from autoplan.costs.core.layer_types import Prefixes, order_of
+from autoplan.costs.core.layer_types import Prefixes
 from autoplan.deadline import check_deadline
-from autoplan.schema.stage_layers import even_stages
+from autoplan.schema.stage_layers import even_stages, order_of
 
 __all__ = ["Places", "Row", "places_of"]
 

@@ -9,6 +9,7 @@ import pytest
 
 from autoplan import Front, evaluate, load_job
 from autoplan.costs.core.prediction import CATEGORIES
+from autoplan.costs.predict import facts_of
 from autoplan.report.charts.breakdown import fullest_stage, memory_rows, time_rows
 from autoplan.report.document_fields import plain
 from autoplan.report.front_report import front_table
@@ -45,7 +46,7 @@ def job():
 def front(job):
     """Return a front made by hand."""
     plans = tuple(evaluate(job, layout) for layout in LAYOUTS)
-    return Front(job, plans, CERTIFICATE, (Rejection("a rule", 3),))
+    return Front(job, facts_of(job), plans, CERTIFICATE, (Rejection("a rule", 3),))
 
 
 @pytest.mark.parametrize("share", [0.0, 1e-9, 0.1, 0.5, 0.999, 1.0, 7.0, -1.0])

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from autoplan.catalog import load_entry, load_job, stack
-from autoplan.costs.core.layer_types import layer_types_of, order_of, orders_of
+from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.errors import LayoutError
 from autoplan.planning import evaluate
 from autoplan.rules import broken_rules
 from autoplan.schema.layout import parse_layout
-from autoplan.schema.stage_layers import chunks_of, even_stages, fewest_layers
+from autoplan.schema.stage_layers import chunks_of, even_stages, fewest_layers, order_of, orders_of
 
 SPLITS = [(layers, pp, vpp) for layers in (30, 61, 94, 126) for pp in (2, 4, 8) for vpp in (1, 2, 3, 4, 8)]
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import load_entry, load_job
-from autoplan.costs.core.layer_types import layer_types_of, order_of
-from autoplan.costs.predict import predict
+from autoplan.costs.core.layer_types import layer_types_of
+from autoplan.costs.predict import facts_of, predict
 from autoplan.report.wording.layer_type_words import stage_layer_types
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.model import MixtureOfExperts, ModelSpec
+from autoplan.schema.stage_layers import order_of
 from autoplan.search.space.stage_contents import places_of
 
 #: Attention 4 h^2, two norms, and the MLP's three matrices, or a router and four experts.
@@ -145,4 +146,4 @@ def test_reports_say_which_kinds_a_stage_holds(name, tokens, stages, words):
     job = replace(job, model=load_entry("model", name), workload=workload)
     layout = parse_layout(f"pp=2,dp=2,stages={stages}", layers=job.model.layers, devices=4)
 
-    assert stage_layer_types(job, layout) == words
+    assert stage_layer_types(facts_of(job).layers, layout) == words

@@ -56,7 +56,7 @@ def test_all_ranks_together_do_the_work_of_all_tokens(job, text):
     c = Candidates.of([read(text, job)])
     tokens = np.full(1, 4096.0)
     routed = expert_gemms(job, tokens, c)[1:3]
-    work = sum(float((m * n * k * number * alike)[0]) for m, n, k, number, alike in routed)
+    work = sum(float((m * n * k * number * groups)[0]) for m, n, k, number, groups in routed)
     ranks = int(c.tp[0] * c.dp[0])
     each_token = 2 * 3 * 4096 * 14336
     assert work * ranks == pytest.approx(each_token * 4096 * int(c.dp[0]))
@@ -156,8 +156,8 @@ def test_shared_experts_and_dense_layers_count_by_their_share():
     layer = here.weights.layer
     assert float(layer.experts[0, 0]) == pytest.approx(58 / 61 * 4 * 3 * 7168 * 2048)
     work = [
-        float((m * n * k * number * alike)[0])
-        for m, n, k, number, alike in expert_gemms(job, np.ones(1), here.candidates)
+        float((m * n * k * number * groups)[0])
+        for m, n, k, number, groups in expert_gemms(job, np.ones(1), here.candidates)
     ]
     router, up, down, shared_up, shared_down = (x * 61 / 58 for x in work)
     assert router == pytest.approx(7168 * 256)
