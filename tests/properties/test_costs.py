@@ -431,7 +431,7 @@ def test_bytes_to_save_is_the_inverse_of_stage_memory(data):
             within = float(stage_fits(s, float(layers), float(selective), float(full), limit)[1])
             assert used > limit - 1 or within == 0.0
         # Recompute of the last layer, and what the second has gathered ahead, come on top.
-        if saved >= need + 1 and selective + full < layers and not s.second_fixed > s.late_fixed - s.none:
+        if saved >= need + 1 and selective + full < layers and not s.second.fixed > s.late.fixed - s.none:
             assert used <= limit + 1
 
 

@@ -11,6 +11,7 @@ Bytes of one rank, shape [C, 1] or [C, p].
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
@@ -112,7 +113,16 @@ def _limited(scope: Scope, layers: float) -> Array:
     return unsharded if limit is None else np.minimum(unsharded, np.maximum(float(limit), part.largest))
 
 
-def _reductions(scope: Scope, untied: float) -> dict[str, Array]:
+class _Reductions(TypedDict):
+    """Fields of ``GatherBuffers`` that gradients fill."""
+
+    reducing: Array
+    head_reducing: Array
+    head_reduced: Array
+    embedding_reduced: Array
+
+
+def _reductions(scope: Scope, untied: float) -> _Reductions:
     """Return reduce-scatter buffers of gradients."""
     parts, overlap = scope.weights, scope.job.stack.overlap
     r = float(overlap.gradient_bytes)

@@ -28,7 +28,6 @@ from autoplan.costs.device.machine import Machine
 from autoplan.costs.memory.activations import Saved, saved_bytes_per_token
 from autoplan.costs.memory.event import Phase
 from autoplan.costs.pipeline.schedules import microbatches_in_flight
-from autoplan.schema.layout import RECOMPUTE
 
 __all__ = [
     "exposed_copy_seconds",
@@ -41,7 +40,7 @@ __all__ = [
 
 def _offloaded_per_token(candidates: Candidates, saved: Saved) -> Array:
     """Return K / n of a token [byte], 0 without activation offload, shape [C]."""
-    by_mode = np.stack([np.zeros_like(saved.none), *(getattr(saved, mode) for mode in RECOMPUTE)])
+    by_mode = np.stack([np.zeros_like(saved.none), saved.none, saved.selective, saved.full])
     offloaded: Array = by_mode[candidates.moved, np.arange(len(candidates))] / candidates.offload_every
     return offloaded
 
@@ -81,7 +80,12 @@ def saved_on_device(candidates: Candidates, saved: Saved) -> Saved:
     if not candidates.moved.any():
         return saved
     offloaded = _offloaded_per_token(candidates, saved)
-    return replace(saved, **{mode: np.maximum(getattr(saved, mode) - offloaded, 0.0) for mode in RECOMPUTE})
+    return replace(
+        saved,
+        none=np.maximum(saved.none - offloaded, 0.0),
+        selective=np.maximum(saved.selective - offloaded, 0.0),
+        full=np.maximum(saved.full - offloaded, 0.0),
+    )
 
 
 def offloaded_on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Phase, Array]:

@@ -140,9 +140,9 @@ def even_memory(group: PricedCandidates, places: Places) -> Array:
 def persistent_share(group: PricedCandidates, places: Places) -> Array:
     """Return a lower bound on the largest persistent memory of a stage, for any split, shape [C] [byte]."""
     memory = [kind.memory for kind in group.kinds]
-    total = (memory[0].persistent_fixed + memory[0].framework).sum(axis=1)
+    total = (memory[0].persistent.fixed + memory[0].framework).sum(axis=1)
     for n, kind in zip(_layers_by_type(places), memory, strict=True):
-        total = total + n * kind.persistent_layer.min(axis=1)
+        total = total + n * kind.persistent.layer.min(axis=1)
     share: Array = total / group.pp
     return share
 
