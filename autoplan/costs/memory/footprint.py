@@ -165,7 +165,7 @@ def _device_numbers(scope: Scope) -> _DeviceNumbers:
     """Return fragmentation and framework memory, central and at the upper end of the interval."""
     job, communicators = scope.job, communicator_bytes(scope)
     policy, limits = job.stack.memory, job.limits
-    share, context = policy.reserved_share, policy.context
+    share, context = policy.allocator_fragmentation, policy.cuda_context
     upper = 1.0 + job.stack.uncertainty.memory.value
     central = limits.memory_confidence == "central"
     return {

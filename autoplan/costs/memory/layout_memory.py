@@ -274,8 +274,10 @@ def _stage(
     reserved = level.persistent + transient * level.fragmentation
     total = reserved + level.framework
     policy = job.stack.memory
-    fragmentation_low = max(1.0, policy.reserved_share.low * (1.0 - job.stack.uncertainty.memory.value))
-    framework_low = level.framework - policy.context.value + policy.context.low
+    fragmentation_low = max(
+        1.0, policy.allocator_fragmentation.low * (1.0 - job.stack.uncertainty.memory.value)
+    )
+    framework_low = level.framework - policy.cuda_context.value + policy.cuda_context.low
     return StageMemory(
         stage=stage,
         layers=layers,

@@ -92,9 +92,9 @@ def offloaded_on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Ph
     """Return offloaded activations that are on the device at each phase [byte], shape [C, p].
 
     The layer in backward has U. With overlapped copies the layer before it is being prefetched, and where
-    k > 1 one layer of another microbatch is being copied too. At the end of forward, activations of ``stays``
-    layers (of the stack) are on the device; with n > 1 these are among the layers without offload, and one
-    more is being copied. Empty without activation offload.
+    k > 1 one layer of another microbatch is being copied too. At the end of forward, activations of the
+    stack's ``resident_layers`` are on the device; with n > 1 these are among the layers without offload, and
+    one more is being copied. Empty without activation offload.
 
     >>> from autoplan.catalog import load_job, stack
     >>> from autoplan.costs.core.scope import scope_of
@@ -122,7 +122,9 @@ def offloaded_on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Ph
     )
     prefetched = float(policy.overlapped)
     other_microbatch = prefetched * (in_flight > 1)
-    resident_layers = min(float(policy.stays), float(np.ceil(scope.job.model.layers / scope.candidates.pp)))
+    resident_layers = min(
+        float(policy.resident_layers), float(np.ceil(scope.job.model.layers / scope.candidates.pp))
+    )
     units: dict[Phase, Array] = {
         "before": resident_layers + other_microbatch,
         "last": max(resident_layers, 1.0 + prefetched) + other_microbatch,

@@ -207,7 +207,7 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
     split_logits = split * e * scope.last * tokens * scope.weights.table / job.model.hidden_size
     gradient = scope.last * e * job.model.hidden_size * tokens
     workspace = scope.last * buffers.prefetched + gradient + _head_unreduced(stage)
-    flat_buffer = buffers.flat_buffer * job.stack.memory.head_gather_held
+    flat_buffer = buffers.flat_buffer * job.stack.memory.output_layer_gathered_twice
     unsharded, earlier = buffers.unsharded_fixed + buffers.head, stage.earlier_logits
 
     def before_backward(name: str, activations: Array, logits: Array, transient: Array) -> Event:
@@ -358,7 +358,7 @@ def _table_gradients(stage: _Stage) -> Array:
     scope, parts = stage.scope, stage.scope.weights
     table = unreduced_bytes(scope, parts.embedding.trained)
     tp = column(scope.candidates.tp)
-    is_view = stage.scope.job.stack.memory.embedding_gradient_whole
+    is_view = stage.scope.job.stack.memory.embedding_gradient_full_vocabulary
     gradient = table * tp if is_view else table
     if not parts.tied:
         return gradient
@@ -379,7 +379,7 @@ def _update(stage: _Stage) -> Event:
     temporary = temporary + foreach_bytes * scope.split(
         flag(scope.zero >= 1), largest * (parts.layer.trained > 0)
     )
-    if policy.embedding_gradient_whole:
+    if policy.embedding_gradient_full_vocabulary:
         # A view of the full table's gradient is made contiguous.
         is_view = (column(scope.candidates.tp) > 1) & (scope.gradients_sharded == 0)
         temporary = temporary + scope.first * is_view * unreduced_bytes(scope, parts.embedding.trained)

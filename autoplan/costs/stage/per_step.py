@@ -124,7 +124,9 @@ def _host_synchronisation_seconds(context: StageContext) -> Array:
     a data-parallel group of one rank the passes are those without ZeRO.
     """
     memory, c = context.job.stack.memory, context.candidates
-    passes = np.where(column((c.zero > 0) & ~c.alone) > 0, memory.waited_passes_sharded, memory.waited_passes)
+    passes = np.where(
+        column((c.zero > 0) & ~c.alone) > 0, memory.host_sync_passes_zero, memory.host_sync_passes
+    )
     return passes * layer_tensors(context.job.model) * _SYNCHRONISED_LAUNCHES * context.machine.host_launch
 
 
@@ -145,6 +147,6 @@ def _update_seconds(context: StageContext, part: Part) -> Array:
     local_bytes = scope.spread(sharded, update_bytes, part)
     device = memory_bound_seconds(local_bytes + zeroed, context.machine, calls=0)
     copied = scope.spread(sharded, float(memory.gradient_bytes + memory.gathered_bytes), part)
-    update = local_bytes / context.machine.host_update
+    update = local_bytes / context.machine.cpu_optimizer_bandwidth
     host = copied / context.machine.host_link + update
     return np.where(column(context.candidates.optimizer_offload) > 0, host, device)
