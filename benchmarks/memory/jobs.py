@@ -136,7 +136,7 @@ def _with_formats(found: StackSpec, config: Config) -> StackSpec:
         # Its loop over tensors has about two copies of the largest.
         optimizer_temporary_tensors=2 if config.adam == "forloop" else 0,
         output_layer_gathered_twice=config.impl == "hf",
-        cast_bytes=0,
+        autocast_bytes=0,
         # Without a dimension of its own a tensor is cut along its first: between experts.
         experts_sharded_on_dim0=config.expert_shard_dim is None,
         **_buckets(config),
