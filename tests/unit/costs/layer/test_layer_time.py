@@ -201,7 +201,7 @@ def test_parts_beside_products_are_never_slower(gemms, interference, layout):
     """Exposed: what the products do not hide of gathers and scatters, all of an all-reduce."""
     machine = machine_of(JOB)
     calls, some = tensor_calls(JOB, one(layout)).forward, one(layout)
-    beside = replace(machine, overlap=replace(machine.overlap, tensor=True, interference=interference))
+    beside = replace(machine, overlap=replace(machine.overlap, tp_comm=True, interference=interference))
     whole = tensor_seconds(JOB, some, machine, calls)
     exposed = tensor_exposed(JOB, some, beside, calls, np.array([gemms]))
     split = layout == "tp=8"
