@@ -106,7 +106,7 @@ def _causal_seconds(tokens: Array, heads: Array, size: Array, rate: Rate) -> Arr
 
 def memory_bound_curve(timings: Timings, *, peak: float) -> Curve:
     """Return bandwidth_share and launch of memory-bound kernels in ``timings``; ``peak`` is in byte/s."""
-    points, seconds = _points_of(timings, "stream")
+    points, seconds = _points_of(timings, "memory_bound")
     (traffic,) = _columns(points, 1)
 
     def predicted(x: Mapping[str, float]) -> Array:

@@ -18,7 +18,7 @@ __all__ = ["measured_kernels"]
 
 _SUFFIX: Final = "-measured"
 #: Minimum number of points to fit a curve.
-_MIN_POINTS: Final = {"gemm": 8, "attention": 8, "stream": 4}
+_MIN_POINTS: Final = {"gemm": 8, "attention": 8, "memory_bound": 4}
 _DIGITS: Final = 4
 
 
@@ -65,10 +65,10 @@ def _curves(measurement: _Measurement, base: KernelSpec) -> dict[str, Curve]:
         raise UnsupportedError(f"{device.title} has no bf16 or fp16 matrix rate to measure products against")
     peak_bandwidth = device.memory.bandwidth.value
     curves: dict[str, Curve] = {}
-    if _enough(timings, "stream"):
-        curves["stream"] = memory_bound_curve(timings, peak=peak_bandwidth)
+    if _enough(timings, "memory_bound"):
+        curves["memory_bound"] = memory_bound_curve(timings, peak=peak_bandwidth)
     if _enough(timings, "gemm"):
-        share = curves["stream"].values if "stream" in curves else _numbers(base.stream)
+        share = curves["memory_bound"].values if "memory_bound" in curves else _numbers(base.memory_bound)
         bandwidth = peak_bandwidth * share["bandwidth_share"]
         start = _numbers(base.gemm)
         curves["gemm"] = gemm_curve(timings, peak=peak, bandwidth=bandwidth, start=start)

@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias, cast, get_args
 
 __all__ = ["Operation", "Point", "PointGrid", "collective_points", "device_points", "point_of"]
 
-Operation: TypeAlias = Literal["gemm", "attention", "stream", "collective"]
+Operation: TypeAlias = Literal["gemm", "attention", "memory_bound", "collective"]
 PointGrid: TypeAlias = Literal["full", "quick", "tiny"]
 
 _MEBI: Final = 2**20
@@ -24,7 +24,7 @@ class Point:
     ============  =====================================================  ==========================
     gemm          forward, input, weight: the three GEMMs of a layer     rows, columns, inner width
     attention     forward, backward: causal                              sequence, heads, head size
-    stream        copy, norm, add                                        bytes read and written
+    memory_bound  copy, norm, add                                        bytes read and written
     collective    all_reduce, all_gather, reduce_scatter                 ranks, bytes of the tensor
     ============  =====================================================  ==========================
     """
@@ -46,7 +46,7 @@ class Point:
 def point_of(key: str) -> Point:
     """Return the point with the key ``key``; raises ValueError for an invalid key.
 
-    >>> point_of("stream/copy/1048576").sizes
+    >>> point_of("memory_bound/copy/1048576").sizes
     (1048576,)
     """
     parts = key.split("/")
@@ -65,7 +65,7 @@ class _Extents:
     sequences: Sequence[int]
     heads: Sequence[int]
     head_sizes: Sequence[int]
-    streams: Sequence[int]
+    traffic: Sequence[int]
     messages: Sequence[int]
 
 
@@ -76,7 +76,7 @@ _GRIDS: Final[dict[PointGrid, _Extents]] = {
         sequences=(512, 1024, 2048, 4096, 8192, 16384),
         heads=(4, 8, 16, 32),
         head_sizes=(64, 128),
-        streams=tuple(_MEBI * 4**i for i in range(3, 7)),
+        traffic=tuple(_MEBI * 4**i for i in range(3, 7)),
         messages=tuple(2**i for i in range(12, 30)),
     ),
     "quick": _Extents(
@@ -85,7 +85,7 @@ _GRIDS: Final[dict[PointGrid, _Extents]] = {
         sequences=(1024, 4096, 8192),
         heads=(8, 32),
         head_sizes=(128,),
-        streams=(64 * _MEBI, 1024 * _MEBI),
+        traffic=(64 * _MEBI, 1024 * _MEBI),
         messages=tuple(2**i for i in range(14, 29, 2)),
     ),
     # For tests on a CPU.
@@ -95,7 +95,7 @@ _GRIDS: Final[dict[PointGrid, _Extents]] = {
         sequences=(64, 128),
         heads=(2, 4),
         head_sizes=(64,),
-        streams=(_MEBI, 4 * _MEBI),
+        traffic=(_MEBI, 4 * _MEBI),
         messages=(2**14, 2**18),
     ),
 }
@@ -104,7 +104,7 @@ _GRIDS: Final[dict[PointGrid, _Extents]] = {
 def device_points(grid: PointGrid) -> tuple[Point, ...]:
     """Return the points of one device: GEMMs, attention and memory-bound kernels, without duplicates."""
     extents = _GRIDS[grid]
-    return tuple(dict.fromkeys((*_gemms(extents), *_attention(extents), *_streams(extents))))
+    return tuple(dict.fromkeys((*_gemms(extents), *_attention(extents), *_memory_bound(extents))))
 
 
 def collective_points(grid: PointGrid, ranks: int) -> tuple[Point, ...]:
@@ -133,6 +133,6 @@ def _attention(extents: _Extents) -> Iterator[Point]:
         yield Point("attention", "backward", sizes)
 
 
-def _streams(extents: _Extents) -> Iterator[Point]:
-    for variant, traffic in product(("copy", "norm", "add"), extents.streams):
-        yield Point("stream", variant, (traffic,))
+def _memory_bound(extents: _Extents) -> Iterator[Point]:
+    for variant, traffic in product(("copy", "norm", "add"), extents.traffic):
+        yield Point("memory_bound", variant, (traffic,))

@@ -155,7 +155,7 @@ class TorchBench:
         gradient = self.torch.randn_like(out)
         return lambda: self.torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
 
-    def _stream(self, point: Point) -> Callable[[], object]:
+    def _memory_bound(self, point: Point) -> Callable[[], object]:
         """A memory-bound kernel; the size of a point is HBM reads and writes together [byte]."""
         elements = point.sizes[0] // _BYTES // (3 if point.variant == "add" else 2)
         width = 4096

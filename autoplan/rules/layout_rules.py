@@ -169,7 +169,7 @@ def _stack_rules(job: Job) -> Iterator[Rule]:
 
 
 def _shard_rules(job: Job) -> Iterator[Rule]:
-    stack, hybrid = job.stack.title, job.stack.hybrid
+    stack, hybrid = job.stack.title, job.stack.hybrid_sharding
     if hybrid is None:
         yield Rule(
             f"{stack} shards model states over all data-parallel ranks (no dp_shard)",
@@ -210,7 +210,7 @@ def _order_rules(job: Job) -> Iterator[Rule]:
             f"cp or pp is 1 in the rank order {', '.join(separated)}",
             lambda c: (c.cp == 1) | (c.pp == 1) | ~_ordered(c, separated),
         )
-    plain: tuple[Order, ...] = stack.placement.plain if stack.placement else ()
+    plain: tuple[Order, ...] = stack.placement.without_cp_ep if stack.placement else ()
     if plain:
         yield Rule(
             f"{stack.title} supports the rank order {', '.join(plain)} with cp = 1 and ep = 1",
@@ -230,10 +230,10 @@ def _ordered(candidates: Candidates, orders: Sequence[Order]) -> Mask:
 
 def _context_rules(job: Job) -> Iterator[Rule]:
     stack, model, sequence = job.stack, job.model, job.workload.sequence_length
-    if stack.context is None:
+    if stack.context_parallel is None:
         yield Rule(f"{stack.title} has no context parallelism", lambda c: c.cp == 1)
         return
-    if stack.context.exchange == "all-to-all":
+    if stack.context_parallel.comm_type == "all-to-all":
         heads = f"{model.heads} attention heads and the {model.kv_heads} key-value heads"
         yield Rule(
             f"all-to-all context parallelism (Ulysses) needs tp x cp to divide the {heads}",
@@ -249,7 +249,7 @@ def _context_rules(job: Job) -> Iterator[Rule]:
         lambda c: (c.cp == 1) | divides(sequence, 2 * c.cp),
     )
     windows = [model.attention_window(layer) or sequence for layer in range(model.layers)]
-    if stack.context.exchange == "ring" and min(windows) < sequence:
+    if stack.context_parallel.comm_type == "ring" and min(windows) < sequence:
         yield Rule(
             f"ring context parallelism does not support the sliding window of {min(windows)} tokens",
             lambda c: c.cp == 1,

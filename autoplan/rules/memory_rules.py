@@ -23,15 +23,15 @@ __all__ = ["memory_rules"]
 def memory_rules(job: Job) -> Iterator[Rule]:
     """Yield the rules of ``job`` about recompute units and offload."""
     stack = job.stack
-    if not stack.rules.checkpoint_blocks:
+    if not stack.rules.recompute_several_layers:
         yield Rule(
             f"{stack.title} recomputes layer by layer (recompute_num_layers = 1)",
             lambda c: c.recompute_num_layers == 1,
         )
-    if stack.offload is None:
+    if stack.optimizer_offload is None:
         yield Rule(f"{stack.title} has no optimizer offload", lambda c: c.optimizer_offload == 0)
     host = job.cluster.node.host.memory.value
-    if stack.offload is not None:
+    if stack.optimizer_offload is not None:
         yield Rule(
             f"offloaded optimizer states of a node fit in its host memory of {format_bytes(host)}",
             lambda c: (c.optimizer_offload == 0) | (_host_bytes_of_node(job, c) <= host),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
@@ -19,7 +19,6 @@ from autoplan.units import Dimension, parse_quantity, quantity_text
 
 __all__ = [
     "FROM_FILE",
-    "RENAMED_KEYS",
     "TO_FILE",
     "Bandwidth",
     "Bytes",
@@ -39,9 +38,6 @@ __all__ = [
     "SourcedWatts",
     "Watts",
 ]
-
-#: Former keys of layouts, of ``search`` and of users' rules, with their names now.
-RENAMED_KEYS: Final = {"checkpoint": "recompute_num_layers", "shard": "dp_shard"}
 
 #: The key of pydantic's validation context that says: this comes from a file, so units are needed.
 FROM_FILE = "from_file"

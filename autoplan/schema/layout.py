@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from autoplan.errors import LayoutError
-from autoplan.schema.base import RENAMED_KEYS
+from autoplan.schema.renamed_keys import RENAMED_KEYS
 from autoplan.schema.stage_layers import even_stages, fewest_layers
 
 __all__ = [

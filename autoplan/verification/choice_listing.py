@@ -116,7 +116,7 @@ def _rows(job: Job, pp: int) -> Iterator[_Row]:
     stage_ranks, batch = job.cluster.devices // pp, job.workload.global_batch_size
     checkpoints_and_offloads = _checkpoints_and_offloads(job)
     for tp, cp in product((d for d in range(1, stage_ranks + 1) if stage_ranks % d == 0), repeat=2):
-        if stage_ranks % (tp * cp) or (cp > 1 and job.stack.context is None):
+        if stage_ranks % (tp * cp) or (cp > 1 and job.stack.context_parallel is None):
             continue
         dp = stage_ranks // (tp * cp)
         replica_batch = batch // dp
@@ -155,7 +155,7 @@ def _checkpoints(job: Job) -> list[int]:
     if "full" not in modes_of(job):
         return [1]
     if wish == "any":
-        most = 4 * layers if job.stack.rules.checkpoint_blocks else 1
+        most = 4 * layers if job.stack.rules.recompute_several_layers else 1
         return [k for k in range(1, layers + 1) if layers % k == 0 and k * k <= max(1, most)]
     return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
 
@@ -193,7 +193,7 @@ def _shard_sizes(job: Job, stride: int, ranks: int) -> list[int]:
     """Return the data-parallel shard sizes of ``ranks`` at this ``stride``, 0 for all of them."""
     wish, node = job.search.dp_shard, job.cluster.node.devices // stride
     if wish == "any":
-        cuts_groups = job.stack.hybrid is not None and node in range(2, ranks) and ranks % node == 0
+        cuts_groups = job.stack.hybrid_sharding is not None and node in range(2, ranks) and ranks % node == 0
         return [0, node] if cuts_groups else [0]
     named = wish if isinstance(wish, tuple) else (ranks if wish == "all" else wish,)
     return sorted({n if n != ranks else 0 for n in named})
@@ -257,7 +257,11 @@ def _equivalent(job: Job, candidates: Candidates, valid: NDArray[np.bool_]) -> N
         key = (*(int(column[i]) for column in columns), *(nodes[k] for nodes in residual_rules))
         equivalent[i] = key in seen
         seen.add(key)
-    if job.stack.context is not None and job.stack.context.exchange == "ring" and not job.rules:
+    if (
+        job.stack.context_parallel is not None
+        and job.stack.context_parallel.comm_type == "ring"
+        and not job.rules
+    ):
         equivalent |= _longer_rings(job, c, valid & ~equivalent)
     return equivalent | equivalent_orders(job, c, valid & ~equivalent)
 

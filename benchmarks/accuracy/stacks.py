@@ -45,7 +45,7 @@ def _adapted(found: StackSpec, layout: RunLayout) -> StackSpec:
     if "RMS kernel" in (layout.kernel or ""):
         found = with_block(found, norm_copy_bytes=0, fused_norms=True)
     if layout.compile:
-        fused = ("fused_norms", "fused_rotation", "fused_activation", "fused_casts")
+        fused = ("fused_norms", "fused_rope", "fused_activation", "fused_casts")
         found = with_block(found, **dict.fromkeys(fused, True))
     if layout.precision == "bf16-pure":
         found = with_overlap(with_memory(found, **PURE_BF16), gradient_bytes=2)
@@ -80,7 +80,7 @@ def _overlap(told: str | None) -> dict[str, bool]:
     flags = {
         "--overlap-grad-reduce": "gradient_reduce",
         "--overlap-param-gather": "parameter_gather",
-        "--tp-comm-overlap": "tensor",
+        "--tp-comm-overlap": "tp_comm",
     }
     return {field: True for flag, field in flags.items() if flag in told}
 

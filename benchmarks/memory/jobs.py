@@ -135,10 +135,10 @@ def _with_formats(found: StackSpec, config: Config) -> StackSpec:
         optimizer_temporary_bytes=temporary,
         # Its loop over tensors has about two copies of the largest.
         optimizer_temporary_tensors=2 if config.adam == "forloop" else 0,
-        head_gather_held=config.impl == "hf",
-        cast_bytes=0,
+        output_layer_gathered_twice=config.impl == "hf",
+        autocast_bytes=0,
         # Without a dimension of its own a tensor is cut along its first: between experts.
-        experts_sharded_whole=config.expert_shard_dim is None,
+        experts_sharded_on_dim0=config.expert_shard_dim is None,
         **_buckets(config),
     )
 
@@ -160,11 +160,11 @@ def _with_block(found: StackSpec, config: Config) -> StackSpec:
         found,
         attention=dims.attn,
         fused_activation=dims.act_fn == "fused",
-        packed_qkv_kept=dims.qkv_fused,
+        packed_qkv_saved=dims.qkv_fused,
         dropout=dims.dropout > 0,
         selective="matmul-outputs" if config.ac == "sac_mm" else "attention",
         # PyTorch's default, which torchtitan turns off.
-        checkpoint_stops_early=found.block.checkpoint_stops_early or found.name == "fsdp2",
+        checkpoint_early_stop=found.block.checkpoint_early_stop or found.name == "fsdp2",
         # The oracle's Megatron modules leave them where they are.
         norm_gradients_reduced=config.impl != "megatron",
     )
@@ -185,4 +185,4 @@ def _with_block(found: StackSpec, config: Config) -> StackSpec:
 
 def _with_rules(found: StackSpec) -> StackSpec:
     """The oracle pads no vocabulary."""
-    return with_rules(found, vocabulary_multiple=1)
+    return with_rules(found, make_vocab_size_divisible_by=1)

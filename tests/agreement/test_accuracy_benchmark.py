@@ -161,7 +161,7 @@ def test_kernels_of_a_run_are_those_of_its_software(row):
         priced(stack="megatron-lm", layout__kernel=x).block for x in ("unfused + fused softmax", "unfused")
     )
 
-    assert (older.block.checkpoint_stops_early, newer.block.checkpoint_stops_early) == (False, True)
+    assert (older.block.checkpoint_early_stop, newer.block.checkpoint_early_stop) == (False, True)
     recipe, skill = (
         priced(stack="megatron-core", source=f"NVIDIA-NeMo/Megatron-Bridge {x}")
         for x in ("docs/performance-summary.md", "skills/x/SKILL.md")
@@ -173,7 +173,7 @@ def test_kernels_of_a_run_are_those_of_its_software(row):
     table, today = (
         priced(stack="fsdp2", source=f"pytorch/torchtitan {x}") for x in ("docs/performance.md", "torchtitan")
     )
-    assert (table.block.checkpoint_stops_early, today.block.checkpoint_stops_early) == (True, False)
+    assert (table.block.checkpoint_early_stop, today.block.checkpoint_early_stop) == (True, False)
     assert (fused.attention, fused.fused_softmax) == ("eager", True)
     assert (apart.attention, apart.fused_softmax) == ("eager", False)
     assert priced(stack="internevo").block.fused_norms
@@ -207,7 +207,7 @@ def test_a_run_may_overlap_its_gradients_where_it_has_no_other_axis(row):
 
     assert (data.overlap.gradient_reduce, tensors.overlap.gradient_reduce) == (True, False)
     assert data.block.fused_attention_dropout
-    assert data.overlap.pipeline
+    assert data.overlap.p2p
     assert (data.memory.gradient_bytes, data.block.loss_forward_traffic) == (2, 12)
 
 
@@ -235,11 +235,11 @@ def test_gradients_are_reduced_as_a_release_did(row):
     evo = outcome_of(changed(row, stack="internevo", layout__zero=1), 0).job.stack.overlap
     old = {"stack": "megatron-deepspeed", "layout__kernel": None, "layout__zero": 1}
     passes = [
-        outcome_of(changed(row, **old, source=source), 0).job.stack.memory.waited_passes_sharded
+        outcome_of(changed(row, **old, source=source), 0).job.stack.memory.host_sync_passes_zero
         for source in ("Oneflow-Inc/DLPerf DeepSpeed/Megatron-LM", "somebody")
     ]
 
-    assert (evo.gradient_reduce, evo.reduces_whole, evo.parameter_gather) == (True, True, False)
+    assert (evo.gradient_reduce, evo.all_reduce_under_zero, evo.parameter_gather) == (True, True, False)
     assert evo.bucket.value == 4 * 2**29
     assert passes == [2, 0]
 

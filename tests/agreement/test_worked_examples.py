@@ -144,7 +144,7 @@ def test_zero3_holds_an_eighth_and_gathers_layers():
     assert held == pytest.approx(1.75 * GB, rel=1e-12)
     assert whole == pytest.approx(0.4375 * GB, rel=1e-12)
     # Alive at once: the layer at work and the one prefetched.
-    assert job.stack.memory.prefetched_layers == 2
+    assert job.stack.memory.unsharded_layers == 2
     assert float(gathered.pair[0, 0]) * scale == pytest.approx(2 * 0.4375 * GB, rel=1e-12)
     assert float(gathered.unsharded_layer[0, 0]) == 0
 
@@ -432,7 +432,12 @@ H, A, S, K, F = 4096, 32, 4096, 1024, 14336
 def kept(model, *, tp=1, sp=False, sequence=S, **policy):
     """Return what ``model`` keeps for backward under a block policy."""
     job = job_of(sequence=sequence)
-    usual = {"attention": "flash", "dropout": False, "packed_qkv_kept": False, "gathered_inputs_kept": False}
+    usual = {
+        "attention": "flash",
+        "dropout": False,
+        "packed_qkv_saved": False,
+        "gathered_inputs_saved": False,
+    }
     block = stack("analytic").block.model_copy(update={**usual, **policy})
     job = replace(job, model=model, stack=job.stack.model_copy(update={"block": block}))
     return saved_bytes_per_token(job, candidate(job, f"tp={tp},sp={'on' if sp else 'off'}"))
@@ -468,7 +473,7 @@ def test_llama_keeps_12h_and_its_gates():
     assert plain == 168_072
     assert kept(LLAMA, fused_activation=False).none[0] == plain
     assert kept(LLAMA, fused_activation=True).none[0] == plain - 2 * F
-    assert kept(LLAMA, fused_activation=False, packed_qkv_kept=True).none[0] == plain + 2 * (H + K)
+    assert kept(LLAMA, fused_activation=False, packed_qkv_saved=True).none[0] == plain + 2 * (H + K)
 
 
 def test_llama_with_heads_wider_than_the_model():
@@ -483,7 +488,7 @@ def test_llama_with_heads_wider_than_the_model():
 def test_gathered_inputs_cost_llama3_8b_two_thirds_more():
     """At tp 8 with sequence parallelism 168,072/8 = 21,009 in Megatron, 4h(1 - 1/8) more in DTensor."""
     split = kept(LLAMA, tp=8, sp=True, fused_activation=False)
-    whole = kept(LLAMA, tp=8, sp=True, fused_activation=False, gathered_inputs_kept=True)
+    whole = kept(LLAMA, tp=8, sp=True, fused_activation=False, gathered_inputs_saved=True)
 
     assert split.none[0] == 168_072 / 8 == 21_009
     assert whole.none[0] == 21_009 + 4 * H * 7 / 8 == 35_345

@@ -167,7 +167,7 @@ class FakeBench:
         work = 1.0
         for size in point.sizes:
             work *= size
-        slow = 3e12 if point.operation == "stream" else 2e14
+        slow = 3e12 if point.operation == "memory_bound" else 2e14
         return 1e-5 + work / slow
 
 

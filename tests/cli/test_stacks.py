@@ -58,8 +58,8 @@ def test_show_marks_what_is_inherited_and_what_no_file_says(run, catalogue):
     assert f"# extends fsdp2: {entry_text('stack', 'fsdp2')[1]}\n" in text
     assert (marks["gradient_bytes"], marks["host_launch"], marks["title"]) == ("fsdp2", "", "")
     assert "  gradient_bytes: 2\n" in text
-    assert (marks["fused_norms"], marks["embedding_gradient_whole"]) == ("fsdp2-compile", "fsdp2")
-    assert (marks["state_bytes"], marks["messages"]) == ("analytic", "default")
+    assert (marks["fused_norms"], marks["embedding_gradient_full_vocabulary"]) == ("fsdp2-compile", "fsdp2")
+    assert (marks["state_bytes"], marks["collectives_per_layer"]) == ("analytic", "default")
 
 
 def test_show_of_a_stack_in_json_tells_where_each_value_is_from(run, catalogue):
@@ -72,7 +72,7 @@ def test_show_of_a_stack_in_json_tells_where_each_value_is_from(run, catalogue):
     assert entry["inherited"]["block.fused_norms"] == "fsdp2-compile"
     assert entry["inherited"]["memory.parameter_bytes"] == "fsdp2"
     assert not {"memory.gradient_bytes", "host_launch", "title", "name"} & entry["inherited"].keys()
-    assert "overlap.messages" in entry["defaults"]
+    assert "overlap.collectives_per_layer" in entry["defaults"]
 
 
 def test_show_of_a_stack_in_yaml_is_that_in_json(run):

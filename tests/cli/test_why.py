@@ -60,7 +60,7 @@ def test_a_layout_that_is_not_searched_is_told_so(job):
     """Checkpoints of several layers are priced, not searched: one may be better than the front."""
     layout = "tp=2,mbs=1,recompute_num_layers=4,recompute=full"
     stack = job.stack.model_copy(
-        update={"rules": job.stack.rules.model_copy(update={"checkpoint_blocks": True})}
+        update={"rules": job.stack.rules.model_copy(update={"recompute_several_layers": True})}
     )
     standing = explain(replace(job, stack=stack), layout).standing
 

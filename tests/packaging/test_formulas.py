@@ -29,6 +29,7 @@ READINGS = frozenset(
         "Traffic.scaled",
         "Traffic.share",
         "Footprint.take",
+        "Footprint.uniform",
         "LayerParameters.attention",
         "LayerParameters.expert_parallel",
         "LayerParameters.mlp",

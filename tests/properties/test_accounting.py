@@ -31,7 +31,7 @@ def shorter_ring(job, layout: Layout) -> bool:
     cp, mbs = layout.cp, layout.microbatch
     factors = [f for f in range(2, cp + 1) if cp % f == mbs % f == 0]
     fewer = [replace(layout, cp=cp // f, microbatch=mbs // f, dp=layout.dp * f) for f in factors]
-    ring = job.stack.context is not None and job.stack.context.exchange == "ring"
+    ring = job.stack.context_parallel is not None and job.stack.context_parallel.comm_type == "ring"
     return ring and any(not broken_rules(job, other) for other in fewer)
 
 

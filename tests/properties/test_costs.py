@@ -61,7 +61,7 @@ FACTS = {
     "network latency": ("node", "network.latency.value", -1),
     "product launch": ("kernels", "gemm.launch.value", -1),
     "attention launch": ("kernels", "attention.launch.value", -1),
-    "stream launch": ("kernels", "stream.launch.value", -1),
+    "memory-bound launch": ("kernels", "memory_bound.launch.value", -1),
     "collective launch": ("kernels", "collectives.launch.value", -1),
     "host link": ("node", "host.link_bandwidth.value", 1),
     "host launch": ("stack", "host_launch.value", -1),
@@ -198,7 +198,7 @@ def layouts_for(draw, job):
 def offloaded(draw, job, layout):
     """Return ``layout`` with something of it in host memory, or nothing, as the stack of ``job`` can."""
     policy = job.stack.activation_offload
-    if job.stack.offload is not None:
+    if job.stack.optimizer_offload is not None:
         layout = replace(layout, optimizer_offload=draw(st.booleans()))
     if policy is None or (layout.pp > 1 and not policy.pipelines) or draw(st.booleans()):
         return layout
@@ -431,7 +431,7 @@ def test_bytes_to_save_is_the_inverse_of_stage_memory(data):
             within = float(stage_fits(s, float(layers), float(selective), float(full), limit)[1])
             assert used > limit - 1 or within == 0.0
         # Recompute of the last layer, and what the second has gathered ahead, come on top.
-        if saved >= need + 1 and selective + full < layers and not s.second_fixed > s.late_fixed - s.none:
+        if saved >= need + 1 and selective + full < layers and not s.second.fixed > s.late.fixed - s.none:
             assert used <= limit + 1
 
 
@@ -823,7 +823,7 @@ def test_layouts_covered_are_those_that_keep_the_rules(job):
         degrees = (x.tp, x.pp, x.dp * x.cp, x.microbatch, stage, x.sequence_parallel, x.vpp, x.schedule)
         seen.add((*degrees, x.cp, x.ep, x.etp, x.dp_shard))
     # A ring on several sequences has a match with shorter rings, if there is one that may run.
-    ring = job.stack.context is not None and job.stack.context.exchange == "ring"
+    ring = job.stack.context_parallel is not None and job.stack.context_parallel.comm_type == "ring"
     matched = {
         c
         for c in seen

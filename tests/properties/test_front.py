@@ -171,7 +171,7 @@ def checkpoints(job: Job) -> list[int]:
     layers, wish = job.model.layers, job.search.recompute_num_layers
     if wish != "any":
         return [int(k) for k in np.atleast_1d(wish)]
-    most = (4 * layers) ** 0.5 if job.stack.rules.checkpoint_blocks else 1
+    most = (4 * layers) ** 0.5 if job.stack.rules.recompute_several_layers else 1
     return [k for k in range(1, layers + 1) if layers % k == 0 and k <= most]
 
 

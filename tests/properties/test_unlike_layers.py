@@ -164,7 +164,7 @@ def test_kinds_that_cost_the_same_make_no_difference(devices):
     job = load_job("llama3-8b-8x-a100")
     eager = stack("megatron-lm")
     block = eager.block.model_copy(update={"attention": "eager"})
-    eager = eager.model_copy(update={"block": block, "context": None})
+    eager = eager.model_copy(update={"block": block, "context_parallel": None})
     job = replace(job, stack=eager, cluster=replace(job.cluster, devices=devices))
     windows = SlidingWindow(window=1024, every=2)
     other = replace(job, model=job.model.model_copy(update={"sliding_window": windows}))

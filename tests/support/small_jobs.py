@@ -96,7 +96,7 @@ def choices(job: Job) -> Iterator[Layout]:
     """Yield the first layout of every choice of degrees, microbatch, ZeRO stage and schedule."""
     n, batch, layers = job.cluster.devices, job.workload.global_batch_size, job.model.layers
     for pp, tp, cp in itertools.product(range(1, n + 1), repeat=3):
-        if n % (tp * pp * cp) or (cp > 1 and job.stack.context is None):
+        if n % (tp * pp * cp) or (cp > 1 and job.stack.context_parallel is None):
             continue
         dp = n // tp // pp // cp
         sizes = [b for b in range(1, batch + 1) if batch % (dp * b) == 0] or [1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -29,6 +29,7 @@ __all__ = [
     "flag",
     "host_code",
     "joined",
+    "mapped",
     "taken",
     "uniform_recompute_mode",
 ]
@@ -42,8 +43,13 @@ _Arrays = TypeVar("_Arrays")
 
 def taken(record: _Arrays, index: Any) -> _Arrays:  # noqa: ANN401 - whatever numpy takes as an index
     """Return a dataclass of arrays, or of such dataclasses, with every array indexed by ``index``."""
+    return mapped(record, itemgetter(index))
+
+
+def mapped(record: _Arrays, function: Callable[[Array], Array]) -> _Arrays:
+    """Return a dataclass of arrays, or of such dataclasses, with ``function`` applied to every array."""
     values = _values_of(cast("Hashable", type(record)))(record)
-    return type(record)(*[x[index] if isinstance(x, np.ndarray) else taken(x, index) for x in values])
+    return type(record)(*[function(x) if isinstance(x, np.ndarray) else mapped(x, function) for x in values])
 
 
 def joined(records: Sequence[_Arrays]) -> _Arrays:

@@ -71,7 +71,7 @@ def padded_vocabulary(job: Job, tp: Array) -> Array:
     Leaves out: a multiple that a user sets (--make-vocab-size-divisible-by).
     Source: Megatron-LM, megatron/training/tokenizer/tokenizer.py, _vocab_size_with_padding.
     """
-    multiple = job.stack.rules.vocabulary_multiple * tp
+    multiple = job.stack.rules.make_vocab_size_divisible_by * tp
     padded: Array = np.ceil(job.model.vocabulary / multiple) * multiple
     return padded
 
@@ -105,7 +105,7 @@ def weights_of(job: Job, candidates: Candidates) -> Weights:
     final_norm = final_norm_parameters(model)
     frozen = job.adapters is not None
     # The gradient of a tied table is the sum of two, in a separate tensor.
-    excess = 1.0 if job.stack.memory.embedding_gradient_whole and not tied else 0.0
+    excess = 1.0 if job.stack.memory.embedding_gradient_full_vocabulary and not tied else 0.0
     return Weights(
         layer=_layer(job, candidates, t),
         embedding=_part(

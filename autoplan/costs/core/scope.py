@@ -99,7 +99,7 @@ class Scope:
         group / experts of a rank).
 
         >>> from types import SimpleNamespace as Some
-        >>> job = Some(model=Some(moe=Some(experts=8)), stack=Some(memory=Some(experts_sharded_whole=True)))
+        >>> job = Some(model=Some(moe=Some(experts=8)), stack=Some(memory=Some(experts_sharded_on_dim0=True)))
         >>> one = Some(ep=np.array([1]), expert_shard=np.array([64]))
         >>> scope = Some(job=job, candidates=one, shards=np.ones((1, 1)), parameters_sharded=flag([[True]]))
         >>> Scope.padding.fget(scope).tolist()  # 64 ranks for 8 experts
@@ -109,7 +109,7 @@ class Scope:
         Source: counted on real PyTorch modules, benchmarks/memory (Mixtral on 64 ranks).
         """
         moe = self.job.model.moe
-        if moe is None or not self.job.stack.memory.experts_sharded_whole:
+        if moe is None or not self.job.stack.memory.experts_sharded_on_dim0:
             return np.ones_like(self.shards)
         local_experts = moe.experts / column(self.candidates.ep)
         expert_shards = column(self.candidates.expert_shard)
@@ -253,10 +253,10 @@ def at_precision(job: Job) -> Job:
     changes: dict[str, int] = {}
     if job.precision == "fp32":
         full = {"parameter_bytes": 4, "gathered_bytes": 4, "gradient_bytes": 4}
-        changes = {**full, "master_bytes": 0, "cast_bytes": 0}
+        changes = {**full, "master_bytes": 0, "autocast_bytes": 0}
         overlap = overlap.model_copy(update={"gradient_bytes": 4})
     elif job.precision in EIGHT_BITS:
-        changes = {"cast_bytes": memory.cast_bytes + memory.fp8_copy_bytes}
+        changes = {"autocast_bytes": memory.autocast_bytes + memory.fp8_copy_bytes}
     policy = stack.by_precision.get(job.precision)
     if policy is not None:
         changes |= policy.memory_changes()

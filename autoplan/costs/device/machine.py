@@ -74,13 +74,13 @@ class Overlap:
 
     gradient_reduce: bool
     parameter_gather: bool
-    tensor: bool
-    tensor_backward: bool
-    pipeline: bool
-    interleaved: bool
+    tp_comm: bool
+    tp_dgrad_reduce: bool
+    p2p: bool
+    interleaved_p2p: bool
     host_copies: bool
     everything: bool
-    waits: bool
+    no_prefetch: bool
     interference: float
 
 
@@ -100,7 +100,7 @@ class Machine:
     host_launch: float
     host_link: float
     host_copy: float
-    host_update: float
+    cpu_optimizer_bandwidth: float
     links: Links
     overlap: Overlap
     element_bytes: int
@@ -123,7 +123,7 @@ def machine_of(job: Job) -> Machine:
     """
     peak = peak_flops(job.cluster, job.precision)
     kernels = job.kernels
-    memory_bound = kernels.stream
+    memory_bound = kernels.memory_bound
     # Attention runs in 16 bits: only GEMMs with weights are in 8 bits.
     attention_peak = peak_flops(job.cluster, "bf16") if job.precision in EIGHT_BITS else peak
     share = _attention_share(job) * _sustained_share(kernels, job.cluster.device)
@@ -137,7 +137,9 @@ def machine_of(job: Job) -> Machine:
         host_launch=job.stack.host_launch.value,
         host_link=job.cluster.node.host.link_bandwidth.value,
         host_copy=job.cluster.node.host.link_bandwidth.value * _copy_share(job.stack),
-        host_update=job.stack.offload.host_update.value if job.stack.offload else _EFFECTIVELY_FREE,
+        cpu_optimizer_bandwidth=job.stack.optimizer_offload.cpu_optimizer_bandwidth.value
+        if job.stack.optimizer_offload
+        else _EFFECTIVELY_FREE,
         links=_links(job.cluster, kernels),
         overlap=_overlap(job.stack),
         element_bytes=4 if job.precision == "fp32" else 2,
@@ -240,13 +242,13 @@ def _overlap(stack: StackSpec) -> Overlap:
     return Overlap(
         gradient_reduce=policy.gradient_reduce,
         parameter_gather=policy.parameter_gather,
-        tensor=policy.tensor,
-        tensor_backward=policy.tensor_backward,
-        pipeline=policy.pipeline,
-        interleaved=policy.interleaved,
+        tp_comm=policy.tp_comm,
+        tp_dgrad_reduce=policy.tp_dgrad_reduce,
+        p2p=policy.p2p,
+        interleaved_p2p=policy.interleaved_p2p,
         host_copies=stack.activation_offload is not None and stack.activation_offload.overlapped,
         everything=False,
-        waits=policy.waits,
+        no_prefetch=policy.no_prefetch,
         interference=policy.interference.value,
     )
 
@@ -285,19 +287,19 @@ def ideal(machine: Machine, job: Job) -> Machine:
         hbm_bandwidth=_EFFECTIVELY_FREE,
         memory_bound_launch=0.0,
         host_launch=0.0,
-        host_update=_EFFECTIVELY_FREE,
+        cpu_optimizer_bandwidth=_EFFECTIVELY_FREE,
         host_copy=machine.host_link,
         links=links,
         overlap=Overlap(
             gradient_reduce=True,
             parameter_gather=True,
-            tensor=True,
-            tensor_backward=True,
-            pipeline=True,
-            interleaved=True,
+            tp_comm=True,
+            tp_dgrad_reduce=True,
+            p2p=True,
+            interleaved_p2p=True,
             host_copies=True,
             everything=True,
-            waits=False,
+            no_prefetch=False,
             interference=0.0,
         ),
     )
@@ -307,7 +309,7 @@ def serial(machine: Machine) -> Machine:
     """Return ``machine`` without any overlap, for upper bounds; rates are the same [FLOP/s, byte/s].
 
     >>> from autoplan.catalog import load_job
-    >>> serial(machine_of(load_job("llama3-8b-8x-a100"))).overlap.waits
+    >>> serial(machine_of(load_job("llama3-8b-8x-a100"))).overlap.no_prefetch
     True
 
     Leaves out: contention, since nothing overlaps.
@@ -315,13 +317,13 @@ def serial(machine: Machine) -> Machine:
     no_overlap = Overlap(
         gradient_reduce=False,
         parameter_gather=False,
-        tensor=False,
-        tensor_backward=False,
-        pipeline=False,
-        interleaved=False,
+        tp_comm=False,
+        tp_dgrad_reduce=False,
+        p2p=False,
+        interleaved_p2p=False,
         host_copies=False,
         everything=False,
-        waits=True,
+        no_prefetch=True,
         interference=1.0,
     )
     return replace(machine, overlap=no_overlap)

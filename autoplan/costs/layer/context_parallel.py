@@ -48,7 +48,7 @@ _ADDITION_ACCESSES = 3
 
 
 def _splits_heads(job: Job) -> bool:
-    return job.stack.context is not None and job.stack.context.exchange == "all-to-all"
+    return job.stack.context_parallel is not None and job.stack.context_parallel.comm_type == "all-to-all"
 
 
 def attention_steps(job: Job, candidates: Candidates) -> Array:
@@ -142,13 +142,13 @@ def context_times(
     NVIDIA Transformer Engine, context_parallel.py; PyTorch, torch/distributed/tensor/experimental, attention.
     """
     zero = np.zeros(len(candidates))
-    if job.stack.context is None or not (candidates.cp > 1).any():
+    if job.stack.context_parallel is None or not (candidates.cp > 1).any():
         return ContextTimes(zero, zero, zero, zero)
     merge = _merge_seconds(job, candidates, machine)
     if machine.overlap.everything:
         return ContextTimes(*merge, zero, zero)
     formulas = {"ring": _ring_exposed, "all-gather": _all_gather_exposed, "all-to-all": _all_to_all_exposed}
-    exposed = formulas[job.stack.context.exchange](job, candidates, machine, forward, backward)
+    exposed = formulas[job.stack.context_parallel.comm_type](job, candidates, machine, forward, backward)
     context_parallel = flag(candidates.cp > 1)
     return ContextTimes(*merge, *(context_parallel * seconds for seconds in exposed))
 
@@ -177,8 +177,8 @@ def key_value_elements(job: Job, candidates: Candidates) -> Array:
 
 def _merge_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
     """Return the memory-bound time to merge the results of all steps [s]: outputs, then gradients."""
-    policy = job.stack.context
-    if policy is None or policy.exchange == "all-to-all":
+    policy = job.stack.context_parallel
+    if policy is None or policy.comm_type == "all-to-all":
         return np.zeros(len(candidates)), np.zeros(len(candidates))
     q, k = _widths(job, candidates)
     merges = candidates.cp - 1.0
@@ -252,10 +252,10 @@ def context_buffer_bytes(job: Job, candidates: Candidates, element_bytes: float)
     Source: NVIDIA Transformer Engine, context_parallel.py, p2p_comm_buffers; PyTorch,
     torch/distributed/tensor/experimental, attention, whose rotater retains the gathered tensors.
     """
-    policy = job.stack.context
-    if policy is None or policy.exchange == "all-to-all":
+    policy = job.stack.context_parallel
+    if policy is None or policy.comm_type == "all-to-all":
         return np.zeros(len(candidates))
-    buffers = 4.0 if policy.exchange == "ring" else candidates.cp + 2.0
+    buffers = 4.0 if policy.comm_type == "ring" else candidates.cp + 2.0
     context_parallel = flag(candidates.cp > 1)
     size: Array = context_parallel * buffers * element_bytes * key_value_elements(job, candidates)
     return size

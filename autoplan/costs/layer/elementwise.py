@@ -75,7 +75,7 @@ def elementwise_seconds(
         (block.elementwise_traffic.value, _mla_moe_cast_elements(job, candidates)),
     ]
     tensor_bytes = machine.element_bytes * tokens
-    calls = _MEMORY_BOUND_KERNELS + (moe_share * policy.kernels if policy else 0.0)
+    calls = _MEMORY_BOUND_KERNELS + (moe_share * policy.routing_kernels if policy else 0.0)
     forward = tensor_bytes * sum((factor * accesses for factor, (accesses, _) in kernels), np.zeros(1))
     backward = tensor_bytes * sum((factor * accesses for factor, (_, accesses) in kernels), np.zeros(1))
     return memory_bound_seconds(forward, machine, calls=calls), memory_bound_seconds(
@@ -120,7 +120,7 @@ def _bias_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
     outer = bias.mlp * h
     unfused = packed if block.fused_residual else packed + output + inner + outer
     zero = np.zeros(1)
-    return (2 * unfused, packed + output + inner + outer) if block.biases_apart else (zero, zero)
+    return (2 * unfused, packed + output + inner + outer) if block.separate_bias_kernels else (zero, zero)
 
 
 def _mla_moe_cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
@@ -168,8 +168,8 @@ class _Accesses:
         """Return the accesses of the job's stack."""
         block, model = job.stack.block, job.model
         # A LayerNorm or a GELU is one kernel in every stack.
-        fused = (2.0, 5.0) if block.norm_weights_apart else (2.0, 3.0)
+        fused = (2.0, 5.0) if block.separate_norm_wgrad else (2.0, 3.0)
         norm = fused if block.fused_norms or model.norm == "layernorm" else (18.0, 32.0)
-        rotation = (2.0, 2.0) if block.fused_rotation else (10.0, 10.0)
+        rotation = (2.0, 2.0) if block.fused_rope else (10.0, 10.0)
         gated = (3.0, 5.0) if block.fused_activation else (5.0, 9.0)
         return _Accesses(*norm, *rotation, *(gated if model.gated else (2.0, 3.0)))

@@ -171,7 +171,7 @@ def _early_stop_seconds(job: Job, tokens: Array, candidates: Candidates, machine
     Recompute stops at the last tensor that backward needs, the input of the last GEMM. Experts are recomputed
     completely.
     """
-    if not job.stack.block.checkpoint_stops_early:
+    if not job.stack.block.checkpoint_early_stop:
         return np.zeros(1)
     return _total_seconds(_dense_gemms(job, tokens, candidates)[1:], machine)
 
@@ -209,7 +209,7 @@ def _tensor_backward(job: Job, candidates: Candidates, machine: Machine, calls: 
     gradient. A split backward has no such overlap.
     """
     split = backward_split(candidates) > 0
-    if machine.overlap.tensor or not machine.overlap.tensor_backward or job.adapters or split.all():
+    if machine.overlap.tp_comm or not machine.overlap.tp_dgrad_reduce or job.adapters or split.all():
         return tensor_exposed(job, candidates, machine, calls, gemms)
     zero = np.zeros(len(candidates))
     gathers = replace(calls, reduce_scatter=zero, all_reduce=zero)

@@ -142,7 +142,7 @@ def expert_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     local_experts = moe.experts / candidates.ep
     routed_tokens = tokens * routed_per_token(job, candidates) / local_experts
     inner = moe.expert_ffn_size / y
-    grouped = job.stack.experts is not None and job.stack.experts.grouped
+    grouped = job.stack.experts is not None and job.stack.experts.grouped_gemm
     number = (moe_share, local_experts) if grouped else (moe_share * local_experts, 1.0)
     sp_degree = _sequence_parallel_degree(candidates)
     gemms = [Gemm(tokens / sp_degree, np.asarray(float(moe.experts)), h, moe_share)]
@@ -201,15 +201,18 @@ def expert_kernels(job: Job, candidates: Candidates) -> Array:
     if moe is None or policy is None:
         return np.zeros(len(candidates))
     local_experts = moe.experts / candidates.ep
-    kernels: Array = moe_layer_share(job.model) * (policy.kernels + policy.kernels_each * local_experts)
+    kernels: Array = moe_layer_share(job.model) * (
+        policy.routing_kernels + policy.kernels_per_expert * local_experts
+    )
     return kernels
 
 
 def expert_saved_bytes(job: Job, candidates: Candidates, inner: float, e: float) -> Array:
     """Return the saved activations of experts per token of an MoE layer [byte], shape [C].
 
-    ``inner`` is the bytes saved per element of an inner width. Experts: R (f/y inner + rows_kept e h). Shared
-    expert: its width over t times ``inner``. Router: logits and top-k choices over s.
+    ``inner`` is the bytes saved per element of an inner width. Experts: R (f/y inner + n e h), n tensors of
+    hidden size a routed token (``saved_tensors_per_routed_token``). Shared expert: its width over t times
+    ``inner``. Router: logits and top-k choices over s.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -227,7 +230,7 @@ def expert_saved_bytes(job: Job, candidates: Candidates, inner: float, e: float)
     sp_degree = _sequence_parallel_degree(candidates)
     if moe is None:
         return np.zeros_like(sp_degree)
-    copies = policy.rows_kept if policy else 1
+    copies = policy.saved_tensors_per_routed_token if policy else 1
     width = inner * moe.expert_ffn_size / candidates.etp + copies * e * job.model.hidden_size
     shared = inner * moe.shared_expert_ffn_size / candidates.tp
     router = (_ROUTER_EXPERT_BYTES * moe.experts + _ROUTER_CHOICE_BYTES * moe.top_k) / sp_degree

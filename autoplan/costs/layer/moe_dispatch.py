@@ -55,7 +55,7 @@ def dispatch_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     token_bytes = machine.element_bytes * model.hidden_size * local_tokens * load_factor(job, candidates)
     size = token_bytes * model.moe.top_k
     expert_group, expert_tensor_group = dispatch_groups(candidates)
-    if policy is not None and policy.exchange == "tokens":
+    if policy is not None and policy.dispatch == "hierarchical":
         dispatch = hierarchical_dispatch_seconds(token_bytes, expert_group, model.moe.top_k, machine.links)
     else:
         dispatch = collective_seconds("all_to_all", size, expert_group, machine.links)

@@ -66,7 +66,7 @@ def _reordering_seconds(
     job: Job, candidates: Candidates, machine: Machine, size: Array, calls: Calls
 ) -> Array:
     """Return the time to copy the parts of several sequences into order [s]; one sequence needs no copy."""
-    if not job.stack.block.sequences_reordered:
+    if not job.stack.block.gather_reorder_copies:
         return np.zeros(1)
     copies = (calls.all_gather + calls.reduce_scatter) * (candidates.microbatch > 1)
     return copies * memory_bound_seconds(2 * size, machine)
@@ -125,7 +125,7 @@ def tensor_exposed(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     Source: pytorch/pytorch, torch/_inductor/fx_passes/micro_pipeline_tp.py; Wang et al. 2023 (ASPLOS),
     doi:10.1145/3567955.3567959.
     """
-    if not machine.overlap.tensor:
+    if not machine.overlap.tp_comm:
         return tensor_seconds(job, candidates, machine, calls)
     zero = np.zeros(len(candidates))
     reduce_calls = replace(calls, all_gather=zero, reduce_scatter=zero)

@@ -126,7 +126,7 @@ def product_input(job: Job, e: float, t: Array, sp: Array) -> Array:
     >>> [float(product_input(load_job("llama3-8b-8x-a100"), 2.0, eight, x)[0]) for x in (one, eight)]
     [8192.0, 1024.0]
     """
-    unsharded = job.stack.block.gathered_inputs_kept
+    unsharded = job.stack.block.gathered_inputs_saved
     width = input_bytes(job, e) * job.model.hidden_size
     split = np.where(sp > 1, 1.0 if unsharded else t, 1.0)
     return width / split
@@ -164,7 +164,7 @@ def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
     saved = e * (q + 2 * k) + e * q
     if input_bytes(job, e) < e:
         saved = saved + q
-    if job.stack.block.packed_qkv_kept and model.positions == "rope":
+    if job.stack.block.packed_qkv_saved and model.positions == "rope":
         saved = saved + e * (q + k)
     if model.qk_norm:
         saved = saved + e * (q + k)
@@ -175,8 +175,8 @@ def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
 
 def _all_to_all_output(job: Job, e: float, candidates: Candidates) -> Array:
     """The output of the all-to-all after attention (Ulysses), a second copy of attention's output."""
-    context = job.stack.context
-    if context is None or context.exchange != "all-to-all":
+    context = job.stack.context_parallel
+    if context is None or context.comm_type != "all-to-all":
         return np.zeros(len(candidates))
     return flag(candidates.cp > 1) * e * job.model.heads * job.model.head_dim / candidates.tp
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.candidates import Array, Linear
 
 __all__ = ["PHASES", "Event", "Phase"]
 
@@ -23,29 +23,26 @@ PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Bytes in use at one event: ``*_layer`` per layer, ``*_fixed`` independent of the number of layers.
+    """Bytes in use at one event by category, linear in the layers of the stage.
 
-    ``microbatches`` is the number of microbatches whose K is in memory.
+    ``microbatches`` is the number of microbatches whose K is in memory; ``activations`` come in addition.
     """
 
     name: str
     phase: Phase
     microbatches: Array
-    gradients_fixed: Array
-    gradients_layer: Array
-    activations: Array
-    activations_layer: Array
+    gradients: Linear
+    activations: Linear
     logits: Array
-    transient_fixed: Array
-    transient_layer: Array
+    transient: Linear
 
     @property
     def fixed(self) -> Array:
         """Bytes that do not depend on the number of layers [byte]."""
-        total: Array = self.gradients_fixed + self.activations + self.logits + self.transient_fixed
+        total: Array = self.gradients.fixed + self.activations.fixed + self.logits + self.transient.fixed
         return total
 
     @property
     def layer(self) -> Array:
         """Bytes that one layer adds [byte], without its saved activations."""
-        return self.gradients_layer + self.activations_layer + self.transient_layer
+        return self.gradients.layer + self.activations.layer + self.transient.layer

@@ -18,15 +18,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, flag, taken
+from autoplan.costs.core.candidates import Array, Linear, flag, mapped, taken
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.communicator_buffers import communicator_bytes
-from autoplan.costs.memory.event import PHASES, Event
+from autoplan.costs.memory.event import PHASES, Event, Phase
 from autoplan.costs.memory.model_states import gradients_persist, model_states_of
 from autoplan.costs.memory.timeline import timeline_of
 
@@ -51,32 +51,25 @@ __all__ = [
 class Footprint:
     """Bytes of C candidates by p stages; every array has shape [C, p], or is a scalar after take.
 
-    ``persistent_*`` are S. ``before``, ``last``, ``next``, ``second``, ``late`` and ``update`` are maxima
+    ``persistent`` is S. ``before``, ``last``, ``next``, ``second``, ``late`` and ``update`` are maxima
     of transient memory over the events of a phase (see ``timeline``). ``share`` and ``framework`` are
     central values, ``high_*`` those at the upper end of the 90 % interval, ``high_limit`` is the memory limit
     for that end.
     """
 
-    persistent_fixed: Array
-    persistent_layer: Array
+    persistent: Linear
     in_flight: Array
     none: Array
     selective: Array
     full: Array
     entry: Array
     block: Array
-    before_fixed: Array
-    before_layer: Array
-    last_fixed: Array
-    last_layer: Array
-    next_fixed: Array
-    next_layer: Array
-    second_fixed: Array
-    second_layer: Array
-    late_fixed: Array
-    late_layer: Array
-    update_fixed: Array
-    update_layer: Array
+    before: Linear
+    last: Linear
+    next: Linear
+    second: Linear
+    late: Linear
+    update: Linear
     share: Array
     framework: Array
     high_fragmentation: Array
@@ -86,6 +79,12 @@ class Footprint:
     def take(self, index: Any) -> Footprint:  # noqa: ANN401 - any index of numpy
         """Return the coefficients at ``index`` into [C, p]."""
         return taken(self, index)
+
+    @classmethod
+    def uniform(cls, value: Any, **others: Any) -> Footprint:  # noqa: ANN401 - numbers or arrays
+        """Return coefficients that all are ``value``, except ``others``: for examples."""
+        linear = dict.fromkeys(("persistent", *PHASES), Linear(value, value))
+        return cls(**dict.fromkeys(cls.__slots__, value) | linear | others)
 
 
 def footprint_of(scope: Scope) -> Footprint:
@@ -101,31 +100,34 @@ def footprint_of(scope: Scope) -> Footprint:
     """
     events, saved = timeline_of(scope)
     shape = saved.none.shape
-    fixed, layer = persistent_bytes(scope)
-    numbers = {
-        "persistent_fixed": fixed,
-        "persistent_layer": layer,
-        "in_flight": saved.in_flight,
-        "none": saved.none,
-        "selective": saved.selective,
-        "full": saved.full,
-        "entry": saved.entry,
-        "block": saved.block,
-        **_phases(events),
+    footprint = Footprint(
+        persistent=persistent_bytes(scope),
+        in_flight=saved.in_flight,
+        none=saved.none,
+        selective=saved.selective,
+        full=saved.full,
+        entry=saved.entry,
+        block=saved.block,
+        before=_largest(events, "before"),
+        last=_largest(events, "last"),
+        next=_largest(events, "next"),
+        second=_largest(events, "second"),
+        late=_largest(events, "late"),
+        update=_largest(events, "update"),
         **_device_numbers(scope),
-    }
-    return Footprint(**{name: np.broadcast_to(x, shape) for name, x in numbers.items()})
+    )
+    return mapped(footprint, lambda x: np.broadcast_to(x, shape))
 
 
-def persistent_bytes(scope: Scope) -> tuple[Array, Array]:
+def persistent_bytes(scope: Scope) -> Linear:
     """Return S outside layers and of a layer [byte]: P + O, gradient copies, and G where persistent.
 
     Leaves out: buffers that are not trained.
     >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
     >>> from autoplan.costs.core.candidates import Candidates; from autoplan.costs.core.scope import scope_of
     >>> two = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
-    >>> _, layer = persistent_bytes(scope_of(load_job("llama3-8b-8x-a100"), two))
-    >>> float(layer[0, 0])  # (2 + 4 + 12 / 4) x 109,060,096
+    >>> persistent = persistent_bytes(scope_of(load_job("llama3-8b-8x-a100"), two))
+    >>> float(persistent.layer[0, 0])  # (2 + 4 + 12 / 4) x 109,060,096
     981540864.0
     """
     parts = scope.weights
@@ -136,26 +138,34 @@ def persistent_bytes(scope: Scope) -> tuple[Array, Array]:
         total: Array = states.parameters + states.optimizer + states.copies + persist * states.gradients
         return total
 
-    return scope.first * part_bytes(parts.embedding) + scope.last * part_bytes(parts.head), part_bytes(
-        parts.layer
+    outside_layers = scope.first * part_bytes(parts.embedding) + scope.last * part_bytes(parts.head)
+    return Linear(outside_layers, part_bytes(parts.layer))
+
+
+def _largest(events: tuple[Event, ...], phase: Phase) -> Linear:
+    """Return the largest constants of a phase; its events have the same bytes per layer."""
+    of_phase = [event for event in events if event.phase == phase]
+    return Linear(
+        fixed=reduce(np.maximum, (event.fixed for event in of_phase)),
+        layer=reduce(np.maximum, (event.layer for event in of_phase)),
     )
 
 
-def _phases(events: tuple[Event, ...]) -> dict[str, Array]:
-    """Return the largest constants of each phase; events of one phase have the same bytes per layer."""
-    coefficients: dict[str, Array] = {}
-    for phase in PHASES:
-        of_phase = [event for event in events if event.phase == phase]
-        coefficients[f"{phase}_fixed"] = reduce(np.maximum, (event.fixed for event in of_phase))
-        coefficients[f"{phase}_layer"] = reduce(np.maximum, (event.layer for event in of_phase))
-    return coefficients
+class _DeviceNumbers(TypedDict):
+    """Fields of ``Footprint`` that no layer changes."""
+
+    share: Array
+    framework: Array
+    high_fragmentation: Array
+    high_framework: Array
+    high_limit: Array
 
 
-def _device_numbers(scope: Scope) -> dict[str, Array]:
+def _device_numbers(scope: Scope) -> _DeviceNumbers:
     """Return fragmentation and framework memory, central and at the upper end of the interval."""
     job, communicators = scope.job, communicator_bytes(scope)
     policy, limits = job.stack.memory, job.limits
-    share, context = policy.reserved_share, policy.context
+    share, context = policy.allocator_fragmentation, policy.cuda_context
     upper = 1.0 + job.stack.uncertainty.memory.value
     central = limits.memory_confidence == "central"
     return {
@@ -170,7 +180,7 @@ def _device_numbers(scope: Scope) -> dict[str, Array]:
 def saved_bytes(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return K [byte]: l S_none - s (S_none - S_selective) - f (S_none - S_full) + the stage's input.
 
-    >>> stage = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "selective": 8.0})
+    >>> stage = Footprint.uniform(1.0, none=10.0, selective=8.0)
     >>> saved_bytes(stage, 4, 1, 2)  # 4 x 10 - 1 x (10 - 8) - 2 x (10 - 1) + 1
     21.0
     """
@@ -189,7 +199,7 @@ def recompute_workspace(footprint: Footprint, layers: Array, selective: Array, f
     Recomputed layers are first in a stage, so the last one is recomputed only where all are.
 
     Source: counted on real PyTorch modules, benchmarks/memory.
-    >>> stage = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"block": 9.0})
+    >>> stage = Footprint.uniform(1.0, block=9.0)
     >>> float(recompute_workspace(stage, 3, 0, 3))
     9.0
     """
@@ -203,7 +213,7 @@ def next_layer_workspace(footprint: Footprint, layers: Array, selective: Array, 
     """Return recomputed activations in backward of the next-to-last layer, less the last one's [byte].
 
     Source: counted on real PyTorch modules, benchmarks/memory.
-    >>> stage = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"block": 9.0})
+    >>> stage = Footprint.uniform(1.0, block=9.0)
     >>> float(next_layer_workspace(stage, 3, 0, 2))
     9.0
     """
@@ -222,7 +232,7 @@ def last_layer_bytes(footprint: Footprint, layers: Array, selective: Array, full
 
     Recomputed layers are first in a stage.
 
-    >>> float(last_layer_bytes(Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"full": 2.0}), 3, 0, 3))
+    >>> float(last_layer_bytes(Footprint.uniform(1.0, full=2.0), 3, 0, 3))
     2.0
     """
     recomputed = np.where(selective > 0, footprint.selective, footprint.full)
@@ -235,7 +245,7 @@ def first_layer_bytes(footprint: Footprint, selective: Array, full: Array) -> Ar
 
     Recomputed layers are first in a stage.
 
-    >>> float(first_layer_bytes(Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"full": 2.0}), 0, 1))
+    >>> float(first_layer_bytes(Footprint.uniform(1.0, full=2.0), 0, 1))
     2.0
     """
     not_full = np.where(selective > 0, footprint.selective, footprint.none)
@@ -246,24 +256,24 @@ def first_layer_bytes(footprint: Footprint, selective: Array, full: Array) -> Ar
 def stage_dynamic(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return D [byte]: the peak of transient memory over the events of a step.
 
-    >>> stage = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0})
+    >>> stage = Footprint.uniform(1.0, none=10.0)
     >>> float(stage_dynamic(stage, 3, 0, 0))  # before backward: K = 3 x 10 + 1, and 1 + 3 x 1
     35.0
     """
     saved = saved_bytes(footprint, layers, selective, full)
     workspace = recompute_workspace(footprint, layers, selective, full)
     before = np.maximum(
-        footprint.before_fixed + layers * footprint.before_layer,
-        footprint.last_fixed + layers * footprint.last_layer + workspace,
+        footprint.before.at(layers),
+        footprint.last.at(layers) + workspace,
     )
-    next_layer = footprint.next_fixed + layers * footprint.next_layer
+    next_layer = footprint.next.at(layers)
     next_layer = next_layer + next_layer_workspace(footprint, layers, selective, full)
     next_layer = next_layer - last_layer_bytes(footprint, layers, selective, full)
     before = np.maximum(before, np.where(layers > 1, next_layer, 0.0))
     first = first_layer_bytes(footprint, selective, full)
-    second = np.where(layers > 1, footprint.second_fixed + first, 0.0)
-    late = np.maximum(footprint.late_fixed, second) + layers * footprint.late_layer
-    update = footprint.update_fixed + layers * footprint.update_layer
+    second = np.where(layers > 1, footprint.second.fixed + first, 0.0)
+    late = np.maximum(footprint.late.fixed, second) + layers * footprint.late.layer
+    update = footprint.update.at(layers)
     dynamic: Array = np.maximum(
         footprint.in_flight * saved + before,
         np.maximum((footprint.in_flight - 1) * saved + late, update),
@@ -275,20 +285,19 @@ def stage_memory(footprint: Footprint, layers: Array, selective: Array, full: Ar
     """Return peak device memory of a rank of the stage [byte]: S + D share + framework.
 
     Source: share and framework are the stack's.
-    >>> stage = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "share": 2.0})
+    >>> stage = Footprint.uniform(1.0, none=10.0, share=2.0)
     >>> float(stage_memory(stage, 3, 0, 0))  # (1 + 3 x 1) + 35 x 2 + 1
     75.0
     """
     dynamic = stage_dynamic(footprint, layers, selective, full)
-    used: Array = _persistent_bytes_of(footprint, layers) + dynamic * footprint.share + footprint.framework
+    used: Array = footprint.persistent.at(layers) + dynamic * footprint.share + footprint.framework
     return used
 
 
 def stage_needed(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
     """Return the memory that must be within the limit [byte]: upper end of the interval, or central value.
 
-    >>> ones = dict.fromkeys(Footprint.__slots__, 1.0)
-    >>> stage = Footprint(**ones | {"none": 10.0, "high_fragmentation": 3.0})
+    >>> stage = Footprint.uniform(1.0, none=10.0, high_fragmentation=3.0)
     >>> float(stage_needed(stage, 3, 0, 0))  # (1 + 3 x 1) + 35 x 3 + 1
     110.0
     """
@@ -296,7 +305,7 @@ def stage_needed(footprint: Footprint, layers: Array, selective: Array, full: Ar
     upper = np.isfinite(footprint.high_limit)
     share = np.where(upper, footprint.high_fragmentation, footprint.share)
     framework = np.where(upper, footprint.high_framework, footprint.framework)
-    needed: Array = _persistent_bytes_of(footprint, layers) + dynamic * share + framework
+    needed: Array = footprint.persistent.at(layers) + dynamic * share + framework
     return needed
 
 
@@ -305,23 +314,18 @@ def stage_fits(
 ) -> tuple[Array, Array]:
     """Return the memory of a stage [byte], and 1 where it is within ``limit`` and its upper end too.
 
-    >>> stage = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "high_limit": 40.0})
+    >>> stage = Footprint.uniform(1.0, none=10.0, high_limit=40.0)
     >>> [[float(x) for x in stage_fits(stage, 3, 0, 0, limit)] for limit in (40.0, 39.0)]  # 4 + 35 + 1
     [[40.0, 1.0], [40.0, 0.0]]
     """
     dynamic = stage_dynamic(footprint, layers, selective, full)
-    used = _persistent_bytes_of(footprint, layers) + dynamic * footprint.share + footprint.framework
+    used = footprint.persistent.at(layers) + dynamic * footprint.share + footprint.framework
     return used, flag((used <= limit) & (dynamic <= _transient_limit(footprint, layers)))
-
-
-def _persistent_bytes_of(footprint: Footprint, layers: Array) -> Array:
-    persistent: Array = footprint.persistent_fixed + layers * footprint.persistent_layer
-    return persistent
 
 
 def _transient_limit(footprint: Footprint, layers: Array) -> Array:
     """Return the largest D whose upper end of the interval is within its limit."""
-    outside = footprint.high_framework + _persistent_bytes_of(footprint, layers)
+    outside = footprint.high_framework + footprint.persistent.at(layers)
     transient: Array = (footprint.high_limit - outside) / footprint.high_fragmentation
     return transient
 
@@ -333,29 +337,27 @@ def bytes_to_save(footprint: Footprint, layers: Array, limit: Array | float) -> 
     does not count. Infinite where no recompute is enough.
 
     Leaves out: ``recompute_workspace``, ``next_layer_workspace``, and the event "second layer".
-    >>> stage = Footprint(**dict.fromkeys(Footprint.__slots__, 1.0) | {"none": 10.0, "high_limit": 40.0})
+    >>> stage = Footprint.uniform(1.0, none=10.0, high_limit=40.0)
     >>> float(bytes_to_save(stage, 3, 30.0))  # 40 as it is, see ``stage_fits``
     10.0
     """
-    transient_limit = (
-        limit - footprint.framework - _persistent_bytes_of(footprint, layers)
-    ) / footprint.share
+    transient_limit = (limit - footprint.framework - footprint.persistent.at(layers)) / footprint.share
     transient_limit = np.minimum(transient_limit, _transient_limit(footprint, layers))
     none = np.zeros(())
     saved = saved_bytes(footprint, layers, none, none)
     k = footprint.in_flight
     before = np.maximum(
-        footprint.before_fixed + layers * footprint.before_layer,
-        footprint.last_fixed + layers * footprint.last_layer,
+        footprint.before.at(layers),
+        footprint.last.at(layers),
     )
-    next_layer = footprint.next_fixed + layers * footprint.next_layer - footprint.none
+    next_layer = footprint.next.at(layers) - footprint.none
     before = np.maximum(before, np.where(layers > 1, next_layer, 0.0))
-    later = footprint.late_fixed + layers * footprint.late_layer
+    later = footprint.late.at(layers)
     with np.errstate(divide="ignore", invalid="ignore"):
         excess_before = saved - (transient_limit - before) / k
         excess_late = np.where(
             k > 1, saved - (transient_limit - later) / (k - 1), np.where(later > transient_limit, np.inf, 0.0)
         )
-    update = footprint.update_fixed + layers * footprint.update_layer
+    update = footprint.update.at(layers)
     excess: Array = np.where(update > transient_limit, np.inf, np.maximum(excess_before, excess_late))
     return excess

@@ -11,6 +11,7 @@ Bytes of one rank, shape [C, 1] or [C, p].
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
@@ -80,21 +81,21 @@ def gather_buffers_of(scope: Scope) -> GatherBuffers:
     sharded = scope.parameters_sharded
     zero3 = sharded * (scope.zero == 3)
     # Autocast copies of sharded parameters are gathered and freed with them.
-    unsharded_bytes = c * sharded * (scope.zero == 2) + policy.cast_bytes * (1.0 - sharded)
+    unsharded_bytes = c * sharded * (scope.zero == 2) + policy.autocast_bytes * (1.0 - sharded)
     embedding, head = scope.first * parts.embedding.total, scope.last * parts.head.total
     layer = scope.padded(parts.layer)
     root_unit = zero3 * c * (embedding + head) if parts.tied else zero
     untied = 0.0 if parts.tied else 1.0
     # Embedding and output layer are one FSDP unit, unsharded from forward to the end of backward.
     in_root = zero3 * c * untied * float(policy.embedding_in_root)
-    layer_with_prefetched = _limited(scope, float(policy.prefetched_layers))
+    layer_with_prefetched = _limited(scope, float(policy.unsharded_layers))
     one_layer = _limited(scope, 1.0)
     return GatherBuffers(
         unsharded_layer=zero + unsharded_bytes * layer,
         unsharded_fixed=unsharded_bytes * (embedding + head) + in_root * embedding,
         unsharded_first_fixed=unsharded_bytes * embedding + in_root * (embedding + head),
         unsharded_first=unsharded_bytes * (embedding + layer) + in_root * (embedding + head),
-        prefetched=zero3 * c * _limited(scope, policy.prefetched_layers - 1.0),
+        prefetched=zero3 * c * _limited(scope, policy.unsharded_layers - 1.0),
         pair=zero3 * c * layer_with_prefetched,
         first_layer=zero3 * c * (one_layer + untied * embedding) - in_root * embedding,
         head=untied * zero3 * c * head,
@@ -107,12 +108,21 @@ def gather_buffers_of(scope: Scope) -> GatherBuffers:
 
 def _limited(scope: Scope, layers: float) -> Array:
     """Return the parameters of ``layers`` layers [1], at most the stack's limit or the largest tensor."""
-    part, limit = scope.weights.layer, scope.job.stack.memory.gather_limit
+    part, limit = scope.weights.layer, scope.job.stack.memory.max_live_parameters
     unsharded = layers * scope.padded(part)
     return unsharded if limit is None else np.minimum(unsharded, np.maximum(float(limit), part.largest))
 
 
-def _reductions(scope: Scope, untied: float) -> dict[str, Array]:
+class _Reductions(TypedDict):
+    """Fields of ``GatherBuffers`` that gradients fill."""
+
+    reducing: Array
+    head_reducing: Array
+    head_reduced: Array
+    embedding_reduced: Array
+
+
+def _reductions(scope: Scope, untied: float) -> _Reductions:
     """Return reduce-scatter buffers of gradients."""
     parts, overlap = scope.weights, scope.job.stack.overlap
     r = float(overlap.gradient_bytes)

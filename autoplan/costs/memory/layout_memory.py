@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.candidates import Array, Linear
 from autoplan.costs.core.layer_types import StageLayers, layer_types_of, stage_layers_of
-from autoplan.costs.core.prediction import CATEGORIES, EventMemory, MemoryPrediction, StageMemory
+from autoplan.costs.core.prediction import EventMemory, MemoryPrediction, StageMemory
 from autoplan.costs.core.rank_parameters import weights_of
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import backward_split
@@ -102,6 +102,17 @@ def memory_predictions(scope: Scope, counts: StageCounts) -> list[MemoryPredicti
     return predictions
 
 
+class _Categories(NamedTuple):
+    """Bytes of an event by category, shape [C, p], in the order of ``EventMemory``."""
+
+    parameters: Array
+    gradients: Array
+    optimizer: Array
+    activations: Array
+    logits: Array
+    transient: Array
+
+
 class _Level(NamedTuple):
     """Persistent memory and framework memory of one stage [byte], and fragmentation factors [1]."""
 
@@ -115,14 +126,13 @@ class _Level(NamedTuple):
 def _levels(footprint: Footprint, counts: StageCounts) -> list[list[_Level]]:
     """Return the ``_Level`` of each stage of each candidate: lists, as reading arrays by entry is slow."""
     f = footprint
-    persistent = f.persistent_fixed + counts.layers * f.persistent_layer
+    persistent = f.persistent.at(counts.layers)
     columns = np.broadcast_arrays(persistent, f.share, f.framework, f.high_fragmentation, f.high_framework)
     return [[_Level(*entry) for entry in row] for row in np.stack(columns, axis=-1).tolist()]
 
 
-def _table_of(table: dict[str, Array]) -> _Table:
-    columns = np.broadcast_arrays(*(table[name] for name in CATEGORIES))
-    entries: _Table = np.stack(columns, axis=-1).tolist()
+def _table_of(categories: _Categories) -> _Table:
+    entries: _Table = np.stack(np.broadcast_arrays(*categories), axis=-1).tolist()
     return entries
 
 
@@ -139,23 +149,20 @@ def _mixed_event(events: Sequence[Event], stage_layers: StageLayers) -> Event:
         axis=0,
     )
     total = stage_layers.layers.sum(axis=0)
-    mixed: dict[str, Any] = {}
-    for name in ("activations", "logits"):
-        mixed[name] = value_of_type(largest, [getattr(event, name) for event in events])
-    per_layer = [event.activations_layer for event in events]
-    last = mixed["activations_layer"] = value_of_type(stage_layers.last, per_layer)
-    difference = sum(n * x for n, x in zip(stage_layers.layers, per_layer, strict=True)) - total * last
-    mixed["activations"] = mixed["activations"] + difference
-    for name in ("gradients", "transient"):
-        layers = [getattr(event, f"{name}_layer") for event in events]
-        mixed[f"{name}_layer"] = value_of_type(stage_layers.last, layers)
-        difference = (
-            sum(n * x for n, x in zip(stage_layers.layers, layers, strict=True))
-            - total * mixed[f"{name}_layer"]
-        )
-        fixed = [getattr(event, f"{name}_fixed") for event in events]
-        mixed[f"{name}_fixed"] = value_of_type(largest, fixed) + difference
-    return replace(events[0], **mixed)
+
+    def mixed(categories: Sequence[Linear]) -> Linear:
+        per_layer = [category.layer for category in categories]
+        last = value_of_type(stage_layers.last, per_layer)
+        difference = sum(n * x for n, x in zip(stage_layers.layers, per_layer, strict=True)) - total * last
+        return Linear(value_of_type(largest, [category.fixed for category in categories]) + difference, last)
+
+    return replace(
+        events[0],
+        gradients=mixed([event.gradients for event in events]),
+        activations=mixed([event.activations for event in events]),
+        logits=value_of_type(largest, [event.logits for event in events]),
+        transient=mixed([event.transient for event in events]),
+    )
 
 
 def _categories(
@@ -164,12 +171,12 @@ def _categories(
     footprint: Footprint,
     event: Event,
     corrections: tuple[Array, Array],
-) -> dict[str, Array]:
+) -> _Categories:
     """Return the bytes of an event by category, shape [C, p]; 0 where the stage has no such layer."""
     layers, selective, full = stage_layers.counts
     saved = saved_bytes(footprint, layers, selective, full)
-    transient = event.transient_fixed + layers * event.transient_layer
-    activations = event.microbatches * saved + event.activations + layers * event.activations_layer
+    transient = event.transient.at(layers)
+    activations = event.microbatches * saved + event.activations.fixed + layers * event.activations.layer
     if event.phase == "last":
         transient = transient + recompute_workspace(footprint, layers, selective, full)
     if event.phase == "next":
@@ -189,14 +196,14 @@ def _categories(
     ]
     persistent = sum(n * persist * part.gradients for n, part in states)
     transient = transient + sum(n * part.copies for n, part in states)
-    return {
-        "parameters": sum(n * part.parameters for n, part in states) + 0.0 * saved,
-        "gradients": persistent + event.gradients_fixed + layers * event.gradients_layer,
-        "optimizer": sum(n * part.optimizer for n, part in states) + 0.0 * saved,
-        "activations": activations,
-        "logits": event.logits,
-        "transient": transient,
-    }
+    return _Categories(
+        parameters=sum(n * part.parameters for n, part in states) + 0.0 * saved,
+        gradients=persistent + event.gradients.fixed + layers * event.gradients.layer,
+        optimizer=sum(n * part.optimizer for n, part in states) + 0.0 * saved,
+        activations=activations,
+        logits=event.logits,
+        transient=transient,
+    )
 
 
 def _host_memory(scopes: Sequence[Scope], stage_layers: StageLayers) -> Array:
@@ -231,7 +238,13 @@ def _prediction(
     central = fullest.total <= limit
     upper = max(stage.total_high for stage in stages) <= limit
     return MemoryPrediction(
-        **{name: getattr(fullest, name) for name in (*CATEGORIES, "framework")},
+        parameters=fullest.parameters,
+        gradients=fullest.gradients,
+        optimizer=fullest.optimizer,
+        activations=fullest.activations,
+        logits=fullest.logits,
+        transient=fullest.transient,
+        framework=fullest.framework,
         limit=limit,
         fits=central if job.limits.memory_confidence == "central" else central and upper,
         fits_at_centre=central,
@@ -261,13 +274,20 @@ def _stage(
     reserved = level.persistent + transient * level.fragmentation
     total = reserved + level.framework
     policy = job.stack.memory
-    fragmentation_low = max(1.0, policy.reserved_share.low * (1.0 - job.stack.uncertainty.memory.value))
-    framework_low = level.framework - policy.context.value + policy.context.low
+    fragmentation_low = max(
+        1.0, policy.allocator_fragmentation.low * (1.0 - job.stack.uncertainty.memory.value)
+    )
+    framework_low = level.framework - policy.cuda_context.value + policy.cuda_context.low
     return StageMemory(
         stage=stage,
         layers=layers,
         event=peak.event,
-        **{name: getattr(peak, name) for name in CATEGORIES},
+        parameters=peak.parameters,
+        gradients=peak.gradients,
+        optimizer=peak.optimizer,
+        activations=peak.activations,
+        logits=peak.logits,
+        transient=peak.transient,
         framework=total - allocated,
         allocated=allocated,
         reserved=reserved,

@@ -13,21 +13,21 @@ in the stage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Ints
+from autoplan.costs.core.candidates import Array, Ints, Linear
 from autoplan.costs.core.layer_types import StageLayers
-from autoplan.costs.memory.event import PHASES
 from autoplan.costs.memory.footprint import Footprint, first_layer_bytes, next_layer_workspace
 
 __all__ = [
     "difference_from_last_type",
     "largest_of_types",
     "mixed_footprint",
+    "mixed_linear",
     "mixed_workspace_correction",
     "value_of_type",
 ]
@@ -76,8 +76,8 @@ def mixed_footprint(footprints: Sequence[Footprint], stage_layers: StageLayers) 
 
     >>> from autoplan.costs.memory.footprint import stage_memory
     >>> from autoplan.costs.core.layer_types import Prefixes
-    >>> small = Footprint(**dict.fromkeys(Footprint.__slots__, np.ones(1)))
-    >>> large = replace(small, persistent_layer=np.full(1, 7.0), none=np.full(1, 4.0))
+    >>> small = Footprint.uniform(np.ones(1))
+    >>> large = replace(small, persistent=Linear(np.ones(1), np.full(1, 7.0)), none=np.full(1, 4.0))
     >>> stages = Prefixes.of([(0, 1)], 2).held(np.zeros(1, int), np.zeros(1), np.zeros(1))
     >>> stage_memory(mixed_footprint([small, large], stages), 2, 0, 0).tolist()  # 9 + (6 + 3) + 1
     [19.0]
@@ -89,40 +89,54 @@ def mixed_footprint(footprints: Sequence[Footprint], stage_layers: StageLayers) 
     if len(footprints) == 1:
         return footprints[0]
 
-    def values_of(name: str) -> list[Array]:
-        return [getattr(footprint, name) for footprint in footprints]
+    def last(bytes_of: Callable[[Footprint], Array]) -> Array:
+        return value_of_type(stage_layers.last, [bytes_of(x) for x in footprints])
 
-    def saved(mode: str) -> list[Array]:
-        return [
-            none - mode_bytes for none, mode_bytes in zip(values_of("none"), values_of(mode), strict=True)
-        ]
+    def difference(counts: Array, bytes_of: Callable[[Footprint], Array]) -> Array:
+        return difference_from_last_type(counts, [bytes_of(x) for x in footprints], last(bytes_of))
 
-    def last(values: Sequence[Array]) -> Array:
-        return value_of_type(stage_layers.last, values)
+    def largest(peak: Callable[[Footprint], Linear], correction: Array | None = None) -> Linear:
+        peaks = [peak(x) for x in footprints]
+        mixed = mixed_linear(peaks, stage_layers, largest_of_types(stage_layers, [x.fixed for x in peaks]))
+        return mixed if correction is None else replace(mixed, fixed=mixed.fixed + correction)
 
-    mixed = {
-        name: last(values_of(name)) for name in ("none", "selective", "full", "block", "persistent_layer")
-    }
-    mixed["persistent_fixed"] = values_of("persistent_fixed")[0] + difference_from_last_type(
-        stage_layers.layers, values_of("persistent_layer"), mixed["persistent_layer"]
-    )
-    entry = values_of("entry")[0] + difference_from_last_type(
-        stage_layers.layers, values_of("none"), mixed["none"]
-    )
-    entry = entry - difference_from_last_type(
-        stage_layers.selective, saved("selective"), last(saved("selective"))
-    )
-    mixed["entry"] = entry - difference_from_last_type(stage_layers.full, saved("full"), last(saved("full")))
-    for phase in PHASES:
-        layer = mixed[f"{phase}_layer"] = last(values_of(f"{phase}_layer"))
-        difference = difference_from_last_type(stage_layers.layers, values_of(f"{phase}_layer"), layer)
-        mixed[f"{phase}_fixed"] = largest_of_types(stage_layers, values_of(f"{phase}_fixed")) + difference
+    entry = footprints[0].entry + difference(stage_layers.layers, lambda x: x.none)
+    entry = entry - difference(stage_layers.selective, lambda x: x.none - x.selective)
+    entry = entry - difference(stage_layers.full, lambda x: x.none - x.full)
     next_correction, first_correction = mixed_workspace_correction(footprints, stage_layers)
-    mixed["next_fixed"] = mixed["next_fixed"] + next_correction
-    mixed["second_fixed"] = mixed["second_fixed"] + first_correction
-    for name in ("framework", "high_framework"):
-        mixed[name] = reduce(np.maximum, values_of(name))
-    return replace(footprints[0], **mixed)
+    persistent = [x.persistent for x in footprints]
+    return replace(
+        footprints[0],
+        persistent=mixed_linear(persistent, stage_layers, persistent[0].fixed),
+        none=last(lambda x: x.none),
+        selective=last(lambda x: x.selective),
+        full=last(lambda x: x.full),
+        entry=entry,
+        block=last(lambda x: x.block),
+        before=largest(lambda x: x.before),
+        last=largest(lambda x: x.last),
+        next=largest(lambda x: x.next, next_correction),
+        second=largest(lambda x: x.second, first_correction),
+        late=largest(lambda x: x.late),
+        update=largest(lambda x: x.update),
+        framework=reduce(np.maximum, [x.framework for x in footprints]),
+        high_framework=reduce(np.maximum, [x.high_framework for x in footprints]),
+    )
+
+
+def mixed_linear(costs: Sequence[Linear], stage_layers: StageLayers, fixed: Array) -> Linear:
+    """Return a cost of stages that mix layer types from that of each type, in its unit.
+
+    ``fixed`` is the constant of the stage, to which the difference sum n_k (x_k - x_last) is added.
+
+    >>> from autoplan.costs.core.layer_types import Prefixes
+    >>> stages = Prefixes.of([(0, 1)], 2).held(np.zeros(1, int), np.zeros(1), np.zeros(1))
+    >>> mixed_linear([Linear(0.0, 3.0), Linear(0.0, 5.0)], stages, 10.0).at(2).tolist()  # 10 + 3 + 5
+    [18.0]
+    """
+    per_layer = [cost.layer for cost in costs]
+    last = value_of_type(stage_layers.last, per_layer)
+    return Linear(fixed + difference_from_last_type(stage_layers.layers, per_layer, last), last)
 
 
 def mixed_workspace_correction(
@@ -133,7 +147,7 @@ def mixed_workspace_correction(
     The recomputed activations of the next-to-last layer, and the saved activations of the first layer.
 
     >>> from autoplan.costs.core.layer_types import Prefixes
-    >>> small = Footprint(**dict.fromkeys(Footprint.__slots__, np.ones(1)))
+    >>> small = Footprint.uniform(np.ones(1))
     >>> stages = Prefixes.of([(0, 1)], 2).held(np.zeros(1, int), np.zeros(1), np.zeros(1))
     >>> large = replace(small, none=np.full(1, 4.0))
     >>> [x.tolist() for x in mixed_workspace_correction([small, large], stages)]  # 1 - 4

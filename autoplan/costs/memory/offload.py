@@ -28,7 +28,6 @@ from autoplan.costs.device.machine import Machine
 from autoplan.costs.memory.activations import Saved, saved_bytes_per_token
 from autoplan.costs.memory.event import Phase
 from autoplan.costs.pipeline.schedules import microbatches_in_flight
-from autoplan.schema.layout import RECOMPUTE
 
 __all__ = [
     "exposed_copy_seconds",
@@ -41,7 +40,7 @@ __all__ = [
 
 def _offloaded_per_token(candidates: Candidates, saved: Saved) -> Array:
     """Return K / n of a token [byte], 0 without activation offload, shape [C]."""
-    by_mode = np.stack([np.zeros_like(saved.none), *(getattr(saved, mode) for mode in RECOMPUTE)])
+    by_mode = np.stack([np.zeros_like(saved.none), saved.none, saved.selective, saved.full])
     offloaded: Array = (
         by_mode[candidates.uniform_recompute, np.arange(len(candidates))] / candidates.offload_every
     )
@@ -83,16 +82,21 @@ def saved_on_device(candidates: Candidates, saved: Saved) -> Saved:
     if not candidates.activation_offload.any():
         return saved
     offloaded = _offloaded_per_token(candidates, saved)
-    return replace(saved, **{mode: np.maximum(getattr(saved, mode) - offloaded, 0.0) for mode in RECOMPUTE})
+    return replace(
+        saved,
+        none=np.maximum(saved.none - offloaded, 0.0),
+        selective=np.maximum(saved.selective - offloaded, 0.0),
+        full=np.maximum(saved.full - offloaded, 0.0),
+    )
 
 
 def offloaded_on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Phase, Array]:
     """Return offloaded activations that are on the device at each phase [byte], shape [C, p].
 
     The layer in backward has U. With overlapped copies the layer before it is being prefetched, and where
-    k > 1 one layer of another microbatch is being copied too. At the end of forward, activations of ``stays``
-    layers (of the stack) are on the device; with n > 1 these are among the layers without offload, and one
-    more is being copied. Empty without activation offload.
+    k > 1 one layer of another microbatch is being copied too. At the end of forward, activations of the
+    stack's ``resident_layers`` are on the device; with n > 1 these are among the layers without offload, and
+    one more is being copied. Empty without activation offload.
 
     >>> from autoplan.catalog import load_job, stack
     >>> from autoplan.costs.core.scope import scope_of
@@ -120,7 +124,9 @@ def offloaded_on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Ph
     )
     prefetched = float(policy.overlapped)
     other_microbatch = prefetched * (in_flight > 1)
-    resident_layers = min(float(policy.stays), float(np.ceil(scope.job.model.layers / scope.candidates.pp)))
+    resident_layers = min(
+        float(policy.resident_layers), float(np.ceil(scope.job.model.layers / scope.candidates.pp))
+    )
     units: dict[Phase, Array] = {
         "before": resident_layers + other_microbatch,
         "last": max(resident_layers, 1.0 + prefetched) + other_microbatch,

@@ -18,12 +18,12 @@ that of a layer at the next-to-last.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, column, flag
+from autoplan.costs.core.candidates import Array, Linear, column, flag
 from autoplan.costs.core.codes import ScheduleCode
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import backward_split, element_bytes
@@ -114,6 +114,10 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
     )
 
 
+_NO_BYTES: Final = np.zeros(())
+_NOTHING: Final = Linear(_NO_BYTES, _NO_BYTES)
+
+
 @dataclass(frozen=True, slots=True)
 class _Stage:
     """Arguments that all events share."""
@@ -125,10 +129,27 @@ class _Stage:
     persist: Array
     zero: Array
 
-    def event(self, name: str, phase: Phase, **parts: Array) -> Event:
-        """Return an event; categories that are not given are 0."""
-        names = (f.name for f in fields(Event) if f.name not in {"name", "phase"})
-        return Event(name, phase, **{key: self.zero + parts.get(key, self.zero) for key in names})
+    def event(
+        self,
+        name: str,
+        phase: Phase,
+        *,
+        microbatches: Array | float = 0.0,
+        gradients: Linear = _NOTHING,
+        activations: Array | float = 0.0,
+        logits: Array | float = 0.0,
+        transient: Linear = _NOTHING,
+    ) -> Event:
+        """Return an event, every category of shape [C, p]; those that are not given are 0."""
+        return Event(
+            name,
+            phase,
+            microbatches=self.zero + microbatches,
+            gradients=Linear(self.zero + gradients.fixed, self.zero + gradients.layer),
+            activations=Linear(self.zero + activations, self.zero),
+            logits=self.zero + logits,
+            transient=Linear(self.zero + transient.fixed, self.zero + transient.layer),
+        )
 
     @property
     def earlier_logits(self) -> Array:
@@ -168,7 +189,9 @@ def timeline_of(scope: Scope) -> tuple[tuple[Event, ...], SavedActivations]:
         events = with_stash(events, scope, _head_unreduced(stage))
     if offloaded := offloaded_on_device(scope, saved, stage.activations.in_flight):
         events = tuple(
-            replace(x, activations=x.activations + offloaded[x.phase]) if x.phase in offloaded else x
+            replace(x, activations=replace(x.activations, fixed=x.activations.fixed + offloaded[x.phase]))
+            if x.phase in offloaded
+            else x
             for x in events
         )
     return events, stage.activations
@@ -183,43 +206,37 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
     # A loss on gathered logits splits their gradient for the vocabulary-parallel GEMM.
     split = 0.0 if block.vocabulary_parallel_loss else np.where(column(scope.candidates.tp) > 1, 1.0, 0.0)
     split_logits = split * e * scope.last * tokens * scope.weights.table / job.model.hidden_size
-    shared = {
-        "microbatches": saved.in_flight,
-        "activations": saved.inputs,
-        "transient_layer": buffers.unsharded_layer,
-    }
     gradient = scope.last * e * job.model.hidden_size * tokens
     workspace = scope.last * buffers.prefetched + gradient + _head_unreduced(stage)
-    flat_buffer = buffers.flat_buffer * job.stack.memory.head_gather_held
-    return (
-        stage.event(
-            "end of forward",
-            "before",
-            **shared,
-            logits=stage.earlier_logits + width * block.logits_forward_bytes,
-            transient_fixed=buffers.unsharded_fixed + buffers.head + flat_buffer,
-        ),
-        stage.event(
-            "loss",
-            "before",
-            **shared,
-            logits=stage.earlier_logits + width * block.logits_backward_bytes,
-            transient_fixed=buffers.unsharded_fixed + buffers.head,
-        ),
-        stage.event(
-            "output layer",
-            "before",
-            **shared,
-            logits=stage.earlier_logits + e * width + split_logits,
-            transient_fixed=buffers.unsharded_fixed + buffers.head + workspace,
-        ),
-        stage.event(
-            "gradient reduction",
+    flat_buffer = buffers.flat_buffer * job.stack.memory.output_layer_gathered_twice
+    unsharded, earlier = buffers.unsharded_fixed + buffers.head, stage.earlier_logits
+
+    def before_backward(name: str, activations: Array, logits: Array, transient: Array) -> Event:
+        return stage.event(
+            name,
             "before",
             microbatches=saved.in_flight,
-            transient_layer=buffers.unsharded_layer,
-            logits=stage.earlier_logits,
-            transient_fixed=buffers.unsharded_first_fixed + workspace + buffers.head_reduced,
+            activations=activations,
+            logits=logits,
+            transient=Linear(transient, buffers.unsharded_layer),
+        )
+
+    return (
+        before_backward(
+            "end of forward",
+            saved.inputs,
+            earlier + width * block.logits_forward_bytes,
+            unsharded + flat_buffer,
+        ),
+        before_backward("loss", saved.inputs, earlier + width * block.logits_backward_bytes, unsharded),
+        before_backward(
+            "output layer", saved.inputs, earlier + e * width + split_logits, unsharded + workspace
+        ),
+        before_backward(
+            "gradient reduction",
+            stage.zero,
+            earlier,
+            buffers.unsharded_first_fixed + workspace + buffers.head_reduced,
         ),
     )
 
@@ -240,62 +257,63 @@ def _layers(stage: _Stage) -> tuple[Event, ...]:
     transient = 1.0 - stage.persist
     workspace = backward_workspace_bytes(scope, stage.saved)
     tied_table = buffers.root_unit + _tied_unreduced(stage)
-    after_last = {"microbatches": saved.in_flight - 1.0, "gradients_layer": transient * layer}
     first_saved = column(scope.candidates.recompute_num_layers) * scope.tokens * column(stage.saved.none)
     return (
         stage.event(
             "last layer",
             "last",
             microbatches=saved.in_flight,
-            gradients_fixed=transient * head,
+            gradients=Linear(transient * head, _NO_BYTES),
             logits=stage.earlier_logits,
-            transient_fixed=workspace
-            + buffers.unsharded_first_fixed
-            + buffers.pair
-            + buffers.head_reducing
-            + tied_table,
-            transient_layer=buffers.unsharded_layer,
+            transient=Linear(
+                workspace + buffers.unsharded_first_fixed + buffers.pair + buffers.head_reducing + tied_table,
+                buffers.unsharded_layer,
+            ),
         ),
         stage.event(
             "next-to-last layer",
             "next",
             microbatches=saved.in_flight,
-            gradients_fixed=transient * (head + layer),
+            gradients=Linear(transient * (head + layer), _NO_BYTES),
             logits=stage.earlier_logits,
-            transient_fixed=workspace
-            + buffers.unsharded_first_fixed
-            - buffers.unsharded_layer
-            + buffers.pair
-            + buffers.reducing
-            + tied_table,
-            transient_layer=buffers.unsharded_layer,
+            transient=Linear(
+                workspace
+                + buffers.unsharded_first_fixed
+                - buffers.unsharded_layer
+                + buffers.pair
+                + buffers.reducing
+                + tied_table,
+                buffers.unsharded_layer,
+            ),
         ),
         stage.event(
             "second layer",
             "second",
-            **after_last,
-            gradients_fixed=transient * (head - 2 * layer),
+            microbatches=saved.in_flight - 1.0,
+            gradients=Linear(transient * (head - 2 * layer), transient * layer),
             activations=saved.entry + first_saved,
             logits=stage.earlier_logits,
-            transient_fixed=workspace
-            + buffers.unsharded_first
-            + buffers.unsharded_layer
-            + buffers.pair
-            + buffers.reducing
-            + tied_table,
+            transient=Linear(
+                workspace
+                + buffers.unsharded_first
+                + buffers.unsharded_layer
+                + buffers.pair
+                + buffers.reducing
+                + tied_table,
+                _NO_BYTES,
+            ),
         ),
         stage.event(
             "first layer",
             "late",
-            **after_last,
-            gradients_fixed=transient * (head - layer),
+            microbatches=saved.in_flight - 1.0,
+            gradients=Linear(transient * (head - layer), transient * layer),
             activations=saved.entry + first_saved,
             logits=stage.earlier_logits,
-            transient_fixed=workspace
-            + buffers.unsharded_first
-            + buffers.first_layer
-            + buffers.reducing
-            + tied_table,
+            transient=Linear(
+                workspace + buffers.unsharded_first + buffers.first_layer + buffers.reducing + tied_table,
+                _NO_BYTES,
+            ),
         ),
     )
 
@@ -327,10 +345,9 @@ def _embedding(stage: _Stage) -> Event:
         "embedding",
         "late",
         microbatches=stage.activations.in_flight - 1.0,
-        gradients_fixed=transient * head,
-        gradients_layer=transient * layer,
+        gradients=Linear(transient * head, transient * layer),
         logits=stage.earlier_logits,
-        transient_fixed=scope.first * trained * np.maximum(accumulating, reducing),
+        transient=Linear(scope.first * trained * np.maximum(accumulating, reducing), _NO_BYTES),
     )
 
 
@@ -342,7 +359,7 @@ def _table_gradients(stage: _Stage) -> Array:
     scope, parts = stage.scope, stage.scope.weights
     table = unreduced_bytes(scope, parts.embedding.trained)
     tp = column(scope.candidates.tp)
-    is_view = stage.scope.job.stack.memory.embedding_gradient_whole
+    is_view = stage.scope.job.stack.memory.embedding_gradient_full_vocabulary
     gradient = table * tp if is_view else table
     if not parts.tied:
         return gradient
@@ -363,15 +380,13 @@ def _update(stage: _Stage) -> Event:
     temporary = temporary + foreach_bytes * scope.split(
         flag(scope.zero >= 1), largest * (parts.layer.trained > 0)
     )
-    if policy.embedding_gradient_whole:
+    if policy.embedding_gradient_full_vocabulary:
         # A view of the full table's gradient is made contiguous.
         is_view = (column(scope.candidates.tp) > 1) & (scope.gradients_sharded == 0)
         temporary = temporary + scope.first * is_view * unreduced_bytes(scope, parts.embedding.trained)
     return stage.event(
         "optimizer step",
         "update",
-        gradients_fixed=transient * gradients,
-        gradients_layer=transient * model_states_of(scope, parts.layer).gradients,
-        transient_fixed=temporary,
-        transient_layer=update_bytes(scope, parts.layer),
+        gradients=Linear(transient * gradients, transient * model_states_of(scope, parts.layer).gradients),
+        transient=Linear(temporary, update_bytes(scope, parts.layer)),
     )

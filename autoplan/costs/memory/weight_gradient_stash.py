@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, column
+from autoplan.costs.core.candidates import Array, Candidates, Linear, column
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import (
@@ -147,7 +147,7 @@ def with_stash(events: tuple[Event, ...], scope: Scope, head_unreduced: Array) -
     >>> four = Candidates.of([parse_layout("pp=4,dp=2,schedule=zero-bubble", layers=32, devices=8)])
     >>> scope = scope_of(load_job("llama3-8b-8x-a100"), four)
     >>> last = next(event for event in timeline_of(scope)[0] if event.name == "last layer")
-    >>> (last.activations_layer / 8192 / 139264).tolist()  # j = i times u, see ``stash_bytes_per_token``
+    >>> (last.activations.layer / 8192 / 139264).tolist()  # j = i times u, see ``stash_bytes_per_token``
     [[0.0, 1.0, 2.0, 3.0]]
 
     Leaves out: steps with fewer microbatches than stages, where microbatches in flight and j do not peak
@@ -166,15 +166,16 @@ def with_stash(events: tuple[Event, ...], scope: Scope, head_unreduced: Array) -
         microbatches, layers, heads = _STASHED[event.name]
         return replace(
             event,
-            activations=event.activations + layers * layer + (outstanding + heads) * head,
-            activations_layer=event.activations_layer + (outstanding + microbatches) * layer,
+            activations=Linear(
+                event.activations.fixed + layers * layer + (outstanding + heads) * head,
+                event.activations.layer + (outstanding + microbatches) * layer,
+            ),
         )
 
     before, update = events[:-1], events[-1]
     gathered = element_bytes(scope.job) * scope.job.model.hidden_size * scope.tokens
     gathered = gathered * column(sequence_parallel_degree(candidates) > 1)
     unreduced = np.maximum(unreduced_bytes(scope, scope.weights.layer.largest), head_unreduced)
-    first = replace(
-        before[-1], name=WEIGHTS, transient_fixed=column(backward_split(candidates)) * (gathered + unreduced)
-    )
+    transient = column(backward_split(candidates)) * (gathered + unreduced)
+    first = replace(before[-1], name=WEIGHTS, transient=replace(before[-1].transient, fixed=transient))
     return (*map(stashed, (*before, first)), update)

@@ -104,7 +104,7 @@ def exposed_seconds(compute: Array, traffic: Traffic, machine: Machine) -> Array
     Source: a slowdown of compute in proportion to what communication copies; the factor i is fitted to the
     runs of benchmarks/accuracy, as the stack's file says.
     """
-    if machine.overlap.waits:
+    if machine.overlap.no_prefetch:
         return traffic.seconds
     contention = machine.overlap.interference * traffic.contention
     exposed: Array = np.maximum(traffic.seconds - compute, contention)

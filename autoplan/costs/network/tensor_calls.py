@@ -118,9 +118,9 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
     benchmarks/memory.
     """
     block, halves = job.stack.block, 1 if job.model.parallel_block else 2
-    regathered = 0 if block.gathered_inputs_kept else 1
-    input_gradients = _column_gemms(job) if block.products_reduced_apart else halves
-    skipped = 1 if block.checkpoint_stops_early else 0
+    regathered = 0 if block.gathered_inputs_saved else 1
+    input_gradients = _column_gemms(job) if block.dgrad_reduced_per_gemm else halves
+    skipped = 1 if block.checkpoint_early_stop else 0
 
     # Routed tokens are dispatched over the expert-parallel group, see ``costs/layer``.
     mlp = 1.0 - moe_layer_share(job.model) * (1.0 if _routed_only(job) else 0.0)
@@ -148,7 +148,7 @@ def _routed_only(job: Job) -> bool:
 
 def _column_gemms(job: Job) -> int:
     """Return the column-parallel GEMMs of a layer: qkv as one or three, up, gate."""
-    packed = job.stack.block.packed_qkv or job.stack.block.packed_qkv_kept
+    packed = job.stack.block.packed_qkv or job.stack.block.packed_qkv_saved
     return (1 if packed else 3) + (2 if job.model.gated else 1)
 
 

@@ -162,7 +162,7 @@ def data_volume(scope: Scope) -> DataVolume:
         return _collectives(scope, parameters, groups, resharded=resharded)
 
     expert_groups = DataParallelGroups(expert_group(c), expert_shard_group(c), expert_replica_group(c))
-    messages = scope.job.stack.overlap.messages
+    messages = scope.job.stack.overlap.collectives_per_layer
     routed_trained = trained_share * experts
     routed = _Parameters(experts, routed_trained, _bucket(scope, routed_trained), messages)
     dense = _Parameters(layer.total - layer.experts, dense_trained, bucket, messages)
@@ -219,7 +219,7 @@ def _reductions(
     scope: Scope, message: Array, calls: Array, groups: DataParallelGroups, when: When
 ) -> tuple[Collective, ...]:
     """Return the reductions of gradients of ``message`` bytes: all-reduce, or reduce-scatter to shards."""
-    all_reduced = flag((scope.zero == 0) | ((scope.zero < 3) & scope.job.stack.overlap.reduces_whole))
+    all_reduced = flag((scope.zero == 0) | ((scope.zero < 3) & scope.job.stack.overlap.all_reduce_under_zero))
     scattered, shard = calls * (1.0 - all_reduced), message / groups.shard.ranks
     return (
         Collective("reduce_scatter", groups.shard, message, scattered, when),

@@ -24,6 +24,7 @@ from autoplan.costs.memory.mixed_layers import (
     difference_from_last_type,
     largest_of_types,
     mixed_footprint,
+    mixed_linear,
     value_of_type,
 )
 from autoplan.costs.stage.stage_pricing import price_with_parts
@@ -44,7 +45,7 @@ def price_layer_types(
     >>> job = load_job("deepseek-v3-256x-h100")
     >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
     >>> dense, experts = price_layer_types(job, one, machine_of(job))
-    >>> bool(dense.memory.persistent_layer[0, 0] < experts.memory.persistent_layer[0, 0])
+    >>> bool(dense.memory.persistent.layer[0, 0] < experts.memory.persistent.layer[0, 0])
     True
     """
     return tuple(stages for stages, _ in price_layer_types_with_parts(job, candidates, machine, memory))
@@ -83,8 +84,8 @@ def mixed_stages_of(types: Sequence[Stages], stage_layers: StageLayers) -> Stage
     >>> one = Linear(np.ones(1), np.ones(1))
     >>> names = ("forward", "backward", "weight", "contended_forward", "contended_backward", "reduce",
     ...     "gather", "norms", "optimizer")
-    >>> ones = dict.fromkeys(Stages.__slots__, np.ones(1)) | dict.fromkeys(names, one) | {"memory": Footprint(
-    ...     **dict.fromkeys(Footprint.__slots__, np.ones(1)))}
+    >>> ones = dict.fromkeys(Stages.__slots__, np.ones(1)) | dict.fromkeys(names, one) | {
+    ...     "memory": Footprint.uniform(np.ones(1))}
     >>> slow = Stages(**ones | {"forward": Linear(np.ones(1), np.full(1, 5.0)), "full": np.full(1, 3.0)})
     >>> layers = Prefixes.of([(0, 0, 1, 1)], 2).held(np.zeros(1, int), np.zeros(1), np.full(1, 3.0))
     >>> mixed = mixed_stages_of([Stages(**ones), slow], layers)
@@ -98,7 +99,8 @@ def mixed_stages_of(types: Sequence[Stages], stage_layers: StageLayers) -> Stage
         return types[0]
 
     def linear(cost: Callable[[Stages], Linear]) -> Linear:
-        return _mixed_linear([cost(x) for x in types], stage_layers)
+        costs = [cost(x) for x in types]
+        return mixed_linear(costs, stage_layers, costs[0].fixed)
 
     selective, full = [x.selective for x in types], [x.full for x in types]
     last_selective, last_full = (value_of_type(stage_layers.last, x) for x in (selective, full))
@@ -122,10 +124,3 @@ def mixed_stages_of(types: Sequence[Stages], stage_layers: StageLayers) -> Stage
         bucket_gather=largest_of_types(stage_layers, [x.bucket_gather for x in types]),
         memory=mixed_footprint([x.memory for x in types], stage_layers),
     )
-
-
-def _mixed_linear(costs: Sequence[Linear], stage_layers: StageLayers) -> Linear:
-    """Return an additive cost of ``stage_layers`` from that of every layer type, see the module docstring."""
-    per_layer = [cost.layer for cost in costs]
-    last = value_of_type(stage_layers.last, per_layer)
-    return Linear(costs[0].fixed + difference_from_last_type(stage_layers.layers, per_layer, last), last)

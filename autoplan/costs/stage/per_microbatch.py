@@ -275,7 +275,7 @@ def _microbatch_traffic(context: StageContext, collectives: Sequence[Collective]
     """Return the traffic per microbatch of ``collectives``: all-gathers of both passes, and reduction."""
     zero = Traffic(np.zeros((1, 1)), np.zeros((1, 1)))
     traffic: dict[str, Traffic] = {"forward": zero, "backward": zero, "reduction": zero}
-    into_lists = context.job.stack.overlap.gathers_into_lists
+    into_lists = context.job.stack.overlap.all_gather_into_list
     for part in collectives:
         if part.when in traffic:
             message = message_traffic(part, context.machine, into_lists=into_lists)
@@ -306,17 +306,17 @@ def send_receive_seconds(job: Job, candidates: Candidates, machine: Machine) -> 
     section 4.3.
     """
     c = candidates
-    if c.pp == 1 or machine.overlap.pipeline or machine.overlap.everything:
+    if c.pp == 1 or machine.overlap.p2p or machine.overlap.everything:
         return np.zeros((len(c), 1))
-    scattered = (c.sequence_parallel == 1) | job.stack.overlap.boundary_split
+    scattered = (c.sequence_parallel == 1) | job.stack.overlap.scatter_gather_tensors_in_pipeline
     degree = np.where(scattered, c.tp, 1)
     elements = tokens_of(job, c) * job.model.hidden_size / degree
     size = machine.element_bytes * elements
     transfer = point_to_point_seconds(size, pipeline_group(c), machine.links)
     # Only transfers of warm-up and cool-down do not overlap.
     not_overlapped = np.minimum(1.0, (c.pp - 1) / (microbatches(job, c) * c.vpp))
-    exposed_share = np.where((c.vpp > 1) & machine.overlap.interleaved, not_overlapped, 1.0)
-    return column(exposed_share * transfer * c.vpp * job.stack.overlap.boundary_waits)
+    exposed_share = np.where((c.vpp > 1) & machine.overlap.interleaved_p2p, not_overlapped, 1.0)
+    return column(exposed_share * transfer * c.vpp * job.stack.overlap.p2p_blocking_sides)
 
 
 @dataclass(frozen=True, slots=True)

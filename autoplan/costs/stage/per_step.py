@@ -125,7 +125,7 @@ def _host_synchronisation_seconds(context: StageContext) -> Array:
     """
     memory, c = context.job.stack.memory, context.candidates
     passes = np.where(
-        column((c.zero > 0) & ~c.single_data_rank) > 0, memory.waited_passes_sharded, memory.waited_passes
+        column((c.zero > 0) & ~c.single_data_rank) > 0, memory.host_sync_passes_zero, memory.host_sync_passes
     )
     return passes * layer_tensors(context.job.model) * _SYNCHRONISED_LAUNCHES * context.machine.host_launch
 
@@ -147,6 +147,6 @@ def _update_seconds(context: StageContext, part: Part) -> Array:
     local_bytes = scope.spread(sharded, update_bytes, part)
     device = memory_bound_seconds(local_bytes + zeroed, context.machine, calls=0)
     copied = scope.spread(sharded, float(memory.gradient_bytes + memory.gathered_bytes), part)
-    update = local_bytes / context.machine.host_update
+    update = local_bytes / context.machine.cpu_optimizer_bandwidth
     host = copied / context.machine.host_link + update
     return np.where(column(context.candidates.optimizer_offload) > 0, host, device)

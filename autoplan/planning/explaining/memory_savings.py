@@ -187,7 +187,7 @@ def _split_loss(start: SavingStep) -> Iterator[SavingStep]:
 def _offload(start: SavingStep) -> Iterator[SavingStep]:
     offloaded = replace(start.layout, optimizer_offload=True)
     wanted = offloaded != start.layout and _allowed_offload(start.job, offloaded)
-    if wanted and start.job.stack.offload is not None:
+    if wanted and start.job.stack.optimizer_offload is not None:
         yield start.to(offloaded, "optimizer state in host memory")
 
 

@@ -107,9 +107,9 @@ def _recompute(job: Job, _: float | None) -> Iterator[Relaxed]:
 
 def _offload(job: Job, _: float | None) -> Iterator[Relaxed]:
     stack = job.stack
-    words = ["none"] + ["optimizer"] * (stack.offload is not None)
+    words = ["none"] + ["optimizer"] * (stack.optimizer_offload is not None)
     if stack.activation_offload is not None:
-        words += ["activations"] + ["optimizer+activations"] * (stack.offload is not None)
+        words += ["activations"] + ["optimizer+activations"] * (stack.optimizer_offload is not None)
     if len(words) > 1:
         yield from _wider_domain(job, "offload", tuple(words))
 

@@ -25,18 +25,19 @@ class BlockPolicy(Frozen):
     kernels: int = Field(ge=1, le=500, description="kernels of a layer's forward, all counted")
     fused_activation: bool = Field(description="one kernel for the gated activation (6f, not 8f bytes)")
     fused_norms: bool = Field(default=True, description="one kernel for an RMSNorm, forward and backward")
-    fused_rotation: bool = Field(default=True, description="one kernel for the rotation of queries and keys")
-    norm_weights_apart: bool = Field(
+    fused_rope: bool = Field(
+        default=True, description="one kernel for RoPE: the rotation of queries and keys"
+    )
+    separate_norm_wgrad: bool = Field(
         default=False,
-        description="gradients of a norm's weights are a kernel of their own, which reads its inputs again",
+        description="weight gradients of a norm are a separate kernel, which reads its inputs again",
     )
     fused_residual: bool = Field(
         default=True, description="one kernel adds bias and residual and drops out between them"
     )
-    biases_apart: bool = Field(
+    separate_bias_kernels: bool = Field(
         default=False,
-        description="biases are added where no other kernel does, and their gradients summed, by kernels of"
-        " their own",
+        description="separate kernels add biases, where no other kernel does, and sum their gradients",
     )
     fused_softmax: bool = Field(
         default=True, description="one kernel masks scores in memory and takes their softmax"
@@ -50,29 +51,32 @@ class BlockPolicy(Frozen):
     fp8_scales: Literal["tensor", "row"] = Field(
         default="tensor", description="under fp8 what has one scale: a tensor, or a row (or column) of it"
     )
-    packed_qkv_kept: bool = Field(description="the packed qkv output stays alive beside rotated q and k")
+    packed_qkv_saved: bool = Field(
+        description="the packed qkv output is saved in addition to rotated q and k"
+    )
     packed_qkv: bool = Field(default=False, description="queries, keys and values are one product")
     norm_copy_bytes: int = Field(
         default=0, ge=0, le=8, description="copy that a norm keeps beside its input, an element"
     )
     dropout: bool = Field(description="dropout masks are kept in GPT-style blocks")
-    gathered_inputs_kept: bool = Field(
-        description="inputs gathered under sequence parallelism are kept, not gathered again in backward"
+    gathered_inputs_saved: bool = Field(
+        description="inputs all-gathered under sequence parallelism are saved, not gathered again in backward"
     )
-    products_reduced_apart: bool = Field(
+    dgrad_reduced_per_gemm: bool = Field(
         default=False,
-        description="without sequence parallelism each product reduces the gradient of its own input",
+        description="without sequence parallelism each GEMM reduces its own input gradient (dgrad)",
     )
-    sequences_reordered: bool = Field(
+    gather_reorder_copies: bool = Field(
         default=False,
-        description="parts of several sequences are copied into their order around a gather or a scatter",
+        description="chunks of sequences are copied into order around an all-gather or reduce-scatter",
     )
     norm_gradients_reduced: bool = Field(
         default=False,
         description="with sequence parallelism gradients of norms are reduced over the tensor axis",
     )
-    checkpoint_stops_early: bool = Field(
-        default=False, description="a recomputed layer stops before its last product"
+    checkpoint_early_stop: bool = Field(
+        default=False,
+        description="recompute of a layer stops before its last GEMM, as PyTorch's checkpoint does",
     )
     selective: Literal["attention", "matmul-outputs", "every-second-matmul"] = Field(
         description="what selective recompute drops: core attention, all but matmul outputs, or every second"

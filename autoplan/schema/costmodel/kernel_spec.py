@@ -21,9 +21,9 @@ __all__ = [
     "CostModel",
     "GemmCurve",
     "KernelSpec",
+    "MemoryBoundCurve",
     "Name",
     "SourcedFactor",
-    "StreamCurve",
 ]
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
@@ -76,7 +76,7 @@ class AttentionCurve(Frozen):
     launch: SourcedSeconds = Field(description="time that a call takes however small it is")
 
 
-class StreamCurve(Frozen):
+class MemoryBoundCurve(Frozen):
     """Operations that only read and write memory."""
 
     bandwidth_share: SourcedShare = Field(description="share of the memory bandwidth that is reached")
@@ -145,5 +145,5 @@ class KernelSpec(CostModel):
     attention_table: AttentionTable | None = Field(
         default=None, description="measured attention by shape; left out: the curve of `attention`"
     )
-    stream: StreamCurve = Field(description="memory-bound operations")
+    memory_bound: MemoryBoundCurve = Field(description="memory-bound operations")
     collectives: Collectives = Field(description="collective operations")

@@ -48,14 +48,14 @@ class MemoryPolicy(Frozen):
 
     parameter_bytes: int = Field(ge=0, le=8, description="working copy that stays between steps")
     gathered_bytes: int = Field(ge=1, le=8, description="copy gathered for use where parameters are sharded")
-    experts_sharded_whole: bool = Field(
+    experts_sharded_on_dim0: bool = Field(
         default=False,
-        description="tensors of all experts are cut between experts: more ranks than experts share nothing",
+        description="expert weights are sharded between experts: ranks beyond their number get none",
     )
     parameters_sharded_from: Literal[2, 3] = Field(
         description="ZeRO stage from which parameters are sharded; 2: gathered in forward, kept to backward"
     )
-    cast_bytes: int = Field(
+    autocast_bytes: int = Field(
         default=0, ge=0, le=4, description="16-bit copy that autocast makes and backward still needs"
     )
     fp8_copy_bytes: int = Field(
@@ -70,27 +70,31 @@ class MemoryPolicy(Frozen):
         le=64,
         description="bytes moved to add one microbatch's gradient of a parameter to the one that is kept",
     )
-    waited_passes: int = Field(
+    host_sync_passes: int = Field(
         default=0,
         ge=0,
         le=4,
-        description="passes of a step over gradients in which the host waits for each tensor, without ZeRO",
+        description="passes of a step over gradients in which the host synchronises at each tensor (overflow"
+        " check, gradient norm), without ZeRO",
     )
-    waited_passes_sharded: int = Field(default=0, ge=0, le=4, description="likewise with ZeRO")
+    host_sync_passes_zero: int = Field(default=0, ge=0, le=4, description="the same with ZeRO")
     gradients_persist: bool = Field(
         description="gradient buffers stay allocated between steps, also with one microbatch"
     )
-    embedding_gradient_whole: bool = Field(
+    embedding_gradient_full_vocabulary: bool = Field(
         default=False,
-        description="the gradient of an embedding split by tp is a view of one of the whole vocabulary",
+        description="the gradient of a tp-sharded embedding is a view of a full-vocabulary one (DTensor)",
     )
     master_bytes: int = Field(ge=0, le=8, description="fp32 copy that the optimizer updates")
     state_bytes: int = Field(ge=1, le=8, description="one moment of the optimizer")
-    prefetched_layers: int = Field(
-        ge=1, le=8, description="layers whose gathered parameters are alive at once under ZeRO-3"
+    unsharded_layers: int = Field(
+        ge=1, le=8, description="layers that are unsharded at once under ZeRO-3, prefetched ones included"
     )
-    gather_limit: int | None = Field(
-        default=None, ge=1, description="most parameters gathered at once; left out: whole layers"
+    max_live_parameters: int | None = Field(
+        default=None,
+        ge=1,
+        description="most parameters unsharded at once (DeepSpeed's stage3_max_live_parameters); left out:"
+        " whole layers",
     )
     reduction: Literal["layer", "bucket"] = Field(
         default="bucket",
@@ -101,8 +105,8 @@ class MemoryPolicy(Frozen):
         description="embedding, final norm and output layer are one sharded unit, which stays gathered from"
         " forward to the end of backward",
     )
-    head_gather_held: bool = Field(
-        default=False, description="the gathered output layer exists twice while the loss is computed"
+    output_layer_gathered_twice: bool = Field(
+        default=False, description="the unsharded output layer exists twice while the loss is computed"
     )
     optimizer_temporary_bytes: int = Field(
         ge=0, le=16, description="temporary of the optimizer step, a parameter"
@@ -110,10 +114,12 @@ class MemoryPolicy(Frozen):
     optimizer_temporary_tensors: int = Field(
         default=0, ge=0, le=8, description="temporaries of the optimizer step, of the largest tensor's size"
     )
-    reserved_share: RangedFactor = Field(
-        description="allocator's reserved over allocated bytes, of what is allocated during a step"
+    allocator_fragmentation: RangedFactor = Field(
+        description="reserved over allocated bytes of the caching allocator, of transient memory"
     )
-    context: RangedBytes = Field(description="CUDA context with loaded kernels and workspaces of one device")
+    cuda_context: RangedBytes = Field(
+        description="CUDA context with loaded kernels and workspaces of one device"
+    )
     communicator: RangedBytes = Field(description="buffers of one communicator of one device")
 
 
@@ -125,33 +131,35 @@ class OverlapPolicy(Frozen):
     interference: SourcedShare = Field(
         description="share of compute that communication beside it takes, at the rate of a node's fabric"
     )
-    waits: bool = Field(
-        default=False, description="a layer waits for its gather and its reduction: nothing runs beside them"
-    )
-    pipeline: bool = Field(description="stage boundaries are sent while the next microbatch computes")
-    interleaved: bool = Field(
+    no_prefetch: bool = Field(
         default=False,
-        description="those of interleaved schedules are sent while another chunk computes",
+        description="a layer waits for its all-gather and its reduction: neither overlaps with compute",
     )
-    boundary_split: bool = Field(
-        default=False, description="each tensor-parallel rank sends its share over a stage boundary"
+    p2p: bool = Field(description="pipeline send/receive overlaps with compute of the next microbatch")
+    interleaved_p2p: bool = Field(
+        default=False,
+        description="send/receive of interleaved schedules overlaps with compute of another chunk",
     )
-    boundary_waits: int = Field(
+    scatter_gather_tensors_in_pipeline: bool = Field(
+        default=False,
+        description="each tensor-parallel rank sends its share to the next stage, which all-gathers them",
+    )
+    p2p_blocking_sides: int = Field(
         default=1, ge=1, le=2, description="who waits for a transfer: the receiver (1), the sender too (2)"
     )
-    gathers_into_lists: bool = Field(
-        default=False, description="a gather ends with one copy for each rank, launched by the host"
+    all_gather_into_list: bool = Field(
+        default=False, description="an all-gather ends with one copy for each rank, launched by the host"
     )
-    messages: int = Field(
-        default=1, ge=1, le=64, description="collectives in which a layer is gathered or reduced"
+    collectives_per_layer: int = Field(
+        default=1, ge=1, le=64, description="collectives in which a layer is all-gathered or reduced"
     )
-    tensor: bool = Field(
+    tp_comm: bool = Field(
         default=False,
-        description="split sequences are gathered and scattered a part at a time beside the products",
+        description="all-gathers and reduce-scatters of sequence parallelism overlap with GEMMs, in chunks",
     )
-    tensor_backward: bool = Field(
+    tp_dgrad_reduce: bool = Field(
         default=False,
-        description="a column-split product reduces its input's gradient while it computes its weight's",
+        description="a column-parallel GEMM reduces its input gradient (dgrad) while it computes wgrad",
     )
     gradient_bytes: int = Field(ge=1, le=4, description="bytes of a gradient on the wire")
     reduced_each_microbatch_from: int = Field(
@@ -160,9 +168,9 @@ class OverlapPolicy(Frozen):
         description="lowest ZeRO stage that reduces gradients behind each microbatch, not once a step:"
         " 0 DDP without no_sync, 2 as DeepSpeed, 3 where ZeRO-2 accumulates whole gradients",
     )
-    reduces_whole: bool = Field(
+    all_reduce_under_zero: bool = Field(
         default=False,
-        description="ZeRO-1 and 2 all-reduce whole gradients, of which each rank keeps its part",
+        description="ZeRO-1 and 2 all-reduce gradients instead of reduce-scatter; each rank keeps its shard",
     )
     bucket: SourcedBytes = Field(description="size of a gradient bucket; the last one is exposed")
 
@@ -182,11 +190,11 @@ class StackRules(Frozen):
         default=False,
         description="whether the model's first and last virtual stage may hold fewer layers",
     )
-    vocabulary_multiple: int = Field(
+    make_vocab_size_divisible_by: int = Field(
         ge=1, description="the vocabulary is padded to a multiple of this times tp"
     )
-    checkpoint_blocks: bool = Field(
-        default=False, description="whether one checkpoint may span several layers"
+    recompute_several_layers: bool = Field(
+        default=False, description="whether a recompute unit may have several layers (recompute_num_layers)"
     )
 
 
@@ -202,21 +210,21 @@ class PlacementPolicy(Sourced):
     orders: Annotated[tuple[Order, ...], Field(min_length=1), AfterValidator(distinct)] = Field(
         description="orders that it has, the innermost axis first"
     )
-    plain: tuple[Order, ...] = Field(
+    without_cp_ep: tuple[Order, ...] = Field(
         default=(), description="those of them that it runs with cp = 1 and ep = 1 only"
     )
 
     @model_validator(mode="after")
     def _plain_ones_are_there(self) -> Self:
-        if missing := [order for order in self.plain if order not in self.orders]:
-            raise ValueError(f"plain: {', '.join(missing)} is not among the orders")
+        if missing := [order for order in self.without_cp_ep if order not in self.orders]:
+            raise ValueError(f"without_cp_ep: {', '.join(missing)} is not among the orders")
         return self
 
 
 class ContextPolicy(Sourced):
     """How ranks that share a sequence let its tokens attend to each other."""
 
-    exchange: Literal["ring", "all-gather", "all-to-all"] = Field(
+    comm_type: Literal["ring", "all-gather", "all-to-all"] = Field(
         description="keys and values go round; all of them are gathered; or each rank gets all tokens of"
         " some heads"
     )
@@ -238,24 +246,24 @@ class ExpertPolicy(Frozen):
     needs_sequence_parallel: bool = Field(
         description="whether layers with experts run with tp > 1 only where sequences are split, too"
     )
-    exchange: Literal["rows", "tokens"] = Field(
-        default="rows",
-        description="what is sent to other ranks: a row for each expert that a token visits, or the token"
-        " once to each node and there once to each rank",
+    dispatch: Literal["all-to-all", "hierarchical"] = Field(
+        default="all-to-all",
+        description="what is sent: a copy of a token for each of its experts, or one copy to each node and"
+        " from there one to each rank (DeepEP, HybridEP)",
     )
-    rows_kept: int = Field(
+    saved_tensors_per_routed_token: int = Field(
         ge=1,
         le=8,
-        description="tensors of a token's width kept for each expert that it visits: the expert's input;"
-        " its output, where it is weighted; what is added up",
+        description="tensors of hidden size saved for each expert of a token: the expert's input; its output,"
+        " where it is weighted; what is added up",
     )
-    kernels: int = Field(
-        ge=0, le=500, description="kernels that routing and exchange add to a layer's forward"
+    routing_kernels: int = Field(
+        ge=0, le=500, description="kernels that routing, dispatch and combine add to a layer's forward"
     )
-    grouped: bool = Field(
-        description="a rank's experts multiply together, in one kernel or on several streams"
+    grouped_gemm: bool = Field(
+        description="GEMMs of a rank's experts run together, in one kernel or on several streams"
     )
-    kernels_each: int = Field(ge=0, le=50, description="kernels of forward for each expert that a rank holds")
+    kernels_per_expert: int = Field(ge=0, le=50, description="kernels of forward for each expert on a rank")
     load_variation: SourcedShare = Field(
         description="standard deviation of the experts' loads over their mean, where the job tells none"
     )
@@ -264,7 +272,7 @@ class ExpertPolicy(Frozen):
 class OffloadPolicy(Frozen):
     """How a stack updates parameters whose optimizer state is in host memory."""
 
-    host_update: SourcedBandwidth = Field(
+    cpu_optimizer_bandwidth: SourcedBandwidth = Field(
         description="memory traffic of the host's optimizer step, a device's share of it"
     )
 
@@ -279,8 +287,10 @@ class ActivationOffloadPolicy(Sourced):
     pipelines: bool = Field(description="whether it does in pipelines")
     partial: bool = Field(description="whether some layers may keep theirs on the device")
     overlapped: bool = Field(description="copies run beside compute, one layer behind it and one ahead of it")
-    stays: int = Field(
-        ge=0, le=64, description="layers, or checkpoints, whose tensors are still there when forward ends"
+    resident_layers: int = Field(
+        ge=0,
+        le=64,
+        description="layers, or recompute units, whose tensors are still on the device when forward ends",
     )
     link_share: SourcedShare = Field(description="share of the host link's bandwidth that its copies reach")
 
@@ -298,7 +308,7 @@ class PrecisionPolicy(Frozen):
     accumulation_traffic: int | None = Field(
         default=None, ge=0, le=64, description="see memory.accumulation_traffic"
     )
-    waited_passes: int | None = Field(default=None, ge=0, le=4, description="see memory.waited_passes")
+    host_sync_passes: int | None = Field(default=None, ge=0, le=4, description="see memory.host_sync_passes")
     reduced_bytes: int | None = Field(default=None, ge=1, le=4, description="see overlap.gradient_bytes")
 
     def memory_changes(self) -> dict[str, int]:
@@ -340,16 +350,16 @@ class StackSpec(CostModel):
         default=None, description="how it runs mixtures of experts; left out: it has none"
     )
     rules: StackRules = Field(description="what it can run")
-    context: ContextPolicy | None = Field(
+    context_parallel: ContextPolicy | None = Field(
         default=None, description="how it splits sequences over ranks; left out: it cannot"
     )
     placement: PlacementPolicy | None = Field(
         default=None, description="in which orders it numbers ranks; left out: tp-cp-dp-pp"
     )
-    hybrid: HybridPolicy | None = Field(
+    hybrid_sharding: HybridPolicy | None = Field(
         default=None, description="how it shares state within part of the data axis; left out: it cannot"
     )
-    offload: OffloadPolicy | None = Field(
+    optimizer_offload: OffloadPolicy | None = Field(
         default=None, description="how optimizer state lives in host memory; left out: it cannot"
     )
     activation_offload: ActivationOffloadPolicy | None = Field(
@@ -365,8 +375,8 @@ class StackSpec(CostModel):
 
     @model_validator(mode="after")
     def _splits_fused_attention_only(self) -> Self:
-        if self.context is not None and self.block.attention == "eager":
-            raise ValueError("context: needs fused attention, and block.attention is eager")
+        if self.context_parallel is not None and self.block.attention == "eager":
+            raise ValueError("context_parallel: needs fused attention, and block.attention is eager")
         return self
 
 

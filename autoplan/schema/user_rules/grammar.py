@@ -23,7 +23,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from autoplan.schema.base import RENAMED_KEYS
+from autoplan.schema.renamed_keys import RENAMED_KEYS
 from autoplan.schema.user_rules.expression import (
     UNDEFINED,
     Comparison,

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic_core import ErrorDetails
 
 from autoplan.errors import Problem
-from autoplan.schema.base import RENAMED_KEYS
+from autoplan.schema.renamed_keys import RENAMED_KEYS, RENAMED_KNOBS
 from autoplan.schema.yaml.annotations import Place, below, choices, descend, fields, unfold
 from autoplan.schema.yaml.document import Document, Path, Plain, format_path, shown
 
@@ -250,9 +250,10 @@ def _bound_sentence(failure: _Failure) -> str:
 
 def _unknown_key(path: Path, failure: _Failure) -> str:
     known = list(fields(failure.place))
-    new = RENAMED_KEYS.get(str(path[-1]))
-    if new in known:
-        return f"{path[-1]}: is called {new} now"
+    key = str(path[-1])
+    for new in (RENAMED_KEYS.get(key), *RENAMED_KNOBS.get(key, ())):
+        if new in known:
+            return f"{key}: is called {new} now"
     near = _nearest(str(path[-1]), known)
     if near is not None:
         return f"unknown key {shown(path[-1])}: did you mean {shown(near)}?"

@@ -131,18 +131,18 @@ def _memory_floors(group: SizedCandidates) -> list[tuple[Array, list[Array]]]:
             [(kind.high_framework, kind.framework) for kind in kinds],
         )
     )
-    outside = kinds[0].persistent_fixed + framework
-    before = np.minimum.reduce([kind.before_fixed for kind in kinds]) + kinds[0].in_flight * kinds[0].entry
-    update = np.minimum.reduce([kind.update_fixed for kind in kinds])
-    saved = [kind.in_flight * _smallest_activations(kind, group.modes) + kind.before_layer for kind in kinds]
+    outside = kinds[0].persistent.fixed + framework
+    before = np.minimum.reduce([kind.before.fixed for kind in kinds]) + kinds[0].in_flight * kinds[0].entry
+    update = np.minimum.reduce([kind.update.fixed for kind in kinds])
+    saved = [kind.in_flight * _smallest_activations(kind, group.modes) + kind.before.layer for kind in kinds]
     return [
         (outside + share * before, _with_persistent(kinds, share, saved)),
-        (outside + share * update, _with_persistent(kinds, share, [kind.update_layer for kind in kinds])),
+        (outside + share * update, _with_persistent(kinds, share, [kind.update.layer for kind in kinds])),
     ]
 
 
 def _with_persistent(kinds: Sequence[Footprint], share: Array, transient: Sequence[Array]) -> list[Array]:
-    return [kind.persistent_layer + share * layer for kind, layer in zip(kinds, transient, strict=True)]
+    return [kind.persistent.layer + share * layer for kind, layer in zip(kinds, transient, strict=True)]
 
 
 def _smallest_activations(kind: Footprint, modes: frozenset[str]) -> Array:

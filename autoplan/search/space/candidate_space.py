@@ -206,7 +206,7 @@ def _dominated_rings(job: Job, candidates: Candidates, remaining: NDArray[np.boo
     no more memory.
     """
     dominated = np.zeros(len(candidates), dtype=bool)
-    if job.stack.context is None or job.stack.context.exchange != "ring" or job.rules:
+    if job.stack.context_parallel is None or job.stack.context_parallel.comm_type != "ring" or job.rules:
         # The user's own rules may distinguish the two.
         return dominated
     c = candidates

@@ -57,7 +57,7 @@ def candidate_blocks(job: Job, pp: int) -> Iterator[Candidates]:
     tables: list[NDArray[np.int64]] = []
     for tp, cp in product(divisors(devices // pp), repeat=2):
         dp, remainder = divmod(devices // pp, tp * cp)
-        if remainder or (cp > 1 and job.stack.context is None):
+        if remainder or (cp > 1 and job.stack.context_parallel is None):
             continue
         check_deadline()
         sizes = divisors(batch // dp) if batch % dp == 0 else [1]
@@ -128,7 +128,7 @@ def _shards(job: Job, tp: int, pp: int, ranks: int) -> list[int]:
 
     Where the job leaves it open, the ranks of a node are one of them.
     """
-    wish, hybrid = job.search.dp_shard, job.stack.hybrid
+    wish, hybrid = job.search.dp_shard, job.stack.hybrid_sharding
     if wish == "any":
         strides = (tp, tp * pp, pp, 1) if len(orders_of(job)) > 1 else (tp,)
         ranks_per_node = {job.cluster.node.devices // stride for stride in strides}
@@ -146,7 +146,9 @@ def _checkpoints(job: Job) -> list[int]:
     if wish == "any":
         # Beyond about sqrt(L), the recomputed activations of a unit outgrow the inputs that it saves.
         layers = job.model.layers
-        return [k for k in divisors(layers) if k == 1 or (rules.checkpoint_blocks and k * k <= 4 * layers)]
+        return [
+            k for k in divisors(layers) if k == 1 or (rules.recompute_several_layers and k * k <= 4 * layers)
+        ]
     return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
 
 

@@ -303,14 +303,14 @@ def test_curves_are_found_in_noisy_timings():
     told = timings()
     gemm = gemm_curve(told, peak=PEAK, bandwidth=WIRE * 0.85, start=START)
     attention = attention_curve(told, peak=PEAK, start=START)
-    stream = memory_bound_curve(told, peak=WIRE)
+    memory_bound = memory_bound_curve(told, peak=WIRE)
 
     assert gemm.values["ceiling"] == pytest.approx(0.75, rel=0.05)
     assert gemm.values["half_k"] == pytest.approx(110, rel=0.4)
     assert attention.values["forward_ceiling"] == pytest.approx(0.65, rel=0.1)
     assert attention.values["backward_ceiling"] == pytest.approx(0.5, rel=0.1)
-    assert stream.values["bandwidth_share"] == pytest.approx(0.85, rel=0.05)
-    assert max(x.median_error for x in (gemm, attention, stream)) < 0.05
+    assert memory_bound.values["bandwidth_share"] == pytest.approx(0.85, rel=0.05)
+    assert max(x.median_error for x in (gemm, attention, memory_bound)) < 0.05
 
 
 HERE = Environment("Made-up GPU", "2.13", "runtime 1")

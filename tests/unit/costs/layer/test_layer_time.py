@@ -39,7 +39,7 @@ def with_policy(**changes):
 @pytest.mark.parametrize("tp", [1, 8])
 def test_recompute_that_stops_early_leaves_out_the_last_product(tp):
     """At the speed of light a layer's forward less 2 T f h / t FLOP of its down projection."""
-    whole, early = (with_policy(checkpoint_stops_early=x) for x in (False, True))
+    whole, early = (with_policy(checkpoint_early_stop=x) for x in (False, True))
     machine = ideal(machine_of(JOB), JOB)
     forward, full = (
         layer_times(whole, one(f"tp={tp}"), machine),
@@ -53,7 +53,7 @@ def test_recompute_that_stops_early_leaves_out_the_last_product(tp):
 def test_experts_that_come_last_are_all_done_again():
     """A layer without a dense MLP has no last product to leave out."""
     job = load_job("mixtral-8x7b-8x-h200")
-    early = replace(job, stack=with_block(job.stack, checkpoint_stops_early=True))
+    early = replace(job, stack=with_block(job.stack, checkpoint_early_stop=True))
     some = Candidates.of([parse_layout("ep=8", layers=job.model.layers, devices=8)])
     times = layer_times(early, some, machine_of(early))
     assert times.full[0] == times.forward[0]
@@ -126,22 +126,22 @@ def difference(model, **changes):
 
 def test_weights_of_norms_that_are_summed_apart_read_two_elements_again():
     """Two norms of 4,096 / 8 values on a rank with split sequences; forward is as it was."""
-    assert difference("llama3-8b", norm_weights_apart=True) == (0.0, 2 * 2 * 4096 / 8)
+    assert difference("llama3-8b", separate_norm_wgrad=True) == (0.0, 2 * 2 * 4096 / 8)
 
 
 def test_biases_apart_are_added_behind_the_product_and_summed():
     """GPT-3 on eight ranks: 3h of q, k and v read and written; of 4h more, and of 2h, gradients only."""
     h = 12288
-    assert difference("gpt3-175b", biases_apart=True) == (2 * 3 * h / 8, (3 + 1 + 4 + 1) * h / 8)
-    assert difference("llama3-8b", biases_apart=True) == (0.0, 0.0)  # it has none
+    assert difference("gpt3-175b", separate_bias_kernels=True) == (2 * 3 * h / 8, (3 + 1 + 4 + 1) * h / 8)
+    assert difference("llama3-8b", separate_bias_kernels=True) == (0.0, 0.0)  # it has none
 
 
 def test_what_is_not_fused_with_the_residual_makes_trips_of_its_own():
     """Two dropouts read and write 2 elements more; with biases apart, those of 2h and 4h are added apart."""
     h = 12288
     assert difference("gpt3-175b", fused_residual=False) == (2 * 2 * h / 8, 0.0)
-    apart = streamed("gpt3-175b", fused_residual=False, biases_apart=True)[0]
-    assert apart - streamed("gpt3-175b", biases_apart=True)[0] == (2 * 2 + 2 * (2 + 4)) * h / 8
+    apart = streamed("gpt3-175b", fused_residual=False, separate_bias_kernels=True)[0]
+    assert apart - streamed("gpt3-175b", separate_bias_kernels=True)[0] == (2 * 2 + 2 * (2 + 4)) * h / 8
 
 
 @pytest.mark.parametrize(("microbatch", "copies"), [(1, 0), (4, 4)])
@@ -151,7 +151,7 @@ def test_parts_of_several_sequences_are_copied_into_order(microbatch, copies):
     some = one(f"tp=8,mbs={microbatch}")
     plain, ordered = (
         tensor_seconds(job, some, machine, tensor_calls(job, some).forward)
-        for job in (with_policy(sequences_reordered=x) for x in (False, True))
+        for job in (with_policy(gather_reorder_copies=x) for x in (False, True))
     )
     copy = (2 * 2 * HIDDEN * TOKENS * microbatch) / machine.hbm_bandwidth + machine.memory_bound_launch
     assert ordered[0] - plain[0] == pytest.approx(copies * copy)
@@ -201,7 +201,7 @@ def test_parts_beside_products_are_never_slower(gemms, interference, layout):
     """Exposed: what the products do not hide of gathers and scatters, all of an all-reduce."""
     machine = machine_of(JOB)
     calls, some = tensor_calls(JOB, one(layout)).forward, one(layout)
-    beside = replace(machine, overlap=replace(machine.overlap, tensor=True, interference=interference))
+    beside = replace(machine, overlap=replace(machine.overlap, tp_comm=True, interference=interference))
     whole = tensor_seconds(JOB, some, machine, calls)
     exposed = tensor_exposed(JOB, some, beside, calls, np.array([gemms]))
     split = layout == "tp=8"

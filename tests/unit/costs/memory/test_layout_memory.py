@@ -317,7 +317,7 @@ def test_predictions_of_several_layouts_are_those_of_each():
 def test_the_shipped_ranges_hold_their_values():
     """Every number with a range lies in it, and a range that does not is refused."""
     policy = load_entry("stack", "megatron-core").memory
-    for number in (policy.context, policy.communicator, policy.reserved_share):
+    for number in (policy.cuda_context, policy.communicator, policy.allocator_fragmentation):
         assert number.low <= number.value <= number.high
     with pytest.raises(ValueError, match="outside of its own range"):
-        type(policy.context)(value=2.0, low=3.0, high=4.0, kind="guess", source="test")
+        type(policy.cuda_context)(value=2.0, low=3.0, high=4.0, kind="guess", source="test")

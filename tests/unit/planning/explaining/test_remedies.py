@@ -14,7 +14,7 @@ from autoplan.schema.job import RuleSpec
 from autoplan.schema.layout import parse_layout
 
 HOST_UPDATE = {"value": "50 GB/s", "kind": "guess", "source": "test"}
-OFFLOAD = OffloadPolicy.model_validate({"host_update": HOST_UPDATE})
+OFFLOAD = OffloadPolicy.model_validate({"cpu_optimizer_bandwidth": HOST_UPDATE})
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def with_offload(job, *, stack_can, wish):
     """Return the job on a stack that can keep the optimizer's state in host memory, or not."""
     search = job.search.model_copy(update={"offload": wish})
     offload = OFFLOAD if stack_can else None
-    return replace(job, search=search, stack=job.stack.model_copy(update={"offload": offload}))
+    return replace(job, search=search, stack=job.stack.model_copy(update={"optimizer_offload": offload}))
 
 
 def named(explanation, start):

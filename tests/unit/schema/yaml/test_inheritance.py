@@ -1,12 +1,17 @@
 """Stacks that extend others: what is merged, what is refused and what is from where."""
 
+from typing import get_args
+
 import pytest
 import yaml
 
 from autoplan.catalog import entry_names, entry_text, load_job, read_stack, stack
 from autoplan.catalog.entries import stack_at
 from autoplan.errors import SpecError
+from autoplan.schema.base import Frozen
+from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
+from autoplan.schema.renamed_keys import RENAMED_KNOBS
 from autoplan.schema.yaml.inheritance import labelled, leaves, merged
 
 DERIVED = [name for name in entry_names("stack") if "\nextends:" in entry_text("stack", name)[0]]
@@ -47,11 +52,11 @@ def problem_of(file):
 def test_groups_are_merged_and_all_else_is_replaced():
     """A group keeps what the child does not say; a list and a number with its source are replaced whole."""
     number = {"value": 2, "source": "x", "note": "of this value"}
-    parent = {"memory": {"context": number, "cast_bytes": 2}, "rules": {"zero_stages": (0, 1)}}
-    child = {"memory": {"context": {"value": 3, "source": "y"}}, "rules": {"zero_stages": (1,)}}
+    parent = {"memory": {"cuda_context": number, "autocast_bytes": 2}, "rules": {"zero_stages": (0, 1)}}
+    child = {"memory": {"cuda_context": {"value": 3, "source": "y"}}, "rules": {"zero_stages": (1,)}}
 
     assert merged(parent, child, StackSpec) == {
-        "memory": {"context": {"value": 3, "source": "y"}, "cast_bytes": 2},
+        "memory": {"cuda_context": {"value": 3, "source": "y"}, "autocast_bytes": 2},
         "rules": {"zero_stages": (1,)},
     }
 
@@ -69,10 +74,15 @@ def test_tables_are_merged_by_name():
 
 def test_an_empty_value_takes_back_what_the_parent_says():
     """A group, a knob and an entry of a table are gone; what the parent does not say stays empty."""
-    parent = {"experts": {"kernels": 1}, "memory": {"gather_limit": 1}, "by_precision": {"fp8": {}}}
-    child = {"experts": None, "memory": {"gather_limit": None}, "by_precision": {"fp8": None}, "hybrid": None}
+    parent = {"experts": {"kernels": 1}, "memory": {"max_live_parameters": 1}, "by_precision": {"fp8": {}}}
+    child = {
+        "experts": None,
+        "memory": {"max_live_parameters": None},
+        "by_precision": {"fp8": None},
+        "hybrid_sharding": None,
+    }
 
-    assert merged(parent, child, StackSpec) == {"memory": {}, "by_precision": {}, "hybrid": None}
+    assert merged(parent, child, StackSpec) == {"memory": {}, "by_precision": {}, "hybrid_sharding": None}
 
 
 def test_what_a_file_says_of_itself_is_not_inherited():
@@ -84,12 +94,12 @@ def test_what_a_file_says_of_itself_is_not_inherited():
 
 def test_labels_are_merged_as_values_are():
     """Each value that is replaced whole has the label of the file that says it."""
-    parent = labelled({"memory": {"context": {"value": 1}, "cast_bytes": 2}}, "parent", StackSpec)
-    child = labelled({"memory": {"context": {"value": 1}}}, "child", StackSpec)
+    parent = labelled({"memory": {"cuda_context": {"value": 1}, "autocast_bytes": 2}}, "parent", StackSpec)
+    child = labelled({"memory": {"cuda_context": {"value": 1}}}, "child", StackSpec)
 
     assert dict(leaves(merged(parent, child, StackSpec))) == {
-        ("memory", "context"): "child",
-        ("memory", "cast_bytes"): "parent",
+        ("memory", "cuda_context"): "child",
+        ("memory", "autocast_bytes"): "parent",
     }
 
 
@@ -178,14 +188,14 @@ def test_a_file_extends_a_file_beside_it(tmp_path):
 
 def test_a_chain_is_followed_to_its_end(own):
     """The nearest parent wins, and each value is from the one that says it."""
-    own("one", "extends: ddp\nblock: {kernels: 1}\nmemory: {cast_bytes: 1}\n")
+    own("one", "extends: ddp\nblock: {kernels: 1}\nmemory: {autocast_bytes: 1}\n")
     own("two", "extends: one\nblock: {kernels: 2}\n")
     found = read(own("three", "extends: two\n"))
 
     assert found.parents == ("two", "one", "ddp", "analytic")
-    assert (found.spec.block.kernels, found.spec.memory.cast_bytes) == (2, 1)
+    assert (found.spec.block.kernels, found.spec.memory.autocast_bytes) == (2, 1)
     assert found.inherited["block", "kernels"] == "two"
-    assert found.inherited["memory", "cast_bytes"] == "one"
+    assert found.inherited["memory", "autocast_bytes"] == "one"
     assert found.inherited["host_launch",] == "analytic"
 
 
@@ -200,6 +210,40 @@ def test_an_unknown_parent_is_told_with_the_stacks_that_there_are(own):
     assert (problem.file, problem.line, problem.path) == (str(file), 6, "$.extends")
     assert "no stack is called 'fdsp2': did you mean fsdp2" in problem.message
     assert all(name in problem.message for name in entry_names("stack"))
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("memory: {reserved_share: 1.0}", "reserved_share: is called allocator_fragmentation now"),
+        ("memory: {context: 1 GiB}", "context: is called cuda_context now"),
+        ("context: {exchange: ring}", "context: is called context_parallel now"),
+        ("experts: {exchange: rows}", "exchange: is called dispatch now"),
+        ("experts: {kernels: 40}", "kernels: is called routing_kernels now"),
+        ("block: {offload: true}", "unknown key 'offload'"),
+    ],
+)
+def test_a_former_name_of_a_knob_is_refused_with_its_name_now(own, said, told):
+    """Of several new names, the one that the group has."""
+    assert told in problem_of(own("mine", f"extends: fsdp2\n{said}\n")).message
+
+
+def test_every_former_name_has_a_knob():
+    """A name now is a knob of a stack or of kernels, in a group that has no knob of the former name."""
+    groups = [StackSpec, KernelSpec, *_groups_of(StackSpec)]
+    for former, names in RENAMED_KNOBS.items():
+        for name in names:
+            found = [set(group.model_fields) for group in groups if name in group.model_fields]
+            assert found
+            assert all(former not in knobs for knobs in found)
+
+
+def _groups_of(group):
+    """Return the models of the groups of a stack."""
+    told = [
+        x for field in group.model_fields.values() for x in (field.annotation, *get_args(field.annotation))
+    ]
+    return [x for x in told if isinstance(x, type) and issubclass(x, Frozen)]
 
 
 @pytest.mark.parametrize("said", ["''", "", "3", "[fsdp2]", "{name: fsdp2}"])
