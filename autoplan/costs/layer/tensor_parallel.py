@@ -116,7 +116,7 @@ def tensor_exposed(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> links = Links(8, 7 * 2.0**23, 7 * 2.0**23, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 8 MiB/s
     >>> machine = replace(machine_of(job), links=links)
-    >>> overlap = replace(machine.overlap, tensor=True, interference=0.25)
+    >>> overlap = replace(machine.overlap, tp_comm=True, interference=0.25)
     >>> forward, machine = tensor_calls(job, one).forward, replace(machine, overlap=overlap)
     >>> [tensor_exposed(job, one, machine, forward, np.array([x])).tolist() for x in (3.0, 8.0)]  # of 4 s
     [[1.0], [1.0]]
