@@ -23,7 +23,7 @@ from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import even_stages
 from autoplan.schema.user_rules.expression import Known, Node, Uniform, left_of
 from autoplan.search.space.recompute_mixes import StageRules, parts_of, stage_rules
-from autoplan.search.space.sized_candidates import SizedCandidates, StageCounts
+from autoplan.search.space.sized_candidates import CandidateGroup, SizedCandidates
 from autoplan.search.space.stage_contents import Places
 
 __all__ = ["PricedCandidates", "Schedule", "open_conjuncts", "priced"]
@@ -59,7 +59,7 @@ class Schedule(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PricedCandidates(StageCounts):
+class PricedCandidates(CandidateGroup):
     """Candidates of one pipeline depth and their stage coefficients.
 
     ``m`` microbatches and ``v`` virtual stages have shape [C]. ``rules`` has the conjuncts of the user's own

@@ -26,7 +26,7 @@ from autoplan.schema.stage_layers import even_stages
 from autoplan.search.space.rank_orders import order_classes
 from autoplan.search.space.stage_contents import Places, places_of
 
-__all__ = ["SizedCandidates", "StageCounts", "sized"]
+__all__ = ["CandidateGroup", "SizedCandidates", "sized"]
 
 #: Entries of one array [C, p, L] that are processed at once: 1.6 MB of floats, which fit a core's cache.
 _BLOCK = 200_000
@@ -34,7 +34,7 @@ _BLOCK = 200_000
 _SEVERAL = 4
 
 
-class StageCounts:
+class CandidateGroup:
     """A group of candidates, and the numbers of layers that their stages may have."""
 
     __slots__ = ()
@@ -90,7 +90,7 @@ class StageCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class SizedCandidates(StageCounts):
+class SizedCandidates(CandidateGroup):
     """Candidates of one pipeline depth and the memory coefficients of their stages, for each layer type.
 
     All have the same recompute ``modes`` and the same kind of split; ``v`` virtual stages have shape [C].
