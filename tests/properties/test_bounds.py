@@ -10,33 +10,44 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan import load_job
+from autoplan.catalog import resolve_job
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.search.bounds.memory_bound import can_fit, least_memory, least_stage_memory
+from autoplan.schema.job import JobSpec, Workload
+from autoplan.search.bounds.memory_bound import _floor_fits, can_fit, least_memory, least_stage_memory
 from autoplan.search.bounds.step_bound import bound
 from autoplan.search.space.candidate_space import space_of
 from autoplan.search.space.priced_candidates import priced
+from autoplan.search.space.sized_candidates import sized
 
 JOBS = ["llama3-8b-8x-a100", "gpt3-6.7b-8x-v100", "llama3-70b-64x-h100", "mixtral-8x7b-8x-h200"]
+UNLIKE = ["deepseek-v3-256x-h100", "llama4-maverick"]
 MODES = [("none", "selective", "full"), ("none",), ("full",), ("none", "selective")]
 
 
 @cache
 def groups_of(name, modes=MODES[0]):
-    """Return a job's memory limit and its candidates with their prices."""
+    """Return a job's memory limit and its candidates with their memory."""
     job = load_job(name)
-    parts = [
+    groups = [
         group
         for candidates in space_of(job).groups
-        for group in priced(job, candidates, machine_of(job), frozenset(modes), even=False)
+        for group in sized(job, candidates, frozenset(modes), even=False)
     ]
-    return memory_limit_bytes(job), parts
+    return memory_limit_bytes(job), groups
+
+
+@cache
+def priced_groups_of(name):
+    """Return a job's memory limit and its candidates with their prices."""
+    job, (limit, groups) = load_job(name), groups_of(name)
+    return limit, [priced(job, group, machine_of(job)) for group in groups]
 
 
 @st.composite
 def asked(draw):
     """Draw some candidates of one depth, and a memory limit."""
-    limit, groups = groups_of(draw(st.sampled_from(JOBS)))
+    limit, groups = priced_groups_of(draw(st.sampled_from(JOBS)))
     group = draw(st.sampled_from(groups))
     count = min(24, len(group.candidates))
     index = draw(st.lists(st.integers(0, len(group.candidates) - 1), min_size=1, max_size=count, unique=True))
@@ -81,3 +92,87 @@ def test_what_fits_is_told_without_every_number_of_layers(name, modes):
         assert (np.where(np.isfinite(each), finite, np.inf) >= np.maximum.accumulate(finite, axis=2)).all()
         for share in (0.03, 0.1, 0.2, 0.4, 0.7, 1.0):
             assert (can_fit(group, share * limit) == (least_memory(group) <= share * limit)).all()
+
+
+def unlike_job(name):
+    """Return a job whose layers are of several types: a shipped one, or Maverick with windows and experts."""
+    if name != "llama4-maverick":
+        return load_job(name)
+    workload = Workload(sequence_length=16384, global_batch_size=512)
+    spec = JobSpec(
+        kind="training",
+        model=name,
+        hardware="dgx-h100",
+        devices=128,
+        stack="megatron-core",
+        workload=workload,
+    )
+    return resolve_job(spec)
+
+
+@cache
+def unlike_groups_of(name, modes=MODES[0]):
+    """Return a job's memory limit and some candidates of each depth and number of virtual stages, sized."""
+    job, rng = unlike_job(name), np.random.default_rng(3)
+    groups = []
+    for candidates in space_of(job).groups:
+        some = np.sort(rng.choice(len(candidates), min(60, len(candidates)), replace=False))
+        groups += sized(job, candidates.take(some), frozenset(modes), even=False)
+    return memory_limit_bytes(job), groups
+
+
+@pytest.mark.parametrize("modes", MODES, ids="-".join)
+@pytest.mark.parametrize("name", UNLIKE)
+def test_floors_of_memory_exclude_no_candidate_that_fits(name, modes):
+    """At any limit; they decide most candidates, and what they leave open is decided rightly."""
+    limit, groups = unlike_groups_of(name, modes)
+    excluded = too_large = fitting = 0
+    for group in groups:
+        least = least_memory(group)
+        for share in (0.3, 0.7, 1.0, 1.5, 3.0, 10.0, 40.0):
+            fits, possible = least <= share * limit, _floor_fits(group, group.places, share * limit)
+            assert not (fits & ~possible).any()
+            assert (can_fit(group, share * limit) == fits).all()
+            excluded, too_large = excluded + (~possible).sum(), too_large + (~fits).sum()
+            fitting += fits.sum()
+    assert fitting > 0
+    assert excluded > 0.8 * too_large > 0
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_floors_of_memory_keep_a_candidate_at_its_least(name):
+    """A limit of exactly what a candidate needs is not below its floors, whatever is rounded."""
+    for group in unlike_groups_of(name)[1]:
+        for i, least in enumerate(least_memory(group)):
+            one = group.take(np.array([i]))
+            assert _floor_fits(one, one.places, float(least)).all()
+
+
+@cache
+def unlike_priced_groups_of(name):
+    """Return a job's memory limit and some candidates of each depth with their prices."""
+    job, (limit, groups) = unlike_job(name), unlike_groups_of(name)
+    return limit, [priced(job, group, machine_of(job)) for group in groups]
+
+
+@pytest.mark.parametrize("share", [0.4, 1.0, 1.7])
+@pytest.mark.parametrize("name", UNLIKE)
+def test_places_beyond_the_reach_of_a_step_do_not_change_its_bound(name, share):
+    """With several layer types, too: steps up to what is asked for have the bound of all places."""
+    limit, groups = unlike_priced_groups_of(name)
+    fewer = 0
+    for group in groups:
+        for room in (2.0, 40.0):
+            far = bound(group, room * limit)
+            finite = far.step_seconds[np.isfinite(far.step_seconds)]
+            if not len(finite):
+                continue
+            most = share * float(np.median(finite))
+            near = bound(group, room * limit, most)
+            within = far.step_seconds <= most
+
+            assert near.step_seconds[within] == pytest.approx(far.step_seconds[within], rel=1e-12)
+            assert (near.step_seconds[~within] > most * (1 - 1e-12)).all()
+            assert (near.monotone_seconds <= far.step_seconds * (1 + 1e-12)).all()
+            fewer += near.places.contents < far.places.contents
+    assert fewer > 0

@@ -19,6 +19,7 @@ from autoplan.search.alternatives.stage_alternatives import alternatives_of
 from autoplan.search.space.candidate_space import space_of
 from autoplan.search.space.choices import recompute_modes
 from autoplan.search.space.priced_candidates import priced
+from autoplan.search.space.sized_candidates import sized
 
 BUSY = 2**36
 
@@ -52,7 +53,8 @@ def test_every_mix_has_an_option_as_good(pp):
     """As quick a backward, and a tail as short or no longer than the first stage's least."""
     job = slow_job()
     candidates = next(c for c in space_of(job).groups if c.pp == pp)
-    (group,) = priced(job, candidates, machine_of(job), recompute_modes(job), even=False)
+    (group,) = sized(job, candidates, recompute_modes(job), even=False)
+    group = priced(job, group, machine_of(job))
     limit = memory_limit_bytes(job)
     scale = Scale.of(100.0, limit)
     held = group.layers // pp
