@@ -18,6 +18,10 @@ __all__ = ["DEFAULT_SECONDS", "ENDLESS", "Deadline", "DeadlineOver", "check_dead
 #: Deadline of a question that names none [s].
 DEFAULT_SECONDS: Final = 60.0
 
+#: Part of a deadline that is kept for the answer: so many seconds, at most this share.
+_RESERVED_SECONDS: Final = 1.0
+_RESERVED_SHARE: Final = 0.2
+
 
 class DeadlineOver(BaseException):
     """The deadline in force has passed. Not an error: no ``except Exception`` may take it for one."""
@@ -25,11 +29,21 @@ class DeadlineOver(BaseException):
 
 @dataclass(slots=True)
 class Deadline:
-    """Ends ``seconds`` after it was made, or when ``stop`` is called, such as by the handler of a signal."""
+    """Ends ``seconds`` after it was made, or when ``stop`` is called, such as by the handler of a signal.
+
+    A search ends a little earlier: the last second, or a fifth of a short deadline, is for the answer.
+    """
 
     seconds: float | None = None
     started: float = field(default_factory=time.monotonic)
     stopped: bool = False
+
+    @staticmethod
+    def of(deadline: Deadline | float | None, default: float) -> Deadline:
+        """Return ``deadline``, which may be in seconds; one of ``default`` seconds where it is None."""
+        if isinstance(deadline, Deadline):
+            return deadline
+        return Deadline(default if deadline is None else float(deadline))
 
     def stop(self) -> None:
         """End at once."""
@@ -45,7 +59,10 @@ class Deadline:
         """What ended it, in words; None while it lasts."""
         if self.stopped:
             return "interrupted"
-        if self.seconds is not None and time.monotonic() - self.started >= self.seconds:
+        if self.seconds is None:
+            return None
+        reserved = min(_RESERVED_SECONDS, _RESERVED_SHARE * self.seconds)
+        if time.monotonic() - self.started >= self.seconds - reserved:
             return f"the deadline of {self.seconds:g} s was reached"
         return None
 

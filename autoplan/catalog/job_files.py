@@ -128,6 +128,7 @@ def _resolved(spec: JobSpec, name: str, base: Path, attempts: _Attempts) -> Job:
         rules=spec.rules,
         objectives=spec.objectives or _usual_objectives(len(clusters), len(batches)),
         price=spec.price,
+        deadline=spec.deadline,
         rule_lines=attempts.lines("rules", len(spec.rules)),
     )
     if len(clusters) * len(batches) == 1:

@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from autoplan.cli.shared.interrupts import stopped_by_signals
 from autoplan.cli.shared.lean import load_solver
-from autoplan.cli.shared.output import NOTHING_FEASIBLE, Format, JobArgument, present, write
+from autoplan.cli.shared.output import (
+    NOTHING_FEASIBLE,
+    DeadlineOption,
+    Format,
+    JobArgument,
+    present,
+    write,
+)
 from autoplan.cli.shared.progress import Bar, Progress
 from autoplan.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from autoplan.deadline import Deadline
     from autoplan.results import Explanation, Refusal
     from autoplan.schema.job import Job
 
@@ -70,6 +79,7 @@ def explain(
     layout: LayoutOption = None,
     form: ChosenFormatOption = None,
     output: PictureOption = None,
+    deadline: DeadlineOption = None,
 ) -> None:
     """Explain why a layout of JOB is not on the front, or why the fastest plan is the fastest.
 
@@ -79,29 +89,37 @@ def explain(
     Without: the breakdown of the fastest plan's step, and the best layout for every other choice of degrees,
     microbatch size, ZeRO stage and recompute, each one solved.
 
-    Exit code 1: the layout cannot run or does not fit, or no layout is feasible.
+    Exit code 1: the layout cannot run or does not fit, or no layout is feasible. Ctrl-C and SIGTERM end the
+    search as the deadline does, with exit code 130 or 143.
     """
     chosen_form = _form(form, output)
 
     from autoplan.catalog import load_job
+    from autoplan.deadline import Deadline
 
-    loaded = load_job(job)
-    if layout is None:
-        possible = _explain_fastest(loaded, chosen_form, output)
-    else:
-        possible = _explain_layout(loaded, layout, chosen_form, output)
+    limit = Deadline(deadline)
+    with stopped_by_signals(limit) as interrupted:
+        loaded = load_job(job)
+        if deadline is None:
+            limit.seconds = loaded.deadline
+        if layout is None:
+            possible = _explain_fastest(loaded, chosen_form, output, limit)
+        else:
+            possible = _explain_layout(loaded, layout, chosen_form, output, limit)
+    if interrupted.exit_code is not None:
+        raise typer.Exit(interrupted.exit_code)
     if not possible:
         raise typer.Exit(NOTHING_FEASIBLE)
 
 
-def _explain_fastest(job: Job, form: str, output: Path | None) -> bool:
+def _explain_fastest(job: Job, form: str, output: Path | None, deadline: Deadline) -> bool:
     """Write why the fastest plan is the fastest."""
     _no_picture(form, "of a choice", "--layout")
     from autoplan import planning
 
     with Bar("what if:") as bar:
         load_solver()
-        answer = planning.explain_choice(job, progress=bar)
+        answer = planning.explain_choice(job, progress=bar, deadline=deadline)
 
     from autoplan.report.standing_report import choice_document, choice_table
 
@@ -114,7 +132,7 @@ def _explain_fastest(job: Job, form: str, output: Path | None) -> bool:
     return True
 
 
-def _explain_layout(job: Job, layout: str, form: str, output: Path | None) -> bool:
+def _explain_layout(job: Job, layout: str, form: str, output: Path | None, deadline: Deadline) -> bool:
     """Write why a layout is not on the front, and return whether it can run and fits."""
     from autoplan import planning
     from autoplan.results import Refusal
@@ -123,7 +141,7 @@ def _explain_layout(job: Job, layout: str, form: str, output: Path | None) -> bo
     progress = Progress()
     try:
         load_solver()
-        answer = planning.explain(job, layout, progress=progress)
+        answer = planning.explain(job, layout, progress=progress, deadline=deadline)
     finally:
         progress.close()
     if isinstance(answer, Refusal):

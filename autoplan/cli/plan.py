@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autoplan.cli.shared.interrupts import stopped_by_interrupt
+from autoplan.cli.shared.interrupts import stopped_by_signals
 from autoplan.cli.shared.lean import load_solver
 from autoplan.cli.shared.output import (
-    INTERRUPTED,
     NOTHING_FEASIBLE,
+    DeadlineOption,
     Format,
     FormatOption,
     JobArgument,
@@ -34,42 +34,34 @@ def plan(
     all_plans: Annotated[
         bool, typer.Option("--all", help="Print every plan of the front, however many.")
     ] = False,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            "--time-limit",
-            metavar="SECONDS",
-            min=0.0,
-            help="Stop the search after SECONDS, and return the best plans so far with their optimality gap.",
-            show_default=False,
-        ),
-    ] = None,
+    deadline: DeadlineOption = None,
 ) -> None:
     """Find the layouts of JOB that are Pareto-optimal in step time and memory, with the proof.
 
     Exit code 1: no layout is feasible. The answer has the reasons, the limits that conflict, and the smallest
-    changes that make a plan possible, each one solved. Ctrl-C returns the best plans so far, as a time limit
-    does, with exit code 130; a second Ctrl-C ends the program.
+    changes that make a plan possible, each one solved. Ctrl-C and SIGTERM return the best plans so far, as
+    the deadline does, with exit code 130 or 143; a second one ends the program at once.
     """
     from autoplan import planning
     from autoplan.catalog import load_job
     from autoplan.deadline import Deadline
 
-    progress, deadline = Progress(), Deadline(time_limit)
-    try:
-        with stopped_by_interrupt(deadline):
+    progress, limit = Progress(), Deadline(deadline)
+    with stopped_by_signals(limit) as interrupted:
+        try:
             loaded = load_job(job)
+            if deadline is None:
+                limit.seconds = loaded.deadline
             load_solver()
-            front = planning.plan(loaded, progress=progress, deadline=deadline)
-    finally:
-        progress.close()
-    if not front.feasible:
-        with Bar("looking for changes that help:") as bar:
-            front = planning.suggested(front, progress=bar)
-
-    _present(front, form, output, all_plans=all_plans)
-    if deadline.stopped and front.certificate.stopped:
-        raise typer.Exit(INTERRUPTED)
+            front = planning.plan(loaded, progress=progress, deadline=limit)
+        finally:
+            progress.close()
+        if not front.feasible:
+            with Bar("looking for changes that help:") as bar, limit.in_force():
+                front = planning.suggested(front, progress=bar)
+        _present(front, form, output, all_plans=all_plans)
+    if interrupted.exit_code is not None:
+        raise typer.Exit(interrupted.exit_code)
     if not front.feasible:
         raise typer.Exit(NOTHING_FEASIBLE)
 

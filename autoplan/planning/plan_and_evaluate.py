@@ -29,20 +29,21 @@ def plan(
     job: Job | str | Path,
     *,
     progress: Callable[[int, float], None] | None = None,
-    deadline: Deadline | None = None,
+    deadline: Deadline | float | None = None,
 ) -> Front:
     """Return the proven Pareto front of ``job``: a loaded job, a path to its file or a shipped name.
 
     ``progress`` is called after each plan with the number of plans and the plan's share of the memory limit.
     The front is empty, with reasons, when no layout is feasible. Raises SpecError or CatalogError for a
     job that cannot be read, UnsupportedError for one that this version cannot plan. When ``deadline`` ends,
-    the front has the plans so far, and its certificate says so.
+    in seconds or one that can be stopped (left out: the job's own, 60 s unless it says otherwise), the front
+    has the plans so far, and its certificate says so, with bound and gap.
     """
     job = plannable(job)
-    from autoplan.deadline import ENDLESS
+    from autoplan.deadline import Deadline
     from autoplan.search import search
 
-    deadline = deadline or ENDLESS
+    deadline = Deadline.of(deadline, job.deadline)
     if not job.choices:
         return search(job, progress=progress, deadline=deadline)
     return merged(job, [search(choice, progress=progress, deadline=deadline) for choice in job.choices])

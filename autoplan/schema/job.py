@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from autoplan.deadline import DEFAULT_SECONDS
 from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
@@ -261,6 +262,10 @@ class JobSpec(Frozen):
         )
     )
     price: PriceSpec | None = Field(default=None, description="what a device costs an hour, and when")
+    deadline: Seconds = Field(
+        default=DEFAULT_SECONDS,
+        description="how long a search may take; then it answers with the best plans so far and their gap",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,5 +303,7 @@ class Job:
     price: PriceSpec | None = None
     #: The jobs to plan for, where there are several numbers of devices or batches; this is the first.
     choices: tuple[Job, ...] = ()
+    #: How long a search of this job may take [s]; no part of the question, so it is not compared.
+    deadline: float = field(default=DEFAULT_SECONDS, compare=False)
     #: Lines of the rules in the job file, for messages; not compared.
     rule_lines: tuple[int, ...] = field(default=(), compare=False)

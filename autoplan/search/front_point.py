@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autoplan.schema.layout import Layout
 from autoplan.search.alternatives.domain_reduction import OpenCandidate
 from autoplan.search.alternatives.stage_alternatives import Alternative
 from autoplan.search.cp.constraint_model import Solution
+from autoplan.search.space.priced_candidates import PricedCandidates
 
 __all__ = ["FrontPoint"]
 
@@ -21,6 +24,11 @@ class FrontPoint:
     step_ticks: int
     memory_ticks: int
     bound_ticks: int
+
+    def layout(self, groups: Sequence[PricedCandidates]) -> Layout:
+        """Return the layout, of one of ``groups``."""
+        layers, selective, full = zip(*((o.layers, o.selective, o.full) for o in self.chosen), strict=True)
+        return groups[self.group].layout(self.position, layers, selective, full)
 
     @staticmethod
     def of(candidate: OpenCandidate, solution: Solution) -> FrontPoint:

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, TypeAlias
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-import numpy as np
-
-from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.predict import facts_of, predict_all
-from autoplan.costs.stage.stage_times import Stages
-from autoplan.deadline import ENDLESS, Deadline
+from autoplan.deadline import ENDLESS, Deadline, DeadlineOver, current_deadline
 from autoplan.errors import UnsupportedError
-from autoplan.results import Certificate, Front, Plan, Rejection
+from autoplan.results import Front, Plan, Rejection
 from autoplan.results.merged_front import inner_objectives, step_limit
 from autoplan.rules.user_constraints import even_only
 from autoplan.schema.job import Job
-from autoplan.schema.layout import Layout
-from autoplan.schema.resolved_job import hashes
 from autoplan.search.alternatives.integer_scaling import Scale
-from autoplan.search.cp.cp_sat import solver_parameters, solver_version
+from autoplan.search.certificate import (
+    infeasible_certificate,
+    stop_reason,
+    stopped_certificate,
+    sweep_certificate,
+)
+from autoplan.search.cp.constraint_model import SolverStoppedError
+from autoplan.search.fastest_layout import fastest_seconds, longest_seconds
+from autoplan.search.first_layout import first_plan
 from autoplan.search.front_point import FrontPoint
 from autoplan.search.front_sweep import FrontSweep
 from autoplan.search.infeasibility import fitting_candidates, reasons_of
 from autoplan.search.rule_conflicts import user_rule_conflict
-from autoplan.search.space.candidate_space import Space, space_of
+from autoplan.search.space.candidate_space import NO_SPACE, Space, space_of
 from autoplan.search.space.priced_candidates import PricedCandidates, priced
 
 __all__ = ["THINNING", "Progress", "search"]
@@ -52,40 +55,83 @@ def search(
 
     ``progress`` is called after each plan with the number of plans and the plan's share of the memory limit.
     With ``thinning`` 0 every Pareto-optimal layout is returned, to the solver's ticks; with ``fastest_only``
-    the fastest alone, and no reasons where there is none. When ``deadline`` ends, the plans so far are
-    returned. Raises UnsupportedError where there is none yet.
+    the fastest alone, and no reasons where there is none. When ``deadline`` ends, or the one in force, the
+    plans so far are returned. Raises UnsupportedError where there is none yet.
     """
+    if deadline is ENDLESS:
+        deadline = current_deadline()
     most_devices = job.limits.devices
     if most_devices is not None and job.cluster.devices > most_devices:
         reason = f"limits.devices allows {most_devices}, and this asks for {job.cluster.devices}"
-        return Front(job, facts_of(job), (), _infeasible(job, Space((), 0, 0, ())), (), (reason,))
-    space = space_of(job)
-    fits, short_of_bytes = fitting_candidates(job, space, even=even_only(job))
-    rejected = (*space.rejected, *short_of_bytes)
-    if not fits:
-        return _infeasible_front(job, space, rejected, reasons_of(job, space, None))
-    machine = machine_of(job)
-    fitting = [priced(job, group, machine) for group in fits]
-    limit = memory_limit_bytes(job)
-    most = step_limit(job)
-    ceiling = most[0] if most else _longest_seconds(fitting)
-    scale = Scale.of(ceiling, limit)
-    sweep = FrontSweep(fitting, scale, ceiling, deadline)
-    one = fastest_only or inner_objectives(job.objectives) == {"step_time"}
-    points = _swept(sweep, limit, thinning, progress, one=one)
-    if sweep.stopped and not points:
-        reason = _stop_reason(sweep)
-        raise UnsupportedError(f"{reason} before any layout was found: narrow the job's `search`")
-    if not points and fastest_only:
-        return _infeasible_front(job, space, rejected, ())
-    if not points:
-        return _infeasible_front(job, space, rejected, _reasons(job, space, fitting, ceiling))
-    first, points = points[0], _selected(job, sweep, points)
-    layouts = [_layout(fitting, f) for f in points]
-    facts = facts_of(job)
-    plans = [Plan(*pair, facts) for pair in zip(layouts, predict_all(job, layouts), strict=True)]
-    certificate = _certificate(job, space, sweep, [first, *points], thinning, plans[0].predicted.step_seconds)
-    return _with_remainder(Front(job, facts, _undominated(plans), certificate, rejected))
+        return Front(job, facts_of(job), (), infeasible_certificate(job, NO_SPACE), (), (reason,))
+    current, front = _Search(job, thinning, fastest_only=fastest_only), None
+    with deadline.in_force(), suppress(DeadlineOver, SolverStoppedError):
+        front = current.front(progress)
+    return front or current.first_known(stop_reason(deadline))
+
+
+@dataclass(slots=True)
+class _Search:
+    """One search of a front: what is known of it so far."""
+
+    job: Job
+    thinning: float
+    fastest_only: bool
+    space: Space = NO_SPACE
+    rejected: tuple[Rejection, ...] = ()
+    fitting: Sequence[PricedCandidates] = ()
+    sweep: FrontSweep | None = None
+
+    def front(self, progress: Progress | None) -> Front | None:
+        """Return the front; None where the search was stopped before a layout was found."""
+        job = self.job
+        self.space = space_of(job)
+        fits, short_of_bytes = fitting_candidates(job, self.space, even=even_only(job))
+        self.rejected = (*self.space.rejected, *short_of_bytes)
+        if not fits:
+            return self._infeasible(lambda: reasons_of(job, self.space, None))
+        machine, most, limit = machine_of(job), step_limit(job), memory_limit_bytes(job)
+        self.fitting = [priced(job, group, machine) for group in fits]
+        ceiling = most[0] if most else longest_seconds(self.fitting)
+        self.sweep = FrontSweep(self.fitting, Scale.of(ceiling, limit), ceiling)
+        one = self.fastest_only or inner_objectives(job.objectives) == {"step_time"}
+        points = _swept(self.sweep, limit, self.thinning, progress, one=one)
+        if points:
+            return self._of_points(self.sweep, points)
+        if self.sweep.stopped:
+            return None
+        return self._infeasible(lambda: _reasons(job, self.space, self.fitting, ceiling))
+
+    def _infeasible(self, reasons: Callable[[], tuple[str, ...]]) -> Front:
+        """Return the proven empty front with its ``reasons``, as far as the deadline lets them be found."""
+        said: tuple[str, ...] = ()
+        if not self.fastest_only:
+            try:
+                said = reasons()
+            except (DeadlineOver, SolverStoppedError):
+                said = (f"{stop_reason()} before it was found which limit excludes the last layouts",)
+        certificate = infeasible_certificate(self.job, self.space)
+        front = Front(self.job, facts_of(self.job), (), certificate, self.rejected, said)
+        return _with_remainder(front)
+
+    def _of_points(self, sweep: FrontSweep, points: list[FrontPoint]) -> Front:
+        job, facts, first = self.job, facts_of(self.job), points[0]
+        points = _selected(job, sweep, points)
+        layouts = [point.layout(self.fitting) for point in points]
+        plans = [Plan(*pair, facts) for pair in zip(layouts, predict_all(job, layouts), strict=True)]
+        fastest = plans[0].predicted.step_seconds
+        certificate = sweep_certificate(job, self.space, sweep, [first, *points], self.thinning, fastest)
+        return _with_remainder(Front(job, facts, _undominated(plans), certificate, self.rejected))
+
+    def first_known(self, reason: str) -> Front:
+        """Return a front of one layout that is found soon; raises UnsupportedError where none is."""
+        plan = first_plan(self.job)
+        if plan is None:
+            raise UnsupportedError(f"{reason} before any layout was found: narrow the job's `search`")
+        bound = self.sweep.bound_seconds if self.sweep is not None else 0.0
+        step = plan.predicted.step_seconds
+        certificate = stopped_certificate(self.job, self.space, min(bound, step), step, reason)
+        return _with_remainder(Front(self.job, plan.facts, (plan,), certificate, self.rejected))
 
 
 def _swept(
@@ -105,10 +151,10 @@ def _swept(
 def _reasons(job: Job, space: Space, fitting: Sequence[PricedCandidates], ceiling: float) -> tuple[str, ...]:
     """Return the reasons why none of ``fitting`` satisfies all rules within ``ceiling`` seconds."""
     limit = memory_limit_bytes(job)
-    fastest = _fastest_seconds(fitting, limit)
+    fastest = fastest_seconds(fitting, limit, longest_seconds(fitting))
     # Where a longer step does not help, the conflict is independent of the step limit.
-    within = ceiling if fastest is not None else _longest_seconds(fitting)
-    conflict = user_rule_conflict(job, fitting, lambda g: _fastest_seconds(g, limit, within) is not None)
+    within = ceiling if fastest is not None else longest_seconds(fitting)
+    conflict = user_rule_conflict(job, fitting, lambda g: fastest_seconds(g, limit, within) is not None)
     return (f"{_CONFLICT}: {'; '.join(conflict)}",) if conflict else reasons_of(job, space, fastest)
 
 
@@ -116,19 +162,13 @@ def _with_remainder(front: Front) -> Front:
     """Return ``front`` with a rejection of covered layouts not on it, so that the counts sum to the space."""
     counted = sum(rejection.layouts for rejection in front.rejected)
     remainder = front.certificate.layouts_total - counted - len(front.plans)
-    if not remainder:
+    if not remainder or not front.certificate.layouts_total:
         return front
     reason = "exceed a limit, or are dominated by a plan of the front within the thinning"
     if not front.plans:
         unmet = "the limits" if not front.job.rules else "the limits and the job's own rules together"
         reason = f"fit into memory with some recompute, but none of them satisfies {unmet}"
     return replace(front, rejected=(*front.rejected, Rejection(reason, remainder, "not on the front")))
-
-
-def _infeasible_front(
-    job: Job, space: Space, rejected: tuple[Rejection, ...], reasons: tuple[str, ...]
-) -> Front:
-    return _with_remainder(Front(job, facts_of(job), (), _infeasible(job, space), rejected, reasons))
 
 
 def _undominated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
@@ -150,98 +190,3 @@ def _selected(job: Job, sweep: FrontSweep, points: list[FrontPoint]) -> list[Fro
         sweep.reset_bounds()
         return [points[-1], *sweep.front(points[-1].memory_ticks - 1, 0.0)][-1:]
     return points[-1:] if objectives == {"peak_memory"} else points
-
-
-def _fastest_seconds(
-    groups: Sequence[PricedCandidates], limit: float, within: float | None = None
-) -> float | None:
-    """Return the step of the fastest layout within the memory limit and ``within`` seconds, if any [s]."""
-    ceiling = within or _longest_seconds(groups)
-    scale = Scale.of(ceiling, limit)
-    point = FrontSweep(groups, scale, ceiling).fastest(scale.memory_limit_ticks(limit))
-    return None if point is None else point.step_ticks * scale.tick_seconds
-
-
-def _longest_seconds(groups: Sequence[PricedCandidates]) -> float:
-    """Return an upper bound on the step of every layout [s].
-
-    The slowest stage has at most all layers with full recompute, every fixed part and every end of step.
-    """
-    longest = 0.0
-    for group in groups:
-        layers = float(group.layers)
-        stages, end_of_step = zip(*(_longest_parts(kind, layers) for kind in group.kinds), strict=True)
-        step = (group.m + group.pp)[:, None] * 2 * np.maximum.reduce(stages) + np.maximum.reduce(end_of_step)
-        longest = max(longest, float(step.max()))
-    return longest
-
-
-def _longest_parts(s: Stages, layers: float) -> tuple[Array, Array]:
-    """Return upper bounds on a stage's time and its end of step, with all layers of one type [s]."""
-    per_layer = s.forward.layer + s.backward.layer + s.full + s.selective
-    stage = s.forward.fixed + s.backward.fixed + layers * per_layer
-    end_of_step = s.reduce.fixed + s.gather.fixed + s.norms.fixed + s.optimizer.fixed
-    return stage, end_of_step + layers * (s.reduce.layer + s.gather.layer + s.norms.layer + s.optimizer.layer)
-
-
-def _layout(groups: Sequence[PricedCandidates], point: FrontPoint) -> Layout:
-    layers, selective, full = zip(*((o.layers, o.selective, o.full) for o in point.chosen), strict=True)
-    return groups[point.group].layout(point.position, layers, selective, full)
-
-
-def _stop_reason(sweep: FrontSweep) -> str:
-    return sweep.deadline.reason or "the solver reached its work limit"
-
-
-def _common(job: Job, space: Space) -> dict[str, Any]:
-    """Return the fields that every certificate has."""
-    from autoplan import __version__
-
-    job_hash, cost_model_hash = hashes(job)
-    return {
-        "layouts_total": space.total,
-        "layouts_covered": space.covered,
-        "candidates": space.size,
-        "solver": solver_version(),
-        "solver_parameters": tuple(solver_parameters().items()),
-        "job_hash": job_hash,
-        "cost_model_hash": cost_model_hash,
-        "autoplan_version": __version__,
-    }
-
-
-def _certificate(
-    job: Job, space: Space, sweep: FrontSweep, points: list[FrontPoint], thinning: float, fastest: float
-) -> Certificate:
-    """Return the certificate of ``points``: the fastest layout, then the points of the front.
-
-    ``fastest`` is the step of the first plan as priced in floating point [s]. Ticks are rounded up stage by
-    stage, so the rounding is subtracted from a bound in ticks to give one in seconds.
-    """
-    gaps = [1.0 - f.bound_ticks / f.step_ticks for f in points]
-    rounding = sweep.groups[points[0].group].rounding(points[0].position) * sweep.scale.tick_seconds
-    bound = max(0.0, min(fastest, points[0].bound_ticks * sweep.scale.tick_seconds - rounding))
-    proven = not sweep.stopped and all(f.bound_ticks == f.step_ticks for f in points)
-    return Certificate(
-        status="optimal" if proven else "feasible",
-        best_bound_step_seconds=bound,
-        gap=max(*gaps, 1.0 - bound / fastest if points[0] is points[1] else 0.0),
-        thinning=thinning,
-        candidates_solved=len(sweep.solved),
-        solves=sweep.solves,
-        stopped=None if proven else _stop_reason(sweep),
-        **_common(job, space),
-    )
-
-
-def _infeasible(job: Job, space: Space) -> Certificate:
-    return Certificate(
-        status="infeasible",
-        best_bound_step_seconds=None,
-        gap=None,
-        thinning=0.0,
-        candidates_solved=0,
-        solves=0,
-        stopped=None,
-        **_common(job, space),
-    )

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.deadline import ENDLESS, Deadline
+from autoplan.deadline import DeadlineOver, check_deadline, current_deadline
 from autoplan.search.alternatives.contents_alternatives import alternatives_of_contents
 from autoplan.search.alternatives.domain_reduction import (
     OpenCandidate,
@@ -63,14 +63,13 @@ class FrontSweep:
         groups: Sequence[PricedCandidates],
         scale: Scale,
         ceiling_seconds: float,
-        deadline: Deadline = ENDLESS,
     ) -> None:
-        self.deadline = deadline
         self.groups = groups
         self.scale = scale
         self.ceiling = int(ceiling_seconds / scale.tick_seconds)
         self.symmetric = [SymmetricCandidates.of(group) for group in groups]
         self.reset_bounds()
+        self.live: list[OpenCandidate] = []
         self.solves = 0
         self.stopped = False
         self.paths = Paths()
@@ -97,10 +96,14 @@ class FrontSweep:
             if point is None:
                 return
             yield point
-            self.stopped = self.stopped or self.deadline.over
+            self.stopped = self.stopped or current_deadline().over
             if self.stopped:
                 return
-            limit_ticks, incumbent = self._next_limit(point, thinning)
+            try:
+                limit_ticks, incumbent = self._next_limit(point, thinning)
+            except DeadlineOver:
+                self.stopped = True
+                return
 
     def _next_limit(self, point: FrontPoint, thinning: float) -> tuple[int, float]:
         """Return the next memory limit [ticks], and the step of an incumbent within it [s], else infinite.
@@ -148,23 +151,35 @@ class FrontSweep:
         """Return the fastest layout within the memory limit; None where the problem is infeasible.
 
         ``incumbent`` is the step of a layout within the limit, where the caller has one [s]. When the
-        deadline passes, the best incumbent is returned. Raises SolverStoppedError without one.
+        deadline in force passes, the best layout so far is returned. Raises SolverStoppedError without one.
         """
-        limit = limit_ticks * self.scale.tick_bytes
-        live, best, unseen = self._open_candidates(limit, incumbent)
-        domains = self._reduced(live, best, limit)
-        if not domains.live:
-            return self._best_known(live, unseen) if self.stopped else None
-        self.solved.update((c.group, c.position) for c in domains.live)
+        self.live = []
         try:
-            solution = self._solved(domains, limit_ticks, self.deadline)
-        except SolverStoppedError:
+            return self._proven_fastest(limit_ticks, incumbent)
+        except (DeadlineOver, SolverStoppedError):
             self.stopped = True
-            return self._best_known(live, unseen)
+            return self._best_known()
+
+    def first(self, limit_ticks: int) -> FrontPoint | None:
+        """Return a layout within the memory limit, by the primal heuristic alone; None where it has none."""
+        self.live = []
+        try:
+            self._open_candidates(limit_ticks * self.scale.tick_bytes, np.inf)
+            return self._best_known()
+        except SolverStoppedError:
+            return None
+
+    def _proven_fastest(self, limit_ticks: int, incumbent: float) -> FrontPoint | None:
+        limit = limit_ticks * self.scale.tick_bytes
+        best = self._open_candidates(limit, incumbent)
+        domains = self._reduced(self.live, best, limit)
+        if not domains.live:
+            return None
+        self.solved.update((c.group, c.position) for c in domains.live)
+        solution = self._solved(domains, limit_ticks)
         if solution is None:
             return None
-        bound = min(solution.bound_ticks, self._floor_ticks(unseen))
-        return FrontPoint.of(domains.live[solution.candidate], replace(solution, bound_ticks=bound))
+        return FrontPoint.of(domains.live[solution.candidate], solution)
 
     def _reduced(self, live: Sequence[OpenCandidate], best: float, limit: float) -> ReducedDomains:
         """Return the reduced domains of ``live`` for steps of up to ``best`` seconds."""
@@ -174,7 +189,7 @@ class FrontSweep:
         ceiling = min(self.ceiling, int(best / self.scale.tick_seconds) + 1)
         return reduced_domains(cut_by_step, self.groups, self.scale, ceiling, limit)
 
-    def _solved(self, domains: ReducedDomains, limit_ticks: int, deadline: Deadline) -> Solution | None:
+    def _solved(self, domains: ReducedDomains, limit_ticks: int) -> Solution | None:
         self.solves += 1
         alternatives_by_stage, layers = [c.alternatives for c in domains.live], self.groups[0].layers
         return solve(
@@ -183,54 +198,45 @@ class FrontSweep:
             domains.ceiling,
             limit_ticks,
             self.paths,
-            deadline,
             domains.incumbent,
         )
 
-    def _floor_ticks(self, seconds: float) -> int:
-        return int(min(seconds, self.ceiling * self.scale.tick_seconds) / self.scale.tick_seconds)
+    @property
+    def bound_seconds(self) -> float:
+        """Lower bound on the step of every layout within the tightest memory limit so far [s]."""
+        return min(float(bounds.min()) for bounds in self.bounds)
 
-    def _best_known(self, live: Sequence[OpenCandidate], unseen: float) -> FrontPoint:
-        """Return the fastest layout of the primal heuristic; ``unseen`` bounds all other candidates [s]."""
+    def _best_known(self) -> FrontPoint:
+        """Return the fastest layout of the primal heuristic among the candidates opened so far."""
         layers = self.groups[0].layers
-        feasible = [
-            (c, chosen) for c in live if (chosen := primal_heuristic(c.alternatives, layers)) is not None
-        ]
-        steps = [step_ticks(c.alternatives, chosen) for c, chosen in feasible]
-        step = min(steps, default=self.ceiling + 1)
-        if step > self.ceiling:
-            raise SolverStoppedError
-        best, chosen = feasible[steps.index(step)]
-        bound = self._floor_ticks(min([unseen, *(c.bound_seconds for c in live)]))
-        return FrontPoint(
-            group=best.group,
-            position=best.position,
-            chosen=chosen,
-            step_ticks=step,
-            memory_ticks=max(o.memory_ticks for o in chosen),
-            bound_ticks=min(step, bound),
-        )
+        for best in sorted(self.live, key=lambda c: c.incumbent_seconds):
+            chosen = primal_heuristic(best.alternatives, layers)
+            if chosen is None or (step := step_ticks(best.alternatives, chosen)) > self.ceiling:
+                continue
+            seconds = min(self.bound_seconds, self.ceiling * self.scale.tick_seconds)
+            return FrontPoint(
+                group=best.group,
+                position=best.position,
+                chosen=chosen,
+                step_ticks=step,
+                memory_ticks=max(o.memory_ticks for o in chosen),
+                bound_ticks=min(step, int(seconds / self.scale.tick_seconds)),
+            )
+        raise SolverStoppedError
 
-    def _open_candidates(self, limit: float, incumbent: float) -> tuple[list[OpenCandidate], float, float]:
-        """Return the candidates whose lower bound does not exceed the incumbent, with their alternatives.
+    def _open_candidates(self, limit: float, incumbent: float) -> float:
+        """Open the candidates whose lower bound does not exceed the incumbent: find their alternatives.
 
-        The step of the incumbent follows, and a lower bound of all other candidates; both in seconds.
+        Return the step of the incumbent after them [s]; ``live`` has the candidates.
         """
-        live: list[OpenCandidate] = []
         best = min(incumbent, self.ceiling * self.scale.tick_seconds)
         updated = [np.zeros(len(b), dtype=bool) for b in self.bounds]
-        while True:
-            batch = self._next_batch(updated, best)
-            if batch is None:
-                return live, best, np.inf
-            if live and self.deadline.over:
-                self.stopped = True
-                unseen = (np.where(f, np.inf, b).min() for f, b in zip(updated, self.bounds, strict=True))
-                return live, best, float(min(unseen))
+        while (batch := self._next_batch(updated, best)) is not None:
+            check_deadline()
             group, index = batch
             updated[group][index] = True
-            live.extend(self._rebounded(group, index, limit, best))
-            best = min([best, *(c.incumbent_seconds for c in live)])
+            best = min(best, self._rebounded(group, index, limit, best))
+        return best
 
     def _next_batch(
         self, updated: list[NDArray[np.bool_]], best: float
@@ -243,25 +249,25 @@ class FrontSweep:
             return None
         return group, lowest(outdated[group], min(_BATCH, self.groups[group].block_size))
 
-    def _rebounded(
-        self, group: int, index: NDArray[np.int64], limit: float, best: float
-    ) -> list[OpenCandidate]:
-        """Update the bounds of a batch; return its candidates that may beat ``best``, least bound first.
+    def _rebounded(self, group: int, index: NDArray[np.int64], limit: float, best: float) -> float:
+        """Update the bounds of a batch and open its candidates that may beat ``best``, least bound first.
 
         Bounds are computed for steps near the least of them first, then for longer steps until the incumbent
-        lies within: bounds and alternatives are complete for every step as fast as the incumbent.
+        lies within: bounds and alternatives are complete for every step as fast as the incumbent. Return the
+        step of the incumbent [s].
         """
-        part = self.groups[group].take(index)
+        part, opened_before = self.groups[group].take(index), len(self.live)
         near = best if part.rules else min(best, float(self.bounds[group][index].min()))
         while True:
             near *= _LOOKAHEAD
             relaxation = bound(part, limit, near)
             self.bounds[group][index] = np.maximum(self.bounds[group][index], relaxation.monotone_seconds)
-            live, incumbent = self._open_of_batch(group, index, part, relaxation, limit, best)
+            del self.live[opened_before:]
+            incumbent = self._open_of_batch(group, index, part, relaxation, limit, best)
             if incumbent * (1 + _MARGIN) <= near or not relaxation.cut.any():
                 break
         self.symmetric[group].tell(index, relaxation, self.bounds[group])
-        return live
+        return incumbent
 
     def _open_of_batch(
         self,
@@ -271,11 +277,11 @@ class FrontSweep:
         relaxation: Bound,
         limit: float,
         best: float,
-    ) -> tuple[list[OpenCandidate], float]:
-        """Return the candidates of a batch that may beat ``best``, and the incumbent after them [s]."""
-        live: list[OpenCandidate] = []
+    ) -> float:
+        """Open the candidates of a batch that may beat ``best``; return the incumbent after them [s]."""
         within_best = np.flatnonzero(relaxation.step_seconds <= best * (1 + _MARGIN))
         for i in within_best[np.argsort(relaxation.step_seconds[within_best], kind="stable")].tolist():
+            check_deadline()
             lower = float(self.bounds[group][index[i]])
             if relaxation.step_seconds[i] > best * (1 + _MARGIN):
                 break
@@ -288,9 +294,9 @@ class FrontSweep:
             )
             open_up = self._by_case if part.by_uniform_cases(i) else self._single
             opened = open_up(candidate, part, i, relaxation, limit, best)
-            live.extend(c for c in opened if not c.alternatives.empty)
+            self.live.extend(c for c in opened if not c.alternatives.empty)
             best = min([best, *(c.incumbent_seconds for c in opened)])
-        return live, best
+        return best
 
     def _single(
         self,
@@ -385,7 +391,7 @@ class FrontSweep:
         domains = self._reduced(single, best, limit)
         if not domains.live:
             return live, domains.ceiling + 1
-        solution = self._solved(domains, round(limit / self.scale.tick_bytes), ENDLESS)
+        solution = self._solved(domains, round(limit / self.scale.tick_bytes))
         if solution is None:
             return live, domains.ceiling + 1
         fastest = solution.step_ticks * self.scale.tick_seconds

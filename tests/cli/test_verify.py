@@ -104,9 +104,9 @@ def test_answers_of_every_kind_are_verified(run, tmp_path, more):
 
 
 def test_the_best_so_far_is_verified_for_what_it_is(run, tmp_path):
-    """After a time limit, the bound is all that is claimed of other layouts."""
+    """After a deadline, the bound is all that is claimed of other layouts."""
     file = tmp_path / "plan.json"
-    run("plan", JOB, "--time-limit", "0", "--format", "json", "--output", file)
+    run("plan", JOB, "--deadline", "0", "--format", "json", "--output", file)
     done = run("verify", file)
 
     assert done.exit_code == 0

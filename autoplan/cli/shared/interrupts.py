@@ -1,4 +1,4 @@
-"""Ctrl-C handling: the first one ends the search, the second one the program."""
+"""Ctrl-C and SIGTERM: the first one ends the search, the second one the program, at once."""
 
 from __future__ import annotations
 
@@ -6,29 +6,52 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from autoplan.deadline import Deadline
 
-__all__ = ["stopped_by_interrupt"]
+__all__ = ["Interrupted", "stopped_by_signals"]
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(slots=True)
+class Interrupted:
+    """The signal that ended a search, if one did."""
+
+    number: int | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code by convention, 128 + the number of the signal."""
+        return None if self.number is None else 128 + self.number
 
 
 @contextmanager
-def stopped_by_interrupt(deadline: Deadline) -> Iterator[None]:
-    """Make the first Ctrl-C end ``deadline`` and the next one raise KeyboardInterrupt."""
+def stopped_by_signals(deadline: Deadline) -> Iterator[Interrupted]:
+    """Make the first signal end ``deadline``; the next one is the system's to handle, which ends the program.
+
+    Nothing waits for Python then: not a long call of numpy or the solver either. Output is written whole or
+    not at all, so nothing is left half-written.
+    """
+    interrupted = Interrupted()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield interrupted
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if deadline.stopped:
-            signal.default_int_handler(number, frame)
+        del frame
+        interrupted.number = number
+        for one in _SIGNALS:
+            signal.signal(one, signal.SIG_DFL)
         deadline.stop()
 
-    before = signal.signal(signal.SIGINT, stop)
+    before = {one: signal.signal(one, stop) for one in _SIGNALS}
     try:
-        yield
+        yield interrupted
     finally:
-        signal.signal(signal.SIGINT, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)

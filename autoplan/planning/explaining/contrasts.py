@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from autoplan.deadline import Deadline
 from autoplan.errors import AutoplanError, InfeasibleError, UnsupportedError
 from autoplan.planning.plan_and_evaluate import plannable
 from autoplan.results import Plan
@@ -21,12 +22,16 @@ _MOST_VALUES: Final = 6
 
 
 def explain_choice(
-    job: Job | str | Path, *, progress: Callable[[int, int, str], None] = lambda *_: None
+    job: Job | str | Path,
+    *,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+    deadline: Deadline | float | None = None,
 ) -> Choice:
     """Return the fastest plan of ``job``, and the fastest under each other choice.
 
-    ``progress`` is called with the solves done, the solves in all, and the next choice. Raises
-    InfeasibleError with the reasons where no layout is feasible.
+    ``progress`` is called with the solves done, the solves in all, and the next choice. Choices that are left
+    when ``deadline`` ends (as in ``plan``) are named and not solved. Raises InfeasibleError with the reasons
+    where no layout is feasible.
     """
     job = plannable(job)
     if job.choices:
@@ -37,7 +42,8 @@ def explain_choice(
     from autoplan.search import search
 
     timed_job = replace(job, objectives=("step_time",))
-    front = search(timed_job)
+    deadline = Deadline.of(deadline, job.deadline)
+    front = search(timed_job, deadline=deadline)
     if not front.plans:
         raise InfeasibleError(front.reasons)
     best = front.plans[0]
@@ -45,15 +51,20 @@ def explain_choice(
     alternatives = []
     for done, (key, value, restricted) in enumerate(choices):
         progress(done, len(choices), f"{key} {value}")
-        alternatives.append(_best_under(best, key, value, restricted))
+        reason = deadline.reason
+        alternatives.append(
+            _best_under(best, key, value, restricted, deadline)
+            if reason is None
+            else Contrast(key, value, None, f"not solved: {reason}")
+        )
     return Choice(best, tuple(alternatives))
 
 
-def _best_under(best: Plan, key: str, value: str, job: Job) -> Contrast:
+def _best_under(best: Plan, key: str, value: str, job: Job, deadline: Deadline) -> Contrast:
     from autoplan.search import least_needed, search
 
     try:
-        front = search(job, fastest_only=True)
+        front = search(job, fastest_only=True, deadline=deadline)
     except AutoplanError as error:
         return Contrast(key, value, None, str(error))
     if front.plans:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autoplan.costs.predict import facts_of, predict
+from autoplan.deadline import Deadline
 from autoplan.planning.explaining.dominance import refusal_of, standing_of
 from autoplan.planning.explaining.remedies import remedies_of
 from autoplan.planning.plan_and_evaluate import chosen, plannable, read_layout
@@ -24,15 +25,17 @@ def explain(
     layout: Layout | str,
     *,
     progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
 ) -> Explanation | Refusal:
     """Return the explanation of ``layout``: its prediction, remedies, and standing relative to the front.
 
     For a layout that does not fit, the remedies are the changes that make it fit; for one that fits, those
-    that save memory. Only for the latter the front is searched, with ``progress`` as in ``plan``. For a
-    layout that violates rules, return these and the nearest valid layout. Raises LayoutError for a text that
-    is no layout.
+    that save memory. Only for the latter the front is searched, with ``progress`` and ``deadline`` as in
+    ``plan``. For a layout that violates rules, return these and the nearest valid layout. Raises LayoutError
+    for a text that is no layout.
     """
     job = chosen(plannable(job), layout)
+    limit = Deadline.of(deadline, job.deadline)
     layout = read_layout(job, layout)
     if broken_rules(job, layout):
         return refusal_of(job, layout)
@@ -41,5 +44,5 @@ def explain(
     if plan.predicted.fits:
         from autoplan.search import search
 
-        standing = standing_of(job, plan, search(job, progress=progress))
+        standing = standing_of(job, plan, search(job, progress=progress, deadline=limit))
     return Explanation(plan, remedies_of(job, plan), standing)

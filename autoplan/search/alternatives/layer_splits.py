@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from autoplan.deadline import check_deadline
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, step_ticks
 from autoplan.search.bounds.path_counts import steady_rounds
 
@@ -94,6 +95,7 @@ def _within_split_backward(alternatives: Alternatives, layers: int, makespan: in
     behind = _least_prefix_sums(alternatives, range(p)[::-1], lambda o: o.forward_ticks + o.input_ticks)
     stages = []
     for s, row in enumerate(alternatives.stages):
+        check_deadline()
         usable: dict[Alternative, None] = {}
         for layers_before, prefix in forward_before[s].items():
             for o in row:
@@ -113,6 +115,7 @@ def _least_prefix_sums(
     """Return the least sum of ``ticks`` of the first n ``stages``, n from 0, by their number of layers."""
     prefixes: list[dict[int, int]] = [{0: 0}]
     for s in stages:
+        check_deadline()
         extended: dict[int, int] = {}
         for count, ticks_before in prefixes[-1].items():
             for o in alternatives.stages[s]:
@@ -163,6 +166,7 @@ def _within_prefix_bound(
     chunks, prefixes = alternatives.schedule.m * alternatives.schedule.v, {0: 0}
     reached: list[dict[int, int]] = []
     for row in alternatives.stages:
+        check_deadline()
         reached.append(prefixes)
         extended: dict[int, int] = {}
         for layers_before, ticks in prefixes.items():
@@ -176,6 +180,7 @@ def _within_prefix_bound(
     stages: list[tuple[Alternative, ...]] = []
     ends = {layers}
     for row, starts in zip(reversed(alternatives.stages), reversed(reached), strict=True):
+        check_deadline()
         usable: dict[Alternative, None] = {}
         begins: set[int] = set()
         for o in row:
@@ -208,6 +213,7 @@ def _least_suffixes(alternatives: Alternatives, layers: int, most: int) -> list[
     sums: list[_Sums] = []
     placed = alternatives.placed
     for s in reversed(range(alternatives.schedule.p)):
+        check_deadline()
         extended: _Sums = {}
         least, greatest = ranges[s]
         for layers_after, ticks in suffixes.items():
@@ -271,6 +277,7 @@ def _within_sum_and_maximum(
     prefixes: dict[int, int] = {0: 0}
     stages = []
     for s, row in enumerate(alternatives.stages):
+        check_deadline()
         suffixes = {n: total for n, (total, _) in sums[s + 1].items()} if s + 1 < len(sums) else {0: 0}
         usable: dict[Alternative, None] = {}
         extended: dict[int, int] = {}

@@ -24,6 +24,7 @@ import numpy as np
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.stage_times import Stages, stage_backward
+from autoplan.deadline import check_deadline
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.layer_splits import least_suffix_sums
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, mixes, priced_mixes
@@ -54,6 +55,7 @@ def with_more_reduction_overlap(
     below = _off_critical_path_below(alternatives, group.layers, makespan)
     rules, unit = group.stage_rules(position), int(group.candidates.recompute_num_layers[position])
     for i, (row, longest) in enumerate(zip(alternatives.stages, below, strict=True)):
+        check_deadline()
         # A partial, since few stages need their coefficients.
         at = partial(_coefficients, group, position, i)
         overlaps = bool(group.stages.overlaps_reduce[position, i])

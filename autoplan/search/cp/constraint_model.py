@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from ortools.sat.python import cp_model
 
-from autoplan.deadline import ENDLESS, Deadline
+from autoplan.deadline import check_deadline, current_deadline
 from autoplan.search.alternatives.stage_alternatives import (
     Alternative,
     Alternatives,
@@ -105,15 +105,14 @@ def solve(
     ceiling: int,
     limit_ticks: int,
     paths: Paths | None = None,
-    deadline: Deadline = ENDLESS,
     known: Incumbent | None = None,
 ) -> Solution | None:
     """Return the fastest layout among ``alternatives_by_stage`` with a step of at most ``ceiling`` ticks.
 
     None where the model is infeasible. ``paths`` are the critical paths that earlier solves needed; those of
     this one are added. ``known`` is a hint for the solver, which changes only how long a solve takes.
-    The result is proven optimal where its bound equals its step; it is not where the work limit or
-    ``deadline`` ended the solve. Raises SolverStoppedError where that left no feasible layout.
+    The result is proven optimal where its bound equals its step; it is not where the work limit or the
+    deadline in force ended the solve. Raises SolverStoppedError where that left no feasible layout.
     """
     model = _model(alternatives_by_stage, layers, ceiling, limit_ticks, paths or Paths())
     if known is not None:
@@ -121,7 +120,7 @@ def solve(
     work, best, rounds, brief = MOST_WORK, None, 0, True
     while True:
         try:
-            result = _solve_once(model, work, deadline, brief=brief)
+            result = _solve_once(model, work, brief=brief)
         except SolverStoppedError:
             if best is None:
                 raise
@@ -172,6 +171,7 @@ def _model(
     # Constraints.
     cp.add_exactly_one(c.pick for c in chosen)
     for c in chosen:
+        check_deadline()
         _one_alternative_a_stage(cp, c)
         _all_layers(cp, c, layers)
         _contiguous_places(cp, c)
@@ -347,8 +347,8 @@ class _Result:
     stopped: bool
 
 
-def _solve_once(model: _ConstraintModel, work: float, deadline: Deadline, *, brief: bool) -> _Result | None:
-    solver, status, spent = _run_solver(model, work, deadline, brief=brief)
+def _solve_once(model: _ConstraintModel, work: float, *, brief: bool) -> _Result | None:
+    solver, status, spent = _run_solver(model, work, brief=brief)
     if status == cp_model.UNKNOWN:
         raise SolverStoppedError
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
@@ -359,7 +359,7 @@ def _solve_once(model: _ConstraintModel, work: float, deadline: Deadline, *, bri
 
 
 def _run_solver(
-    model: _ConstraintModel, work: float, deadline: Deadline, *, brief: bool
+    model: _ConstraintModel, work: float, *, brief: bool
 ) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus, float]:
     """Return the solver, its status and the work spent: without presolve first, then with it.
 
@@ -370,12 +370,17 @@ def _run_solver(
     presolved = placed or not brief or len(model.cp.proto.variables) <= _PRESOLVED
     first = fresh_solver(work if presolved else min(work, _BRIEF))
     first.parameters.cp_model_presolve = presolved
-    status = status_of(first, model.cp, deadline)
+    status = status_of(first, model.cp)
     spent_first = first.response_proto.deterministic_time
-    if presolved or status not in {cp_model.UNKNOWN, cp_model.FEASIBLE} or work <= _BRIEF or deadline.over:
+    if (
+        presolved
+        or status not in {cp_model.UNKNOWN, cp_model.FEASIBLE}
+        or work <= _BRIEF
+        or current_deadline().over
+    ):
         return first, status, spent_first
     second = fresh_solver(work - spent_first)
-    second_status = status_of(second, model.cp, deadline)
+    second_status = status_of(second, model.cp)
     spent = spent_first + second.response_proto.deterministic_time
     return (first, status, spent) if second_status == cp_model.UNKNOWN else (second, second_status, spent)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from ortools.sat.python import cp_model
 
-from autoplan.deadline import ENDLESS, Deadline
+from autoplan.deadline import ENDLESS, current_deadline
 
 __all__ = ["MOST_WORK", "PARAMETERS", "fresh_solver", "solver_parameters", "solver_version", "status_of"]
 
@@ -28,8 +28,8 @@ PARAMETERS: Final = {
 #: Seconds between checks of the deadline during a solve.
 _POLL_SECONDS = 0.05
 
-#: Variables up to which a solve takes milliseconds, so that it needs no thread.
-_QUICK = 400
+#: Seconds that a solver may take to stop.
+_GRACE_SECONDS = 0.4
 
 
 def fresh_solver(work: float) -> cp_model.CpSolver:
@@ -41,19 +41,24 @@ def fresh_solver(work: float) -> cp_model.CpSolver:
     return solver
 
 
-def status_of(
-    solver: cp_model.CpSolver, model: cp_model.CpModel, deadline: Deadline
-) -> cp_model.CpSolverStatus:
-    """Solve ``model`` and return the status; a long solve runs in a thread, so that signals reach Python."""
-    if deadline is ENDLESS or len(model.proto.variables) <= _QUICK:
+def status_of(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSolverStatus:
+    """Solve ``model`` until the deadline in force, and return the status.
+
+    Under a deadline the solve runs in a thread, so that signals reach Python. A solver that does not stop
+    when it is told is left to itself: its status is unknown.
+    """
+    deadline = current_deadline()
+    if deadline is ENDLESS:
         return solver.solve(model)
     statuses: list[cp_model.CpSolverStatus] = []
     thread = Thread(target=lambda: statuses.append(solver.solve(model)), daemon=True)
     thread.start()
-    while thread.is_alive():
+    thread.join(_POLL_SECONDS)
+    while thread.is_alive() and not deadline.over:
         thread.join(_POLL_SECONDS)
-        if deadline.over:
-            solver.stop_search()
+    if thread.is_alive():
+        solver.stop_search()
+        thread.join(_GRACE_SECONDS)
     return statuses[0] if statuses else cp_model.UNKNOWN
 
 

@@ -29,6 +29,7 @@ from autoplan.search.space.rank_orders import (
 )
 
 __all__ = [
+    "NO_SPACE",
     "Space",
     "conflicting_rules",
     "counts_of",
@@ -61,6 +62,10 @@ class Space:
     def size(self) -> int:
         """Number of candidates."""
         return sum(len(group) for group in self.groups)
+
+
+#: The space of a job whose layouts were not counted.
+NO_SPACE = Space((), 0, 0, ())
 
 
 def space_of(job: Job) -> Space:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import gcd
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,9 @@ from autoplan.deadline import check_deadline
 from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
-from autoplan.search.space.rank_orders import orders_of
+from autoplan.search.space.rank_orders import orders_of, with_rank_orders
 
-__all__ = ["candidate_blocks", "listed_recompute_modes", "recompute_modes"]
+__all__ = ["candidate_blocks", "listed_recompute_modes", "recompute_modes", "usual_candidates"]
 
 #: Columns of a table of candidates: the fields of ``Candidates`` after ``pp``.
 _ZERO, _SHARD = 6, 12
@@ -27,6 +28,8 @@ _RARE = {"zero-bubble"}
 _MOST_VIRTUAL_STAGES = 16
 #: Rows of a table of candidates after which it is a block: 5 MB.
 _BLOCK = 50_000
+
+_V = TypeVar("_V", int, str)
 
 
 def recompute_modes(job: Job) -> frozenset[str]:
@@ -79,6 +82,44 @@ def candidate_blocks(job: Job, pp: int) -> Iterator[Candidates]:
                 tables = []
     if tables:
         yield _candidates(pp, tables)
+
+
+def usual_candidates(job: Job, pp: int) -> Candidates:
+    """Return the usual candidates at depth ``pp``: of every other choice but tp, ep and sp the first.
+
+    That is the first that the job allows: the least context parallelism and microbatch, the stack's ZeRO
+    stage, no virtual stages; tensor parallelism stays within a node.
+    """
+    search, devices, batch = job.search, job.cluster.devices, job.workload.global_batch_size
+    degrees = divisors(devices // pp)
+    zero = _allowed((job.stack.rules.default_zero, 0, 1, 2, 3), search.zero_stage)[0]
+    schedules = [
+        (schedule, v)
+        for schedule, v in _schedules(job, pp)
+        if SCHEDULES[schedule] in _allowed(SCHEDULES, search.schedule)
+        and v in _allowed((v,), search.virtual_stages)
+    ]
+    (schedule, vpp), *_ = schedules or _schedules(job, pp)
+    tables = []
+    for tp in _allowed([t for t in degrees if t <= job.cluster.node.devices], search.tensor_parallel):
+        cp = _allowed(divisors(devices // pp // tp), search.context_parallel)[0]
+        dp = devices // (pp * tp * cp)
+        sizes = _allowed(divisors(batch // dp) if batch % dp == 0 else [1], search.microbatch_size)[:1]
+        experts = [
+            pair for pair in _expert_degrees(job, tp, tp * dp * cp) if pair[1] == 1 or job.model.moe is None
+        ]
+        zero_and_sp = [(zero, sp) for sp in ((0, 1) if tp > 1 else (0,))]
+        other = [(vpp, schedule, *_checkpoints_and_host(job)[0])]
+        shards = _shards(job, tp, pp, dp * cp)[:1]
+        tables.append(_combined([[(tp, dp, cp)], experts, sizes, zero_and_sp, other, shards]))
+    return with_rank_orders(job, _candidates(pp, tables))
+
+
+def _allowed(values: Sequence[_V], wish: object) -> Sequence[_V]:
+    """Return the ``values`` that a key of ``search`` allows; all where it allows none of them."""
+    if wish == "any":
+        return values
+    return [x for x in values if x in (wish if isinstance(wish, tuple) else (wish,))] or values
 
 
 def _parts(experts: list[tuple[int, int]], rows: int) -> Iterator[list[tuple[int, int]]]:
