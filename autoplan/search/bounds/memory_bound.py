@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,8 +92,17 @@ def _places_fit(group: SizedCandidates, places: Places, limit: float) -> NDArray
     fits[possible] = even_memory(group.take(possible), places) <= limit
     undecided = np.flatnonzero(~fits[possible])
     if len(undecided) and not group.even:
-        fits[possible[undecided]] = least_memory(group.take(possible[undecided])) <= limit
+        open_group = group.take(possible[undecided])
+        # Larger places fit nowhere.
+        reachable = replace(open_group, places=places.up_to(_most_layers_within(open_group, limit)))
+        fits[possible[undecided]] = least_memory(reachable) <= limit
     return fits
+
+
+def _most_layers_within(group: SizedCandidates, limit: float) -> int:
+    """Return an upper bound on the layers that a stage of any candidate has within ``limit`` bytes."""
+    layers = [(limit - fixed) / np.minimum.reduce(of_layer) for fixed, of_layer in _memory_floors(group)]
+    return int(np.clip(np.minimum.reduce(layers).max() + _ROUNDING, 1, group.layers))
 
 
 def _floor_fits(group: SizedCandidates, places: Places, limit: float) -> NDArray[np.bool_]:
