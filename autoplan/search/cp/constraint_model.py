@@ -370,6 +370,9 @@ def _run_solver(
     presolved = placed or not brief or len(model.cp.proto.variables) <= _PRESOLVED
     first = fresh_solver(work if presolved else min(work, _BRIEF))
     first.parameters.cp_model_presolve = presolved
+    if placed:
+        # Without probing these models take 0.6 of the time (DeepSeek-V3 on 2,048 devices).
+        first.parameters.cp_model_probing_level = 0
     status = status_of(first, model.cp)
     spent_first = first.response_proto.deterministic_time
     if (
