@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import cache
 
 import numpy as np
@@ -13,12 +14,16 @@ from autoplan import load_job
 from autoplan.catalog import resolve_job
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.rules.user_constraints import even_only
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.search.bounds.memory_bound import _floor_fits, can_fit, least_memory, least_stage_memory
 from autoplan.search.bounds.step_bound import bound
 from autoplan.search.space.candidate_space import space_of
+from autoplan.search.space.choices import recompute_modes
 from autoplan.search.space.priced_candidates import priced
 from autoplan.search.space.sized_candidates import sized
+from tests.properties.test_front import random_job
+from tests.properties.test_unlike_layers import several, with_unlike_layers
 
 JOBS = ["llama3-8b-8x-a100", "gpt3-6.7b-8x-v100", "llama3-70b-64x-h100", "mixtral-8x7b-8x-h200"]
 UNLIKE = ["deepseek-v3-256x-h100", "llama4-maverick"]
@@ -146,6 +151,20 @@ def test_floors_of_memory_keep_a_candidate_at_its_least(name):
         for i, least in enumerate(least_memory(group)):
             one = group.take(np.array([i]))
             assert _floor_fits(one, one.places, float(least)).all()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_floors_of_memory_keep_small_models_at_their_least(seed):
+    """Virtual stages of few layers have one of a type, and none of another."""
+    rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
+    job = with_unlike_layers(rng, random_job(rng))
+    while not several(job):
+        job = with_unlike_layers(rng, random_job(rng))
+    for candidates in space_of(job).groups:
+        for group in sized(job, candidates, recompute_modes(job), even=even_only(job)):
+            for i, least in enumerate(least_memory(group)):
+                one = group.take(np.array([i]))
+                assert np.isinf(least) or _floor_fits(one, one.places, float(least)).all()
 
 
 @cache

@@ -109,17 +109,17 @@ def _floor_fits(group: SizedCandidates, places: Places, limit: float) -> NDArray
     """Return whether lower bounds of memory leave the stages enough space for all layers, shape [C].
 
     A bound is a + sum n_k b_k for n_k layers of type k, so a stage has at most (limit - a) / b_k layers of a
-    type, and at most (limit - a) / min b_k in all. All stages together must take the layers of each type,
-    those of all types, and their bytes.
+    type, and at most (limit - a) / min b_k in all, a multiple of its virtual stages. All stages together must
+    take the layers of each type, those of all types, and their bytes.
     """
     enough = np.ones(len(group.candidates), dtype=bool)
-    numbers, chunk = layers_by_type(places), group.v[:, None]
+    numbers, v = layers_by_type(places), group.v[:, None]
     for fixed, of_layer in _memory_floors(group):
         space = limit - fixed
         enough &= (space >= 0).all(axis=1)
-        counted = [*zip(numbers, of_layer, strict=True), (places.total, np.minimum.reduce(of_layer))]
-        for count, layer in counted:
-            enough &= (np.floor(space / layer / chunk + _ROUNDING) * chunk).sum(axis=1) >= count
+        counted = [(n, layer, 1.0) for n, layer in zip(numbers, of_layer, strict=True)]
+        for count, layer, unit in (*counted, (places.total, np.minimum.reduce(of_layer), v)):
+            enough &= (np.floor(space / layer / unit + _ROUNDING) * unit).sum(axis=1) >= count
         layers_bytes = sum(n * layer.min(axis=1) for n, layer in zip(numbers, of_layer, strict=True))
         enough &= layers_bytes <= space.sum(axis=1) * (1 + _ROUNDING)
     return enough

@@ -115,8 +115,7 @@ def _remaining_at_depth(job: Job, pp: int, counts: _Counts) -> Candidates | None
     if not blocks:
         return None
     candidates = joined(blocks)
-    layouts, remaining = counts_of(job, candidates), np.ones(len(candidates), dtype=bool)
-    dominated = _dominated_rings(job, candidates, remaining)
+    layouts, dominated = counts_of(job, candidates), _dominated_rings(job, candidates)
     counts.dominated_rings += int(layouts[dominated].sum())
     distinct = distinct_orders(job, candidates, ~dominated)
     counts.equivalent_orders += int(layouts[~dominated & ~distinct].sum())
@@ -202,8 +201,8 @@ def _representative(job: Job, candidates: Candidates, remaining: NDArray[np.bool
     return representative
 
 
-def _dominated_rings(job: Job, candidates: Candidates, remaining: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return candidates that are dominated by shorter rings with smaller microbatches.
+def _dominated_rings(job: Job, candidates: Candidates) -> NDArray[np.bool_]:
+    """Return which of all ``candidates`` of a depth are dominated by shorter rings with smaller microbatches.
 
     For a factor f of cp and of the microbatch, f times the data ranks with rings of cp / f and microbatches
     of mbs / f have the same tokens, weights, state and groups, transfers of the same size but fewer, and
@@ -216,29 +215,31 @@ def _dominated_rings(job: Job, candidates: Candidates, remaining: NDArray[np.boo
         return dominated
     c = candidates
     # Only a common factor of cp and microbatch gives a dominating candidate.
-    divisible = remaining & (np.gcd(c.cp, c.microbatch) > 1)
+    divisible = np.gcd(c.cp, c.microbatch) > 1
     if not divisible.any():
         return dominated
     values = [np.unique(column) for column in _columns(c)]
-    remaining_keys = _keys(c, values)[remaining]
+    keys = _keys(c, values)
     primes = (f for f in divisors(job.cluster.devices) if len(divisors(f)) == 2)
     for f in primes:
         index = np.flatnonzero(divisible & (c.cp % f == 0) & (c.microbatch % f == 0))
         longer = c.take(index)
         shorter = replace(longer, dp=longer.dp * f, cp=longer.cp // f, microbatch=longer.microbatch // f)
-        dominated[index] |= np.isin(_keys(shorter, values), remaining_keys)
+        dominated[index] |= np.isin(_keys(shorter, values), keys)
     return dominated
 
 
 def _keys(candidates: Candidates, values: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return a number for each candidate, equal where all columns are equal.
+    """Return a number for each candidate, equal where all columns are; -1 where a column lacks the value.
 
     ``values`` has the sorted distinct values of each column.
     """
-    keys = np.zeros(len(candidates), dtype=np.int64)
+    keys, known = np.zeros(len(candidates), dtype=np.int64), np.ones(len(candidates), dtype=bool)
     for column, distinct in zip(_columns(candidates), values, strict=True):
-        keys = keys * len(distinct) + np.searchsorted(distinct, column)
-    return keys
+        index = np.minimum(np.searchsorted(distinct, column), len(distinct) - 1)
+        known &= distinct[index] == column
+        keys = keys * len(distinct) + index
+    return np.where(known, keys, -1)
 
 
 def _columns(candidates: Candidates) -> list[NDArray[np.int64]]:
