@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from autoplan.cli.shared.lean import load_solver
-from autoplan.cli.shared.output import NOTHING_FEASIBLE, Format, JobArgument, present, write
+from autoplan.cli.shared.output import NOTHING_FEASIBLE, Format, JobArgument, checked_output, present, write
 from autoplan.cli.shared.progress import Bar, Progress
 from autoplan.errors import UnsupportedError
 
@@ -58,9 +58,10 @@ PictureOption = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write to FILE, atomically, instead of standard output:"
+        help="Write to FILE, atomically, instead of standard output (-):"
         " a chart (.svg), a page (.html), .json, .yaml or .txt.",
         show_default=False,
+        callback=checked_output,
     ),
 ]
 
