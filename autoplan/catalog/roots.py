@@ -193,17 +193,13 @@ def _opened(path: Path) -> int:
     opens a named one waits for its writer, who may never come.
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        mode = os.fstat(handle).st_mode
-        if stat.S_ISDIR(mode):
-            raise ValueError("it is a folder, not a file")
-        if not stat.S_ISREG(mode):
-            if not (stat.S_ISFIFO(mode) and path.is_relative_to("/dev")):
-                raise ValueError("it is a pipe or a device: name an ordinary file")
-            os.set_blocking(handle, True)
-    except BaseException:
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISFIFO(mode) and path.is_relative_to("/dev"):
+        os.set_blocking(handle, True)
+    elif not stat.S_ISREG(mode):
         os.close(handle)
-        raise
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise ValueError(f"it is {what}: name an ordinary file")
     return handle
 
 

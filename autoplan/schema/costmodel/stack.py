@@ -13,16 +13,17 @@ from pydantic import AfterValidator, Field, model_validator
 
 from autoplan.schema.base import (
     Frozen,
+    PositiveBandwidth,
+    PositiveBytes,
+    PositiveShare,
     Sourced,
-    SourcedBandwidth,
-    SourcedBytes,
     SourcedSeconds,
     SourcedShare,
 )
 from autoplan.schema.costmodel.block_policy import BlockPolicy
 from autoplan.schema.costmodel.kernel_spec import CostModel, Name
 from autoplan.schema.costmodel.ranged import RangedBytes, RangedFactor
-from autoplan.schema.job_choices import distinct
+from autoplan.schema.job_choices import ZeroStage, distinct
 from autoplan.schema.layout import ORDERS, Order, RecomputeMode, Schedule
 from autoplan.schema.precision import Precision
 
@@ -90,7 +91,7 @@ class MemoryPolicy(Frozen):
         ge=1, le=8, description="layers whose gathered parameters are alive at once under ZeRO-3"
     )
     gather_limit: int | None = Field(
-        default=None, ge=1, description="most parameters gathered at once; left out: whole layers"
+        default=None, ge=1, le=10**15, description="most parameters gathered at once; left out: whole layers"
     )
     reduction: Literal["layer", "bucket"] = Field(
         default="bucket",
@@ -164,14 +165,14 @@ class OverlapPolicy(Frozen):
         default=False,
         description="ZeRO-1 and 2 all-reduce whole gradients, of which each rank keeps its part",
     )
-    bucket: SourcedBytes = Field(description="size of a gradient bucket; the last one is exposed")
+    bucket: PositiveBytes = Field(description="size of a gradient bucket; the last one is exposed")
 
 
 class StackRules(Frozen):
     """What the stack can run."""
 
-    zero_stages: tuple[int, ...] = Field(min_length=1, description="ZeRO stages that it has")
-    zero_stages_with_pipeline: tuple[int, ...] = Field(description="those that it runs with pp > 1")
+    zero_stages: tuple[ZeroStage, ...] = Field(min_length=1, description="ZeRO stages that it has")
+    zero_stages_with_pipeline: tuple[ZeroStage, ...] = Field(description="those that it runs with pp > 1")
     default_zero: int = Field(ge=0, le=3, description="the stage taken when a layout names none")
     tensor_parallel: bool = Field(description="whether it splits tensors")
     pipeline_parallel: bool = Field(description="whether it has pipelines")
@@ -183,7 +184,7 @@ class StackRules(Frozen):
         description="whether the model's first and last virtual stage may hold fewer layers",
     )
     vocabulary_multiple: int = Field(
-        ge=1, description="the vocabulary is padded to a multiple of this times tp"
+        ge=1, le=1_000_000, description="the vocabulary is padded to a multiple of this times tp"
     )
     checkpoint_blocks: bool = Field(
         default=False, description="whether one checkpoint may span several layers"
@@ -193,7 +194,7 @@ class StackRules(Frozen):
 class HybridPolicy(Sourced):
     """How a stack shares state within groups of the data axis and copies it across them."""
 
-    zero_stages: tuple[int, ...] = Field(min_length=1, description="ZeRO stages with which it does")
+    zero_stages: tuple[ZeroStage, ...] = Field(min_length=1, description="ZeRO stages with which it does")
 
 
 class PlacementPolicy(Sourced):
@@ -264,7 +265,7 @@ class ExpertPolicy(Frozen):
 class OffloadPolicy(Frozen):
     """How a stack updates parameters whose optimizer state is in host memory."""
 
-    host_update: SourcedBandwidth = Field(
+    host_update: PositiveBandwidth = Field(
         description="memory traffic of the host's optimizer step, a device's share of it"
     )
 
@@ -282,7 +283,7 @@ class ActivationOffloadPolicy(Sourced):
     stays: int = Field(
         ge=0, le=64, description="layers, or checkpoints, whose tensors are still there when forward ends"
     )
-    link_share: SourcedShare = Field(description="share of the host link's bandwidth that its copies reach")
+    link_share: PositiveShare = Field(description="share of the host link's bandwidth that its copies reach")
 
 
 class PrecisionPolicy(Frozen):
