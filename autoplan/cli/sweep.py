@@ -98,6 +98,8 @@ def sweep(
         document=lambda: sweep_document(answer),
         table=lambda terminal: sweep_table(answer, terminal, all_cells=all_cells),
     )
+    if answer.altered:
+        complain([_altered(answer)])
     if not answer.feasible:
         raise typer.Exit(NOTHING_FEASIBLE)
 
@@ -118,6 +120,11 @@ def _planned(grid: str, output: Path | None, workers: int | None, dask: str | No
     except KeyboardInterrupt as error:
         complain([_interrupted(output, bar, len(loaded.cells))])
         raise typer.Exit(INTERRUPTED) from error
+
+
+def _altered(answer: Sweep) -> str:
+    what = "1 answer was" if answer.altered == 1 else f"{answer.altered} answers were"
+    return f"warning: {what} changed in {answer.output}.journal since it was written, and planned anew"
 
 
 def _interrupted(output: Path | None, bar: Bar, cells: int) -> str:
