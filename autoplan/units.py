@@ -85,7 +85,7 @@ def parse_quantity(text: object, dimension: Dimension) -> float:
     """Return the size of ``text`` in the base unit of ``dimension``.
 
     Raises UnitError, with an example of what would be right, for a bare number, an unknown unit,
-    a unit of another dimension or anything that is not finite.
+    a unit of another dimension, anything that is not finite, and anything but 0 that a float takes for 0.
 
     >>> parse_quantity("80 GiB", "bytes") - parse_quantity("80 GB", "bytes")
     5899345920.0
@@ -109,6 +109,8 @@ def parse_quantity(text: object, dimension: Dimension) -> float:
     value = float(match[1]) * scale
     if not math.isfinite(value):
         raise UnitError(f"{_quoted(text)} is too large")
+    if value == 0 and re.search("[1-9]", re.split("[eE]", match[1])[0]):
+        raise UnitError(f"{_quoted(text)} is too small")
     return value
 
 

@@ -7,14 +7,20 @@ last line is removed when the file is opened.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from autoplan.calibration.points import Point, point_of
+from autoplan.catalog import read_file
 from autoplan.errors import CatalogError, Problem, SpecError, UnsupportedError
 
 __all__ = ["Environment", "Record"]
+
+#: What one operation may take.
+_LEAST_SECONDS: Final = 1e-12
+_MOST_SECONDS: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +55,34 @@ class Record:
             "torch": self.environment.torch,
             "driver": self.environment.driver,
         }
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+        except OSError as error:
+            raise CatalogError(f"cannot write {self.path}: {error.strerror or error}") from error
         self.seconds[point] = seconds
 
     def _complete_lines(self) -> str:
         """Return the complete lines of the file, and remove an incomplete last one."""
         try:
-            data = self.path.read_bytes() if self.path.exists() else b""
-            end = data.rfind(b"\n") + 1
-            if end < len(data):
+            if not os.path.lexists(self.path):
+                return ""
+            text = read_file(self.path)
+            end = text.rfind("\n") + 1
+            if end < len(text):
                 with self.path.open("r+b") as file:
-                    file.truncate(end)
-            return data[:end].decode("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise CatalogError(f"cannot read {self.path}: {reason}") from error
+                    file.truncate(len(text[:end].encode()))
+            return text[:end]
+        except OSError as error:
+            raise CatalogError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def _read(self, line: str, number: int) -> None:
         try:
             entry: dict[str, Any] = json.loads(line)
             point = point_of(entry["point"])
-            seconds = None if "failed" in entry else float(entry["seconds"])
+            seconds = None if "failed" in entry else _measured(entry["seconds"])
             device = str(entry["device"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             message = f"not a measurement that autoplan wrote: {error}"
             raise SpecError([Problem(message, "$", str(self.path), number)]) from error
         if device != self.environment.device:
@@ -81,3 +91,10 @@ class Record:
                 " name another file with --points"
             )
         self.seconds[point] = seconds
+
+
+def _measured(value: object) -> float:
+    """Return ``value`` as seconds that something took; raises ValueError for what nothing can take."""
+    if not isinstance(value, int | float) or not _LEAST_SECONDS <= value <= _MOST_SECONDS:
+        raise ValueError(f"{value!r} is no time between {_LEAST_SECONDS:g} s and {_MOST_SECONDS:g} s")
+    return float(value)

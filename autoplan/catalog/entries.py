@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -132,7 +134,7 @@ def model(reference: str, base: Path) -> ModelSpec:
     """
     if not is_path(reference):
         return _loaded("model", reference, ModelSpec)
-    from autoplan.schema.huggingface.model_config import detect_huggingface, model_from_huggingface
+    from autoplan.schema.huggingface.model_config import detect_huggingface
 
     path = file_named(reference, base)
     text = read_file(path)
@@ -140,12 +142,12 @@ def model(reference: str, base: Path) -> ModelSpec:
         return _from_json(text, path)
     document = parse_yaml(text, name=str(path))
     if isinstance(document.value, dict) and detect_huggingface(document.value):
-        return model_from_huggingface(document.value, name=str(path))
+        return _from_huggingface(document.value, path)
     return validate(document, ModelSpec)
 
 
 def _from_json(text: str, path: Path) -> ModelSpec:
-    from autoplan.schema.huggingface.model_config import detect_huggingface, model_from_huggingface
+    from autoplan.schema.huggingface.model_config import detect_huggingface
 
     try:
         config = json.loads(text)
@@ -153,7 +155,19 @@ def _from_json(text: str, path: Path) -> ModelSpec:
         raise SpecError([Problem(f"not JSON: {error}", "$", str(path))]) from error
     if not isinstance(config, dict) or not detect_huggingface(config):
         raise SpecError([Problem("not a Hugging Face config: model_type is missing", "$", str(path))])
-    return model_from_huggingface(config, name=str(path))
+    return _from_huggingface(config, path)
+
+
+def _from_huggingface(config: Mapping[str, object], path: Path) -> ModelSpec:
+    """Return the model of a Hugging Face config; its errors name the file."""
+    from autoplan.schema.huggingface.model_config import model_from_huggingface
+
+    try:
+        return model_from_huggingface(config, name=str(path))
+    except SpecError as error:
+        raise SpecError([replace(problem, file=str(path)) for problem in error.problems]) from error
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{path}: {error}") from error
 
 
 def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
 
-__all__ = ["write_whole"]
+__all__ = ["check_target", "write_whole"]
 
 
 def write_whole(output: Path, data: bytes) -> None:
@@ -14,9 +16,8 @@ def write_whole(output: Path, data: bytes) -> None:
 
     Raises OSError or ValueError if it cannot be written, and leaves an existing file unchanged.
     """
-    if output.exists() and not output.is_file():
-        # A device or a pipe cannot be replaced, only written to; writing to a folder raises OSError.
-        output.write_bytes(data)
+    if not _is_replaceable(output):
+        _write_into(output, data)
         return
     target = output.resolve()
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
@@ -28,6 +29,46 @@ def write_whole(output: Path, data: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def check_target(output: Path) -> None:
+    """Raise OSError where it is clear before any work that ``output`` cannot be written.
+
+    It is a folder or a loop of links, or its folder does not exist.
+    """
+    try:
+        mode = output.stat().st_mode
+    except FileNotFoundError:
+        mode = output.parent.stat().st_mode
+        if not stat.S_ISDIR(mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+
+def _is_replaceable(output: Path) -> bool:
+    """Return whether ``output`` is an ordinary file or none yet; raises OSError for a loop of links."""
+    try:
+        return stat.S_ISREG(output.stat().st_mode)
+    except FileNotFoundError:
+        return True
+
+
+def _write_into(output: Path, data: bytes) -> None:
+    """Write to a device or a pipe, which cannot be replaced; a folder raises OSError.
+
+    A pipe that nobody reads raises OSError too, instead of waiting for a reader who may never come.
+    """
+    try:
+        handle = os.open(output, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.ENXIO, "nobody reads this pipe") from error
+        raise
+    with os.fdopen(handle, "wb") as file:
+        os.set_blocking(handle, True)
+        file.write(data)
 
 
 def _mode(target: Path) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import stat
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
@@ -86,9 +87,36 @@ def _shipped(top: str) -> Traversable:
 def _folders(kind: EntryKind) -> Iterator[Traversable]:
     top, below = FOLDERS[kind]
     own = os.environ.get("AUTOPLAN_CATALOG")
-    if own and (Path(own) / top / below).is_dir():
+    if own and _is_folder(_own_root(own), top) and _is_folder(Path(own), top, below):
         yield Path(own) / top / below
     yield _shipped(top) / below
+
+
+def _own_root(folder: str) -> Path:
+    """Return the user's catalogue; raises CatalogError where it is no folder, or not one of a catalogue."""
+    root = Path(folder)
+    tops = list(dict.fromkeys(top for top, _ in FOLDERS.values()))
+    if not _is_folder(root):
+        raise CatalogError(f"AUTOPLAN_CATALOG: {folder} does not exist: name a folder, or unset the variable")
+    if any(root.iterdir()) and not any((root / top).exists() for top in tops):
+        raise CatalogError(
+            f"AUTOPLAN_CATALOG: {folder} is no catalogue: it has none of the folders {', '.join(tops)}"
+        )
+    return root
+
+
+def _is_folder(root: Path, *below: str) -> bool:
+    """Return whether there is such a folder; raises CatalogError for what cannot be one."""
+    folder = root.joinpath(*below)
+    try:
+        if stat.S_ISDIR(folder.stat().st_mode):
+            return True
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CatalogError(f"AUTOPLAN_CATALOG: cannot read {folder}: {reason}") from error
+    raise CatalogError(f"AUTOPLAN_CATALOG: {folder} is not a folder")
 
 
 def entry_names(kind: EntryKind) -> tuple[str, ...]:
@@ -111,7 +139,7 @@ def entry_text(kind: EntryKind, name: str) -> tuple[str, str]:
         for folder in _folders(kind):
             file = folder / f"{name}{_SUFFIX}"
             if file.is_file():
-                return _decode(file.read_bytes(), str(file)), str(file)
+                return _entry_file(file), str(file)
     raise CatalogError(_unknown(kind, name))
 
 
@@ -127,8 +155,13 @@ def parent_text(kind: EntryKind, name: str, child: str) -> tuple[str, str] | Non
     for folder in folders[own[0] if own else 0 :]:
         file = folder / f"{name}{_SUFFIX}"
         if file.is_file() and str(file) != child:
-            return _decode(file.read_bytes(), str(file)), str(file)
+            return _entry_file(file), str(file)
     return None
+
+
+def _entry_file(file: Traversable) -> str:
+    """Return the text of an entry: of a wheel, which may be zipped, or of a user's file."""
+    return read_file(file) if isinstance(file, Path) else _decode(file.read_bytes(), str(file))
 
 
 def _unknown(kind: EntryKind, name: str) -> str:
@@ -143,7 +176,7 @@ def _unknown(kind: EntryKind, name: str) -> str:
 def read_file(path: Path) -> str:
     """Return the text of a user's file; raises CatalogError if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(_opened(path), "rb") as file:
             data = file.read(_LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -151,6 +184,23 @@ def read_file(path: Path) -> str:
     if len(data) > _LARGEST_FILE:
         raise CatalogError(f"{path} is larger than {_LARGEST_FILE // 2**20} MiB")
     return _decode(data, str(path))
+
+
+def _opened(path: Path) -> int:
+    """Return a handle of ``path``; raises OSError or ValueError for one that might never end.
+
+    A pipe is read only where the shell that started the program opened it, as with ``<(command)``: whoever
+    opens a named one waits for its writer, who may never come.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISFIFO(mode) and path.is_relative_to("/dev"):
+        os.set_blocking(handle, True)
+    elif not stat.S_ISREG(mode):
+        os.close(handle)
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise ValueError(f"it is {what}: name an ordinary file")
+    return handle
 
 
 def _decode(data: bytes, name: str) -> str:

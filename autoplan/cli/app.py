@@ -7,8 +7,11 @@ read the output went away.
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 import typer
@@ -16,7 +19,15 @@ from typer.core import TyperGroup
 
 import autoplan
 from autoplan.cli import calibrate, catalog, evaluate, explain, plan, schema, sweep, verify
-from autoplan.cli.shared.output import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, NOTHING_FEASIBLE
+from autoplan.cli.shared.output import (
+    BAD_INPUT,
+    BROKEN_PIPE,
+    INTERRUPTED,
+    NOTHING_FEASIBLE,
+    complain,
+    discard,
+    escaped,
+)
 from autoplan.errors import AutoplanError, InfeasibleError
 
 __all__ = ["app", "error_lines", "main"]
@@ -24,26 +35,45 @@ __all__ = ["app", "error_lines", "main"]
 _LONGEST_LINE: Final = 600
 
 
+#: What a command line is refused with, of click or of typer's copy of it.
+_USAGE_ERROR: Final[Any] = typer.BadParameter.__base__
+
+
 class Commands(TyperGroup):
     """The commands, with every expected error turned into a message and an exit code."""
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Read the command line; ``--help`` and ``--version`` are answered here."""
+        with _outcomes():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # noqa: ANN401
         """Run the command that was asked for."""
-        try:
+        with _outcomes():
             return super().invoke(ctx)
-        except AutoplanError as error:
-            _complain(error_lines(error))
-            infeasible = isinstance(error, InfeasibleError)
-            raise typer.Exit(NOTHING_FEASIBLE if infeasible else BAD_INPUT) from error
-        except KeyboardInterrupt as error:
-            _complain(["interrupted"])
-            raise typer.Exit(INTERRUPTED) from error
-        except BrokenPipeError as error:
-            _close_output()
-            raise typer.Exit(BROKEN_PIPE) from error
-        except OSError as error:
-            _give_up(error)
-            raise typer.Exit(BAD_INPUT) from error
+
+
+@contextmanager
+def _outcomes() -> Iterator[None]:
+    """Turn every expected error of the block into a message and an exit code."""
+    try:
+        yield
+    except AutoplanError as error:
+        complain(error_lines(error))
+        infeasible = isinstance(error, InfeasibleError)
+        raise typer.Exit(NOTHING_FEASIBLE if infeasible else BAD_INPUT) from error
+    except _USAGE_ERROR as error:
+        complain(_usage_lines(error))
+        raise typer.Exit(BAD_INPUT) from error
+    except KeyboardInterrupt as error:
+        complain(["interrupted"])
+        raise typer.Exit(INTERRUPTED) from error
+    except BrokenPipeError as error:
+        discard(sys.stdout)
+        raise typer.Exit(BROKEN_PIPE) from error
+    except OSError as error:
+        _give_up(error)
+        raise typer.Exit(BAD_INPUT) from error
 
 
 app = typer.Typer(
@@ -93,35 +123,29 @@ def error_lines(error: AutoplanError) -> list[str]:
     """
     problems = getattr(error, "problems", None) or getattr(error, "reasons", None)
     said = [str(problem) for problem in problems] if problems else str(error).splitlines()
-    said = [_printable(line) for line in said]
+    said = [_one_line(line) for line in said]
     if len(said) == 1:
         return [f"error: {said[0]}"]
     return [f"error: {len(said)} problems", *(f"  {line}" for line in said)]
 
 
-def _printable(text: str) -> str:
+def _one_line(text: str) -> str:
     """Return ``text`` as one line that a terminal can show, cut where nobody would read on."""
     cut = text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}..."
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+    return escaped(cut.replace("\n", "\\n"))
 
 
-def _complain(lines: list[str]) -> None:
-    for line in lines:
-        typer.echo(line, err=True)
-
-
-def _close_output() -> None:
-    """Send what is left for standard output nowhere, so that leaving does not fail once more."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        return
+def _usage_lines(error: Any) -> list[str]:  # noqa: ANN401 - click's
+    """Return what click says of a command line that it refuses: the usage, and what is wrong."""
+    shown = io.StringIO()
+    error.show(file=shown)
+    return shown.getvalue().splitlines()
 
 
 def _give_up(error: OSError) -> None:
     """Say that output could not be written, such as to a disk that is full."""
-    _complain([f"error: {error.strerror or error}"])
-    _close_output()
+    complain([f"error: {error.strerror or error}"])
+    discard(sys.stdout)
 
 
 def main() -> None:
@@ -134,7 +158,7 @@ def main() -> None:
     try:
         app(prog_name="autoplan")
     except KeyboardInterrupt:
-        _complain(["interrupted"])
+        complain(["interrupted"])
         sys.exit(INTERRUPTED)
     except OSError as error:
         _give_up(error)

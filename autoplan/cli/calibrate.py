@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autoplan.cli.shared.lean import collect_again
-from autoplan.cli.shared.output import Format, FormatOption, present, write
+from autoplan.cli.shared.output import Format, FormatOption, present, standard_output, write
 from autoplan.cli.shared.progress import Bar
 
 if TYPE_CHECKING:
@@ -104,6 +104,10 @@ def calibrate(  # noqa: PLR0913, PLR0917 - each argument is an option
     """
     if (runs is None) == (not measure):
         raise typer.BadParameter("one of --runs FILE and --measure is needed", param_hint="--runs")
+    if output is not None and standard_output(output) is None:
+        raise typer.BadParameter(
+            "cost model files need a folder: name one, or leave --output out", param_hint="--output"
+        )
     collect_again()
     if runs is not None:
         _runs(runs, form, output)

@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from autoplan.cli.shared.output import BAD_INPUT, Format, FormatOption, KindName, OutputOption, present, write
+from autoplan.cli.shared.output import (
+    BAD_INPUT,
+    Format,
+    FormatOption,
+    KindName,
+    OutputOption,
+    escaped,
+    present,
+    write,
+)
 
 __all__ = ["app"]
 
@@ -81,6 +90,6 @@ def check() -> None:
 
     problems, entries = catalog_problems()
     if problems:
-        write("\n".join(problems) + "\n")
+        write(escaped("\n".join(problems) + "\n"))
         raise typer.Exit(BAD_INPUT)
     write(f"{entries} entries, all valid\n")

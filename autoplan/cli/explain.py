@@ -14,6 +14,7 @@ from autoplan.cli.shared.output import (
     DeadlineOption,
     Format,
     JobArgument,
+    checked_output,
     present,
     write,
 )
@@ -67,9 +68,10 @@ PictureOption = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write to FILE, atomically, instead of standard output:"
+        help="Write to FILE, atomically, instead of standard output (-):"
         " a chart (.svg), a page (.html), .json, .yaml or .txt.",
         show_default=False,
+        callback=checked_output,
     ),
 ]
 

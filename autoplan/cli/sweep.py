@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autoplan.cli.shared.lean import collect_again
-from autoplan.cli.shared.output import INTERRUPTED, NOTHING_FEASIBLE, Format, FormatOption, present
+from autoplan.cli.shared.output import (
+    INTERRUPTED,
+    NOTHING_FEASIBLE,
+    Format,
+    FormatOption,
+    complain,
+    present,
+    standard_output,
+)
 from autoplan.cli.shared.progress import Bar
 
 if TYPE_CHECKING:
@@ -72,6 +80,12 @@ def sweep(
 
     Exit code 1 says that no cell has a plan; the reasons are in the answer.
     """
+    if output is not None and standard_output(output) is None:
+        raise typer.BadParameter(
+            "rows need a file, since a journal is kept beside it: name one that ends in .csv or .parquet,"
+            " or leave --output out and take --format json",
+            param_hint="--output",
+        )
     if dask is not None and workers is not None:
         raise typer.BadParameter("the cluster's workers plan: leave --workers out", param_hint="--dask")
     answer = _planned(grid, output, workers, dask)
@@ -84,6 +98,8 @@ def sweep(
         document=lambda: sweep_document(answer),
         table=lambda terminal: sweep_table(answer, terminal, all_cells=all_cells),
     )
+    if answer.altered:
+        complain([_altered(answer)])
     if not answer.feasible:
         raise typer.Exit(NOTHING_FEASIBLE)
 
@@ -102,8 +118,13 @@ def _planned(grid: str, output: Path | None, workers: int | None, dask: str | No
             executor = stack.enter_context(planning.dask_executor(dask)) if dask else None
             return planning.sweep(loaded, output=output, workers=workers, executor=executor, progress=bar)
     except KeyboardInterrupt as error:
-        typer.echo(_interrupted(output, bar, len(loaded.cells)), err=True)
+        complain([_interrupted(output, bar, len(loaded.cells))])
         raise typer.Exit(INTERRUPTED) from error
+
+
+def _altered(answer: Sweep) -> str:
+    what = "1 answer was" if answer.altered == 1 else f"{answer.altered} answers were"
+    return f"warning: {what} changed in {answer.output}.journal since it was written, and planned anew"
 
 
 def _interrupted(output: Path | None, bar: Bar, cells: int) -> str:

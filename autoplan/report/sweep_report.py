@@ -42,6 +42,7 @@ def sweep_document(sweep: Sweep) -> Document:
             "counts": sweep.counts(),
             "reused": sweep.reused,
             "output": sweep.output,
+            "altered": sweep.altered,
         },
         "rows": [_row(row) for row in sweep.rows],
         "provenance": {"autoplan": __version__},

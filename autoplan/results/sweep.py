@@ -75,13 +75,18 @@ def _scalar(value: Plain) -> Plain:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The rows of a grid in its order; ``reused`` of them were answered by an earlier run's journal."""
+    """The rows of a grid in its order; ``reused`` of them were answered by an earlier run's journal.
+
+    ``altered`` counts the answers in the journal that were changed since they were written; they were not
+    believed, but planned anew.
+    """
 
     name: str
     keys: tuple[str, ...]
     rows: tuple[SweepRow, ...]
     reused: int = 0
     output: str | None = None
+    altered: int = 0
 
     @property
     def feasible(self) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -15,10 +16,11 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from autoplan.units import Dimension, parse_quantity, quantity_text
+from autoplan.units import Dimension, UnitError, parse_quantity, quantity_text
 
 __all__ = [
     "FROM_FILE",
+    "RANGES",
     "TO_FILE",
     "Bandwidth",
     "Bytes",
@@ -26,6 +28,9 @@ __all__ = [
     "Frozen",
     "Joules",
     "NumberKind",
+    "PositiveBandwidth",
+    "PositiveBytes",
+    "PositiveShare",
     "Seconds",
     "Share",
     "Sourced",
@@ -45,6 +50,17 @@ FROM_FILE = "from_file"
 #: The key of pydantic's serialization context that says: this goes to a file, so units are written.
 TO_FILE = "to_file"
 
+#: What a quantity may be beside 0: wider than any hardware or run, and far from where arithmetic fails.
+RANGES: Final[dict[Dimension, tuple[str, str]]] = {
+    "bytes": ("1 B", "1000 PB"),
+    "bytes/s": ("1 kB/s", "1000 PB/s"),
+    "FLOP/s": ("1 MFLOP/s", "1000 EFLOP/s"),
+    "seconds": ("0.001 ns", "1000000 h"),
+    "share": ("0.000001 %", "100 %"),
+    "watts": ("0.001 W", "1000000 kW"),
+    "joules": ("1 J", "1000000 PJ"),
+}
+
 NumberKind = Literal["data sheet", "measured", "derived", "fitted", "guess"]
 
 
@@ -56,12 +72,16 @@ class Frozen(BaseModel):
 
 def _quantity(dimension: Dimension, example: str) -> tuple[object, ...]:
     """Return the annotations of a field that is a text with a unit in a file, a float inside."""
+    least, most = (parse_quantity(text, dimension) for text in RANGES[dimension])
 
     def read(value: object, info: ValidationInfo) -> float:
         # Python callers give base units as floats; in a file a bare number is an error.
-        if isinstance(value, float) and not (info.context or {}).get(FROM_FILE):
-            return value
-        return parse_quantity(value, dimension)
+        bare = isinstance(value, float) and not (info.context or {}).get(FROM_FILE)
+        size: float = value if bare else parse_quantity(value, dimension)  # type: ignore[assignment]
+        # A share above 1 and what is negative have sentences of their own.
+        if 0 < size < least or (size > most and dimension != "share"):
+            raise UnitError(f"{value!r} must be from {' to '.join(RANGES[dimension])}")
+        return size
 
     def write(value: float, info: SerializationInfo) -> float | str:
         return quantity_text(value, dimension) if (info.context or {}).get(TO_FILE) else value
@@ -126,4 +146,19 @@ class SourcedWatts(Sourced):
 class SourcedCount(Sourced):
     """A sourced count."""
 
-    value: int = Field(ge=0, description="a whole number")
+    value: int = Field(ge=0, le=1_000_000, description="a whole number")
+
+
+_S = TypeVar("_S", SourcedBytes, SourcedBandwidth, SourcedShare)
+
+
+def _positive(number: _S) -> _S:
+    if not number.value > 0:
+        raise ValueError("the value must be more than 0, since something is divided by it")
+    return number
+
+
+#: Sourced numbers that something is divided by.
+PositiveBytes = Annotated[SourcedBytes, AfterValidator(_positive)]
+PositiveBandwidth = Annotated[SourcedBandwidth, AfterValidator(_positive)]
+PositiveShare = Annotated[SourcedShare, AfterValidator(_positive)]

@@ -227,7 +227,7 @@ class NodeSpec(_Entry):
 
     kind: Literal["node"] = Field(description="says that this file describes a node")
     device: EntryName = Field(description="name of an entry in hardware/devices")
-    devices: int = Field(ge=1, description="number of devices")
+    devices: int = Field(ge=1, le=10_000, description="number of devices")
     fabric: Fabric = Field(description="what joins the devices")
     host: Host = Field(description="the CPUs and their memory")
     network: Network = Field(description="the default network between such nodes")
@@ -241,7 +241,7 @@ class ClusterSpec(_Entry):
 
     kind: Literal["cluster"] = Field(description="says that this file describes a cluster")
     node: EntryName = Field(description="name of an entry in hardware/nodes")
-    nodes: int = Field(ge=1, description="number of nodes")
+    nodes: int = Field(ge=1, le=1_000_000, description="number of nodes")
     network: Network | None = Field(
         default=None, description="the network between the nodes; left out: the node's default"
     )

@@ -12,7 +12,7 @@ from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
-from autoplan.schema.job_choices import Batches, PriceSpec, distinct
+from autoplan.schema.job_choices import Batches, PriceSpec, ZeroStage, distinct
 from autoplan.schema.layout import Offload, Order, RecomputeMode, Schedule
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.precision import Precision
@@ -40,7 +40,6 @@ Objective = Literal["step_time", "tokens_per_second", "peak_memory", "devices", 
 
 Degree = Annotated[int, Field(ge=1, le=1_000_000)]
 Degrees = Literal["any"] | Degree | Annotated[tuple[Degree, ...], Field(min_length=1)]
-ZeroStage = Annotated[int, Field(ge=0, le=3)]
 
 
 class Workload(Frozen):
@@ -131,7 +130,7 @@ class RoutingSpec(Frozen):
     )
     capacity_factor: float | None = Field(
         default=None,
-        gt=0,
+        ge=0.001,
         le=1_000,
         strict=False,
         description="most tokens of an expert over the mean, the rest is dropped; left out: none is",
@@ -157,21 +156,27 @@ class AdapterSpec(Frozen):
 class Limits(Frozen):
     """Hard limits of plans."""
 
-    memory_headroom: Share = Field(default=0.0, description="share of a device's memory to leave free")
-    peak_memory: Bytes | None = Field(default=None, description="most memory of a device to use")
+    memory_headroom: Share = Field(
+        default=0.0, le=0.99, description="share of a device's memory to leave free"
+    )
+    peak_memory: Annotated[Bytes, Field(gt=0)] | None = Field(
+        default=None, description="most memory of a device to use"
+    )
     memory_confidence: Literal["upper", "central"] = Field(
         default="upper",
         description="end of the 90 % memory interval that must fit: upper end, or centre",
     )
-    step_time: Seconds | None = Field(default=None, description="longest optimizer step allowed")
-    tokens_per_second: Annotated[float, Field(gt=0)] | None = Field(
+    step_time: Annotated[Seconds, Field(gt=0)] | None = Field(
+        default=None, description="longest optimizer step allowed"
+    )
+    tokens_per_second: Annotated[float, Field(ge=1e-6, le=1e15)] | None = Field(
         default=None, description="least tokens a second of all devices together"
     )
     devices: Degree | None = Field(default=None, description="most devices to use")
-    cost: Annotated[float, Field(gt=0)] | None = Field(
+    cost: Annotated[float, Field(ge=1e-6, le=1e15)] | None = Field(
         default=None, description="most that a billion tokens may cost, in the currency of the price"
     )
-    energy: Joules | None = Field(
+    energy: Annotated[Joules, Field(gt=0)] | None = Field(
         default=None, description="most energy of a billion tokens, by the devices' power limits"
     )
 

@@ -8,8 +8,9 @@ from pydantic import AfterValidator, Field
 
 from autoplan.schema.base import Frozen
 
-__all__ = ["BatchRange", "Batches", "PriceSpec", "batches_of", "distinct"]
+__all__ = ["BatchRange", "Batches", "PriceSpec", "ZeroStage", "batches_of", "distinct"]
 
+ZeroStage = Annotated[int, Field(ge=0, le=3)]
 Batch = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
@@ -38,7 +39,7 @@ Batches = (
 class PriceSpec(Frozen):
     """What a device costs an hour, and when it did."""
 
-    per_device_hour: float = Field(gt=0, le=1e6, description="price of one device for one hour")
+    per_device_hour: float = Field(ge=1e-6, le=1e6, description="price of one device for one hour")
     currency: str = Field(default="USD", pattern="^[A-Z]{3}$", description="its currency, such as USD")
     date: str = Field(
         pattern="^[0-9]{4}-[01][0-9]-[0-3][0-9]$", description="day of the price, such as 2026-11-01"

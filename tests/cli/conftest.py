@@ -1,15 +1,13 @@
 """Fixtures of the command line: the program in this process, and as a process of its own."""
 
-import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from autoplan.cli.app import app
+from tests.support.spec_runs import run_here
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,10 +24,7 @@ def _plain_environment(monkeypatch):
 @pytest.fixture
 def run():
     """Return a function that runs the program in this process."""
-    # Older versions mix both streams unless told not to; newer ones never do.
-    mixes = "mix_stderr" in inspect.signature(CliRunner).parameters
-    runner = CliRunner(mix_stderr=False) if mixes else CliRunner()
-    return lambda *arguments: runner.invoke(app, [str(a) for a in arguments])
+    return run_here
 
 
 @pytest.fixture
@@ -43,7 +38,7 @@ def process():
             check=False,
             capture_output=True,
             env=env,
-            timeout=120,
+            timeout=settings.pop("timeout", 120),
             **settings,
         )
 

@@ -4,11 +4,14 @@ import json
 import os
 import stat
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 
-from autoplan.cli.shared.output import write
+from autoplan.cli.shared.output import escaped, write
+
+ROOT = Path(__file__).resolve().parents[2]
 
 EVALUATE = ("evaluate", "llama3-8b-8x-a100", "--layout", "tp=2")
 
@@ -183,3 +186,91 @@ def test_version_and_help_exit_0(process):
     assert process("--version").stdout.decode().strip() == f"autoplan {autoplan.__version__}"
     assert process("--help").returncode == 0
     assert process("plan", "-h").returncode == 0
+
+
+# --- streams that fail, and text that acts on a terminal
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("plan", "--help"), ("catalog", "-h")])
+def test_help_that_nobody_reads_is_quiet(arguments):
+    """``autoplan --help | true`` ends as any other output that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = _with_streams(arguments, stdout=writing)
+    os.close(writing)
+
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")  # noqa: PTH110
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("evaluate", "no-such-job", "--layout", "tp=2"), 2),
+        (("evaluate", "--no-such-option"), 2),
+        ((), 2),
+        (EVALUATE, 0),
+    ],
+)
+def test_messages_that_cannot_be_written_change_nothing(arguments, code):
+    """A full or a closed standard error costs the message, and not the exit code."""
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        assert _with_streams(arguments, stderr=full.fileno()).returncode == code
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert _with_streams(arguments, stderr=writing).returncode == code
+    os.close(writing)
+
+
+def _with_streams(arguments, **streams):
+    import subprocess
+
+    return subprocess.run(
+        [sys.executable, "-m", "autoplan", *arguments],
+        check=False,
+        timeout=120,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams},
+    )
+
+
+@pytest.mark.parametrize("name", ["-", "./-"])
+def test_a_dash_is_standard_output(run, tmp_path, monkeypatch, name):
+    """``--output -`` writes no file of that name."""
+    monkeypatch.chdir(tmp_path)
+    done = run(*EVALUATE, "--output", name)
+
+    assert done.exit_code == 0
+    assert done.stdout == run(*EVALUATE).stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+#: What acts on a terminal: a colour, a bell, a move of the cursor, C1, line separators, directions of text.
+ACTING = "\x1b[31m\x07\x08\r\x9b2J\u2028\u202e\u2066\u200f"
+
+
+def test_text_of_a_user_does_not_act_on_the_terminal(run, tmp_path):
+    """Names, titles and reasons are printed with what is no sign escaped, in answers and in errors."""
+    job = tmp_path / f"job{ACTING}.yaml"
+    text = (ROOT / "specs/jobs/llama3-8b-8x-a100.yaml").read_text(encoding="utf-8")
+    reason = "because\\u202e\\u2066\\u200f"
+    job.write_text(f'{text}\nrules: [{{rule: tp <= 1, because: "{reason}"}}]\n', encoding="utf-8")
+    for arguments in (
+        ("evaluate", job, "--layout", "tp=1"),
+        ("evaluate", job, "--layout", "tp=2"),
+        ("explain", job, "--layout", "tp=2"),
+        ("evaluate", job, "--layout", f"tp={ACTING}"),
+        ("evaluate", f"{job}x", "--layout", "tp=2"),
+        ("evaluate", job, f"--{ACTING}"),
+        (ACTING,),
+        ("catalog", "show", ACTING),
+    ):
+        done = run(*arguments)
+
+        assert done.output, arguments
+        assert [line for line in done.output.split("\n") if not line.isprintable()] == [], arguments
+
+
+def test_colours_stay_and_the_rest_is_escaped():
+    """On a terminal with colours, only what rich writes for them passes."""
+    assert escaped("\x1b[1mbold\x1b[0m\x1b]8;;x\x1b", styled=True) == "\x1b[1mbold\x1b[0m\\x1b]8;;x\\x1b"
+    assert escaped("\x1b[1mbold") == "\\x1b[1mbold"

@@ -65,13 +65,14 @@ def started():
         # Tests that run in the background may have Ctrl-C switched off, which a process inherits.
         stack.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
 
-        def start(*arguments):
+        def start(*arguments, **settings):
             process = subprocess.Popen(
                 [sys.executable, "-m", "autoplan", *map(str, arguments)],
                 start_new_session=True,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
+                **settings,
             )
             stack.callback(process.stderr.close)
             stack.callback(process.wait)
@@ -177,6 +178,37 @@ def test_workers_leave_when_the_sweep_is_killed(tmp_path, started):
         time.sleep(0.05)
 
 
+def test_workers_leave_when_the_sweep_is_killed_while_they_load(tmp_path, started):
+    """A sweep that is killed before its workers have loaded leaves none to load and to plan their first cell.
+
+    They are told apart from other processes by the folder that they run in.
+    """
+    process = started("sweep", written(tmp_path, GRID), "--workers", 2, cwd=tmp_path)
+    until = time.monotonic() + 60
+    while len(working_in(tmp_path)) < 4:  # the sweep, what tracks its semaphores, and two workers
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+
+    until = time.monotonic() + 30
+    while working_in(tmp_path):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def working_in(folder):
+    """Return the processes of this system that run in a folder."""
+    if not Path("/proc/self/cwd").exists():
+        pytest.skip("this system does not list the folders of processes")
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):  # it has just ended, or is somebody else's
+            found += [place.parent.name] if place.readlink() == folder else []
+    return found
+
+
 def alive(children):
     """Return those processes that the system still lists."""
     return [child for child in children if Path(f"/proc/{child}/cmdline").exists()]
@@ -257,7 +289,7 @@ def test_a_broken_grid_exits_2_with_all_its_errors(run, tmp_path):
     ("arguments", "said"),
     [
         (["-o", "out.txt"], "out.txt: results are written as .csv or .parquet"),
-        (["-o", "missing/out.csv"], "cannot write missing/out.csv.journal: No such file or directory"),
+        (["-o", "missing/out.csv"], "cannot write missing/out.csv: No such file or directory"),
         (["--workers", "0"], "--workers"),
         (["-o", "folder.csv"], "folder.csv is a folder"),
         (["--dask", "nowhere", "--workers", "2"], "leave --workers out"),
@@ -296,3 +328,38 @@ def test_a_resumed_sweep_says_what_it_took_from_its_journal(run, tmp_path):
 
     assert (first["sweep"]["reused"], second["sweep"]["reused"]) == (0, 4)
     assert first["rows"] == second["rows"]
+
+
+def test_an_altered_journal_is_not_believed(run, tmp_path):
+    """A number that was edited in the journal is planned anew, a warning tells so, and the rows are right."""
+    out = tmp_path / "out.csv"
+    arguments = ["sweep", written(tmp_path), "-o", out, "--format", "json", "--workers", 1]
+    first = json.loads(run(*arguments).stdout)
+    with contextlib.closing(sqlite3.connect(f"{out}.journal")) as database, database:
+        database.execute(
+            """UPDATE answers SET answer = replace(answer, '"step_seconds": ', '"step_seconds": 1')"""
+        )
+    second, third = run(*arguments), run(*arguments)
+    resumed = json.loads(second.stdout)
+
+    assert second.exit_code == 0
+    assert second.stderr == (
+        f"warning: 4 answers were changed in {out}.journal since it was written, and planned anew\n"
+    )
+    assert (resumed["sweep"]["altered"], resumed["sweep"]["reused"]) == (4, 0)
+    assert [without_clock(row) for row in resumed["rows"]] == [without_clock(row) for row in first["rows"]]
+    assert json.loads(third.stdout)["sweep"]["reused"] == 4
+    assert third.stderr == ""
+
+
+def without_clock(row):
+    """Return a row without the seconds that planning took."""
+    return {key: value for key, value in row.items() if key != "planning_seconds"}
+
+
+def test_rows_do_not_go_to_standard_output(run, tmp_path):
+    """The journal lies beside the rows, so ``-`` is refused, with what to do instead."""
+    done = run("sweep", written(tmp_path), "-o", "-")
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "rows need a file" in done.stderr

@@ -1,15 +1,17 @@
-"""Shared by the commands: formats, output files, and exit codes.
+"""Shared by the commands: formats, output files, messages, and exit codes.
 
 This module imports no more than typer needs, so that ``autoplan --help`` is fast.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
@@ -30,7 +32,12 @@ __all__ = [
     "JobArgument",
     "KindName",
     "OutputOption",
+    "checked_output",
+    "complain",
+    "discard",
+    "escaped",
     "present",
+    "standard_output",
     "write",
 ]
 
@@ -44,6 +51,9 @@ BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
 #: Exit code of a closed pipe, 128 + SIGPIPE.
 BROKEN_PIPE: Final = 141
+
+#: A colour or a weight of text on a terminal, as rich writes them.
+_STYLE: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class Format(StrEnum):
@@ -105,14 +115,31 @@ DeadlineOption = Annotated[
     ),
 ]
 
+
+def standard_output(output: Path | None) -> Path | None:
+    """Return None, which stands for standard output, for the file ``-``; any other file as it is."""
+    return None if output == Path("-") else output
+
+
+def checked_output(output: Path | None) -> Path | None:
+    """Return the file to write, None for standard output; refuse what cannot be written before any work."""
+    output = standard_output(output)
+    if output is not None:
+        from autoplan.catalog.file_writing import check_target
+
+        _told(output, lambda: check_target(output))
+    return output
+
+
 OutputOption = Annotated[
     Path | None,
     typer.Option(
         "--output",
         "-o",
         metavar="FILE",
-        help="Write to FILE, atomically, instead of standard output.",
+        help="Write to FILE, atomically, instead of standard output (-).",
         show_default=False,
+        callback=checked_output,
     ),
 ]
 
@@ -128,12 +155,52 @@ def present(
     if form.value == "table":
         from autoplan.report.render.terminal import terminal_of
 
-        text = table(terminal_of(None if output else sys.stdout))
+        terminal = terminal_of(None if output else sys.stdout)
+        text = escaped(table(terminal), styled=terminal.colour)
     else:
         from autoplan.report.render.serialization import dump
 
         text = dump(document(), "json" if form.value == "json" else "yaml")
     write(text, output)
+
+
+def escaped(text: str, *, styled: bool = False) -> str:
+    """Return ``text`` with every character escaped that acts on a terminal instead of being seen on it.
+
+    These are control characters, those that change the direction of text, and every other that is neither
+    a sign nor a space; line feeds stay, and the colours of a text that is ``styled``.
+
+    >>> escaped("naïve"), len(escaped(chr(0x202E))), len(escaped(chr(7)))
+    ('naïve', 6, 4)
+    """
+    if styled:
+        parts = _STYLE.split(text)
+        return "".join(part if at % 2 else escaped(part) for at, part in enumerate(parts))
+    lines = text.split("\n")
+    return "\n".join(line if line.isprintable() else "".join(map(_visible, line)) for line in lines)
+
+
+def _visible(character: str) -> str:
+    if character.isprintable():
+        return character
+    return " " if character.isspace() and character > "\x7f" else character.encode("unicode_escape").decode()
+
+
+def complain(lines: Iterable[str]) -> None:
+    """Write ``lines`` to standard error; where that is full or closed, nothing fails."""
+    try:
+        for line in lines:
+            typer.echo(escaped(line), err=True)
+    except (OSError, ValueError):
+        discard(sys.stderr)
+
+
+def discard(stream: TextIO | None) -> None:
+    """Send what is left for ``stream`` nowhere, so that leaving does not fail once more."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno() if stream else -1)
+    except (OSError, ValueError):
+        return
 
 
 def write(text: str, output: Path | None = None) -> None:
@@ -152,8 +219,13 @@ def write(text: str, output: Path | None = None) -> None:
 def _replace(output: Path, text: str) -> None:
     from autoplan.catalog.file_writing import write_whole
 
+    _told(output, lambda: write_whole(output, text.encode("utf-8")))
+
+
+def _told(output: Path, act: Callable[[], None]) -> None:
+    """Run ``act``, and refuse the option where ``output`` cannot be written."""
     try:
-        write_whole(output, text.encode("utf-8"))
+        act()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise typer.BadParameter(f"cannot write {str(output)!r}: {reason}", param_hint="--output") from error

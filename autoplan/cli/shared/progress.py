@@ -6,6 +6,8 @@ import sys
 import time
 from typing import Any, Self
 
+from autoplan.cli.shared.output import escaped
+
 __all__ = ["Bar", "Progress"]
 
 _QUIET_SECONDS = 1.0
@@ -49,10 +51,13 @@ class Bar:
     def __call__(self, done: int, total: int, name: str) -> None:
         """Report ``done`` of ``total``; ``name`` is the current or last item."""
         self.done = done
+        from rich.markup import escape
+
         if self.shown is None:
             self.shown = self._started()
             self.task = self.shown.add_task(self.what, total=total)
-        self.shown.update(self.task, completed=done, total=total, description=f"{self.what} {name}")
+        described = f"{self.what} {escape(escaped(name))}"
+        self.shown.update(self.task, completed=done, total=total, description=described)
 
     def _started(self) -> Any:  # noqa: ANN401 - rich's, imported when it is used
         from rich.console import Console

@@ -1,7 +1,6 @@
 """Who plans the cells of a sweep: processes of this machine, or any executor of ``concurrent.futures``.
 
-Local processes are spawned, ignore Ctrl-C, which is for the sweep to answer, and hold one end of a pipe: they
-leave when it closes, which the system does for them too when the sweep is killed.
+Local processes are spawned, ignore Ctrl-C, which is for the sweep to answer, and leave when it ends.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Final, Protocol, Self
 
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.planning.sweeping.cell_planner import plan_cell
+from autoplan.planning.sweeping.lifeline import begin_work
 from autoplan.results.sweep import CellAnswer
 from autoplan.schema.job import Job
 
@@ -90,7 +89,7 @@ class LocalCrew:
         context = multiprocessing.get_context("spawn")
         self._end, self._lifeline = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(
-            self.in_flight, mp_context=context, initializer=_begin_work, initargs=(self._end,)
+            self.in_flight, mp_context=context, initializer=begin_work, initargs=(self._end,)
         )
 
 
@@ -125,19 +124,6 @@ def interrupts_held() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if came:
         before(*came[-1])
-
-
-def _begin_work(lifeline: Connection) -> None:
-    """Prepare a worker process: deaf to Ctrl-C, and gone when the sweep is."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with, args=(lifeline,), daemon=True).start()
-
-
-def _leave_with(lifeline: Connection) -> None:
-    try:
-        lifeline.recv_bytes()
-    except (EOFError, OSError):
-        os._exit(1)
 
 
 class ForeignExecutor:

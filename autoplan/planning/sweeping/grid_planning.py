@@ -171,7 +171,8 @@ class _Run:
         """Return the rows that are answered, in the order of the grid."""
         rows = (SweepRow(c, self.answers[c.number]) for c in self.grid.cells if c.number in self.answers)
         output = None if self.output is None else str(self.output)
-        return Sweep(self.grid.name, self.grid.keys, tuple(rows), self.reused, output)
+        altered = 0 if self.journal is None else len(self.journal.altered)
+        return Sweep(self.grid.name, self.grid.keys, tuple(rows), self.reused, output, altered)
 
 
 class _Dispatch:

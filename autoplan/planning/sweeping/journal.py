@@ -3,7 +3,8 @@
 An answer is a transaction: it is on the disk whole before the next one is taken, or not at all, whenever the
 sweep is killed. Answers are found by the fingerprint of their job, so that a changed grid, cost model or
 program finds none that no longer holds, and cells that ask the same share one. The last answer to a job
-counts. The lock of the database is held until the journal is closed, or the process ends, however that ends.
+counts, unless its digest says that it was altered since: then there is none, and the job is planned anew. The
+lock of the database is held until the journal is closed, or the process ends, however that ends.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import stat
 from pathlib import Path
 from typing import Final, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from autoplan.errors import AutoplanError, CatalogError, Problem, SpecError
 from autoplan.results.sweep import CellAnswer
@@ -58,15 +59,19 @@ def journal_path(output: Path) -> Path:
 class Journal:
     """Answers by the fingerprint of their job, in a file that one sweep writes at a time.
 
+    ``altered`` are the fingerprints of answers that were asked for, and changed since they were written.
+
     Raises CatalogError for a file that cannot be read or written, SpecError for one that no sweep wrote or
     that was damaged, and AutoplanError where another sweep is writing it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.altered: set[str] = set()
         try:
             self._check_file()
             self._database = sqlite3.connect(path, timeout=_PATIENCE_SECONDS, isolation_level=None)
+            self._database.text_factory = _text
         except (OSError, ValueError, sqlite3.Error) as error:
             raise self._error(error) from error
         try:
@@ -85,21 +90,18 @@ class Journal:
         self._database.close()
 
     def answer(self, fingerprint: str) -> CellAnswer | None:
-        """Return the last answer to the job with ``fingerprint``, if there is any."""
-        asked = "SELECT number, cell, answer, digest FROM answers WHERE fingerprint = ? ORDER BY number DESC"
+        """Return the last answer to the job with ``fingerprint``; None if there is none or it was altered."""
+        asked = "SELECT cell, answer, digest FROM answers WHERE fingerprint = ? ORDER BY number DESC"
         try:
             row = self._database.execute(asked, (fingerprint,)).fetchone()
         except sqlite3.Error as error:
             raise self._error(error) from error
         if row is None:
             return None
-        number, cell, text, digest = row
-        if digest != _digest(fingerprint, cell, text):
-            raise self._damaged(f"answer {number} was changed since it was written")
-        try:
-            return _ANSWER.validate_python(json.loads(text))
-        except (ValueError, ValidationError) as error:
-            raise self._damaged(f"answer {number} is none") from error
+        answer = _read(fingerprint, row)
+        if answer is None:
+            self.altered.add(fingerprint)
+        return answer
 
     def add(self, fingerprint: str, label: str, answer: CellAnswer) -> None:
         """Write one answer; it is on the disk when this returns."""
@@ -160,6 +162,22 @@ class Journal:
     def _damaged(self, what: str) -> SpecError:
         said = f"{what}: move the file away to plan anew, or name another --output"
         return SpecError([Problem(said, "$", str(self.path))])
+
+
+def _text(data: bytes) -> str:
+    """Return a text of the database; one that was damaged differs from what was written, as it should."""
+    return data.decode("utf-8", "replace")
+
+
+def _read(fingerprint: str, row: tuple[object, object, object]) -> CellAnswer | None:
+    """Return the answer of a row; None where it is not what was written."""
+    cell, text, digest = row
+    if not isinstance(cell, str) or not isinstance(text, str) or digest != _digest(fingerprint, cell, text):
+        return None
+    try:
+        return _ANSWER.validate_python(json.loads(text))
+    except (ValueError, RecursionError):  # ValidationError is a ValueError
+        return None
 
 
 def _digest(*texts: str) -> str:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from autoplan.catalog.file_writing import write_whole
+from autoplan.catalog.file_writing import check_target, write_whole
 from autoplan.errors import CatalogError, UnsupportedError
 from autoplan.results.sweep import CellAnswer, Sweep
 from autoplan.schema.grids.grid_spec import text_of
@@ -26,10 +26,24 @@ def check_results_path(path: Path) -> None:
         raise UnsupportedError(f"{path}: results are written as {' or '.join(_SUFFIXES)}")
     if path.is_dir():
         raise CatalogError(f"cannot write {path}: {path} is a folder")
+    if path.exists() and not path.is_file():
+        raise CatalogError(f"cannot write {path}: it is not an ordinary file")
+    _check(path)
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
         raise UnsupportedError(
             f"{path}: Parquet needs pyarrow: pip install 'autoplan[parquet]', or write .csv"
         )
+
+
+def _check(path: Path) -> None:
+    try:
+        check_target(path)
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: Exception) -> CatalogError:
+    return CatalogError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}")
 
 
 def write_results(sweep: Sweep, path: Path) -> None:
@@ -39,8 +53,7 @@ def write_results(sweep: Sweep, path: Path) -> None:
     try:
         write_whole(path, data)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise CatalogError(f"cannot write {path}: {reason}") from error
+        raise _unwritable(path, error) from error
 
 
 def _columns(sweep: Sweep) -> dict[str, list[Plain]]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from autoplan.schema.base import Frozen, SourcedShare
+from autoplan.schema.base import Frozen, PositiveShare
 from autoplan.schema.costmodel.kernel_spec import SourcedFactor
 
 __all__ = ["BlockPolicy"]
@@ -19,7 +19,7 @@ class BlockPolicy(Frozen):
         description="the device's best fused attention, FlashAttention-2, the first one in CUDA or in Triton,"
         " or scores in memory"
     )
-    attention_share: SourcedShare = Field(
+    attention_share: PositiveShare = Field(
         description="rate of the stack's attention kernels over those measured on the device"
     )
     kernels: int = Field(ge=1, le=500, description="kernels of a layer's forward, all counted")

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from autoplan.schema.base import Frozen, Sourced, SourcedSeconds, SourcedShare, SourcedWatts
+from autoplan.schema.base import Frozen, PositiveShare, Sourced, SourcedSeconds, SourcedWatts
 from autoplan.schema.costmodel.measured_tables import AttentionTable, GemmTable
 from autoplan.schema.hardware import sourced_numbers
 
@@ -32,13 +32,13 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 class SourcedSize(Sourced):
     """A sourced extent in elements, such as the width at which a curve reaches half of its ceiling."""
 
-    value: float = Field(ge=0, strict=False, description="a number of elements, rows or tokens")
+    value: float = Field(ge=0, le=1e9, strict=False, description="a number of elements, rows or tokens")
 
 
 class SourcedFactor(Sourced):
     """A sourced ratio that may exceed one."""
 
-    value: float = Field(ge=0, strict=False, description="a ratio without a unit")
+    value: float = Field(ge=0, le=1e6, strict=False, description="a ratio without a unit")
 
 
 class GemmCurve(Frozen):
@@ -47,8 +47,8 @@ class GemmCurve(Frozen):
     flops / (peak ceiling m/(m+half_m) n/(n+half_n) k/(k+half_k)), plus ``launch``.
     """
 
-    ceiling: SourcedShare = Field(description="share of peak that large products reach")
-    sustained_share: SourcedShare = Field(
+    ceiling: PositiveShare = Field(description="share of peak that large products reach")
+    sustained_share: PositiveShare = Field(
         description="clock of hours of training over that of a short sweep, where power limits it"
     )
     power: SourcedWatts | None = Field(
@@ -63,12 +63,12 @@ class GemmCurve(Frozen):
 class AttentionCurve(Frozen):
     """Fused attention: the share of peak reached grows with sequence and rows and saturates."""
 
-    forward_ceiling: SourcedShare = Field(description="share of peak that long forward passes reach")
-    backward_ceiling: SourcedShare = Field(description="share of peak that long backward passes reach")
-    flash2_share: SourcedShare = Field(
+    forward_ceiling: PositiveShare = Field(description="share of peak that long forward passes reach")
+    backward_ceiling: PositiveShare = Field(description="share of peak that long backward passes reach")
+    flash2_share: PositiveShare = Field(
         description="rate of FlashAttention-2 over that of the kernels measured, which may be newer"
     )
-    flash1_share: SourcedShare = Field(
+    flash1_share: PositiveShare = Field(
         description="rate of the first FlashAttention, in CUDA, over that of FlashAttention-2"
     )
     half_sequence: SourcedSize = Field(description="sequence at which the rate falls to half")
@@ -79,7 +79,7 @@ class AttentionCurve(Frozen):
 class MemoryBoundCurve(Frozen):
     """Operations that only read and write memory."""
 
-    bandwidth_share: SourcedShare = Field(description="share of the memory bandwidth that is reached")
+    bandwidth_share: PositiveShare = Field(description="share of the memory bandwidth that is reached")
     launch: SourcedSeconds = Field(description="time that an operation takes however small it is")
 
 
@@ -89,9 +89,13 @@ class CollectiveTable(Frozen):
     operation: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"] = Field(
         description="the collective; bytes count the full tensor, as nccl-tests prints them"
     )
-    ranks: int = Field(ge=2, description="devices that take part")
-    bytes: tuple[int, ...] = Field(min_length=2, description="size of the full tensor, ascending")
-    microseconds: tuple[float, ...] = Field(min_length=2, description="measured time of each size")
+    ranks: int = Field(ge=2, le=1_000_000, description="devices that take part")
+    bytes: tuple[Annotated[int, Field(ge=1, le=10**15)], ...] = Field(
+        min_length=2, description="size of the full tensor, ascending"
+    )
+    microseconds: tuple[Annotated[float, Field(ge=1e-3, le=1e12)], ...] = Field(
+        min_length=2, description="measured time of each size"
+    )
 
     @model_validator(mode="after")
     def _aligned(self) -> CollectiveTable:
@@ -105,8 +109,8 @@ class CollectiveTable(Frozen):
 class Collectives(Frozen):
     """What collectives reach, in tables where measured and as shares of the links elsewhere."""
 
-    fabric_share: SourcedShare = Field(description="share of a fabric's bandwidth that a ring reaches")
-    network_share: SourcedShare = Field(description="share of a network's bandwidth that a ring reaches")
+    fabric_share: PositiveShare = Field(description="share of a fabric's bandwidth that a ring reaches")
+    network_share: PositiveShare = Field(description="share of a network's bandwidth that a ring reaches")
     launch: SourcedSeconds = Field(description="time that a collective takes however small it is")
     source: str | None = Field(default=None, description="key of the source of the tables")
     fabrics: tuple[str, ...] = Field(

@@ -18,23 +18,27 @@ from autoplan.schema.base import Frozen, Seconds, Share, Sourced
 
 __all__ = ["AttentionShares", "AttentionTable", "GemmTable", "Ratios", "Tile", "WaveRounding"]
 
-Extents = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
-Reached = Annotated[float, Field(gt=0, le=1)]
+Extents = Annotated[tuple[Annotated[int, Field(ge=1, le=10**15)], ...], Field(min_length=1)]
+Reached = Annotated[float, Field(ge=1e-6, le=1)]
 Row = tuple[Reached, ...]
 
 
 class Tile(Frozen):
     """A tile that one multiprocessor computes at a time."""
 
-    rows: int = Field(ge=1, description="rows of the tile; tiles are tried in both orientations")
-    columns: int = Field(ge=1, description="columns of the tile")
+    rows: int = Field(
+        ge=1, le=1_000_000, description="rows of the tile; tiles are tried in both orientations"
+    )
+    columns: int = Field(ge=1, le=1_000_000, description="columns of the tile")
     rate: Share = Field(gt=0, description="rate of this tile over that of the fastest")
 
 
 class WaveRounding(Frozen):
     """Tiles run in waves of one for each multiprocessor, and a last wave takes as long as a full one."""
 
-    multiprocessors: int = Field(ge=1, description="multiprocessors of the device that was measured")
+    multiprocessors: int = Field(
+        ge=1, le=1_000_000, description="multiprocessors of the device that was measured"
+    )
     weight: Share = Field(description="how much of the idle last wave shows in the time; 0 %: nothing")
     tiles: tuple[Tile, ...] = Field(min_length=1, description="tiles to choose from: the best one counts")
 
@@ -65,7 +69,9 @@ class Ratios(Sourced):
     """A ratio at some extents; between them it is interpolated, beyond them it stays."""
 
     at: Extents = Field(description="extents at which the ratio is known, ascending")
-    values: tuple[Annotated[float, Field(gt=0)], ...] = Field(description="the ratio at each of them")
+    values: tuple[Annotated[float, Field(ge=1e-6, le=1e6)], ...] = Field(
+        description="the ratio at each of them"
+    )
 
     @model_validator(mode="after")
     def _is_aligned(self) -> Self:

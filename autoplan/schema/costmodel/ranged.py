@@ -27,8 +27,8 @@ class RangedBytes(SourcedBytes):
 class RangedFactor(SourcedFactor):
     """A sourced ratio with the range in which it was seen."""
 
-    low: float = Field(ge=0, strict=False, description="least that was seen")
-    high: float = Field(ge=0, strict=False, description="most that was seen")
+    low: float = Field(ge=0, le=1e6, strict=False, description="least that was seen")
+    high: float = Field(ge=0, le=1e6, strict=False, description="most that was seen")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

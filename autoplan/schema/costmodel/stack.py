@@ -13,16 +13,17 @@ from pydantic import AfterValidator, Field, model_validator
 
 from autoplan.schema.base import (
     Frozen,
+    PositiveBandwidth,
+    PositiveBytes,
+    PositiveShare,
     Sourced,
-    SourcedBandwidth,
-    SourcedBytes,
     SourcedSeconds,
     SourcedShare,
 )
 from autoplan.schema.costmodel.block_policy import BlockPolicy
 from autoplan.schema.costmodel.kernel_spec import CostModel, Name
 from autoplan.schema.costmodel.ranged import RangedBytes, RangedFactor
-from autoplan.schema.job_choices import distinct
+from autoplan.schema.job_choices import ZeroStage, distinct
 from autoplan.schema.layout import ORDERS, Order, RecomputeMode, Schedule
 from autoplan.schema.precision import Precision
 
@@ -93,6 +94,7 @@ class MemoryPolicy(Frozen):
     max_live_parameters: int | None = Field(
         default=None,
         ge=1,
+        le=10**15,
         description="most parameters unsharded at once (DeepSpeed's stage3_max_live_parameters); left out:"
         " whole layers",
     )
@@ -172,14 +174,14 @@ class OverlapPolicy(Frozen):
         default=False,
         description="ZeRO-1 and 2 all-reduce gradients instead of reduce-scatter; each rank keeps its shard",
     )
-    bucket: SourcedBytes = Field(description="size of a gradient bucket; the last one is exposed")
+    bucket: PositiveBytes = Field(description="size of a gradient bucket; the last one is exposed")
 
 
 class StackRules(Frozen):
     """What the stack can run."""
 
-    zero_stages: tuple[int, ...] = Field(min_length=1, description="ZeRO stages that it has")
-    zero_stages_with_pipeline: tuple[int, ...] = Field(description="those that it runs with pp > 1")
+    zero_stages: tuple[ZeroStage, ...] = Field(min_length=1, description="ZeRO stages that it has")
+    zero_stages_with_pipeline: tuple[ZeroStage, ...] = Field(description="those that it runs with pp > 1")
     default_zero: int = Field(ge=0, le=3, description="the stage taken when a layout names none")
     tensor_parallel: bool = Field(description="whether it splits tensors")
     pipeline_parallel: bool = Field(description="whether it has pipelines")
@@ -191,7 +193,7 @@ class StackRules(Frozen):
         description="whether the model's first and last virtual stage may hold fewer layers",
     )
     make_vocab_size_divisible_by: int = Field(
-        ge=1, description="the vocabulary is padded to a multiple of this times tp"
+        ge=1, le=1_000_000, description="the vocabulary is padded to a multiple of this times tp"
     )
     recompute_several_layers: bool = Field(
         default=False, description="whether a recompute unit may have several layers (recompute_num_layers)"
@@ -201,7 +203,7 @@ class StackRules(Frozen):
 class HybridPolicy(Sourced):
     """How a stack shares state within groups of the data axis and copies it across them."""
 
-    zero_stages: tuple[int, ...] = Field(min_length=1, description="ZeRO stages with which it does")
+    zero_stages: tuple[ZeroStage, ...] = Field(min_length=1, description="ZeRO stages with which it does")
 
 
 class PlacementPolicy(Sourced):
@@ -272,7 +274,7 @@ class ExpertPolicy(Frozen):
 class OffloadPolicy(Frozen):
     """How a stack updates parameters whose optimizer state is in host memory."""
 
-    cpu_optimizer_bandwidth: SourcedBandwidth = Field(
+    cpu_optimizer_bandwidth: PositiveBandwidth = Field(
         description="memory traffic of the host's optimizer step, a device's share of it"
     )
 
@@ -292,7 +294,7 @@ class ActivationOffloadPolicy(Sourced):
         le=64,
         description="layers, or recompute units, whose tensors are still on the device when forward ends",
     )
-    link_share: SourcedShare = Field(description="share of the host link's bandwidth that its copies reach")
+    link_share: PositiveShare = Field(description="share of the host link's bandwidth that its copies reach")
 
 
 class PrecisionPolicy(Frozen):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Final
 
@@ -13,6 +12,8 @@ from autoplan.schema.yaml.document import shown
 __all__ = ["CORE_TAG", "FORBIDDEN", "BadScalarError", "resolve", "scalar_value", "tag_message"]
 
 MAX_DIGITS: Final = 30
+LEAST_NUMBER: Final = 1e-30
+MOST_NUMBER: Final = 1e30
 
 _WORDS: Final[dict[str, bool | None]] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -61,13 +62,22 @@ def resolve(text: str) -> str | int | float | bool | None:
         if pattern.fullmatch(text):
             return _integer(text, base)
     if _FLOAT.fullmatch(text):
-        number = float(text)
-        if math.isfinite(number):
-            return number
-        raise BadScalarError(f"{shown(text)} is too large for a number")
+        return _float(text)
     if _NOT_FINITE.fullmatch(text):
         raise BadScalarError(f"{text} is not a finite number")
     return text
+
+
+def _float(text: str) -> float:
+    """Return a number that is 0 or of a size that arithmetic can go on with."""
+    number = float(text)
+    if abs(number) > MOST_NUMBER:
+        raise BadScalarError(f"{shown(text)} is too large for a number: write at most {MOST_NUMBER:g}")
+    if abs(number) < LEAST_NUMBER and re.search("[1-9]", re.split("[eE]", text)[0]):
+        raise BadScalarError(
+            f"{shown(text)} is too small for a number: write at least {LEAST_NUMBER:g}, or 0"
+        )
+    return number
 
 
 def _integer(text: str, base: int) -> int:
