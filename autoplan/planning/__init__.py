@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from autoplan.planning.calibrating import calibrate, calibrated_files, measured_file
     from autoplan.planning.explaining.contrasts import explain_choice
     from autoplan.planning.explaining.layout_explanation import explain
-    from autoplan.planning.infeasible.unsatisfiable_subset import suggested
+    from autoplan.planning.infeasible.applied_edits import applied
+    from autoplan.planning.infeasible.smallest_relaxations import suggested
     from autoplan.planning.listing import parameter_counts
     from autoplan.planning.measuring import measure
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST_LAYERS",
+    "applied",
     "calibrate",
     "calibrated_files",
     "chosen",
@@ -38,6 +40,7 @@ __all__ = [
 
 _HOMES: Final = {
     "MOST_LAYERS": "autoplan.planning.plan_and_evaluate",
+    "applied": "autoplan.planning.infeasible.applied_edits",
     "calibrate": "autoplan.planning.calibrating",
     "calibrated_files": "autoplan.planning.calibrating",
     "chosen": "autoplan.planning.plan_and_evaluate",
@@ -49,7 +52,7 @@ _HOMES: Final = {
     "measured_file": "autoplan.planning.calibrating",
     "parameter_counts": "autoplan.planning.listing",
     "plan": "autoplan.planning.plan_and_evaluate",
-    "suggested": "autoplan.planning.infeasible.unsatisfiable_subset",
+    "suggested": "autoplan.planning.infeasible.smallest_relaxations",
     "sweep": "autoplan.planning.sweeping.grid_planning",
     "verify": "autoplan.planning.verifying",
 }
