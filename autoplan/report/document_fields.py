@@ -59,6 +59,7 @@ def front_document(front: Front) -> Document:
         "rejected": plain(front.rejected),
         "reasons": plain(front.reasons),
         "conflict": plain(front.conflict),
+        "further_conflicts": plain(front.further_conflicts),
         "suggestions": [_suggestion(n, change) for n, change in enumerate(front.suggestions, start=1)],
         "suggestions_stopped": front.suggestions_stopped,
         "provenance": plain(provenance(front.job)),

@@ -76,6 +76,8 @@ def _present(job: Job, key: str) -> str:
 def _listed(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
+    if isinstance(value, float):
+        return f"{value:.10g}"
     return "none" if value is None else str(value)
 
 

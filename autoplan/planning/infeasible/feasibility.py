@@ -16,7 +16,7 @@ from autoplan.results.merged_front import inner_objectives, merged, step_limit
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import hashes
 
-__all__ = ["Fastest", "Feasibility", "optimistic_step", "timed_limits", "untimed"]
+__all__ = ["Fastest", "Feasibility", "closeness", "optimistic_step", "timed_limits", "untimed"]
 
 _TIMED: Final = ("step_time", "tokens_per_second", "cost", "energy")
 
@@ -24,6 +24,11 @@ _TIMED: Final = ("step_time", "tokens_per_second", "cost", "energy")
 def timed_limits(job: Job) -> tuple[str, ...]:
     """Return the names of the limits of ``job`` that bound the step."""
     return tuple(name for name in _TIMED if getattr(job.limits, name) is not None)
+
+
+def closeness(choice: Job) -> tuple[int, int]:
+    """Return a key that sorts the choices of a job by how close they are to a plan, the closest first."""
+    return -choice.cluster.devices, choice.workload.global_batch_size
 
 
 def untimed(job: Job) -> Job:
@@ -78,9 +83,17 @@ class Feasibility:
         return self._fits[key]
 
     def fastest(self, job: Job) -> Fastest | None:
-        """Return the plan that exceeds the limits on the step least, within all other limits of ``job``."""
-        plans = [self._fastest_of_choice(choice) for choice in choices_of(job)]
-        return min((p for p in plans if p), key=lambda p: (p.excess, p.seconds), default=None)
+        """Return a plan within all limits of ``job``, else the one that exceeds those on the step least.
+
+        It is the fastest of its choice. None where no plan is within the other limits.
+        """
+        plans = []
+        for choice in sorted(choices_of(job), key=closeness):
+            best = self._fastest_of_choice(choice)
+            if best is not None and best.excess <= 1.0:
+                return best
+            plans += [best] if best is not None else []
+        return min(plans, key=lambda plan: (plan.excess, plan.seconds), default=None)
 
     def _fastest_of_choice(self, choice: Job) -> Fastest | None:
         key = _key(untimed(choice))

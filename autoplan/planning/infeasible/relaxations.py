@@ -30,6 +30,8 @@ _SEQUENCE_PARTS: Final = 64
 _ADAPTERS: Final = "{rank: 16}"
 #: Share by which a limit is above what the plan needs, at least, before it is rounded to four digits.
 _MARGIN: Final = 1e-4
+#: A kilowatt-hour [J].
+_KWH: Final = 3.6e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +277,7 @@ def longer_step(job: Job, seconds: float) -> Changes:
     limits, work, changes = job.limits, job.workload, []
     rate = work.global_batch_size * work.sequence_length / seconds
     if limits.step_time is not None and limits.step_time < seconds:
-        changes.append(("limits.step_time", quantity_text(_above(seconds), "seconds")))
+        changes.append(("limits.step_time", f"{_above(seconds):.10g} s"))
     if limits.tokens_per_second is not None and limits.tokens_per_second > rate:
         changes.append(("limits.tokens_per_second", f"{_below(rate):.10g}"))
     steps = steps_per_billion_tokens(job)
@@ -283,7 +285,7 @@ def longer_step(job: Job, seconds: float) -> Changes:
     if limits.cost is not None and cost is not None and limits.cost < cost * steps:
         changes.append(("limits.cost", f"{_above(cost * steps):.10g}"))
     if limits.energy is not None and energy is not None and limits.energy < energy * steps:
-        changes.append(("limits.energy", quantity_text(_above(energy * steps), "joules")))
+        changes.append(("limits.energy", f"{_above(energy * steps / _KWH):.10g} kWh"))
     return tuple(changes)
 
 

@@ -9,9 +9,15 @@ from typing import Final
 from autoplan.deadline import DeadlineOver, check_deadline, current_deadline
 from autoplan.errors import AutoplanError
 from autoplan.planning.infeasible.edited_jobs import Changes, choices_of, edited, edits_of
-from autoplan.planning.infeasible.feasibility import Fastest, Feasibility, optimistic_step, timed_limits
+from autoplan.planning.infeasible.feasibility import (
+    Fastest,
+    Feasibility,
+    closeness,
+    optimistic_step,
+    timed_limits,
+)
 from autoplan.planning.infeasible.relaxations import KINDS, RelaxationKind, longer_step
-from autoplan.planning.infeasible.unsatisfiable_subset import rules_conflict, unsatisfiable_subset
+from autoplan.planning.infeasible.unsatisfiable_subset import rules_conflict, unsatisfiable_subsets
 from autoplan.results import Front
 from autoplan.results.merged_front import step_limit
 from autoplan.results.suggestion import Suggestion
@@ -49,11 +55,11 @@ def suggested(front: Front, *, progress: Callable[[int, int, str], None] = lambd
     if front.feasible:
         return front
     suggestions: list[Suggestion] = []
-    conflict: tuple[str, ...] = ()
+    conflicts: list[tuple[str, ...]] = []
     stopped = None
     try:
         feasibility = Feasibility()
-        conflict = unsatisfiable_subset(front.job, feasibility)
+        conflicts.extend(unsatisfiable_subsets(front.job, feasibility))
         infeasible = _InfeasibleJob(front.job, feasibility)
         suggestions.extend(infeasible.suggestions(progress))
     except DeadlineOver:
@@ -62,7 +68,14 @@ def suggested(front: Front, *, progress: Callable[[int, int, str], None] = lambd
         suggestions = [s for s in suggestions if s.kind != "an unrestricted search"]
     rank_of = {kind.name: rank for rank, kind in enumerate(KINDS)}
     suggestions.sort(key=lambda s: (len(s.edits), rank_of.get(s.kind, -1)))
-    return replace(front, suggestions=tuple(suggestions), conflict=conflict, suggestions_stopped=stopped)
+    first, *others = conflicts or [()]
+    return replace(
+        front,
+        suggestions=tuple(suggestions),
+        conflict=first,
+        further_conflicts=tuple(others),
+        suggestions_stopped=stopped,
+    )
 
 
 class _InfeasibleJob:
@@ -71,7 +84,7 @@ class _InfeasibleJob:
     def __init__(self, job: Job, feasibility: Feasibility) -> None:
         self.job = job
         self.feasibility = feasibility
-        self.closest = closest_choice(job)
+        self.closest = _closest_choice(job)
         self.needed = self._least_needed()
         self.fits = self.needed is not None and feasibility.fits_memory(job)
         self.short = self.needed is not None and not self.fits
@@ -181,15 +194,12 @@ class _InfeasibleJob:
         return False
 
 
-def closest_choice(job: Job) -> Job:
-    """Return the choice of ``job`` that is the closest to a plan: most devices, then smallest batch."""
-    choices = choices_of(job)
-    closest = max(choices, key=lambda one: (one.cluster.devices, -one.workload.global_batch_size))
-    return replace(closest, source=job.source)
+def _closest_choice(job: Job) -> Job:
+    return replace(min(choices_of(job), key=closeness), source=job.source)
 
 
 def _least(steps: Sequence[_Relaxed], sufficient: Callable[[_Relaxed], bool]) -> _Relaxed | None:
-    """Return the first sufficient one of ``steps``, where all after a sufficient one are; None without one."""
+    """Return the first sufficient one of ``steps``, if any; all after a sufficient one are sufficient."""
     first, last = 0, len(steps) - 1
     best = None
     while first <= last:

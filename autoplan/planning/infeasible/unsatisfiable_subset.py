@@ -1,4 +1,4 @@
-"""Minimal unsatisfiable subset of an infeasible job's requirements."""
+"""Minimal unsatisfiable subsets of an infeasible job's requirements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoplan.rules.user_constraints import own_rules, without_rules
 from autoplan.schema.job import Job, Limits, RuleSpec, SearchSpec
 from autoplan.units import format_bytes, format_seconds, quantity_text
 
-__all__ = ["Requirement", "requirements_of", "rules_conflict", "unsatisfiable_subset"]
+__all__ = ["Requirement", "requirements_of", "rules_conflict", "unsatisfiable_subsets", "with_only"]
 
 #: Keys of ``search`` that, left out, allow less than some of their values do.
 _NARROW_BY_DEFAULT: Final = frozenset(
@@ -36,19 +36,35 @@ class Requirement:
     narrow_by_default: bool = False
 
 
-def unsatisfiable_subset(job: Job, feasibility: Feasibility) -> tuple[str, ...]:
-    """Return an irreducible set of conflicting requirements: no plan satisfies all, some all but any one.
+def unsatisfiable_subsets(job: Job, feasibility: Feasibility) -> Iterator[tuple[str, ...]]:
+    """Yield irreducible sets of conflicting requirements until ``job`` without all of them has a plan.
+
+    No plan satisfies all of a set, and some satisfy all but any one of it. No requirement is in two sets.
+    """
+    requirements = list(requirements_of(job))
+    while requirements and not feasibility.feasible(job):
+        subset = _unsatisfiable_subset(job, requirements, feasibility)
+        if not subset:
+            return
+        yield tuple(requirement.text for requirement in subset)
+        remaining = [requirement for requirement in requirements if requirement not in subset]
+        job, requirements = with_only(job, requirements, remaining), remaining
+
+
+def _unsatisfiable_subset(
+    job: Job, requirements: Sequence[Requirement], feasibility: Feasibility
+) -> Sequence[Requirement]:
+    """Return an irreducible set of conflicting ``requirements`` of ``job``, empty if it is infeasible anyway.
 
     Deletion filter: requirements are left out one by one while the others conflict. A requirement without
     which all others allow a plan is in every such set, and so in this one.
     """
-    requirements = list(requirements_of(job))
     subset = _filtered(job, requirements, requirements, feasibility)
     if any(requirement.narrow_by_default for requirement in requirements):
         # Without such a requirement others may conflict that did not before: filter until nothing changes.
         while len(smaller := _filtered(job, requirements, subset, feasibility)) < len(subset):
             subset = smaller
-    return tuple(requirement.text for requirement in subset)
+    return subset
 
 
 def _filtered(

@@ -20,13 +20,7 @@ __all__ = ["suggestion_lines"]
 
 def suggestion_lines(front: Front) -> Iterator[RenderableType]:
     """Yield the minimal unsatisfiable subset and the numbered suggestions of a front without plans."""
-    if front.conflict:
-        yield Text(
-            "these limits conflict (minimal unsatisfiable subset: a plan exists without any one of them)",
-            style="bold",
-        )
-        yield from (Text(f"- {limit}") for limit in front.conflict)
-        yield Text("")
+    yield from _conflicts(front)
     if front.suggestions_stopped:
         said = "the search for changes is not complete"
         yield Text(f"{said}: {front.suggestions_stopped}", style="bold")
@@ -41,6 +35,18 @@ def suggestion_lines(front: Front) -> Iterator[RenderableType]:
         yield Text(f"    {suggestion.plan.layout_string}", style="green", no_wrap=True, overflow="ignore")
     yield Text(_next_command(front.job), no_wrap=True, overflow="ignore")
     yield Text("")
+
+
+def _conflicts(front: Front) -> Iterator[RenderableType]:
+    sets = "minimal unsatisfiable subset: a plan exists without any one of them"
+    if front.further_conflicts:
+        sets = "minimal unsatisfiable subsets: of each, at least one has to give way"
+    for number, conflict in enumerate((front.conflict, *front.further_conflicts)):
+        if conflict:
+            head = "so do these, by themselves" if number else f"these limits conflict ({sets})"
+            yield Text(head, style="bold")
+            yield from (Text(f"- {limit}") for limit in conflict)
+            yield Text("")
 
 
 def _next_command(job: Job) -> str:

@@ -21,7 +21,7 @@ _ALIAS: Final = re.compile(r"\*[^\s,\[\]{}]+")
 
 
 def with_value(text: str, path: Sequence[str], value: str) -> str:
-    """Return ``text``, whose root is a mapping, with ``value`` at ``path``, a sequence of keys.
+    r"""Return ``text``, whose root is a mapping, with ``value`` at ``path``, a sequence of keys.
 
     ``value`` is YAML on one line. Keys that are missing are added at the end of their mapping. Items that a
     new list lacks are removed line by line, so that the comments at the others stay.
@@ -29,7 +29,7 @@ def with_value(text: str, path: Sequence[str], value: str) -> str:
     >>> with_value("limits: {step_time: 2 s}  # ours", ["limits", "step_time"], "3 s")
     'limits: {step_time: 3 s}  # ours'
     >>> with_value("devices: 8", ["search", "recompute"], "any")
-    'devices: 8\\nsearch: {recompute: any}\\n'
+    'devices: 8\nsearch: {recompute: any}\n'
     """
     return _YamlText(text).with_value(path, value)
 
