@@ -15,6 +15,7 @@ def job(extra="", *, devices=2, batch=8, length=4096, hardware="dgx-a100-80gb", 
         *([f"devices: {devices}  # what is free"] if devices else []),
         f"workload: {{sequence_length: {length}, global_batch_size: {batch}}}",
         *extra.splitlines(),
+        *([] if "objectives" in extra else ["objectives: [step_time]"]),
     ]
     return "\n".join(lines) + "\n"
 
@@ -25,7 +26,7 @@ ONE_F_ONE_B = "schedule: 1f1b, recompute: [none, full]"
 #: Text of each job, what conflicts in it, where that is one set only, and kinds that must be offered.
 JOBS = {
     "own memory limit": (
-        job("limits: {peak_memory: 40 GiB}  # ours"),
+        job("limits: {peak_memory: 40 GiB}  # ours\nobjectives: [step_time, peak_memory]"),
         ["limits.peak_memory is 40.0 GiB"],
         ["a higher memory limit", "more devices"],
     ),
@@ -83,8 +84,8 @@ JOBS = {
         ["wider search.zero_stage"],
     ),
     "sequence parallelism": (
-        job("search: {sequence_parallel: 'on', tensor_parallel: 1, pipeline_parallel: 2}"),
-        None,
+        job("search: {sequence_parallel: 'on', tensor_parallel: 2}", length=4095),
+        ["search.tensor_parallel allows 2", "search.sequence_parallel allows on"],
         ["wider search.sequence_parallel"],
     ),
     "schedule": (
@@ -93,8 +94,12 @@ JOBS = {
         ["wider search.schedule"],
     ),
     "even stages": (
-        job("search: {stages: even, pipeline_parallel: 3, schedule: 1f1b}", devices=3, batch=6),
-        ["search.pipeline_parallel allows 3", "search.stages allows even"],
+        job(
+            "search: {stages: even, pipeline_parallel: 4, schedule: 1f1b, recompute: none}\n"
+            "limits: {peak_memory: 48 GiB}",
+            devices=4,
+        ),
+        None,
         ["wider search.stages"],
     ),
     "two keys": (
@@ -121,8 +126,8 @@ JOBS = {
         ["fewer rules of the job", "a higher memory limit"],
     ),
     "the upper end of the interval": (
-        job("limits: {peak_memory: 56 GiB}"),
-        ["limits.peak_memory is 56.0 GiB"],
+        job("limits: {peak_memory: 59.25 GiB}"),
+        ["limits.peak_memory is 59.2 GiB"],
         ["memory judged by the central estimate"],
     ),
     "fewer devices than asked for": (
@@ -136,7 +141,7 @@ JOBS = {
         ["larger devices"],
     ),
     "kernels of the old device": (
-        job("kernels: a100-sxm-40gb", devices=None, hardware="dgx-a100-40gb", model="llama2-70b", batch=16),
+        job("kernels: h100-sxm5-80gb", devices=None, hardware="dgx-h100", model="llama2-70b", batch=16),
         None,
         ["larger devices"],
     ),

@@ -11,7 +11,7 @@ from typing import Final
 
 from autoplan.catalog.job_files import job_of_text
 from autoplan.catalog.roots import is_path
-from autoplan.errors import AutoplanError, SpecError, UnsupportedError
+from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.planning.infeasible.edited_jobs import edited
 from autoplan.results import Front
 from autoplan.results.suggestion import Edit
@@ -39,7 +39,10 @@ def applied(front: Front, number: int, folder: Path | None = None) -> str:
     count = len(front.suggestions)
     if not 1 <= number <= count:
         have = {0: "no change that helps was found", 1: "there is one change, 1"}
-        raise UnsupportedError(f"there is no change {number}: {have.get(count, f'changes are 1 to {count}')}")
+        said = have.get(count, f"changes are 1 to {count}")
+        more = front.suggestions_stopped
+        hint = f"; {more} before all were found: give more with --deadline" if more else ""
+        raise UnsupportedError(f"there is no change {number}: {said}{hint}")
     return with_edits(front.job, front.suggestions[number - 1].edits, folder or Path())
 
 
@@ -52,10 +55,18 @@ def with_edits(job: Job, edits: Sequence[Edit], folder: Path) -> str:
     source = job.source
     if source is None:
         raise UnsupportedError("the job was built by a program and has no file to edit: make the edits there")
-    text = _moved(source, folder)
-    for edit in edits:
-        text = with_value(text, edit.key.split("."), edit.after)
-    _check(job, edits, text, source, folder)
+    what = f"cannot edit {source.reference}: {', '.join(edit.key for edit in edits)}"
+    try:
+        text = _moved(source, folder)
+        for edit in edits:
+            text = with_value(text, edit.key.split("."), edit.after)
+        again = job_of_text(text, source.reference, name=job.name, base=folder, reference=source.reference)
+    except AutoplanError as error:
+        raise UnsupportedError(f"{what} would make it unreadable ({error}): edit it by hand") from error
+    if hashes(again) != hashes(edited(job, edits)):
+        raise UnsupportedError(
+            f"{what} would change other keys too, since values in it refer to each other: edit it by hand"
+        )
     return text if text.endswith("\n") else f"{text}\n"
 
 
@@ -71,18 +82,3 @@ def _moved(source: JobFile, folder: Path) -> str:
             moved = Path(os.path.relpath(source.folder / name, folder)).as_posix()
             text = with_value(text, [key], moved if _PLAIN.fullmatch(moved) else json.dumps(moved))
     return text
-
-
-def _check(job: Job, edits: Sequence[Edit], text: str, source: JobFile, folder: Path) -> None:
-    """Raise UnsupportedError unless ``text`` is the file of ``job`` after ``edits``."""
-    what = f"cannot edit {source.reference}: {', '.join(edit.key for edit in edits)}"
-    try:
-        again = job_of_text(text, source.reference, name=job.name, base=folder, reference=source.reference)
-    except SpecError as error:
-        raise UnsupportedError(f"{what} would not be read again ({error}): edit it by hand") from error
-    except AutoplanError as error:
-        raise UnsupportedError(f"{what}: {error}") from error
-    if hashes(again) != hashes(edited(job, edits)):
-        raise UnsupportedError(
-            f"{what} would change other keys too, since values in it refer to each other: edit it by hand"
-        )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
-from autoplan.deadline import check_deadline
+from autoplan.deadline import check_deadline, current_deadline
 from autoplan.errors import AutoplanError
 from autoplan.planning.infeasible.edited_jobs import choices_of
 from autoplan.planning.plan_and_evaluate import plan, plannable
@@ -18,6 +19,8 @@ from autoplan.schema.resolved_job import hashes
 
 __all__ = ["Fastest", "Feasibility", "closeness", "optimistic_step", "timed_limits", "untimed"]
 
+#: How much better the layouts of one choice of a job may use its devices than those of another.
+_GAIN: Final = 2.0
 _TIMED: Final = ("step_time", "tokens_per_second", "cost", "energy")
 
 
@@ -87,13 +90,16 @@ class Feasibility:
 
         It is the fastest of its choice. None where no plan is within the other limits.
         """
-        plans = []
+        best: Fastest | None = None
         for choice in sorted(choices_of(job), key=closeness):
-            best = self._fastest_of_choice(choice)
+            if best is not None and _exceeds_more(choice, best):
+                continue
+            plan = self._fastest_of_choice(choice)
+            if plan is not None and (best is None or plan.excess < best.excess):
+                best = plan
             if best is not None and best.excess <= 1.0:
-                return best
-            plans += [best] if best is not None else []
-        return min(plans, key=lambda plan: (plan.excess, plan.seconds), default=None)
+                break
+        return best
 
     def _fastest_of_choice(self, choice: Job) -> Fastest | None:
         key = _key(untimed(choice))
@@ -119,10 +125,9 @@ class Feasibility:
     def answer(self, job: Job) -> Plan | None:
         """Return the fastest plan of the front that ``plan`` gives for ``job``; None where there is none."""
         if _has_slower_front(job):
-            try:
-                plans: Sequence[Plan] = plan(job).plans
-            except AutoplanError:
-                return None
+            plans: Sequence[Plan] = ()
+            with suppress(AutoplanError):
+                plans = plan(job, deadline=current_deadline()).plans
         else:
             fronts = [front for choice in choices_of(job) if (front := self._front(choice)) is not None]
             plans = merged(job, fronts).plans if job.choices and fronts else fronts[0].plans if fronts else ()
@@ -137,15 +142,19 @@ class Feasibility:
         timed = replace(choice, objectives=("step_time",), choices=())
         key = _key(timed)
         if key not in self._fronts:
-            try:
-                front = search(plannable(timed), fastest_only=True)
-            except AutoplanError:
-                self._fronts[key] = None
-            else:
-                # A deadline that passed during the search left a plan that is not proven the fastest.
-                check_deadline()
-                self._fronts[key] = replace(front, job=choice)
+            front = None
+            with suppress(AutoplanError):
+                front = replace(search(plannable(timed), fastest_only=True), job=choice)
+            # A deadline that passed during the search left a plan that is not proven the fastest, or none.
+            check_deadline()
+            self._fronts[key] = front
         return self._fronts[key]
+
+
+def _exceeds_more(choice: Job, best: Fastest) -> bool:
+    """Return whether ``choice`` exceeds the limit on its step by more than ``best`` does, in any case."""
+    most = step_limit(choice)
+    return most is not None and optimistic_step(best, choice, _GAIN) / most[0] >= best.excess
 
 
 def _has_slower_front(job: Job) -> bool:

@@ -18,7 +18,10 @@ from autoplan.rules.user_constraints import without_rules
 from autoplan.schema.job import Job, SearchSpec
 from autoplan.units import quantity_text
 
-__all__ = ["KINDS", "RelaxationKind", "longer_step"]
+__all__ = ["KINDS", "OPEN_SEARCH", "RelaxationKind", "longer_step"]
+
+#: Name of the kind that takes every restriction of the search away.
+OPEN_SEARCH: Final = "an unrestricted search"
 
 #: Most nodes that are tried.
 _MOST_NODES: Final = 64
@@ -49,6 +52,11 @@ class RelaxationKind:
     monotone: bool = False
     bounded: bool = False
     costs_only: bool = False
+
+    @property
+    def widens_search(self) -> bool:
+        """Whether it gives one key of ``search`` more values."""
+        return self.name == "recompute" or self.name.startswith("wider search")
 
 
 def _memory_limits(job: Job, needed: float | None) -> Iterator[Changes]:
@@ -326,7 +334,7 @@ KINDS: Final = (
     RelaxationKind("a higher memory limit", _memory_limits, costs_only=True),
     RelaxationKind("recompute", _recompute),
     *(RelaxationKind(f"wider search.{key}", _search_key(key)) for key in _KEYS),
-    RelaxationKind("an unrestricted search", _open_search),
+    RelaxationKind(OPEN_SEARCH, _open_search),
     RelaxationKind("fewer rules of the job", _fewer_rules),
     RelaxationKind("offload to host memory", _offload),
     RelaxationKind("memory judged by the central estimate", _confidence, costs_only=True),

@@ -16,7 +16,7 @@ from autoplan.planning.infeasible.feasibility import (
     optimistic_step,
     timed_limits,
 )
-from autoplan.planning.infeasible.relaxations import KINDS, RelaxationKind, longer_step
+from autoplan.planning.infeasible.relaxations import KINDS, OPEN_SEARCH, RelaxationKind, longer_step
 from autoplan.planning.infeasible.unsatisfiable_subset import rules_conflict, unsatisfiable_subsets
 from autoplan.results import Front
 from autoplan.results.merged_front import step_limit
@@ -27,8 +27,8 @@ __all__ = ["suggested"]
 
 #: Most relaxations of one kind that are solved.
 _MOST_SOLVES: Final = 12
-#: The same where the job's own rules conflict: then other relaxations rarely help.
-_MOST_SOLVES_UNDER_CONFLICT: Final = 3
+#: Most that are tried where the job's own rules conflict: then other relaxations rarely help.
+_MOST_UNDER_CONFLICT: Final = 3
 #: How much better a relaxed job may use its devices: relaxations that need more are not solved.
 _GAIN: Final = 1.25
 #: The same where the layouts compared with were short of memory, which costs time.
@@ -49,8 +49,9 @@ def suggested(front: Front, *, progress: Callable[[int, int, str], None] = lambd
     """Return ``front``, which has no plan, with its conflict and the suggestions that make it feasible.
 
     Each suggestion is the smallest sufficient relaxation of its kind, with the fastest plan that ``plan``
-    gives for the edited job file. ``progress`` is called with the kinds done, the kinds in all, and the next
-    one. When the deadline in force ends, the answer has those so far and says so.
+    gives for the edited job file, the cheapest kind to the user first. ``progress`` is called with the kinds
+    done, the kinds in all, and the next one. When the deadline in force ends, the answer has the first
+    suggestions and says so.
     """
     if front.feasible:
         return front
@@ -60,14 +61,9 @@ def suggested(front: Front, *, progress: Callable[[int, int, str], None] = lambd
     try:
         feasibility = Feasibility()
         conflicts.extend(unsatisfiable_subsets(front.job, feasibility))
-        infeasible = _InfeasibleJob(front.job, feasibility)
-        suggestions.extend(infeasible.suggestions(progress))
+        suggestions.extend(_InfeasibleJob(front.job, feasibility).suggestions(progress))
     except DeadlineOver:
         stopped = current_deadline().reason or "interrupted"
-    if any(s.kind.startswith("wider search") or s.kind == "recompute" for s in suggestions):
-        suggestions = [s for s in suggestions if s.kind != "an unrestricted search"]
-    rank_of = {kind.name: rank for rank, kind in enumerate(KINDS)}
-    suggestions.sort(key=lambda s: (len(s.edits), rank_of.get(s.kind, -1)))
     first, *others = conflicts or [()]
     return replace(
         front,
@@ -102,20 +98,24 @@ class _InfeasibleJob:
             return None
 
     def suggestions(self, progress: Callable[[int, int, str], None]) -> Iterator[Suggestion]:
-        """Yield the smallest sufficient relaxation of each kind, then those that a longer step completes."""
+        """Yield a longer step, the smallest relaxation of each kind, and those that need a longer step."""
+        if self.fastest is not None and (suggestion := self._with_longer_step(_LONGER, (), self.fastest)):
+            yield suggestion
         too_slow: list[tuple[str, _Relaxed, Fastest]] = []
-        if self.fastest is not None and self.fastest.excess > 0:
-            too_slow.append((_LONGER, _Relaxed(self.job, ()), self.fastest))
+        wider = False
         for done, kind in enumerate(KINDS):
             progress(done, len(KINDS), kind.name)
+            if kind.name == OPEN_SEARCH and wider:
+                continue
             sufficient, slow = self._smallest(kind)
             if sufficient is not None and (suggestion := self._suggestion(kind.name, sufficient)):
+                wider = wider or kind.widens_search
                 yield suggestion
             if slow is not None and self.fastest is None:
                 too_slow.append((f"{kind.name}, and {_LONGER}", *slow))
         for name, relaxed, fastest in too_slow:
             progress(len(KINDS), len(KINDS), name)
-            if suggestion := self._with_longer_step(name, relaxed, fastest):
+            if suggestion := self._with_longer_step(name, relaxed.changes, fastest):
                 yield suggestion
 
     def _suggestion(self, name: str, relaxed: _Relaxed) -> Suggestion | None:
@@ -125,8 +125,8 @@ class _InfeasibleJob:
             return None
         return Suggestion(name, edits_of(self.job, relaxed.changes), plan, plan.layout.devices)
 
-    def _with_longer_step(self, name: str, relaxed: _Relaxed, fastest: Fastest) -> Suggestion | None:
-        longer = self._relaxed((*relaxed.changes, *longer_step(fastest.choice, fastest.seconds)))
+    def _with_longer_step(self, name: str, changes: Changes, fastest: Fastest) -> Suggestion | None:
+        longer = self._relaxed((*changes, *longer_step(fastest.choice, fastest.seconds)))
         return self._suggestion(name, longer) if longer else None
 
     def _relaxed(self, changes: Changes) -> _Relaxed | None:
@@ -152,9 +152,9 @@ class _InfeasibleJob:
 
     def _first(self, steps: Sequence[_Relaxed]) -> tuple[_Relaxed | None, tuple[_Relaxed, Fastest] | None]:
         slow, latest, solves = None, self.fastest, 0
-        for step in steps:
+        for step in steps[: _MOST_UNDER_CONFLICT if self.rules_conflict else None]:
             check_deadline()
-            if solves >= (_MOST_SOLVES_UNDER_CONFLICT if self.rules_conflict else _MOST_SOLVES):
+            if solves == _MOST_SOLVES:
                 break
             if not self._may_suffice(step, latest) or not self.feasibility.fits_memory(step.job):
                 continue

@@ -22,8 +22,7 @@ def suggestion_lines(front: Front) -> Iterator[RenderableType]:
     """Yield the minimal unsatisfiable subset and the numbered suggestions of a front without plans."""
     yield from _conflicts(front)
     if front.suggestions_stopped:
-        said = "the search for changes is not complete"
-        yield Text(f"{said}: {front.suggestions_stopped}", style="bold")
+        yield Text(f"{front.suggestions_stopped} before all changes that help were found", style="bold")
     if not front.suggestions:
         return
     yield Text("changes that make a plan possible, each one solved", style="bold")

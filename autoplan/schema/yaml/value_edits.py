@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import yaml
 
+from autoplan.errors import SpecError
 from autoplan.schema.yaml.document import Plain
 from autoplan.schema.yaml.parser import parse_yaml
 
@@ -24,7 +25,8 @@ def with_value(text: str, path: Sequence[str], value: str) -> str:
     r"""Return ``text``, whose root is a mapping, with ``value`` at ``path``, a sequence of keys.
 
     ``value`` is YAML on one line. Keys that are missing are added at the end of their mapping. Items that a
-    new list lacks are removed line by line, so that the comments at the others stay.
+    new list lacks are removed line by line, so that the comments at the others stay. Raises SpecError where
+    ``text`` is no YAML. An anchor at a value that is replaced is gone, and aliases of it lead nowhere.
 
     >>> with_value("limits: {step_time: 2 s}  # ours", ["limits", "step_time"], "3 s")
     'limits: {step_time: 3 s}  # ours'
@@ -40,7 +42,10 @@ class _YamlText:
     def __init__(self, text: str) -> None:
         self.text = text
         # The scanner in Python: libyaml counts positions in bytes.
-        self.root: _Node = yaml.compose(text, Loader=yaml.SafeLoader)
+        try:
+            self.root: _Node = yaml.compose(text, Loader=yaml.SafeLoader)
+        except yaml.YAMLError as error:
+            raise SpecError(f"not valid YAML: {getattr(error, 'problem', None) or error}") from error
         self.line_end = "\r\n" if "\r\n" in text else "\n"
 
     def with_value(self, path: Sequence[str], value: str) -> str:
