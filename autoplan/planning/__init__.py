@@ -8,6 +8,7 @@ from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
     from autoplan.planning.calibrating import calibrate, calibrated_files, measured_file
+    from autoplan.planning.explaining.applied_remedies import remedied
     from autoplan.planning.explaining.contrasts import explain_choice
     from autoplan.planning.explaining.layout_explanation import explain
     from autoplan.planning.infeasible.applied_edits import applied
@@ -33,6 +34,7 @@ __all__ = [
     "measured_file",
     "parameter_counts",
     "plan",
+    "remedied",
     "suggested",
     "sweep",
     "verify",
@@ -52,6 +54,7 @@ _HOMES: Final = {
     "measured_file": "autoplan.planning.calibrating",
     "parameter_counts": "autoplan.planning.listing",
     "plan": "autoplan.planning.plan_and_evaluate",
+    "remedied": "autoplan.planning.explaining.applied_remedies",
     "suggested": "autoplan.planning.infeasible.smallest_relaxations",
     "sweep": "autoplan.planning.sweeping.grid_planning",
     "verify": "autoplan.planning.verifying",
