@@ -122,6 +122,7 @@ _WRITTEN: Final[dict[Dimension, tuple[str, ...]]] = {
     "seconds": ("h", "min", "s", "ms", "us", "ns"),
     "share": ("%",),
     "watts": ("kW", "W"),
+    "joules": ("GWh", "MWh", "kWh", "Wh", "GJ", "MJ", "kJ", "J"),
 }
 
 

@@ -12,13 +12,13 @@ from autoplan.catalog.roots import EntryKind, entry_text, is_path, read_file
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
-from autoplan.schema.job import Cluster, Job, JobSpec, Objective, Workload
+from autoplan.schema.job import Cluster, Job, JobFile, JobSpec, Objective, Workload
 from autoplan.schema.job_choices import batches_of
 from autoplan.schema.yaml.document import Document
 from autoplan.schema.yaml.loader import valid_part
 from autoplan.schema.yaml.parser import parse_yaml
 
-__all__ = ["load_job", "opened", "resolve_job"]
+__all__ = ["job_of_text", "load_job", "opened", "resolve_job", "usual_objectives"]
 
 R = TypeVar("R")
 
@@ -38,9 +38,19 @@ def load_job(reference: str | Path) -> Job:
     Raises SpecError with all problems of the file, CatalogError for unknown names.
     """
     content, file, name, base = opened("job", reference)
-    document = parse_yaml(content, name=file)
+    return job_of_text(content, file, name=name, base=base, reference=str(reference))
+
+
+def job_of_text(text: str, file: str, *, name: str, base: Path, reference: str) -> Job:
+    """Return the job of ``text``, a job file that messages call ``file``, with paths relative to ``base``.
+
+    ``reference`` is what the user calls it. Raises SpecError with all problems of the text.
+    """
+    document = parse_yaml(text, name=file)
     spec, wrong, problems = valid_part(document, JobSpec, _STAND_INS)
-    return _resolved(spec, name, base, _Attempts(document, wrong, problems))
+    job = _resolved(spec, name, base, _Attempts(document, wrong, problems))
+    keys = frozenset(document.value) if isinstance(document.value, dict) else frozenset()
+    return replace(job, source=JobFile(reference, text, base, keys))
 
 
 def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]:
@@ -126,7 +136,7 @@ def _resolved(spec: JobSpec, name: str, base: Path, attempts: _Attempts) -> Job:
         search=spec.search,
         limits=spec.limits,
         rules=spec.rules,
-        objectives=spec.objectives or _usual_objectives(len(clusters), len(batches)),
+        objectives=spec.objectives or usual_objectives(len(clusters), len(batches)),
         price=spec.price,
         deadline=spec.deadline,
         rule_lines=attempts.lines("rules", len(spec.rules)),
@@ -148,8 +158,8 @@ def _batches(spec: JobSpec) -> tuple[int, ...]:
     return batches
 
 
-def _usual_objectives(devices: int, batches: int) -> tuple[Objective, ...]:
-    """Return the default objectives."""
+def usual_objectives(devices: int, batches: int) -> tuple[Objective, ...]:
+    """Return the default objectives of a job with so many numbers of devices and of batches."""
     objectives: list[Objective] = ["step_time", "peak_memory"]
     if batches > 1:
         objectives.append("tokens_per_second")

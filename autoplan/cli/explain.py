@@ -75,6 +75,16 @@ PictureOption = Annotated[
     ),
 ]
 
+ApplyOption = Annotated[
+    int | None,
+    typer.Option(
+        "--apply",
+        metavar="N",
+        help="Write JOB restricted to the layout of remedy N, comments kept, instead of the answer.",
+        show_default=False,
+    ),
+]
+
 
 def explain(
     job: JobArgument,
@@ -82,11 +92,13 @@ def explain(
     form: ChosenFormatOption = None,
     output: PictureOption = None,
     deadline: DeadlineOption = None,
+    apply: ApplyOption = None,
 ) -> None:
     """Explain why a layout of JOB is not on the front, or why the fastest plan is the fastest.
 
     With --layout: the rules that it breaks and the nearest layout that breaks none; or its memory timeline,
     the remedies that make it fit, and the plan of the front that dominates it, with step times by part.
+    --apply N > new.yaml writes a job file that allows the layout of remedy N alone.
 
     Without: the breakdown of the fastest plan's step, and the best layout for every other choice of degrees,
     microbatch size, ZeRO stage and recompute, each one solved.
@@ -104,6 +116,9 @@ def explain(
         loaded = load_job(job)
         if deadline is None:
             limit.seconds = loaded.deadline
+        if apply is not None:
+            _apply_remedy(loaded, layout, apply, output, limit)
+            return
         if layout is None:
             possible = _explain_fastest(loaded, chosen_form, output, limit)
         else:
@@ -112,6 +127,20 @@ def explain(
         raise typer.Exit(interrupted.exit_code)
     if not possible:
         raise typer.Exit(NOTHING_FEASIBLE)
+
+
+def _apply_remedy(job: Job, layout: str | None, number: int, output: Path | None, deadline: Deadline) -> None:
+    """Write the job file with a remedy of a layout applied."""
+    from autoplan import planning
+    from autoplan.results import Refusal
+
+    if layout is None:
+        raise typer.BadParameter("a remedy is one of a layout: give --layout too", param_hint="--apply")
+    load_solver()
+    answer = planning.explain(planning.chosen(job, layout), layout, deadline=deadline)
+    if isinstance(answer, Refusal):
+        raise UnsupportedError(f"the layout cannot run, and has no remedies: {'; '.join(answer.rules)}")
+    write(planning.remedied(job, answer, number, output.parent if output else None), output)
 
 
 def _explain_fastest(job: Job, form: str, output: Path | None, deadline: Deadline) -> bool:

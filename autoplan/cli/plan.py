@@ -17,6 +17,7 @@ from autoplan.cli.shared.output import (
     JobArgument,
     OutputOption,
     present,
+    write,
 )
 from autoplan.cli.shared.progress import Bar, Progress
 
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
     from autoplan.results import Front
 
 __all__ = ["plan"]
+
+ApplyOption = Annotated[
+    int | None,
+    typer.Option(
+        "--apply",
+        metavar="N",
+        help="Write JOB with change N of an infeasible answer made, comments kept, instead of the answer.",
+        show_default=False,
+    ),
+]
 
 
 def plan(
@@ -35,12 +46,14 @@ def plan(
         bool, typer.Option("--all", help="Print every plan of the front, however many.")
     ] = False,
     deadline: DeadlineOption = None,
+    apply: ApplyOption = None,
 ) -> None:
     """Find the layouts of JOB that are Pareto-optimal in step time and memory, with the proof.
 
     Exit code 1: no layout is feasible. The answer has the reasons, the limits that conflict, and the smallest
-    changes that make a plan possible, each one solved. Ctrl-C and SIGTERM return the best plans so far, as
-    the deadline does, with exit code 130 or 143; a second one ends the program at once.
+    changes that make a plan possible, each one solved; --apply N > new.yaml makes one of them. Ctrl-C and
+    SIGTERM return the best plans so far, as the deadline does, with exit code 130 or 143; a second one ends
+    the program at once.
     """
     from autoplan import planning
     from autoplan.catalog import load_job
@@ -59,6 +72,9 @@ def plan(
         if not front.feasible:
             with Bar("looking for changes that help:") as bar, limit.in_force():
                 front = planning.suggested(front, progress=bar)
+        if apply is not None:
+            write(planning.applied(front, apply, output.parent if output else None), output)
+            return
         _present(front, form, output, all_plans=all_plans)
     if interrupted.exit_code is not None:
         raise typer.Exit(interrupted.exit_code)

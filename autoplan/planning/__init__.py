@@ -8,9 +8,11 @@ from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
     from autoplan.planning.calibrating import calibrate, calibrated_files, measured_file
+    from autoplan.planning.explaining.applied_remedies import remedied
     from autoplan.planning.explaining.contrasts import explain_choice
     from autoplan.planning.explaining.layout_explanation import explain
-    from autoplan.planning.infeasible.unsatisfiable_subset import suggested
+    from autoplan.planning.infeasible.applied_edits import applied
+    from autoplan.planning.infeasible.smallest_relaxations import suggested
     from autoplan.planning.listing import parameter_counts
     from autoplan.planning.measuring import measure
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST_LAYERS",
+    "applied",
     "calibrate",
     "calibrated_files",
     "chosen",
@@ -31,6 +34,7 @@ __all__ = [
     "measured_file",
     "parameter_counts",
     "plan",
+    "remedied",
     "suggested",
     "sweep",
     "verify",
@@ -38,6 +42,7 @@ __all__ = [
 
 _HOMES: Final = {
     "MOST_LAYERS": "autoplan.planning.plan_and_evaluate",
+    "applied": "autoplan.planning.infeasible.applied_edits",
     "calibrate": "autoplan.planning.calibrating",
     "calibrated_files": "autoplan.planning.calibrating",
     "chosen": "autoplan.planning.plan_and_evaluate",
@@ -49,7 +54,8 @@ _HOMES: Final = {
     "measured_file": "autoplan.planning.calibrating",
     "parameter_counts": "autoplan.planning.listing",
     "plan": "autoplan.planning.plan_and_evaluate",
-    "suggested": "autoplan.planning.infeasible.unsatisfiable_subset",
+    "remedied": "autoplan.planning.explaining.applied_remedies",
+    "suggested": "autoplan.planning.infeasible.smallest_relaxations",
     "sweep": "autoplan.planning.sweeping.grid_planning",
     "verify": "autoplan.planning.verifying",
 }

@@ -59,7 +59,9 @@ def front_document(front: Front) -> Document:
         "rejected": plain(front.rejected),
         "reasons": plain(front.reasons),
         "conflict": plain(front.conflict),
-        "suggestions": [_suggestion(suggestion) for suggestion in front.suggestions],
+        "further_conflicts": plain(front.further_conflicts),
+        "suggestions": [_suggestion(n, change) for n, change in enumerate(front.suggestions, start=1)],
+        "suggestions_stopped": front.suggestions_stopped,
         "provenance": plain(provenance(front.job)),
         "resolved": resolved(front.job),
     }
@@ -152,8 +154,9 @@ def difference_document(difference: Difference) -> Document:
     return {**plain(difference), "lost_seconds": difference.lost_seconds}
 
 
-def _suggestion(suggestion: Suggestion) -> Document:
+def _suggestion(number: int, suggestion: Suggestion) -> Document:
     return {
+        "number": number,
         "kind": suggestion.kind,
         "edits": plain(suggestion.edits),
         "devices": suggestion.devices,

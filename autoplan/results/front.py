@@ -68,8 +68,9 @@ class Rejection:
 class Front:
     """The Pareto-optimal plans of a job, fastest first; empty when nothing is feasible.
 
-    Then ``reasons`` say why, ``conflict`` names the fewest wishes that leave no plan together, and
-    ``suggestions`` what would make one possible; the last two are filled where they were asked for.
+    Then ``reasons`` say why, ``conflict`` is a minimal unsatisfiable subset of the requirements,
+    ``further_conflicts`` are others that leave no plan either, and ``suggestions`` what would make a plan
+    possible; the last three are filled where they were asked for.
     """
 
     job: Job
@@ -79,7 +80,10 @@ class Front:
     rejected: tuple[Rejection, ...]
     reasons: tuple[str, ...] = ()
     conflict: tuple[str, ...] = ()
+    further_conflicts: tuple[tuple[str, ...], ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
+    #: What ended the search for these before it was complete, such as a deadline.
+    suggestions_stopped: str | None = None
     #: The fronts for each number of devices and each batch, where the job asks for several.
     answers: tuple[Front, ...] = ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -23,6 +24,7 @@ __all__ = [
     "AdapterSpec",
     "Cluster",
     "Job",
+    "JobFile",
     "JobSpec",
     "Limits",
     "Objective",
@@ -288,6 +290,19 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
+class JobFile:
+    """The file that a job was read from: its text, and the folder that relative paths in it start from.
+
+    ``reference`` is what the user called it: a path, or the name of a shipped job. ``keys`` are its keys.
+    """
+
+    reference: str
+    text: str
+    folder: Path
+    keys: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job with all names resolved: the input of predictions and search."""
 
@@ -312,3 +327,5 @@ class Job:
     deadline: float = field(default=DEFAULT_SECONDS, compare=False)
     #: Lines of the rules in the job file, for messages; not compared.
     rule_lines: tuple[int, ...] = field(default=(), compare=False)
+    #: What it was read from, where it was; not compared.
+    source: JobFile | None = field(default=None, compare=False)

@@ -1,195 +1,120 @@
-"""Minimal unsatisfiable subset of an infeasible job's requirements, and its smallest relaxations."""
+"""Minimal unsatisfiable subsets of an infeasible job's requirements."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from autoplan.errors import AutoplanError
-from autoplan.planning.infeasible.relaxations import KINDS, RelaxationKind, Relaxed, with_step_time
-from autoplan.planning.plan_and_evaluate import plannable
-from autoplan.results import Front
-from autoplan.results.suggestion import Suggestion
+from autoplan.planning.infeasible.edited_jobs import choices_of, on_all
+from autoplan.planning.infeasible.feasibility import Feasibility
 from autoplan.rules.user_constraints import own_rules, without_rules
 from autoplan.schema.job import Job, Limits, RuleSpec, SearchSpec
+from autoplan.units import format_bytes, format_seconds, quantity_text
 
-__all__ = ["suggested"]
+__all__ = ["Requirement", "requirements_of", "rules_conflict", "unsatisfiable_subsets", "with_only"]
 
-#: Most relaxations of one kind that are tried.
-_MOST_STEPS: Final = 12
-#: The same where the job's own rules conflict: then other relaxations rarely help.
-_MOST_STEPS_UNDER_CONFLICT: Final = 3
-#: A step gets shorter by hardly more than the work of a device does: smaller relaxations are not tried.
-_LEAST_RELIEF: Final = 0.8
+#: Keys of ``search`` that, left out, allow less than some of their values do.
+_NARROW_BY_DEFAULT: Final = frozenset(
+    {
+        "dp_shard",
+        "expert_tensor_parallel",
+        "offload",
+        "offload_every",
+        "recompute_num_layers",
+        "virtual_stages",
+    }
+)
 
 
-def suggested(front: Front, *, progress: Callable[[int, int, str], None] = lambda *_: None) -> Front:
-    """Return ``front``, which has no plan, with its conflict and the suggestions that make it feasible.
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One requirement of a job's file beyond its model and devices, in words, and the job without it."""
 
-    Each suggestion is the smallest sufficient relaxation of its kind, with the fastest plan of the relaxed
-    job. ``progress`` is called with the kinds done, the kinds in all, and the next one.
+    text: str
+    without: Callable[[Job], Job]
+    narrow_by_default: bool = False
+
+
+def unsatisfiable_subsets(job: Job, feasibility: Feasibility) -> Iterator[tuple[str, ...]]:
+    """Yield irreducible sets of conflicting requirements until ``job`` without all of them has a plan.
+
+    No plan satisfies all of a set, and some satisfy all but any one of it. No requirement is in two sets.
     """
-    if front.feasible:
-        return front
-    if front.answers:
-        # The answer with the most devices is the closest to feasible: relax that one.
-        most = max(front.answers, key=lambda answer: answer.job.cluster.devices)
-        relaxed = suggested(most, progress=progress)
-        return replace(front, suggestions=relaxed.suggestions, conflict=relaxed.conflict)
-    infeasible = _InfeasibleJob(front.job)
-    suggestions = []
-    for done, kind in enumerate(KINDS):
-        progress(done, len(KINDS), kind.name)
-        suggestions += [s for s in [infeasible.smallest_relaxation(kind)] if s is not None]
-    suggestions += infeasible.with_longer_step()
-    if any(s.kind.startswith("wider search") or s.kind == "recompute" for s in suggestions):
-        suggestions = [s for s in suggestions if s.kind != "an unrestricted search"]
-    rank_of = {kind.name: rank for rank, kind in enumerate(KINDS)}
-    suggestions.sort(key=lambda s: (len(s.edits), rank_of.get(s.kind, -1)))
-    return replace(front, suggestions=tuple(suggestions), conflict=infeasible.conflict())
-
-
-class _InfeasibleJob:
-    """One infeasible job: why it is infeasible, and tests of whether a relaxed one is feasible."""
-
-    def __init__(self, job: Job) -> None:
-        from autoplan.search import least_needed
-
-        self.job = job
-        self.untimed = replace(job, limits=job.limits.model_copy(update={"step_time": None}))
-        self.needed = least_needed(job)
-        self.short = self.needed is not None and not self.fits_memory(job)
-        self.slow = self._slow()
-        self.rules_conflict = self._rules_conflict()
-
-    def _rules_conflict(self) -> bool:
-        """Return whether the job's own rules exclude all layouts, even without limits on memory and time."""
-        if not self.job.rules:
-            return False
-        unlimited = replace(_with_unlimited_memory(self.job), limits=Limits())
-        return self.solved(Relaxed(unlimited, ()), "") is None
-
-    def _slow(self) -> float:
-        """Return the factor by which the fastest layout that fits exceeds the step limit; 1 if none does."""
-        limit = self.job.limits.step_time
-        if limit is None or self.short or self.needed is None:
-            return 1.0
-        fastest = self.solved(Relaxed(self.untimed, ()), "")
-        return max(1.0, fastest.plan.predicted.step_seconds / limit) if fastest else 1.0
-
-    def fits_memory(self, job: Job) -> bool:
-        """Return whether some layout satisfies the rules on degrees and fits into memory, without a solve."""
-        from autoplan.search import fits_memory
-
-        try:
-            return fits_memory(plannable(job))
-        except AutoplanError:
-            return False
-
-    def solved(self, relaxed: Relaxed, kind: str) -> Suggestion | None:
-        """Return ``relaxed`` with its fastest plan; None where it is infeasible, too."""
-        from autoplan.search import search
-
-        try:
-            front = search(plannable(relaxed.job), fastest_only=True)
-        except AutoplanError:
-            return None
-        if not front.plans:
-            return None
-        return Suggestion(kind, relaxed.edits, front.plans[0], relaxed.job.cluster.devices)
-
-    def smallest_relaxation(self, kind: RelaxationKind) -> Suggestion | None:
-        """Return the smallest sufficient relaxation of ``kind``; None where none of those tried is."""
-        steps = [
-            relaxed
-            for relaxed in kind.steps(self.job, self.needed)
-            if relaxed.job != self.job and relaxed.relief > _LEAST_RELIEF * self.slow
-        ]
-        if self.rules_conflict and kind.costs_only:
-            return None
-        if kind.bounded and self.short and not (steps and self.fits_memory(steps[-1].job)):
-            return None
-        if kind.monotone:
-            return self._bisected(kind, steps)
-        for relaxed in steps[: _MOST_STEPS_UNDER_CONFLICT if self.rules_conflict else _MOST_STEPS]:
-            if self.fits_memory(relaxed.job) and (suggestion := self.solved(relaxed, kind.name)):
-                return suggestion
-        return None
-
-    def _bisected(self, kind: RelaxationKind, steps: list[Relaxed]) -> Suggestion | None:
-        """Return the first sufficient one of ``steps``, by bisection: all after a sufficient one are."""
-        first, last = 0, len(steps) - 1
-        best = None
-        while first <= last:
-            middle = (first + last) // 2 if best is not None else last
-            fits_memory = self.fits_memory(steps[middle].job)
-            suggestion = self.solved(steps[middle], kind.name) if fits_memory else None
-            if suggestion is None:
-                if best is None:
-                    return None
-                first = middle + 1
-            else:
-                best, last = suggestion, middle - 1
-        return best
-
-    def with_longer_step(self) -> Iterator[Suggestion]:
-        """Yield a longer step limit alone, or where that is not sufficient, with another relaxation."""
-        limit = self.job.limits.step_time
-        if limit is None:
+    requirements = list(requirements_of(job))
+    while requirements and not feasibility.feasible(job):
+        subset = _unsatisfiable_subset(job, requirements, feasibility)
+        if not subset:
             return
-        unchanged = Relaxed(self.untimed, ())
-        untimed = _InfeasibleJob(self.untimed)
-        suggestions = [untimed.solved(unchanged, "a longer step")]
-        if suggestions[0] is None:
-            suggestions = [untimed.smallest_relaxation(kind) for kind in KINDS]
-        for suggestion in suggestions:
-            if suggestion is not None and suggestion.plan.predicted.step_seconds > limit:
-                seconds = suggestion.plan.predicted.step_seconds
-                edits = with_step_time(Relaxed(self.job, suggestion.edits), seconds).edits
-                kind = (
-                    suggestion.kind
-                    if suggestion.kind == "a longer step"
-                    else f"{suggestion.kind}, and a longer step"
-                )
-                yield replace(suggestion, kind=kind, edits=edits)
-
-    def conflict(self) -> tuple[str, ...]:
-        """Return a minimal unsatisfiable subset of the requirements: without any of them, a plan exists."""
-        return tuple(text for text, _ in self._unsatisfiable_subset())
-
-    def _unsatisfiable_subset(self) -> list[tuple[str, Callable[[Job], Job]]]:
-        requirements = _requirements(self.job)
-        subset = list(requirements)
-        for requirement in requirements:
-            others = [r for r in subset if r is not requirement]
-            dropped = [r for r in requirements if r not in others]
-            job = self.job
-            for _, without in dropped:
-                job = without(job)
-            if not self._feasible(job):
-                subset = others
-        return subset
-
-    def _feasible(self, job: Job) -> bool:
-        if not self.fits_memory(job):
-            return False
-        # A layout that fits may be too slow, or violate the job's own rules about stages.
-        sure = job.limits.step_time is None and not job.rules
-        return sure or self.solved(Relaxed(job, ()), "") is not None
+        yield tuple(requirement.text for requirement in subset)
+        remaining = [requirement for requirement in requirements if requirement not in subset]
+        job, requirements = with_only(job, requirements, remaining), remaining
 
 
-def _requirements(job: Job) -> list[tuple[str, Callable[[Job], Job]]]:
-    """Return the requirements of ``job`` beyond its model and devices, as texts, and how to drop each."""
+def _unsatisfiable_subset(
+    job: Job, requirements: Sequence[Requirement], feasibility: Feasibility
+) -> Sequence[Requirement]:
+    """Return an irreducible set of conflicting ``requirements`` of ``job``, empty if it is infeasible anyway.
+
+    Deletion filter: requirements are left out one by one while the others conflict. A requirement without
+    which all others allow a plan is in every such set, and so in this one.
+    """
+    subset = _filtered(job, requirements, requirements, feasibility)
+    if any(requirement.narrow_by_default for requirement in requirements):
+        # Without such a requirement others may conflict that did not before: filter until nothing changes.
+        while len(smaller := _filtered(job, requirements, subset, feasibility)) < len(subset):
+            subset = smaller
+    return subset
+
+
+def _filtered(
+    job: Job, requirements: Sequence[Requirement], subset: Sequence[Requirement], feasibility: Feasibility
+) -> list[Requirement]:
+    remaining = list(subset)
+    for requirement in subset:
+        others = [other for other in remaining if other is not requirement]
+        if not feasibility.feasible(with_only(job, requirements, others)):
+            remaining = others
+    return remaining
+
+
+def with_only(job: Job, requirements: Sequence[Requirement], remaining: Sequence[Requirement]) -> Job:
+    """Return ``job`` with only the ``remaining`` ones of its ``requirements``."""
+    for requirement in requirements:
+        if requirement not in remaining:
+            job = requirement.without(job)
+    return job
+
+
+def rules_conflict(job: Job, feasibility: Feasibility) -> bool:
+    """Return whether the job's own rules exclude all layouts, even without limits on memory and time."""
+    if not job.rules:
+        return False
+    unlimited = on_all(_with_unlimited_memory(job), lambda one: replace(one, limits=Limits()))
+    return not feasibility.feasible(unlimited)
+
+
+def requirements_of(job: Job) -> Iterator[Requirement]:
+    """Yield the requirements of ``job`` beyond its model and devices; those without effect are left out."""
+    yield from _search_requirements(job)
+    for i, rule in enumerate(own_rules(job)):
+        yield Requirement(rule.located, _without_rule(job.rules[i]))
+    yield from _limit_requirements(job)
+    device = job.cluster.device
+    numbers = " or ".join(dict.fromkeys(str(choice.cluster.devices) for choice in choices_of(job)))
+    usable = format_bytes(device.memory.usable.value)
+    yield Requirement(f"memory: {numbers} devices of {usable} each ({device.title})", _with_unlimited_memory)
+
+
+def _search_requirements(job: Job) -> Iterator[Requirement]:
     free = SearchSpec()
-    requirements: list[tuple[str, Callable[[Job], Job]]] = []
     for key in SearchSpec.model_fields:
-        current, open_ = getattr(job.search, key), getattr(free, key)
-        if current != open_ and key not in {"offload", "offload_every"}:
-            shown = ", ".join(map(str, current)) if isinstance(current, tuple) else str(current)
-            requirements.append((f"search.{key} allows {shown}", _without_key(key, open_)))
-    own = [(rule.located, _without_rule(job.rules[i])) for i, rule in enumerate(own_rules(job))]
-    return [*requirements, *own, *_limit_requirements(job)]
+        current, default = getattr(job.search, key), getattr(free, key)
+        allowed = current if isinstance(current, tuple) else (current,)
+        # What allows the default and more than it is no requirement.
+        if current != default and (default == "any" or default not in allowed) and current != "any":
+            text = f"search.{key} allows {', '.join(map(str, allowed))}"
+            yield Requirement(text, _without_key(key, default), key in _NARROW_BY_DEFAULT)
 
 
 def _without_rule(rule: RuleSpec) -> Callable[[Job], Job]:
@@ -197,30 +122,39 @@ def _without_rule(rule: RuleSpec) -> Callable[[Job], Job]:
 
 
 def _without_key(key: str, value: object) -> Callable[[Job], Job]:
-    return lambda job: replace(job, search=job.search.model_copy(update={key: value}))
+    def without(one: Job) -> Job:
+        return replace(one, search=one.search.model_copy(update={key: value}))
+
+    return lambda job: on_all(job, without)
 
 
-def _limit_requirements(job: Job) -> Iterator[tuple[str, Callable[[Job], Job]]]:
-    from autoplan.units import format_bytes, format_seconds
+def _limit_requirements(job: Job) -> Iterator[Requirement]:
+    for key, text in _limit_texts(job).items():
+        default = Limits.model_fields[key].get_default()
+        if getattr(job.limits, key) != default:
+            yield Requirement(text, _without_limit(key, default))
 
-    limits, own = job.limits, job.cluster.device
-    if limits.step_time is not None:
-        yield f"limits.step_time is {format_seconds(limits.step_time)}", _without_limit("step_time", None)
-    if limits.memory_headroom:
-        yield (
-            f"limits.memory_headroom is {limits.memory_headroom:.3g}",
-            _without_limit("memory_headroom", 0.0),
-        )
-    if limits.peak_memory is not None:
-        size = format_bytes(limits.peak_memory)
-        yield f"limits.peak_memory is {size}", _without_limit("peak_memory", None)
-    usable = format_bytes(own.memory.usable.value)
-    what = f"memory: {job.cluster.devices} devices of {usable} each ({own.title})"
-    yield what, _with_unlimited_memory
+
+def _limit_texts(job: Job) -> dict[str, str]:
+    """Return what each limit says; those that the job does not have, with their default."""
+    limits, currency = job.limits, job.price.currency if job.price else ""
+    size, energy = limits.peak_memory or 0.0, limits.energy or 0.0
+    return {
+        "step_time": f"limits.step_time is {format_seconds(limits.step_time or 0.0)}",
+        "tokens_per_second": f"limits.tokens_per_second is {limits.tokens_per_second or 0.0:,.10g}",
+        "cost": f"limits.cost is {limits.cost or 0.0:,.10g} {currency} for a billion tokens",
+        "energy": f"limits.energy is {quantity_text(energy, 'joules')} for a billion tokens",
+        "devices": f"limits.devices is {limits.devices}",
+        "memory_headroom": f"limits.memory_headroom is {limits.memory_headroom:.3g}",
+        "peak_memory": f"limits.peak_memory is {format_bytes(size)}",
+    }
 
 
 def _without_limit(key: str, value: object) -> Callable[[Job], Job]:
-    return lambda job: replace(job, limits=job.limits.model_copy(update={key: value}))
+    def without(one: Job) -> Job:
+        return replace(one, limits=one.limits.model_copy(update={key: value}))
+
+    return lambda job: on_all(job, without)
 
 
 def _with_unlimited_memory(job: Job) -> Job:
@@ -234,4 +168,4 @@ def _with_unlimited_memory(job: Job) -> Job:
         }
     )
     changed = job.cluster.device.model_copy(update={"memory": bigger})
-    return replace(job, cluster=replace(job.cluster, device=changed))
+    return on_all(job, lambda one: replace(one, cluster=replace(one.cluster, device=changed)))

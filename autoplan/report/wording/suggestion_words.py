@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from shlex import quote
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -10,6 +12,7 @@ from rich.text import Text
 
 from autoplan.report.wording.sentences import number_words
 from autoplan.results import Front, Suggestion
+from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds
 
 __all__ = ["suggestion_lines"]
@@ -17,13 +20,9 @@ __all__ = ["suggestion_lines"]
 
 def suggestion_lines(front: Front) -> Iterator[RenderableType]:
     """Yield the minimal unsatisfiable subset and the numbered suggestions of a front without plans."""
-    if front.conflict:
-        yield Text(
-            "these limits conflict (minimal unsatisfiable subset: a plan exists without any one of them)",
-            style="bold",
-        )
-        yield from (Text(f"- {limit}") for limit in front.conflict)
-        yield Text("")
+    yield from _conflicts(front)
+    if front.suggestions_stopped:
+        yield Text(f"{front.suggestions_stopped} before all changes that help were found", style="bold")
     if not front.suggestions:
         return
     yield Text("changes that make a plan possible, each one solved", style="bold")
@@ -33,7 +32,30 @@ def suggestion_lines(front: Front) -> Iterator[RenderableType]:
             yield Padding(Text(line), (0, 0, 0, 4))
         # One line at any terminal width, so that it can be copied.
         yield Text(f"    {suggestion.plan.layout_string}", style="green", no_wrap=True, overflow="ignore")
+    yield Text(_next_command(front.job), no_wrap=True, overflow="ignore")
     yield Text("")
+
+
+def _conflicts(front: Front) -> Iterator[RenderableType]:
+    sets = "minimal unsatisfiable subset: a plan exists without any one of them"
+    if front.further_conflicts:
+        sets = "minimal unsatisfiable subsets: of each, at least one has to give way"
+    for number, conflict in enumerate((front.conflict, *front.further_conflicts)):
+        if conflict:
+            head = "so do these, by themselves" if number else f"these limits conflict ({sets})"
+            yield Text(head, style="bold")
+            yield from (Text(f"- {limit}") for limit in conflict)
+            yield Text("")
+
+
+def _next_command(job: Job) -> str:
+    """Return how to go on with the first change."""
+    if job.source is None:
+        return "the job was built by a program: make the edits there"
+    file = job.source.reference
+    # A shell empties the file that it redirects to before the command reads it.
+    new = "new.yaml" if Path(file).name != "new.yaml" else "newer.yaml"
+    return f"to make change 1: autoplan plan {quote(file)} --apply 1 > {new}"
 
 
 def _result(suggestion: Suggestion) -> str:

@@ -1,0 +1,242 @@
+"""Jobs after edits of their files: the same jobs that reading the edited files gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias, get_args
+
+from autoplan.catalog.entries import device, hardware, kernels_at, kernels_for, stack
+from autoplan.catalog.job_files import usual_objectives
+from autoplan.errors import UnsupportedError
+from autoplan.results.suggestion import Edit
+from autoplan.schema.job import AdapterSpec, Cluster, Job, JobSpec
+from autoplan.schema.yaml.document import Document, Plain
+from autoplan.schema.yaml.loader import validate
+from autoplan.schema.yaml.parser import parse_yaml
+from autoplan.units import Dimension, quantity_text
+
+__all__ = ["Changes", "choices_of", "edited", "edits_of", "given_keys", "on_all", "rules_text"]
+
+#: New values of keys of a job file, as YAML.
+Changes: TypeAlias = tuple[tuple[str, str], ...]
+
+_DIMENSIONS: Final[dict[str, Dimension]] = {
+    "peak_memory": "bytes",
+    "memory_headroom": "share",
+    "step_time": "seconds",
+    "energy": "joules",
+}
+#: Sections of a job whose keys are set one by one.
+_SECTIONS: Final = ("search", "limits")
+#: Value of a key that is left out of the file, for its reader.
+_DEFAULT: Final = "the default"
+
+
+def choices_of(job: Job) -> tuple[Job, ...]:
+    """Return the jobs with one number of devices and one batch that ``job`` is planned for."""
+    return job.choices or (job,)
+
+
+def on_all(job: Job, change: Callable[[Job], Job]) -> Job:
+    """Return ``job`` with ``change`` made to it and to all of its choices."""
+    return replace(change(job), choices=tuple(map(change, job.choices)))
+
+
+def given_keys(job: Job) -> frozenset[str]:
+    """Return which of stack, kernels and devices the file of ``job`` sets, so that hardware does not."""
+    if job.source is not None:
+        return job.source.keys & {"stack", "kernels", "devices"}
+    own_kernels = job.kernels != kernels_for(job.cluster.device.name)
+    return frozenset({"devices", "kernels"} if own_kernels else {"devices"})
+
+
+def edits_of(job: Job, changes: Changes) -> tuple[Edit, ...]:
+    """Return ``changes`` of the file of ``job`` with the present values; those of no effect are left out."""
+    edits = (Edit(key, _present(job, key), after) for key, after in changes)
+    return tuple(edit for edit in edits if edit.before != edit.after)
+
+
+def _present(job: Job, key: str) -> str:
+    """Return the value of ``key`` in the file of ``job`` as YAML."""
+    section, _, inner = key.partition(".")
+    if section == "search":
+        return _listed(getattr(job.search, inner))
+    if section == "limits":
+        value = getattr(job.limits, inner)
+        return quantity_text(value, _DIMENSIONS[inner]) if inner in _DIMENSIONS and value else _listed(value)
+    if key in {"stack", "kernels"} and key not in given_keys(job):
+        return _DEFAULT
+    default = " (default)" if key == "devices" and key not in given_keys(job) else ""
+    return _PRESENT[key](job) + default
+
+
+def _listed(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    return "none" if value is None else str(value)
+
+
+def _several(values: Sequence[int]) -> str:
+    distinct = tuple(dict.fromkeys(values))
+    return str(distinct[0]) if len(distinct) == 1 else _listed(distinct)
+
+
+def _hardware_name(job: Job) -> str:
+    """Return what the file calls the hardware: the node, a cluster of it or a file."""
+    if job.source is None:
+        return job.cluster.node.name
+    return str(parse_yaml(job.source.text, name=job.source.reference).at(["hardware"]))
+
+
+def rules_text(job: Job) -> str:
+    """Return the rules of ``job`` as one line of YAML."""
+    rules = [rule.model_dump(exclude_none=True) if rule.because else rule.rule for rule in job.rules]
+    return json.dumps(rules, ensure_ascii=False)
+
+
+_PRESENT: Final[dict[str, Callable[[Job], str]]] = {
+    "hardware": _hardware_name,
+    "devices": lambda job: _several([c.cluster.devices for c in choices_of(job)]),
+    "stack": lambda job: job.stack.name,
+    "kernels": lambda job: job.kernels.name,
+    "workload.sequence_length": lambda job: str(job.workload.sequence_length),
+    "workload.global_batch_size": lambda job: _several(
+        [c.workload.global_batch_size for c in choices_of(job)]
+    ),
+    "optimizer": lambda job: job.optimizer,
+    "adapters": lambda job: "none" if job.adapters is None else f"{{rank: {job.adapters.rank}}}",
+    "rules": rules_text,
+}
+
+
+def edited(job: Job, edits: Sequence[Edit]) -> Job:
+    """Return the job of the file of ``job`` with ``edits`` made.
+
+    Raises AutoplanError where the edited file names something that is unknown or does not go together.
+    """
+    for edit in edits:
+        job = _edited(job, edit.key, parse_yaml(f"value: {edit.after}", name="edit").at(["value"]))
+    return job
+
+
+def _edited(job: Job, key: str, value: Any) -> Job:  # noqa: ANN401 - a value of any key
+    section, _, inner = key.partition(".")
+    if section in _SECTIONS:
+        part = getattr(job, section)
+        checked = validate(Document("edit", {inner: value}, 1), type(part))
+        changed = part.model_copy(update={inner: getattr(checked, inner)})
+        return on_all(job, lambda one: replace(one, **{section: changed}))
+    return _EDITED[key](job, value)
+
+
+def _with_hardware(job: Job, name: str) -> Job:
+    """Return ``job`` on other hardware, with the defaults of that hardware where the file sets none."""
+    node, available = hardware(name, Path())
+    kind, given = device(node.device), given_keys(job)
+    _require_power(job, kind.power is not None, kind.name)
+    fixed = job.source is None or "stack" in given
+    own_stack = job.stack if fixed else stack(node.default_stack or "analytic")
+    kernels = job.kernels if "kernels" in given else kernels_for(kind.name)
+
+    def moved(one: Job) -> Job:
+        devices = one.cluster.devices if "devices" in given else available
+        return replace(one, cluster=Cluster(kind, node, devices), stack=own_stack, kernels=kernels)
+
+    return on_all(job, moved)
+
+
+def _require_power(job: Job, known: bool, name: str) -> None:  # noqa: FBT001
+    if not known and ("energy" in job.objectives or job.limits.energy is not None):
+        raise UnsupportedError(f"energy needs the power of {name}, which is missing in its file")
+
+
+def _with_devices(job: Job, devices: int) -> Job:
+    return _with_choices(job, lambda one: replace(one, cluster=replace(one.cluster, devices=devices)))
+
+
+def _with_batch(job: Job, batch: int) -> Job:
+    def changed(one: Job) -> Job:
+        return replace(one, workload=one.workload.model_copy(update={"global_batch_size": batch}))
+
+    return _with_choices(job, changed)
+
+
+def _with_choices(job: Job, change: Callable[[Job], Job]) -> Job:
+    """Return ``job`` with ``change`` made to its choices, those that are equal then once."""
+    objectives, by_default = job.objectives, usual_objectives(*_counts(choices_of(job)))
+    if "objectives" not in job.source.keys if job.source else objectives == by_default:
+        objectives = usual_objectives(*_counts([change(one) for one in choices_of(job)]))
+    changed = {_size(one): one for one in (change(one) for one in reversed(choices_of(job)))}
+    choices = [replace(one, objectives=objectives, choices=()) for one in reversed(changed.values())]
+    several = tuple(choices) if len(choices) > 1 else ()
+    return replace(choices[0], choices=several, source=job.source)
+
+
+def _size(job: Job) -> tuple[int, int]:
+    return job.cluster.devices, job.workload.global_batch_size
+
+
+def _counts(choices: Sequence[Job]) -> tuple[int, int]:
+    devices, batches = zip(*map(_size, choices), strict=True)
+    return len(set(devices)), len(set(batches))
+
+
+def _with_length(job: Job, length: int) -> Job:
+    def changed(one: Job) -> Job:
+        return replace(one, workload=one.workload.model_copy(update={"sequence_length": length}))
+
+    return on_all(job, changed)
+
+
+def _with_stack(job: Job, name: str) -> Job:
+    # A stack of the program's own is in no catalogue.
+    chosen = job.stack if name == job.stack.name else stack(name)
+    return on_all(job, lambda one: replace(one, stack=chosen))
+
+
+def _with_kernels(job: Job, name: str) -> Job:
+    curves = kernels_at(name, Path())
+    return on_all(job, lambda one: replace(one, kernels=curves))
+
+
+def _with_optimizer(job: Job, name: str) -> Job:
+    field = JobSpec.model_fields["optimizer"]
+    assert name in get_args(field.annotation)  # noqa: S101 - an edit of our own
+    return on_all(job, lambda one: replace(one, optimizer=name))  # type: ignore[arg-type]
+
+
+def _with_adapters(job: Job, value: Plain) -> Job:
+    adapters = validate(Document("edit", value, 1), AdapterSpec)
+    return on_all(job, lambda one: replace(one, adapters=adapters))
+
+
+def _with_rules(job: Job, rules: Plain) -> Job:
+    """Return ``job`` with ``rules``, which are some of its own."""
+    remaining = list(rules) if isinstance(rules, tuple) else []
+    numbers = []
+    for number, rule in enumerate(job.rules):
+        texts = (rule.rule, {"rule": rule.rule}, {"rule": rule.rule, "because": rule.because})
+        if remaining and remaining[0] in texts:
+            numbers.append(number)
+            remaining.pop(0)
+    lines = tuple(job.rule_lines[i] for i in numbers) if job.rule_lines else ()
+    kept = tuple(job.rules[i] for i in numbers)
+    return on_all(job, lambda one: replace(one, rules=kept, rule_lines=lines))
+
+
+_EDITED: Final[dict[str, Callable[[Job, Any], Job]]] = {
+    "hardware": _with_hardware,
+    "devices": _with_devices,
+    "stack": _with_stack,
+    "kernels": _with_kernels,
+    "workload.sequence_length": _with_length,
+    "workload.global_batch_size": _with_batch,
+    "optimizer": _with_optimizer,
+    "adapters": _with_adapters,
+    "rules": _with_rules,
+}

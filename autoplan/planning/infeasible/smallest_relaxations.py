@@ -1,0 +1,214 @@
+"""The smallest relaxations that give an infeasible job a plan, each with the plan of the edited file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from autoplan.deadline import DeadlineOver, check_deadline, current_deadline
+from autoplan.errors import AutoplanError
+from autoplan.planning.infeasible.edited_jobs import Changes, choices_of, edited, edits_of
+from autoplan.planning.infeasible.feasibility import (
+    Fastest,
+    Feasibility,
+    closeness,
+    optimistic_step,
+    timed_limits,
+)
+from autoplan.planning.infeasible.relaxations import KINDS, OPEN_SEARCH, RelaxationKind, longer_step
+from autoplan.planning.infeasible.unsatisfiable_subset import rules_conflict, unsatisfiable_subsets
+from autoplan.results import Front
+from autoplan.results.merged_front import step_limit
+from autoplan.results.suggestion import Suggestion
+from autoplan.schema.job import Job
+
+__all__ = ["suggested"]
+
+#: Most relaxations of one kind that are solved.
+_MOST_SOLVES: Final = 12
+#: Most that are tried where the job's own rules conflict: then other relaxations rarely help.
+_MOST_UNDER_CONFLICT: Final = 3
+#: How much better a relaxed job may use its devices: relaxations that need more are not solved.
+_GAIN: Final = 1.25
+#: The same where the layouts compared with were short of memory, which costs time.
+_GAIN_WITH_MEMORY: Final = 2.0
+
+_LONGER: Final = "a longer step"
+
+
+@dataclass(frozen=True, slots=True)
+class _Relaxed:
+    """An edited job; ``changes`` are the new values of the keys of its file."""
+
+    job: Job
+    changes: Changes
+
+
+def suggested(front: Front, *, progress: Callable[[int, int, str], None] = lambda *_: None) -> Front:
+    """Return ``front``, which has no plan, with its conflict and the suggestions that make it feasible.
+
+    Each suggestion is the smallest sufficient relaxation of its kind, with the fastest plan that ``plan``
+    gives for the edited job file, the cheapest kind to the user first. ``progress`` is called with the kinds
+    done, the kinds in all, and the next one. When the deadline in force ends, the answer has the first
+    suggestions and says so.
+    """
+    if front.feasible:
+        return front
+    suggestions: list[Suggestion] = []
+    conflicts: list[tuple[str, ...]] = []
+    stopped = None
+    try:
+        feasibility = Feasibility()
+        conflicts.extend(unsatisfiable_subsets(front.job, feasibility))
+        suggestions.extend(_InfeasibleJob(front.job, feasibility).suggestions(progress))
+    except DeadlineOver:
+        stopped = current_deadline().reason or "interrupted"
+    first, *others = conflicts or [()]
+    return replace(
+        front,
+        suggestions=tuple(suggestions),
+        conflict=first,
+        further_conflicts=tuple(others),
+        suggestions_stopped=stopped,
+    )
+
+
+class _InfeasibleJob:
+    """One infeasible job, and its smallest relaxations."""
+
+    def __init__(self, job: Job, feasibility: Feasibility) -> None:
+        self.job = job
+        self.feasibility = feasibility
+        self.closest = _closest_choice(job)
+        self.needed = self._least_needed()
+        self.fits = self.needed is not None and feasibility.fits_memory(job)
+        self.short = self.needed is not None and not self.fits
+        self.rules_conflict = rules_conflict(job, feasibility)
+        #: The fastest plan without limits on the step, where there is one.
+        self.fastest = feasibility.fastest(job) if self.fits and not self.rules_conflict else None
+
+    def _least_needed(self) -> float | None:
+        """Return the least memory of a layout [bytes]; None where the rules exclude all, or it is unknown."""
+        from autoplan.search import least_needed
+
+        try:
+            return least_needed(self.closest)
+        except AutoplanError:
+            return None
+
+    def suggestions(self, progress: Callable[[int, int, str], None]) -> Iterator[Suggestion]:
+        """Yield a longer step, the smallest relaxation of each kind, and those that need a longer step."""
+        if self.fastest is not None and (suggestion := self._with_longer_step(_LONGER, (), self.fastest)):
+            yield suggestion
+        too_slow: list[tuple[str, _Relaxed, Fastest]] = []
+        wider = False
+        for done, kind in enumerate(KINDS):
+            progress(done, len(KINDS), kind.name)
+            if kind.name == OPEN_SEARCH and wider:
+                continue
+            sufficient, slow = self._smallest(kind)
+            if sufficient is not None and (suggestion := self._suggestion(kind.name, sufficient)):
+                wider = wider or kind.widens_search
+                yield suggestion
+            if slow is not None and self.fastest is None:
+                too_slow.append((f"{kind.name}, and {_LONGER}", *slow))
+        for name, relaxed, fastest in too_slow:
+            progress(len(KINDS), len(KINDS), name)
+            if suggestion := self._with_longer_step(name, relaxed.changes, fastest):
+                yield suggestion
+
+    def _suggestion(self, name: str, relaxed: _Relaxed) -> Suggestion | None:
+        """Return the suggestion of ``relaxed`` with the plan that its file gives; None where it has none."""
+        plan = self.feasibility.answer(relaxed.job)
+        if plan is None:
+            return None
+        return Suggestion(name, edits_of(self.job, relaxed.changes), plan, plan.layout.devices)
+
+    def _with_longer_step(self, name: str, changes: Changes, fastest: Fastest) -> Suggestion | None:
+        longer = self._relaxed((*changes, *longer_step(fastest.choice, fastest.seconds)))
+        return self._suggestion(name, longer) if longer else None
+
+    def _relaxed(self, changes: Changes) -> _Relaxed | None:
+        """Return the job with ``changes``; None where they change nothing or do not go together."""
+        edits = edits_of(self.job, changes)
+        try:
+            return _Relaxed(edited(self.job, edits), changes) if edits else None
+        except AutoplanError:
+            return None
+
+    def _smallest(self, kind: RelaxationKind) -> tuple[_Relaxed | None, tuple[_Relaxed, Fastest] | None]:
+        """Return the smallest sufficient relaxation of ``kind``, and the smallest that is but too slow."""
+        if self.rules_conflict and kind.costs_only:
+            return None, None
+        steps = [
+            step for changes in kind.steps(self.closest, self.needed) if (step := self._relaxed(changes))
+        ]
+        if kind.bounded and self.short and not (steps and self.feasibility.fits_memory(steps[-1].job)):
+            return None, None
+        if kind.monotone:
+            return self._bisected(steps)
+        return self._first(steps)
+
+    def _first(self, steps: Sequence[_Relaxed]) -> tuple[_Relaxed | None, tuple[_Relaxed, Fastest] | None]:
+        slow, latest, solves = None, self.fastest, 0
+        for step in steps[: _MOST_UNDER_CONFLICT if self.rules_conflict else None]:
+            check_deadline()
+            if solves == _MOST_SOLVES:
+                break
+            if not self._may_suffice(step, latest) or not self.feasibility.fits_memory(step.job):
+                continue
+            solves += 1
+            fastest = self.feasibility.fastest(step.job)
+            if fastest is None:
+                continue
+            if fastest.excess <= 1.0:
+                return step, slow
+            slow, latest = slow or (step, fastest), fastest
+        return None, slow
+
+    def _bisected(self, steps: Sequence[_Relaxed]) -> tuple[_Relaxed | None, tuple[_Relaxed, Fastest] | None]:
+        """Return as ``_first`` does by bisection: all steps after a sufficient one are sufficient."""
+        fitting = _least(steps, lambda step: self.feasibility.fits_memory(step.job))
+        remaining = steps[steps.index(fitting) :] if fitting else []
+        first = self.feasibility.fastest(fitting.job) if fitting else None
+        if fitting is None or first is None or first.excess <= 1.0:
+            return (fitting if first else None), None
+        return _least(remaining[1:], lambda step: self._suffices(step, first)), (fitting, first)
+
+    def _suffices(self, step: _Relaxed, reference: Fastest) -> bool:
+        if not self._may_suffice(step, reference):
+            return False
+        fastest = self.feasibility.fastest(step.job)
+        return fastest is not None and fastest.excess <= 1.0
+
+    def _may_suffice(self, step: _Relaxed, reference: Fastest | None) -> bool:
+        """Return whether ``step`` may be fast enough, judged by the fastest plan of another job."""
+        if reference is None or not timed_limits(self.job):
+            return True
+        gain = _GAIN_WITH_MEMORY if self.short else _GAIN
+        for choice in choices_of(step.job):
+            most = step_limit(choice)
+            if most is None or optimistic_step(reference, choice, gain) <= most[0]:
+                return True
+        return False
+
+
+def _closest_choice(job: Job) -> Job:
+    return replace(min(choices_of(job), key=closeness), source=job.source)
+
+
+def _least(steps: Sequence[_Relaxed], sufficient: Callable[[_Relaxed], bool]) -> _Relaxed | None:
+    """Return the first sufficient one of ``steps``, if any; all after a sufficient one are sufficient."""
+    first, last = 0, len(steps) - 1
+    best = None
+    while first <= last:
+        check_deadline()
+        middle = (first + last) // 2 if best is not None else last
+        if sufficient(steps[middle]):
+            best, last = steps[middle], middle - 1
+        elif best is None:
+            return None
+        else:
+            first = middle + 1
+    return best
