@@ -13,7 +13,7 @@ from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import hashes
 from autoplan.schema.saved_front import SavedCertificate
 from autoplan.units import format_bytes, format_seconds
-from autoplan.verification.choice_listing import counted
+from autoplan.verification.enumeration.choice_listing import counted
 from autoplan.verification.optimality_check import Progress, nothing_better
 from autoplan.verification.stated_answers import StatedAnswer, StatedPlan
 from autoplan.verification.stated_choices import Stated, certificate_errors, front_errors

@@ -12,9 +12,9 @@ from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.results.merged_front import inner_objectives, step_limit
 from autoplan.results.verdict import Check, Finding
 from autoplan.units import format_bytes
-from autoplan.verification.choice_listing import counted, layouts_of_choice, valid_choices
-from autoplan.verification.dominated_boxes import Box, boxes_of
-from autoplan.verification.layout_listing import Listing, below, reach
+from autoplan.verification.enumeration.choice_listing import counted, layouts_of_choice, valid_choices
+from autoplan.verification.listing.dominated_boxes import Box, boxes_of
+from autoplan.verification.listing.layout_listing import Listing, below, reach
 from autoplan.verification.stated_answers import StatedAnswer
 
 __all__ = ["MOST_DEVICES", "Progress", "nothing_better"]

@@ -18,9 +18,9 @@ from autoplan.schema.job import RuleSpec
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import MixtureOfExperts
 from autoplan.schema.stage_layers import even_stages
-from autoplan.verification.choice_listing import valid_choices
-from autoplan.verification.dominated_boxes import Box, boxes_of, tick_bytes
-from autoplan.verification.layout_listing import Listing, below, reach
+from autoplan.verification.enumeration.choice_listing import valid_choices
+from autoplan.verification.listing.dominated_boxes import Box, boxes_of, tick_bytes
+from autoplan.verification.listing.layout_listing import Listing, below, reach
 from tests.support.own_rules import OWN
 from tests.support.small_jobs import layouts, small_job, with_limit, with_zero_bubble
 

@@ -18,7 +18,7 @@ from autoplan.rules.user_constraints import embedding_and_loss_counted, own_rule
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, SCHEDULES
 from autoplan.schema.stage_layers import even_stages
-from autoplan.verification.order_equivalence import data_stride, equivalent_orders, orders_of
+from autoplan.verification.enumeration.order_equivalence import data_stride, equivalent_orders, orders_of
 
 __all__ = [
     "ChoiceCounts",

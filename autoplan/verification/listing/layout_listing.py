@@ -39,11 +39,11 @@ from autoplan.costs.pipeline.schedules import pipeline_seconds
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import even_stages
-from autoplan.verification.choice_listing import even_only
-from autoplan.verification.dominated_boxes import Box
-from autoplan.verification.partial_layouts import FirstStages, RemainingStages, no_stage
-from autoplan.verification.priced_rows import Rows, row_prices, rows_of
-from autoplan.verification.rule_evaluation import OwnRules
+from autoplan.verification.enumeration.choice_listing import even_only
+from autoplan.verification.listing.dominated_boxes import Box
+from autoplan.verification.listing.partial_layouts import FirstStages, RemainingStages, no_stage
+from autoplan.verification.listing.priced_rows import Rows, row_prices, rows_of
+from autoplan.verification.listing.rule_evaluation import OwnRules
 
 __all__ = ["Listing", "Outcome", "below", "reach"]
 
