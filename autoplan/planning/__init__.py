@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
     from autoplan.planning.sweeping.executors import dask_executor
     from autoplan.planning.sweeping.grid_planning import sweep
-    from autoplan.planning.verifying import verify
+    from autoplan.planning.verifying import compared, verify
 
 __all__ = [
     "MOST_LAYERS",
     "calibrate",
     "calibrated_files",
     "chosen",
+    "compared",
     "dask_executor",
     "evaluate",
     "explain",
@@ -41,6 +42,7 @@ _HOMES: Final = {
     "calibrate": "autoplan.planning.calibrating",
     "calibrated_files": "autoplan.planning.calibrating",
     "chosen": "autoplan.planning.plan_and_evaluate",
+    "compared": "autoplan.planning.verifying",
     "dask_executor": "autoplan.planning.sweeping.executors",
     "evaluate": "autoplan.planning.plan_and_evaluate",
     "explain": "autoplan.planning.explaining.layout_explanation",

@@ -1,138 +1,138 @@
-"""Independent enumeration of degrees, microbatch, ZeRO stage and schedule, with the number of layouts."""
+"""Independent enumeration of degrees, microbatch, ZeRO stage and schedule: the choices of a job."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.candidates import Candidates, Ints
 from autoplan.rules.layout_rules import rules_for
 from autoplan.rules.user_constraints import embedding_and_loss_counted, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, SCHEDULES
-from autoplan.schema.stage_layers import even_stages
+from autoplan.verification.enumeration.layout_counts import modes_of
 from autoplan.verification.enumeration.order_equivalence import data_stride, equivalent_orders, orders_of
 
 __all__ = [
-    "ChoiceCounts",
-    "counted",
-    "even_only",
-    "layouts_of_choice",
-    "modes_of",
-    "too_many_devices",
+    "DOMINATED_RING",
+    "EQUIVALENT_ORDER",
+    "EQUIVALENT_ZERO",
+    "JudgedChoices",
+    "judged_choices",
     "valid_choices",
 ]
 
 #: Largest number of virtual stages that is listed, as in the search.
 _MOST_VIRTUAL: Final = 16
 
-_Row = tuple[int, ...]
+#: Why a choice is left out: its ZeRO stage, its longer rings, its rank order.
+EQUIVALENT_ZERO: Final = 1
+DOMINATED_RING: Final = 2
+EQUIVALENT_ORDER: Final = 3
+
+#: Columns in which equivalent choices without a data axis agree, and those in which rings of two lengths do.
+_UNSHARDED: Final = (
+    *("tp", "cp", "ep", "etp", "microbatch", "sequence_parallel", "vpp", "schedule"),
+    *("recompute_num_layers", "offload", "dp_shard", "order"),
+)
+_RING: Final = (
+    *("tp", "ep", "zero", "sequence_parallel", "vpp", "schedule"),
+    *("recompute_num_layers", "offload", "dp_shard", "order"),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceCounts:
-    """Counts of layouts: all, covered, rejected by each rule, equivalent; and the number of choices left."""
+class JudgedChoices:
+    """Choices of one pipeline depth, with what becomes of each, [C].
 
-    total: int
-    covered: int
-    by_rule: dict[str, int]
-    equivalent: int
-    candidates: int
+    ``first_broken`` is the index of the first rule of ``sentences`` that a choice breaks, -1 for none;
+    ``equivalent`` says why a choice is equivalent to an earlier valid one or dominated; 0 for neither.
+    """
 
+    candidates: Candidates
+    sentences: tuple[str, ...]
+    first_broken: Ints
+    equivalent: Ints
 
-def modes_of(job: Job) -> tuple[str, ...]:
-    """Return the recompute modes that layers may use."""
-    wish = job.search.recompute
-    if wish == "any":
-        return ("none", "selective", "full")
-    return wish if isinstance(wish, tuple) else (wish,)
-
-
-def even_only(job: Job, pp: int, vpp: int) -> bool:
-    """Return whether only the even split of layers over stages is allowed."""
-    wanted = job.search.stages == "even" or not job.stack.rules.uneven_stages
-    return wanted or embedding_and_loss_counted(job, pp, vpp)
+    @property
+    def covered(self) -> NDArray[np.bool_]:
+        """Which choices satisfy every rule, one of each equivalence class."""
+        covered: NDArray[np.bool_] = (self.first_broken < 0) & (self.equivalent == 0)
+        return covered
 
 
-def too_many_devices(job: Job) -> bool:
-    """Return whether the job has more devices than its limit allows: then its search space is empty."""
-    return job.limits.devices is not None and job.cluster.devices > job.limits.devices
+def judged_choices(job: Job) -> Iterator[JudgedChoices]:
+    """Yield all choices of ``job`` with what becomes of them, for each pipeline depth.
+
+    There are none on more devices than the job's limit.
+    """
+    if job.limits.devices is not None and job.cluster.devices > job.limits.devices:
+        return
+    rules, n = rules_for(job), job.cluster.devices
+    for pp in (d for d in range(1, n + 1) if n % d == 0):
+        candidates = _choices(job, pp)
+        broken = np.stack([~np.broadcast_to(rule.keeps(candidates), len(candidates)) for rule in rules])
+        first = np.where(broken.any(axis=0), broken.argmax(axis=0), -1)
+        valid = np.flatnonzero(first < 0)
+        equivalent = np.zeros(len(candidates), dtype=np.int64)
+        equivalent[valid] = _equivalent(job, candidates.take(valid))
+        yield JudgedChoices(candidates, tuple(rule.sentence for rule in rules), first, equivalent)
 
 
 def valid_choices(job: Job) -> Iterator[Candidates]:
     """Yield, for each pipeline depth, the choices that satisfy every rule, one of each equivalence class."""
-    if too_many_devices(job):
-        return
-    for candidates in _choices(job):
-        broken_rules, _ = _first_broken(job, candidates)
-        valid = np.array([broken is None for broken in broken_rules])
-        valid &= ~_equivalent(job, candidates, valid)
-        if valid.any():
-            yield candidates.take(valid)
+    for judged in judged_choices(job):
+        if judged.covered.any():
+            yield judged.candidates.take(judged.covered)
 
 
-def counted(job: Job) -> ChoiceCounts:
-    """Return the counts of the layouts of ``job``, by independent enumeration."""
-    total = covered = equivalent = candidates_left = 0
-    by_rule: Counter[str] = Counter()
-    for candidates in () if too_many_devices(job) else _choices(job):
-        broken_rules, sentences = _first_broken(job, candidates)
-        valid = np.array([rule is None for rule in broken_rules])
-        is_equivalent = _equivalent(job, candidates, valid)
-        for i, rule in enumerate(broken_rules):
-            count = layouts_of_choice(
-                job,
-                candidates.pp,
-                int(candidates.vpp[i]),
-                int(candidates.recompute_num_layers[i]),
-                one_mode=candidates.activation_offload[i],
-            )
-            total += count
-            if rule is not None:
-                by_rule[sentences[rule]] += count
-            elif is_equivalent[i]:
-                equivalent += count
-            else:
-                covered, candidates_left = covered + count, candidates_left + 1
-    return ChoiceCounts(total, covered, dict(by_rule), equivalent, candidates_left)
+def _choices(job: Job, pp: int) -> Candidates:
+    """Return all choices of one depth, in lexicographic order of their columns."""
+    stage_ranks = job.cluster.devices // pp
+    degrees = [d for d in range(1, stage_ranks + 1) if stage_ranks % d == 0]
+    tables = [
+        _table(job, pp, tp, cp)
+        for tp, cp in product(degrees, repeat=2)
+        if stage_ranks % (tp * cp) == 0 and (cp == 1 or job.stack.context_parallel is not None)
+    ]
+    columns = np.concatenate(tables, axis=1)
+    return Candidates(pp, *columns[:, np.lexsort(columns[::-1])])
 
 
-def _choices(job: Job) -> Iterator[Candidates]:
-    n = job.cluster.devices
-    for pp in (d for d in range(1, n + 1) if n % d == 0):
-        rows = sorted(_rows(job, pp))
-        yield Candidates(pp, *np.array(rows, dtype=np.int64).T)
-
-
-def _rows(job: Job, pp: int) -> Iterator[_Row]:
-    """Yield the rows of a table of ``Candidates`` at one depth."""
+def _table(job: Job, pp: int, tp: int, cp: int) -> Ints:
+    """Return the choices with ``tp`` and ``cp``: the columns of ``Candidates``, [14, C]."""
     stage_ranks, batch = job.cluster.devices // pp, job.workload.global_batch_size
-    checkpoints_and_offloads = _checkpoints_and_offloads(job)
-    for tp, cp in product((d for d in range(1, stage_ranks + 1) if stage_ranks % d == 0), repeat=2):
-        if stage_ranks % (tp * cp) or (cp > 1 and job.stack.context_parallel is None):
-            continue
-        dp = stage_ranks // (tp * cp)
-        replica_batch = batch // dp
-        sizes = [b for b in range(1, replica_batch + 1) if replica_batch % b == 0] if batch % dp == 0 else [1]
-        orders_and_shards = [
-            (order, _shard_sizes(job, data_stride(order, tp, cp, pp), dp * cp)) for order in orders_of(job)
-        ]
-        for mbs, zero, sp, (schedule, vpp), (k, offload) in product(
-            sizes, range(4), (0, 1) if tp > 1 else (0,), _schedules(job, pp), checkpoints_and_offloads
-        ):
-            for (ep, etp), (order, shards) in product(
-                _expert_degrees(job, tp, stage_ranks), orders_and_shards
-            ):
-                for shard in shards if zero else (0,):
-                    row = (tp, dp, cp, ep, etp, mbs, zero, sp, vpp, schedule, k, offload, shard)
-                    yield (*row, ORDERS.index(order))
+    dp = stage_ranks // (tp * cp)
+    replica_batch = batch // dp
+    sizes = [b for b in range(1, replica_batch + 1) if replica_batch % b == 0] if batch % dp == 0 else [1]
+    # The last column says whether a shard size is the first one of its order: all that ZeRO-0 has.
+    placements = [
+        (ORDERS.index(order), shard, i == 0)
+        for order in orders_of(job)
+        for i, shard in enumerate(_shard_sizes(job, data_stride(order, tp, cp, pp), dp * cp))
+    ]
+    options: list[Sequence[tuple[int, ...]]] = [
+        [(b,) for b in sizes],
+        [(zero,) for zero in range(4)],
+        [(0,), (1,)] if tp > 1 else [(0,)],
+        _schedules(job, pp),
+        _checkpoints_and_offloads(job),
+        _expert_degrees(job, tp, stage_ranks),
+        [(int(order), shard, int(first)) for order, shard, first in placements],
+    ]
+    at = np.indices([len(option) for option in options]).reshape(len(options), -1)
+    rows = [np.array(option, dtype=np.int64).T[:, i] for option, i in zip(options, at, strict=True)]
+    (mbs,), (zero,), (sp,), (schedule, vpp), (k, offload), (ep, etp), (order, shard, first) = rows
+    one = np.ones_like(mbs)
+    shard = np.where(zero > 0, shard, 0)
+    columns = (tp * one, dp * one, cp * one, ep, etp, mbs, zero, sp, vpp, schedule, k, offload, shard, order)
+    table: Ints = np.stack(columns)[:, (zero > 0) | (first > 0)]
+    return table
 
 
 def _expert_degrees(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
@@ -217,123 +217,42 @@ def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
     return [(SCHEDULES.index(name), v) for name, v in pairs]
 
 
-def _first_broken(job: Job, candidates: Candidates) -> tuple[list[int | None], list[str]]:
-    """Return the index of the first rule that each choice breaks (or None), and the rules' sentences."""
-    rules = rules_for(job)
-    satisfied = np.stack([np.broadcast_to(rule.keeps(candidates), len(candidates)) for rule in rules])
-    broken = ~satisfied
-    first = broken.argmax(axis=0)
-    first_broken = [int(first[i]) if broken[:, i].any() else None for i in range(len(candidates))]
-    return first_broken, [rule.sentence for rule in rules]
-
-
-def _equivalent(job: Job, candidates: Candidates, valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which choices are equivalent to an earlier valid choice, or dominated by a valid one.
+def _equivalent(job: Job, valid: Candidates) -> Ints:
+    """Return why a valid choice is equivalent to an earlier one, or dominated by one; 0 where it is not.
 
     They differ from it in the ZeRO stage without a data axis, or in an equivalent rank order, or have longer
     rings with larger microbatches than necessary (``docs/search.md``). Choices that the user's own rules
     distinguish are not equivalent.
     """
     seen: set[tuple[object, ...]] = set()
-    equivalent = np.zeros(len(candidates), dtype=bool)
-    c = candidates
-    columns = (
-        c.tp,
-        c.cp,
-        c.ep,
-        c.etp,
-        c.microbatch,
-        c.sequence_parallel,
-        c.vpp,
-        c.schedule,
-        c.recompute_num_layers,
-        c.offload,
-        c.dp_shard,
-        c.order,
-    )
-    unsharded = np.flatnonzero(valid & (c.dp * c.cp == 1) & (c.edp == 1))
-    residual_rules = [what_is_left(job, rule.relation, c.take(unsharded)) for rule in own_rules(job)]
-    for k, i in enumerate(unsharded):
-        key = (*(int(column[i]) for column in columns), *(nodes[k] for nodes in residual_rules))
-        equivalent[i] = key in seen
+    reason = np.zeros(len(valid), dtype=np.int64)
+    unsharded = np.flatnonzero((valid.dp * valid.cp == 1) & (valid.edp == 1))
+    c = valid.take(unsharded)
+    columns = [getattr(c, name).tolist() for name in _UNSHARDED]
+    residual_rules = [what_is_left(job, rule.relation, c) for rule in own_rules(job)]
+    for i, key in zip(unsharded, zip(*columns, *residual_rules, strict=True), strict=True):
+        reason[i] = EQUIVALENT_ZERO if key in seen else 0
         seen.add(key)
     if (
         job.stack.context_parallel is not None
         and job.stack.context_parallel.comm_type == "ring"
         and not job.rules
     ):
-        equivalent |= _longer_rings(job, c, valid & ~equivalent)
-    return equivalent | equivalent_orders(job, c, valid & ~equivalent)
+        reason[_longer_rings(job, valid, reason == 0)] = DOMINATED_RING
+    reason[equivalent_orders(job, valid, reason == 0)] = EQUIVALENT_ORDER
+    return reason
 
 
-def _longer_rings(job: Job, c: Candidates, valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    names = (
-        "tp",
-        "ep",
-        "zero",
-        "sequence_parallel",
-        "vpp",
-        "schedule",
-        "recompute_num_layers",
-        "offload",
-        "dp_shard",
-    )
-    other_columns = [tuple(int(getattr(c, name)[i]) for name in (*names, "order")) for i in range(len(c))]
+def _longer_rings(job: Job, c: Candidates, left: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which choices of ``left`` have longer rings and larger microbatches than another of them."""
+    other_columns = list(zip(*(getattr(c, name).tolist() for name in _RING), strict=True))
     sizes = list(zip(c.cp.tolist(), c.microbatch.tolist(), strict=True))
-    valid_keys = {(*sizes[i], other_columns[i]) for i in np.flatnonzero(valid)}
-    factors = range(2, job.cluster.devices + 1)
-    return np.array(
-        [
-            bool(is_valid)
-            and any(
-                cp % f == mbs % f == 0 and (cp // f, mbs // f, other_columns[i]) in valid_keys
-                for f in factors
-                if cp > 1 and f <= cp
-            )
-            for i, ((cp, mbs), is_valid) in enumerate(zip(sizes, valid, strict=True))
-        ]
-    )
-
-
-def layouts_of_choice(job: Job, pp: int, vpp: int, unit: int = 1, *, one_mode: bool = False) -> int:
-    """Return how many layouts a choice stands for: splits of the layers times recompute mixes.
-
-    Layers in full recompute come in multiples of ``unit``; where that is above 1, at least one
-    unit exists. With ``one_mode``, all layers have the same mode: one mix.
-    """
-    layers, modes = job.model.layers, 1 if one_mode else len(modes_of(job))
-    if not embedding_and_loss_counted(job, pp, vpp) and (pp * vpp > layers or layers % vpp):
-        return 1
-    if unit == 1:
-        return _splits_and_mixes(job, pp, vpp, modes, 1)
-    return _splits_and_mixes(job, pp, vpp, modes, unit) - _splits_and_mixes(job, pp, vpp, modes - 1, 1)
-
-
-def _splits_and_mixes(job: Job, pp: int, vpp: int, modes: int, unit: int) -> int:
-    layers = job.model.layers
-    if even_only(job, pp, vpp):
-        count = 1
-        for stage_layers in even_stages(layers, pp, vpp):
-            count *= _mixes(stage_layers, modes, unit)
-        return count
-    return _splits(pp, layers, vpp, modes, unit)
-
-
-@cache
-def _mixes(layers: int, modes: int, unit: int) -> int:
-    """Return the number of mixes of ``modes`` over ``layers``, one mode in multiples of ``unit``."""
-    if modes == 0:
-        return int(layers == 0)
-    return sum(_mixes(layers - n, modes - 1, 1) for n in range(0, layers + 1, unit))
-
-
-@cache
-def _splits(stages: int, layers: int, multiple: int, modes: int, unit: int) -> int:
-    """Return the number of splits into ``stages`` multiples of ``multiple`` layers, times their mixes."""
-    if stages == 1:
-        return _mixes(layers, modes, unit) if layers >= multiple else 0
-    most = layers - (stages - 1) * multiple
-    return sum(
-        _mixes(stage_layers, modes, unit) * _splits(stages - 1, layers - stage_layers, multiple, modes, unit)
-        for stage_layers in range(multiple, most + 1, multiple)
-    )
+    keys = {(*sizes[i], other_columns[i]) for i in np.flatnonzero(left)}
+    longer = np.zeros(len(c), dtype=bool)
+    factors = [f for f in range(2, job.cluster.devices + 1) if job.cluster.devices % f == 0]
+    for i in np.flatnonzero(left & (c.cp > 1)):
+        cp, mbs = sizes[i]
+        longer[i] = any(
+            cp % f == mbs % f == 0 and (cp // f, mbs // f, other_columns[i]) in keys for f in factors
+        )
+    return longer
