@@ -11,7 +11,7 @@ from autoplan.catalog import read_file
 from autoplan.deadline import Deadline
 from autoplan.planning.plan_and_evaluate import plan, plannable
 from autoplan.results import Front
-from autoplan.results.verdict import Comparison, Verdict
+from autoplan.results.verdict import AnswerComparison, Verdict
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import job_from
 from autoplan.schema.saved_front import front_from, read_document
@@ -51,7 +51,7 @@ def verify(
     return Verdict(str(file), checks)
 
 
-def compared(file: str | Path, other: str | Path) -> Comparison:
+def compared(file: str | Path, other: str | Path) -> AnswerComparison:
     """Return the fields in which the saved answers in two files differ.
 
     Raises SpecError or CatalogError for a file that cannot be read.
@@ -61,7 +61,7 @@ def compared(file: str | Path, other: str | Path) -> Comparison:
         front_from(document, name=str(path))
     from autoplan.verification import field_differences
 
-    return Comparison(str(file), str(other), tuple(field_differences(documents[0], documents[1])))
+    return AnswerComparison(str(file), str(other), tuple(field_differences(documents[0], documents[1])))
 
 
 def _document(file: str | Path) -> dict[str, Any]:

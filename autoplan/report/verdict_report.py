@@ -10,7 +10,7 @@ from rich.text import Text
 
 from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.render.terminal import Terminal, render
-from autoplan.results.verdict import Comparison, Finding, Outcome, Verdict
+from autoplan.results.verdict import AnswerComparison, Finding, Outcome, Verdict
 
 __all__ = ["comparison_document", "comparison_table", "verdict_document", "verdict_table"]
 
@@ -55,12 +55,12 @@ def _claims(count: int) -> str:
     return "1 claim is" if count == 1 else f"{count} claims are"
 
 
-def comparison_document(comparison: Comparison) -> Document:
+def comparison_document(comparison: AnswerComparison) -> Document:
     """Return the comparison of two answers as a document."""
     return {"schema": SCHEMA, **plain(comparison), "same": not comparison.differences}
 
 
-def comparison_table(comparison: Comparison, terminal: Terminal) -> str:
+def comparison_table(comparison: AnswerComparison, terminal: Terminal) -> str:
     """Return one line per field that differs, and as the last line whether the answers are the same."""
     lines = [Text(difference) for difference in comparison.differences]
     word, style = ("different", "bold red") if lines else ("same", "bold green")

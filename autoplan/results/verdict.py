@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Check", "Comparison", "Finding", "Outcome", "Verdict"]
+__all__ = ["Check", "AnswerComparison", "Finding", "Outcome", "Verdict"]
 
 Finding = Literal["holds", "fails", "not checked"]
 Outcome = Literal["verified", "refuted", "not all checked"]
@@ -55,7 +55,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class AnswerComparison:
     """The differences between the answers in two files, a sentence for each field."""
 
     file: str

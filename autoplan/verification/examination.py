@@ -34,7 +34,7 @@ _MOST_VIOLATIONS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _OpenChoice:
     """A choice, by its position in its group, and the boxes in which bounds allow a layout of it."""
 
     group: Candidates
@@ -104,14 +104,14 @@ class _Examiner:
     deadline: Deadline
     result: Examination
 
-    def bounded(self, group: Candidates) -> list[_Open]:
+    def bounded(self, group: Candidates) -> list[_OpenChoice]:
         """Return the choices of ``group`` that bounds leave open; count those that fit in no way."""
         if self._late():
             self._unreached(len(group))
             return []
         priced, without_fit = bounded_group(self.job, group, self.machine), np.zeros(len(group), dtype=bool)
         without_fit[priced.never] = True
-        left = [_Open(group, i, self.boxes) for i in priced.unbounded.tolist()]
+        left = [_OpenChoice(group, i, self.boxes) for i in priced.unbounded.tolist()]
         without_fit[[choice.position for choice in left if not self._has_fit(choice)]] = True
         for block in priced.blocks:
             if self._late():
@@ -128,14 +128,14 @@ class _Examiner:
         self.result.unbounded += choices
         self.result.fit_unknown += choices
 
-    def _has_fit(self, choice: _Open) -> bool:
+    def _has_fit(self, choice: _OpenChoice) -> bool:
         """Return whether a layout of a choice that is not bounded fits, by all of its mixes."""
         listing = Listing.of(self.job, choice.group, choice.position, self.machine)
         return listing is not None and reach(listing) is not None
 
     def _bounded_block(
         self, group: Candidates, block: PricedBlock, without_fit: NDArray[np.bool_]
-    ) -> list[_Open]:
+    ) -> list[_OpenChoice]:
         """Return the choices of ``block`` that bounds leave open; mark those that fit in no way."""
         floors = block.floors()
         never = np.isinf(floors.steps(np.full(len(floors), memory_limit_bytes(self.job))))
@@ -147,19 +147,21 @@ class _Examiner:
         without_fit[block.index[never]] = True
         pairs = undecided_boxes(floors, self.boxes)
         return [
-            _Open(group, int(block.index[c]), tuple(self.boxes[b] for b in pairs.boxes[pairs.choices == c]))
+            _OpenChoice(
+                group, int(block.index[c]), tuple(self.boxes[b] for b in pairs.boxes[pairs.choices == c])
+            )
             for c in np.unique(pairs.choices).tolist()
         ]
 
     def _fits(self, one: PricedBlock) -> bool:
         """Return whether some layout of the choice in ``one`` fits, by its mixes."""
         if one.ranges.prefixes is not None:
-            return self._has_fit(_Open(one.candidates, 0, ()))
+            return self._has_fit(_OpenChoice(one.candidates, 0, ()))
         limit = np.array([memory_limit_bytes(self.job)])
         possible = np.isfinite(one.floors().stages.seconds_at(limit))[0]
         return fits_by_listing(self.job, one.kinds, one.ranges, one.modes, one.unit, possible)
 
-    def list_layouts(self, choice: _Open) -> None:
+    def list_layouts(self, choice: _OpenChoice) -> None:
         """Search the boxes of a choice for a layout."""
         result, longest = self.result, max(box.step_seconds for box in choice.boxes)
         if len(result.violations) >= _MOST_VIOLATIONS:

@@ -58,7 +58,7 @@ class _Error:
 
 def _superfluous(stated: Stated) -> Iterator[str]:
     """Yield what is said of an answer with plans as if it had none."""
-    for name in ("reasons", "conflict", "suggestions"):
+    for name in ("reasons", "conflict", "suggestions") if stated.saved.front else ():
         if getattr(stated.saved, name):
             yield f"{name} are stated, and there are plans"
     for answer in stated.answers:
@@ -99,7 +99,7 @@ def _reason_errors(stated: Sequence[str], again: Sequence[str], place: str) -> I
 
 
 def _suggestion_errors(stated: Sequence[SavedSuggestion], again: Sequence[Suggestion]) -> Iterator[_Error]:
-    """Yield the suggestions that are not among those found again, in their order, and how many are missing."""
+    """Yield the suggestions that are not found again, in their order, and how many are missing."""
     left = [_suggestion(suggestion) for suggestion in again]
     for number, suggestion in enumerate(stated):
         own = next((i for i, one in enumerate(left) if one["kind"] == suggestion.kind), None)
