@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Check", "AnswerComparison", "Finding", "Outcome", "Verdict"]
+__all__ = ["AnswerComparison", "Check", "Finding", "Outcome", "Verdict"]
 
 Finding = Literal["holds", "fails", "not checked"]
 Outcome = Literal["verified", "refuted", "not all checked"]

@@ -107,7 +107,7 @@ def test_answers_of_every_kind_are_verified(run, tmp_path, more):
 
 
 def test_the_best_so_far_is_verified_for_what_it_is(run, tmp_path):
-    """After a deadline, the bound is all that is claimed of other layouts; what was not counted is not checked."""
+    """After a deadline, the bound is all that is claimed of other layouts; no count is checked."""
     file = tmp_path / "plan.json"
     run("plan", JOB, "--deadline", "0", "--format", "json", "--output", file)
     done = run("verify", file)
