@@ -139,11 +139,13 @@ class _Examiner:
         """Return the choices of ``block`` that bounds leave open; mark those that fit in no way."""
         floors = block.floors()
         never = np.isinf(floors.steps(np.full(len(floors), memory_limit_bytes(self.job))))
-        for position in np.flatnonzero(~never & ~floors.fits).tolist():
+        possible = np.flatnonzero(~never)
+        fits = block.take(possible).fits() if len(possible) else never[possible]
+        for position in possible[~fits]:
             if self._late():
                 self.result.fit_unknown += 1
             else:
-                never[position] = not self._fits(block.take(position))
+                never[position] = not self._fits(block.take(np.array([position])))
         without_fit[block.index[never]] = True
         pairs = undecided_boxes(floors, self.boxes)
         return [

@@ -289,9 +289,9 @@ def test_what_is_missing_on_sixteen_devices_is_noticed(answers, tmp_path, name):
     verdict = judged(tampered(document, edit), tmp_path)
     failed = [check.claim for check in verdict.failed]
 
-    assert any(claim.startswith(("no layout dominates a plan", "no layout is feasible")) for claim in failed), (
-        failed
-    )
+    assert any(
+        claim.startswith(("no layout dominates a plan", "no layout is feasible")) for claim in failed
+    ), failed
 
 
 @pytest.mark.parametrize("name", OF_SIXTEEN)

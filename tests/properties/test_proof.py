@@ -161,7 +161,7 @@ def assert_bounds_agree(job, group, i, fitting):
             limit = share * memory_limit_bytes(job)
             steps = [p.step_seconds for p in fitting if p.peak_memory_bytes_per_device <= limit]
             assert floors.steps(np.array([limit]))[0] <= min(steps, default=np.inf) * (1 + 1e-12)
-        assert job.rules or not (floors.fits[0] and not fitting)
+        assert job.rules or not (block.fits()[0] and not fitting)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -32,8 +32,7 @@ _BLOCK: Final = 200_000
 class ChoiceFloors:
     """Choices of one depth and their least times: ``stages`` of [C, p, P], and a least ``tail`` [C] [s].
 
-    ``fits`` says which choices have a layout within the job's memory limit for certain; ``index`` is the
-    position of each choice in its group.
+    ``index`` is the position of each choice in its group.
     """
 
     candidates: Candidates
@@ -43,7 +42,6 @@ class ChoiceFloors:
     microbatches: Array
     weights: StageWeights
     tail: Array
-    fits: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.candidates)
@@ -58,7 +56,6 @@ class ChoiceFloors:
             self.microbatches[index],
             taken(self.weights, index),
             self.tail[index],
-            self.fits[index],
         )
 
     def steps(self, limit: Array) -> Array:
@@ -89,11 +86,18 @@ class PricedBlock:
     modes: tuple[str, ...]
     unit: int
 
-    def take(self, position: int) -> PricedBlock:
-        """Return the block of the one choice at ``position``."""
-        at = np.array([position])
-        kinds = tuple(kind.take(at) for kind in self.kinds)
-        return replace(self, candidates=self.candidates.take(at), index=self.index[at], kinds=kinds)
+    def take(self, positions: Ints) -> PricedBlock:
+        """Return the block of the choices at ``positions``."""
+        kinds = tuple(kind.take(positions) for kind in self.kinds)
+        taken_choices, index = self.candidates.take(positions), self.index[positions]
+        return replace(self, candidates=taken_choices, index=index, kinds=kinds)
+
+    def fits(self) -> NDArray[np.bool_]:
+        """Return which choices have a layout within the job's memory limit for certain, [C]."""
+        limit = memory_limit_bytes(self.job)
+        fits = some_fit(self.kinds, self.ranges, self.modes, self.unit, limit)
+        shape = (len(self.index), self.ranges.pp, self.ranges.layers.shape[1])
+        return some_split(np.broadcast_to(fits, shape), self.ranges)
 
     def floors(self) -> ChoiceFloors:
         """Return the lower bounds of the block."""
@@ -102,7 +106,6 @@ class PricedBlock:
             stages = fixed_floors(self.kinds, self.ranges, self.modes[0], limit)
         else:
             stages = chosen_floors(self.kinds, self.ranges, self.modes)
-        fits = some_fit(self.kinds, self.ranges, self.modes, self.unit, limit)
         return ChoiceFloors(
             candidates=self.candidates,
             index=self.index,
@@ -111,7 +114,6 @@ class PricedBlock:
             microbatches=number,
             weights=stage_weights(self.candidates, number),
             tail=_least_tail(stages.tail, self.ranges),
-            fits=some_split(np.broadcast_to(fits, stages.seconds.shape), self.ranges),
         )
 
 
