@@ -173,16 +173,16 @@ def _unknown(kind: EntryKind, name: str) -> str:
     return f"no {kind} is called {name!r}: known are {shown} (`autoplan catalog list {kind}`)"
 
 
-def read_file(path: Path) -> str:
-    """Return the text of a user's file; raises CatalogError if it cannot be read."""
+def read_file(path: Path, *, largest: int = _LARGEST_FILE) -> str:
+    """Return the text of a user's file of up to ``largest`` bytes; raises CatalogError if it is not read."""
     try:
         with os.fdopen(_opened(path), "rb") as file:
-            data = file.read(_LARGEST_FILE + 1)
+            data = file.read(largest + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise CatalogError(f"cannot read {path}: {reason}") from error
-    if len(data) > _LARGEST_FILE:
-        raise CatalogError(f"{path} is larger than {_LARGEST_FILE // 2**20} MiB")
+    if len(data) > largest:
+        raise CatalogError(f"{path} is larger than {largest // 2**20} MiB")
     return _decode(data, str(path))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
     from autoplan.planning.sweeping.executors import dask_executor
     from autoplan.planning.sweeping.grid_planning import sweep
-    from autoplan.planning.verifying import verify
+    from autoplan.planning.verifying import compared, verify
 
 __all__ = [
     "MOST_LAYERS",
@@ -26,6 +26,7 @@ __all__ = [
     "calibrate",
     "calibrated_files",
     "chosen",
+    "compared",
     "dask_executor",
     "evaluate",
     "explain",
@@ -46,6 +47,7 @@ _HOMES: Final = {
     "calibrate": "autoplan.planning.calibrating",
     "calibrated_files": "autoplan.planning.calibrating",
     "chosen": "autoplan.planning.plan_and_evaluate",
+    "compared": "autoplan.planning.verifying",
     "dask_executor": "autoplan.planning.sweeping.executors",
     "evaluate": "autoplan.planning.plan_and_evaluate",
     "explain": "autoplan.planning.explaining.layout_explanation",

@@ -26,6 +26,7 @@ from autoplan.results.plan import layout_fields
 from autoplan.results.standing import Difference
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import resolved
+from autoplan.schema.saved_front import HASH, document_hash
 
 __all__ = [
     "SCHEMA",
@@ -49,8 +50,11 @@ SCHEMA: Final = 1
 
 
 def front_document(front: Front) -> Document:
-    """Return ``front`` as a document; ``reasons`` is empty if it is feasible."""
-    return {
+    """Return ``front`` as a document; ``reasons`` is empty if it is feasible.
+
+    ``answer_hash`` is the SHA-256 of everything else in it.
+    """
+    document = {
         "schema": SCHEMA,
         "job": job_document(front.job, front.facts),
         "front": [_asked(at_batch(front.job, plan), plan, brief(plan)) for plan in front.plans],
@@ -65,6 +69,7 @@ def front_document(front: Front) -> Document:
         "provenance": plain(provenance(front.job)),
         "resolved": resolved(front.job),
     }
+    return {**document, HASH: document_hash(document)}
 
 
 def plan_document(job: Job, plan: Plan) -> Document:

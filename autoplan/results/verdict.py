@@ -1,22 +1,27 @@
-"""Result of ``verify``: the checks of a saved answer."""
+"""Result of ``verify``: the checks of a saved answer, and the differences between two answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Check", "Finding", "Verdict"]
+__all__ = ["AnswerComparison", "Check", "Finding", "Outcome", "Verdict"]
 
 Finding = Literal["holds", "fails", "not checked"]
+Outcome = Literal["verified", "refuted", "not all checked"]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One claim of an answer: whether it holds, with details, or why it was not checked."""
+    """One claim of an answer: whether it holds, with details, or why it was not checked.
+
+    ``matters`` is false for what no other claim depends on, such as how long the search took.
+    """
 
     claim: str
     finding: Finding
     details: tuple[str, ...]
+    matters: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,32 @@ class Verdict:
     checks: tuple[Check, ...]
 
     @property
+    def failed(self) -> tuple[Check, ...]:
+        """The checks of claims that are false."""
+        return tuple(check for check in self.checks if check.finding == "fails")
+
+    @property
+    def unchecked(self) -> tuple[Check, ...]:
+        """The checks of claims that matter and could not be checked."""
+        return tuple(check for check in self.checks if check.finding == "not checked" and check.matters)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether a claim is false, or one that matters is not checked, or neither."""
+        if self.failed:
+            return "refuted"
+        return "not all checked" if self.unchecked else "verified"
+
+    @property
     def verified(self) -> bool:
-        """Whether no check fails."""
-        return all(check.finding != "fails" for check in self.checks)
+        """Whether all claims that matter hold."""
+        return self.outcome == "verified"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerComparison:
+    """The differences between the answers in two files, a sentence for each field."""
+
+    file: str
+    other: str
+    differences: tuple[str, ...]

@@ -1,9 +1,11 @@
-"""Parser of saved answers of ``autoplan plan --format json``."""
+"""Parser of saved answers of ``autoplan plan --format json``, which refuses what such an answer never has."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from typing import Any, Literal, NoReturn
+from collections import Counter
+from typing import Any, Final, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -11,20 +13,31 @@ from autoplan.errors import Problem, SpecError
 from autoplan.schema.yaml.document import format_path
 
 __all__ = [
+    "HASH",
     "SavedAnswer",
     "SavedCertificate",
+    "SavedEdit",
     "SavedFront",
     "SavedPlan",
     "SavedRejection",
     "SavedShort",
+    "SavedSuggestion",
+    "document_hash",
+    "front_from",
+    "read_document",
     "read_front",
 ]
 
+#: Key of a document that holds the hash of everything else in it.
+HASH: Final = "answer_hash"
+
+_WANTED: Final = "the output of `autoplan plan JOB --format json` is needed"
+
 
 class _Saved(BaseModel):
-    """A part of a document; additional keys are allowed."""
+    """A part of a document; all of its keys are known."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True, defer_build=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True, allow_inf_nan=False)
 
 
 class SavedPlan(_Saved):
@@ -36,15 +49,19 @@ class SavedPlan(_Saved):
 
 
 class SavedCertificate(_Saved):
-    """The certificate; counts with too many digits are text."""
+    """The certificate."""
 
     status: Literal["optimal", "feasible", "infeasible"] = Field(description="how far it is proven")
     best_bound_step_seconds: float | None = Field(description="no step is shorter")
     gap: float | None = Field(description="largest distance of a plan from its bound, a share")
     thinning: float = Field(ge=0, lt=1, description="share within which plans dominate all layouts")
-    layouts_total: int | str = Field(description="layouts of the search space")
-    layouts_covered: int | str = Field(description="layouts that keep every rule")
-    candidates: int = Field(description="choices of degrees and schedule among them")
+    layouts_total: int = Field(ge=0, description="layouts of the search space")
+    layouts_covered: int = Field(ge=0, description="layouts that keep every rule")
+    candidates: int = Field(ge=0, description="choices of degrees and schedule among them")
+    candidates_solved: int = Field(ge=0, description="choices that reached the solver")
+    solver: str = Field(description="the solver and its version")
+    solves: int = Field(ge=0, description="number of solves")
+    solver_parameters: dict[str, float | bool | str] = Field(description="parameters of every solve")
     stopped: str | None = Field(description="what ended the search before it was done")
     job_hash: str = Field(description="names the resolved job with its cost model")
     cost_model_hash: str = Field(description="names the stack and the kernels")
@@ -55,7 +72,7 @@ class SavedRejection(_Saved):
     """Number of layouts rejected for one reason."""
 
     reason: str = Field(description="the reason in words")
-    layouts: int | str = Field(description="number of layouts")
+    layouts: int = Field(ge=0, description="number of layouts")
     kind: Literal["rule", "equivalent", "memory", "not on the front"] = Field(description="kind of reason")
 
 
@@ -77,6 +94,27 @@ class SavedAnswer(_Saved):
     plans: tuple[SavedShort, ...] = Field(description="its plans, fastest first")
     certificate: SavedCertificate = Field(description="what is proven of them")
     rejected: tuple[SavedRejection, ...] = Field(description="counts of all other layouts by reason")
+    reasons: tuple[str, ...] = Field(description="why nothing is feasible")
+
+
+class SavedEdit(_Saved):
+    """One edit of a job file."""
+
+    key: str = Field(description="the key of the job")
+    before: str = Field(description="its value")
+    after: str = Field(description="its value with the edit")
+
+
+class SavedSuggestion(_Saved):
+    """Change of an infeasible job, and the fastest plan with it."""
+
+    number: int = Field(ge=1, description="its number, from 1")
+    kind: str = Field(description="kind of the change")
+    edits: tuple[SavedEdit, ...] = Field(description="the edits of the file")
+    devices: int = Field(description="number of devices with them")
+    layout: dict[str, Any] = Field(description="the layout, value by value")
+    layout_string: str = Field(description="the layout as a command line names it")
+    predicted: dict[str, Any] = Field(description="time and memory, as predicted then")
 
 
 class SavedFront(_Saved):
@@ -86,31 +124,87 @@ class SavedFront(_Saved):
     job: dict[str, Any] = Field(description="the job in short")
     front: tuple[SavedPlan, ...] = Field(description="the plans, fastest first")
     answers: tuple[SavedAnswer, ...] = Field(
-        default=(), description="the answers for each number of devices and batch, where there are several"
+        description="the answers for each number of devices and batch, where there are several"
     )
     certificate: SavedCertificate = Field(description="what is proven")
     rejected: tuple[SavedRejection, ...] = Field(description="counts of all other layouts by reason")
+    reasons: tuple[str, ...] = Field(description="why nothing is feasible")
+    conflict: tuple[str, ...] = Field(description="constraints of the job that leave no plan together")
+    further_conflicts: tuple[tuple[str, ...], ...] = Field(
+        description="other constraints of the job that leave no plan together"
+    )
+    suggestions: tuple[SavedSuggestion, ...] = Field(description="changes that make a plan possible")
+    suggestions_stopped: str | None = Field(description="what ended the search for changes, if anything did")
+    provenance: dict[str, Any] = Field(description="the catalogue entries, and the kinds of their numbers")
     resolved: dict[str, Any] = Field(description="the job with every name resolved")
+    answer_hash: str = Field(description="SHA-256 of everything else")
+
+
+def document_hash(document: dict[str, Any]) -> str:
+    """Return the SHA-256 of ``document`` as canonical JSON: without its hash, keys sorted, no spaces.
+
+    >>> document_hash({"b": 1.0, "a": [2]}) == document_hash({"a": [2], "b": 1.0, "answer_hash": "sha256:0"})
+    True
+    """
+    plain = {key: value for key, value in document.items() if key != HASH}
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def read_document(text: str, *, name: str) -> dict[str, Any]:
+    """Return the JSON object in ``text``; ``name`` is that of its file, for messages.
+
+    Raises SpecError for what is not JSON, and for each key that stands twice in an object.
+    """
+    try:
+        plain = json.loads(text, parse_constant=_no_number, object_pairs_hook=_Object)
+        twice = _repeated_keys(plain)
+    except (ValueError, RecursionError) as error:
+        raise SpecError([Problem(f"not JSON: {error}", "$", name)]) from error
+    if twice:
+        raise SpecError([Problem("this key stands twice", path, name) for path in twice])
+    if not isinstance(plain, dict) or "certificate" not in plain:
+        raise SpecError([Problem(f"not a saved plan: {_WANTED}", "$", name)])
+    return plain
+
+
+def front_from(document: dict[str, Any], *, name: str) -> SavedFront:
+    """Return the answer that ``document`` is; raises SpecError with all that no answer has."""
+    try:
+        return SavedFront.model_validate_json(json.dumps(document))
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_input=False)
+        problems = [Problem(f"{e['msg']}: {_WANTED}", format_path(e["loc"]), name) for e in errors]
+        raise SpecError(problems) from error
+    except RecursionError as error:
+        raise SpecError([Problem("nested too deeply", "$", name)]) from error
 
 
 def read_front(text: str, *, name: str) -> SavedFront:
-    """Return the answer in ``text``; ``name`` is that of its file, for messages.
+    """Return the answer in ``text``; ``name`` is that of its file. Raises SpecError if it is not one."""
+    return front_from(read_document(text, name=name), name=name)
 
-    Raises SpecError if it is not such an answer.
-    """
-    try:
-        plain = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise SpecError([Problem(f"not JSON: {error}", "$", name)]) from error
-    wanted = "the output of `autoplan plan JOB --format json` is needed"
-    if not isinstance(plain, dict) or "certificate" not in plain:
-        raise SpecError([Problem(f"not a saved plan: {wanted}", "$", name)])
-    try:
-        return SavedFront.model_validate_json(json.dumps(plain))
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_input=False)
-        problems = [Problem(f"{e['msg']}: {wanted}", format_path(e["loc"]), name) for e in errors]
-        raise SpecError(problems) from error
+
+class _Object(dict[str, Any]):
+    """A JSON object that remembers which of its keys stand twice."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+
+
+def _repeated_keys(plain: object) -> list[str]:
+    """Return the paths of all keys that stand twice."""
+    found: list[str] = []
+    left: list[tuple[tuple[str | int, ...], object]] = [((), plain)]
+    while left:
+        path, value = left.pop()
+        if isinstance(value, _Object):
+            found += [format_path((*path, key)) for key in value.twice]
+            left += [((*path, key), inner) for key, inner in value.items()]
+        elif isinstance(value, list):
+            left += [((*path, i), inner) for i, inner in enumerate(value)]
+    return sorted(found)
 
 
 def _no_number(word: str) -> NoReturn:

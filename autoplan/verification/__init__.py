@@ -6,7 +6,7 @@ It shares the rules and the cost model with the search, which define the problem
 from __future__ import annotations
 
 from autoplan.verification.claim_checks import checks_of
-from autoplan.verification.optimality_check import MOST_DEVICES
 from autoplan.verification.stated_choices import Stated
+from autoplan.verification.value_comparison import field_differences
 
-__all__ = ["MOST_DEVICES", "Stated", "checks_of"]
+__all__ = ["Stated", "checks_of", "field_differences"]

@@ -5,16 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
-from autoplan.results.merged_front import inner_objectives, question_fields, step_limit
+from autoplan import __version__
+from autoplan.deadline import Deadline
+from autoplan.results.merged_front import question_fields, step_limit
 from autoplan.results.verdict import Check
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import hashes
-from autoplan.schema.saved_front import SavedCertificate
+from autoplan.schema.saved_front import document_hash
 from autoplan.units import format_bytes, format_seconds
-from autoplan.verification.choice_listing import counted
-from autoplan.verification.optimality_check import Progress, nothing_better
+from autoplan.verification.certificate_checks import answer_certificate_errors
+from autoplan.verification.count_checks import counts_check
+from autoplan.verification.examination import Progress, examined
+from autoplan.verification.explanation_checks import PlannedAgain, explanations_check
+from autoplan.verification.fact_checks import fact_errors, hash_errors, provenance_errors
+from autoplan.verification.optimality_check import excluded_boxes, nothing_better
 from autoplan.verification.stated_answers import StatedAnswer, StatedPlan
 from autoplan.verification.stated_choices import Stated, certificate_errors, front_errors
 from autoplan.verification.value_comparison import differences
@@ -26,35 +32,57 @@ _SHOWN: Final = 5
 
 
 def checks_of(
-    stated: Stated, now: Job | None, progress: Progress, *, exhaustive: bool = False
+    stated: Stated,
+    document: dict[str, Any],
+    now: Job | None,
+    planned_again: PlannedAgain,
+    deadline: Deadline,
+    progress: Progress,
 ) -> tuple[Check, ...]:
-    """Return every check of what is ``stated``.
+    """Return every check of what is ``stated``, the answer in ``document``.
 
     With several numbers of devices or batches, every answer is checked, and that the front has exactly the
-    non-dominated plans. ``now`` is the job as its file is today, to be compared where given. ``exhaustive``
-    lists all layouts on any number of devices.
+    non-dominated plans. ``now`` is the job as its file is today, to be compared where given. What is not
+    decided when ``deadline`` ends is not checked.
     """
     answers = stated.answers
-    return (
-        _same_job(stated, now),
-        _check(f"the {len(stated.saved.front)} layouts keep every rule", list(_broken(stated))),
-        _check("prices and memory are what the cost model gives", list(_prices(stated))),
+    examinations = [
+        examined(answer.job, excluded_boxes(answer), deadline, _about(answer, progress)) for answer in answers
+    ]
+    checks = (
+        _check("nothing in the file was edited: it has the hash that it states", _hash(stated, document)),
+        _question(stated, now),
+        _check("the plan is for this job and this cost model", _same_job(stated), hashes(stated.job)[0]),
+        _check("the facts of the job are those of the resolved job", fact_errors(stated.saved, stated.job)),
+        _check("the provenance is that of its entries", provenance_errors(stated.saved, stated.job)),
+        _check(f"the {len(stated.saved.front)} layouts keep every rule", _broken(stated)),
+        _check("prices and memory are what the cost model gives", _prices(stated)),
         _check("every plan keeps the limits", _of_all(answers, _limits)),
         _check("no plan of the front dominates another", [*_of_all(answers, _order), *front_errors(stated)]),
         _check(
             "status, bound and gap go together",
-            [*_of_all(answers, _certificate), *certificate_errors(stated)],
+            [*_of_all(answers, answer_certificate_errors), *certificate_errors(stated)],
         ),
-        _check("the counts of layouts are right and add up to the space", _of_all(answers, _counts)),
-        *nothing_better(answers, progress, exhaustive=exhaustive),
+        counts_check(stated.saved, answers, examinations, deadline),
+        *nothing_better(answers, examinations, deadline),
+        explanations_check(stated, planned_again, deadline),
+        _run(stated),
     )
+    return tuple(dataclasses.replace(check, details=_shown(check.details)) for check in checks)
 
 
-def _check(claim: str, wrong: Sequence[str], detail: str = "") -> Check:
-    shown = tuple(wrong[:_SHOWN])
-    if len(wrong) > _SHOWN:
-        shown = (*shown, f"and {len(wrong) - _SHOWN} more")
-    return Check(claim, "fails" if wrong else "holds", shown or ((detail,) if detail else ()))
+def _about(answer: StatedAnswer, progress: Progress) -> Progress:
+    return lambda done, total, name: progress(done, total, " ".join(filter(None, [answer.words, name])))
+
+
+def _check(claim: str, wrong: Iterable[str], detail: str = "") -> Check:
+    found = tuple(wrong)
+    return Check(claim, "fails" if found else "holds", found or ((detail,) if detail else ()))
+
+
+def _shown(details: Sequence[str]) -> tuple[str, ...]:
+    more = len(details) - _SHOWN
+    return (*details[:_SHOWN], *([f"and {more} more"] if more > 0 else []))
 
 
 def _of_all(answers: Sequence[StatedAnswer], wrong: Callable[[StatedAnswer], Iterable[str]]) -> list[str]:
@@ -62,43 +90,27 @@ def _of_all(answers: Sequence[StatedAnswer], wrong: Callable[[StatedAnswer], Ite
     return [answer.about(sentence) for answer in answers for sentence in wrong(answer)]
 
 
-def _same_job(stated: Stated, now: Job | None) -> Check:
-    """Return the check that job and cost model have the hashes of the certificates."""
-    job = stated.job
-    mine = hashes(job)[0]
-    wrong = [*_other_hashes(stated.saved.certificate, job)]
-    if job.choices:
-        wrong += _of_all(stated.answers, lambda answer: _other_hashes(answer.certificate, answer.job))
-        wrong += stated.wrong
-    summary = {key: stated.saved.job.get(key) for key in _summary(job)}
-    wrong += differences(summary, _summary(job), "job")
-    if now is not None and (today := hashes(now)[0]) != mine:
-        wrong.append(f"the job is {today} today, the plan is for {mine}")
-    return _check("the plan is for this job and this cost model", wrong, mine)
+def _hash(stated: Stated, document: dict[str, Any]) -> Iterator[str]:
+    own, given = document_hash(document), stated.saved.answer_hash
+    if own != given:
+        yield f"answer_hash is stated as {given} and is {own}"
 
 
-def _other_hashes(certificate: SavedCertificate, job: Job) -> Iterator[str]:
-    mine, model = hashes(job)
-    if mine != certificate.job_hash:
-        yield f"the certificate is for the job {certificate.job_hash}, the file holds {mine}"
-    if model != certificate.cost_model_hash:
-        yield f"the certificate is for the cost model {certificate.cost_model_hash}, the file holds {model}"
+def _question(stated: Stated, now: Job | None) -> Check:
+    """Return the check that the answer is to the job of a file as it is today."""
+    claim = "the question is that of the job file"
+    if now is None:
+        return Check(claim, "not checked", ("no job file was given: --job JOB",), matters=False)
+    mine, today = hashes(stated.job)[0], hashes(now)[0]
+    return _check(claim, [] if mine == today else [f"the job is {today} today, the plan is for {mine}"])
 
 
-def _summary(job: Job) -> dict[str, object]:
-    """Return the fields of the job that an answer repeats and that its reading depends on."""
-    return {
-        "name": job.name,
-        "model": job.model.name,
-        "devices": job.cluster.devices,
-        "stack": job.stack.name,
-        "kernels": job.kernels.name,
-        "workload": job.workload.model_dump(mode="json"),
-        "precision": job.precision,
-        "optimizer": job.optimizer,
-        "rules": [rule.model_dump(mode="json") for rule in job.rules],
-        "objectives": job.objectives,
-    }
+def _same_job(stated: Stated) -> Iterator[str]:
+    """Yield the errors in the hashes of the certificates, and the answers that are missing or too many."""
+    yield from hash_errors(stated.saved.certificate, stated.job)
+    if stated.job.choices:
+        yield from _of_all(stated.answers, lambda answer: hash_errors(answer.certificate, answer.job))
+    yield from stated.wrong
 
 
 def _broken(stated: Stated) -> Iterator[str]:
@@ -151,52 +163,14 @@ def _order(answer: StatedAnswer) -> list[str]:
     ]
 
 
-def _certificate(answer: StatedAnswer) -> list[str]:
-    """Return inconsistencies of a certificate with itself or with the plans."""
-    stated, wrong = answer.certificate, []
-    if (stated.status == "infeasible") == bool(answer.plans):
-        wrong.append(f"status {stated.status} with {len(answer.plans)} plans")
-    if stated.status == "feasible" and stated.stopped is None:
-        wrong.append("status feasible, and nothing is said of what stopped the search")
-    if stated.status == "optimal" and stated.stopped is not None:
-        wrong.append(f"status optimal, although the search was stopped: {stated.stopped}")
-    if stated.status == "infeasible" or not answer.points:
-        return wrong
-    if stated.best_bound_step_seconds is None or stated.gap is None:
-        return [*wrong, "a bound and a gap are missing"]
-    fastest = answer.points[0][0]
-    if stated.best_bound_step_seconds > fastest * (1 + 1e-9):
-        wrong.append(
-            f"the bound of {stated.best_bound_step_seconds} s is above the fastest step of {fastest} s"
-        )
-    distance = 1 - stated.best_bound_step_seconds / fastest
-    if "step_time" in inner_objectives(answer.job.objectives) and stated.gap < distance - 1e-9:
-        wrong.append(f"the gap of {stated.gap} is less than the distance of the fastest plan from its bound")
-    return wrong
-
-
-def _counts(answer: StatedAnswer) -> list[str]:
-    """Return the stated counts that differ from an independent count."""
-    stated, own_count = answer.certificate, counted(answer.job)
-    pairs: list[tuple[str, int | str, int]] = [
-        ("layouts_total", stated.layouts_total, own_count.total),
-        ("layouts_covered", stated.layouts_covered, own_count.covered),
-        ("candidates", stated.candidates, own_count.candidates),
+def _run(stated: Stated) -> Check:
+    """Return what is said of the search itself, on which no other claim depends."""
+    saved = stated.saved
+    facts = [
+        "solver, solver_parameters, solves, candidates_solved: how the search went, which leaves no trace"
     ]
-    rejected_by_rule = {f"rule broken: {sentence}": count for sentence, count in own_count.by_rule.items()}
-    stated_by_rule = {r.reason: r.layouts for r in answer.rejected if r.kind == "rule"}
-    pairs += [
-        (reason, stated_by_rule.get(reason, 0), rejected_by_rule.get(reason, 0))
-        for reason in {**rejected_by_rule, **stated_by_rule}
-    ]
-    pairs.append(("equivalent", answer.rejections("equivalent"), own_count.equivalent))
-    wrong = [
-        f"{name} is stated as {given} and is {own}"
-        for name, given, own in pairs
-        if not isinstance(given, str) and given != own
-    ]
-    counts = [r.layouts for r in answer.rejected]
-    total = sum(count for count in counts if isinstance(count, int)) + len(answer.plans)
-    if not any(isinstance(x, str) for x in [*counts, stated.layouts_total]) and total != stated.layouts_total:
-        wrong.append(f"what fell and what is on the front are {total} of {stated.layouts_total} layouts")
-    return wrong
+    if saved.certificate.stopped is not None:
+        facts.append("stopped, and the gap of plans behind the fastest: known to the search alone")
+    if saved.certificate.autoplan_version != __version__:
+        facts.append(f"autoplan_version: {saved.certificate.autoplan_version}, checked by {__version__}")
+    return Check("what the answer says of the search itself", "not checked", tuple(facts), matters=False)

@@ -58,19 +58,13 @@ class StatedAnswer:
     plans: tuple[StatedPlan, ...]
     certificate: SavedCertificate
     rejected: tuple[SavedRejection, ...]
+    reasons: tuple[str, ...]
 
     @property
     def points(self) -> list[tuple[float, float]]:
         """Step [s] and memory [byte] of the valid plans, as priced now."""
         priced = (plan.priced for plan in self.plans)
         return [(p.step_seconds, p.peak_memory_bytes_per_device) for p in priced if p is not None]
-
-    def rejections(self, kind: str) -> int | str:
-        """Return the stated number of layouts rejected for ``kind``; text where it has too many digits."""
-        counts = [r.layouts for r in self.rejected if r.kind == kind]
-        if any(isinstance(count, str) for count in counts):
-            return "a count of too many digits to write"
-        return sum(count for count in counts if isinstance(count, int))
 
     def about(self, sentence: str) -> str:
         """Return ``sentence`` with the name of the answer."""
@@ -80,7 +74,8 @@ class StatedAnswer:
 def answers_of(saved: SavedFront, job: Job) -> tuple[tuple[StatedAnswer, ...], list[str]]:
     """Return the answers of ``saved``, one for each choice of ``job``, and errors on missing ones."""
     if not job.choices:
-        return (StatedAnswer("", job, _read(job, saved.front), saved.certificate, saved.rejected),), []
+        wrong = ["there are answers for several choices, and the job asks for one"] if saved.answers else []
+        return (_single(saved, job),), wrong
     wanted = [(choice.cluster.devices, choice.workload.global_batch_size) for choice in job.choices]
     given = [(answer.devices, answer.global_batch_size) for answer in saved.answers]
     wrong = []
@@ -91,8 +86,14 @@ def answers_of(saved: SavedFront, job: Job) -> tuple[tuple[StatedAnswer, ...], l
         if key in saved_by_key:
             stated, words = saved_by_key[key], question_words(choice, job.choices)
             plans = _read(choice, stated.plans)
-            answers.append(StatedAnswer(words, choice, plans, stated.certificate, stated.rejected))
+            rest = (stated.certificate, stated.rejected, stated.reasons)
+            answers.append(StatedAnswer(words, choice, plans, *rest))
     return tuple(answers), wrong
+
+
+def _single(saved: SavedFront, job: Job) -> StatedAnswer:
+    plans = _read(job, saved.front)
+    return StatedAnswer("", job, plans, saved.certificate, saved.rejected, saved.reasons)
 
 
 def front_of(saved: SavedFront, job: Job) -> tuple[tuple[StatedPlan, Job], ...]:
@@ -159,6 +160,8 @@ def _layout(job: Job, plan: SavedPlan | SavedShort, name: str) -> tuple[Layout |
         return None, [f"{name}: {reason}" for reason in error.reasons]
     broken = broken_rules(job, layout)
     wrong = [f"{name} breaks a rule: {sentence}" for sentence in broken]
+    if plan.layout_string != str(layout):
+        wrong.append(f"{name}: layout_string is {plan.layout_string!r} and is written {str(layout)!r}")
     if isinstance(plan, SavedPlan):
         wrong += [f"{name}: {text}" for text in differences(plan.layout, layout_fields(layout), "layout")]
     return None if broken else layout, wrong

@@ -123,14 +123,13 @@ def certificate_errors(stated: Stated) -> Iterator[str]:
     overall, parts = stated.saved.certificate, [answer.certificate for answer in stated.answers]
     for name, own in _merged_certificate(parts).items():
         given = getattr(overall, name)
-        if not isinstance(given, str) or name == "status":
-            yield from differences(given, own, f"over all, {name}")
+        yield from differences(given, own, f"over all, {name}")
     if bool(stated.saved.front) == (overall.status == "infeasible"):
         yield f"over all, status {overall.status} with {len(stated.saved.front)} plans"
 
 
 def _merged_certificate(parts: Sequence[SavedCertificate]) -> dict[str, object]:
-    """Return the certificate that follows from ``parts``; without counts of too many digits."""
+    """Return the certificate that follows from ``parts``."""
     feasible = [part for part in parts if part.status != "infeasible"]
     bounds = [part.best_bound_step_seconds for part in feasible if part.best_bound_step_seconds is not None]
     merged: dict[str, object] = {
@@ -139,8 +138,10 @@ def _merged_certificate(parts: Sequence[SavedCertificate]) -> dict[str, object]:
         "gap": max((part.gap for part in feasible if part.gap is not None), default=None),
         "thinning": max(part.thinning for part in parts),
     }
-    for name in ("layouts_total", "layouts_covered", "candidates"):
-        counts = [getattr(part, name) for part in parts]
-        if all(isinstance(count, int) for count in counts):
-            merged[name] = sum(counts)
+    for name in ("layouts_total", "layouts_covered", "candidates", "candidates_solved", "solves"):
+        merged[name] = sum(getattr(part, name) for part in parts)
+    # The rest is that of the first answer that is as weak as the whole.
+    weakest = next(part for part in parts if part.status == merged["status"])
+    for name in ("stopped", "solver", "solver_parameters", "cost_model_hash", "autoplan_version"):
+        merged[name] = getattr(weakest, name)
     return merged

@@ -9,6 +9,7 @@ from autoplan import Layout, evaluate, load_job, plan
 from autoplan.report import front_document
 from autoplan.report.document_fields import plan_document
 from autoplan.results.plan import layout_fields
+from tests.support.tampering import change, sealed
 
 RULED = """
 kind: training
@@ -60,7 +61,7 @@ def refuted(run, tmp_path):
 
     def check(document, *arguments):
         file = tmp_path / "plan.json"
-        file.write_text(json.dumps(document))
+        file.write_text(json.dumps(sealed(document)))
         done = run("verify", file, "--format", "json", *arguments)
         checks = json.loads(done.stdout)["checks"]
         return done.exit_code, {c["claim"]: c["details"] for c in checks if c["finding"] == "fails"}
@@ -96,8 +97,8 @@ def test_answers_under_own_rules_and_over_devices_are_verified(run, tmp_path, te
 
     checks = json.loads(done.stdout)["checks"]
     assert done.exit_code == 0, done.stdout
-    assert {check["finding"] for check in checks} == {"holds"}
-    assert "every way to be among them was looked at" in checks[-1]["details"][-1]
+    assert {check["finding"] for check in checks if check["matters"]} == {"holds"}
+    assert any("each choice bounded" in detail for check in checks for detail in check["details"])
 
 
 def test_each_choice_says_what_was_looked_at(several, run, tmp_path):
@@ -120,21 +121,8 @@ def without(number):
     return tamper
 
 
-def change(path, value):
-    """Return a tampering that changes what stands at ``path``."""
-
-    def tamper(document):
-        *parents, last = path
-        here = document
-        for part in parents:
-            here = here[part]
-        here[last] = value(here[last]) if callable(value) else value
-
-    return tamper
-
-
 UNDER_RULES = {
-    "the fastest plan gone": (without(0), "less than the distance of the fastest plan from its bound"),
+    "the fastest plan gone": (without(0), "the distance of the fastest plan from its bound"),
     "a plan in the middle gone": (without(2), "where the front says that there is none"),
     "the smallest plan gone": (without(-1), "where the front says that there is none"),
     "another step": (change(("front", 1, "predicted", "step_seconds"), lambda x: x * 0.99), "is stated as"),
@@ -240,7 +228,7 @@ OVER_DEVICES = {
     ),
     "a plan of an answer gone": (
         lambda d: d["answers"][3]["plans"].pop(0),
-        "2 devices, a batch of 8: the gap of",
+        "2 devices, a batch of 8: the gap is stated as",
     ),
     "a plan for other devices": (
         change(("front", 0, "predicted", "devices"), 4),

@@ -32,7 +32,7 @@ from autoplan.schema.stage_layers import even_stages
 from autoplan.search.cp.cp_sat import PARAMETERS
 from autoplan.search.front_search import search
 from autoplan.search.space.candidate_space import space_of
-from autoplan.verification.choice_listing import counted
+from autoplan.verification.enumeration.layout_counts import counted
 from tests.support.by_rules import keeping_rules
 from tests.support.own_rules import OWN
 from tests.support.small_jobs import counts_embedding_and_loss, virtual_stages, with_zero_bubble

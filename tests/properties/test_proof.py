@@ -18,9 +18,11 @@ from autoplan.schema.job import RuleSpec
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import MixtureOfExperts
 from autoplan.schema.stage_layers import even_stages
-from autoplan.verification.choice_listing import valid_choices
-from autoplan.verification.dominated_boxes import Box, boxes_of, tick_bytes
-from autoplan.verification.layout_listing import Listing, below, reach
+from autoplan.verification.enumeration.choice_listing import valid_choices
+from autoplan.verification.listing.branch_and_bound import below, reach
+from autoplan.verification.listing.dominated_boxes import Box, boxes_of, tick_bytes
+from autoplan.verification.listing.layout_listing import Listing
+from autoplan.verification.relaxation.choice_floors import bounded_group
 from tests.support.own_rules import OWN
 from tests.support.small_jobs import layouts, small_job, with_limit, with_zero_bubble
 
@@ -129,6 +131,7 @@ def assert_listing_agrees(seed, job, found):
             smallest = min(p.peak_memory_bytes_per_device for p in fitting)
             assert least.memory_bytes == pytest.approx(smallest, rel=1e-12)
             assert least.step_seconds <= min(p.step_seconds for p in fitting)
+        assert_bounds_agree(job, group, i, fitting)
         for _ in range(4):
             pick = rng.choice(predictions)
             box = Box(
@@ -146,6 +149,19 @@ def assert_listing_agrees(seed, job, found):
                 (again,) = predict_all(job, [outcome.layout])
                 assert outcome.layout in members
                 assert again.step_seconds == pytest.approx(outcome.step_seconds, rel=1e-12)
+
+
+def assert_bounds_agree(job, group, i, fitting):
+    """Hold the bounds of a choice against its layouts that fit: none is faster, and some fit or none does."""
+    priced = bounded_group(job, group.take(np.array([i])), machine_of(job))
+    assert not (len(priced.never) and fitting)
+    for block in priced.blocks:
+        floors = block.floors()
+        for share in (1.0, 0.9, 0.7, 0.5):
+            limit = share * memory_limit_bytes(job)
+            steps = [p.step_seconds for p in fitting if p.peak_memory_bytes_per_device <= limit]
+            assert floors.steps(np.array([limit]))[0] <= min(steps, default=np.inf) * (1 + 1e-12)
+        assert job.rules or not (block.fits()[0] and not fitting)
 
 
 @pytest.mark.parametrize("seed", range(6))

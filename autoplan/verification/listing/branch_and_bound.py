@@ -15,15 +15,22 @@ bounds on a step are
 - under 1F1B with m > p - s, U + (sum of t from s on) + (m - 1 - p + s) t_s: before its first backward stage s
   waits for the first microbatch to return, after its last forward for the last one, and between the two it
   does the others;
+- under interleaved 1F1B with M = m v, where stage s runs at most M - 2 forwards before its first backward:
+  U + (sum of t from s on + (M - (v + 1) p + 2 s) t_s) / v, through the rounds of the last stage; and
+  ((v - 1) U + sum of t before s + (M - (v - 1) p) t_s) / v, through those of stage s;
 - under GPipe U + (m - 1)(max F + max B), which is the makespan;
 - under zero-bubble, where other stages wait for the input gradient B and not for the weight gradient W: the
   sum of F before s, plus m t_s; with m >= p, the sum of F and B of all stages plus m t_s, less what s does
   of it while it waits (p - s forwards, one B), less the B before s.
+
+Of two partial layouts with the same layers, one whose parts of all these bounds are no less is left out
+first: it has no smaller bound with any other stages. If no bound is inside the box then, no layout is. If one
+is, and the layout itself is not, all are listed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -31,38 +38,46 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array, Candidates, uniform_recompute_mode
-from autoplan.costs.core.codes import ScheduleCode
-from autoplan.costs.core.scope import microbatches
-from autoplan.costs.device.machine import Machine
+from autoplan.costs.core.candidates import Array, Ints
 from autoplan.costs.pipeline.schedules import pipeline_seconds
-from autoplan.schema.job import Job
+from autoplan.deadline import ENDLESS, Deadline
 from autoplan.schema.layout import Layout
-from autoplan.schema.stage_layers import even_stages
-from autoplan.verification.choice_listing import even_only
-from autoplan.verification.dominated_boxes import Box
-from autoplan.verification.partial_layouts import FirstStages, RemainingStages, no_stage
-from autoplan.verification.priced_rows import Rows, row_prices, rows_of
-from autoplan.verification.rule_evaluation import OwnRules
+from autoplan.verification.listing.dominated_boxes import Box
+from autoplan.verification.listing.layout_listing import Listing
+from autoplan.verification.listing.partial_layouts import FirstStages, RemainingStages, no_stage
 
-__all__ = ["Listing", "Outcome", "below", "reach"]
+__all__ = ["Outcome", "below", "reach"]
 
 #: Partial layouts processed at once, and those of one choice and box after which it is left open.
 _CHUNK: Final = 200_000
 _MOST: Final = 40_000_000
+#: Partial layouts of one depth that are kept, and passes that leave dominated ones out.
+_MOST_KEPT: Final = 400_000
+_PASSES: Final = 24
 
-Ints = NDArray[np.int64]
+#: Parts of the bounds; each bound grows with each of them.
+_PARTS: Final = (
+    "total",
+    "forward_sum",
+    "split_sum",
+    "direct_path",
+    "return_path",
+    "round_path",
+    "forward",
+    "backward",
+    "tail",
+)
 
 
-class _TooManyError(Exception):
-    """A choice has too many partial layouts inside a box to list them."""
+class _UndecidedError(Exception):
+    """A choice has too many partial layouts inside a box to list them, or the time is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Outcome of the branch and bound of a choice inside a box: a layout with its step [s], or none.
 
-    ``listed`` is the number of partial and complete layouts; ``open`` says that the limit was reached.
+    ``listed`` is the number of partial and complete layouts; ``open`` says that a limit was reached.
     """
 
     layout: Layout | None
@@ -71,137 +86,18 @@ class Outcome:
     open: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """One choice with the prices of every number of layers and mix of recompute, shape [p, X].
-
-    ``starts`` are the indices at which the number of layers changes, ``counts`` the numbers of layers there.
-    With several layer types a stage is listed once for each number of layers ``before`` it; with one type
-    ``before`` is -1. ``satisfied`` says which mixes of a stage the user's own ``rules`` allow for some mixes
-    of the other stages.
-    """
-
-    candidates: Candidates
-    schedule: int
-    m: int
-    v: int
-    total: int
-    before: Ints
-    layers: Ints
-    selective: Ints
-    full: Ints
-    starts: Ints
-    counts: Ints
-    forward: Array
-    backward: Array
-    weight: Array
-    tail: Array
-    memory: Array
-    fits: NDArray[np.bool_]
-    rules: OwnRules
-    satisfied: NDArray[np.bool_]
-
-    @property
-    def pp(self) -> int:
-        """Pipeline depth."""
-        return self.candidates.pp
-
-    @property
-    def layer_ranges(self) -> list[tuple[int, int]]:
-        """Pairs of the layers before a stage (or -1) and the layers of the stage."""
-        return list(zip(self.before[self.starts].tolist(), self.counts.tolist(), strict=True))
-
-    @property
-    def gpipe(self) -> bool:
-        """Whether the schedule is GPipe."""
-        return self.schedule == ScheduleCode.GPIPE
-
-    @property
-    def split_backward(self) -> bool:
-        """Whether the backward is split: the schedule is zero-bubble."""
-        return self.schedule == ScheduleCode.ZERO_BUBBLE
-
-    @property
-    def recompute_num_layers(self) -> int:
-        """Layers per recompute unit."""
-        return int(self.candidates.recompute_num_layers[0])
-
-    @staticmethod
-    def of(job: Job, candidates: Candidates, position: int, machine: Machine) -> Listing:
-        """Return the choice at ``position`` with the times [s] and memory [byte] of all mixes."""
-        one = candidates.take(np.array([position]))
-        pp, v = one.pp, int(one.vpp[0])
-        rows = rows_of(
-            job, pp, v, int(one.recompute_num_layers[0]), uniform_recompute_mode(int(one.offload[0]))
-        )
-        forward, backward, weight, tail, memory, fits = row_prices(job, one, machine, rows)
-        starts, layers = rows.starts, rows.layers
-        rules = OwnRules.of(job, one)
-        mixes = {"layers": layers, "selective": rows.selective, "full": rows.full}
-        return Listing(
-            candidates=one,
-            schedule=int(one.schedule[0]),
-            m=int(microbatches(job, one)[0]),
-            v=v,
-            total=job.model.layers,
-            before=rows.before,
-            layers=layers,
-            selective=rows.selective,
-            full=rows.full,
-            starts=starts,
-            counts=layers[starts],
-            forward=forward,
-            backward=backward,
-            weight=weight,
-            tail=tail,
-            memory=memory,
-            fits=(fits > 0) & _allowed(job, rows, pp, v),
-            rules=rules,
-            satisfied=np.stack([rules.satisfiable({s: mixes}, len(layers)) for s in range(pp)]),
-        )
-
-    def satisfiable(self, mixes: Ints) -> NDArray[np.bool_]:
-        """Return which partial layouts may still satisfy the user's own rules; ``mixes`` has shape [S, k]."""
-        counts = {"layers": self.layers, "selective": self.selective, "full": self.full}
-        listed = {
-            s: {name: column[mixes[:, s]] for name, column in counts.items()} for s in range(mixes.shape[1])
-        }
-        return self.rules.satisfiable(listed, len(mixes))
-
-    def layout(self, mixes: Sequence[int]) -> Layout:
-        """Return the layout whose stages have ``mixes``."""
-        at = list(mixes)
-        counts = (self.layers[at].tolist(), self.selective[at].tolist(), self.full[at].tolist())
-        return self.candidates.layout(0, *counts)
-
-
-def _allowed(job: Job, rows: Rows, pp: int, v: int) -> NDArray[np.bool_]:
-    """Return which rows are possible on which stage, shape [p, X]."""
-    layers, total = rows.layers, job.model.layers
-    allowed = np.ones((pp, len(layers)), dtype=bool)
-    if pp == 1:
-        allowed &= layers == total
-    if even_only(job, pp, v):
-        allowed &= layers[None] == np.array(even_stages(total, pp, v))[:, None]
-    if rows.layers_by_type is not None:
-        # Every stage before and after this one has at least one layer per chunk.
-        stage, after = np.arange(pp)[:, None], total - rows.before - layers
-        allowed &= np.where(stage == 0, rows.before == 0, rows.before >= stage * v)
-        allowed &= np.where(stage == pp - 1, after == 0, after >= (pp - 1 - stage) * v)
-    return allowed
-
-
-def below(listing: Listing, box: Box) -> Outcome:
-    """Return a layout of ``listing`` inside ``box``, if one exists; the search is exhaustive."""
+def below(listing: Listing, box: Box, deadline: Deadline = ENDLESS) -> Outcome:
+    """Return a layout of ``listing`` inside ``box``, if one exists; open where ``deadline`` ends before."""
     fits = listing.fits & listing.satisfied & (listing.memory <= box.memory_bytes)
     remaining = RemainingStages.of(listing.layer_ranges, listing.total, _shortest(listing, fits))
     if not remaining.sums[0][listing.total] < np.inf:
         return Outcome(None, np.inf, 0)
     alternatives = [_non_dominated(listing, fits[s], s) for s in range(listing.pp)]
-    search = _BranchAndBound(listing, box.step_seconds, alternatives, remaining, _split_sums(listing, fits))
+    sums = _split_sums(listing, fits)
+    search = _BranchAndBound(listing, box.step_seconds, alternatives, remaining, sums, deadline)
     try:
-        return search.first_solution()
-    except _TooManyError:
+        return search.solution()
+    except _UndecidedError:
         return Outcome(None, np.inf, search.listed, open=True)
 
 
@@ -217,7 +113,7 @@ def reach(listing: Listing) -> Box | None:
     if not least_memory < np.inf:
         return None
     remaining = RemainingStages.of(listing.layer_ranges, listing.total, _shortest(listing, listing.fits))
-    search = _BranchAndBound(listing, np.inf, [], remaining, _split_sums(listing, listing.fits))
+    search = _BranchAndBound(listing, np.inf, [], remaining, _split_sums(listing, listing.fits), ENDLESS)
     return Box(float(least_memory), float(search.lower_bound()))
 
 
@@ -257,6 +153,14 @@ def _non_dominated(listing: Listing, fits: NDArray[np.bool_], stage: int) -> Int
     return np.concatenate(non_dominated) if non_dominated else order
 
 
+def _of_least_backward(listing: Listing, mixes: Ints, stage: int) -> Ints:
+    """Return of ``mixes`` the one of least backward time for each range of layers."""
+    ranges = (listing.before[mixes], listing.layers[mixes])
+    order = np.lexsort((listing.backward[stage, mixes], *reversed(ranges)))
+    changes = [np.diff(column[order], prepend=-2) != 0 for column in ranges]
+    return mixes[order[np.logical_or.reduce(changes)]]
+
+
 @dataclass(slots=True)
 class _BranchAndBound:
     """Branch and bound over the stages of a choice for a step below ``most`` seconds."""
@@ -266,22 +170,76 @@ class _BranchAndBound:
     alternatives: list[Ints]
     remaining: RemainingStages
     split_sums: Array
+    deadline: Deadline
     listed: int = 0
 
     def lower_bound(self) -> float:
         """Return a lower bound on the step of all layouts [s]."""
         return float(self._lower_bound(no_stage(), 0)[0])
 
-    def first_solution(self) -> Outcome:
+    def solution(self) -> Outcome:
         """Return a layout with a step below ``most``, or none."""
+        none = Outcome(None, np.inf, 0)
         if not self.lower_bound() < self.most:
-            return Outcome(None, np.inf, 0)
-        for complete in self._solutions(no_stage(), 0):
-            seconds = self._steps(complete)
-            best = int(seconds.argmin())
-            if seconds[best] < self.most:
-                return Outcome(self.listing.layout(complete.mixes[best]), float(seconds[best]), self.listed)
+            return none
+        if self.listing.rules.relations:
+            found = (self._best(complete) for complete in self._solutions(no_stage(), 0))
+            return next(filter(None, found), Outcome(None, np.inf, self.listed))
+        undominated = self._non_dominated_solutions()
+        if undominated is not None and not len(undominated.layers):
+            return Outcome(None, np.inf, self.listed)
+        best = None if undominated is None else self._best(undominated)
+        return best or self._by_tail()
+
+    def _by_tail(self) -> Outcome:
+        """Return a layout with a step below ``most``, or none, for each end of step that a stage may have.
+
+        The makespan grows with every stage's time: among the mixes of a stage's layers whose end of step is
+        no longer than some time, the one of least backward is in a fastest layout with no longer end of step.
+        """
+        x, all_of_stage = self.listing, self.alternatives
+        tails = [x.tail[s, mixes] for s, mixes in enumerate(all_of_stage)]
+        for longest in np.unique(np.concatenate(tails))[::-1].tolist():
+            within = [mixes[tail <= longest] for mixes, tail in zip(all_of_stage, tails, strict=True)]
+            self.alternatives = [_of_least_backward(x, mixes, s) for s, mixes in enumerate(within)]
+            for complete in self._solutions(no_stage(), 0):
+                if (best := self._best(complete)) is not None:
+                    return best
+        self.alternatives = all_of_stage
         return Outcome(None, np.inf, self.listed)
+
+    def _best(self, complete: FirstStages) -> Outcome | None:
+        """Return the fastest of ``complete`` layouts, if it is below ``most``."""
+        if not len(complete.layers):
+            return None
+        seconds = self._steps(complete)
+        best = int(seconds.argmin())
+        if not seconds[best] < self.most:
+            return None
+        return Outcome(self.listing.layout(complete.mixes[best]), float(seconds[best]), self.listed)
+
+    def _non_dominated_solutions(self) -> FirstStages | None:
+        """Return non-dominated complete layouts whose bound is below ``most``; None if there are too many.
+
+        Where there are none, no layout has a step below ``most``.
+        """
+        first = no_stage()
+        for stage in range(self.listing.pp):
+            size = max(1, _CHUNK // max(1, len(self.alternatives[stage])))
+            starts = range(0, len(first.layers), size)
+            parts = [self._extended_by(first.take(slice(i, i + size)), stage) for i in starts]
+            first = _undominated(FirstStages.joined(parts)) if parts else first
+            if len(first.layers) > _MOST_KEPT:
+                return None
+        return first
+
+    def _extended_by(self, first: FirstStages, stage: int) -> FirstStages:
+        """Return ``first`` with the alternatives of ``stage``; raises if there were too many, or too late."""
+        extended = self._extended(first, stage)
+        self.listed += len(extended.layers)
+        if self.listed > _MOST or self.deadline.over:
+            raise _UndecidedError
+        return extended
 
     def _solutions(self, first: FirstStages, stage: int) -> Iterator[FirstStages]:
         """Yield, in chunks, all completions of ``first`` whose bound is below ``most``."""
@@ -290,10 +248,7 @@ class _BranchAndBound:
             return
         size = max(1, _CHUNK // max(1, len(self.alternatives[stage])))
         for start in range(0, len(first.layers), size):
-            extended = self._extended(first.take(slice(start, start + size)), stage)
-            self.listed += len(extended.layers)
-            if self.listed > _MOST:
-                raise _TooManyError
+            extended = self._extended_by(first.take(slice(start, start + size)), stage)
             if len(extended.layers):
                 yield from self._solutions(extended, stage + 1)
 
@@ -310,7 +265,7 @@ class _BranchAndBound:
         before, f, b = first.total[rows], x.forward[s, mix], x.backward[s, mix]
         both, forward_sum, split_sum = f + b, first.forward_sum[rows], first.split_sum[rows]
         without_weight = b - x.weight[s, mix]
-        return_path = (x.m - 1 - x.pp + s) * both - before if x.m > x.pp - s else np.full_like(both, -np.inf)
+        return_path, round_path = x.returns(s, both, before)
         if x.split_backward:
             return_path = x.m * both - (x.pp - s) * f - without_weight - (split_sum - forward_sum)
         extended = FirstStages(
@@ -323,6 +278,7 @@ class _BranchAndBound:
                 first.direct_path[rows], (forward_sum if x.split_backward else before / x.v) + x.m * both
             ),
             return_path=np.maximum(first.return_path[rows], return_path),
+            round_path=np.maximum(first.round_path[rows], round_path),
             forward=np.maximum(first.forward[rows], f),
             backward=np.maximum(first.backward[rows], b),
             tail=np.maximum(first.tail[rows], x.tail[s, mix]),
@@ -348,8 +304,21 @@ class _BranchAndBound:
             least = np.maximum(least, 2 * total + first.return_path)
             if s < x.pp and x.m > x.pp - s:
                 least = np.maximum(least, total + (x.m - x.pp + s) * slowest)
+        else:
+            least = np.maximum(least, self._interleaved(first, s, total, slowest))
         seconds: Array = least + np.maximum(first.tail, 0.0)
         return seconds
+
+    def _interleaved(self, first: FirstStages, s: int, total: Array, slowest: Array) -> Array:
+        """Return the bounds of interleaved 1F1B through rounds of all stages [s]."""
+        x = self.listing
+        rounds = (x.v - 1) * total
+        least = np.maximum(x.v * total + total + first.return_path, rounds + first.round_path)
+        if s < x.pp and x.steady_passes(s) >= 0:
+            least = np.maximum(least, x.v * total + (x.steady_passes(s) + 1) * slowest)
+            own_passes = x.m * x.v - (x.v - 1) * x.pp
+            least = np.maximum(least, rounds + first.total + own_passes * slowest)
+        return least / x.v
 
     def _steps(self, complete: FirstStages) -> Array:
         """Return the step times of complete layouts [s]."""
@@ -361,3 +330,21 @@ class _BranchAndBound:
         m, v, schedule = (np.array(number) for number in (float(x.m), float(x.v), x.schedule))
         seconds: Array = pipeline_seconds(forward, backward, m, v, schedule, weight) + complete.tail
         return seconds
+
+
+def _undominated(first: FirstStages) -> FirstStages:
+    """Return partial layouts without most of those that another one with the same layers dominates."""
+    for number in range(_PASSES):
+        parts = np.stack([getattr(first, name) for name in _PARTS])
+        finite = np.where(np.isfinite(parts), parts, 0.0)
+        order = np.lexsort((finite.sum(axis=0), first.layers))
+        first, parts = first.take(order), parts[:, order]
+        starts = np.flatnonzero(np.diff(first.layers, prepend=-1))
+        sizes = np.diff(starts, append=len(first.layers))
+        if not (sizes > number + 1).any():
+            break
+        # One more of each number of layers is compared with all behind it.
+        champion = np.repeat(np.minimum(starts + number, starts + sizes - 1), sizes)
+        dominated = (parts >= parts[:, champion]).all(axis=0) & (np.arange(len(champion)) > champion)
+        first = first.take(~dominated)
+    return first

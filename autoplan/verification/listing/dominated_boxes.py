@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Box", "boxes_of", "tick_bytes"]
+__all__ = ["Box", "boxes_of", "maximal", "tick_bytes"]
 
 #: Relative tolerance of steps: rounding to the solver's ticks.
 _SAME: Final = 1e-6
@@ -66,7 +66,7 @@ def boxes_of(
     if set(objectives) == {"peak_memory"}:
         return [smallest]
     below_plans = [Box(memory - ticks, step / (1 + _SAME)) for step, memory in plans]
-    return _maximal([*below_plans, *_undominated(plans, thinning, limit, longest)])
+    return maximal([*below_plans, *_undominated(plans, thinning, limit, longest)])
 
 
 def _undominated(
@@ -83,7 +83,7 @@ def _undominated(
     return [*boxes, Box(smallest, longest)]
 
 
-def _maximal(boxes: Sequence[Box]) -> list[Box]:
+def maximal(boxes: Sequence[Box]) -> list[Box]:
     """Return ``boxes`` without those that another one contains."""
     maximal: list[Box] = []
     for box in sorted(boxes, key=lambda c: (-c.memory_bytes, -c.step_seconds)):

@@ -1,12 +1,12 @@
 """Partial layouts of a branch and bound: their first stages, and bounds on the remaining ones.
 
-The notation is that of ``layout_listing``.
+The notation is that of ``branch_and_bound``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -57,17 +57,24 @@ class FirstStages:
     split_sum: Array  # sum of F and B without weight gradients, where the backward is split
     direct_path: Array  # longest path of the first kind through the stages so far
     return_path: Array  # likewise of the second kind: (m - 1 - p + s) t_s - sum of t before s
+    round_path: Array  # likewise of the third kind, interleaved: sum of t before s + (M - (v - 1) p) t_s
     forward: Array  # largest forward and backward so far
     backward: Array
     tail: Array
 
     def take(self, index: Any) -> FirstStages:  # noqa: ANN401 - whatever numpy takes as an index
         """Return the rows at ``index``."""
-        return FirstStages(*(getattr(self, name)[index] for name in self.__slots__))
+        return FirstStages(*(getattr(self, field.name)[index] for field in fields(self)))
+
+    @staticmethod
+    def joined(parts: Sequence[FirstStages]) -> FirstStages:
+        """Return the rows of all ``parts``."""
+        names = tuple(field.name for field in fields(FirstStages))
+        return FirstStages(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def no_stage() -> FirstStages:
     """Return the partial layout without stages, the root of the branch and bound."""
-    zero, minus_infinity = np.zeros(1), np.full(1, -np.inf)
+    zero, never = np.zeros(1), np.full(1, -np.inf)
     no_stages = np.zeros((1, 0), np.int64), np.zeros(1, np.int64)
-    return FirstStages(*no_stages, zero, zero, zero, zero, minus_infinity, zero, zero, minus_infinity)
+    return FirstStages(*no_stages, zero, zero, zero, zero, never, never, zero, zero, never)

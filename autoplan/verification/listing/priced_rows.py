@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -9,17 +10,16 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array, Candidates
+from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.layer_types import Prefixes, StageLayers, layer_types_of
-from autoplan.costs.device.machine import Machine
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import stage_fits
-from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
+from autoplan.costs.stage.mixed_stages import mixed_stages_of
 from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
 from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages, order_of
-from autoplan.verification.choice_listing import modes_of
+from autoplan.verification.enumeration.layout_counts import modes_of
 
 __all__ = ["Rows", "row_prices", "rows_of"]
 
@@ -45,10 +45,20 @@ class Rows:
     inverse: Ints
 
 
-def rows_of(job: Job, pp: int, v: int, unit: int, only: str | None = None) -> Rows:
+def rows_of(
+    job: Job,
+    pp: int,
+    v: int,
+    unit: int,
+    only: str | None = None,
+    *,
+    most: int | None = None,
+    among: Collection[int] | None = None,
+) -> Rows | None:
     """Return all rows of ``pp`` stages of ``v`` chunks, with ``unit`` layers per recompute unit.
 
-    With ``only``, all layers have that recompute mode.
+    With ``only``, all layers have that recompute mode; with ``most``, no stage has more layers; with
+    ``among``, each has one of these numbers of layers. None where no row is left.
     """
     kinds = layer_types_of(job.model, job.workload.sequence_length)
     modes = tuple(modes_of(job)) if only is None else (only,)
@@ -56,7 +66,11 @@ def rows_of(job: Job, pp: int, v: int, unit: int, only: str | None = None) -> Ro
     counts = tuple(range(v, total - (pp - 1) * v + 1, v))
     if embedding_and_loss_counted(job, pp, v):
         counts = tuple(sorted(set(even_stages(total, pp, v))))
-    return _rows(kinds.sequence, len(kinds.models), modes, counts, v, unit)
+    if most is not None:
+        counts = tuple(count for count in counts if count <= most)
+    if among is not None:
+        counts = tuple(count for count in counts if count in among)
+    return None if not counts else _rows(kinds.sequence, len(kinds.models), modes, counts, v, unit)
 
 
 @lru_cache(maxsize=64)
@@ -97,12 +111,12 @@ def _rows(
     return Rows(before, layers, selective, full, starts, representatives, layers_by_type, inverse.ravel())
 
 
-def row_prices(job: Job, one: Candidates, machine: Machine, rows: Rows) -> tuple[Array, ...]:
+def row_prices(job: Job, kinds: Sequence[Stages], rows: Rows) -> tuple[Array, ...]:
     """Return forward, backward, split weight gradient and end of step [s], memory [byte], whether it fits.
 
-    All of shape [p, X].
+    All of shape [p, X]; ``kinds`` are the coefficients of the choice's stages by layer type.
     """
-    stages = [kind.take((0, slice(None), None)) for kind in price_layer_types(job, one, machine)]
+    stages = [kind.take((0, slice(None), None)) for kind in kinds]
     if rows.layers_by_type is None:
         return _prices(job, stages[0], rows)
     return tuple(x[:, rows.inverse] for x in _prices(job, mixed_stages_of(stages, rows.layers_by_type), rows))

@@ -1,0 +1,1 @@
+"""Independent enumeration of choices of degrees, and their numbers of layouts."""

@@ -1,0 +1,258 @@
+"""Independent enumeration of degrees, microbatch, ZeRO stage and schedule: the choices of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.costs.core.candidates import Candidates, Ints
+from autoplan.rules.layout_rules import rules_for
+from autoplan.rules.user_constraints import embedding_and_loss_counted, own_rules, what_is_left
+from autoplan.schema.job import Job
+from autoplan.schema.layout import ORDERS, SCHEDULES
+from autoplan.verification.enumeration.layout_counts import modes_of
+from autoplan.verification.enumeration.order_equivalence import data_stride, equivalent_orders, orders_of
+
+__all__ = [
+    "DOMINATED_RING",
+    "EQUIVALENT_ORDER",
+    "EQUIVALENT_ZERO",
+    "JudgedChoices",
+    "judged_choices",
+    "valid_choices",
+]
+
+#: Largest number of virtual stages that is listed, as in the search.
+_MOST_VIRTUAL: Final = 16
+
+#: Why a choice is left out: its ZeRO stage, its longer rings, its rank order.
+EQUIVALENT_ZERO: Final = 1
+DOMINATED_RING: Final = 2
+EQUIVALENT_ORDER: Final = 3
+
+#: Columns in which equivalent choices without a data axis agree, and those in which rings of two lengths do.
+_UNSHARDED: Final = (
+    *("tp", "cp", "ep", "etp", "microbatch", "sequence_parallel", "vpp", "schedule"),
+    *("recompute_num_layers", "offload", "dp_shard", "order"),
+)
+_RING: Final = (
+    *("tp", "ep", "zero", "sequence_parallel", "vpp", "schedule"),
+    *("recompute_num_layers", "offload", "dp_shard", "order"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedChoices:
+    """Choices of one pipeline depth, with what becomes of each, [C].
+
+    ``first_broken`` is the index of the first rule of ``sentences`` that a choice breaks, -1 for none;
+    ``equivalent`` says why a choice is equivalent to an earlier valid one or dominated; 0 for neither.
+    """
+
+    candidates: Candidates
+    sentences: tuple[str, ...]
+    first_broken: Ints
+    equivalent: Ints
+
+    @property
+    def covered(self) -> NDArray[np.bool_]:
+        """Which choices satisfy every rule, one of each equivalence class."""
+        covered: NDArray[np.bool_] = (self.first_broken < 0) & (self.equivalent == 0)
+        return covered
+
+
+def judged_choices(job: Job) -> Iterator[JudgedChoices]:
+    """Yield all choices of ``job`` with what becomes of them, for each pipeline depth.
+
+    There are none on more devices than the job's limit.
+    """
+    if job.limits.devices is not None and job.cluster.devices > job.limits.devices:
+        return
+    rules, n = rules_for(job), job.cluster.devices
+    for pp in (d for d in range(1, n + 1) if n % d == 0):
+        candidates = _choices(job, pp)
+        broken = np.stack([~np.broadcast_to(rule.keeps(candidates), len(candidates)) for rule in rules])
+        first = np.where(broken.any(axis=0), broken.argmax(axis=0), -1)
+        valid = np.flatnonzero(first < 0)
+        equivalent = np.zeros(len(candidates), dtype=np.int64)
+        equivalent[valid] = _equivalent(job, candidates.take(valid))
+        yield JudgedChoices(candidates, tuple(rule.sentence for rule in rules), first, equivalent)
+
+
+def valid_choices(job: Job) -> Iterator[Candidates]:
+    """Yield, for each pipeline depth, the choices that satisfy every rule, one of each equivalence class."""
+    for judged in judged_choices(job):
+        if judged.covered.any():
+            yield judged.candidates.take(judged.covered)
+
+
+def _choices(job: Job, pp: int) -> Candidates:
+    """Return all choices of one depth, in lexicographic order of their columns."""
+    stage_ranks = job.cluster.devices // pp
+    degrees = [d for d in range(1, stage_ranks + 1) if stage_ranks % d == 0]
+    tables = [
+        _table(job, pp, tp, cp)
+        for tp, cp in product(degrees, repeat=2)
+        if stage_ranks % (tp * cp) == 0 and (cp == 1 or job.stack.context_parallel is not None)
+    ]
+    columns = np.concatenate(tables, axis=1)
+    return Candidates(pp, *columns[:, np.lexsort(columns[::-1])])
+
+
+def _table(job: Job, pp: int, tp: int, cp: int) -> Ints:
+    """Return the choices with ``tp`` and ``cp``: the columns of ``Candidates``, [14, C]."""
+    stage_ranks, batch = job.cluster.devices // pp, job.workload.global_batch_size
+    dp = stage_ranks // (tp * cp)
+    replica_batch = batch // dp
+    sizes = [b for b in range(1, replica_batch + 1) if replica_batch % b == 0] if batch % dp == 0 else [1]
+    # The last column says whether a shard size is the first one of its order: all that ZeRO-0 has.
+    placements = [
+        (ORDERS.index(order), shard, i == 0)
+        for order in orders_of(job)
+        for i, shard in enumerate(_shard_sizes(job, data_stride(order, tp, cp, pp), dp * cp))
+    ]
+    options: list[Sequence[tuple[int, ...]]] = [
+        [(b,) for b in sizes],
+        [(zero,) for zero in range(4)],
+        [(0,), (1,)] if tp > 1 else [(0,)],
+        _schedules(job, pp),
+        _checkpoints_and_offloads(job),
+        _expert_degrees(job, tp, stage_ranks),
+        [(int(order), shard, int(first)) for order, shard, first in placements],
+    ]
+    at = np.indices([len(option) for option in options]).reshape(len(options), -1)
+    rows = [np.array(option, dtype=np.int64).T[:, i] for option, i in zip(options, at, strict=True)]
+    (mbs,), (zero,), (sp,), (schedule, vpp), (k, offload), (ep, etp), (order, shard, first) = rows
+    one = np.ones_like(mbs)
+    shard = np.where(zero > 0, shard, 0)
+    columns = (tp * one, dp * one, cp * one, ep, etp, mbs, zero, sp, vpp, schedule, k, offload, shard, order)
+    table: Ints = np.stack(columns)[:, (zero > 0) | (first > 0)]
+    return table
+
+
+def _expert_degrees(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
+    """Return the pairs of expert-parallel and expert-tensor-parallel degree on the ranks of a stage."""
+    moe, wish = job.model.moe, job.search.expert_tensor_parallel
+    if moe is None:
+        return [(1, tp)]
+    splits = {1, tp} if wish == "any" else set(wish if isinstance(wish, tuple) else (wish,))
+    return [
+        (ep, etp)
+        for etp in splits
+        for ep in range(1, ranks + 1)
+        if moe.experts % ep == 0 and ranks % ep == 0 and ranks % (ep * etp) == 0
+    ]
+
+
+def _checkpoints(job: Job) -> list[int]:
+    """Return the numbers of layers per recompute unit."""
+    wish, layers = job.search.recompute_num_layers, job.model.layers
+    if "full" not in modes_of(job):
+        return [1]
+    if wish == "any":
+        most = 4 * layers if job.stack.rules.recompute_several_layers else 1
+        return [k for k in range(1, layers + 1) if layers % k == 0 and k * k <= max(1, most)]
+    return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
+
+
+def _checkpoints_and_offloads(job: Job) -> list[tuple[int, int]]:
+    """Return the pairs of layers per recompute unit and of a code of what is offloaded to the host.
+
+    0 is nothing, 1 the optimizer state; 2, 4, 6 are activations of layers without recompute, with selective
+    and with full recompute, as the stack supports it; odd numbers above 1 are both. Where one layer in n is
+    offloaded, 8 (n - 1) is added.
+    """
+    wish, policy = job.search.offload, job.stack.activation_offload
+    moves = {"none": 2, "selective": 4, "full": 6}
+    every = job.search.offload_every
+    if every == "any":
+        every = (1, 2, 4, 8) if policy is not None and policy.partial else 1
+    of_layers = [
+        moves[mode] + 8 * (n - 1)
+        for mode in (policy.recompute if policy is not None else ("none",))
+        for n in (every if isinstance(every, tuple) else (every,))
+    ]
+    numbers = {
+        "none": [0],
+        "optimizer": [1],
+        "activations": of_layers,
+        "optimizer+activations": [n + 1 for n in of_layers],
+    }
+    offloads = {n for word in (wish if isinstance(wish, tuple) else (wish,)) for n in numbers[word]}
+    pairs = list(product(_checkpoints(job), sorted(offloads)))
+    # A recompute unit of several layers needs full recompute.
+    return [(k, n) for k, n in pairs if k == 1 or n % 8 not in {2, 3, 4, 5}] or pairs
+
+
+def _shard_sizes(job: Job, stride: int, ranks: int) -> list[int]:
+    """Return the data-parallel shard sizes of ``ranks`` at this ``stride``, 0 for all of them."""
+    wish, node = job.search.dp_shard, job.cluster.node.devices // stride
+    if wish == "any":
+        cuts_groups = job.stack.hybrid_sharding is not None and node in range(2, ranks) and ranks % node == 0
+        return [0, node] if cuts_groups else [0]
+    named = wish if isinstance(wish, tuple) else (ranks if wish == "all" else wish,)
+    return sorted({n if n != ranks else 0 for n in named})
+
+
+def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
+    """Return pairs of schedule and virtual stages; zero-bubble where the stack has it or the job asks."""
+    if pp == 1:
+        return [(SCHEDULES.index("1f1b"), 1)]
+    layers, asked = job.model.layers, job.search.schedule
+    has_zero_bubble = "zero-bubble" in (asked if isinstance(asked, tuple) else (asked,))
+    has_zero_bubble = has_zero_bubble or any("zero-bubble" in own.rule for own in job.rules)
+    names = [x for x in SCHEDULES if has_zero_bubble or x != "zero-bubble" or x in job.stack.rules.schedules]
+    virtual_range = range(2, _MOST_VIRTUAL + 1)
+    virtual = [
+        v
+        for v in virtual_range
+        if (layers % v == 0 and v * pp <= layers) or embedding_and_loss_counted(job, pp, v)
+    ]
+    pairs = [(name, v) for name in names for v in (virtual if name == "interleaved" else [1])]
+    return [(SCHEDULES.index(name), v) for name, v in pairs]
+
+
+def _equivalent(job: Job, valid: Candidates) -> Ints:
+    """Return why a valid choice is equivalent to an earlier one, or dominated by one; 0 where it is not.
+
+    They differ from it in the ZeRO stage without a data axis, or in an equivalent rank order, or have longer
+    rings with larger microbatches than necessary (``docs/search.md``). Choices that the user's own rules
+    distinguish are not equivalent.
+    """
+    seen: set[tuple[object, ...]] = set()
+    reason = np.zeros(len(valid), dtype=np.int64)
+    unsharded = np.flatnonzero((valid.dp * valid.cp == 1) & (valid.edp == 1))
+    c = valid.take(unsharded)
+    columns = [getattr(c, name).tolist() for name in _UNSHARDED]
+    residual_rules = [what_is_left(job, rule.relation, c) for rule in own_rules(job)]
+    for i, key in zip(unsharded, zip(*columns, *residual_rules, strict=True), strict=True):
+        reason[i] = EQUIVALENT_ZERO if key in seen else 0
+        seen.add(key)
+    if (
+        job.stack.context_parallel is not None
+        and job.stack.context_parallel.comm_type == "ring"
+        and not job.rules
+    ):
+        reason[_longer_rings(job, valid, reason == 0)] = DOMINATED_RING
+    reason[equivalent_orders(job, valid, reason == 0)] = EQUIVALENT_ORDER
+    return reason
+
+
+def _longer_rings(job: Job, c: Candidates, left: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which choices of ``left`` have longer rings and larger microbatches than another of them."""
+    other_columns = list(zip(*(getattr(c, name).tolist() for name in _RING), strict=True))
+    sizes = list(zip(c.cp.tolist(), c.microbatch.tolist(), strict=True))
+    keys = {(*sizes[i], other_columns[i]) for i in np.flatnonzero(left)}
+    longer = np.zeros(len(c), dtype=bool)
+    factors = [f for f in range(2, job.cluster.devices + 1) if job.cluster.devices % f == 0]
+    for i in np.flatnonzero(left & (c.cp > 1)):
+        cp, mbs = sizes[i]
+        longer[i] = any(
+            cp % f == mbs % f == 0 and (cp // f, mbs // f, other_columns[i]) in keys for f in factors
+        )
+    return longer

@@ -1,0 +1,144 @@
+"""Checks of the facts that an answer repeats of its job: summary, provenance, and the resolved job itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from autoplan.costs.core.parameters import total_parameters
+from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.schema.base import NumberKind
+from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
+from autoplan.schema.job import Job
+from autoplan.schema.resolved_job import hashes, resolved
+from autoplan.schema.saved_front import SavedCertificate, SavedFront
+from autoplan.verification.value_comparison import differences
+
+__all__ = ["fact_errors", "hash_errors", "provenance_errors"]
+
+
+def fact_errors(saved: SavedFront, job: Job) -> Iterator[str]:
+    """Yield the differences of the job's summary from the resolved job, and of that from its plain form."""
+    yield from differences(saved.job, _summary(job), "job")
+    yield from differences(saved.resolved, resolved(job), "resolved")
+
+
+def hash_errors(certificate: SavedCertificate, job: Job) -> Iterator[str]:
+    """Yield the hashes of a certificate that are not those of ``job``."""
+    mine, model = hashes(job)
+    if mine != certificate.job_hash:
+        yield f"the certificate is for the job {certificate.job_hash}, the file holds {mine}"
+    if model != certificate.cost_model_hash:
+        yield f"the certificate is for the cost model {certificate.cost_model_hash}, the file holds {model}"
+
+
+def _summary(job: Job) -> dict[str, Any]:
+    """Return the facts of the job that an answer repeats."""
+
+    def dumped(part: BaseModel | None) -> Any:  # noqa: ANN401 - JSON
+        return None if part is None else part.model_dump(mode="json")
+
+    cluster = job.cluster
+    return {
+        "name": job.name,
+        "model": job.model.name,
+        "parameters": total_parameters(job.model),
+        "hardware": {"node": cluster.node.name, "device": cluster.device.name},
+        "devices": cluster.devices,
+        "nodes": cluster.nodes,
+        "stack": job.stack.name,
+        "kernels": job.kernels.name,
+        "workload": dumped(job.workload),
+        "precision": job.precision,
+        "optimizer": job.optimizer,
+        "adapters": dumped(job.adapters),
+        "routing": dumped(job.routing) if job.model.moe else None,
+        "search": dumped(job.search),
+        "limits": _limits(job),
+        "rules": [dumped(rule) for rule in job.rules],
+        "objectives": job.objectives,
+        "price": dumped(job.price),
+        "choices": [
+            {"devices": choice.cluster.devices, "global_batch_size": choice.workload.global_batch_size}
+            for choice in job.choices
+        ],
+    }
+
+
+def _limits(job: Job) -> dict[str, Any]:
+    limits = job.limits
+    return {
+        "memory_headroom": limits.memory_headroom,
+        "peak_memory_bytes": limits.peak_memory,
+        "step_time_seconds": limits.step_time,
+        "tokens_per_second": limits.tokens_per_second,
+        "devices": limits.devices,
+        "cost_per_billion_tokens": limits.cost,
+        "energy_joules_per_billion_tokens": limits.energy,
+        "memory_confidence": limits.memory_confidence,
+        "memory_limit_bytes_per_device": memory_limit_bytes(job),
+    }
+
+
+def provenance_errors(saved: SavedFront, job: Job) -> Iterator[str]:
+    """Yield the differences of the stated provenance from the entries in the resolved job."""
+    stated = {key: value for key, value in saved.provenance.items() if key != "autoplan"}
+    yield from differences(stated, _provenance(job), "provenance")
+    versions = {saved.provenance.get("autoplan"), saved.certificate.autoplan_version}
+    versions |= {answer.certificate.autoplan_version for answer in saved.answers}
+    if len(versions) > 1:
+        yield f"the answer is of several versions of autoplan: {', '.join(sorted(map(str, versions)))}"
+
+
+def _provenance(job: Job) -> dict[str, Any]:
+    kernels, stack, node = job.kernels, job.stack, job.cluster.node
+    return {
+        "kernels": {
+            "name": kernels.name,
+            "devices": kernels.devices,
+            "measured_on_device": job.cluster.device.name in kernels.devices,
+            "valid_for": kernels.valid_for,
+            "numbers": _numbers(kernels),
+            "collective_tables": len(kernels.collectives.tables) * (node.name in kernels.collectives.fabrics),
+            "sources": kernels.sources,
+        },
+        "stack": {
+            "name": stack.name,
+            "valid_for": stack.description,
+            "numbers": _numbers(stack),
+            "sources": stack.sources,
+        },
+        "hardware": {"device": _entry(job.cluster.device), "node": _entry(node)},
+        "uncertainty": _uncertainty(job),
+    }
+
+
+def _entry(entry: DeviceSpec | NodeSpec) -> dict[str, Any]:
+    numbers = _numbers(entry)
+    return {"name": entry.name, "title": entry.title, "numbers": numbers, "sources": entry.sources}
+
+
+def _numbers(entry: BaseModel) -> dict[str, int]:
+    """Return how many sourced numbers of each kind ``entry`` has."""
+    counts = Counter(number.kind for _, number in sourced_numbers(entry))
+    return {kind: counts[kind] for kind in get_args(NumberKind)}
+
+
+def _uncertainty(job: Job) -> dict[str, Any]:
+    stack, stated = job.stack, job.stack.uncertainty
+    numbers = {
+        "step_time": stated.time,
+        "step_time_modelled": stated.time_modelled,
+        "peak_memory": stated.memory,
+    }
+    return {
+        name: {
+            "half_width": number.value,
+            "kind": number.kind,
+            "source": stack.sources.get(number.source, number.source),
+        }
+        for name, number in numbers.items()
+    }

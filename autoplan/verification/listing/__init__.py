@@ -1,0 +1,1 @@
+"""Branch and bound over the layouts of one choice of degrees, stage by stage."""

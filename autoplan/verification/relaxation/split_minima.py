@@ -1,0 +1,79 @@
+"""Least sum and least maximum of stage times over all splits of the layers, for many choices at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from autoplan.costs.core.candidates import Array
+from autoplan.verification.relaxation.layer_ranges import LayerRanges
+
+__all__ = ["least_maximum", "least_sum"]
+
+
+def least_sum(seconds: Array, ranges: LayerRanges) -> Array:
+    """Return a lower bound on the sum over stages, [C] [s]; ``seconds`` by choice, stage and content.
+
+    With one layer type and any multiplier x, a split of all layers L has a sum of at least sum over stages of
+    min over n of (t(n) - x n), plus x L. The multiplier is the largest increment among the L - p smallest, at
+    which this is exact for convex times.
+    """
+    if ranges.even:
+        total: Array = seconds[..., 0].sum(axis=1)
+        return total
+    if ranges.prefixes is not None:
+        return _over_paths(seconds, ranges, np.add)
+    multiplier = _increment(seconds, ranges.units - ranges.pp)[:, None, None]
+    reduced = (seconds - multiplier * (ranges.layers / ranges.v)).min(axis=2).sum(axis=1)
+    least: Array = reduced + multiplier[:, 0, 0] * ranges.units
+    return least
+
+
+def _increment(seconds: Array, count: int) -> Array:
+    """Return the ``count``-th smallest finite increment of the times with one more unit of layers, [C]."""
+    if count < 1 or seconds.shape[2] < 2:
+        return np.zeros(len(seconds))
+    with np.errstate(invalid="ignore"):
+        increments = np.diff(seconds, axis=2).reshape(len(seconds), -1)
+    increments = np.where(np.isfinite(increments), increments, np.inf)
+    at = min(count, increments.shape[1]) - 1
+    increment = np.partition(increments, at, axis=1)[:, at]
+    return np.where(np.isfinite(increment), increment, 0.0)
+
+
+def least_maximum(seconds: Array, ranges: LayerRanges) -> Array:
+    """Return a lower bound on the largest stage time, [C] [s]; infinite where no split is possible.
+
+    With one layer type, times that grow with layers have as many entries up to x as the stages can hold units
+    of layers within x: the L-th smallest entry is needed. Times that do not grow are lowered until they do.
+    """
+    if ranges.even:
+        largest: Array = seconds[..., 0].max(axis=1)
+        return largest
+    if ranges.prefixes is not None:
+        return _over_paths(seconds, ranges, np.maximum)
+    growing = np.minimum.accumulate(seconds[..., ::-1], axis=2)[..., ::-1]
+    flat, at = growing.reshape(len(seconds), -1), ranges.units - 1
+    entry = np.partition(flat, at, axis=1)[:, at] if at < flat.shape[1] else np.full(len(flat), np.inf)
+    least: Array = np.maximum(entry, growing[..., 0].max(axis=1))
+    return least
+
+
+def _over_paths(seconds: Array, ranges: LayerRanges, combined: Callable[[Array, Array], Array]) -> Array:
+    """Return the least sum or maximum over all sequences of ranges that follow one another, [C]."""
+    units, most = ranges.place.shape
+    behind = np.full((units + 1, len(seconds)), np.inf)
+    behind[units] = 0.0
+    for s in reversed(range(ranges.pp)):
+        own = np.full_like(behind, np.inf)
+        by_content = np.ascontiguousarray(seconds[:, s].T)
+        first, last = (0, 0) if s == 0 else (s, units - 1)
+        for n in range(1, most + 1):
+            end = min(last, units - n - (ranges.pp - 1 - s)) + 1
+            if end > first:
+                here = by_content[ranges.place[first:end, n - 1]]
+                np.minimum(own[first:end], combined(here, behind[first + n : end + n]), out=own[first:end])
+        behind = own
+    least: Array = behind[0]
+    return least
