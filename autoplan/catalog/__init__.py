@@ -4,7 +4,15 @@ from autoplan.catalog.entries import CLASSES, FILES, find_hardware, kernels_for,
 from autoplan.catalog.entry_checks import Found, catalog_problems, check_entry, find_entries
 from autoplan.catalog.grid_files import cell_job, load_grid
 from autoplan.catalog.job_files import load_job, resolve_job
-from autoplan.catalog.roots import FOLDERS, EntryKind, entry_names, entry_text, is_path, read_file
+from autoplan.catalog.roots import (
+    FOLDERS,
+    EntryKind,
+    entry_names,
+    entry_text,
+    file_named,
+    is_path,
+    read_file,
+)
 from autoplan.catalog.stack_inheritance import ExtendedStack, read_stack
 
 __all__ = [
@@ -19,6 +27,7 @@ __all__ = [
     "check_entry",
     "entry_names",
     "entry_text",
+    "file_named",
     "find_entries",
     "find_hardware",
     "is_path",

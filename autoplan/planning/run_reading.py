@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoplan.calibration import Observation
-from autoplan.catalog import is_path, load_job, read_file
+from autoplan.catalog import file_named, is_path, load_job, read_file
 from autoplan.errors import AutoplanError, LayoutError, Problem, SpecError
 from autoplan.planning.plan_and_evaluate import plannable, valid_layout
 from autoplan.schema.job import Job
@@ -63,7 +63,7 @@ class _RunReader:
     def _job(self, index: int, reference: str) -> Job | None:
         """Return the job that a run names; problems of a job file refer to that file."""
         try:
-            return plannable(load_job(self.base / reference if is_path(reference) else reference))
+            return plannable(load_job(file_named(reference, self.base) if is_path(reference) else reference))
         except SpecError as error:
             self.problems.extend(error.problems)
         except AutoplanError as error:

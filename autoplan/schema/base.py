@@ -53,7 +53,7 @@ TO_FILE = "to_file"
 #: What a quantity may be beside 0: wider than any hardware or run, and far from where arithmetic fails.
 RANGES: Final[dict[Dimension, tuple[str, str]]] = {
     "bytes": ("1 B", "1000 PB"),
-    "bytes/s": ("1 kB/s", "1000 PB/s"),
+    "bytes/s": ("1 B/s", "1000 PB/s"),
     "FLOP/s": ("1 MFLOP/s", "1000 EFLOP/s"),
     "seconds": ("0.001 ns", "1000000 h"),
     "share": ("0.000001 %", "100 %"),

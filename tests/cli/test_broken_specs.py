@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broken_specs import COMMANDS, broken_spec, broken_specs, whole_files
-from tests.support.spec_runs import KILLED_AFTER_SECONDS, assert_answered_or_refused, swept_here
+from tests.support.spec_runs import KILLED_AFTER_CLOCK_SECONDS, assert_answered_or_refused, swept_here
 
 #: Broken specs in all, and how many one test takes. `make test-slow` takes thousands.
 SPECS = 104
@@ -44,7 +44,7 @@ def test_a_process_of_its_own_does_the_same(process, tmp_path, seed):
     """What holds in this process holds for a user's: an exit code of 0, 1 or 2, and no traceback."""
     spec = broken_spec(seed)
     spec.write(tmp_path)
-    done = process(*spec.command, cwd=tmp_path, timeout=6 * KILLED_AFTER_SECONDS)
+    done = process(*spec.command, cwd=tmp_path, timeout=KILLED_AFTER_CLOCK_SECONDS)
 
     assert done.returncode in {0, 1, 2}
     assert b"Traceback" not in done.stderr

@@ -311,3 +311,15 @@ def test_a_spec_cannot_show_other_files(run, tmp_path, key):
     assert done.exit_code == 2
     assert "is not a YAML or JSON file" in done.stderr
     assert "hunter2" not in done.stderr
+
+
+def test_runs_cannot_show_other_files(run, tmp_path):
+    """Nor does a file of runs open what is no spec by its name."""
+    (tmp_path / "secret").write_text("hunter2")
+    entry = "  - {job: ./secret, layout: tp=2, step_time: 3 s}\n"
+    (tmp_path / "runs.yaml").write_text(f"kind: runs\nruns:\n{3 * entry}")
+    done = run("calibrate", "--runs", tmp_path / "runs.yaml")
+
+    assert done.exit_code == 2
+    assert "runs.yaml:3: $.runs[0].job: ./secret is not a YAML or JSON file" in done.stderr
+    assert "hunter2" not in done.stderr

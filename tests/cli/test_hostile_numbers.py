@@ -120,6 +120,18 @@ def is_bounded(number):
     return "const" in number or "enum" in number or {"minimum", "maximum"} <= set(number)
 
 
+def test_a_misspelt_key_of_a_group_is_told_twice(run, tmp_path):
+    """As unknown and as missing: what is left of the group does not hide the other mistakes of the file."""
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB.replace("per_device_hour", "per_device_our") + "devices: 0\n", encoding="utf-8")
+    done = run("evaluate", job, "--layout", "dp=2")
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "'per_device_hour' is missing" in done.stderr
+    assert "unknown key 'per_device_our': did you mean 'per_device_hour'?" in done.stderr
+    assert f"{job}:8: $.devices: 0 must be at least 1" in done.stderr
+
+
 @pytest.mark.parametrize("dimension", RANGES)
 def test_ranges_are_quantities(dimension):
     """The ends of a range are written as a user writes them, and ascend."""

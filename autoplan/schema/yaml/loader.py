@@ -113,6 +113,8 @@ def _leave_out(plain: dict[str, Any], key: str, inner: str | None, stand_ins: Ma
     """Remove a key of ``plain``, or the ``inner`` one below it, or replace its value by a placeholder."""
     target, name, instead = plain, key, stand_ins
     if inner is not None:
+        if not isinstance(plain.get(key), dict):
+            return  # another problem left the key out altogether
         target, name, instead = dict(plain[key]), inner, stand_ins.get(key, {})
         plain[key] = target
     target.pop(name, None)
