@@ -23,11 +23,7 @@ from autoplan.search.alternatives.domain_reduction import (
 )
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.primal_heuristic import primal_heuristic, useful_counts
-from autoplan.search.alternatives.stage_alternatives import (
-    Alternatives,
-    alternatives_of,
-    step_ticks,
-)
+from autoplan.search.alternatives.stage_alternatives import Alternatives, alternatives_of, step_ticks
 from autoplan.search.alternatives.uniform_recompute import UniformCases
 from autoplan.search.bounds.path_counts import Paths
 from autoplan.search.bounds.step_bound import Bound, bound, least_steps, longest_stage, lowest
@@ -192,14 +188,8 @@ class FrontSweep:
     def _solved(self, domains: ReducedDomains, limit_ticks: int) -> Solution | None:
         self.solves += 1
         alternatives_by_stage, layers = [c.alternatives for c in domains.live], self.groups[0].layers
-        return solve(
-            alternatives_by_stage,
-            layers,
-            domains.ceiling,
-            limit_ticks,
-            self.paths,
-            domains.incumbent,
-        )
+        known = domains.incumbent
+        return solve(alternatives_by_stage, layers, domains.ceiling, limit_ticks, self.paths, known)
 
     @property
     def bound_seconds(self) -> float:

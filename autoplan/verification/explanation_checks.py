@@ -82,6 +82,8 @@ def _errors(stated: Stated, planned_again: PlannedAgain) -> Iterator[_Error]:
     further = differences(saved.further_conflicts, again.further_conflicts, "further_conflicts")
     yield from (_Error(sentence, false=complete) for sentence in further)
     yield from _suggestion_errors(saved.suggestions, again.suggestions)
+    if saved.suggestions_stopped is not None:
+        yield _Error(f"suggestions_stopped: {saved.suggestions_stopped}, as stated", false=False)
     for answer, part in zip(stated.answers, again.answers or (again,), strict=False):
         yield from _reason_errors(answer.reasons, part.reasons, answer.about("reasons"))
 

@@ -86,9 +86,9 @@ _EVALUATE = ("evaluate", "job.yaml", "--layout", LAYOUT)
 
 #: What may be broken, and the commands that read it.
 COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "job.yaml": (_EVALUATE, ("plan", "job.yaml", "--time-limit", "1"), (*_EVALUATE, "--format", "json")),
-    "model.yaml": (_EVALUATE, ("plan", "job.yaml", "--time-limit", "1", "--format", "json")),
-    "hardware.yaml": (_EVALUATE, ("plan", "job.yaml", "--time-limit", "1")),
+    "job.yaml": (_EVALUATE, ("plan", "job.yaml", "--deadline", "1"), (*_EVALUATE, "--format", "json")),
+    "model.yaml": (_EVALUATE, ("plan", "job.yaml", "--deadline", "1", "--format", "json")),
+    "hardware.yaml": (_EVALUATE, ("plan", "job.yaml", "--deadline", "1")),
     "stack.yaml": (_EVALUATE,),
     "kernels.yaml": (_EVALUATE,),
     "config.json": (("evaluate", "config-job.yaml", "--layout", LAYOUT),),

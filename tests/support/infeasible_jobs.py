@@ -93,6 +93,11 @@ JOBS = {
         None,
         ["wider search.schedule"],
     ),
+    "order of the ranks": (
+        job("search: {order: tp-pp-cp-dp}", devices=4),
+        ["search.order allows tp-pp-cp-dp"],
+        ["wider search.order"],
+    ),
     "even stages": (
         job(
             "search: {stages: even, pipeline_parallel: 4, schedule: 1f1b, recompute: none}\n"

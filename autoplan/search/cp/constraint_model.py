@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from ortools.sat.python import cp_model
 
-from autoplan.deadline import check_deadline, current_deadline
+from autoplan.deadline import check_deadline
 from autoplan.search.alternatives.stage_alternatives import (
     Alternative,
     Alternatives,
@@ -30,22 +30,13 @@ from autoplan.search.alternatives.stage_alternatives import (
     step_ticks,
 )
 from autoplan.search.bounds.path_counts import Passes, Paths
-from autoplan.search.cp.cp_sat import MOST_WORK, fresh_solver, status_of
+from autoplan.search.cp.cp_sat import BRIEF, MOST_WORK, run_solver
 from autoplan.search.cp.rule_constraints import impose
 from autoplan.search.space.priced_candidates import Schedule
 
 __all__ = ["Solution", "SolverStoppedError", "solve"]
 
 Expression: TypeAlias = cp_model.LinearExprT
-
-#: Variables up to which presolve pays; above, it takes as long as the solve (405B on 1,024 devices: 1.9 s
-#: with it, 0.9 s without). Where alternatives have places it always pays (DeepSeek-V3 on 256 devices: 0.3 s
-#: a solve and not 2.8 s).
-_PRESOLVED = 60
-
-#: Work limit of a solve without presolve, before one with it. Most solves take a hundredth of it; some of the
-#: others take fifty times as long as with presolve (405B on 16,384 devices: 15 s, and 0.3 s).
-_BRIEF = 0.1
 
 #: The objective is lexicographic, time before memory: memory ticks are at most 2**16.
 _TIME_WEIGHT = 2**17
@@ -135,7 +126,7 @@ def solve(
         if _wants_closed_form(model.chosen[result.solution.candidate].alternatives, rounds):
             _add_closed_form(model, result.solution)
         # A solve that exceeded the brief limit will exceed it with more constraints, too.
-        work, brief = work - result.work, brief and result.work <= _BRIEF
+        work, brief = work - result.work, brief and result.work <= BRIEF
 
 
 def _objective(solution: Solution) -> int:
@@ -348,7 +339,8 @@ class _Result:
 
 
 def _solve_once(model: _ConstraintModel, work: float, *, brief: bool) -> _Result | None:
-    solver, status, spent = _run_solver(model, work, brief=brief)
+    placed = any(c.alternatives.placed for c in model.chosen)
+    solver, status, spent = run_solver(model.cp, work, brief=brief, placed=placed)
     if status == cp_model.UNKNOWN:
         raise SolverStoppedError
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
@@ -356,36 +348,6 @@ def _solve_once(model: _ConstraintModel, work: float, *, brief: bool) -> _Result
     # The bound is an integer in a float, which may be slightly too small.
     solution, objective = _solution_of(model, solver), round(solver.best_objective_bound)
     return _Result(solution, objective, spent, stopped=status == cp_model.FEASIBLE)
-
-
-def _run_solver(
-    model: _ConstraintModel, work: float, *, brief: bool
-) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus, float]:
-    """Return the solver, its status and the work spent: without presolve first, then with it.
-
-    The second solve runs only where ``brief`` and where the first exceeds its limit; where it has no result,
-    that of the first one counts.
-    """
-    placed = any(c.alternatives.placed for c in model.chosen)
-    presolved = placed or not brief or len(model.cp.proto.variables) <= _PRESOLVED
-    first = fresh_solver(work if presolved else min(work, _BRIEF))
-    first.parameters.cp_model_presolve = presolved
-    if placed:
-        # Without probing these models take 0.6 of the time (DeepSeek-V3 on 2,048 devices).
-        first.parameters.cp_model_probing_level = 0
-    status = status_of(first, model.cp)
-    spent_first = first.response_proto.deterministic_time
-    if (
-        presolved
-        or status not in {cp_model.UNKNOWN, cp_model.FEASIBLE}
-        or work <= _BRIEF
-        or current_deadline().over
-    ):
-        return first, status, spent_first
-    second = fresh_solver(work - spent_first)
-    second_status = status_of(second, model.cp)
-    spent = spent_first + second.response_proto.deterministic_time
-    return (first, status, spent) if second_status == cp_model.UNKNOWN else (second, second_status, spent)
 
 
 def _solution_of(model: _ConstraintModel, solver: cp_model.CpSolver) -> Solution:
