@@ -16,7 +16,7 @@ PRICED = "llama3-8b-8x-a100"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One job to plan, and how many imports of the solver it should take at most."""
+    """One job to plan, and how many plain imports of the solver, pandas included, it should take at most."""
 
     name: str
     model: str
@@ -25,17 +25,24 @@ class Case:
     target: float | None = None
 
 
-#: The same questions as ever: models on as many devices as they are trained on.
+#: Models on as many devices as they are trained on. "All searched" includes recompute of any number of layers
+#: and every kind of offload.
 CASES = (
     Case("llama2-7b-2x-a100", "Llama 2 7B", 2, 32),
-    Case("llama3-8b-8x-a100", "Llama 3 8B", 8, 32, 2.0),
+    Case("llama3-8b-8x-a100", "Llama 3 8B", 8, 32, 1.5),
     Case("llama3-70b-64x-h100", "Llama 3 70B", 64, 80),
     Case("gpt3-175b-128x-a100", "GPT-3 175B", 128, 96),
     Case("gpt3-175b-512x-a100", "GPT-3 175B", 512, 96),
-    Case("gpt3-175b-1024x-a100", "GPT-3 175B", 1024, 96, 10.0),
+    Case("gpt3-175b-1024x-a100", "GPT-3 175B", 1024, 96, 5.0),
     Case("llama3.1-405b-1024x-h100", "Llama 3.1 405B", 1024, 126),
     Case("llama3.1-405b-4096x-h100", "Llama 3.1 405B", 4096, 126),
-    Case("llama3.1-405b-16384x-h100", "Llama 3.1 405B", 16384, 126, 20.0),
+    Case("llama3.1-405b-16384x-h100", "Llama 3.1 405B", 16384, 126, 10.0),
+    Case("llama3-8b-8x-a100-wide", "Llama 3 8B, all searched", 8, 32, 4.0),
+    Case("llama3-70b-64x-h100-wide", "Llama 3 70B, all searched", 64, 80, 15.0),
+    Case("llama4-maverick-512x-h100", "Llama 4 Maverick", 512, 48, 15.0),
+    Case("qwen3-235b-a22b-512x-h100", "Qwen3 235B-A22B", 512, 94, 15.0),
+    Case("deepseek-v3-256x-h100", "DeepSeek-V3", 256, 61, 5.0),
+    Case("deepseek-v3-2048x-h100", "DeepSeek-V3", 2048, 61, 15.0),
 )
 
 #: One question of more and more layers of one shape, on as many devices.

@@ -64,15 +64,15 @@ def results(cases: Sequence[Case], repeat: int) -> dict[str, Any]:
     rounds, plain = rounds[1:], plain[1:]
     solver = [alone for timings in rounds for alone, _ in timings]
     planned = [[run for _, run in timings] for timings in zip(*rounds, strict=True)]
-    unit = _times(solver)
+    unit, plain_unit = _times(solver), _times(plain)
     return {
         "repeat": repeat,
         "processors": os.cpu_count(),
         "load_before": before,
         "load_after": after,
         "solver_import": {**unit, "peak_memory_bytes": _memory(solver)},
-        "solver_import_with_pandas": {**_times(plain), "peak_memory_bytes": _memory(plain)},
-        "rows": [_row(case, timings, unit) for case, timings in zip(cases, planned, strict=True)],
+        "solver_import_with_pandas": {**plain_unit, "peak_memory_bytes": _memory(plain)},
+        "rows": [_row(case, timings, unit, plain_unit) for case, timings in zip(cases, planned, strict=True)],
         "pricing": pricing(repeat, unit["seconds"]),
     }
 
@@ -117,7 +117,9 @@ def _memory(timings: Sequence[Timing]) -> int:
     return int(statistics.median(timing.peak_bytes for timing in timings))
 
 
-def _row(case: Case, timings: Sequence[Timing], unit: dict[str, float]) -> dict[str, Any]:
+def _row(
+    case: Case, timings: Sequence[Timing], unit: dict[str, float], plain_unit: dict[str, float]
+) -> dict[str, Any]:
     answer = json.loads(timings[0].output)
     certificate = answer["certificate"]
     times = _times(timings)
@@ -130,8 +132,11 @@ def _row(case: Case, timings: Sequence[Timing], unit: dict[str, float]) -> dict[
         "seconds_of_rounds": [timing.seconds for timing in timings],
         "ratio": times["seconds"] / unit["seconds"],
         "cpu_ratio": times["cpu_seconds"] / unit["cpu_seconds"],
+        "plain_ratio": times["seconds"] / plain_unit["seconds"],
+        "plain_cpu_ratio": times["cpu_seconds"] / plain_unit["cpu_seconds"],
         "target_ratio": case.target,
         "peak_memory_bytes": _memory(timings),
+        "status": certificate["status"],
         "plans": len(answer["front"]),
         "solves": certificate["solves"],
         "candidates": certificate["candidates"],

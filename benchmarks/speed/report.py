@@ -10,7 +10,7 @@ from benchmarks.tables import Cell, table
 __all__ = ["count", "render"]
 
 _HEAD = (
-    *("case", "devices", "layers", "seconds", "CPU s", "x import", "of CPU", "wished"),
+    *("case", "devices", "layers", "seconds", "CPU s", "x import", "of CPU", "x plain", "wished"),
     *("MiB", "plans", "solves", "layouts"),
 )
 
@@ -37,6 +37,7 @@ def _import_cells(name: str, found: dict[str, Any], unit: dict[str, Any]) -> lis
         *_times(found),
         *ratios,
         None,
+        None,
         _mebibytes(found["peak_memory_bytes"]),
         *[None] * 3,
     ]
@@ -51,6 +52,7 @@ def _cells(row: dict[str, Any]) -> list[Cell]:
         *_times(row),
         f"{row['ratio']:.2f}",
         f"{row['cpu_ratio']:.2f}",
+        f"{row['plain_ratio']:.2f}",
         None if target is None else f"<= {target:g}",
         _mebibytes(row["peak_memory_bytes"]),
         row["plans"],

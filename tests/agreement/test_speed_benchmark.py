@@ -24,8 +24,11 @@ ROW_KEYS = {
     "seconds_of_rounds",
     "ratio",
     "cpu_ratio",
+    "plain_ratio",
+    "plain_cpu_ratio",
     "target_ratio",
     "peak_memory_bytes",
+    "status",
     "plans",
     "solves",
     "candidates",
@@ -57,6 +60,8 @@ def test_one_round_measures_the_import_the_case_and_the_pricing(measured):
     assert row["peak_memory_bytes"] > 0
     for ratio, seconds in (("ratio", "seconds"), ("cpu_ratio", "cpu_seconds")):
         assert row[ratio] == row[seconds] / measured["solver_import"][seconds]
+        plain = measured["solver_import_with_pandas"][seconds]
+        assert row[f"plain_{ratio}"] == row[seconds] / plain
     assert measured["pricing"]["candidates"] > 0
 
 
@@ -74,10 +79,12 @@ def test_cases_reach_from_2_to_16384_devices(tmp_path):
     """The frozen cases are there, with the devices and the layers they promise."""
     jobs = [load_job(job_file(case, tmp_path)) for case in CASES]
 
-    assert [case.devices for case in CASES] == [2, 8, 64, 128, 512, 1024, 1024, 4096, 16384]
+    assert {2, 8, 64, 128, 512, 1024, 2048, 4096, 16384} <= {case.devices for case in CASES}
     assert [job.cluster.devices for job in jobs] == [case.devices for case in CASES]
     assert [job.model.layers for job in jobs] == [case.layers for case in CASES]
-    assert all(job.model.title.startswith(case.model) for case, job in zip(CASES, jobs, strict=True))
+    assert all(
+        job.model.title.startswith(case.model.split(",")[0]) for case, job in zip(CASES, jobs, strict=True)
+    )
 
 
 def test_deeper_cases_differ_in_their_layers_only(tmp_path):

@@ -256,6 +256,7 @@ def speed_figures():
             "",
             *seconds_of(x),
             f"{x['cpu_seconds'] / unit['cpu_seconds']:.1f}",
+            f"{x['cpu_seconds'] / plain['cpu_seconds']:.1f}",
             "",
             mebibytes(x),
             "",
@@ -271,13 +272,15 @@ def speed_figures():
                 row["layers"],
                 *seconds_of(row),
                 f"{row['cpu_ratio']:.1f}",
+                f"{row['plain_cpu_ratio']:.1f}",
             ),
             "" if row["target_ratio"] is None else f"{row['target_ratio']:g}",
             *(mebibytes(row), row["plans"], count(row["layouts_covered"])),
         ]
         for row in record["rows"]
     ]
-    head = ["model", "devices", "layers", "CPU s", "wall s", "x import", "wished", "MiB", "plans", "layouts"]
+    head = ["model", "devices", "layers", "CPU s", "wall s", "x import", "x plain", "wished", "MiB"]
+    head += ["plans", "layouts"]
     return (
         f"Recorded on {on['date']}: {record['processors']} cores of {on['processor']}, load "
         f"{record['load_before']:.1f} at the start, {record['load_after']:.1f} at the end;\n"
