@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-__all__ = ["EIGHT_BITS", "Precision"]
+__all__ = ["NARROW", "Precision"]
 
-Precision = Literal["bf16", "fp16", "fp32", "fp8", "mxfp8"]
+Precision = Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"]
 
-#: Those whose products of weights run in 8 bits. In the second, each 32 elements have a scale, which the
-#: matrix units apply (OCP Microscaling Formats, version 1.0).
-EIGHT_BITS: Final[tuple[Precision, ...]] = ("fp8", "mxfp8")
+#: Those whose products of weights run in 8 or 4 bits. In mxfp8 each 32 elements have a scale, in nvfp4 each 16,
+#: which the matrix units apply (OCP Microscaling Formats, version 1.0; NVIDIA 2025, arXiv 2509.25149).
+NARROW: Final[tuple[Precision, ...]] = ("fp8", "mxfp8", "nvfp4")

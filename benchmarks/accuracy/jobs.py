@@ -37,6 +37,7 @@ _PRECISIONS: Final[dict[str, Precision]] = {
     "fp32": "fp32",
     "fp8": "fp8",
     "mxfp8": "mxfp8",
+    "nvfp4": "nvfp4",
 }
 
 _TASKS: Final = frozenset({"pretrain", "sft"})

@@ -101,6 +101,7 @@ class Run(_Part):
     model: Model
     layout: RunLayout
     measured: Measured
+    notes: str | None = None
     complete: bool = True
 
     @property

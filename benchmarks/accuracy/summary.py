@@ -33,8 +33,12 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
         "id": outcome.id,
         "group": outcome.group,
         "predicted_step_seconds": predicted and predicted.step_seconds,
+        "predicted_step_seconds_low": predicted and predicted.step_seconds_low,
+        "predicted_step_seconds_high": predicted and predicted.step_seconds_high,
         "predicted_tokens_per_second_per_device": (predicted and predicted.tokens_per_second_per_device),
         "predicted_peak_memory_bytes": predicted and predicted.peak_memory_bytes_per_device,
+        "predicted_peak_memory_bytes_low": predicted and predicted.peak_memory_bytes_low,
+        "predicted_peak_memory_bytes_high": predicted and predicted.peak_memory_bytes_high,
         "fits": predicted and predicted.fits,
         "skipped": str(outcome.skipped) if outcome.skipped else None,
     }

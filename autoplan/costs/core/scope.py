@@ -21,7 +21,7 @@ from autoplan.costs.core.candidates import Array, Candidates, column, flag
 from autoplan.costs.core.rank_parameters import Part, Weights, weights_of
 from autoplan.costs.core.sizes import shard_ranks
 from autoplan.schema.job import Job
-from autoplan.schema.precision import EIGHT_BITS
+from autoplan.schema.precision import NARROW
 
 __all__ = ["Scope", "at_precision", "microbatches", "scope_of", "tokens_of"]
 
@@ -255,7 +255,7 @@ def at_precision(job: Job) -> Job:
         full = {"parameter_bytes": 4, "gathered_bytes": 4, "gradient_bytes": 4}
         changes = {**full, "master_bytes": 0, "autocast_bytes": 0}
         overlap = overlap.model_copy(update={"gradient_bytes": 4})
-    elif job.precision in EIGHT_BITS:
+    elif job.precision in NARROW:
         changes = {"autocast_bytes": memory.autocast_bytes + memory.fp8_copy_bytes}
     policy = stack.by_precision.get(job.precision)
     if policy is not None:

@@ -32,6 +32,7 @@ from autoplan.costs.device.machine import Machine, Rate
 __all__ = [
     "Gemm",
     "attention_seconds",
+    "from_memory",
     "gemm_seconds",
     "gemm_seconds_at_rate",
     "memory_bound_seconds",
@@ -40,6 +41,12 @@ __all__ = [
 
 #: Sharpness of the transition between compute-bound and memory-bound; 4 fits the sweeps best.
 _BLEND = 4.0
+
+#: Bytes of a kernel over those of the last-level cache at which half of its traffic stays in the cache, and how
+#: sharply that falls: fitted to activations and norms of the RTX 4090 (72 MiB) and RTX PRO 6000 (128 MiB), where
+#: traffic runs at 2.5, 1.9, 1.25 and 1.0 times the rate of memory at 0.25, 0.6, 1.2 and 2.3 caches.
+_CACHE_HALF = 0.85
+_CACHE_FALL = 2.0
 
 
 class Gemm(NamedTuple):
@@ -165,7 +172,27 @@ def memory_bound_seconds(hbm_bytes: Array, machine: Machine, calls: float = 1.0)
     >>> round(float(memory_bound_seconds(np.array(4e9), machine, calls=3)), 9)  # 4e9 / 2e12 + 3e-6
     0.002003
 
-    Leaves out: hits in the last-level cache.
+    Leaves out: hits in the last-level cache, see ``from_memory``.
     Source: fitted to the sweeps named in costmodels/kernels.
     """
     return hbm_bytes / machine.hbm_bandwidth + calls * machine.memory_bound_launch
+
+
+def from_memory(kernel_bytes: Array, machine: Machine) -> Array:
+    """Return the share of a kernel's time from memory that remains with the last-level cache [1].
+
+    A share h = 1 / (1 + (x / 0.85)^2) of the traffic stays in the cache, where x is the bytes that the kernel
+    touches over the cache, and runs at ``machine.cache_speedup`` times the rate of memory: 1 - h (1 - 1/r).
+
+    >>> from types import SimpleNamespace
+    >>> machine = SimpleNamespace(cache_bytes=100.0, cache_speedup=2.0)
+    >>> [round(float(from_memory(np.array(x), machine)), 2) for x in (0.0, 85.0, 8500.0)]
+    [0.5, 0.75, 1.0]
+
+    Leaves out: what the kernel before it has left in the cache.
+    Source: fitted to casys-kaist/LLMServingSim's layers of the RTX 4090 and RTX PRO 6000.
+    """
+    if machine.cache_bytes == 0.0:
+        return np.ones_like(kernel_bytes)
+    kept = 1.0 / (1.0 + (kernel_bytes / (_CACHE_HALF * machine.cache_bytes)) ** _CACHE_FALL)
+    return 1.0 - kept * (1.0 - 1.0 / machine.cache_speedup)

@@ -26,7 +26,7 @@ from autoplan.costs.device.kernels import memory_bound_seconds
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.moe import routed_per_token
 from autoplan.schema.job import Job
-from autoplan.schema.precision import EIGHT_BITS
+from autoplan.schema.precision import NARROW
 
 __all__ = ["cast_elements", "weight_cast_seconds"]
 
@@ -62,7 +62,7 @@ def cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
     axis along which an operand is cast; NVIDIA/TransformerEngine, cast and transpose in one kernel.
     """
     zero = np.zeros(len(candidates))
-    if job.precision not in EIGHT_BITS:
+    if job.precision not in NARROW:
         return zero, zero
     inputs, gradients, hidden = _cast_extents(job, candidates)
     fused = job.stack.block.fused_casts
@@ -112,7 +112,7 @@ def weight_cast_seconds(job: Job, candidates: Candidates, machine: Machine) -> A
     Leaves out: weights cast once for several microbatches; shards cast before the all-gather, as with
     tensorwise scales.
     """
-    if job.precision not in EIGHT_BITS or job.stack.block.fp8_scales == "tensor":
+    if job.precision not in NARROW or job.stack.block.fp8_scales == "tensor":
         return np.zeros(len(candidates))
     cast_bytes = 2.0 * _rowwise_traffic(job) * weights_of(job, candidates).layer.total[:, 0]
     return memory_bound_seconds(cast_bytes, machine, calls=0)

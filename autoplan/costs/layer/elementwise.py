@@ -19,7 +19,7 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.sizes import attention_widths, dropout_masks, sequence_parallel_degree
-from autoplan.costs.device.kernels import memory_bound_seconds
+from autoplan.costs.device.kernels import from_memory, memory_bound_seconds
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.casts import cast_elements
 from autoplan.costs.layer.mla import mla_elements
@@ -62,22 +62,25 @@ def elementwise_seconds(
     >>> bool(np.isclose(forward[0], 2 * 8192 * elements / 1e12))
     True
 
-    Leaves out: hits in the last-level cache.
+    Leaves out: what one kernel leaves in the last-level cache for the next.
     Source: bytes that each kernel reads and writes. The stack's ``norm_traffic`` and ``elementwise_traffic``
     scale the traffic of norms and additions, and of all other kernels.
     """
     moe_share, policy = moe_layer_share(job.model), job.stack.experts
     block = job.stack.block
-    kernels = [
-        (block.norm_traffic.value, _norms_and_additions(job, candidates)),
-        (block.norm_traffic.value, _bias_elements(job, candidates)),
-        (block.elementwise_traffic.value, _attention_and_mlp(job, candidates)),
-        (block.elementwise_traffic.value, _mla_moe_cast_elements(job, candidates)),
+    groups = [
+        (4, block.norm_traffic.value, _norms_and_additions(job, candidates)),
+        (4, block.norm_traffic.value, _bias_elements(job, candidates)),
+        (2, block.elementwise_traffic.value, _attention_and_mlp(job, candidates)),
+        (4, block.elementwise_traffic.value, _mla_moe_cast_elements(job, candidates)),
     ]
     tensor_bytes = machine.element_bytes * tokens
     calls = _MEMORY_BOUND_KERNELS + (moe_share * policy.routing_kernels if policy else 0.0)
-    forward = tensor_bytes * sum((factor * accesses for factor, (accesses, _) in kernels), np.zeros(1))
-    backward = tensor_bytes * sum((factor * accesses for factor, (_, accesses) in kernels), np.zeros(1))
+    forward = backward = np.zeros(1)
+    for kernels, factor, (accesses, accesses_backward) in groups:
+        size, size_backward = tensor_bytes * accesses, tensor_bytes * accesses_backward
+        forward = forward + factor * size * from_memory(size / kernels, machine)
+        backward = backward + factor * size_backward * from_memory(size_backward / kernels, machine)
     return memory_bound_seconds(forward, machine, calls=calls), memory_bound_seconds(
         backward, machine, calls=calls
     )

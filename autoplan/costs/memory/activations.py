@@ -27,9 +27,12 @@ from autoplan.costs.layer.alternate_recompute import alternate_bytes
 from autoplan.costs.layer.mla import mla_saved_bytes
 from autoplan.costs.layer.moe import expert_saved_bytes
 from autoplan.schema.job import Job
-from autoplan.schema.precision import EIGHT_BITS
+from autoplan.schema.precision import NARROW
 
 __all__ = ["Saved", "input_bytes", "logit_columns", "product_input", "saved_bytes_per_token"]
+
+#: Bytes of an element in nvfp4 with its share of a scale: arXiv 2509.25149, section 2.
+_NVFP4_BYTES = 0.5 + 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,8 @@ def product_input(job: Job, e: float, t: Array, sp: Array) -> Array:
 def input_bytes(job: Job, e: float) -> float:
     """Return bytes per element of a GEMM's saved input [byte]: 1 where one fp8 copy serves all GEMMs.
 
+    In nvfp4 half a byte, and a scale of a byte for each 16 elements.
+
     With scales per row, the weight gradient needs the input in another fp8 cast, from its full precision.
 
     >>> from autoplan.catalog import load_job
@@ -143,7 +148,9 @@ def input_bytes(job: Job, e: float) -> float:
 
     Leaves out: blockwise scales.
     """
-    return 1.0 if job.precision in EIGHT_BITS and job.stack.block.fp8_scales == "tensor" else e
+    if job.precision == "nvfp4":
+        return _NVFP4_BYTES
+    return 1.0 if job.precision in NARROW and job.stack.block.fp8_scales == "tensor" else e
 
 
 def _residual_stream(job: Job, e: float, t: Array, sp: Array) -> Array:

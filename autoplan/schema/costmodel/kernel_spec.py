@@ -54,6 +54,11 @@ class GemmCurve(Frozen):
     power: SourcedWatts | None = Field(
         default=None, description="power limit of the devices that clock so; lower ones at its cube root"
     )
+    fp8_share: PositiveShare | None = Field(
+        default=None,
+        description="share of the peak in 8 bits over the one in 16 bits that large products reach; left out: 1",
+    )
+    fp4_share: PositiveShare | None = Field(default=None, description="the same of products in 4 bits")
     half_m: SourcedSize = Field(description="rows at which the rate falls to half of the ceiling")
     half_n: SourcedSize = Field(description="columns at which the rate falls to half of the ceiling")
     half_k: SourcedSize = Field(description="inner width at which the rate falls to half")
@@ -81,6 +86,10 @@ class MemoryBoundCurve(Frozen):
 
     bandwidth_share: PositiveShare = Field(description="share of the memory bandwidth that is reached")
     launch: SourcedSeconds = Field(description="time that an operation takes however small it is")
+    cache_speedup: SourcedFactor | None = Field(
+        default=None,
+        description="rate of traffic that the last-level cache serves over that of memory; left out: 1",
+    )
 
 
 class CollectiveTable(Frozen):
