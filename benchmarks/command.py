@@ -22,23 +22,24 @@ def parser_of(name: str, description: str) -> argparse.ArgumentParser:
 
 
 def run(
-    file: Path,
+    files: Path | Sequence[Path],
     form: str,
     *,
-    read: Callable[[Path], Sequence[T]],
+    read: Callable[[Any], Sequence[T]],
     row_of: Callable[[T], Mapping[str, Any]],
     summary_of: Callable[[Sequence[T]], dict[str, Any]],
     render: Callable[[dict[str, Any]], str],
     then: Callable[[Sequence[T], dict[str, Any]], int] | None = None,
 ) -> int:
-    """Print the outcomes of ``file`` as a table or as one JSON object; 2 where it cannot be read.
+    """Print the outcomes of ``files`` as a table or as one JSON object; 2 where they cannot be read.
 
     ``then`` is what to do after printing, and returns the exit code.
     """
     try:
-        outcomes = read(file)
+        outcomes = read(files)
     except (OSError, ValueError) as error:
-        print(f"cannot read {file}: {error}", file=sys.stderr)
+        names = str(files) if isinstance(files, Path) else ", ".join(map(str, files))
+        print(f"cannot read {names}: {error}", file=sys.stderr)
         return 2
     summary = summary_of(outcomes)
     if form == "json":

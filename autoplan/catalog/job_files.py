@@ -11,6 +11,7 @@ from autoplan.catalog.entries import device, hardware, kernels_at, kernels_for, 
 from autoplan.catalog.roots import EntryKind, entry_text, is_path, read_file
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Cluster, Job, JobFile, JobSpec, Objective, Workload
 from autoplan.schema.job_choices import batches_of
@@ -183,7 +184,8 @@ def _priced(spec: JobSpec, key: str, cluster: Cluster | None) -> None:
 
 def _stack(spec: JobSpec, usual: str | None, base: Path) -> StackSpec:
     """Return the stack of the job, or the default of the node; only a job may name a file."""
-    return stack_at(spec.stack, base) if spec.stack else stack(usual or "analytic")
+    found = stack_at(spec.stack, base) if spec.stack else stack(usual or "analytic")
+    return with_software(found, spec.software)
 
 
 def _kernels(spec: JobSpec, cluster: Cluster | None, base: Path) -> KernelSpec | None:

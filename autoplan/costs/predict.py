@@ -40,7 +40,7 @@ from autoplan.costs.stage.stage_times import (
     stage_forward,
     stage_weight,
 )
-from autoplan.costs.uncertainty import half_width, modelled_compute, within_tables
+from autoplan.costs.uncertainty import half_widths, modelled_compute, within_tables
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -170,12 +170,12 @@ class _Prices:
         fullest = memory.fullest
         time = self._time(row)
         modelled = self._modelled_share(row, time)
-        spread = half_width(modelled, job.stack.uncertainty)
+        faster, slower = half_widths(modelled, job.stack.uncertainty)
         tokens = job.workload.global_batch_size * job.workload.sequence_length
         return Prediction(
             step_seconds=seconds,
-            step_seconds_low=max(float(self.lower[row]), seconds * (1.0 - spread)),
-            step_seconds_high=seconds * (1.0 + spread),
+            step_seconds_low=max(float(self.lower[row]), seconds * (1.0 - faster)),
+            step_seconds_high=seconds * (1.0 + slower),
             step_seconds_lower_bound=float(self.lower[row]),
             step_seconds_upper_bound=float(self.upper[row]),
             modelled_share=modelled,

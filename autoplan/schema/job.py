@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from autoplan.deadline import DEFAULT_SECONDS
 from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job_choices import Batches, PriceSpec, ZeroStage, distinct
@@ -236,6 +237,9 @@ class JobSpec(Frozen):
         min_length=1,
         description="whose cost model prices the job: a name in costmodels/stacks or a path to such a file;"
         " the hardware's default if left out",
+    )
+    software: SoftwareSpec = Field(
+        default_factory=SoftwareSpec, description="what the run's software does unlike its stack's defaults"
     )
     kernels: str | None = Field(
         default=None,

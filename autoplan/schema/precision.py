@@ -8,6 +8,6 @@ __all__ = ["NARROW", "Precision"]
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"]
 
-#: Those whose products of weights run in 8 or 4 bits. In mxfp8 each 32 elements have a scale, in nvfp4 each 16,
-#: which the matrix units apply (OCP Microscaling Formats, version 1.0; NVIDIA 2025, arXiv 2509.25149).
+#: Those whose products of weights run in 8 or 4 bits. In mxfp8 each 32 elements have a scale, in nvfp4 each
+#: 16, which the matrix units apply (OCP Microscaling Formats, version 1.0; NVIDIA 2025, arXiv 2509.25149).
 NARROW: Final[tuple[Precision, ...]] = ("fp8", "mxfp8", "nvfp4")

@@ -13,7 +13,7 @@ from benchmarks.accuracy.fitting.kept import save_left_out
 from benchmarks.accuracy.fitting.leaving import (
     KEYS,
     LeftOut,
-    left_out_of_file,
+    left_out_of_files,
     observations_of,
     shared_fitter,
 )
@@ -22,7 +22,7 @@ from benchmarks.accuracy.fitting.leaving_report import (
     render_left_out,
     render_refitted,
 )
-from benchmarks.accuracy.outcomes import Outcome, outcomes_of_file
+from benchmarks.accuracy.outcomes import Outcome, outcomes_of_files
 from benchmarks.accuracy.plot import accuracy_svg
 from benchmarks.accuracy.recorded import (
     RECORDED,
@@ -38,7 +38,9 @@ from benchmarks.command import parser_of, run
 
 __all__ = ["DEFAULT_RUNS", "main"]
 
-DEFAULT_RUNS = Path(__file__).parent / "data" / "training.yaml"
+_DATA = Path(__file__).parent / "data"
+
+DEFAULT_RUNS = (_DATA / "training.yaml", _DATA / "training_2.yaml")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     return run(
         options.runs,
         options.format,
-        read=outcomes_of_file,
+        read=outcomes_of_files,
         row_of=row_of,
         summary_of=summary_of,
         render=render,
@@ -64,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("accuracy", "Compare predictions with measured training runs, each row's own layout.")
-    parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS, help="file of measured runs")
+    parser.add_argument("--runs", type=Path, nargs="+", default=DEFAULT_RUNS, help="files of measured runs")
     parser.add_argument("--recorded", type=Path, default=RECORDED, help="file of recorded figures")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw predicted against measured (SVG)")
     either = parser.add_mutually_exclusive_group()
@@ -89,7 +91,7 @@ def _leave_out(options: argparse.Namespace) -> int:
     return run(
         options.runs,
         options.format,
-        read=lambda path: left_out_of_file(path, options.leave_out),
+        read=lambda paths: left_out_of_files(paths, options.leave_out),
         row_of=asdict,
         summary_of=left_out_summary,
         render=render_left_out,
@@ -109,7 +111,7 @@ def _refit(options: argparse.Namespace) -> int:
     return run(
         options.runs,
         options.format,
-        read=lambda path: shared_fitter(observations_of(outcomes_of_file(path))).whole(),
+        read=lambda paths: shared_fitter(observations_of(outcomes_of_files(paths))).whole(),
         row_of=asdict,
         summary_of=lambda found: {"coefficients": [asdict(x) for x in found]},
         render=render_refitted,

@@ -74,6 +74,9 @@ class Fact(Frozen):
     )
     architecture: dict[str, Any] = Field(default_factory=dict, description="fields of the model")
     latent_attention_of: str | None = Field(default=None, description="a model of the catalogue")
+    sustained_share: float | None = Field(
+        default=None, description="rate of the machine's kernels over those of the device's file"
+    )
 
 
 class FactsFile(Frozen):
@@ -98,6 +101,7 @@ class Told:
     counted_layers: tuple[int, int] = (0, 0)
     architecture: Mapping[str, Any] | None = None
     latent_attention_of: str | None = None
+    sustained_share: float | None = None
 
 
 #: What a later fact says in the place of an earlier one.
@@ -109,6 +113,7 @@ _SINGLE: Final = (
     "sharing_ranks",
     "counted_layers",
     "latent_attention_of",
+    "sustained_share",
 )
 
 

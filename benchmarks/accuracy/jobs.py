@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Final, cast
 
 from autoplan.catalog import entry_names, kernels_for, load_entry
+from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import Cluster, Job, RoutingSpec, Workload
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, SlidingWindow
@@ -60,12 +61,24 @@ def job_of(run: Run) -> Job:
         model=model,
         cluster=cluster,
         stack=stack_of(run),
-        kernels=kernels_for(cluster.device.name),
+        kernels=_kernels(run, cluster),
         workload=Workload(sequence_length=length, global_batch_size=batch),
         precision=_PRECISIONS[run.layout.precision],
         # Runs of benchmarks route tokens evenly.
         routing=RoutingSpec(load_variation=0.0 if model.moe else None),
     )
+
+
+def _kernels(run: Run, cluster: Cluster) -> KernelSpec:
+    """Return the device's kernels, at the rate of the run's machine where its publication measured that."""
+    kernels, share = kernels_for(cluster.device.name), told_of(run).sustained_share
+    if share is None:
+        return kernels
+    measured = {"value": share, "kind": "measured"}
+    sustained = kernels.gemm.sustained_share.model_copy(update=measured)
+    gemm = kernels.gemm.model_copy(update={"sustained_share": sustained})
+    # Under another name no fit moves it.
+    return kernels.model_copy(update={"gemm": gemm, "name": f"{kernels.name}-measured"})
 
 
 def _refuse_unplanned(run: Run) -> None:

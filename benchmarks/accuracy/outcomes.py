@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import isfinite
@@ -29,7 +29,7 @@ from benchmarks.accuracy.runs import Run, RunLayout
 from benchmarks.reading import Unreadable, read_entries
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
-__all__ = ["Outcome", "outcome_of", "outcomes_of_file", "publication"]
+__all__ = ["Outcome", "outcome_of", "outcomes_of_file", "outcomes_of_files", "publication"]
 
 #: Microbatches tried where a run's is not told.
 _MICROBATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -136,6 +136,11 @@ def _fits_then_fast(plan: Plan) -> tuple[bool, float]:
 def outcomes_of_file(path: Path) -> list[Outcome]:
     """Return the outcome of every row of ``path``, in order; raises as ``read_entries`` does."""
     return [outcome_of(entry, index) for index, entry in enumerate(read_entries(path, "runs"))]
+
+
+def outcomes_of_files(paths: Iterable[Path]) -> list[Outcome]:
+    """Return the outcomes of the rows of all ``paths``; raises as ``read_entries`` does."""
+    return [outcome for path in paths for outcome in outcomes_of_file(path)]
 
 
 def outcome_of(entry: object, index: int) -> Outcome:

@@ -5,12 +5,15 @@ What a row tells is read here; what has to be known beside it is in ``data/facts
 
 from __future__ import annotations
 
+from typing import Any
+
 from autoplan.catalog import stack
 from autoplan.errors import CatalogError
+from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.costmodel.stack import StackSpec
 from benchmarks.accuracy.facts import told_of, with_knobs
 from benchmarks.accuracy.runs import Run, RunLayout
-from benchmarks.policies import PURE_BF16, with_block, with_memory, with_overlap, with_rules
+from benchmarks.policies import with_block, with_memory, with_overlap, with_rules
 
 __all__ = ["stack_of"]
 
@@ -18,7 +21,7 @@ __all__ = ["stack_of"]
 def stack_of(run: Run) -> StackSpec:
     """Return the stack that prices ``run``, with what is known of the run's own."""
     told = told_of(run)
-    found = _adapted(_priced_as(told.priced_as), told.layout)
+    found = with_software(_adapted(_priced_as(told.priced_as), told.layout), _software(run))
     for knobs in told.knobs:
         found = with_knobs(found, knobs)
     if told.attention is not None and found.block.attention != "eager":
@@ -44,15 +47,27 @@ def _adapted(found: StackSpec, layout: RunLayout) -> StackSpec:
         found = with_block(found, fused_softmax=False, fused_residual=False)
     if "RMS kernel" in (layout.kernel or ""):
         found = with_block(found, norm_copy_bytes=0, fused_norms=True)
-    if layout.compile:
-        fused = ("fused_norms", "fused_rope", "fused_activation", "fused_casts")
-        found = with_block(found, **dict.fromkeys(fused, True))
-    if layout.precision == "bf16-pure":
-        found = with_overlap(with_memory(found, **PURE_BF16), gradient_bytes=2)
     if layout.precision == "bf16-fp32-gather":
         found = with_memory(found, gathered_bytes=4)
     overlap = _overlap(layout.overlap)
     return with_overlap(found, **overlap) if overlap else found
+
+
+def _software(run: Run) -> SoftwareSpec:
+    """Return what a row tells in words of its kernels, number formats and launches, as a job would say it."""
+    layout, notes, kernel = run.layout, run.notes or "", run.layout.kernel or ""
+    liger = "Liger" in kernel
+    said: dict[str, Any] = {
+        "compile": layout.compile or None,
+        "pure_bf16": layout.precision == "bf16-pure" or None,
+        "fused_kernels": liger or None,
+        "loss": "chunked" if liger else None,
+        "fp8_weights": "weights kept in fp8 alone" in notes or None,
+        "gradients": "bf16" if "gradients reduced in bf16" in notes else None,
+        "cuda_graphs": "CUDA graphs" in notes or None,
+        "optimizer_kernels": "loop" if "foreach=False" in notes else None,
+    }
+    return SoftwareSpec(**said)
 
 
 def _attention(kernel: str | None) -> str | None:

@@ -33,7 +33,8 @@ def predicted():
     """Return predicted tokens a second on a device, by number format."""
     like = next(
         entry
-        for entry in read_entries(DEFAULT_RUNS, "runs")
+        for path in DEFAULT_RUNS
+        for entry in read_entries(path, "runs")
         if isinstance(entry, dict) and entry["id"] == "titan202506-70b-g256-fp8-tensorwise-vanilla"
     )
 

@@ -42,9 +42,9 @@ __all__ = [
 #: Sharpness of the transition between compute-bound and memory-bound; 4 fits the sweeps best.
 _BLEND = 4.0
 
-#: Bytes of a kernel over those of the last-level cache at which half of its traffic stays in the cache, and how
-#: sharply that falls: fitted to activations and norms of the RTX 4090 (72 MiB) and RTX PRO 6000 (128 MiB), where
-#: traffic runs at 2.5, 1.9, 1.25 and 1.0 times the rate of memory at 0.25, 0.6, 1.2 and 2.3 caches.
+#: Bytes of a kernel over those of the last-level cache at which half of its traffic stays in the cache, and
+#: how sharply that falls: fitted to activations and norms of the RTX 4090 (72 MiB) and RTX PRO 6000 (128):
+#: where traffic runs at 2.5, 1.9, 1.25 and 1.0 times the rate of memory at 0.25, 0.6, 1.2 and 2.3 caches.
 _CACHE_HALF = 0.85
 _CACHE_FALL = 2.0
 

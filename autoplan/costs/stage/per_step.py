@@ -108,13 +108,21 @@ def per_step(context: StageContext) -> PerStep:
         norms=Linear(exposed * final_norm.reduce, exposed * norms.reduce),
         optimizer=Linear(
             _update_seconds(context, weights.embedding) * trained_fixed,
-            _update_seconds(context, weights.layer) * weights.layer.trained
+            np.maximum(
+                _update_seconds(context, weights.layer) * weights.layer.trained, _launch_seconds(context)
+            )
             + _host_synchronisation_seconds(context),
         ),
         bucket_reduce=exposed * (layer.bucket_reduce + experts.bucket_reduce),
         bucket_gather=exposed * (layer.bucket_gather + experts.bucket_gather),
         interference=overlap.interference * layer.share,
     )
+
+
+def _launch_seconds(context: StageContext) -> float:
+    """Return the host time to launch the optimizer's kernels of a layer, tensor by tensor [s]."""
+    job = context.job
+    return layer_tensors(job.model) * job.stack.memory.update_launches * context.machine.host_launch
 
 
 def _host_synchronisation_seconds(context: StageContext) -> Array:

@@ -82,10 +82,10 @@ class BlockPolicy(Frozen):
         description="what selective recompute drops: core attention, all but matmul outputs, or every second"
         " one of these too"
     )
-    logits_bytes: int = Field(ge=2, le=8, description="kept for backward, a logit")
-    logits_forward_bytes: int = Field(ge=2, le=24, description="alive at once in the loss's forward, a logit")
+    logits_bytes: int = Field(ge=0, le=8, description="kept for backward, a logit")
+    logits_forward_bytes: int = Field(ge=0, le=24, description="alive at once in the loss's forward, a logit")
     logits_backward_bytes: int = Field(
-        ge=2, le=24, description="alive at once in the loss's backward, a logit"
+        ge=0, le=24, description="alive at once in the loss's backward, a logit"
     )
     loss_forward_traffic: int = Field(ge=0, le=96, description="moved by the loss's forward, a logit")
     loss_backward_traffic: int = Field(ge=0, le=96, description="moved by the loss's backward, a logit")

@@ -56,7 +56,7 @@ class GemmCurve(Frozen):
     )
     fp8_share: PositiveShare | None = Field(
         default=None,
-        description="share of the peak in 8 bits over the one in 16 bits that large products reach; left out: 1",
+        description="share of the peak that large products reach in 8 bits over that in 16 bits; left out: 1",
     )
     fp4_share: PositiveShare | None = Field(default=None, description="the same of products in 4 bits")
     half_m: SourcedSize = Field(description="rows at which the rate falls to half of the ceiling")

@@ -21,7 +21,7 @@ from autoplan.schema.base import (
     SourcedShare,
 )
 from autoplan.schema.costmodel.block_policy import BlockPolicy
-from autoplan.schema.costmodel.kernel_spec import CostModel, Name
+from autoplan.schema.costmodel.kernel_spec import CostModel, Name, SourcedFactor
 from autoplan.schema.costmodel.ranged import RangedBytes, RangedFactor
 from autoplan.schema.job_choices import ZeroStage, distinct
 from autoplan.schema.layout import ORDERS, Order, RecomputeMode, Schedule
@@ -77,6 +77,12 @@ class MemoryPolicy(Frozen):
         le=4,
         description="passes of a step over gradients in which the host synchronises at each tensor (overflow"
         " check, gradient norm), without ZeRO",
+    )
+    update_launches: int = Field(
+        default=0,
+        ge=0,
+        le=1_000,
+        description="kernels that the optimizer launches for each tensor; 0: for lists of tensors",
     )
     host_sync_passes_zero: int = Field(default=0, ge=0, le=4, description="the same with ZeRO")
     gradients_persist: bool = Field(
@@ -328,6 +334,9 @@ class UncertaintySpec(Frozen):
     time: SourcedShare = Field(description="of a step time that measured tables price altogether")
     time_modelled: SourcedShare = Field(
         description="what is added, as independent errors add, to one that they price none of"
+    )
+    slower: SourcedFactor | None = Field(
+        default=None, description="width above a step time over the width below it; left out: 1"
     )
     memory: SourcedShare = Field(
         description="of allocated memory; what the allocator and the framework add has ranges of its own"

@@ -7,7 +7,7 @@ that this module knows nothing of how.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -16,11 +16,11 @@ from autoplan.calibration import Observation as Measured
 from autoplan.catalog import stack
 from autoplan.catalog.entries import kernels_at
 from autoplan.costs.predict import predict
-from autoplan.costs.uncertainty import half_width
+from autoplan.costs.uncertainty import half_widths
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from benchmarks.accuracy.fitting.shared import SharedFitter
-from benchmarks.accuracy.outcomes import Outcome, outcomes_of_file
+from benchmarks.accuracy.outcomes import Outcome, outcomes_of_files
 
 __all__ = [
     "KEYS",
@@ -31,7 +31,7 @@ __all__ = [
     "MakeFitter",
     "Observation",
     "left_out",
-    "left_out_of_file",
+    "left_out_of_files",
     "observations_of",
     "shared_fitter",
 ]
@@ -96,8 +96,8 @@ class LeftOut:
     @property
     def covered(self) -> bool:
         """Whether the measured step time lies in the interval that the pricing stack gives."""
-        width = half_width(self.modelled_share, stack(self.priced_by).uncertainty)
-        return abs(self.measured / self.predicted - 1.0) <= width
+        below, above = half_widths(self.modelled_share, stack(self.priced_by).uncertainty)
+        return -below <= self.measured / self.predicted - 1.0 <= above
 
 
 def _same(job: Job) -> Job:
@@ -181,9 +181,9 @@ def _predicted(
     )
 
 
-def left_out_of_file(path: Path, by: str) -> list[LeftOut]:
-    """Return what ``left_out`` does for the rows of ``path``; raises as ``read_entries`` does."""
-    return left_out(observations_of(outcomes_of_file(path)), by, shared_fitter)
+def left_out_of_files(paths: Iterable[Path], by: str) -> list[LeftOut]:
+    """Return what ``left_out`` does for the rows of ``paths``; raises as ``read_entries`` does."""
+    return left_out(observations_of(outcomes_of_files(paths)), by, shared_fitter)
 
 
 def shared_fitter(observations: Sequence[Observation]) -> SharedFitter:

@@ -1,0 +1,159 @@
+"""The ``software:`` section of a job: what its run does differently from its stack's defaults.
+
+Each key is a choice that users make with a flag or a library; it changes the stack's fields that model it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from autoplan.schema.base import Bytes, Frozen
+from autoplan.schema.costmodel.stack import StackSpec
+
+__all__ = ["SoftwareSpec", "with_software"]
+
+#: Launch of a captured kernel: 2.5 us for a layer of some twenty (costmodels/stacks/megatron-core-graphs).
+_GRAPH_LAUNCH_SECONDS = 1e-7
+
+
+class SoftwareSpec(Frozen):
+    """Choices of a run's software; what is left out is as the stack has it."""
+
+    loss: Literal["whole", "fused", "chunked"] | None = Field(
+        default=None,
+        description="whole: logits in fp32 and separate kernels; fused: one kernel for the loss and its"
+        " gradient, on 16-bit logits; chunked: also the output layer, a chunk of tokens at a time (Liger,"
+        " Unsloth, torchtune)",
+    )
+    attention: Literal["eager", "flash1", "flash2", "flash"] | None = Field(
+        default=None, description="attention kernels: scores in memory, or a generation of FlashAttention"
+    )
+    fused_kernels: bool | None = Field(
+        default=None, description="one kernel each for norms, RoPE and the activation (Liger, Apex, Unsloth)"
+    )
+    compile: bool | None = Field(
+        default=None, description="torch.compile: norms, RoPE, activation and casts are fused"
+    )
+    cuda_graphs: bool | None = Field(default=None, description="layers or steps are captured and replayed")
+    optimizer_kernels: Literal["loop", "foreach", "fused"] | None = Field(
+        default=None, description="kernels of the update: some for each tensor, for lists of them, or one"
+    )
+    pure_bf16: bool | None = Field(
+        default=None, description="parameters, gradients and optimizer states in bf16, nothing in fp32"
+    )
+    fp8_weights: bool | None = Field(
+        default=None, description="weights are kept and gathered in fp8 alone (--fp8-param-gather)"
+    )
+    gradients: Literal["bf16", "fp32"] | None = Field(
+        default=None, description="format in which gradients are kept and reduced"
+    )
+    bucket: Annotated[Bytes, Field(gt=0)] | None = Field(
+        default=None, description="size of a gradient bucket", examples=["25 MiB"]
+    )
+    recompute_early_stop: bool | None = Field(
+        default=None, description="recompute of a layer stops before its last product (PyTorch >= 2.1)"
+    )
+
+
+_LOSS: dict[str, dict[str, Any]] = {
+    "whole": {
+        "logits_bytes": 4,
+        "logits_forward_bytes": 10,
+        "logits_backward_bytes": 12,
+        "loss_forward_traffic": 16,
+        "loss_backward_traffic": 14,
+    },
+    # One kernel reads the logits twice (maximum and sum, then the gradient) and writes its gradient in place.
+    "fused": {
+        "logits_bytes": 2,
+        "logits_forward_bytes": 2,
+        "logits_backward_bytes": 2,
+        "loss_forward_traffic": 6,
+        "loss_backward_traffic": 0,
+    },
+    "chunked": {
+        "logits_bytes": 0,
+        "logits_forward_bytes": 0,
+        "logits_backward_bytes": 0,
+        "loss_forward_traffic": 6,
+        "loss_backward_traffic": 0,
+    },
+}
+
+_FUSED = {"fused_norms": True, "fused_rope": True, "fused_activation": True}
+
+_PURE_BF16 = {
+    "parameter_bytes": 2,
+    "gathered_bytes": 2,
+    "gradient_bytes": 2,
+    "autocast_bytes": 0,
+    "master_bytes": 0,
+    "state_bytes": 2,
+}
+
+#: Launches for each tensor of the update: AdamW as a loop has a dozen, for lists of tensors one or none.
+_UPDATE_LAUNCHES = {"loop": 12, "foreach": 1, "fused": 0}
+
+
+def with_software(stack: StackSpec, software: SoftwareSpec) -> StackSpec:
+    """Return ``stack`` with the choices of ``software`` in the fields that model them.
+
+    >>> from autoplan.catalog import stack
+    >>> with_software(stack("ddp"), SoftwareSpec(loss="fused", gradients="bf16")).block.logits_bytes
+    2
+    """
+    changes = {
+        "memory": _memory_changes(software),
+        "block": _block_changes(software),
+        "overlap": _overlap_changes(stack, software),
+    }
+    parts = {
+        section: getattr(stack, section).model_copy(update=fields)
+        for section, fields in changes.items()
+        if fields
+    }
+    if software.cuda_graphs:
+        launch = {"value": _GRAPH_LAUNCH_SECONDS, "kind": "derived", "note": "captured in CUDA graphs"}
+        parts["host_launch"] = stack.host_launch.model_copy(update=launch)
+    return stack.model_copy(update=parts) if parts else stack
+
+
+def _memory_changes(software: SoftwareSpec) -> dict[str, Any]:
+    changes: dict[str, Any] = dict(_PURE_BF16) if software.pure_bf16 else {}
+    if software.fp8_weights:
+        changes |= {"parameter_bytes": 1, "gathered_bytes": 1, "fp8_copy_bytes": 0}
+    if software.gradients is not None:
+        width = 2 if software.gradients == "bf16" else 4
+        changes |= {"gradient_bytes": width, "accumulation_traffic": 2 + 2 * width}
+    if software.optimizer_kernels is not None:
+        changes["update_launches"] = _UPDATE_LAUNCHES[software.optimizer_kernels]
+    return changes
+
+
+def _block_changes(software: SoftwareSpec) -> dict[str, Any]:
+    changes: dict[str, Any] = dict(_LOSS[software.loss]) if software.loss else {}
+    if software.attention is not None:
+        changes["attention"] = software.attention
+    for chosen, fields in (
+        (software.fused_kernels, _FUSED),
+        (software.compile, {**_FUSED, "fused_casts": True}),
+    ):
+        if chosen is not None:
+            changes |= dict.fromkeys(fields, chosen)
+    if software.recompute_early_stop is not None:
+        changes["checkpoint_early_stop"] = software.recompute_early_stop
+    return changes
+
+
+def _overlap_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if software.pure_bf16:
+        changes["gradient_bytes"] = 2
+    if software.gradients is not None:
+        changes["gradient_bytes"] = 2 if software.gradients == "bf16" else 4
+    if software.bucket is not None:
+        told = {"value": software.bucket, "kind": "derived", "note": "software.bucket of the job"}
+        changes["bucket"] = stack.overlap.bucket.model_copy(update=told)
+    return changes
