@@ -17,7 +17,7 @@ from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job_choices import Batches, PriceSpec, ZeroStage, distinct
 from autoplan.schema.layout import Offload, Order, RecomputeMode, Schedule
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.precision import Precision
+from autoplan.schema.precision import NARROW, Precision
 from autoplan.schema.user_rules.expression import Node
 from autoplan.schema.user_rules.grammar import parse_relation
 
@@ -277,6 +277,12 @@ class JobSpec(Frozen):
         default=DEFAULT_SECONDS,
         description="how long a search may take; then it answers with the best plans so far and their gap",
     )
+
+    @model_validator(mode="after")
+    def _weights_are_in_fp8(self) -> Self:
+        if self.software.fp8_weights and self.precision not in NARROW:
+            raise ValueError(f"software.fp8_weights needs precision: {' or '.join(NARROW)}")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

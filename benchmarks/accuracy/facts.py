@@ -33,6 +33,7 @@ class Runs(Frozen):
 
     source: str | tuple[str, ...] = Field(default="", description="what the source starts with")
     stack: str | None = Field(default=None, description="the row's stack")
+    stack_like: str = Field(default="", description="a regular expression found in the row's stack")
     model: str = Field(default="", description="what the model's name starts with")
     gpu: str | None = Field(default=None, description="the row's device")
     note: str = Field(default="", description="what the note on its hardware holds")
@@ -50,6 +51,7 @@ class Runs(Frozen):
         return (
             run.source.startswith(self.source)
             and self.stack in {None, run.stack}
+            and re.search(self.stack_like, run.stack, re.IGNORECASE) is not None
             and run.model.name.startswith(self.model)
             and self.gpu in {None, run.hardware.gpu}
             and self.note in (run.hardware.note or "")

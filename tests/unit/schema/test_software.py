@@ -1,0 +1,88 @@
+"""What a job says of its software moves what is predicted for it."""
+
+import pytest
+
+from autoplan import load_job
+from autoplan.errors import SpecError
+from autoplan.planning import evaluate
+from autoplan.schema.layout import parse_layout
+
+JOB = """
+schema: 1
+kind: training
+model: qwen3-1.7b
+hardware: 2x-rtx4090
+devices: 2
+stack: {stack}
+precision: {precision}
+workload: {{sequence_length: 2048, global_batch_size: 64}}
+{software}
+"""
+
+
+def predicted(tmp_path, software, *, stack="ddp", precision="bf16"):
+    """Return step seconds and bytes of one layout of a job with such a section."""
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB.format(stack=stack, precision=precision, software=software), encoding="utf-8")
+    job = load_job(path)
+    layout = parse_layout("dp=2,mbs=4,recompute=full", layers=job.model.layers, devices=2)
+    found = evaluate(job, layout).predicted
+    return found.step_seconds, found.peak_memory_bytes_per_device
+
+
+@pytest.mark.parametrize(
+    ("software", "faster", "smaller"),
+    [
+        ("software: {loss: fused}", True, True),
+        ("software: {loss: chunked}", True, True),
+        ("software: {attention: eager}", False, False),
+        ("software: {fused_kernels: true}", True, None),
+        ("software: {compile: true}", True, None),
+        ("software: {pure_bf16: true}", True, True),
+        ("software: {gradients: bf16}", True, True),
+    ],
+)
+def test_each_choice_moves_time_or_memory(tmp_path, software, faster, smaller):
+    """A fused kernel saves time, a narrower format bytes as well; scores in memory cost both."""
+    plain, told = predicted(tmp_path, ""), predicted(tmp_path, software)
+
+    assert (told[0] < plain[0]) is faster
+    assert smaller is None or (told[1] < plain[1]) is smaller
+
+
+def test_launches_move_steps_that_the_host_bounds(tmp_path):
+    """Graphs take the host away; an optimizer that loops over tensors adds to it."""
+    text = "workload: {{sequence_length: 128, global_batch_size: 2}}"
+    small = JOB.replace("workload: {{sequence_length: 2048, global_batch_size: 64}}", text)
+
+    def seconds(software):
+        path = tmp_path / "small.yaml"
+        path.write_text(small.format(stack="ddp", precision="bf16", software=software), encoding="utf-8")
+        job = load_job(path)
+        layout = parse_layout("dp=2,mbs=1", layers=job.model.layers, devices=2)
+        return evaluate(job, layout).predicted.step_seconds
+
+    plain = seconds("")
+
+    assert seconds("software: {cuda_graphs: true}") < plain
+    assert seconds("software: {optimizer_kernels: loop, pure_bf16: true}") > seconds(
+        "software: {pure_bf16: true}"
+    )
+
+
+def test_buckets_and_early_stop_move_the_step(tmp_path):
+    """The last bucket is exposed; a recompute that stops early leaves out a product."""
+    plain = predicted(tmp_path, "")[0]
+
+    assert predicted(tmp_path, "software: {bucket: 500 MiB}")[0] > plain
+    assert predicted(tmp_path, "software: {recompute_early_stop: true}")[0] < plain
+
+
+def test_weights_in_fp8_need_products_in_fp8(tmp_path):
+    """They save memory under fp8, and are refused in bf16."""
+    plain = predicted(tmp_path, "", stack="megatron-core", precision="fp8")
+    told = predicted(tmp_path, "software: {fp8_weights: true}", stack="megatron-core", precision="fp8")
+
+    assert told[1] < plain[1]
+    with pytest.raises(SpecError, match="fp8_weights needs precision"):
+        predicted(tmp_path, "software: {fp8_weights: true}")
