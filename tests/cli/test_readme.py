@@ -39,6 +39,8 @@ DOCUMENTS = [
     ROOT / "specs" / "jobs" / "README.md",
     ROOT / "specs" / "grids" / "README.md",
 ]
+#: Documents of `make test`.
+QUICK = [ROOT / "README.md", ROOT / "docs" / "tour.md", ROOT / "specs" / "README.md"]
 COLUMNS = 92
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FIGURES = re.compile(r"^(<!-- benchmark: (\w+) -->\n)(.*?)^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
@@ -364,7 +366,11 @@ def comparable(text):
     return re.sub(r"CP-SAT\s+[\d.]*\d", "CP-SAT N", text)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "document",
+    [path if path in QUICK else pytest.param(path, marks=pytest.mark.slow) for path in DOCUMENTS],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_examples_print_what_the_document_shows(document, tmp_path):
     """A reader who types what is shown sees what is shown; if not, run this file as a program."""
     text = document.read_text(encoding="utf-8")
