@@ -12,7 +12,7 @@ from autoplan.catalog import resolve_job
 from autoplan.planning import plan, suggested
 from autoplan.schema.job import JobSpec
 from autoplan.schema.yaml.loader import load_model
-from tests.support.quick_cases import slow_after
+from tests.support.quick_cases import slow_but
 
 LLAMA_70B = """
 schema: 1
@@ -66,6 +66,9 @@ CASES = {
     ),
 }
 
+#: The case of `make test`.
+QUICK = "activations too large, and no recompute"
+
 
 def job_of(text):
     """Return the job of a spec's text."""
@@ -107,7 +110,7 @@ def test_llama3_70b_on_one_node_lacks_memory_and_is_told_what_works(answers):
     assert not any("sequence_length" in edit or "batch" in edit for edit in edits)
 
 
-@pytest.mark.parametrize("name", slow_after(3, [*CASES, "70B"]))
+@pytest.mark.parametrize("name", slow_but([QUICK], [*CASES, "70B"]))
 def test_every_suggestion_works_when_it_is_made(answers, name):
     """The spec with the edits made has the plan that was promised."""
     text = LLAMA_70B if name == "70B" else CASES[name][0]
@@ -121,7 +124,7 @@ def test_every_suggestion_works_when_it_is_made(answers, name):
         assert fastest.step_seconds == pytest.approx(promised.step_seconds, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", slow_after(3, CASES))
+@pytest.mark.parametrize("name", slow_but([QUICK], CASES))
 def test_what_clashes_and_what_helps_is_named(answers, name):
     """The wishes are those that the case makes impossible, and no others; the obvious ways out are there."""
     _, conflict, kinds = CASES[name]
@@ -132,6 +135,7 @@ def test_what_clashes_and_what_helps_is_named(answers, name):
     assert set(kinds) <= {suggestion.kind for suggestion in front.suggestions}
 
 
+@pytest.mark.slow
 def test_no_smaller_change_is_enough():
     """One node less, a sequence a 64th longer, a MiB less, a millisecond less: nothing fits."""
     text = SMALL % (2, 8) + "limits: {step_time: 2 s}"
