@@ -16,11 +16,11 @@ help: ## list the targets
 plan: $(READY) ## set up, then plan a shipped job (make plan JOB=my.yaml plans yours)
 	@$(BIN)/autoplan plan $(JOB)
 
-test: check ## set up, then run every check and every test
-	@$(BIN)/python -m pytest --no-header -n auto --dist loadfile --ignore tests/slow
+test: check ## set up, then run every check and every test that is not slow
+	@$(BIN)/python -m pytest --no-header -n auto --dist loadfile -m "not slow"
 
-test-slow: $(READY) ## tests that take minutes each
-	@$(BIN)/python -m pytest --no-header -n auto tests/slow
+test-slow: $(READY) ## tests that take long, and all but a few of each large family
+	@$(BIN)/python -m pytest --no-header -n auto --dist worksteal -m slow
 
 check: lint types floors ## everything but the tests
 

@@ -86,6 +86,7 @@ class _Search:
         """Return the front; None where the search was stopped before a layout was found."""
         job = self.job
         self.space = space_of(job)
+        self.rejected = self.space.rejected
         fits, short_of_bytes = fitting_candidates(job, self.space, even=even_only(job))
         self.rejected = (*self.space.rejected, *short_of_bytes)
         if not fits:

@@ -18,7 +18,7 @@ from autoplan.units import format_bytes, format_seconds
 from autoplan.verification.certificate_checks import answer_certificate_errors
 from autoplan.verification.count_checks import counts_check
 from autoplan.verification.examination import Progress, examined
-from autoplan.verification.explanation_checks import PlannedAgain, explanations_check
+from autoplan.verification.explanation_checks import PlannedAgain, explanations_check, lines_stated
 from autoplan.verification.fact_checks import fact_errors, hash_errors, provenance_errors
 from autoplan.verification.optimality_check import excluded_boxes, nothing_better
 from autoplan.verification.stated_answers import StatedAnswer, StatedPlan
@@ -171,6 +171,8 @@ def _run(stated: Stated) -> Check:
     ]
     if saved.certificate.stopped is not None:
         facts.append("stopped, and the gap of plans behind the fastest: known to the search alone")
+    if lines_stated(saved):
+        facts.append("the lines of rules: those of a job file that the answer does not hold")
     if saved.certificate.autoplan_version != __version__:
         facts.append(f"autoplan_version: {saved.certificate.autoplan_version}, checked by {__version__}")
     return Check("what the answer says of the search itself", "not checked", tuple(facts), matters=False)

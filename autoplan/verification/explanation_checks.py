@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -12,11 +13,11 @@ from autoplan.results import Front, Suggestion
 from autoplan.results.plan import layout_fields
 from autoplan.results.verdict import Check
 from autoplan.schema.job import Job
-from autoplan.schema.saved_front import SavedSuggestion
+from autoplan.schema.saved_front import SavedFront, SavedSuggestion
 from autoplan.verification.stated_choices import Stated
 from autoplan.verification.value_comparison import differences
 
-__all__ = ["PlannedAgain", "explanations_check"]
+__all__ = ["PlannedAgain", "explanations_check", "lines_stated"]
 
 #: Returns the front of a job without plans, planned again; with suggestions where the flag is set.
 PlannedAgain: TypeAlias = Callable[[Job, bool], Front]
@@ -26,6 +27,9 @@ _CLAIM: Final = "reasons, conflict and suggestions are those of the job"
 
 #: What a reason says that was not found before a deadline.
 _STOPPED: Final = "before it was found which limit excludes the last layouts"
+
+#: The line of a rule in the job file, which is no part of the question.
+_LINE: Final = re.compile(r"(?<=\]) \(line \d+\)")
 
 
 def explanations_check(stated: Stated, planned_again: PlannedAgain, deadline: Deadline) -> Check:
@@ -47,6 +51,17 @@ def explanations_check(stated: Stated, planned_again: PlannedAgain, deadline: De
     if found:
         return Check(_CLAIM, "not checked", tuple(error.sentence for error in found))
     return Check(_CLAIM, "holds", ("recomputed by the code that planned, not independently of it",))
+
+
+def lines_stated(saved: SavedFront) -> bool:
+    """Return whether ``saved`` names lines of its job file, which it does not hold."""
+    texts = [*saved.reasons, *saved.conflict, *(text for texts in saved.further_conflicts for text in texts)]
+    texts += [reason for answer in saved.answers for reason in answer.reasons]
+    return any(_LINE.search(text) for text in texts)
+
+
+def _without_lines(texts: Sequence[str]) -> list[str]:
+    return [_LINE.sub("", text) for text in texts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +90,12 @@ def _errors(stated: Stated, planned_again: PlannedAgain) -> Iterator[_Error]:
         return
     yield from _reason_errors(saved.reasons, again.reasons, "reasons")
     if saved.conflict or not again.conflict:
-        yield from map(_Error, differences(saved.conflict, again.conflict, "conflict"))
+        yield from map(_Error, differences(_without_lines(saved.conflict), again.conflict, "conflict"))
     else:
         yield _Error("conflict: none is stated, and planned again there is one", false=False)
     complete = saved.suggestions_stopped is None and again.suggestions_stopped is None
-    further = differences(saved.further_conflicts, again.further_conflicts, "further_conflicts")
+    others = [_without_lines(texts) for texts in saved.further_conflicts]
+    further = differences(others, again.further_conflicts, "further_conflicts")
     yield from (_Error(sentence, false=complete) for sentence in further)
     yield from _suggestion_errors(saved.suggestions, again.suggestions)
     if saved.suggestions_stopped is not None:
@@ -101,7 +117,8 @@ def _errors_of_answers(stated: Stated, planned_again: PlannedAgain) -> Iterator[
 def _reason_errors(stated: Sequence[str], again: Sequence[str], place: str) -> Iterator[_Error]:
     """Yield the differences between reasons; a search that was stopped says so instead."""
     stopped = any(_STOPPED in reason for reason in stated)
-    yield from (_Error(sentence, false=not stopped) for sentence in differences(stated, list(again), place))
+    found = differences(_without_lines(stated), list(again), place)
+    yield from (_Error(sentence, false=not stopped) for sentence in found)
 
 
 def _suggestion_errors(stated: Sequence[SavedSuggestion], again: Sequence[Suggestion]) -> Iterator[_Error]:

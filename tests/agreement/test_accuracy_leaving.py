@@ -16,6 +16,7 @@ from benchmarks.accuracy.fitting.leaving_report import left_out_summary, render_
 from benchmarks.accuracy.fitting.shared import shared_coefficients
 from benchmarks.accuracy.fitting.widths import widths_of
 from benchmarks.policies import with_block
+from tests.support.quick_cases import slow_but
 
 
 @dataclass
@@ -56,7 +57,7 @@ def observations(predicted):
     return observations_of(predicted)
 
 
-@pytest.mark.parametrize("by", list(KEYS))
+@pytest.mark.parametrize("by", slow_but(["stack"], KEYS))
 def test_no_fit_sees_what_it_predicts(by, observations):
     """Every row is predicted once, by a fit to all rows of all other keys."""
     spy, key = Spy(), KEYS[by].of
@@ -110,6 +111,7 @@ def test_the_summary_has_errors_and_coverage_of_each_stack(observations):
     assert json.dumps([asdict(x) for x in found], allow_nan=False)
 
 
+@pytest.mark.slow
 def test_the_command_predicts_rows_by_the_others(lines, tmp_path, capsys):
     """Every complete row is predicted, and by other coefficients than the shipped ones."""
     path = tmp_path / "runs.yaml"
@@ -145,6 +147,7 @@ def test_every_coefficient_fitted_on_runs_has_a_prior(predicted):
     }
 
 
+@pytest.mark.slow
 def test_a_refit_forgets_what_is_shipped(observations):
     """A fit without any row is the prior, whatever the files say; one with all rows has moved from there."""
     observations = observations[::2]

@@ -7,6 +7,8 @@ from benchmarks.accuracy.fitting.kept import KEPT, load_left_out
 from benchmarks.accuracy.fitting.leaving import KEYS, observations_of
 from tests.support.all_runs import all_outcomes
 
+pytestmark = pytest.mark.slow
+
 
 def test_no_coefficient_fitted_on_runs_serves_a_single_source():
     """What one publication alone would set is shared with other stacks, or it is a guess."""

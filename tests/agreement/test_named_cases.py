@@ -11,6 +11,7 @@ from autoplan import evaluate, plan
 from autoplan.catalog import kernels_for, load_entry, load_job, resolve_job, stack
 from autoplan.schema.job import JobSpec, Limits, SearchSpec, Workload
 from autoplan.search.space.candidate_space import space_of
+from tests.support.quick_cases import slow_after
 
 SIZES = (64, 128, 256, 512, 1024)
 
@@ -45,7 +46,7 @@ def with_network_like_fabric(job):
     return replace(job, cluster=replace(job.cluster, node=faster))
 
 
-@pytest.mark.parametrize("devices", SIZES)
+@pytest.mark.parametrize("devices", slow_after(1, SIZES))
 def test_gpt3_on_64_to_1024_a100_has_a_proven_plan(gpt3, devices):
     """Each size has a fastest layout that fits, uses every device, and is proven."""
     _, front = gpt3[devices]
@@ -65,7 +66,7 @@ def test_more_devices_train_gpt3_on_more_tokens_a_second(gpt3):
     assert rates[-1] < 1.1 * SIZES[-1] / SIZES[0] * rates[0]
 
 
-@pytest.mark.parametrize("devices", [64, 1024])
+@pytest.mark.parametrize("devices", slow_after(1, [64, 1024]))
 def test_tensors_of_gpt3_stay_within_a_node_because_the_network_is_slow(gpt3, devices):
     """S6: sixteen-way tensors may be chosen and lose, by what they expose; on a fast network by far less."""
     job, front = gpt3[devices]
@@ -81,7 +82,7 @@ def test_tensors_of_gpt3_stay_within_a_node_because_the_network_is_slow(gpt3, de
     assert far.predicted.step_seconds - near.predicted.step_seconds < lost / 2
 
 
-@pytest.mark.parametrize("devices", SIZES)
+@pytest.mark.parametrize("devices", slow_after(1, SIZES))
 def test_published_layouts_of_gpt3_are_not_faster_than_the_plan(gpt3, devices):
     """Whatever Megatron's users ran is in the space, priced by the same model, and no faster."""
     job, front = gpt3[devices]

@@ -15,6 +15,10 @@ from autoplan.errors import UnsupportedError
 from autoplan.planning.infeasible.relaxations import KINDS
 from autoplan.planning.infeasible.unsatisfiable_subset import requirements_of, with_only
 from tests.support.infeasible_jobs import JOBS, job
+from tests.support.quick_cases import slow_but
+
+#: Jobs of `make test`.
+QUICK = ("tensor parallelism", "data parallelism", "own rules", "own memory limit")
 
 
 @cache
@@ -31,7 +35,7 @@ def fastest(front):
     return min(front.plans, key=lambda plan: plan.predicted.step_seconds)
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", slow_but(QUICK, JOBS))
 def test_what_conflicts_and_what_helps_is_named(name):
     """The conflict is the one that the job was made for, and the obvious ways out are among the changes."""
     _, conflict, kinds = JOBS[name]
@@ -43,7 +47,7 @@ def test_what_conflicts_and_what_helps_is_named(name):
     assert set(kinds) <= {suggestion.kind for suggestion in front.suggestions}
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", slow_but(QUICK, JOBS))
 def test_every_change_made_in_the_file_has_the_plan_that_was_said(name, tmp_path):
     """The edited file is read and planned like any other: the same layout, step and memory, to the bit."""
     front = answer(name)
@@ -54,6 +58,7 @@ def test_every_change_made_in_the_file_has_the_plan_that_was_said(name, tmp_path
         assert (plan.layout, plan.predicted) == (suggestion.plan.layout, suggestion.plan.predicted)
 
 
+@pytest.mark.slow
 def test_every_kind_of_change_is_tried():
     """The jobs have changes of each kind."""
     kinds = {suggestion.kind for name in JOBS for suggestion in answer(name).suggestions}
@@ -61,7 +66,7 @@ def test_every_kind_of_change_is_tried():
     assert {kind.name for kind in KINDS} - kinds == set()
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", slow_but(QUICK, JOBS))
 def test_a_conflict_is_minimal(name):
     """No layout keeps all limits that are named, whatever the others; some keeps all but any one of them."""
     front = answer(name)
@@ -75,7 +80,9 @@ def test_a_conflict_is_minimal(name):
             assert has_plan(with_only(front.job, list(by_text.values()), others)), requirement.text
 
 
-@pytest.mark.parametrize("name", [name for name, (_, conflict, _) in JOBS.items() if conflict])
+@pytest.mark.parametrize(
+    "name", slow_but(QUICK, [name for name, (_, conflict, _) in JOBS.items() if conflict])
+)
 def test_without_any_limit_of_the_only_conflict_the_file_has_a_plan(name):
     """Each key that is named can be left out of the file; devices without limit cannot be written down."""
     text, conflict, _ = JOBS[name]

@@ -5,6 +5,7 @@ import pytest
 from autoplan import load_job, planning
 from autoplan.errors import UnsupportedError
 from tests.support.infeasible_jobs import job
+from tests.support.quick_cases import slow_after
 
 EXPERTS = job(devices="[8, 16]", batch=32, hardware="hgx-h200", model="mixtral-8x7b")
 LONG = job("search: {offload: [none, optimizer]}\nrules:\n  - tp <= 4  # ours", devices=4, length=16384)
@@ -17,7 +18,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "layout"), CASES)
+@pytest.mark.parametrize(("text", "layout"), slow_after(1, CASES))
 def test_the_file_of_a_remedy_has_its_plan(tmp_path, text, layout):
     """The one plan of the new file is that of the remedy; it is infeasible where the remedy does not fit."""
     file, new = tmp_path / "job.yaml", tmp_path / "new.yaml"

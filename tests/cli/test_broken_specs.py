@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broken_specs import COMMANDS, broken_spec, broken_specs, whole_files
+from tests.support.quick_cases import slow_after
 from tests.support.spec_runs import KILLED_AFTER_CLOCK_SECONDS, assert_answered_or_refused, swept_here
 
 #: Broken specs in all, and how many one test takes. `make test-slow` takes thousands.
@@ -31,7 +32,7 @@ def test_the_specs_that_are_broken_below_are_whole(run, tmp_path, monkeypatch, c
 
 
 @pytest.mark.usefixtures("_threads")
-@pytest.mark.parametrize("batch", range(SPECS // BATCH))
+@pytest.mark.parametrize("batch", slow_after(6, range(SPECS // BATCH)))
 def test_a_broken_spec_is_answered_or_refused(tmp_path, monkeypatch, batch):
     """Each exits with 0, 1 or 2, and shows no traceback; without an answer, standard error says why."""
     monkeypatch.chdir(tmp_path)

@@ -68,17 +68,17 @@ def test_a_number_out_of_range_is_refused_with_what_is_allowed(run, tmp_path, co
 @pytest.mark.parametrize(
     "line",
     [
-        "limits: {peak_memory: 1 B}",
+        pytest.param("limits: {peak_memory: 1 B}", marks=pytest.mark.slow),
         "limits: {peak_memory: 1000 PB}",
-        "limits: {step_time: 0.001 ns}",
+        pytest.param("limits: {step_time: 0.001 ns}", marks=pytest.mark.slow),
         "limits: {step_time: 1000000 h}",
-        "limits: {energy: 1 J}",
+        pytest.param("limits: {energy: 1 J}", marks=pytest.mark.slow),
         "limits: {energy: 1000000 PJ}",
         "limits: {memory_headroom: 99 %}",
         "limits: {memory_headroom: 0.000001 %}",
         "limits: {tokens_per_second: 0.000001}",
         "limits: {tokens_per_second: 1.0e+15}",
-        "limits: {cost: 0.000001}",
+        pytest.param("limits: {cost: 0.000001}", marks=pytest.mark.slow),
         "limits: {cost: 1.0e+15}",
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ from autoplan.catalog import resolve_job
 from autoplan.planning import plan, suggested
 from autoplan.schema.job import JobSpec
 from autoplan.schema.yaml.loader import load_model
+from tests.support.quick_cases import slow_but
 
 LLAMA_70B = """
 schema: 1
@@ -64,6 +66,9 @@ CASES = {
     ),
 }
 
+#: The case of `make test`.
+QUICK = "activations too large, and no recompute"
+
 
 def job_of(text):
     """Return the job of a spec's text."""
@@ -84,14 +89,14 @@ def edited(text, edits):
 
 @pytest.fixture(scope="module")
 def answers():
-    """Return the answer to each case."""
+    """Return a function that answers a case once."""
     texts = {name: text for name, (text, *_) in CASES.items()} | {"70B": LLAMA_70B}
-    return {name: suggested(plan(job_of(text))) for name, text in texts.items()}
+    return cache(lambda name: suggested(plan(job_of(texts[name]))))
 
 
 def test_llama3_70b_on_one_node_lacks_memory_and_is_told_what_works(answers):
     """The named case: full training with AdamW on 8 H100 needs twice the memory."""
-    front = answers["70B"]
+    front = answers("70B")
     edits = {str(edit) for suggestion in front.suggestions for edit in suggestion.edits}
 
     assert not front.feasible
@@ -105,11 +110,11 @@ def test_llama3_70b_on_one_node_lacks_memory_and_is_told_what_works(answers):
     assert not any("sequence_length" in edit or "batch" in edit for edit in edits)
 
 
-@pytest.mark.parametrize("name", [*CASES, "70B"])
+@pytest.mark.parametrize("name", slow_but([QUICK], [*CASES, "70B"]))
 def test_every_suggestion_works_when_it_is_made(answers, name):
     """The spec with the edits made has the plan that was promised."""
     text = LLAMA_70B if name == "70B" else CASES[name][0]
-    front = answers[name]
+    front = answers(name)
 
     assert front.suggestions
     for suggestion in front.suggestions:
@@ -119,17 +124,18 @@ def test_every_suggestion_works_when_it_is_made(answers, name):
         assert fastest.step_seconds == pytest.approx(promised.step_seconds, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but([QUICK], CASES))
 def test_what_clashes_and_what_helps_is_named(answers, name):
     """The wishes are those that the case makes impossible, and no others; the obvious ways out are there."""
     _, conflict, kinds = CASES[name]
-    front = answers[name]
+    front = answers(name)
 
     if conflict is not None:
         assert list(front.conflict) == conflict
     assert set(kinds) <= {suggestion.kind for suggestion in front.suggestions}
 
 
+@pytest.mark.slow
 def test_no_smaller_change_is_enough():
     """One node less, a sequence a 64th longer, a MiB less, a millisecond less: nothing fits."""
     text = SMALL % (2, 8) + "limits: {step_time: 2 s}"

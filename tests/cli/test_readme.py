@@ -39,6 +39,13 @@ DOCUMENTS = [
     ROOT / "specs" / "jobs" / "README.md",
     ROOT / "specs" / "grids" / "README.md",
 ]
+#: Documents with examples, or with figures, that take long: they are left to `make test-slow`.
+SLOW_EXAMPLES = {
+    ROOT / "docs" / "explanations.md",
+    ROOT / "docs" / "search.md",
+    ROOT / "specs" / "grids" / "README.md",
+}
+SLOW_FIGURES = {ROOT / "README.md", ROOT / "docs" / "accuracy.md"}
 COLUMNS = 92
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FIGURES = re.compile(r"^(<!-- benchmark: (\w+) -->\n)(.*?)^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
@@ -47,6 +54,16 @@ SHELL = 'autoplan() { "$PYTHON" -m autoplan "$@"; }; python() { "$PYTHON" "$@"; 
 
 
 def renewed(text, folder):
+    """Return a document with the output of every example in it, and every figure, as it is now."""
+    return with_figures(with_examples(text, folder))
+
+
+def with_figures(text):
+    """Return a document with the tables that benchmarks compute or have recorded."""
+    return FIGURES.sub(lambda found: f"{found[1]}{FIGURES_OF[found[2]]()}{found[4]}", text)
+
+
+def with_examples(text, folder):
     """Return a document with the output of every example in it as it is now."""
     names = {}
 
@@ -62,8 +79,7 @@ def renewed(text, folder):
             return f"```python\n{renewed_session(body, names, folder)}```"
         return found[0]
 
-    text = BLOCK.sub(block, text)
-    return FIGURES.sub(lambda found: f"{found[1]}{FIGURES_OF[found[2]]()}{found[4]}", text)
+    return BLOCK.sub(block, text)
 
 
 def renewed_console(body, folder):
@@ -364,12 +380,30 @@ def comparable(text):
     return re.sub(r"CP-SAT\s+[\d.]*\d", "CP-SAT N", text)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def cases(paths, slow):
+    """Return what is parametrized by ``paths``, those that are ``slow`` marked so."""
+    return [pytest.param(path, marks=pytest.mark.slow) if path in slow else path for path in paths]
+
+
+def named(path):
+    """Return the name of a file in messages."""
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("document", cases(DOCUMENTS, SLOW_EXAMPLES), ids=named)
 def test_examples_print_what_the_document_shows(document, tmp_path):
     """A reader who types what is shown sees what is shown; if not, run this file as a program."""
     text = document.read_text(encoding="utf-8")
 
-    assert comparable(renewed(text, tmp_path)) == comparable(text)
+    assert comparable(with_examples(text, tmp_path)) == comparable(text)
+
+
+@pytest.mark.parametrize("document", cases(DOCUMENTS, SLOW_FIGURES), ids=named)
+def test_figures_are_those_of_the_benchmarks(document):
+    """A table of errors or of times says what its benchmark computes now, or has recorded."""
+    text = document.read_text(encoding="utf-8")
+
+    assert with_figures(text) == text
 
 
 def alike(one, other, far=0.15):
@@ -381,7 +415,7 @@ def alike(one, other, far=0.15):
     return all(abs(float(a) - float(b)) <= far for a, b in pairs)
 
 
-@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
+@pytest.mark.parametrize("picture", cases(PICTURES, {ROOT / "docs" / "accuracy.svg"}), ids=named)
 def test_pictures_are_current(picture):
     """A picture in the documents shows what the benchmark predicts now, or has recorded."""
     assert alike(picture.read_text(encoding="utf-8"), PICTURES[picture]())

@@ -11,6 +11,7 @@ from autoplan.deadline import Deadline
 from autoplan.planning import suggested, verifying
 from autoplan.report.document_fields import plan_document
 from autoplan.schema.resolved_job import hashes
+from tests.support.quick_cases import slow_after, slow_but
 from tests.support.tampering import (
     both,
     change,
@@ -259,7 +260,7 @@ OF_PLANS = {
 
 
 @pytest.mark.parametrize("name", OF_PLANS)
-@pytest.mark.parametrize("kind", ["two devices", "own rules"])
+@pytest.mark.parametrize("kind", slow_after(1, ["two devices", "own rules"]))
 def test_tampering_with_plans_is_noticed(answers, tmp_path, kind, name):
     """A claim fails, or the file is refused; the hash of the whole is right."""
     document = tampered(answers(kind)[0], OF_PLANS[name])
@@ -280,7 +281,7 @@ OF_SIXTEEN = {
 }
 
 
-@pytest.mark.parametrize("name", OF_SIXTEEN)
+@pytest.mark.parametrize("name", slow_after(1, OF_SIXTEEN))
 def test_what_is_missing_on_sixteen_devices_is_noticed(answers, tmp_path, name):
     """No list of layouts is as long; bounds of all choices lead to the layouts that are missing."""
     document, job = answers("sixteen devices")
@@ -294,7 +295,7 @@ def test_what_is_missing_on_sixteen_devices_is_noticed(answers, tmp_path, name):
     ), failed
 
 
-@pytest.mark.parametrize("name", OF_SIXTEEN)
+@pytest.mark.parametrize("name", slow_after(1, OF_SIXTEEN))
 def test_without_time_it_is_not_checked(answers, tmp_path, name):
     """What nobody had time for is listed, and the outcome is not that all is verified."""
     document, job = answers("sixteen devices")
@@ -332,7 +333,7 @@ def test_tampering_where_nothing_is_feasible_is_noticed(answers, tmp_path, name)
     assert isinstance(outcome, str) or outcome.outcome == "refuted", outcome
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", slow_but(["two devices", "infeasible"], JOBS))
 def test_tampering_with_any_leaf_is_noticed_or_listed(answers, tmp_path, kind):
     """A number, a text or a flag anywhere: refuted, refused, or listed as not checked."""
     document, _ = answers(kind)

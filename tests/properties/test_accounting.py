@@ -12,6 +12,7 @@ from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.layout import Layout
 from autoplan.search.front_search import search
 from tests.support.by_rules import first_broken
+from tests.support.quick_cases import slow_after
 from tests.support.small_jobs import choices, layouts, small_job, with_limit
 
 
@@ -35,7 +36,7 @@ def shorter_ring(job, layout: Layout) -> bool:
     return ring and any(not broken_rules(job, other) for other in fewer)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", slow_after(4, range(24)))
 def test_every_layout_falls_to_one_reason_or_is_on_the_front(seed):
     """Rules, equivalence, memory, dominance, front: each counted by hand; they add up to the space."""
     job = small_job(seed)

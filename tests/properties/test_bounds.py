@@ -24,6 +24,7 @@ from autoplan.search.space.priced_candidates import priced
 from autoplan.search.space.sized_candidates import sized
 from tests.properties.test_front import random_job
 from tests.properties.test_unlike_layers import several, with_unlike_layers
+from tests.support.quick_cases import slow_after
 
 JOBS = ["llama3-8b-8x-a100", "gpt3-6.7b-8x-v100", "llama3-70b-64x-h100", "mixtral-8x7b-8x-h200"]
 UNLIKE = ["deepseek-v3-256x-h100", "llama4-maverick"]
@@ -153,7 +154,7 @@ def test_floors_of_memory_keep_a_candidate_at_its_least(name):
             assert _floor_fits(one, one.places, float(least)).all()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", slow_after(10, range(60)))
 def test_floors_of_memory_keep_small_models_at_their_least(seed):
     """Virtual stages of few layers have one of a type, and none of another."""
     rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt

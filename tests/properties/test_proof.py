@@ -24,6 +24,7 @@ from autoplan.verification.listing.dominated_boxes import Box, boxes_of, tick_by
 from autoplan.verification.listing.layout_listing import Listing
 from autoplan.verification.relaxation.choice_floors import bounded_group
 from tests.support.own_rules import OWN
+from tests.support.quick_cases import slow_after
 from tests.support.small_jobs import layouts, small_job, with_limit, with_zero_bubble
 
 # Choices of degrees that a test looks into, and the layouts of one beyond which it is left to smaller ones.
@@ -45,7 +46,7 @@ def unlike_layers(job, seed):
     return replace(job, model=model, stack=stack("megatron-core"), search=search)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", slow_after(3, range(8)))
 def test_what_is_below_a_corner_is_found_where_layers_differ(seed):
     """Likewise where a stage's price depends on where it begins."""
     assert_listing_agrees(seed, *prepared(seed, unlike_layers(small_job(seed), seed)))
@@ -84,13 +85,13 @@ def first_of(job, group, i) -> Layout:
     return listing.layout([places[place] for place in zip(before, even, strict=True)])
 
 
-@pytest.mark.parametrize("seed", range(14))
+@pytest.mark.parametrize("seed", slow_after(3, range(14)))
 def test_what_is_below_a_corner_is_found_and_nothing_else(seed):
     """For corners at, above and below every kind of layout, the enumerator agrees with a plain list."""
     assert_listing_agrees(seed, *prepared(seed, small_job(seed)))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", slow_after(3, range(6)))
 def test_what_is_below_a_corner_is_found_where_embedding_and_head_count(seed):
     """Likewise where they stand for layers that virtual stages lack: 3, 5, 6 or 7 layers on two stages."""
     job, layers = small_job(seed), (3, 5, 6, 7)[seed % 4]
@@ -108,7 +109,7 @@ def test_what_is_below_a_corner_is_found_where_embedding_and_head_count(seed):
     assert_listing_agrees(seed, job, found)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", slow_after(3, range(8)))
 def test_what_is_below_a_corner_is_found_with_zero_bubble(seed):
     """Likewise in stacks that do weight gradients apart, with layers alike and with unlike ones."""
     job = replace(small_job(seed), cluster=replace(small_job(seed).cluster, devices=4))
@@ -164,7 +165,7 @@ def assert_bounds_agree(job, group, i, fitting):
         assert job.rules or not (block.fits()[0] and not fitting)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", slow_after(3, range(6)))
 def test_what_is_below_a_corner_is_found_with_activations_in_host_memory(seed):
     """Likewise where what layers keep is offloaded, each recomputed in one of the ways that the stack has."""
     job = small_job(seed + 40)
@@ -174,7 +175,7 @@ def test_what_is_below_a_corner_is_found_with_activations_in_host_memory(seed):
     assert_listing_agrees(seed, *prepared(seed, job))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", slow_after(3, range(60)))
 def test_corners_hold_exactly_what_no_plan_matches(seed):
     """A point is below a corner where it beats a plan, or no plan matches it; nowhere else."""
     rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
@@ -202,7 +203,7 @@ def test_corners_hold_exactly_what_no_plan_matches(seed):
             assert inside == (beats or not matched)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", slow_after(3, range(30)))
 def test_layouts_that_break_a_rule_of_the_users_own_are_passed_over_and_no_others(seed):
     """Below any corner the enumerator finds a layout where a plain list has one that keeps the rules."""
     rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt

@@ -31,6 +31,7 @@ from tests.properties.test_front import (
     whole_front,
 )
 from tests.support.own_rules import OWN
+from tests.support.quick_cases import slow_after
 
 INSTANCES = 45
 PIPELINES = 20
@@ -84,7 +85,7 @@ def several(job):
     return layer_types_of(job.model, job.workload.sequence_length).several
 
 
-@pytest.mark.parametrize("seed", range(INSTANCES))
+@pytest.mark.parametrize("seed", slow_after(4, range(INSTANCES)))
 def test_the_front_is_that_of_brute_force(seed):
     """S2: dense layers before and among experts, windows by turns; any split, schedule and recompute."""
     job, points = instance(seed)
@@ -92,7 +93,7 @@ def test_the_front_is_that_of_brute_force(seed):
     assert contradictions(job, points, whole_front(job)) == []
 
 
-@pytest.mark.parametrize("seed", range(PIPELINES))
+@pytest.mark.parametrize("seed", slow_after(4, range(PIPELINES)))
 def test_the_front_of_pipelines_is_that_of_brute_force(seed):
     """S2 where only pipelines are asked for: plain ones, and those whose chunks hold layers of two places."""
     schedule = ("1f1b", "interleaved") if seed % 2 else "any"
@@ -102,7 +103,7 @@ def test_the_front_of_pipelines_is_that_of_brute_force(seed):
     assert contradictions(job, points, whole_front(job)) == []
 
 
-@pytest.mark.parametrize("seed", range(OWN_INSTANCES))
+@pytest.mark.parametrize("seed", slow_after(4, range(OWN_INSTANCES)))
 def test_the_front_under_own_rules_is_that_of_brute_force(seed):
     """S1 with rules of the user's own about the stages."""
     job, points = instance(seed + 600, own=1 + seed % 2)
@@ -122,7 +123,7 @@ def random_layout(rng: random.Random, total: int, pp: int, v: int) -> Layout:
     return Layout(1, pp, 8 // pp, 1, layers, selective, full, 1, v, False, schedule)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", slow_after(4, range(20)))
 def test_a_stage_is_the_sum_of_its_layers(seed):
     """Times and what is kept add up layer by layer: the first are recomputed whole, the next selectively."""
     rng = random.Random(seed)  # noqa: S311

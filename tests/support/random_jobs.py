@@ -16,7 +16,7 @@ import yaml
 from autoplan import load_job
 from autoplan.schema.job import Job
 
-__all__ = ["RandomJob", "random_job"]
+__all__ = ["RandomJob", "random_infeasible_job", "random_job"]
 
 _NODES = (
     "dgx-a100-80gb",
@@ -96,6 +96,26 @@ def random_job(seed: int) -> RandomJob:
         job["precision"] = "fp16"
     job |= _choices(rng)
     return RandomJob(model, job)
+
+
+def random_infeasible_job(seed: int) -> RandomJob:
+    """Return the random job of ``seed`` with one or two limits more that no layout keeps."""
+    rng, spec = random.Random(-1 - seed), random_job(seed)  # noqa: S311 - as above
+    devices, batch = spec.job["devices"], spec.job["workload"]["global_batch_size"]
+    impossible = [
+        ("limits", {"peak_memory": rng.choice(["1 MiB", "500 MiB"])}),
+        ("limits", {"step_time": "1 us"}),
+        ("limits", {"tokens_per_second": 1e12}),
+        ("search", {"tensor_parallel": 2 * devices}),
+        ("search", {"pipeline_parallel": devices + 1}),
+        ("search", {"data_parallel": devices + 1}),
+        ("search", {"microbatch_size": batch + 1}),
+        ("rules", [f"tp * pp > {devices}"]),
+    ]
+    job = dict(spec.job)
+    for key, value in rng.sample(impossible, rng.choice([1, 1, 2])):
+        job[key] = [*job.get(key, []), *value] if key == "rules" else {**job.get(key, {}), **value}
+    return RandomJob(spec.model, job)
 
 
 def _node(rng: random.Random, devices: int) -> str:
