@@ -1,6 +1,15 @@
 """Catalogue: look-up of entries, and resolution of the names in jobs, grids and stacks."""
 
-from autoplan.catalog.entries import CLASSES, FILES, find_hardware, kernels_for, load_entry, stack
+from autoplan.catalog.derived_nodes import COUNTS
+from autoplan.catalog.entries import (
+    CLASSES,
+    FILES,
+    find_hardware,
+    kernels_for,
+    load_entry,
+    stack,
+    written,
+)
 from autoplan.catalog.entry_checks import Found, catalog_problems, check_entry, find_entries
 from autoplan.catalog.grid_files import cell_job, load_grid
 from autoplan.catalog.job_files import load_job, resolve_job
@@ -17,6 +26,7 @@ from autoplan.catalog.stack_inheritance import ExtendedStack, read_stack
 
 __all__ = [
     "CLASSES",
+    "COUNTS",
     "FILES",
     "FOLDERS",
     "EntryKind",
@@ -39,4 +49,5 @@ __all__ = [
     "read_stack",
     "resolve_job",
     "stack",
+    "written",
 ]

@@ -242,6 +242,10 @@ class NodeSpec(_Entry):
     default_stack: str | None = Field(
         default=None, description="the software that a job uses when it names none"
     )
+    derived_from: EntryName | None = Field(
+        default=None,
+        description="the node that numbers were taken from, where no file describes this one",
+    )
 
 
 class ClusterSpec(_Entry):

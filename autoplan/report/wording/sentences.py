@@ -265,7 +265,17 @@ def surety_sentences(job: Job, predicted: Sequence[Prediction]) -> list[str]:
     where = "measured on this device" if kernels_measured(job) else "not measured on this device"
     kinds = ", ".join(f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(job.kernels).items() if n)
     curves = f"kernel curves {job.kernels.name}: {where}; numbers: {kinds}"
-    return [*([_intervals(job, predicted)] if predicted else []), curves]
+    return [*([_intervals(job, predicted)] if predicted else []), curves, *_derived_node(job)]
+
+
+def _derived_node(job: Job) -> list[str]:
+    """Return the sentence on a node that no file describes; empty for one of the catalogue or a file."""
+    node = job.cluster.node
+    if node.derived_from is None:
+        return []
+    kinds = ", ".join(f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(node).items() if n)
+    origin = f"{node.device} and {node.derived_from}"
+    return [f"node {node.name}: derived from {origin}, since no file describes it; numbers: {kinds}"]
 
 
 def _intervals(job: Job, predicted: Sequence[Prediction]) -> str:
