@@ -4,6 +4,7 @@ from autoplan.catalog.derived_nodes import COUNTS
 from autoplan.catalog.entries import (
     CLASSES,
     FILES,
+    assumed_stack,
     find_hardware,
     kernels_for,
     load_entry,
@@ -32,6 +33,7 @@ __all__ = [
     "EntryKind",
     "ExtendedStack",
     "Found",
+    "assumed_stack",
     "catalog_problems",
     "cell_job",
     "check_entry",

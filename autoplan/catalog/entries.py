@@ -34,6 +34,7 @@ from autoplan.schema.yaml.writer import file_text
 __all__ = [
     "CLASSES",
     "FILES",
+    "assumed_stack",
     "device",
     "find_hardware",
     "hardware",
@@ -65,6 +66,10 @@ CLASSES: dict[EntryKind, type[Frozen]] = {
 FILES: dict[EntryKind, type[Frozen]] = {**CLASSES, "stack": StackFile}
 
 _FALLBACK_KERNELS = "default"
+#: The stack without a framework, which stands for one that is not known.
+_UNKNOWN_STACK = "analytic"
+#: Key of the source of an uncertainty that is that of a stack that is not known.
+_ASSUMED_SOURCE = "assumed-stack"
 
 T = TypeVar("T", bound=Frozen)
 
@@ -168,6 +173,24 @@ def _holders(device_name: str) -> list[NodeSpec]:
     ranks = {name: rank for rank, name in enumerate(measured)}
     names.sort(key=lambda name: (ranks.get(name, len(ranks)), name))
     return [held for held in map(node, names) if held.device == device_name]
+
+
+def assumed_stack(of_node: NodeSpec) -> StackSpec:
+    """Return the stack of a job that names none: the usual one of ``of_node``, else ``analytic``.
+
+    Its uncertainty of time is at least that of ``analytic``, whose numbers are those of a stack that is not
+    known: the job may run under another one.
+    """
+    usual, unknown = stack(of_node.default_stack or _UNKNOWN_STACK), stack(_UNKNOWN_STACK)
+    own, least, sources = usual.uncertainty, unknown.uncertainty, dict(usual.sources)
+    wider = {}
+    for part in ("time", "time_modelled", "slower"):
+        number, given = getattr(least, part), getattr(own, part)
+        if number is not None and (given is None or number.value > given.value):
+            wider[part] = number.model_copy(update={"source": _ASSUMED_SOURCE})
+            why = f"{_UNKNOWN_STACK}, since the job names no stack: {unknown.sources[number.source]}"
+            sources[_ASSUMED_SOURCE] = why
+    return usual.model_copy(update={"uncertainty": own.model_copy(update=wider), "sources": sources})
 
 
 def kernels_for(device_name: str) -> KernelSpec:
