@@ -1,6 +1,16 @@
 """Catalogue: look-up of entries, and resolution of the names in jobs, grids and stacks."""
 
-from autoplan.catalog.entries import CLASSES, FILES, find_hardware, kernels_for, load_entry, stack
+from autoplan.catalog.derived_nodes import COUNTS
+from autoplan.catalog.entries import (
+    CLASSES,
+    FILES,
+    assumed_stack,
+    find_hardware,
+    kernels_for,
+    load_entry,
+    stack,
+    written,
+)
 from autoplan.catalog.entry_checks import Found, catalog_problems, check_entry, find_entries
 from autoplan.catalog.grid_files import cell_job, load_grid
 from autoplan.catalog.job_files import load_job, resolve_job
@@ -17,11 +27,13 @@ from autoplan.catalog.stack_inheritance import ExtendedStack, read_stack
 
 __all__ = [
     "CLASSES",
+    "COUNTS",
     "FILES",
     "FOLDERS",
     "EntryKind",
     "ExtendedStack",
     "Found",
+    "assumed_stack",
     "catalog_problems",
     "cell_job",
     "check_entry",
@@ -39,4 +51,5 @@ __all__ = [
     "read_stack",
     "resolve_job",
     "stack",
+    "written",
 ]

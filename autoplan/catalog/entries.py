@@ -9,6 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from autoplan.catalog.derived_nodes import (
+    COUNTS,
+    Relative,
+    derived_name,
+    derived_node,
+    nearest_kind,
+    split_name,
+)
 from autoplan.catalog.roots import EntryKind, entry_names, entry_text, file_named, is_path, read_file
 from autoplan.catalog.stack_inheritance import read_stack
 from autoplan.errors import CatalogError, Problem, SpecError, UnsupportedError
@@ -21,20 +29,25 @@ from autoplan.schema.job import JobSpec
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.yaml.loader import load_model, validate
 from autoplan.schema.yaml.parser import parse_yaml
+from autoplan.schema.yaml.writer import file_text
 
 __all__ = [
     "CLASSES",
     "FILES",
+    "assumed_stack",
     "device",
     "find_hardware",
     "hardware",
+    "is_node",
     "kernels_at",
     "kernels_for",
     "load_entry",
     "model",
     "node",
+    "nodes_like",
     "stack",
     "stack_at",
+    "written",
 ]
 
 #: Model class of each kind of entry.
@@ -53,16 +66,22 @@ CLASSES: dict[EntryKind, type[Frozen]] = {
 FILES: dict[EntryKind, type[Frozen]] = {**CLASSES, "stack": StackFile}
 
 _FALLBACK_KERNELS = "default"
+#: The stack without a framework, which stands for one that is not known.
+_UNKNOWN_STACK = "analytic"
+#: Key of the source of an uncertainty that is that of a stack that is not known.
+_ASSUMED_SOURCE = "assumed-stack"
 
 T = TypeVar("T", bound=Frozen)
 
 
 @cache
 def load_entry(kind: EntryKind, name: str) -> Frozen:
-    """Return the entry ``name`` of ``kind``.
+    """Return the entry ``name`` of ``kind``; of nodes also those that no file describes.
 
     Raises CatalogError for an unknown name, SpecError for an invalid entry.
     """
+    if kind == "node" and name not in entry_names("node") and is_node(name):
+        return _unwritten_node(name)
     text, file = entry_text(kind, name)
     entry = read_stack(text, file).spec if kind == "stack" else _read(text, CLASSES[kind], file)
     inner = getattr(entry, "name", name)
@@ -80,6 +99,14 @@ def _loaded(kind: EntryKind, name: str, cls: type[T]) -> T:
     if not isinstance(entry, cls):
         raise CatalogError(f"{name!r} is not a {kind}")
     return entry
+
+
+def written(kind: EntryKind, name: str) -> tuple[str, str]:
+    """Return the text of an entry and its file; of a derived node the text that such a file would have."""
+    if kind == "node" and name not in entry_names("node"):
+        derived = node(name)
+        return file_text(derived), f"derived from its device and {derived.derived_from}"
+    return entry_text(kind, name)
 
 
 def stack(name: str) -> StackSpec:
@@ -111,6 +138,59 @@ def device(name: str) -> DeviceSpec:
 def node(name: str) -> NodeSpec:
     """Return the node ``name``."""
     return _loaded("node", name, NodeSpec)
+
+
+def is_node(name: str) -> bool:
+    """Return whether a node is called ``name``: a file describes it, or it is derived from its device."""
+    return name in entry_names("node") or _counted_device(name) is not None
+
+
+def _counted_device(name: str) -> tuple[int, str] | None:
+    """Return number and name of the devices of a node that no file describes; None for other names."""
+    found = split_name(name)
+    known = found is not None and found[0] in COUNTS and found[1] in entry_names("device")
+    return found if known else None
+
+
+def _unwritten_node(name: str) -> NodeSpec:
+    """Return the node ``4x-DEVICE``: one of the catalogue with as many of the device, or a derived one."""
+    devices, device_name = _counted_device(name) or (0, name)
+    holders = _holders(device_name)
+    plain = [held for held in holders if held.fabric.topology != "bridge"]
+    for held in plain:
+        if held.devices == devices:
+            return held
+    own = device(device_name)
+    near = plain[0] if plain else node(nearest_kind(own))
+    bridged = [held.name for held in holders if held not in plain]
+    return derived_node(own, devices, Relative(near, device(near.device)), bridged)
+
+
+def _holders(device_name: str) -> list[NodeSpec]:
+    """Return the nodes of the catalogue with a device, first those on whose fabric kernels were measured."""
+    names = [n for n in entry_names("node") if device_name in entry_text("node", n)[0]]
+    measured = kernels_for(device_name).collectives.fabrics
+    ranks = {name: rank for rank, name in enumerate(measured)}
+    names.sort(key=lambda name: (ranks.get(name, len(ranks)), name))
+    return [held for held in map(node, names) if held.device == device_name]
+
+
+def assumed_stack(of_node: NodeSpec) -> StackSpec:
+    """Return the stack of a job that names none: the usual one of ``of_node``, else ``analytic``.
+
+    Its uncertainty of time is at least that of ``analytic``, whose numbers are those of a stack that is not
+    known: the job may run under another one.
+    """
+    usual, unknown = stack(of_node.default_stack or _UNKNOWN_STACK), stack(_UNKNOWN_STACK)
+    own, least, sources = usual.uncertainty, unknown.uncertainty, dict(usual.sources)
+    wider = {}
+    for part in ("time", "time_modelled", "slower"):
+        number, given = getattr(least, part), getattr(own, part)
+        if number is not None and (given is None or number.value > given.value):
+            wider[part] = number.model_copy(update={"source": _ASSUMED_SOURCE})
+            why = f"{_UNKNOWN_STACK}, since the job names no stack: {unknown.sources[number.source]}"
+            sources[_ASSUMED_SOURCE] = why
+    return usual.model_copy(update={"uncertainty": own.model_copy(update=wider), "sources": sources})
 
 
 def kernels_for(device_name: str) -> KernelSpec:
@@ -184,9 +264,17 @@ def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:
         if entry.network is not None:
             of_cluster = of_cluster.model_copy(update={"network": entry.network})
         return of_cluster, of_cluster.devices * entry.nodes
-    nodes = [n for n in entry_names("node") if _has_device(n, entry.name)]
-    hint = f": {', '.join(nodes)}" if nodes else ""
-    raise UnsupportedError(f"{reference!r} is a device; name a node or a cluster with this device{hint}")
+    raise UnsupportedError(_bare_device(reference, entry))
+
+
+def _bare_device(reference: str, of: DeviceSpec) -> str:
+    """Return why a device alone is no hardware, with the nodes that have it."""
+    message = f"{reference!r} is a device; name a node or a cluster with this device"
+    names = [held.name for held in _holders(of.name)]
+    if of.name in entry_names("device"):
+        counted = [derived_name(n, of.name) for n in COUNTS]
+        names += [name for name in counted if name not in names]
+    return f"{message}: {', '.join(sorted(names))}" if names else message
 
 
 def find_hardware(name: str) -> tuple[DeviceSpec, NodeSpec | None]:
@@ -197,19 +285,15 @@ def find_hardware(name: str) -> tuple[DeviceSpec, NodeSpec | None]:
     return device(named.device), named
 
 
-def _has_device(node_name: str, device_name: str) -> bool:
-    return node(node_name).device == device_name
-
-
 def _hardware_entry(reference: str, base: Path) -> NodeSpec | ClusterSpec | DeviceSpec:
     if is_path(reference):
         path = file_named(reference, base)
         entry: NodeSpec | ClusterSpec | DeviceSpec = load_model(read_file(path), HardwareSpec, name=str(path))
         return entry
-    if reference in entry_names("node"):
-        return node(reference)
     if reference in entry_names("cluster"):
         return _loaded("cluster", reference, ClusterSpec)
+    if is_node(reference):
+        return node(reference)
     if reference in entry_names("device"):
         return device(reference)
     raise CatalogError(_unknown_hardware(reference))
@@ -219,6 +303,21 @@ def _unknown_hardware(reference: str) -> str:
     import difflib
 
     known = [*entry_names("node"), *entry_names("cluster")]
-    near = difflib.get_close_matches(reference, known, 3)
+    near = nodes_like(reference) or difflib.get_close_matches(reference, known, 3)
     hint = f"did you mean {' or '.join(near)}?" if near else "see `autoplan catalog list node`"
     return f"no hardware is called {reference!r}: {hint}"
+
+
+def nodes_like(name: str) -> list[str]:
+    """Return names of derived nodes that ``name`` may stand for, such as ``4x-h100``; empty if none."""
+    import difflib
+
+    found = split_name(name)
+    if found is None:
+        return []
+    count, part = found
+    counts = [count] if count in COUNTS else [n for n in COUNTS if n > count][:1] or [COUNTS[-1]]
+    devices = entry_names("device")
+    like = [part] if part in devices else [d for d in devices if d.startswith(f"{part}-")]
+    like = like or difflib.get_close_matches(part, devices, 3, 0.75)
+    return [derived_name(n, d) for n in counts for d in like]

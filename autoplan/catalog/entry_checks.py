@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-from autoplan.catalog.entries import device, load_entry, node, stack
+from autoplan.catalog.entries import device, is_node, load_entry, node, nodes_like, stack
 from autoplan.catalog.grid_files import load_grid
 from autoplan.catalog.job_files import load_job
 from autoplan.catalog.roots import FOLDERS, EntryKind, entry_names
@@ -22,16 +22,18 @@ Found = tuple[EntryKind, str]
 
 
 def find_entries(name: str, kind: EntryKind | None = None) -> list[Found]:
-    """Return the entries called ``name``, of ``kind`` or of any kind.
+    """Return the entries called ``name``, of ``kind`` or of any kind; of nodes also those without a file.
 
     Raises CatalogError with similar names if there is none.
     """
     kinds: Sequence[EntryKind] = [kind] if kind else list(FOLDERS)
     entries: list[Found] = [(known, name) for known in kinds if name in entry_names(known)]
+    if not any(known == "node" for known, _ in entries) and "node" in kinds and is_node(name):
+        entries.append(("node", node(name).name))
     if entries:
         return entries
     names = sorted({entry for known in kinds for entry in entry_names(known)})
-    near = difflib.get_close_matches(name, names, 3)
+    near = (nodes_like(name) if "node" in kinds else []) or difflib.get_close_matches(name, names, 3)
     hint = f"did you mean {' or '.join(near)}?" if near else "see `autoplan catalog list`"
     raise CatalogError(f"no {kind or 'entry'} is called {name!r}: {hint}")
 

@@ -7,7 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from autoplan.catalog.entries import device, hardware, kernels_at, kernels_for, model, stack, stack_at
+from autoplan.catalog.entries import (
+    assumed_stack,
+    device,
+    hardware,
+    kernels_at,
+    kernels_for,
+    model,
+    stack_at,
+)
 from autoplan.catalog.roots import EntryKind, entry_text, is_path, read_file
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
@@ -115,8 +123,7 @@ def _resolved(spec: JobSpec, name: str, base: Path, attempts: _Attempts) -> Job:
     the_model = attempts.find("model", lambda: model(spec.model, base), needs={"model"})
     clusters = attempts.find("hardware", lambda: _clusters(spec, base), needs={"hardware"})
     cluster = clusters[0] if clusters else None
-    usual = cluster.node.default_stack if cluster else None
-    the_stack = attempts.find("stack", lambda: _stack(spec, usual, base))
+    the_stack = attempts.find("stack", lambda: _stack(spec, cluster, base))
     kernels = attempts.find("kernels", lambda: _kernels(spec, cluster, base))
     batches = attempts.find("workload.global_batch_size", lambda: _batches(spec))
     for key in ("objectives", "limits"):
@@ -139,6 +146,8 @@ def _resolved(spec: JobSpec, name: str, base: Path, attempts: _Attempts) -> Job:
         rules=spec.rules,
         objectives=spec.objectives or usual_objectives(len(clusters), len(batches)),
         price=spec.price,
+        stack_assumed=not spec.stack,
+        software=spec.software,
         deadline=spec.deadline,
         rule_lines=attempts.lines("rules", len(spec.rules)),
     )
@@ -182,10 +191,11 @@ def _priced(spec: JobSpec, key: str, cluster: Cluster | None) -> None:
         )
 
 
-def _stack(spec: JobSpec, usual: str | None, base: Path) -> StackSpec:
-    """Return the stack of the job, or the default of the node; only a job may name a file."""
-    found = stack_at(spec.stack, base) if spec.stack else stack(usual or "analytic")
-    return with_software(found, spec.software)
+def _stack(spec: JobSpec, cluster: Cluster | None, base: Path) -> StackSpec | None:
+    """Return the stack of the job, or the one to assume on its node; None if neither is known."""
+    if spec.stack:
+        return with_software(stack_at(spec.stack, base), spec.software)
+    return with_software(assumed_stack(cluster.node), spec.software) if cluster else None
 
 
 def _kernels(spec: JobSpec, cluster: Cluster | None, base: Path) -> KernelSpec | None:

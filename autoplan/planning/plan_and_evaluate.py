@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,8 +11,9 @@ from autoplan.catalog import entry_names, load_job, stack
 from autoplan.costs.device.machine import peak_flops
 from autoplan.costs.predict import facts_of, predict
 from autoplan.errors import LayoutError, UnsupportedError
+from autoplan.planning.plausible_stacks import stack_steps
 from autoplan.results import Front, Plan
-from autoplan.results.merged_front import merged
+from autoplan.results.merged_front import at_batch, merged
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job, RoutingSpec
 from autoplan.schema.layout import Layout, devices_of, parse_layout
@@ -45,8 +47,17 @@ def plan(
 
     deadline = Deadline.of(deadline, job.deadline)
     if not job.choices:
-        return search(job, progress=progress, deadline=deadline)
-    return merged(job, [search(choice, progress=progress, deadline=deadline) for choice in job.choices])
+        return _with_stacks(search(job, progress=progress, deadline=deadline))
+    fronts = [search(choice, progress=progress, deadline=deadline) for choice in job.choices]
+    return _with_stacks(merged(job, fronts))
+
+
+def _with_stacks(front: Front) -> Front:
+    """Return ``front`` with the steps of its fastest layout under the stacks that may be meant."""
+    if not front.plans:
+        return front
+    fastest = front.fastest
+    return replace(front, stacks=stack_steps(at_batch(front.job, fastest), fastest.layout))
 
 
 def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:
@@ -56,7 +67,7 @@ def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:
     """
     job = chosen(plannable(job), layout)
     layout = valid_layout(job, layout)
-    return Plan(layout, predict(job, layout), facts_of(job))
+    return Plan(layout, predict(job, layout), facts_of(job), stack_steps(job, layout))
 
 
 def chosen(job: Job, layout: Layout | str) -> Job:

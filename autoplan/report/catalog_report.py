@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from autoplan.catalog import FOLDERS, EntryKind, Found, entry_names, entry_text, load_entry, read_stack
+from autoplan.catalog import COUNTS, FOLDERS, EntryKind, Found, entry_names, load_entry, read_stack, written
 from autoplan.errors import AutoplanError
 from autoplan.report.document_fields import SCHEMA, Document
 from autoplan.report.render.columns import GAP, Column, columns_table, fitted, total_width
@@ -27,13 +27,25 @@ __all__ = [
 
 _LEAST_TITLE: Final = 24
 
+#: What follows the list of nodes.
+_DERIVED: Final = (
+    f"Also {', '.join(f'{count}x-DEVICE' for count in COUNTS)} for each entry of kind device, such as"
+    " 4x-h100-pcie-80gb: derived where no file describes such a node (`autoplan catalog show NAME`)."
+)
+
 #: Parameters of the models of a catalogue by name, without those of invalid files.
 _Parameters = Mapping[str, ParameterCounts]
 
 
 def catalog_document(kinds: Sequence[EntryKind], parameters: _Parameters) -> Document:
     """Return the entries of ``kinds`` with their facts as a document."""
-    return {"schema": SCHEMA, "catalog": {kind: _listing(kind, parameters) for kind in kinds}}
+    document: Document = {"schema": SCHEMA, "catalog": {kind: _listing(kind, parameters) for kind in kinds}}
+    return document | ({"derived_nodes": derived_nodes()} if "node" in kinds else {})
+
+
+def derived_nodes() -> Document:
+    """Return what nodes there are that no file describes: for each device, so many of it."""
+    return {"name": "{devices}x-{device}", "devices": list(COUNTS), "device": list(entry_names("device"))}
 
 
 def catalog_table(kinds: Sequence[EntryKind], parameters: _Parameters, terminal: Terminal) -> str:
@@ -59,6 +71,8 @@ def _section(kind: EntryKind, parameters: _Parameters, terminal: Terminal) -> It
     yield Text(f"{'/'.join(FOLDERS[kind])}: {len(listing)} entries of kind {kind}", style="bold")
     names = Column("name", tuple(facts["name"] for facts in listing), "left", "green")
     yield columns_table([names, *_fact_columns(kind, listing, names.width, terminal)], terminal)
+    if kind == "node":
+        yield Text(_DERIVED, style="dim")
     yield Text("")
 
 
@@ -86,7 +100,7 @@ def entries_text(entries: Sequence[Found], parameters: _Parameters) -> str:
 
 
 def _entry_text(kind: EntryKind, name: str, parameters: _Parameters) -> str:
-    text, file = entry_text(kind, name)
+    text, file = written(kind, name)
     total = parameters[name].total if kind == "model" and name in parameters else None
     count = f" ({total:,} = {format_count(total)} parameters)" if total else ""
     head = f"# {kind} {name}{count}: {file}\n"
@@ -108,5 +122,5 @@ def _entry_document(kind: EntryKind, name: str, parameters: _Parameters) -> Docu
     if kind == "model" and name in parameters:
         document["parameters"] = parameters[name].total
     if kind == "stack":
-        document |= stack_document(read_stack(*entry_text(kind, name)))
+        document |= stack_document(read_stack(*written(kind, name)))
     return {**document, "values": values}

@@ -57,6 +57,7 @@ def front_document(front: Front) -> Document:
     document = {
         "schema": SCHEMA,
         "job": job_document(front.job, front.facts),
+        "stacks": plain(front.stacks),
         "front": [_asked(at_batch(front.job, plan), plan, brief(plan)) for plan in front.plans],
         "answers": [_answer(front, answer) for answer in front.answers],
         "certificate": _certificate(front.certificate),
@@ -77,6 +78,7 @@ def plan_document(job: Job, plan: Plan) -> Document:
     return {
         "schema": SCHEMA,
         "job": job_document(job, plan.facts),
+        "stacks": plain(plan.stacks),
         **_asked(job, plan, _plan(plan)),
         "provenance": plain(provenance(job)),
     }
@@ -255,6 +257,7 @@ def job_document(job: Job, facts: JobFacts) -> Document:
         "devices": cluster.devices,
         "nodes": cluster.nodes,
         "stack": job.stack.name,
+        "stack_assumed": job.stack_assumed,
         "kernels": job.kernels.name,
         "workload": job.workload.model_dump(mode="json"),
         "precision": job.precision,

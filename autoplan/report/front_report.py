@@ -87,8 +87,8 @@ def _feasible(front: Front, terminal: Terminal, *, all_plans: bool) -> Iterator[
         yield Text(f"({count - len(rows)} more: --all or --format json)", style="dim")
     yield Text("")
     yield from answers_table(front, terminal)
-    yield _fastest(min(plans, key=lambda plan: plan.predicted.step_seconds), count)
-    fastest = min((plan.predicted for plan in plans), key=lambda predicted: predicted.step_seconds)
+    yield _fastest(front.fastest, count)
+    fastest = front.fastest.predicted
     yield from side_by_side((time_table(fastest, terminal), memory_table(fastest, terminal)), terminal)
     yield Text("")
     yield from listed([*question_sentences(front), *front_sentences(front)])

@@ -50,7 +50,8 @@ def plan_table(job: Job, plan: Plan, terminal: Terminal) -> str:
     ]
     if len(predicted.memory.stages) > 1:
         parts += [*_stages(predicted, stage_layer_types(plan.facts.layers, plan.layout), terminal), Text("")]
-    parts += listed([*uneven_chunks(plan.layout), *surety_sentences(job, [predicted])])
+    surety = surety_sentences(job, [predicted], plan.stacks)
+    parts += listed([*uneven_chunks(plan.layout), *surety])
     return render(Group(*parts), terminal)
 
 

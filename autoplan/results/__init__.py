@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autoplan.results.front import Certificate, Front, Rejection
     from autoplan.results.parameter_counts import ParameterCounts
     from autoplan.results.plan import Plan
+    from autoplan.results.stack_step import StackStep
     from autoplan.results.standing import Choice, Contrast, Refusal, Standing
     from autoplan.results.suggestion import Edit, Suggestion
     from autoplan.results.sweep import CellAnswer, Sweep, SweepRow
@@ -44,6 +45,7 @@ __all__ = [
     "Rejection",
     "Remedy",
     "RunErrors",
+    "StackStep",
     "Standing",
     "Suggestion",
     "Sweep",
@@ -58,6 +60,7 @@ _HOMES: Final = {
     "Certificate": "autoplan.results.front",
     "Check": "autoplan.results.verdict",
     "Choice": "autoplan.results.standing",
+    "StackStep": "autoplan.results.stack_step",
     "CoefficientChange": "autoplan.results.calibration",
     "Edit": "autoplan.results.suggestion",
     "Errors": "autoplan.results.calibration",

@@ -7,6 +7,7 @@ from typing import Literal
 
 from autoplan.costs.core.prediction import JobFacts
 from autoplan.results.plan import Plan
+from autoplan.results.stack_step import StackStep
 from autoplan.results.suggestion import Suggestion
 from autoplan.schema.job import Job
 
@@ -86,6 +87,13 @@ class Front:
     suggestions_stopped: str | None = None
     #: The fronts for each number of devices and each batch, where the job asks for several.
     answers: tuple[Front, ...] = ()
+    #: The fastest layout under each stack that may be meant, where the job names none.
+    stacks: tuple[StackStep, ...] = ()
+
+    @property
+    def fastest(self) -> Plan:
+        """The plan with the shortest step; there has to be one."""
+        return min(self.plans, key=lambda plan: plan.predicted.step_seconds)
 
     @property
     def feasible(self) -> bool:

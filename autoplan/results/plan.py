@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoplan.costs.core.prediction import JobFacts, Prediction
+from autoplan.results.stack_step import StackStep
 from autoplan.schema.layout import Layout
 
 __all__ = ["Plan", "layout_fields"]
@@ -13,11 +14,16 @@ __all__ = ["Plan", "layout_fields"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One layout and its prediction, with the facts of its job."""
+    """One layout and its prediction, with the facts of its job.
+
+    ``stacks`` are its steps under the stacks that may be meant, where ``evaluate`` was asked for one of a job
+    that names none; they are not compared.
+    """
 
     layout: Layout
     predicted: Prediction
     facts: JobFacts
+    stacks: tuple[StackStep, ...] = field(default=(), compare=False)
 
     @property
     def layout_string(self) -> str:

@@ -136,6 +136,9 @@ class DeviceLink(Frozen):
     """The links that join a device to its peers without going over PCIe."""
 
     technology: Literal["nvlink", "xgmi", "roce"] = Field(description="kind of link")
+    peers: Literal["node", "pair"] = Field(
+        default="node", description="devices that it joins: all of a node, or two with a bridge"
+    )
     bandwidth: SourcedBandwidth = Field(description="one direction, all links of one device together")
 
 
@@ -154,6 +157,11 @@ class DeviceSpec(_Entry):
     power: SourcedWatts | None = Field(default=None, description="power limit as shipped")
     pcie_bandwidth: SourcedBandwidth | None = Field(
         default=None, description="nominal PCIe rate of its slot, one direction"
+    )
+    peer_copies: bool = Field(
+        default=True,
+        description="whether the driver copies from device to device over PCIe; GeForce cards copy through"
+        " host memory",
     )
     link: DeviceLink | None = Field(default=None, description="left out where there is only PCIe")
 
@@ -233,6 +241,10 @@ class NodeSpec(_Entry):
     network: Network = Field(description="the default network between such nodes")
     default_stack: str | None = Field(
         default=None, description="the software that a job uses when it names none"
+    )
+    derived_from: EntryName | None = Field(
+        default=None,
+        description="the node that numbers were taken from, where no file describes this one",
     )
 
 

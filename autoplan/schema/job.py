@@ -331,6 +331,10 @@ class Job:
     rules: tuple[RuleSpec, ...] = ()
     objectives: tuple[Objective, ...] = ("step_time", "peak_memory")
     price: PriceSpec | None = None
+    #: Whether the job names no stack: ``stack`` is then the usual one of the node, less surely predicted.
+    stack_assumed: bool = False
+    #: What the software does unlike its stack's defaults; part of ``stack``, so it is not compared.
+    software: SoftwareSpec = field(default_factory=SoftwareSpec, compare=False)
     #: The jobs to plan for, where there are several numbers of devices or batches; this is the first.
     choices: tuple[Job, ...] = ()
     #: How long a search of this job may take [s]; no part of the question, so it is not compared.

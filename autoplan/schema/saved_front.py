@@ -21,6 +21,7 @@ __all__ = [
     "SavedPlan",
     "SavedRejection",
     "SavedShort",
+    "SavedStackStep",
     "SavedSuggestion",
     "document_hash",
     "front_from",
@@ -117,11 +118,22 @@ class SavedSuggestion(_Saved):
     predicted: dict[str, Any] = Field(description="time and memory, as predicted then")
 
 
+class SavedStackStep(_Saved):
+    """Step of the fastest layout under one of the stacks that may be meant."""
+
+    stack: str = Field(description="its name")
+    step_seconds: float = Field(gt=0, description="the step")
+    fits: bool = Field(description="whether the layout fits the devices there")
+
+
 class SavedFront(_Saved):
     """A complete answer."""
 
     schema_version: Literal[1] = Field(alias="schema", description="version of the document")
     job: dict[str, Any] = Field(description="the job in short")
+    stacks: tuple[SavedStackStep, ...] = Field(
+        description="the fastest layout under the stacks that may be meant, where the job names none"
+    )
     front: tuple[SavedPlan, ...] = Field(description="the plans, fastest first")
     answers: tuple[SavedAnswer, ...] = Field(
         description="the answers for each number of devices and batch, where there are several"

@@ -19,7 +19,7 @@ from autoplan.verification.certificate_checks import answer_certificate_errors
 from autoplan.verification.count_checks import counts_check
 from autoplan.verification.examination import Progress, examined
 from autoplan.verification.explanation_checks import PlannedAgain, explanations_check, lines_stated
-from autoplan.verification.fact_checks import fact_errors, hash_errors, provenance_errors
+from autoplan.verification.fact_checks import fact_errors, hash_errors, provenance_errors, stack_errors
 from autoplan.verification.optimality_check import excluded_boxes, nothing_better
 from autoplan.verification.stated_answers import StatedAnswer, StatedPlan
 from autoplan.verification.stated_choices import Stated, certificate_errors, front_errors
@@ -54,6 +54,7 @@ def checks_of(
         _question(stated, now),
         _check("the plan is for this job and this cost model", _same_job(stated), hashes(stated.job)[0]),
         _check("the facts of the job are those of the resolved job", fact_errors(stated.saved, stated.job)),
+        _check("stacks go with the job and its fastest plan", stack_errors(stated.saved, stated.job)),
         _check("the provenance is that of its entries", provenance_errors(stated.saved, stated.job)),
         _check(f"the {len(stated.saved.front)} layouts keep every rule", _broken(stated)),
         _check("prices and memory are what the cost model gives", _prices(stated)),
@@ -66,6 +67,7 @@ def checks_of(
         counts_check(stated.saved, answers, examinations, deadline),
         *nothing_better(answers, examinations, deadline),
         explanations_check(stated, planned_again, deadline),
+        *_other_stacks(stated),
         _run(stated),
     )
     return tuple(dataclasses.replace(check, details=_shown(check.details)) for check in checks)
@@ -161,6 +163,13 @@ def _order(answer: StatedAnswer) -> list[str]:
         for i, (one, other) in enumerate(pairwise(answer.points))
         if not (one[0] <= other[0] and one[1] > other[1])
     ]
+
+
+def _other_stacks(stated: Stated) -> Iterator[Check]:
+    """Yield what is said of stacks other than that of the job, which the answer does not contain."""
+    if names := [step.stack for step in stated.saved.stacks[1:]]:
+        facts = f"stacks: the steps under {', '.join(names)}: the answer contains the stack of the job alone"
+        yield Check("the fastest layout under other stacks", "not checked", (facts,), matters=False)
 
 
 def _run(stated: Stated) -> Check:

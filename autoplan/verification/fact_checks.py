@@ -17,7 +17,7 @@ from autoplan.schema.resolved_job import hashes, resolved
 from autoplan.schema.saved_front import SavedCertificate, SavedFront
 from autoplan.verification.value_comparison import differences
 
-__all__ = ["fact_errors", "hash_errors", "provenance_errors"]
+__all__ = ["fact_errors", "hash_errors", "provenance_errors", "stack_errors"]
 
 
 def fact_errors(saved: SavedFront, job: Job) -> Iterator[str]:
@@ -35,6 +35,25 @@ def hash_errors(certificate: SavedCertificate, job: Job) -> Iterator[str]:
         yield f"the certificate is for the cost model {certificate.cost_model_hash}, the file holds {model}"
 
 
+def stack_errors(saved: SavedFront, job: Job) -> Iterator[str]:
+    """Yield where the steps under several stacks contradict the job or its fastest plan."""
+    if bool(saved.stacks) != bool(job.stack_assumed and saved.front):
+        yield "stacks: they are stated where the job names no stack and there is a plan, and nowhere else"
+        return
+    if not saved.stacks:
+        return
+    own, *others = saved.stacks
+    times = [plan.predicted.get("step_seconds") for plan in saved.front]
+    fastest = min((x for x in times if isinstance(x, float)), default=None)
+    if (own.stack, own.step_seconds, own.fits) != (job.stack.name, fastest, True):
+        yield f"stacks: the first is {own}, and the fastest plan takes {fastest} s under {job.stack.name}"
+    names = [step.stack for step in saved.stacks]
+    if len(set(names)) < len(names):
+        yield "stacks: a stack is stated twice"
+    if [x.step_seconds for x in others] != sorted(x.step_seconds for x in others):
+        yield "stacks: they are not in the order of their steps"
+
+
 def _summary(job: Job) -> dict[str, Any]:
     """Return the facts of the job that an answer repeats."""
 
@@ -50,6 +69,7 @@ def _summary(job: Job) -> dict[str, Any]:
         "devices": cluster.devices,
         "nodes": cluster.nodes,
         "stack": job.stack.name,
+        "stack_assumed": job.stack_assumed,
         "kernels": job.kernels.name,
         "workload": dumped(job.workload),
         "precision": job.precision,

@@ -9,7 +9,7 @@ import re
 from functools import cache
 from typing import Any, Final, cast
 
-from autoplan.catalog import entry_names, kernels_for, load_entry
+from autoplan.catalog import COUNTS, entry_names, kernels_for, load_entry
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import Cluster, Job, RoutingSpec, Workload
@@ -220,15 +220,23 @@ def _entry_node(name: str) -> NodeSpec:
 
 @cache
 def _usual_node(gpu: str, devices: int, known: str | None) -> NodeSpec:
-    """Return the usual node of ``gpu``, or the first other one, with ``devices`` devices."""
+    """Return the usual node of ``gpu`` with ``devices`` devices, or the first other one, or a derived one."""
     holders = [n for n in entry_names("node") if _entry_node(n).device == gpu]
     if not holders:
-        raise Skipped("no node of the catalogue holds the device", gpu)
+        return _derived_node(gpu, devices)
     usual = known or holders[0]
     ordered = [usual, *(n for n in holders if n != usual)]
     exact = [n for n in ordered if _entry_node(n).devices == devices]
     node = _entry_node((exact or ordered)[0])
     return node.model_copy(update={"devices": devices})
+
+
+def _derived_node(gpu: str, devices: int) -> NodeSpec:
+    """Return the node of the catalogue that is derived from ``gpu`` alone, with ``devices`` devices."""
+    if gpu not in entry_names("device"):
+        raise Skipped("the device is not in the catalogue", gpu)
+    count = next((n for n in COUNTS if n >= devices), COUNTS[-1])
+    return _entry_node(f"{count}x-{gpu}").model_copy(update={"devices": devices})
 
 
 def stage_layers(run: Run, layers: int) -> tuple[int, ...]:

@@ -144,3 +144,17 @@ def test_schema_refuses_a_job_with_an_unknown_key(run):
 def test_schema_as_yaml_is_the_same(run):
     """Both formats say the same."""
     assert yaml.safe_load(run("schema", "-f", "yaml").stdout) == json.loads(run("schema").stdout)
+
+
+def test_nodes_that_no_file_describes_are_shown_and_told(run):
+    """The list says what names there are; such a node is shown as the file that it would be."""
+    assert "4x-DEVICE" in run("catalog", "list", "node").stdout
+    listed = json.loads(run("catalog", "list", "node", "-f", "json").stdout)["derived_nodes"]
+    assert listed["devices"] == [1, 2, 4, 8]
+    shown = run("catalog", "show", "4x-h100-pcie-80gb").stdout
+    assert shown.startswith("# node 4x-h100-pcie-80gb: derived from ")
+    assert "kind: guess" in shown
+    values = json.loads(run("catalog", "show", "8x-mi350x", "-f", "json").stdout)["entries"][0]["values"]
+    assert values["derived_from"] == "8x-mi300x"
+    assert run("catalog", "show", "2x-rtx-4090").stdout.startswith("# node 2x-rtx4090: ")
+    assert "4x-h100-pcie-80gb" in run("catalog", "show", "4x-h100").stderr

@@ -62,7 +62,7 @@ def test_json_has_the_keys_of_the_contract(run):
     document = json.loads(run("evaluate", JOB, "-l", "tp=2,pp=2", "-f", "json").stdout)
     predicted = document["predicted"]
 
-    assert {"schema", "job", "layout", "layout_string", "predicted", "provenance"} == set(document)
+    assert {"schema", "job", "layout", "layout_string", "predicted", "provenance", "stacks"} == set(document)
     assert {
         "step_seconds",
         "step_seconds_low",

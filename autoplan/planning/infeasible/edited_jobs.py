@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args
 
-from autoplan.catalog.entries import device, hardware, kernels_at, kernels_for, stack
+from autoplan.catalog.entries import assumed_stack, device, hardware, kernels_at, kernels_for, stack
 from autoplan.catalog.job_files import usual_objectives
 from autoplan.errors import UnsupportedError
 from autoplan.results.suggestion import Edit
+from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.job import AdapterSpec, Cluster, Job, JobSpec
 from autoplan.schema.yaml.document import Document, Plain
 from autoplan.schema.yaml.loader import validate
@@ -140,7 +141,7 @@ def _with_hardware(job: Job, name: str) -> Job:
     kind, given = device(node.device), given_keys(job)
     _require_power(job, kind.power is not None, kind.name)
     fixed = job.source is None or "stack" in given
-    own_stack = job.stack if fixed else stack(node.default_stack or "analytic")
+    own_stack = job.stack if fixed else with_software(assumed_stack(node), job.software)
     kernels = job.kernels if "kernels" in given else kernels_for(kind.name)
 
     def moved(one: Job) -> Job:
@@ -194,9 +195,10 @@ def _with_length(job: Job, length: int) -> Job:
 
 
 def _with_stack(job: Job, name: str) -> Job:
-    # A stack of the program's own is in no catalogue.
-    chosen = job.stack if name == job.stack.name else stack(name)
-    return on_all(job, lambda one: replace(one, stack=chosen))
+    # A stack of the program's own is in no catalogue; an assumed one has a wider interval than a named one.
+    own = name == job.stack.name and not job.stack_assumed
+    chosen = job.stack if own else with_software(stack(name), job.software)
+    return on_all(job, lambda one: replace(one, stack=chosen, stack_assumed=False))
 
 
 def _with_kernels(job: Job, name: str) -> Job:

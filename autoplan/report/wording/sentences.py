@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from autoplan.costs.core.prediction import JobFacts, Prediction
 from autoplan.report.wording.provenance import kernels_measured, number_kinds
-from autoplan.results import Certificate, Front, Rejection
+from autoplan.report.wording.stack_words import assumed_sentences, stack_title, stacks_sentences
+from autoplan.results import Certificate, Front, Rejection, StackStep
 from autoplan.results.front import RejectionKind
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout
@@ -57,7 +58,7 @@ def job_lines(job: Job, facts: JobFacts, terminal: Terminal) -> tuple[str, str]:
     trained = "1 sequence" if batches == "1" else f"{batches} sequences"
     conditions = (
         f"{nodes} {cluster.node.name}",
-        job.stack.title,
+        stack_title(job),
         f"{trained} of {work.sequence_length:,} tokens per step",
         job.precision,
         job.optimizer,
@@ -260,12 +261,25 @@ def space_sentence(front: Front) -> str:
     return f"search space: {number_words(front.certificate.layouts_total, 'layout')}: {', '.join(parts)}"
 
 
-def surety_sentences(job: Job, predicted: Sequence[Prediction]) -> list[str]:
-    """Return the sentences on prediction intervals and on the source of the kernel curves."""
+def surety_sentences(
+    job: Job, predicted: Sequence[Prediction], stacks: Sequence[StackStep] = ()
+) -> list[str]:
+    """Return the sentences on what was assumed, on prediction intervals and on the kernel curves."""
     where = "measured on this device" if kernels_measured(job) else "not measured on this device"
     kinds = ", ".join(f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(job.kernels).items() if n)
     curves = f"kernel curves {job.kernels.name}: {where}; numbers: {kinds}"
-    return [*([_intervals(job, predicted)] if predicted else []), curves]
+    intervals = [_intervals(job, predicted)] if predicted else []
+    return [*assumed_sentences(job), *stacks_sentences(stacks), *intervals, curves, *_derived_node(job)]
+
+
+def _derived_node(job: Job) -> list[str]:
+    """Return the sentence on a node that no file describes; empty for one of the catalogue or a file."""
+    node = job.cluster.node
+    if node.derived_from is None:
+        return []
+    kinds = ", ".join(f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(node).items() if n)
+    origin = f"{node.device} and {node.derived_from}"
+    return [f"node {node.name}: derived from {origin}, since no file describes it; numbers: {kinds}"]
 
 
 def _intervals(job: Job, predicted: Sequence[Prediction]) -> str:
@@ -317,5 +331,5 @@ def front_sentences(front: Front) -> list[str]:
         space_sentence(front),
         rejected_sentence(front.rejected),
     ]
-    uncertainty = surety_sentences(front.job, [plan.predicted for plan in front.plans])
+    uncertainty = surety_sentences(front.job, [plan.predicted for plan in front.plans], front.stacks)
     return [sentence for sentence in (*sentences, *uncertainty, risk_sentence(front)) if sentence]
