@@ -1,0 +1,218 @@
+"""What each framework prints of a step: one small function for each format.
+
+Formats are those of the frameworks' own sources: Megatron-LM ``training_log``, torchtitan
+``MetricsProcessor``, DeepSpeed ``ThroughputTimer`` and ``PipelineEngine``; and those of published logs of
+nanotron, NeMo, Megatron-Bridge and the Hugging Face Trainer. Lines without a step are passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+__all__ = ["FRAMEWORKS", "Framework", "Line", "Reading", "Unit"]
+
+#: A line of a log with its number, from 1.
+Line: TypeAlias = tuple[int, str]
+
+#: Of a reading: seconds of a step, steps a second, samples a second, or tokens a second and rank.
+Unit: TypeAlias = Literal["s", "steps/s", "samples/s", "tokens/s/rank"]
+
+_NUMBER: Final = r"(\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?)"
+_SUFFIXES: Final = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a line says of a step: seconds or a rate; its number and its sequences where they are told."""
+
+    line: int
+    value: float
+    step: int | None = None
+    sequences: int | None = None
+    unit: Unit = "s"
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """A known format: its name, what to look for, and the function that reads it."""
+
+    name: str
+    example: str
+    read: Callable[[Sequence[Line]], list[Reading]]
+
+
+def _number(text: str) -> float:
+    """Return a number with commas between its thousands.
+
+    >>> _number("1,234.5")
+    1234.5
+    """
+    return float(text.replace(",", ""))
+
+
+def _whole(pattern: re.Pattern[str], text: str) -> int | None:
+    """Return the whole number that ``pattern`` finds, None where it finds none."""
+    found = pattern.search(text)
+    return int(found[1]) if found else None
+
+
+_MEGATRON: Final = re.compile(rf"elapsed time per iteration \(ms\):\s*{_NUMBER}")
+_MEGATRON_STEP: Final = re.compile(r"iteration\s+(\d{1,12})\s*/")
+_MEGATRON_BATCH: Final = re.compile(r"global batch size:\s*(\d{1,12})")
+
+
+def _megatron(lines: Sequence[Line]) -> list[Reading]:
+    """Read Megatron-LM: a time of each logging interval, averaged over its iterations."""
+    return [
+        Reading(number, _number(found[1]) / 1e3, _whole(_MEGATRON_STEP, text), _whole(_MEGATRON_BATCH, text))
+        for number, text in lines
+        if (found := _MEGATRON.search(text))
+    ]
+
+
+_NEMO: Final = re.compile(rf'train_step_timing in s"?\s*[:=]\s*{_NUMBER}')
+_NEMO_STEP: Final = re.compile(r'global_step"?\s*[:=]\s*(\d{1,12})')
+_NEMO_BATCH: Final = re.compile(r'global_batch_size"?\s*[:=]\s*(\d{1,12})')
+_BRIDGE: Final = re.compile(rf"Step Time\s*:\s*{_NUMBER}\s*s\b")
+
+
+def _nemo(lines: Sequence[Line]) -> list[Reading]:
+    """Read NeMo, in lines, progress bars or JSON; and Megatron-Bridge's own line."""
+    return [
+        Reading(number, _number(found[1]), _whole(_NEMO_STEP, text), _whole(_NEMO_BATCH, text))
+        for number, text in lines
+        if (found := _NEMO.search(text) or _BRIDGE.search(text))
+    ]
+
+
+_NANOTRON: Final = re.compile(rf"elapsed_time_per_iteration_ms:\s*{_NUMBER}([KMB]?)")
+_NANOTRON_STEP: Final = re.compile(r"iteration:\s*(\d{1,12})\s*/")
+#: Four digits and more are rounded, as 1.02K, and say too little to compare.
+_NANOTRON_BATCH: Final = re.compile(r"global_batch_size:\s*(\d{1,3})(?![\d.KMB])")
+
+
+def _nanotron(lines: Sequence[Line]) -> list[Reading]:
+    """Read nanotron, which rounds to three digits: 11.5K is 11.5 seconds."""
+    return [
+        Reading(
+            number,
+            _number(found[1]) * _SUFFIXES[found[2]] / 1e3,
+            _whole(_NANOTRON_STEP, text),
+            _whole(_NANOTRON_BATCH, text),
+        )
+        for number, text in lines
+        if (found := _NANOTRON.search(text))
+    ]
+
+
+_TITAN: Final = re.compile(rf"\btps:\s*{_NUMBER}")
+_TITAN_STEP: Final = re.compile(r"\bstep:\s*(\d{1,12})")
+
+
+def _torchtitan(lines: Sequence[Line]) -> list[Reading]:
+    """Read torchtitan, whose tps are the tokens of all ranks over seconds and ranks."""
+    return [
+        Reading(number, _number(found[1]), _whole(_TITAN_STEP, text), unit="tokens/s/rank")
+        for number, text in lines
+        if "loss:" in text and "validate" not in text and (found := _TITAN.search(text))
+    ]
+
+
+_PIPELINE: Final = re.compile(rf"iter time \(s\):\s*{_NUMBER}")
+_PIPELINE_STEP: Final = re.compile(r"\bsteps?[:=]\s*(\d{1,12})")
+_SAMPLES: Final = re.compile(rf"(?:Curr|\b)SamplesPerSec={_NUMBER}")
+_SAMPLES_STEP: Final = re.compile(r"(?:global_step=|\s\d+/)(\d{1,12})\b")
+_TIMER: Final = re.compile(rf"\|\s*(forward|fwd|backward|bwd|step):\s*{_NUMBER}")
+
+
+def _deepspeed(lines: Sequence[Line]) -> list[Reading]:
+    """Read DeepSpeed: the pipeline's own time, else samples a second, else its timers of a step."""
+    return _pipeline_engine(lines) or _throughput_timer(lines) or _wall_clock_breakdown(lines)
+
+
+def _pipeline_engine(lines: Sequence[Line]) -> list[Reading]:
+    return [
+        Reading(number, _number(found[1]), _whole(_PIPELINE_STEP, text))
+        for number, text in lines
+        if (found := _PIPELINE.search(text))
+    ]
+
+
+def _throughput_timer(lines: Sequence[Line]) -> list[Reading]:
+    return [
+        Reading(number, _number(found[1]), _whole(_SAMPLES_STEP, text), unit="samples/s")
+        for number, text in lines
+        if (found := _SAMPLES.search(text))
+    ]
+
+
+def _wall_clock_breakdown(lines: Sequence[Line]) -> list[Reading]:
+    """Return forward, backward and step together, of lines that have all three."""
+    found = ((number, _TIMER.findall(text)) for number, text in lines if "time (ms)" in text)
+    return [
+        Reading(number, sum(_number(milliseconds) for _, milliseconds in parts) / 1e3)
+        for number, parts in found
+        if len(parts) == 3
+    ]
+
+
+_BAR: Final = re.compile(
+    r"^\s*\d{1,3}%\|[^|]{0,400}\|\s*(\d{1,12})/(\d{1,12}) \[([\d:]{1,20})<[^,\]]{0,40},\s*"
+    rf"{_NUMBER}\s*(s/it|it/s)"
+)
+_SUMMARY: Final = re.compile(rf"'train_steps_per_second':\s*'?{_NUMBER}")
+
+
+def _trainer(lines: Sequence[Line]) -> list[Reading]:
+    """Read the Hugging Face Trainer: its progress bar, else the average that it prints at the end."""
+    return _progress_bar(lines) or [
+        Reading(number, _number(found[1]), unit="steps/s")
+        for number, text in lines
+        if (found := _SUMMARY.search(text))
+    ]
+
+
+def _progress_bar(lines: Sequence[Line]) -> list[Reading]:
+    """Return the rates of the bar that ran longest: that of training, not of an evaluation or a download."""
+    bars: dict[str, list[Reading]] = {}
+    ran: dict[str, float] = {}
+    for number, found in _bars(lines):
+        step, total, elapsed, value, unit = found.groups()
+        told: Unit = "s" if unit == "s/it" else "steps/s"
+        bars.setdefault(total, []).append(Reading(number, _number(value), int(step), unit=told))
+        ran[total] = max(ran.get(total, 0.0), _elapsed(elapsed))
+    return bars[max(ran, key=ran.__getitem__)] if bars else []
+
+
+def _bars(lines: Sequence[Line]) -> Iterator[tuple[int, re.Match[str]]]:
+    for number, text in lines:
+        found = _BAR.match(text)
+        if found:
+            yield number, found
+
+
+def _elapsed(text: str) -> float:
+    """Return the seconds of a clock such as 1:02:03.
+
+    >>> _elapsed("1:02:03")
+    3723.0
+    """
+    seconds = 0.0
+    for part in text.split(":"):
+        seconds = 60.0 * seconds + float(part or 0)
+    return seconds
+
+
+#: In the order in which they are tried: what prints a time goes before what prints a rate, and a framework
+#: before those that run inside of it.
+FRAMEWORKS: Final[tuple[Framework, ...]] = (
+    Framework("Megatron-LM", "elapsed time per iteration (ms): 1234.5", _megatron),
+    Framework("NeMo", "train_step_timing in s: 12.3", _nemo),
+    Framework("nanotron", "elapsed_time_per_iteration_ms: 1.23K", _nanotron),
+    Framework("torchtitan", "step: 10  loss: ...  tps: 1,234", _torchtitan),
+    Framework("DeepSpeed", "CurrSamplesPerSec=12.3 or time (ms) | fwd: ...", _deepspeed),
+    Framework("Hugging Face Trainer", "10/100 [00:12<01:51, 1.23s/it]", _trainer),
+)
