@@ -24,6 +24,7 @@ __all__ = [
     "affecting",
     "number_of",
     "owner_of",
+    "prior_width",
     "with_values",
 ]
 
@@ -48,7 +49,8 @@ _MARGIN: Final = 0.05
 class Coefficient:
     """A sourced number of a stack or of kernels, with its valid range.
 
-    ``attention`` are the attention kernels that it applies to, empty for all.
+    ``attention`` are the attention kernels that it applies to, empty for all. ``prior`` is the standard
+    deviation of the prior along the coordinate; without it, that of the number's kind.
     """
 
     part: Part
@@ -58,6 +60,7 @@ class Coefficient:
     high: float
     meaning: str
     attention: tuple[str, ...] = ()
+    prior: float | None = None
 
     @property
     def name(self) -> str:
@@ -134,6 +137,11 @@ def number_of(job: Job, coefficient: Coefficient) -> Any:  # noqa: ANN401 - each
     for name in coefficient.path:
         number = getattr(number, name)
     return number
+
+
+def prior_width(job: Job, coefficient: Coefficient) -> float:
+    """Return the standard deviation of the prior of ``coefficient`` of ``job`` along its coordinate."""
+    return coefficient.prior or PRIOR_WIDTHS[number_of(job, coefficient).kind]
 
 
 def with_values(job: Job, values: Mapping[Coefficient, float]) -> Job:

@@ -15,11 +15,11 @@ import numpy as np
 
 from autoplan.calibration.coefficients import (
     COEFFICIENTS,
-    PRIOR_WIDTHS,
     Coefficient,
     affecting,
     number_of,
     owner_of,
+    prior_width,
     with_values,
 )
 from autoplan.calibration.least_squares import STEP, LeastSquares, Minimum, Scatter, minimise
@@ -78,7 +78,7 @@ class Fit:
     def job(self, job: Job) -> Job:
         """Return ``job`` with the fitted coefficients; those of other owners do not change."""
         shifts = {(e.coefficient, e.owner): e.shift for e in self.estimates}
-        owners = {c: self.owner(job, c) for c in COEFFICIENTS}
+        owners = {e.coefficient: self.owner(job, e.coefficient) for e in self.estimates}
         return _with_shifts(
             job, {c: shifts.get((c, owner), 0.0) for c, owner in owners.items() if owner is not None}
         )
@@ -120,6 +120,11 @@ class Refits:
     def whole(self) -> Fit:
         """The fit to all observations."""
         return self._model.fit_of(self._whole)
+
+    @property
+    def jacobian(self) -> Array:
+        """Derivatives of the logarithms of step times by the shifts, in prior standard deviations."""
+        return self._whole.jacobian
 
     def without(self, rows: Sequence[int]) -> tuple[Fit, tuple[float, ...]]:
         """Return a fit without the observations ``rows``, and its predicted step times of those [s]."""
@@ -206,7 +211,7 @@ class _ShiftedJobs:
         self.keys = sorted(self.first_jobs, key=lambda key: (coefficients.index(key[0]), key[1]))
         self.columns = {key: column for column, key in enumerate(self.keys)}
         self.coefficients = tuple(coefficients)
-        self.priors = [PRIOR_WIDTHS[number_of(self.first_jobs[key], key[0]).kind] for key in self.keys]
+        self.priors = [prior_width(self.first_jobs[key], key[0]) for key in self.keys]
         self.bounds = np.array([self._bounds(k) for k in range(len(self.keys))]).reshape(-1, 2)
 
     def _owned(self, job: Job, coefficients: Sequence[Coefficient]) -> list[tuple[Coefficient, str]]:

@@ -15,11 +15,13 @@ from autoplan.costs.core.prediction import Prediction
 from autoplan.costs.predict import predict
 from autoplan.costs.uncertainty import half_width
 from autoplan.results.calibration import INTERVAL_PRIOR_RUNS, Calibration, CoefficientChange, RunErrors
+from autoplan.schema.base import NumberKind
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Job
+from autoplan.units import format_share
 
-__all__ = ["SUFFIX", "calibrate"]
+__all__ = ["SUFFIX", "calibrate", "calibrated_kernels", "calibrated_stack", "change_of", "rounded_seconds"]
 
 #: Suffix of the name of a calibrated file.
 SUFFIX: Final = "-calibrated"
@@ -45,15 +47,15 @@ def calibrate(observations: Sequence[Observation], *, names: Sequence[str], sour
     fitted, without = fit(observations), leave_out(observations)
     keep_shipped = _mean_distance(observations, without) > _mean_distance(observations, before)
     job = observations[0].job
-    changes = tuple(_change(job, estimate, keep_shipped=keep_shipped) for estimate in fitted.estimates)
-    after = before if keep_shipped else _step_seconds(observations, fitted, changes)
+    changes = tuple(change_of(job, estimate, keep_shipped=keep_shipped) for estimate in fitted.estimates)
+    after = before if keep_shipped else rounded_seconds(observations, fitted, changes)
     runs = tuple(
         RunErrors(name, str(x.layout), x.seconds, *seconds)
         for name, x, *seconds in zip(names, observations, before, after, without, strict=True)
     )
     interval = _interval(observations, shipped, before if keep_shipped else without)
-    stack = _calibrated_stack(job.stack, changes, source, interval)
-    kernels = _calibrated_kernels(job.kernels, changes, source)
+    stack = calibrated_stack(job.stack, changes, source, interval)
+    kernels = calibrated_kernels(job.kernels, changes, source)
     return Calibration(stack, kernels, changes, runs, keep_shipped, interval)
 
 
@@ -79,7 +81,8 @@ def _mean_distance(observations: Sequence[Observation], predicted: Sequence[floa
     return float(np.mean([abs(math.log(seconds / x.seconds)) for x, seconds in pairs]))
 
 
-def _change(job: Job, estimate: Estimate, *, keep_shipped: bool) -> CoefficientChange:
+def change_of(job: Job, estimate: Estimate, *, keep_shipped: bool = False) -> CoefficientChange:
+    """Return the change of one number, rounded; none where the shift is negligible or ``keep_shipped``."""
     coefficient = estimate.coefficient
     number = number_of(job, coefficient)
     change = CoefficientChange(
@@ -97,7 +100,7 @@ def _change(job: Job, estimate: Estimate, *, keep_shipped: bool) -> CoefficientC
     return replace(change, after=float(f"{shifted:.{_DIGITS}g}"))
 
 
-def _step_seconds(
+def rounded_seconds(
     observations: Sequence[Observation], fitted: Fit, changes: Sequence[CoefficientChange]
 ) -> list[float]:
     """Return step times predicted with the rounded values of ``changes`` [s]."""
@@ -105,19 +108,27 @@ def _step_seconds(
     return [predict(with_values(x.job, values), x.layout).step_seconds for x in observations]
 
 
-def _calibrated_stack(
-    stack: StackSpec, changes: Sequence[CoefficientChange], source: str, interval: float
+def calibrated_stack(
+    stack: StackSpec,
+    changes: Sequence[CoefficientChange],
+    source: str,
+    interval: float,
+    *,
+    kind: NumberKind = "fitted",
+    reason: str = "",
 ) -> StackSpec:
+    """Return ``stack`` with the changed numbers and the width of its interval, ``interval`` times as wide."""
     by_coefficient = _by_coefficient(changes, "stack")
     key = _free_key(stack.sources)
     changed = stack
     for coefficient, change in by_coefficient.items():
         changed = with_number(changed, coefficient.path, **_fields(change, key))
+    share = format_share(interval)
     for name in _WIDTHS:
         number = getattr(stack.uncertainty, name)
         width = min(1.0, float(f"{interval * number.value:.2g}"))
-        note = _shipped_note(number.value, number.kind, stack.name)
-        fields = {"value": width, "kind": "fitted", "source": key, "note": note}
+        note = f"{share} as wide as the {format_share(number.value)} ({number.kind}) of {stack.name}{reason}"
+        fields = {"value": width, "kind": kind, "source": key, "note": note}
         changed = with_number(changed, ("uncertainty", name), **fields)
     title = stack.title if stack.name.endswith(SUFFIX) else f"{stack.title}, calibrated"
     sources = {**stack.sources, key: source}
@@ -125,7 +136,8 @@ def _calibrated_stack(
     return changed.model_copy(update=update)
 
 
-def _calibrated_kernels(kernels: KernelSpec, changes: Sequence[CoefficientChange], source: str) -> KernelSpec:
+def calibrated_kernels(kernels: KernelSpec, changes: Sequence[CoefficientChange], source: str) -> KernelSpec:
+    """Return ``kernels`` with the changed numbers."""
     by_coefficient = _by_coefficient(changes, "kernels")
     key = _free_key(kernels.sources)
     changed = kernels

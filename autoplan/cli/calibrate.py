@@ -15,6 +15,8 @@ from autoplan.cli.shared.progress import Bar
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from autoplan.results.calibration import MachineCalibration
+
 __all__ = ["calibrate"]
 
 
@@ -36,6 +38,37 @@ RunsOption = Annotated[
         "--runs",
         "FILE",
         "Measured steps, a YAML file of kind `runs`: fit the coefficients of their stack and device.",
+    ),
+]
+
+JobToCalibrate = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[JOB]",
+        help="With --log: the job that ran, a path to its file or the name of a shipped one.",
+        show_default=False,
+    ),
+]
+
+LayoutsOption = Annotated[
+    list[str] | None,
+    _named("--layout", "LAYOUT", "With --log: the layout that ran. Once for each log.", "-l"),
+]
+
+LogsOption = Annotated[
+    list[Path] | None,
+    _named(
+        "--log",
+        "FILE",
+        "Log of a few steps of JOB, as Megatron-LM, NeMo, nanotron, torchtitan, DeepSpeed or the Hugging Face"
+        " Trainer prints it: fit host launch, clock and network of the machine. May be repeated.",
+    ),
+]
+
+MachineOption = Annotated[
+    bool,
+    typer.Option(
+        "--machine", help="With --runs: fit host launch, clock and network only; one run is enough."
     ),
 ]
 
@@ -81,7 +114,11 @@ DeviceOption = Annotated[
 
 
 def calibrate(  # noqa: PLR0913, PLR0917 - each argument is an option
+    job: JobToCalibrate = None,
+    layout: LayoutsOption = None,
+    log: LogsOption = None,
     runs: RunsOption = None,
+    machine: MachineOption = False,
     measure: MeasureOption = False,
     hardware: HardwareOption = None,
     points: PointsOption = None,
@@ -90,9 +127,15 @@ def calibrate(  # noqa: PLR0913, PLR0917 - each argument is an option
     form: FormatOption = Format.table,
     output: FolderOption = None,
 ) -> None:
-    """Fit a cost model to measurements: step times of your runs, or kernels of your accelerator.
+    """Fit a cost model to measurements: steps in your logs, step times of runs, or kernels.
 
     Needs SciPy (`pip install 'autoplan[calibrate]'`), and --measure PyTorch too.
+
+    With --log, three numbers that differ between machines (host time of a launch, sustained clock, share of
+    the network's bandwidth) are fitted to the steps of JOB in the log of your run, with priors around the
+    shipped values. The first third of the steps, from one to five, is warm-up; of the others the median
+    counts. The files written narrow the interval of predictions. --runs FILE --machine does the same for
+    step times in a file.
 
     With --runs, the free coefficients of the cost model are fitted to three or more measured step times, with
     priors around the shipped values. If leave-one-out predictions of the fit are worse than those of the
@@ -102,15 +145,24 @@ def calibrate(  # noqa: PLR0913, PLR0917 - each argument is an option
     fitted to them; under `torchrun --nproc-per-node N -m autoplan`, the collectives between N devices are
     timed. An interrupted measurement can be resumed with the same command.
     """
-    if (runs is None) == (not measure):
-        raise typer.BadParameter("one of --runs FILE and --measure is needed", param_hint="--runs")
+    if [bool(log), runs is not None, measure].count(True) != 1:
+        raise typer.BadParameter(
+            "one of --log FILE, --runs FILE and --measure is needed", param_hint="--runs"
+        )
+    if (job is not None or layout) and not log:
+        raise typer.BadParameter("JOB and --layout go with --log FILE", param_hint="--log")
+    if machine and runs is None:
+        raise typer.BadParameter("it goes with --runs FILE", param_hint="--machine")
     if output is not None and standard_output(output) is None:
         raise typer.BadParameter(
             "cost model files need a folder: name one, or leave --output out", param_hint="--output"
         )
     collect_again()
+    if log:
+        _logs(job, layout or [], log, form, output)
+        return
     if runs is not None:
-        _runs(runs, form, output)
+        (_machine if machine else _runs)(runs, form, output)
         return
     if hardware is None:
         raise typer.BadParameter("--measure needs the name of this machine", param_hint="--hardware")
@@ -131,6 +183,38 @@ def _runs(runs: Path, form: Format, output: Path | None) -> None:
         None,
         document=lambda: calibration_document(answer, files),
         table=lambda terminal: calibration_table(answer, files, terminal),
+    )
+
+
+def _logs(job: str | None, layouts: list[str], logs: list[Path], form: Format, output: Path | None) -> None:
+    if job is None:
+        raise typer.BadParameter("--log needs the job that ran: autoplan calibrate JOB", param_hint="JOB")
+    if len(layouts) != len(logs):
+        counted = f"{len(layouts)} and {len(logs)}"
+        raise typer.BadParameter(f"each --log needs its --layout: there are {counted}", param_hint="--layout")
+    from autoplan import planning
+
+    _present_machine(planning.calibrate_from_logs(job, layouts, logs), form, output)
+
+
+def _machine(runs: Path, form: Format, output: Path | None) -> None:
+    from autoplan import planning
+
+    _present_machine(planning.calibrate_machine(runs), form, output)
+
+
+def _present_machine(answer: MachineCalibration, form: Format, output: Path | None) -> None:
+    from autoplan import planning
+
+    files = _written(planning.calibrated_files(answer), output)
+
+    from autoplan.report.calibration_report import machine_document, machine_table
+
+    present(
+        form,
+        None,
+        document=lambda: machine_document(answer, files),
+        table=lambda terminal: machine_table(answer, files, terminal),
     )
 
 

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final
 from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
-    from autoplan.planning.calibrating import calibrate, calibrated_files, measured_file
+    from autoplan.planning.calibrating import (
+        calibrate,
+        calibrate_from_logs,
+        calibrate_machine,
+        calibrated_files,
+        measured_file,
+    )
     from autoplan.planning.explaining.applied_remedies import remedied
     from autoplan.planning.explaining.contrasts import explain_choice
     from autoplan.planning.explaining.layout_explanation import explain
@@ -24,6 +30,8 @@ __all__ = [
     "MOST_LAYERS",
     "applied",
     "calibrate",
+    "calibrate_from_logs",
+    "calibrate_machine",
     "calibrated_files",
     "chosen",
     "compared",
@@ -45,6 +53,8 @@ _HOMES: Final = {
     "MOST_LAYERS": "autoplan.planning.plan_and_evaluate",
     "applied": "autoplan.planning.infeasible.applied_edits",
     "calibrate": "autoplan.planning.calibrating",
+    "calibrate_from_logs": "autoplan.planning.calibrating",
+    "calibrate_machine": "autoplan.planning.calibrating",
     "calibrated_files": "autoplan.planning.calibrating",
     "chosen": "autoplan.planning.plan_and_evaluate",
     "compared": "autoplan.planning.verifying",

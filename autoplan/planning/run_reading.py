@@ -11,7 +11,7 @@ from autoplan.catalog import file_named, is_path, load_job, read_file
 from autoplan.errors import AutoplanError, LayoutError, Problem, SpecError
 from autoplan.planning.plan_and_evaluate import plannable, valid_layout
 from autoplan.schema.job import Job
-from autoplan.schema.run_files import RunSpec, RunsSpec
+from autoplan.schema.run_files import LEAST_RUNS, RunSpec, RunsSpec
 from autoplan.schema.yaml.document import Document, format_path
 from autoplan.schema.yaml.loader import validate
 from autoplan.schema.yaml.parser import parse_yaml
@@ -19,15 +19,18 @@ from autoplan.schema.yaml.parser import parse_yaml
 __all__ = ["load_runs"]
 
 
-def load_runs(file: str | Path) -> tuple[RunsSpec, list[Observation]]:
+def load_runs(file: str | Path, *, least: int = LEAST_RUNS) -> tuple[RunsSpec, list[Observation]]:
     """Return the runs of ``file`` and their observations, in the same order.
 
-    Raises SpecError with every problem of the file and of the jobs that it names, and where the runs differ
-    in stack or kernels.
+    Raises SpecError with every problem of the file and of the jobs that it names, where the runs differ in
+    stack or kernels, and where there are fewer than ``least``.
     """
     path = Path(file)
     document = parse_yaml(read_file(path), name=str(file))
     spec = validate(document, RunsSpec)
+    if len(spec.runs) < least:
+        message = f"at least {least} runs are needed; --machine fits what a machine has of its own to fewer"
+        raise SpecError([Problem(message, "$.runs", document.name, document.line(("runs",)))])
     reader = _RunReader(document, path.parent)
     results = [reader.observation(index, run) for index, run in enumerate(spec.runs)]
     observations = [observation for observation in results if observation is not None]

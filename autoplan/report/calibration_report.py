@@ -1,4 +1,4 @@
-"""A calibration as document and as table: fitted coefficients, and errors before and after."""
+"""A calibration as document and as table: fitted coefficients, and errors or residuals before and after."""
 
 from __future__ import annotations
 
@@ -12,12 +12,27 @@ from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.front_report import listed
 from autoplan.report.render.columns import Column, columns_table
 from autoplan.report.render.terminal import Terminal, render
-from autoplan.results.calibration import INTERVAL_PRIOR_RUNS, Calibration, CoefficientChange, Errors, Measured
+from autoplan.results.calibration import (
+    INTERVAL_PRIOR_RUNS,
+    Calibration,
+    CoefficientChange,
+    Errors,
+    MachineCalibration,
+    MachineRun,
+    Measured,
+)
 from autoplan.schema.base import Sourced, SourcedSeconds, SourcedShare
 from autoplan.schema.hardware import sourced_numbers
 from autoplan.units import format_seconds, format_share
 
-__all__ = ["calibration_document", "calibration_table", "measured_document", "measured_table"]
+__all__ = [
+    "calibration_document",
+    "calibration_table",
+    "machine_document",
+    "machine_table",
+    "measured_document",
+    "measured_table",
+]
 
 _ERRORS: Final = ("before", "after", "left_out")
 _ERROR_NAMES: Final = {
@@ -111,6 +126,67 @@ def _sentences(calibration: Calibration, files: Sequence[str]) -> Iterator[str]:
         f"the 90 % interval is {format_share(calibration.interval)} as wide as shipped, from leave-one-out"
         f" errors and a prior that weighs as much as {INTERVAL_PRIOR_RUNS} runs"
     )
+    for file in files:
+        yield f"written: {file}"
+
+
+def machine_document(calibration: MachineCalibration, files: Sequence[str]) -> Document:
+    """Return the calibrated machine as a document; ``files`` are the written files."""
+    return {
+        "schema": SCHEMA,
+        "machine": {
+            "stack": calibration.stack.name,
+            "kernels": calibration.kernels.name,
+            "coefficients": [_change(change) for change in calibration.changes],
+            "interval_over_shipped": calibration.interval,
+            "errors": {"before": plain(calibration.before), "after": plain(calibration.after)},
+            "runs": [_run(run) for run in calibration.runs],
+            "files": list(files),
+        },
+    }
+
+
+def _run(run: MachineRun) -> Document:
+    return {**plain(run), "residual": run.residual, "unexplained": run.unexplained}
+
+
+def machine_table(calibration: MachineCalibration, files: Sequence[str], terminal: Terminal) -> str:
+    """Return the calibrated machine as a table."""
+    count = len(calibration.runs)
+    parts: list[RenderableType] = [
+        Text(f"{count} {'run' if count == 1 else 'runs'} of {calibration.changes[0].file}", style="bold"),
+        Text(""),
+        _coefficients(calibration.changes, terminal),
+        Text(""),
+        _runs(calibration.runs, terminal),
+        Text(""),
+        *listed(list(_machine_sentences(calibration, files))),
+    ]
+    return render(Group(*parts), terminal)
+
+
+def _runs(runs: Sequence[MachineRun], terminal: Terminal) -> RenderableType:
+    columns = [
+        Column("run", tuple(run.layout for run in runs), "left"),
+        Column("measured", tuple(format_seconds(run.measured) for run in runs)),
+        Column("before", tuple(format_seconds(run.before) for run in runs)),
+        Column("after", tuple(format_seconds(run.after) for run in runs), style="bold"),
+        Column("residual", tuple(f"{100 * run.residual:+.1f} %" for run in runs)),
+    ]
+    return columns_table(columns, terminal)
+
+
+def _machine_sentences(calibration: MachineCalibration, files: Sequence[str]) -> Iterator[str]:
+    for run in calibration.runs:
+        yield f"{run.layout}: from {run.origin}"
+    unexplained = [run for run in calibration.runs if run.unexplained]
+    if unexplained:
+        shown = ", ".join(f"{run.layout} ({100 * run.residual:+.1f} %)" for run in unexplained)
+        yield (
+            f"these numbers do not explain {shown}: runs contradict each other, a log is of another job or"
+            " layout, or the stack differs; --runs with three runs or more fits the stack, too"
+        )
+    yield f"the 90 % interval of step times is {format_share(calibration.interval)} as wide as shipped"
     for file in files:
         yield f"written: {file}"
 

@@ -16,6 +16,8 @@ __all__ = [
     "Calibration",
     "CoefficientChange",
     "Errors",
+    "MachineCalibration",
+    "MachineRun",
     "Measured",
     "MeasuredCurve",
     "RunErrors",
@@ -26,6 +28,8 @@ __all__ = [
 INTERVAL_PRIOR_RUNS: Final = 10
 #: Ratio of posterior to prior width above which the runs do not determine a coefficient.
 _BARELY_NARROWED = 0.95
+#: Residual above which a machine's numbers do not explain a run: three times what measured steps scatter.
+_UNEXPLAINED = 0.09
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,52 @@ class Calibration:
 
     def _errors(self, predicted: Sequence[float]) -> Errors:
         return errors_of([run.measured for run in self.runs], predicted)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRun:
+    """One run of a calibrated machine: where its seconds are from, predictions before and after."""
+
+    job: str
+    layout: str
+    origin: str
+    measured: float
+    before: float
+    after: float
+
+    @property
+    def residual(self) -> float:
+        """Predicted over measured step time after the calibration, less one."""
+        return self.after / self.measured - 1.0
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether the calibrated numbers do not explain the run."""
+        return abs(self.residual) > _UNEXPLAINED
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCalibration:
+    """The files with a machine's own numbers, what changed in them, and the runs that changed it.
+
+    ``interval`` is the width of the 90 % interval over the shipped one.
+    """
+
+    stack: StackSpec
+    kernels: KernelSpec
+    changes: tuple[CoefficientChange, ...]
+    runs: tuple[MachineRun, ...]
+    interval: float
+
+    @property
+    def before(self) -> Errors:
+        """Errors of the shipped values."""
+        return errors_of([run.measured for run in self.runs], [run.before for run in self.runs])
+
+    @property
+    def after(self) -> Errors:
+        """Errors of the calibrated values on the runs of the fit."""
+        return errors_of([run.measured for run in self.runs], [run.after for run in self.runs])
 
 
 @dataclass(frozen=True, slots=True)

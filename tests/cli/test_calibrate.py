@@ -119,7 +119,8 @@ def test_runs_of_two_stacks_are_refused(run, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kind: runs\nruns: []\n", "at least 3"),
+        ("kind: runs\nruns: []\n", "at least 1"),
+        ("kind: runs\nruns: [{job: a, layout: tp=1, step_time: 3 s}]\n", "at least 3 runs are needed"),
         ("kind: runs\nruns: [{job: a, layout: tp=1, step_time: 3}]\n", "has no unit"),
         ("kind: runs\nruns: [{job: a, layout: tp=1, step_time: 0 s}]\n", "must be more than 0"),
         ("kind: training\n", "runs"),

@@ -286,9 +286,10 @@ def _intervals(job: Job, predicted: Sequence[Prediction]) -> str:
     uncertainty = job.stack.uncertainty
     time = _percents([x.step_seconds_high / x.step_seconds - 1.0 for x in predicted])
     priced = _percents([1.0 - x.modelled_share for x in predicted])
+    note = f"; {uncertainty.time.note}" if uncertainty.time.note else ""
     return (
         f"90 % intervals: step time within {time} ({uncertainty.time.kind}; {priced} of it from measured"
-        f" tables), memory within {_percent(uncertainty.memory.value)} ({uncertainty.memory.kind})"
+        f" tables{note}), memory within {_percent(uncertainty.memory.value)} ({uncertainty.memory.kind})"
     )
 
 

@@ -1,0 +1,99 @@
+"""Calibration of a machine's numbers to a few of its steps: new files, residuals, a narrower interval.
+
+Notation (this file only)::
+
+    v    variance of log step times that the numbers still cause, over that before the runs    [1]
+    m    share of the variance of a prediction that they cause                                  [1]
+    r    log(predicted / measured) of a run after the fit, in standard deviations               [1]
+    n0   weight of the shipped width, in runs                                                   [1]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from autoplan.calibration.fitting import Observation
+from autoplan.calibration.machine_fit import fit_machine
+from autoplan.calibration.outcome import calibrated_kernels, calibrated_stack, change_of, rounded_seconds
+from autoplan.costs.core.prediction import Prediction
+from autoplan.costs.predict import predict
+from autoplan.costs.uncertainty import half_width
+from autoplan.results.calibration import INTERVAL_PRIOR_RUNS, MachineCalibration, MachineRun
+
+__all__ = ["calibrate_machine"]
+
+#: m = 1 - (4.1/5.8)^2: errors of groups left out of the fit have a standard deviation of 5.8 %, those of
+#: layouts around their group 4.1 % (medians over groups, ``benchmarks/accuracy/data/left_out/group.csv``).
+_MACHINE_SHARE: Final = 0.5
+#: Half-width of the 90 % interval of a normal error, in standard deviations.
+_NORMAL_90: Final = 1.645
+#: Runs that the note of a width names.
+_NAMED_RUNS: Final = 3
+
+
+def calibrate_machine(
+    observations: Sequence[Observation], runs: Sequence[tuple[str, str, str]]
+) -> MachineCalibration:
+    """Return the calibration of the numbers of the machine on which ``observations`` were made.
+
+    ``runs`` has the job and the layout of each, in the user's words, and where its step time is from.
+    """
+    job = observations[0].job
+    shipped = [predict(x.job, x.layout) for x in observations]
+    fitted = fit_machine(observations)
+    changes = tuple(change_of(job, estimate) for estimate in fitted.fit.estimates)
+    after = rounded_seconds(observations, fitted.fit, changes)
+    answered = tuple(
+        MachineRun(*words, x.seconds, before.step_seconds, seconds)
+        for words, x, before, seconds in zip(runs, observations, shipped, after, strict=True)
+    )
+    interval = interval_share(fitted.variance, _residuals(observations, shipped, after))
+    source = f"autoplan calibrate: {_listed(answered)}"
+    reason = f", by {_listed(answered)}"
+    stack = calibrated_stack(job.stack, changes, source, interval, kind="derived", reason=reason)
+    kernels = calibrated_kernels(job.kernels, changes, source)
+    return MachineCalibration(stack, kernels, changes, answered, interval)
+
+
+def interval_share(variance: Sequence[float], residuals: Sequence[float]) -> float:
+    """Return the width of the interval over the shipped one: (1 - m + m v)^1/2, wider where runs contradict.
+
+    Where residuals are larger than 1 on average, the square grows by (n0 + sum of r^2) / (n0 + n).
+
+    >>> interval_share([1.0], [0.0]), round(interval_share([0.0], [0.5]) ** 2, 12)
+    (1.0, 0.5)
+    >>> interval_share([0.0], [4.0]) > interval_share([0.0], [1.0])
+    True
+
+    Leaves out: that a new layout may depend on other numbers than those observed.
+    """
+    runs = len(variance)
+    left = 1.0 - _MACHINE_SHARE + _MACHINE_SHARE * math.fsum(variance) / runs
+    squares = math.fsum(r * r for r in residuals)
+    misfit = max(1.0, (INTERVAL_PRIOR_RUNS + squares) / (INTERVAL_PRIOR_RUNS + runs))
+    return math.sqrt(left * misfit)
+
+
+def _residuals(
+    observations: Sequence[Observation], shipped: Sequence[Prediction], after: Sequence[float]
+) -> list[float]:
+    """Return r of each run: over the standard deviation of a prediction for a machine that is known."""
+    known = math.sqrt(1.0 - _MACHINE_SHARE)
+    deviations = [
+        known * half_width(p.modelled_share, x.job.stack.uncertainty) / _NORMAL_90
+        for x, p in zip(observations, shipped, strict=True)
+    ]
+    return [
+        math.log(seconds / x.seconds) / deviation
+        for x, seconds, deviation in zip(observations, after, deviations, strict=True)
+    ]
+
+
+def _listed(runs: Sequence[MachineRun]) -> str:
+    """Return the runs in words, the first of them by name."""
+    count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+    named = "; ".join(f"{run.job} {run.layout} ({run.origin})" for run in runs[:_NAMED_RUNS])
+    more = f"; {len(runs) - _NAMED_RUNS} more" if len(runs) > _NAMED_RUNS else ""
+    return f"{count}: {named}{more}"
