@@ -1,4 +1,4 @@
-"""``python -m benchmarks.accuracy [--runs FILE] [--check | --record | --refit | --leave-out KEY]``."""
+"""``python -m benchmarks.accuracy [--runs FILE] [--check | --record | --refit | --leave-out KEY | ...]``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from benchmarks.accuracy.fitting.leaving_report import (
     render_left_out,
     render_refitted,
 )
+from benchmarks.accuracy.fitting.one_layout import one_layout_of_files, one_layout_summary, render_one_layout
 from benchmarks.accuracy.outcomes import Outcome, outcomes_of_files
 from benchmarks.accuracy.plot import accuracy_svg
 from benchmarks.accuracy.recorded import (
@@ -53,6 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _leave_out(options)
     if options.refit:
         return _refit(options)
+    if options.calibrate_on_one:
+        return _calibrate_on_one(options)
     return run(
         options.runs,
         options.format,
@@ -74,6 +77,11 @@ def _parser() -> argparse.ArgumentParser:
     either.add_argument("--record", action="store_true", help="write the recorded figures anew")
     either.add_argument(
         "--refit", action="store_true", help="fit the shared coefficients anew, from their priors"
+    )
+    either.add_argument(
+        "--calibrate-on-one",
+        action="store_true",
+        help="predict the layouts of each group after calibrating its machine on one other of them",
     )
     either.add_argument(
         "--leave-out",
@@ -115,6 +123,18 @@ def _refit(options: argparse.Namespace) -> int:
         row_of=asdict,
         summary_of=lambda found: {"coefficients": [asdict(x) for x in found]},
         render=render_refitted,
+    )
+
+
+def _calibrate_on_one(options: argparse.Namespace) -> int:
+    """Print the errors before and after a calibration on one layout of the same group."""
+    return run(
+        options.runs,
+        options.format,
+        read=one_layout_of_files,
+        row_of=asdict,
+        summary_of=one_layout_summary,
+        render=render_one_layout,
     )
 
 
