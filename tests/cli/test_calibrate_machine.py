@@ -10,6 +10,7 @@ JOB = """
 kind: training
 model: llama3-8b
 hardware: dgx-a100-80gb
+stack: megatron-core
 workload: {sequence_length: 4096, global_batch_size: 128}
 """
 LINE = (
@@ -52,7 +53,7 @@ def test_the_files_predict_other_layouts_with_a_narrower_interval(run, job):
     told = json.loads(run(*words).stdout)["machine"]
     names = sorted(path.rpartition("/")[2] for path in told["files"])
     calibrated = job.parent / "calibrated.yaml"
-    calibrated.write_text(f"{JOB}stack: mine/{names[1]}\nkernels: mine/{names[0]}\n")
+    calibrated.write_text(JOB.replace("megatron-core", f"mine/{names[1]}") + f"kernels: mine/{names[0]}\n")
     before, after = (evaluate(file, "tp=4").predicted for file in (job, calibrated))
     shown = run("evaluate", calibrated, "--layout", "tp=4")
 
@@ -105,7 +106,7 @@ def test_what_does_not_go_together_is_bad_input(run, job):
     ("data", "message"),
     [
         (b"", "it is empty"),
-        (b"hello\nworld\n", "1: hello"),
+        (b"hello\nworld\n", "line 1 'hello', line 2 'world'"),
         (b"\x00\x01\x02", "binary"),
         (
             LINE.format(step=1, ms=9e3).replace("size:   128", "size:    64").encode(),

@@ -85,8 +85,8 @@ def _known(lines: Sequence[Line], file: str) -> tuple[Framework, list[Reading]]:
         if readings:
             return framework, readings
     formats = "; ".join(f"{framework.name} ({framework.example})" for framework in FRAMEWORKS)
-    shown = [f"{number}: {_shown(text)}" for number, text in lines[:_SHOWN_LINES]]
-    begins = f"it begins with\n{chr(10).join(shown)}" if shown else "it is empty"
+    shown = [f"line {number} {_shown(text)!r}" for number, text in lines[:_SHOWN_LINES]]
+    begins = f"it begins with {', '.join(shown)}" if shown else "it is empty"
     raise SpecError([Problem(f"no time of a step: known are {formats}; {begins}", "$", file)])
 
 

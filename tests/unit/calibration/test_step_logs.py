@@ -151,7 +151,14 @@ def test_an_unknown_format_names_the_known_ones_and_shows_the_log(tmp_path, job)
         read(tmp_path, job, "epoch 1\x1b]0;x\x07\nloss 3\n\nloss 2\nloss 1\n")
 
     text = str(caught.value)
-    for part in ("Megatron-LM", "torchtitan", "Hugging Face Trainer", "1: epoch 1", "2: loss 3", "4: loss 2"):
+    for part in (
+        "Megatron-LM",
+        "torchtitan",
+        "Hugging Face Trainer",
+        "line 1 'epoch 1",
+        "line 2 'loss 3'",
+        "line 4 'loss 2'",
+    ):
         assert part in text
     assert "loss 1" not in text
     assert "\x1b" not in text
