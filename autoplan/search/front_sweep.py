@@ -25,6 +25,7 @@ from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.primal_heuristic import primal_heuristic, useful_counts
 from autoplan.search.alternatives.stage_alternatives import Alternatives, alternatives_of, step_ticks
 from autoplan.search.alternatives.uniform_recompute import UniformCases
+from autoplan.search.bounds.memory_floors import TooSmallLimits
 from autoplan.search.bounds.path_counts import Paths
 from autoplan.search.bounds.step_bound import Bound, bound, least_steps, longest_stage, lowest
 from autoplan.search.bounds.symmetry import SymmetricCandidates
@@ -54,17 +55,13 @@ _HALF_A_TICK = 1e-12
 class FrontSweep:
     """State of the ε-constraint sweep of one job: lower bounds, and counters for the certificate."""
 
-    def __init__(
-        self,
-        groups: Sequence[PricedCandidates],
-        scale: Scale,
-        ceiling_seconds: float,
-    ) -> None:
+    def __init__(self, groups: Sequence[PricedCandidates], scale: Scale, ceiling_seconds: float) -> None:
         self.groups = groups
         self.scale = scale
         self.ceiling = int(ceiling_seconds / scale.tick_seconds)
         self.symmetric = [SymmetricCandidates.of(group) for group in groups]
         self.reset_bounds()
+        self.too_small = TooSmallLimits(groups, scale.limit_bytes)
         self.live: list[OpenCandidate] = []
         self.solves = 0
         self.stopped = False
@@ -221,9 +218,14 @@ class FrontSweep:
         """
         best = min(incumbent, self.ceiling * self.scale.tick_seconds)
         updated = [np.zeros(len(b), dtype=bool) for b in self.bounds]
+        sized: set[int] = set()
         while (batch := self._next_batch(updated, best)) is not None:
             check_deadline()
             group, index = batch
+            if group not in sized:
+                self.too_small.exclude(group, limit, self.bounds[group])
+                sized.add(group)
+                continue
             updated[group][index] = True
             best = min(best, self._rebounded(group, index, limit, best))
         return best

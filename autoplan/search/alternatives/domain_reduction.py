@@ -18,6 +18,9 @@ from autoplan.search.space.priced_candidates import PricedCandidates
 
 __all__ = ["OpenCandidate", "ReducedDomains", "reduced_domains", "within_step"]
 
+#: Share by which rounding may make the relaxation's end of step too long.
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class OpenCandidate:
@@ -109,11 +112,12 @@ def _reduced_domain(
 ) -> Alternatives | None:
     """Return all alternatives that a step within ``ceiling`` may use; None if a stage has none.
 
-    The end of step of the first stage is part of every step. Once alternatives with every end of step are
-    listed, so is the longest of the stages' shortest.
+    The end of step of the first stage is part of every step, and so is the candidate's least. Once
+    alternatives with every end of step are listed, so is the longest of the stages' shortest.
     """
     layers = group.layers
-    makespan = ceiling - live.alternatives.least_end_of_step(1)
+    tail = int(live.tail_seconds / scale.tick_seconds * (1 - _ROUNDING))
+    makespan = ceiling - max(live.alternatives.least_end_of_step(1), tail)
     alternatives = within_makespan(live.alternatives, layers, makespan)
     if alternatives is None:
         return None

@@ -29,6 +29,11 @@ class Scale:
         """Return the scale on which the longest step and the memory limit take the full range of ticks."""
         return Scale(longest_seconds / _STEP_TICKS, limit_bytes / _MEMORY_TICKS)
 
+    @property
+    def limit_bytes(self) -> float:
+        """The memory limit that takes the full range of ticks [byte]."""
+        return self.tick_bytes * _MEMORY_TICKS
+
     def step_ticks(self, seconds: Array) -> NDArray[np.int64]:
         """Return ``seconds`` in ticks, rounded up."""
         return _up(seconds, self.tick_seconds)

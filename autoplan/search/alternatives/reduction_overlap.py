@@ -23,7 +23,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.memory.footprint import stage_fits
-from autoplan.costs.stage.stage_times import Stages, stage_backward
+from autoplan.costs.stage.stage_times import Stages, end_of_step_floor, stage_backward
 from autoplan.deadline import check_deadline
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.layer_splits import least_suffix_sums
@@ -50,11 +50,12 @@ def with_more_reduction_overlap(
         or group.requires_uniform_recompute(position)
     ):
         return alternatives
-    enough = min(o.end_of_step_ticks for o in alternatives.stages[0])
+    floors = _end_of_step_floors(alternatives, group, position, scale)
+    enough = max(min(o.end_of_step_ticks for o in alternatives.stages[0]), *map(min, floors))
     stages: list[tuple[Alternative, ...]] = []
     below = _off_critical_path_below(alternatives, group.layers, makespan)
     rules, unit = group.stage_rules(position), int(group.candidates.recompute_num_layers[position])
-    for i, (row, longest) in enumerate(zip(alternatives.stages, below, strict=True)):
+    for i, (row, longest, least) in enumerate(zip(alternatives.stages, below, floors, strict=True)):
         check_deadline()
         # A partial, since few stages need their coefficients.
         at = partial(_coefficients, group, position, i)
@@ -62,7 +63,13 @@ def with_more_reduction_overlap(
         ends = _EndsOfStep(
             at, overlaps, limit, group.modes, rules[i], alternatives.schedule.v, enough, longest, scale, unit
         )
-        stages.append(tuple(o for first in row for o in (first, *ends.shorter(first))))
+        stages.append(
+            tuple(
+                o
+                for first, floor in zip(row, least, strict=True)
+                for o in (first, *ends.shorter(first, floor))
+            )
+        )
     return (
         alternatives if tuple(stages) == alternatives.stages else replace(alternatives, stages=tuple(stages))
     )
@@ -72,6 +79,24 @@ def _coefficients(
     group: PricedCandidates, position: int, stage: int, first: int, layers: int, selective: Array, full: Array
 ) -> Stages:
     return group.holding(position, stage)(first, layers, selective, full)
+
+
+def _end_of_step_floors(
+    alternatives: Alternatives, group: PricedCandidates, position: int, scale: Scale
+) -> list[list[int]]:
+    """Return for each stage and alternative the end of step with unlimited overlap [ticks].
+
+    With several layer types it is 0: it depends on the place of a stage.
+    """
+    if alternatives.placed:
+        return [[0] * len(row) for row in alternatives.stages]
+    stages = group.stages.take((position, slice(None), None))
+    counts = np.arange(1.0, 1 + max(o.layers for row in alternatives.stages for o in row))
+    ticks = scale.step_ticks(end_of_step_floor(stages, counts)).tolist()
+    return [
+        [of_stage[o.layers - 1] for o in row]
+        for of_stage, row in zip(ticks, alternatives.stages, strict=True)
+    ]
 
 
 def _off_critical_path_below(alternatives: Alternatives, layers: int, makespan: int) -> list[int]:
@@ -111,10 +136,13 @@ class _EndsOfStep:
     scale: Scale
     unit: int
 
-    def shorter(self, first: Alternative) -> list[Alternative]:
-        """Return alternatives of ``first.layers`` layers with more recompute and shorter ends of step."""
+    def shorter(self, first: Alternative, floor: int) -> list[Alternative]:
+        """Return alternatives of ``first.layers`` layers with more recompute and shorter ends of step.
+
+        None of them has an end of step of less than ``floor`` ticks.
+        """
         off_path = self.overlaps and first.stage_ticks < self.longest
-        if first.end_of_step_ticks <= self.enough or not off_path:
+        if first.end_of_step_ticks <= max(self.enough, floor) or not off_path:
             return []
         shortened = [first]
         for alternative in sorted(

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
-from autoplan.costs.memory.footprint import Footprint, stage_needed
+from autoplan.costs.memory.footprint import stage_needed
 from autoplan.schema.stage_layers import even_stages
 from autoplan.search.bounds.contents_bound import (
     contents_memory,
     even_memory,
-    layers_by_type,
     most_recompute,
 )
+from autoplan.search.bounds.memory_floors import ROUNDING, floors_fit, memory_floors
 from autoplan.search.bounds.step_bound import k_th_stage
 from autoplan.search.space.sized_candidates import SizedCandidates
 from autoplan.search.space.stage_contents import Places
-
-#: Share by which rounding may make a bound too large.
-_ROUNDING = 1e-9
 
 __all__ = ["can_fit", "least_memory", "least_stage_memory"]
 
@@ -88,7 +85,7 @@ def _fits_by_bisection(group: SizedCandidates, limit: float) -> NDArray[np.bool_
 
 def _places_fit(group: SizedCandidates, places: Places, limit: float) -> NDArray[np.bool_]:
     fits = np.zeros(len(group.candidates), dtype=bool)
-    possible = np.flatnonzero(_floor_fits(group, places, limit))
+    possible = np.flatnonzero(floors_fit(group, memory_floors(group), limit))
     fits[possible] = even_memory(group.take(possible), places) <= limit
     undecided = np.flatnonzero(~fits[possible])
     if len(undecided) and not group.even:
@@ -101,65 +98,8 @@ def _places_fit(group: SizedCandidates, places: Places, limit: float) -> NDArray
 
 def _most_layers_within(group: SizedCandidates, limit: float) -> int:
     """Return an upper bound on the layers that a stage of any candidate has within ``limit`` bytes."""
-    layers = [(limit - fixed) / np.minimum.reduce(of_layer) for fixed, of_layer in _memory_floors(group)]
-    return int(np.clip(np.minimum.reduce(layers).max() + _ROUNDING, 1, group.layers))
-
-
-def _floor_fits(group: SizedCandidates, places: Places, limit: float) -> NDArray[np.bool_]:
-    """Return whether lower bounds of memory leave the stages enough space for all layers, shape [C].
-
-    A bound is a + sum n_k b_k for n_k layers of type k, so a stage has at most (limit - a) / b_k layers of a
-    type, and at most (limit - a) / min b_k in all, a multiple of its virtual stages. All stages together must
-    take the layers of each type, those of all types, and their bytes.
-    """
-    enough = np.ones(len(group.candidates), dtype=bool)
-    numbers, v = layers_by_type(places), group.v[:, None]
-    for fixed, of_layer in _memory_floors(group):
-        space = limit - fixed
-        enough &= (space >= 0).all(axis=1)
-        counted = [(n, layer, 1.0) for n, layer in zip(numbers, of_layer, strict=True)]
-        for count, layer, unit in (*counted, (places.total, np.minimum.reduce(of_layer), v)):
-            enough &= (np.floor(space / layer / unit + _ROUNDING) * unit).sum(axis=1) >= count
-        layers_bytes = sum(n * layer.min(axis=1) for n, layer in zip(numbers, of_layer, strict=True))
-        enough &= layers_bytes <= space.sum(axis=1) * (1 + _ROUNDING)
-    return enough
-
-
-def _memory_floors(group: SizedCandidates) -> list[tuple[Array, list[Array]]]:
-    """Return lower bounds of a stage's memory: bytes outside layers and of a layer of each type, [C, p].
-
-    One is its memory before the backward with the smallest activations of each layer, one that of the
-    optimizer's update (``stage_dynamic``). Where a phase has the largest workspace of the types in a stage,
-    the bounds have the smallest.
-    """
-    kinds = group.footprints
-    upper = np.isfinite(kinds[0].high_limit)
-    share, framework = (
-        np.minimum.reduce([np.where(upper, high, central) for high, central in both])
-        for both in (
-            [(kind.high_fragmentation, kind.share) for kind in kinds],
-            [(kind.high_framework, kind.framework) for kind in kinds],
-        )
-    )
-    outside = kinds[0].persistent.fixed + framework
-    before = np.minimum.reduce([kind.before.fixed for kind in kinds]) + kinds[0].in_flight * kinds[0].entry
-    update = np.minimum.reduce([kind.update.fixed for kind in kinds])
-    saved = [kind.in_flight * _smallest_activations(kind, group.modes) + kind.before.layer for kind in kinds]
-    return [
-        (outside + share * before, _with_persistent(kinds, share, saved)),
-        (outside + share * update, _with_persistent(kinds, share, [kind.update.layer for kind in kinds])),
-    ]
-
-
-def _with_persistent(kinds: Sequence[Footprint], share: Array, transient: Sequence[Array]) -> list[Array]:
-    return [kind.persistent.layer + share * layer for kind, layer in zip(kinds, transient, strict=True)]
-
-
-def _smallest_activations(kind: Footprint, modes: frozenset[str]) -> Array:
-    """Return the least saved activations of a layer over recompute modes, shape [C, p] [byte]."""
-    by_mode = {"selective": kind.selective, "full": kind.full}
-    least: Array = np.minimum.reduce([kind.none, *(by_mode[mode] for mode in by_mode if mode in modes)])
-    return least
+    layers = [(limit - fixed) / np.minimum.reduce(of_layer) for fixed, of_layer in memory_floors(group)]
+    return int(np.clip(np.minimum.reduce(layers).max() + ROUNDING, 1, group.layers))
 
 
 def _least_at(group: SizedCandidates, layers: Array) -> Array:

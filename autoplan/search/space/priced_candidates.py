@@ -14,6 +14,7 @@ from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.codes import ScheduleCode
 from autoplan.costs.core.scope import microbatches
 from autoplan.costs.device.machine import Machine
+from autoplan.costs.memory.footprint import Footprint
 from autoplan.costs.pipeline.critical_path import Amount, Largest, makespan
 from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import Stages
@@ -83,6 +84,11 @@ class PricedCandidates(CandidateGroup):
     def stages(self) -> Stages:
         """Coefficients of stages where the model has one layer type."""
         return self.kinds[0]
+
+    @property
+    def footprints(self) -> tuple[Footprint, ...]:
+        """Memory coefficients of stages, for each layer type."""
+        return tuple(kind.memory for kind in self.kinds)
 
     def schedule(self, position: int) -> Schedule:
         """Return the schedule of the candidate at ``position``."""

@@ -1,0 +1,140 @@
+"""Floors of a stage's memory, linear in its layers, and the candidates that they prove not to fit.
+
+They cost a few operations a stage, whatever the number of layers: most candidates that need too much memory
+are found by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.costs.core.candidates import Array
+from autoplan.costs.memory.footprint import Footprint
+from autoplan.search.bounds.contents_bound import layers_by_type
+from autoplan.search.space.stage_contents import Places
+
+__all__ = ["ROUNDING", "Floor", "TooSmallLimits", "floors_fit", "memory_floors"]
+
+#: Share by which rounding may make a bound too large.
+ROUNDING = 1e-9
+
+#: Halvings of the interval that contains the least limit of a candidate.
+_HALVINGS = 12
+
+#: Bytes outside layers and of a layer of each type, [C, p].
+Floor: TypeAlias = tuple[Array, list[Array]]
+
+
+class Sized(Protocol):
+    """Candidates with the memory of their stages."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def modes(self) -> frozenset[str]: ...
+    @property
+    def v(self) -> Array: ...
+    @property
+    def places(self) -> Places | None: ...
+    @property
+    def footprints(self) -> tuple[Footprint, ...]: ...
+
+
+class TooSmallLimits:
+    """Limits within which candidates do not fit, by the floors of memory; computed once for each group.
+
+    All candidates may fit into ``most`` bytes.
+    """
+
+    def __init__(self, groups: Sequence[Sized], most: float) -> None:
+        self._groups = groups
+        self._most = most
+        self._limits: dict[int, Array] = {}
+
+    def exclude(self, group: int, limit: float, bounds: Array) -> None:
+        """Set the ``bounds`` of the candidates of a group that do not fit into ``limit`` to infinity."""
+        if limit >= self._most:
+            return
+        if group not in self._limits:
+            self._limits[group] = _too_small_limit(self._groups[group], self._most)
+        bounds[self._limits[group] >= limit] = np.inf
+
+
+def _too_small_limit(group: Sized, most: float) -> Array:
+    """Return for each candidate a limit within which it does not fit, shape [C] [byte].
+
+    It is the largest one below ``most`` that the floors prove, to 1 / 4,096 of it.
+    """
+    floors = memory_floors(group, central=True)
+    short = np.zeros(len(group.v))
+    enough = np.full_like(short, most)
+    for _ in range(_HALVINGS):
+        middle = (short + enough) / 2
+        fits = floors_fit(group, floors, middle[:, None])
+        short, enough = np.where(fits, short, middle), np.where(fits, middle, enough)
+    return short
+
+
+def floors_fit(group: Sized, floors: Sequence[Floor], limit: Array | float) -> NDArray[np.bool_]:
+    """Return whether lower bounds of memory leave the stages enough space for all layers, shape [C].
+
+    A bound is a + sum n_k b_k for n_k layers of type k, so a stage has at most (limit - a) / b_k layers of a
+    type, and at most (limit - a) / min b_k in all, a multiple of its virtual stages. All stages together must
+    take the layers of each type, those of all types, and their bytes. ``limit`` is a number, or [C, 1].
+    """
+    enough = np.ones(len(group.v), dtype=bool)
+    places = group.places
+    numbers = np.array([group.layers]) if places is None else layers_by_type(places)
+    # Where embedding and head count as layers, the first and the last chunk have one layer less.
+    unit = np.where(group.layers % group.v > 0, 1.0, group.v)[:, None]
+    for fixed, of_layer in floors:
+        space = limit - fixed
+        enough &= (space >= 0).all(axis=1)
+        counted = [(n, layer, 1.0) for n, layer in zip(numbers, of_layer, strict=True)]
+        for count, layer, multiple in (*counted, (group.layers, np.minimum.reduce(of_layer), unit)):
+            enough &= (np.floor(space / layer / multiple + ROUNDING) * multiple).sum(axis=1) >= count
+        layers_bytes = sum(n * layer.min(axis=1) for n, layer in zip(numbers, of_layer, strict=True))
+        enough &= layers_bytes <= space.sum(axis=1) * (1 + ROUNDING)
+    return enough
+
+
+def memory_floors(group: Sized, *, central: bool = False) -> list[Floor]:
+    """Return lower bounds of a stage's memory: bytes outside layers and of a layer of each type, [C, p].
+
+    One is its memory before the backward with the smallest activations of each layer, one that of the
+    optimizer's update (``stage_dynamic``). Where a phase has the largest workspace of the types in a stage,
+    the bounds have the smallest. They are for the job's own limit, which the upper end of the interval has to
+    keep where there is one; with ``central``, for a tighter one of the sweep, for the central value.
+    """
+    kinds = group.footprints
+    upper = np.isfinite(kinds[0].high_limit) & (not central)
+    share, framework = (
+        np.minimum.reduce([np.where(upper, high, central) for high, central in both])
+        for both in (
+            [(kind.high_fragmentation, kind.share) for kind in kinds],
+            [(kind.high_framework, kind.framework) for kind in kinds],
+        )
+    )
+    outside = kinds[0].persistent.fixed + framework
+    before = np.minimum.reduce([kind.before.fixed for kind in kinds]) + kinds[0].in_flight * kinds[0].entry
+    update = np.minimum.reduce([kind.update.fixed for kind in kinds])
+    saved = [kind.in_flight * _smallest_activations(kind, group.modes) + kind.before.layer for kind in kinds]
+    return [
+        (outside + share * before, _with_persistent(kinds, share, saved)),
+        (outside + share * update, _with_persistent(kinds, share, [kind.update.layer for kind in kinds])),
+    ]
+
+
+def _with_persistent(kinds: Sequence[Footprint], share: Array, transient: Sequence[Array]) -> list[Array]:
+    return [kind.persistent.layer + share * layer for kind, layer in zip(kinds, transient, strict=True)]
+
+
+def _smallest_activations(kind: Footprint, modes: frozenset[str]) -> Array:
+    """Return the least saved activations of a layer over recompute modes, shape [C, p] [byte]."""
+    by_mode = {"selective": kind.selective, "full": kind.full}
+    least: Array = np.minimum.reduce([kind.none, *(by_mode[mode] for mode in by_mode if mode in modes)])
+    return least
