@@ -17,6 +17,7 @@ import io
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -246,6 +247,37 @@ def left_out_figures():
     return markdown(["left out together", "n", "median", "mean", "p90", "worst", "covered"], rows)
 
 
+def blind_figures():
+    """Return the errors on the runs that were predicted blind, before any change for them, then and now."""
+    import csv
+
+    from benchmarks.accuracy.__main__ import DEFAULT_RUNS
+    from benchmarks.accuracy.outcomes import outcomes_of_file
+
+    path = DEFAULT_RUNS[1].parent / "blind" / "training_2.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        blind = [
+            [float(x[key]) for key in ("measured", "predicted", "low", "high")] + [x["fits"] == "True"]
+            for x in csv.DictReader(file)
+            if x["complete"] == "True" and x["measured"] and x["predicted"]
+        ]
+    now = [
+        [x.run.step_seconds, p.step_seconds, p.step_seconds_low, p.step_seconds_high, p.fits]
+        for x in outcomes_of_file(DEFAULT_RUNS[1])
+        if x.complete and (p := x.predicted) is not None and x.run.step_seconds
+    ]
+    rows = [[name, len(found), *spread_of(found)] for name, found in (("blind", blind), ("now", now))]
+    return markdown(["complete runs", "n", "median", "mean", "covered", "said to fit"], rows)
+
+
+def spread_of(found):
+    """Return the median and the mean error, the share inside the interval, and the share said to fit."""
+    errors = [abs(predicted / measured - 1) for measured, predicted, *_ in found]
+    inside = [low <= measured <= high for measured, _, low, high, _ in found]
+    shares = (statistics.median(errors), statistics.mean(errors), statistics.mean(inside))
+    return [percent(x) for x in (*shares, statistics.mean(fits for *_, fits in found))]
+
+
 def memory_figures():
     """Return the errors against bytes counted on real modules, as the benchmark computes them."""
     from benchmarks.memory.__main__ import main
@@ -364,6 +396,7 @@ FIGURES_OF = {
     "coverage": coverage_figures,
     "coefficients": coefficient_figures,
     "left_out": left_out_figures,
+    "blind": blind_figures,
     "memory": functools.cache(memory_figures),
     "speed": speed_figures,
     "peers": peer_figures,
