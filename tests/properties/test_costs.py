@@ -366,6 +366,7 @@ def test_more_memory_never_worsens_the_front(job, share, factor):
     assert covers(points(loose), points(tight), limit * factor / 2**16)
 
 
+@pytest.mark.slow
 @few
 @given(small, st.floats(1.05, 4.0))
 def test_a_larger_device_never_worsens_the_front(job, factor):
@@ -376,6 +377,7 @@ def test_a_larger_device_never_worsens_the_front(job, factor):
     assert covers(points(larger), points(job), device.memory.usable.value / 2**16)
 
 
+@pytest.mark.slow
 @few
 @given(small, st.data())
 def test_a_narrowed_search_never_improves_the_front(job, data):
@@ -805,6 +807,7 @@ def dividing(job):
                     )
 
 
+@pytest.mark.slow
 @quick
 @given(jobs())
 def test_layouts_covered_are_those_that_keep_the_rules(job):

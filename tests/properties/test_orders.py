@@ -92,7 +92,7 @@ def instance(seed, *, experts=False, own=()):
     raise AssertionError("no small instance found")
 
 
-@pytest.mark.parametrize("seed", slow_after(4, range(INSTANCES)))
+@pytest.mark.parametrize("seed", slow_after(2, range(INSTANCES)))
 def test_the_front_over_orders_is_that_of_brute_force(seed):
     """S2, S6: on several nodes no order that would be better is missed."""
     job, points = instance(seed)
@@ -100,7 +100,7 @@ def test_the_front_over_orders_is_that_of_brute_force(seed):
     assert contradictions(job, points, whole_front(job)) == []
 
 
-@pytest.mark.parametrize("seed", slow_after(4, range(SPARSE_INSTANCES)))
+@pytest.mark.parametrize("seed", slow_after(2, range(SPARSE_INSTANCES)))
 def test_the_front_of_experts_over_orders_is_that_of_brute_force(seed):
     """Likewise where experts have axes of their own over the same ranks."""
     job, points = instance(seed + 3_000, experts=True)
@@ -108,7 +108,7 @@ def test_the_front_of_experts_over_orders_is_that_of_brute_force(seed):
     assert contradictions(job, points, whole_front(job)) == []
 
 
-@pytest.mark.parametrize("seed", slow_after(4, range(OWN_INSTANCES)))
+@pytest.mark.parametrize("seed", slow_after(2, range(OWN_INSTANCES)))
 def test_the_front_under_rules_about_orders_is_that_of_brute_force(seed):
     """S1: orders that are equivalent are not removed where a rule of the user's own tells them apart."""
     own = RULES[seed % len(RULES)]
@@ -119,7 +119,7 @@ def test_the_front_under_rules_about_orders_is_that_of_brute_force(seed):
     assert all(own[1](plan.layout) for plan in front.plans)
 
 
-@pytest.mark.parametrize("seed", slow_after(4, range(8)))
+@pytest.mark.parametrize("seed", slow_after(2, range(8)))
 def test_a_search_key_and_a_rule_about_orders_say_the_same(seed):
     """``search.order`` and ``order in {...}`` give fronts of the same steps and memories."""
     job, _ = instance(seed)
@@ -132,7 +132,7 @@ def test_a_search_key_and_a_rule_about_orders_say_the_same(seed):
     assert {p.layout.order for p in fronts[0]} <= set(wish)
 
 
-@pytest.mark.parametrize("seed", slow_after(4, range(16)))
+@pytest.mark.parametrize("seed", slow_after(2, range(16)))
 def test_the_counts_of_orders_are_those_of_the_enumerator(seed):
     """Every layout in every order falls to one reason: the whole space, and both ways to list it agree."""
     rng = random.Random(seed)  # noqa: S311
@@ -214,7 +214,7 @@ def test_groups_are_where_ranks_are_numbered(order, tp, cp, dp, pp):
             assert told(group) == evenly(members(experts, {free}))
 
 
-@pytest.mark.parametrize("seed", slow_after(4, range(12)))
+@pytest.mark.parametrize("seed", slow_after(2, range(12)))
 def test_orders_that_cut_groups_alike_cost_the_same(seed):
     """What removal rests on: where nodes cut all groups alike, every coefficient is the same number."""
     rng = random.Random(seed)  # noqa: S311
@@ -233,7 +233,7 @@ def test_orders_that_cut_groups_alike_cost_the_same(seed):
             assert all(np.array_equal(x[i], x[j]) for x in arrays)
 
 
-@pytest.mark.parametrize("seed", slow_after(4, range(12)))
+@pytest.mark.parametrize("seed", slow_after(2, range(12)))
 def test_predictions_in_every_order_are_within_their_bounds(seed):
     """R9 in every order; memory is the same in all of them."""
     rng = random.Random(seed)  # noqa: S311
