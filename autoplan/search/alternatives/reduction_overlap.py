@@ -8,9 +8,10 @@ where w_s F^_s > S_{s+1} >= U_{s+1}, the sum of t behind s (``costs.pipeline.cri
 every job no layer split gives the stages behind s so little work, and nothing is added.
 
 Otherwise mixes are added for stages that may be off the critical path, with ever shorter ends of step, down
-to that of the first stage with its least recompute, since no step has a shorter one. Where the user's own
-rules distinguish mixes, this is done within each class; where recompute has to be uniform, not at all. Under
-a split backward, reductions overlap with weight-gradient passes, and recompute overlaps with none.
+to the least of a step: that of the first stage with its least recompute, or of any stage with unlimited
+overlap. Stages whose own end of step is that of unlimited overlap need no mixes. Where the user's own rules
+distinguish mixes, this is done within each class; where recompute has to be uniform, not at all. Under a
+split backward, reductions overlap with weight-gradient passes, and recompute overlaps with none.
 """
 
 from __future__ import annotations
