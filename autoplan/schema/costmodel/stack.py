@@ -59,9 +59,7 @@ class MemoryPolicy(Frozen):
     autocast_bytes: int = Field(
         default=0, ge=0, le=4, description="16-bit copy that autocast makes and backward still needs"
     )
-    fp8_copy_bytes: int = Field(
-        default=2, ge=0, le=4, description="8-bit copies of a parameter beside the 16-bit one under fp8"
-    )
+    fp8_copy_bytes: int = Field(default=2, ge=0, le=4, description="8-bit copies of a parameter under fp8")
     gradient_bytes: int = Field(ge=1, le=8, description="gradient that stays until the optimizer step")
     gradient_copy_bytes: int = Field(
         default=0, ge=0, le=8, description="second copy that always stands beside it, such as flat buckets"
