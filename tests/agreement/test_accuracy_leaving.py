@@ -168,15 +168,17 @@ def test_a_refit_forgets_what_is_shipped(observations):
 @pytest.mark.parametrize("name", entry_names("stack"))
 def test_shipped_intervals_are_those_that_left_out_runs_ask_for(name):
     """A stack's widths are computed, not chosen; those of an unknown stack are wider."""
-    keys = ["stack"] if name == "analytic" else ["group", "device"]
+    keys = ["stack"] if name == "analytic" else ["source", "device"]
     widths = widths_of([x for key in keys for x in load_left_out(KEPT / f"{key}.csv")])
     doubt = stack(name).uncertainty
 
     assert doubt.time.value == pytest.approx(widths.time)
     assert doubt.time_modelled.value == pytest.approx(widths.time_modelled)
+    assert doubt.slower is not None
+    assert doubt.slower.value == pytest.approx(widths.slower)
 
 
-@pytest.mark.parametrize("by", ["group", "device", "stack"])
+@pytest.mark.parametrize("by", ["source", "device", "stack"])
 def test_nine_of_ten_left_out_runs_lie_in_their_interval(by):
     """Between 85 and 95 %, as an interval of 90 % should have it."""
     found = load_left_out(KEPT / f"{by}.csv")

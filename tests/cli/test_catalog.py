@@ -129,7 +129,8 @@ def test_schema_of_runs_accepts_what_calibrate_reads(run):
     one = {"job": "llama3-8b-8x-a100", "layout": "tp=8", "step_time": "46.9 s"}
 
     assert validator.is_valid({"schema": 1, "kind": "runs", "runs": 3 * [one]})
-    assert not validator.is_valid({"schema": 1, "kind": "runs", "runs": 2 * [one]})
+    assert validator.is_valid({"schema": 1, "kind": "runs", "runs": [one]})
+    assert not validator.is_valid({"schema": 1, "kind": "runs", "runs": []})
 
 
 def test_schema_refuses_a_job_with_an_unknown_key(run):
