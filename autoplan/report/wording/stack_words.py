@@ -29,7 +29,8 @@ def stacks_sentences(steps: Sequence[StackStep]) -> list[str]:
     """Return the sentence on the range of a layout's step among the stacks that may be meant; empty if none.
 
     >>> from autoplan.results import StackStep
-    >>> stacks_sentences([StackStep("ddp", 1.0, True), StackStep("fsdp2", 2.0, False)])[0].partition(" under ")[2]
+    >>> steps = [StackStep("ddp", 1.0, True), StackStep("fsdp2", 2.0, False)]
+    >>> stacks_sentences(steps)[0].partition(" under ")[2]
     'the stacks that may be meant: ddp 1.00 s, fsdp2 2.00 s (does not fit)'
     """
     if not steps:
