@@ -71,6 +71,7 @@ def test_every_row_is_scored_or_skipped(lines, tmp_path, capsys):
         assert section["rows"] == section["scored"] + section["skipped"]
 
 
+@pytest.mark.slow
 def test_predictions_are_positive_and_of_the_right_magnitude(lines):
     """No prediction of a run that ran is off by more than a factor of ten."""
     errors = [outcome_of(json.loads(line[2:]), 0).error for line in lines]

@@ -16,6 +16,7 @@ from autoplan.costs.memory.footprint import stage_memory
 from autoplan.costs.stage.stage_pricing import price_stages
 from autoplan.rules import broken_rules
 from autoplan.schema.layout import parse_layout
+from tests.support.quick_cases import slow_after, slow_but
 
 FEASIBLE = [
     "llama3-8b-8x-a100",
@@ -27,6 +28,8 @@ FEASIBLE = [
     "mistral-7b-8x-mi300x",
     "llama2-13b-8x-l40s",
 ]
+#: Jobs of `make test`.
+QUICK = ["llama3.2-1b-2x-rtx3090", "mistral-7b-8x-mi300x"]
 INFEASIBLE = ["llama2-7b-2x-rtx4090", "llama3-70b-8x-a100"]
 #: Layouts that no front holds but `evaluate` prices: other ZeRO stages, schedules and uneven recompute.
 OTHERS = [
@@ -54,16 +57,21 @@ def fronts():
     return front
 
 
-def plans_of(fronts):
-    """Return all plans of all fronts, and the other layouts, with their jobs."""
-    found = [(fronts(name).job, plan) for name in FEASIBLE for plan in fronts(name).plans]
+def plans_of(fronts, names):
+    """Return all plans of the fronts of ``names``, and the other layouts, with their jobs."""
+    found = [(fronts(name).job, plan) for name in names for plan in fronts(name).plans]
     for name, layout in OTHERS:
         job = autoplan.load_job(name)
         found.append((job, autoplan.evaluate(job, layout)))
     return found
 
 
-@pytest.mark.parametrize("name", FEASIBLE)
+of_some_and_of_all = pytest.mark.parametrize(
+    "names", [QUICK, pytest.param(FEASIBLE, marks=pytest.mark.slow)], ids=["some jobs", "all jobs"]
+)
+
+
+@pytest.mark.parametrize("name", slow_but(QUICK, FEASIBLE))
 def test_a_plan_priced_again_costs_the_same(fronts, name):
     """Every number of a plan of the front is what `evaluate` says of its layout string, exactly."""
     front = fronts(name)
@@ -77,14 +85,14 @@ def test_a_plan_priced_again_costs_the_same(fronts, name):
 
 def test_a_job_by_name_and_a_loaded_job_are_priced_alike(fronts):
     """`evaluate` takes the name of a job, a job, a layout and its text, and says the same."""
-    name = FEASIBLE[0]
+    name = QUICK[0]
     plan = fronts(name).plans[0]
 
     assert autoplan.evaluate(name, plan.layout).predicted == plan.predicted
     assert autoplan.evaluate(name, plan.layout_string).predicted == plan.predicted
 
 
-@pytest.mark.parametrize("name", FEASIBLE)
+@pytest.mark.parametrize("name", slow_but(QUICK, FEASIBLE))
 def test_a_front_is_sorted_and_nothing_on_it_is_beaten(fronts, name):
     """There are at least two plans, ever slower and ever smaller, with the certificate's proof."""
     front = fronts(name)
@@ -102,7 +110,7 @@ def test_a_front_is_sorted_and_nothing_on_it_is_beaten(fronts, name):
     assert front.reasons == ()
 
 
-@pytest.mark.parametrize("name", FEASIBLE)
+@pytest.mark.parametrize("name", slow_but(QUICK, FEASIBLE))
 def test_each_plan_of_a_front_takes_longer_than_the_last(fronts, name):
     """Priced in seconds, no plan is as slow as a smaller one."""
     steps = [plan.predicted.step_seconds for plan in fronts(name).plans]
@@ -110,6 +118,7 @@ def test_each_plan_of_a_front_takes_longer_than_the_last(fronts, name):
     assert all(fast < slow for fast, slow in itertools.pairwise(steps))
 
 
+@pytest.mark.slow
 def test_the_proven_bound_is_not_above_the_fastest_step(fronts):
     """No layout is faster than the certificate's bound, so the fastest plan is not either."""
     for name in FEASIBLE:
@@ -118,7 +127,7 @@ def test_the_proven_bound_is_not_above_the_fastest_step(fronts):
         assert front.certificate.best_bound_step_seconds <= fastest * (1 + 1e-12), name
 
 
-@pytest.mark.parametrize("name", FEASIBLE)
+@pytest.mark.parametrize("name", slow_but(QUICK, FEASIBLE))
 def test_every_plan_keeps_limits_and_rules(fronts, name):
     """A plan fits, breaks no rule, takes all devices and spreads the global batch evenly."""
     front = fronts(name)
@@ -135,9 +144,10 @@ def test_every_plan_keeps_limits_and_rules(fronts, name):
         assert sequences == job.workload.global_batch_size
 
 
-def test_parts_of_the_time_add_up_to_the_step(fronts):
+@of_some_and_of_all
+def test_parts_of_the_time_add_up_to_the_step(fronts, names):
     """Compute, recompute, what is exposed, bubble, optimizer and overhead are the step, none negative."""
-    for _, plan in plans_of(fronts):
+    for _, plan in plans_of(fronts, names):
         predicted = plan.predicted
         parts = astuple(predicted.time)
 
@@ -146,9 +156,10 @@ def test_parts_of_the_time_add_up_to_the_step(fronts):
         assert predicted.bubble_share == pytest.approx(predicted.time.bubble / predicted.step_seconds)
 
 
-def test_categories_of_memory_add_up_to_the_peak(fronts):
+@of_some_and_of_all
+def test_categories_of_memory_add_up_to_the_peak(fronts, names):
     """On the fullest stage they are the peak, on each its total, and none is negative."""
-    for _, plan in plans_of(fronts):
+    for _, plan in plans_of(fronts, names):
         predicted, memory = plan.predicted, plan.predicted.memory
         fullest = max(memory.stages, key=lambda stage: stage.total)
 
@@ -165,9 +176,10 @@ def test_categories_of_memory_add_up_to_the_peak(fronts):
         assert all(getattr(memory, name) == getattr(fullest, name) for name in MEMORY)
 
 
-def test_the_solvers_memory_is_that_of_the_report(fronts):
+@of_some_and_of_all
+def test_the_solvers_memory_is_that_of_the_report(fronts, names):
     """The function whose values the solver reads and the one behind the report agree on every stage."""
-    for job, plan in plans_of(fronts):
+    for job, plan in plans_of(fronts, names):
         layout = plan.layout
         stages = price_stages(job, Candidates.of([layout]), machine_of(job)).take(0)
         counts = (np.array(x, dtype=float) for x in (layout.layers, layout.selective, layout.full))
@@ -176,9 +188,10 @@ def test_the_solvers_memory_is_that_of_the_report(fronts):
         assert stage_memory(stages.memory, *counts) == pytest.approx(totals, rel=1e-12)
 
 
-def test_bounds_and_error_bars_hold_the_prediction(fronts):
+@of_some_and_of_all
+def test_bounds_and_error_bars_hold_the_prediction(fronts, names):
     """Low, predicted and high are in order, and so are lower bound, predicted and upper bound."""
-    for _, plan in plans_of(fronts):
+    for _, plan in plans_of(fronts, names):
         p = plan.predicted
 
         assert 0 < p.step_seconds_low < p.step_seconds < p.step_seconds_high
@@ -189,9 +202,10 @@ def test_bounds_and_error_bars_hold_the_prediction(fronts):
         assert 0 < p.model_flops_utilization < 1
 
 
-def test_rates_follow_from_the_step(fronts):
+@of_some_and_of_all
+def test_rates_follow_from_the_step(fronts, names):
     """Tokens of the workload over seconds of the step, in all and a device."""
-    for job, plan in plans_of(fronts):
+    for job, plan in plans_of(fronts, names):
         p = plan.predicted
         tokens = job.workload.global_batch_size * job.workload.sequence_length
 
@@ -199,7 +213,7 @@ def test_rates_follow_from_the_step(fronts):
         assert p.tokens_per_second_per_device * job.cluster.devices == pytest.approx(p.tokens_per_second)
 
 
-@pytest.mark.parametrize("name", INFEASIBLE)
+@pytest.mark.parametrize("name", slow_after(1, INFEASIBLE))
 def test_an_infeasible_job_says_what_is_missing(fronts, name):
     """No plan, and a sentence with a layout that `evaluate` finds too large by the bytes it names."""
     front = fronts(name)
@@ -217,7 +231,7 @@ def test_an_infeasible_job_says_what_is_missing(fronts, name):
     assert f"{missing / 2**30:.1f} GiB more than" in front.reasons[0]
 
 
-@pytest.mark.parametrize("name", INFEASIBLE)
+@pytest.mark.parametrize("name", slow_after(1, INFEASIBLE))
 def test_no_layout_needs_less_than_the_smallest(fronts, name):
     """Other ways to split the same job that the stack can run do not fit either, and need no less."""
     front = fronts(name)
@@ -238,6 +252,7 @@ def test_no_layout_needs_less_than_the_smallest(fronts, name):
     assert tried >= 8
 
 
+@pytest.mark.slow
 def test_rejected_layouts_are_counted_with_their_reasons(fronts):
     """Every reason is a sentence with a count, and those lost to memory are among those covered."""
     for name in (*FEASIBLE, *INFEASIBLE):

@@ -49,6 +49,7 @@ def test_runs_are_answered_with_what_moved_and_the_errors(run, runs):
     assert sorted(path.name for path in runs.parent.iterdir()) == ["job.yaml", "runs.yaml"]
 
 
+@pytest.mark.slow
 def test_json_holds_what_the_table_shows(run, runs):
     """Errors shrink, and each run has its prediction without itself."""
     done = run("calibrate", "--runs", runs, "--format", "json")

@@ -119,6 +119,7 @@ def killed_twice(started, folder, *options):
     return rows_of(out), [fingerprint for fingerprint, _, _ in kept_answers(journal)]
 
 
+@pytest.mark.slow
 def test_200_plans_killed_twice_are_as_if_nothing_had_happened(started, tmp_path, unbroken):
     """Nothing is lost and nothing done twice; two workers give what one does."""
     rows, prints = killed_twice(started, tmp_path, "--workers", 2)
@@ -129,6 +130,7 @@ def test_200_plans_killed_twice_are_as_if_nothing_had_happened(started, tmp_path
     assert {row["status"] for row in rows} == {"planned", "infeasible"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_200_plans_on_a_dask_cluster_killed_twice_are_the_same(started, tmp_path, unbroken):
     """A cluster by address gives the same rows, and resumes in the same way."""

@@ -128,6 +128,11 @@ def unlike_groups_of(name, modes=MODES[0]):
     return memory_limit_bytes(job), groups
 
 
+def fits_floors(group, limit):
+    """Return which candidates the floors of memory leave within a limit."""
+    return floors_fit(group, memory_floors(group), limit)
+
+
 @pytest.mark.parametrize("modes", MODES, ids="-".join)
 @pytest.mark.parametrize("name", UNLIKE)
 def test_floors_of_memory_exclude_no_candidate_that_fits(name, modes):
@@ -137,7 +142,7 @@ def test_floors_of_memory_exclude_no_candidate_that_fits(name, modes):
     for group in groups:
         least = least_memory(group)
         for share in (0.3, 0.7, 1.0, 1.5, 3.0, 10.0, 40.0):
-            fits, possible = least <= share * limit, floors_fit(group, memory_floors(group), share * limit)
+            fits, possible = least <= share * limit, fits_floors(group, share * limit)
             assert not (fits & ~possible).any()
             assert (can_fit(group, share * limit) == fits).all()
             excluded, too_large = excluded + (~possible).sum(), too_large + (~fits).sum()
@@ -152,7 +157,7 @@ def test_floors_of_memory_keep_a_candidate_at_its_least(name):
     for group in unlike_groups_of(name)[1]:
         for i, least in enumerate(least_memory(group)):
             one = group.take(np.array([i]))
-            assert floors_fit(one, memory_floors(one), float(least)).all()
+            assert fits_floors(one, float(least)).all()
 
 
 @pytest.mark.parametrize("seed", slow_after(10, range(60)))
@@ -166,7 +171,7 @@ def test_floors_of_memory_keep_small_models_at_their_least(seed):
         for group in sized(job, candidates, recompute_modes(job), even=even_only(job)):
             for i, least in enumerate(least_memory(group)):
                 one = group.take(np.array([i]))
-                assert np.isinf(least) or floors_fit(one, memory_floors(one), float(least)).all()
+                assert np.isinf(least) or fits_floors(one, float(least)).all()
 
 
 @cache

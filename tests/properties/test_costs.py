@@ -353,6 +353,7 @@ def covers(better, worse, tick):
 small = jobs(most_layers=6, devices=(2, 4, 8))
 
 
+@pytest.mark.slow
 @few
 @given(small, st.floats(0.05, 0.95), st.floats(1.0, 3.0))
 def test_more_memory_never_worsens_the_front(job, share, factor):
@@ -843,6 +844,7 @@ def test_layouts_covered_are_those_that_keep_the_rules(job):
     assert len({r.reason for r in space.rejected}) == len(space.rejected)
 
 
+@pytest.mark.slow
 @few
 @given(small, st.floats(0.0, 1.0))
 def test_layouts_lost_to_memory_are_among_those_covered(job, share):

@@ -27,6 +27,7 @@ from autoplan.schema.job import Workload
 from autoplan.schema.yaml.loader import load_model
 from autoplan.schema.yaml.writer import file_text
 from benchmarks.policies import with_block
+from tests.support.quick_cases import slow_after
 
 BY_NAME = {coefficient.name: coefficient for coefficient in COEFFICIENTS}
 LAYOUTS = ("tp=2", "tp=4", "tp=8", "tp=2,pp=2", "tp=1,pp=4,recompute=full", "tp=4,mbs=4", "tp=1,zero=1")
@@ -101,6 +102,7 @@ def test_a_rate_that_nobody_feels_is_not_among_the_coefficients():
     assert name not in fitted(JOB)
 
 
+@pytest.mark.slow
 def test_twenty_steps_improve_the_prediction_of_others():
     """Layouts that were not measured are predicted better than before."""
     every = observed(PLANTED, count=21)
@@ -111,8 +113,8 @@ def test_twenty_steps_improve_the_prediction_of_others():
     assert mean_error(found.predict(held), held) < 0.5 * mean_error(before, held)
 
 
-@pytest.mark.parametrize("factor", [0.2, 0.5, 2.0, 5.0])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("factor", slow_after(1, [0.2, 0.5, 2.0, 5.0]))
+@pytest.mark.parametrize("count", slow_after(1, [1, 3]))
 def test_wild_runs_stay_inside_of_the_bounds_and_do_little_harm(factor, count):
     """A few runs that are off by any factor cannot spoil the prediction of honest ones."""
     honest = observed({}, noise=0.0)
@@ -125,6 +127,7 @@ def test_wild_runs_stay_inside_of_the_bounds_and_do_little_harm(factor, count):
     assert mean_error(found.predict(honest[3:]), honest[3:]) < 0.15
 
 
+@pytest.mark.slow
 def test_wild_runs_among_honest_ones_are_outvoted():
     """Three of twenty that took three times as long move nothing much."""
     honest = observed({}, noise=0.02)
@@ -150,6 +153,7 @@ def test_the_scatter_and_the_shifts_agree():
             assert objective(moved) >= least - 1e-3
 
 
+@pytest.mark.slow
 def test_the_order_of_runs_does_not_matter():
     """The same runs in another order give the same coefficients."""
     runs = observed(PLANTED, count=9)
@@ -195,6 +199,7 @@ def test_each_file_has_coefficients_of_its_own():
     assert found.job(elsewhere).kernels == elsewhere.kernels
 
 
+@pytest.mark.slow
 def test_a_group_is_left_out_together():
     """What predicts a run has seen no run of its group."""
     runs = [replace(x, group="all") for x in observed(PLANTED, count=6)]
@@ -219,6 +224,7 @@ def test_coordinates_have_an_inverse(coefficient):
         assert coefficient.value(coefficient.coordinate(value)) == pytest.approx(value, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_calibrated_files_say_what_was_fitted_and_keep_the_rest():
     """Numbers that moved name the runs; all others keep kind and source; the files load."""
     runs = observed(PLANTED, count=8)
@@ -235,6 +241,7 @@ def test_calibrated_files_say_what_was_fitted_and_keep_the_rest():
     assert load_model(texts["a100-sxm4-80gb-calibrated.yaml"], CLASSES["kernels"], name="x")
 
 
+@pytest.mark.slow
 def test_shipped_values_are_kept_where_runs_contradict_each_other():
     """A fit that predicts runs left out worse than the shipped values is not used, and the bars grow."""
     exact = observed({}, noise=0.0, count=8)
@@ -248,6 +255,7 @@ def test_shipped_values_are_kept_where_runs_contradict_each_other():
     assert answer.stack.uncertainty.time.value > JOB.stack.uncertainty.time.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [5, 10])
 def test_runs_that_are_predicted_rightly_narrow_the_interval(count):
     """Runs without an error leave (10 / (10 + n))^½ of it: the shipped width counts as ten runs."""

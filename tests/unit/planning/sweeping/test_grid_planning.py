@@ -249,6 +249,7 @@ def test_a_journal_that_cannot_be_written_is_told(tmp_path):
 # --- what is planned, and what is planned again
 
 
+@pytest.mark.slow
 def test_any_executor_plans_and_nothing_twice(grid, out, threads):
     """The rows are the same through threads and processes; a second run gives nothing to the executor."""
     threads = counted(threads)
@@ -273,6 +274,7 @@ def test_a_changed_grid_plans_only_what_is_new(grid, out, threads):
     assert found.reused == 4
 
 
+@pytest.mark.slow
 def test_a_changed_base_job_or_program_plans_all_anew(grid, out, threads, monkeypatch):
     """What was answered under other conditions is never mixed in."""
     planning.sweep(grid, output=out, executor=threads)
@@ -609,6 +611,7 @@ def test_parquet_holds_what_the_rows_say_with_types(tmp_path):
     assert kinds["stack"] == kinds["reasons"] == "string"
 
 
+@pytest.mark.slow
 def test_parquet_and_csv_have_the_same_rows(tmp_path, grid, threads):
     """The format is a matter of taste."""
     parquet = pytest.importorskip("pyarrow.parquet")
