@@ -66,7 +66,7 @@ def values_of(found):
 
 PLANTED = {
     BY_NAME["block.norm_traffic"]: 2.0,
-    BY_NAME["block.elementwise_traffic"]: 4.0,
+    BY_NAME["block.elementwise_traffic"]: 3.4,
     BY_NAME["gemm.sustained_share"]: 0.8,
 }
 
@@ -82,7 +82,7 @@ def test_planted_coefficients_are_found_from_twenty_noisy_steps():
     found = fit(observed(PLANTED))
     values = values_of(found)
 
-    assert layer_traffic(values) == pytest.approx(22 * 4096 * 2.0 + (4 * 40 * 128 + 8 * 14336) * 4.0, rel=0.1)
+    assert layer_traffic(values) == pytest.approx(22 * 4096 * 2.0 + (4 * 40 * 128 + 8 * 14336) * 3.4, rel=0.1)
     assert values["gemm.sustained_share"] == pytest.approx(0.8, abs=0.05)
     assert found.scatter < 0.08
 
