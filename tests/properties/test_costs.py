@@ -411,6 +411,7 @@ def test_a_narrowed_search_never_improves_the_front(job, data):
 # Stages
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_bytes_to_save_is_the_inverse_of_stage_memory(data):

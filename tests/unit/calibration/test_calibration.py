@@ -178,6 +178,7 @@ def test_runs_that_are_predicted_rightly_move_nothing():
     assert min(estimate.narrowed for estimate in found.estimates) < 0.9
 
 
+@pytest.mark.slow
 def test_what_no_run_feels_is_not_informed():
     """On one node the share of the network cannot be known."""
     runs = [x for x in observed(PLANTED, count=9) if x.job.cluster.devices == 8]
