@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 
 from autoplan import evaluate
+from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.errors import LayoutError, UnsupportedError
 from autoplan.results import Front
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.space.candidate_space import space_of
 from autoplan.search.space.choices import listed_recompute_modes
 
@@ -77,5 +79,7 @@ def _as_good(job: Job, point: tuple[float, float], step: float, memory: float) -
         return point[1] <= memory * ROUNDING
     if job.objectives == ("step_time",):
         return point[0] <= step * ROUNDING
-    as_fast = point[0] <= step * ROUNDING and point[1] * (1 - THINNING) <= memory * ROUNDING
+    # The sweep's limits are whole ticks of memory, rounded down; a layout's memory is rounded up.
+    rounding = 2 * Scale.of(1.0, memory_limit_bytes(job)).tick_bytes
+    as_fast = point[0] <= step * ROUNDING and point[1] * (1 - THINNING) <= memory * ROUNDING + rounding
     return as_fast or (point[0] <= step * (1 + THINNING) * ROUNDING and point[1] <= memory * ROUNDING)

@@ -116,6 +116,8 @@ def solve(
             if best is None:
                 raise
             return best
+        if known is not None and best is None and _contradicts(model, known, result, limit_ticks):
+            result = _solve_once(model, work, brief=False, presolve=False)
         if result is None:
             return best
         best = min(result.solution, best or result.solution, key=_objective)
@@ -140,6 +142,18 @@ def _add_hint(model: _ConstraintModel, known: Incumbent) -> None:
     for row, literals, alternative in zip(chosen.alternatives.stages, chosen.hold, known.chosen, strict=True):
         if alternative in row:
             model.cp.add_hint(literals[row.index(alternative)], value=True)
+
+
+def _contradicts(model: _ConstraintModel, known: Incumbent, result: _Result | None, limit_ticks: int) -> bool:
+    """Return whether the solver calls a feasible layout infeasible, or its bound exceeds that layout.
+
+    That is an error of the solver, which has occurred in presolve (see ``cp_sat.PARAMETERS``).
+    """
+    alternatives, chosen = model.chosen[known.candidate].alternatives, known.chosen
+    step, memory = step_ticks(alternatives, chosen), max(o.memory_ticks for o in chosen)
+    listed = all(o in row for o, row in zip(chosen, alternatives.stages, strict=True))
+    feasible = listed and step <= model.ceiling and memory <= limit_ticks
+    return feasible and (result is None or result.objective > _TIME_WEIGHT * step + memory)
 
 
 def _wants_closed_form(alternatives: Alternatives, rounds: int) -> bool:
@@ -338,9 +352,11 @@ class _Result:
     stopped: bool
 
 
-def _solve_once(model: _ConstraintModel, work: float, *, brief: bool) -> _Result | None:
+def _solve_once(
+    model: _ConstraintModel, work: float, *, brief: bool, presolve: bool = True
+) -> _Result | None:
     placed = any(c.alternatives.placed for c in model.chosen)
-    solver, status, spent = run_solver(model.cp, work, brief=brief, placed=placed)
+    solver, status, spent = run_solver(model.cp, work, brief=brief, placed=placed, presolve=presolve)
     if status == cp_model.UNKNOWN:
         raise SolverStoppedError
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
