@@ -103,6 +103,11 @@ QUESTIONS = (
             "dp=8,mbs=1",
         ),
     ),
+    # Its logits take more memory than its layers.
+    (
+        ("qwen2.5-0.5b", "dgx-a100-80gb", 8, "bf16", 2048, 128),
+        ("dp=8,mbs=16,zero=1,recompute=full", "dp=8,mbs=16,zero=3,recompute=full"),
+    ),
     (("llama3.2-1b", "dgx-h100", 1, "fp8", 2048, 8), ("mbs=1", "mbs=1,zero=2")),
     (
         ("llama3.1-405b", "dgx-h100", 128, "bf16", 4096, 64),
@@ -195,7 +200,7 @@ def others(model: type[BaseModel], field: str, value: Any) -> list[Any]:
         case bool():
             return [not value]
         case int():
-            return [value + 1, value - 1, 2 * value + 2, 0, 3]
+            return [value + 1, value - 1, 2 * value + 2, 0, 3, value + 20]
         case tuple():
             return [value[1:], value[:-1], ()]
         case str():

@@ -29,7 +29,7 @@ from autoplan.costs.layer.moe import expert_saved_bytes
 from autoplan.schema.job import Job
 from autoplan.schema.precision import NARROW
 
-__all__ = ["Saved", "input_bytes", "logit_columns", "product_input", "saved_bytes_per_token"]
+__all__ = ["Saved", "input_bytes", "logit_columns", "loss_chunks", "product_input", "saved_bytes_per_token"]
 
 #: Bytes of an element in nvfp4 with its share of a scale: arXiv 2509.25149, section 2.
 _NVFP4_BYTES = 0.5 + 1 / 16
@@ -62,12 +62,29 @@ def logit_columns(job: Job, candidates: Candidates) -> Array:
     >>> float(logit_columns(load_job("llama3-8b-8x-a100"), one)[0])  # 129,024 / 8, padded from 128,256
     16128.0
 
-    Leaves out: chunked losses, which never have the logits of all tokens.
     Source: Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py.
     """
     t = candidates.tp.astype(np.float64)
     columns: Array = padded_vocabulary(job, t)
     return columns / t if job.stack.block.vocabulary_parallel_loss else columns
+
+
+def loss_chunks(job: Job) -> int:
+    """Return the chunks of tokens that output layer and loss take one by one.
+
+    ``block.loss_chunks``; 0 makes a chunk's logits as large as the hidden states, in chunks that double.
+
+    >>> from autoplan.catalog import load_job, stack
+    >>> from dataclasses import replace
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> loss_chunks(job), loss_chunks(replace(job, stack=stack("hf-trainer-liger")))  # 128,256 / 4,096
+    (1, 32)
+
+    Source: linkedin/Liger-Kernel, src/liger_kernel/ops/fused_linear_cross_entropy.py: chunk_size is the next
+    power of 2 of tokens / ceil(V / H).
+    """
+    chunks = -(-job.model.vocabulary // job.model.hidden_size)
+    return job.stack.block.loss_chunks or chunks
 
 
 def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:

@@ -27,7 +27,7 @@ from autoplan.costs.core.candidates import Array, Linear, column, flag
 from autoplan.costs.core.codes import ScheduleCode
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import backward_split, element_bytes
-from autoplan.costs.memory.activations import Saved, logit_columns, saved_bytes_per_token
+from autoplan.costs.memory.activations import Saved, logit_columns, loss_chunks, saved_bytes_per_token
 from autoplan.costs.memory.backward_workspace import (
     backward_workspace_bytes,
     unreduced_bytes,
@@ -202,10 +202,11 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
     scope, saved, buffers = stage.scope, stage.activations, stage.buffers
     job, e = scope.job, element_bytes(scope.job)
     block, tokens = job.stack.block, scope.tokens
-    width = scope.last * tokens * column(logit_columns(job, scope.candidates))
+    width = scope.last * tokens * column(logit_columns(job, scope.candidates)) / loss_chunks(job)
     # A loss on gathered logits splits their gradient for the vocabulary-parallel GEMM.
     split = 0.0 if block.vocabulary_parallel_loss else np.where(column(scope.candidates.tp) > 1, 1.0, 0.0)
-    split_logits = split * e * scope.last * tokens * scope.weights.table / job.model.hidden_size
+    table_columns = scope.weights.table / job.model.hidden_size
+    split_logits = split * e * scope.last * tokens * table_columns / loss_chunks(job)
     gradient = scope.last * e * job.model.hidden_size * tokens
     workspace = scope.last * buffers.prefetched + gradient + _head_unreduced(stage)
     flat_buffer = buffers.flat_buffer * job.stack.memory.output_layer_gathered_twice

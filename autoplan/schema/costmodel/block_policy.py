@@ -82,6 +82,11 @@ class BlockPolicy(Frozen):
         description="what selective recompute drops: core attention, all but matmul outputs, or every second"
         " one of these too"
     )
+    loss_chunks: int = Field(
+        default=1,
+        ge=0,
+        description="chunks of tokens in output layer and loss, one by one; 0: vocabulary / hidden size",
+    )
     logits_bytes: int = Field(ge=0, le=8, description="kept for backward, a logit")
     logits_forward_bytes: int = Field(ge=0, le=24, description="alive at once in the loss's forward, a logit")
     logits_backward_bytes: int = Field(

@@ -27,6 +27,10 @@ class SoftwareSpec(Frozen):
         " gradient, on 16-bit logits; chunked: also the output layer, a chunk of tokens at a time (Liger,"
         " Unsloth, torchtune)",
     )
+    loss_chunks: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="chunks of tokens of a chunked loss; default: vocabulary / hidden size, as Liger has",
+    )
     attention: Literal["eager", "flash1", "flash2", "flash"] | None = Field(
         default=None, description="attention kernels: scores in memory, or a generation of FlashAttention"
     )
@@ -73,10 +77,12 @@ _LOSS: dict[str, dict[str, Any]] = {
         "loss_forward_traffic": 6,
         "loss_backward_traffic": 0,
     },
+    # The same for each chunk, whose logits are as large as the hidden states (Liger's rule for their number).
     "chunked": {
+        "loss_chunks": 0,
         "logits_bytes": 0,
-        "logits_forward_bytes": 0,
-        "logits_backward_bytes": 0,
+        "logits_forward_bytes": 2,
+        "logits_backward_bytes": 2,
         "loss_forward_traffic": 6,
         "loss_backward_traffic": 0,
     },
@@ -134,6 +140,8 @@ def _memory_changes(software: SoftwareSpec) -> dict[str, Any]:
 
 def _block_changes(software: SoftwareSpec) -> dict[str, Any]:
     changes: dict[str, Any] = dict(_LOSS[software.loss]) if software.loss else {}
+    if software.loss_chunks is not None:
+        changes["loss_chunks"] = software.loss_chunks
     if software.attention is not None:
         changes["attention"] = software.attention
     for chosen, fields in (
