@@ -24,7 +24,7 @@ from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.layer_time import LayerTimes, layer_times
-from autoplan.schema.costmodel.stack import UncertaintySpec
+from autoplan.schema.costmodel.uncertainty_spec import UncertaintySpec
 from autoplan.schema.job import Job
 
 __all__ = ["half_width", "half_widths", "modelled_compute", "within_tables"]

@@ -59,6 +59,7 @@ def front_document(front: Front) -> Document:
         "job": job_document(front.job, front.facts),
         "stacks": plain(front.stacks),
         "front": [_asked(at_batch(front.job, plan), plan, brief(plan)) for plan in front.plans],
+        "order_noise": plain(front.order_noise),
         "answers": [_answer(front, answer) for answer in front.answers],
         "certificate": _certificate(front.certificate),
         "rejected": plain(front.rejected),

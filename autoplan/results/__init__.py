@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from autoplan.results.explanation import Explanation, Remedy
     from autoplan.results.front import Certificate, Front, Rejection
+    from autoplan.results.order_noise import OrderNoise
     from autoplan.results.parameter_counts import ParameterCounts
     from autoplan.results.plan import Plan
     from autoplan.results.stack_step import StackStep
@@ -39,6 +40,7 @@ __all__ = [
     "Front",
     "Measured",
     "MeasuredCurve",
+    "OrderNoise",
     "ParameterCounts",
     "Plan",
     "Refusal",
@@ -68,6 +70,7 @@ _HOMES: Final = {
     "Front": "autoplan.results.front",
     "Measured": "autoplan.results.calibration",
     "MeasuredCurve": "autoplan.results.calibration",
+    "OrderNoise": "autoplan.results.order_noise",
     "ParameterCounts": "autoplan.results.parameter_counts",
     "Plan": "autoplan.results.plan",
     "Refusal": "autoplan.results.standing",

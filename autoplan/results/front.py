@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autoplan.costs.core.prediction import JobFacts
+from autoplan.results.order_noise import OrderNoise, order_noise
 from autoplan.results.plan import Plan
 from autoplan.results.stack_step import StackStep
 from autoplan.results.suggestion import Suggestion
@@ -89,6 +90,11 @@ class Front:
     answers: tuple[Front, ...] = ()
     #: The fastest layout under each stack that may be meant, where the job names none.
     stacks: tuple[StackStep, ...] = ()
+
+    @property
+    def order_noise(self) -> OrderNoise | None:
+        """The plans that the model cannot tell apart from the fastest; None with several answers."""
+        return None if self.answers else order_noise(self.plans, self.job.stack)
 
     @property
     def fastest(self) -> Plan:

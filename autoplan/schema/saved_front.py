@@ -126,6 +126,15 @@ class SavedStackStep(_Saved):
     fits: bool = Field(description="whether the layout fits the devices there")
 
 
+class SavedOrderNoise(_Saved):
+    """Plans whose step times are closer than the cost model can tell apart."""
+
+    share: float = Field(gt=0, lt=1, description="difference below which the order is often wrong")
+    plans: tuple[int, ...] = Field(min_length=2, description="their numbers, from 1")
+    simplest: int = Field(ge=1, description="number of the one whose layout has the fewest parts")
+    smallest: int = Field(ge=1, description="number of the one of least memory")
+
+
 class SavedFront(_Saved):
     """A complete answer."""
 
@@ -135,6 +144,7 @@ class SavedFront(_Saved):
         description="the fastest layout under the stacks that may be meant, where the job names none"
     )
     front: tuple[SavedPlan, ...] = Field(description="the plans, fastest first")
+    order_noise: SavedOrderNoise | None = Field(description="plans that may as well be the fastest")
     answers: tuple[SavedAnswer, ...] = Field(
         description="the answers for each number of devices and batch, where there are several"
     )

@@ -19,7 +19,13 @@ from autoplan.verification.certificate_checks import answer_certificate_errors
 from autoplan.verification.count_checks import counts_check
 from autoplan.verification.examination import Progress, examined
 from autoplan.verification.explanation_checks import PlannedAgain, explanations_check, lines_stated
-from autoplan.verification.fact_checks import fact_errors, hash_errors, provenance_errors, stack_errors
+from autoplan.verification.fact_checks import (
+    fact_errors,
+    hash_errors,
+    order_noise_errors,
+    provenance_errors,
+    stack_errors,
+)
 from autoplan.verification.optimality_check import excluded_boxes, nothing_better
 from autoplan.verification.stated_answers import StatedAnswer, StatedPlan
 from autoplan.verification.stated_choices import Stated, certificate_errors, front_errors
@@ -55,6 +61,7 @@ def checks_of(
         _check("the plan is for this job and this cost model", _same_job(stated), hashes(stated.job)[0]),
         _check("the facts of the job are those of the resolved job", fact_errors(stated.saved, stated.job)),
         _check("stacks go with the job and its fastest plan", stack_errors(stated.saved, stated.job)),
+        _check("plans within the noise of the model are named", order_noise_errors(stated.saved, stated.job)),
         _check("the provenance is that of its entries", provenance_errors(stated.saved, stated.job)),
         _check(f"the {len(stated.saved.front)} layouts keep every rule", _broken(stated)),
         _check("prices and memory are what the cost model gives", _prices(stated)),

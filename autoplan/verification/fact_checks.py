@@ -10,14 +10,17 @@ from pydantic import BaseModel
 
 from autoplan.costs.core.parameters import total_parameters
 from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.errors import LayoutError
+from autoplan.results.order_noise import parts_of
 from autoplan.schema.base import NumberKind
 from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
 from autoplan.schema.job import Job
+from autoplan.schema.layout import parse_layout
 from autoplan.schema.resolved_job import hashes, resolved
 from autoplan.schema.saved_front import SavedCertificate, SavedFront
 from autoplan.verification.value_comparison import differences
 
-__all__ = ["fact_errors", "hash_errors", "provenance_errors", "stack_errors"]
+__all__ = ["fact_errors", "hash_errors", "order_noise_errors", "provenance_errors", "stack_errors"]
 
 
 def fact_errors(saved: SavedFront, job: Job) -> Iterator[str]:
@@ -52,6 +55,39 @@ def stack_errors(saved: SavedFront, job: Job) -> Iterator[str]:
         yield "stacks: a stack is stated twice"
     if [x.step_seconds for x in others] != sorted(x.step_seconds for x in others):
         yield "stacks: they are not in the order of their steps"
+
+
+def order_noise_errors(saved: SavedFront, job: Job) -> Iterator[str]:
+    """Yield where the plans that are called too close to tell apart are not those that are."""
+    noise, order = saved.order_noise, job.stack.uncertainty.order
+    steps, memory = _numbers_of(saved, "step_seconds"), _numbers_of(saved, "peak_memory_bytes_per_device")
+    near: list[int] = []
+    if order is not None and steps and memory and not saved.answers:
+        near = [n for n, step in enumerate(steps, start=1) if step <= min(steps) * (1 + order.value)]
+    expected = tuple(near) if len(near) > 1 else ()
+    if (noise.plans if noise else ()) != expected:
+        yield f"order_noise: the plans within the noise of the model are {list(expected)}"
+    elif noise is not None and order is not None:
+        if noise.share != order.value or noise.smallest != min(near, key=lambda n: memory[n - 1]):
+            yield "order_noise: its share is that of the stack, and the smallest plan that of least memory"
+        parts = [_parts(plan.layout_string, job) for plan in saved.front]
+        if noise.simplest != min(near, key=lambda n: (parts[n - 1], n)):
+            yield "order_noise: the simplest plan is that whose layout has the fewest parts"
+
+
+def _parts(layout: str, job: Job) -> int:
+    """Return the parts of a stated layout; of one that is none, which other checks report, none."""
+    try:
+        return parts_of(parse_layout(layout, layers=job.model.layers, devices=job.cluster.devices))
+    except LayoutError:
+        return 0
+
+
+def _numbers_of(saved: SavedFront, key: str) -> list[float]:
+    """Return a predicted value of every plan; empty where one is no number, which other checks report."""
+    stated = [plan.predicted.get(key) for plan in saved.front]
+    numbers = [float(x) for x in stated if isinstance(x, int | float)]
+    return numbers if len(numbers) == len(stated) else []
 
 
 def _summary(job: Job) -> dict[str, Any]:

@@ -39,6 +39,7 @@ def _section(title: str, section: Mapping[str, Any]) -> list[str]:
             [*_ERROR_HEAD, "source"],
             [[*_errors(x), x["source"][:80]] for x in section["by_source"]],
         ),
+        _differences(section["order_by_difference"]),
         _quantiles(section["error_quantile_90"]),
         _coverage(section["coverage"]),
         _memory(section["memory"]),
@@ -70,6 +71,18 @@ def _stacks(section: Mapping[str, Any]) -> str:
         ["stack", "device", *_ERROR_HEAD, "covered", *_ORDER_HEAD],
         rows,
     )
+
+
+def _differences(rows: list[Mapping[str, Any]]) -> str:
+    body = [
+        [
+            f"{percent(x['least'])} to {percent(x['most']) if x['most'] else 'any'}",
+            x["pairs"],
+            percent(x["right"]),
+        ]
+        for x in rows
+    ]
+    return table("Order of pairs inside groups", ["predicted difference", "pairs", "in order"], body)
 
 
 def _quantiles(quantiles: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Final
 
 import numpy as np
@@ -15,18 +15,23 @@ from benchmarks.accuracy.runs import PeakKind
 __all__ = [
     "Fitting",
     "Order",
+    "OrderByDifference",
     "Spread",
     "fitting",
     "grouped",
     "kendall",
     "memory_errors",
     "order",
+    "order_by_difference",
     "regret",
     "spread",
 ]
 
 #: Measured throughputs closer than this are a tie: releases of the same software differ by as much.
 NOISE: Final = 0.03
+
+#: Classes of the predicted difference of two runs.
+_DIFFERENCES: Final = (0.0, 0.01, 0.03, 0.05, 0.1, 0.2, float("inf"))
 
 _GIB: Final = 2.0**30
 
@@ -57,6 +62,19 @@ class Order:
     pairs: int
     tau: float | None
     out_of_memory_picks: int
+
+
+@dataclass(frozen=True, slots=True)
+class OrderByDifference:
+    """Pairs of a group whose predicted throughputs differ by ``least`` to ``most``, and those in order.
+
+    A pair that was measured equal is in order either way.
+    """
+
+    least: float
+    most: float
+    pairs: int
+    right: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +167,20 @@ def order(outcomes: Iterable[Outcome]) -> Order:
         tau=score / pairs if pairs else None,
         out_of_memory_picks=burnt,
     )
+
+
+def order_by_difference(outcomes: Iterable[Outcome]) -> list[OrderByDifference]:
+    """Return how often pairs of a group are in the right order, by how much their predictions differ."""
+    pairs: list[tuple[float, bool]] = []
+    for members in grouped(outcomes, lambda x: (x.group or "",)).values():
+        rates = [pair for pair in map(_rates, members) if pair is not None]
+        for (m1, p1), (m2, p2) in combinations(rates, 2):
+            pairs.append((abs(p1 - p2) / max(p1, p2), (m1 - m2) * (p1 - p2) >= 0))
+    classes = []
+    for least, most in pairwise(_DIFFERENCES):
+        right = [in_order for difference, in_order in pairs if least <= difference < most]
+        classes.append(OrderByDifference(least, most, len(right), _share(right)))
+    return classes
 
 
 def _rates(outcome: Outcome) -> tuple[float, float] | None:

@@ -16,6 +16,7 @@ from benchmarks.accuracy.scores import (
     grouped,
     memory_errors,
     order,
+    order_by_difference,
     spread,
 )
 from benchmarks.skips import count_reasons
@@ -68,6 +69,7 @@ def _section(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "skip_reasons": count_reasons(x.skipped for x in outcomes if x.skipped),
         "step_time": _errors(outcomes),
         "order": asdict(order(outcomes)),
+        "order_by_difference": [_finite(asdict(x)) for x in order_by_difference(outcomes)],
         "by_stack_and_device": _by_stack_and_device(outcomes),
         "by_source": [
             {"source": source, **_errors(members)}
@@ -82,6 +84,11 @@ def _section(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "fitting": asdict(fitting(outcomes)),
         "worst": [_worst(x) for x in _by_error(scored)[:WORST]],
     }
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    """Return ``row`` without an upper end where it is infinite, which JSON does not have."""
+    return {key: None if value == float("inf") else value for key, value in row.items()}
 
 
 def _source(outcome: Outcome) -> tuple[str]:

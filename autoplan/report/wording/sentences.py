@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from autoplan.costs.core.prediction import JobFacts, Prediction
+from autoplan.report.wording.noise_words import noise_sentence
 from autoplan.report.wording.provenance import kernels_measured, number_kinds
 from autoplan.report.wording.stack_words import assumed_sentences, stack_title, stacks_sentences
 from autoplan.results import Certificate, Front, Rejection, StackStep
@@ -328,6 +329,7 @@ def peaks_sentence(predicted: Prediction) -> str:
 def front_sentences(front: Front) -> list[str]:
     """Return the sentences below a front."""
     sentences = [
+        noise_sentence(front.order_noise),
         certificate_sentence(front.certificate),
         space_sentence(front),
         rejected_sentence(front.rejected),

@@ -21,8 +21,9 @@ from autoplan.schema.base import (
     SourcedShare,
 )
 from autoplan.schema.costmodel.block_policy import BlockPolicy
-from autoplan.schema.costmodel.kernel_spec import CostModel, Name, SourcedFactor
+from autoplan.schema.costmodel.kernel_spec import CostModel, Name
 from autoplan.schema.costmodel.ranged import RangedBytes, RangedFactor
+from autoplan.schema.costmodel.uncertainty_spec import UncertaintySpec
 from autoplan.schema.job_choices import ZeroStage, distinct
 from autoplan.schema.layout import ORDERS, Order, RecomputeMode, Schedule
 from autoplan.schema.precision import Precision
@@ -40,7 +41,6 @@ __all__ = [
     "StackFile",
     "StackRules",
     "StackSpec",
-    "UncertaintySpec",
 ]
 
 
@@ -324,21 +324,6 @@ class PrecisionPolicy(Frozen):
     def overlap_changes(self) -> dict[str, int]:
         """Return the fields of the overlap policy that differ."""
         return {} if self.reduced_bytes is None else {"gradient_bytes": self.reduced_bytes}
-
-
-class UncertaintySpec(Frozen):
-    """Half-widths of the 90 % interval of a prediction, as shares of it."""
-
-    time: SourcedShare = Field(description="of a step time that measured tables price altogether")
-    time_modelled: SourcedShare = Field(
-        description="what is added, as independent errors add, to one that they price none of"
-    )
-    slower: SourcedFactor | None = Field(
-        default=None, description="width above a step time over the width below it; left out: 1"
-    )
-    memory: SourcedShare = Field(
-        description="of allocated memory; what the allocator and the framework add has ranges of its own"
-    )
 
 
 class StackSpec(CostModel):
