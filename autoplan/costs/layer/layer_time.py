@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
-from autoplan.costs.core.parameters import moe_layer_share
+from autoplan.costs.core.parameters import layer_tensors, moe_layer_share
 from autoplan.costs.core.rank_parameters import weights_of
 from autoplan.costs.core.scope import at_precision, tokens_of
 from autoplan.costs.core.sizes import backward_split, dropout_masks, sequence_parallel_degree
@@ -154,9 +154,20 @@ def _launch_seconds(
     The host launches them one by one; a device that is faster idles.
     """
     kernels = job.stack.block.kernels + expert_kernels(job, candidates)
-    forward = kernels + _COLLECTIVE_LAUNCHES * calls.forward.number
-    backward = _BACKWARD_KERNELS * kernels + _COLLECTIVE_LAUNCHES * calls.backward.number
+    hooks = _hook_launches(job, candidates)
+    forward = kernels + hooks + _COLLECTIVE_LAUNCHES * calls.forward.number
+    backward = _BACKWARD_KERNELS * kernels + hooks + _COLLECTIVE_LAUNCHES * calls.backward.number
     return forward * machine.host_launch, backward * machine.host_launch
+
+
+def _hook_launches(job: Job, candidates: Candidates) -> Array:
+    """Return the host time of hooks around the tensors of a layer in one pass, in kernel launches [1].
+
+    DeepSpeed's ZeRO-3 gathers and releases each parameter in Python hooks of its module, both ways.
+    """
+    hooks = job.stack.overlap.hook_launches
+    launches: Array = (candidates.zero == 3) * (hooks.value * layer_tensors(job.model) if hooks else 0.0)
+    return launches
 
 
 def _with_launches(compute: Array, exposed: Array, launches: Array) -> tuple[Array, Array]:

@@ -21,7 +21,7 @@ from autoplan.schema.base import (
     SourcedShare,
 )
 from autoplan.schema.costmodel.block_policy import BlockPolicy
-from autoplan.schema.costmodel.kernel_spec import CostModel, Name
+from autoplan.schema.costmodel.kernel_spec import CostModel, Name, SourcedFactor
 from autoplan.schema.costmodel.ranged import RangedBytes, RangedFactor
 from autoplan.schema.costmodel.uncertainty_spec import UncertaintySpec
 from autoplan.schema.job_choices import ZeroStage, distinct
@@ -158,6 +158,11 @@ class OverlapPolicy(Frozen):
     )
     collectives_per_layer: int = Field(
         default=1, ge=1, le=64, description="collectives in which a layer is all-gathered or reduced"
+    )
+    hook_launches: SourcedFactor | None = Field(
+        default=None,
+        description="host time of hooks that gather and release a tensor under ZeRO-3, in kernel launches,"
+        " a tensor of a layer and pass; left out: none",
     )
     tp_comm: bool = Field(
         default=False,
