@@ -36,7 +36,7 @@ _WORKLOAD: Final = ("sequence_length", "global_batch_size")
 
 
 def with_devices(file: LaunchFile, values: Values) -> Values:
-    """Return ``values`` with the number of devices that the user says, and the data-parallel degree that follows.
+    """Return ``values`` with the number of devices that the user says, and the data-parallel degree.
 
     Raises SpecError where the other degrees do not divide the devices, or a degree of the file differs.
     """
@@ -68,8 +68,8 @@ def assembled(
 ) -> Configuration:
     """Return the configuration that ``values`` and ``model`` are.
 
-    ``model`` is the name of an entry, or a description with ``layers``; ``open_fields`` are fields of it that stay
-    open, such as ``model.vocabulary``. Raises SpecError with every contradiction.
+    ``model`` is the name of an entry, or a description with ``layers``; ``open_fields`` are fields of it that
+    stay open, such as ``model.vocabulary``. Raises SpecError with every contradiction.
     """
     values = with_devices(file, values)
     layers = model.get("layers") if isinstance(model, Mapping) else _layers_of(model)

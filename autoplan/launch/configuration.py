@@ -1,10 +1,11 @@
 """What a launch file says: values with their lines, and the layout and job that follow.
 
-A reader of a framework returns values by field; ``assembly.assembled`` checks them against each other and makes
-the configuration. Fields are named as in a layout string (``tp``, ``pp``, ``cp``, ``ep``, ``etp``, ``mbs``, ``zero``,
-``dp_shard``, ``vpp``, ``sp``, ``schedule``, ``stages``, ``recompute``, ``recompute_num_layers``, ``offload``,
-``offload_every``, ``order``; ``dp`` only where a file gives it) or as in a job (``devices``, ``sequence_length``,
-``global_batch_size``, ``precision``, ``optimizer``, ``model``, and ``software``, ``routing``, ``adapters``).
+A reader of a framework returns values by field; ``assembly.assembled`` checks them against each other and
+makes the configuration. Fields are named as in a layout string (``tp``, ``pp``, ``cp``, ``ep``, ``etp``,
+``mbs``, ``zero``, ``dp_shard``, ``vpp``, ``sp``, ``schedule``, ``stages``, ``recompute``,
+``recompute_num_layers``, ``offload``, ``offload_every``, ``order``; ``dp`` only where a file gives it) or
+as in a job (``devices``, ``sequence_length``, ``global_batch_size``, ``precision``, ``optimizer``,
+``model``, and ``software``, ``routing``, ``adapters``).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ __all__ = ["Configuration", "LaunchFile", "Values", "Written"]
 class LaunchFile:
     """A file to read: what the user calls it, its text, and what is said beside it.
 
-    ``variables`` are set from outside, as environment variables are; ``arguments`` are appended to those of the
-    training program; ``devices`` is the number of devices, where the user says it.
+    ``variables`` are set from outside, as environment variables are; ``arguments`` are appended to those of
+    the training program; ``devices`` is the number of devices, where the user says it.
     """
 
     name: str
@@ -37,9 +38,9 @@ class LaunchFile:
 class Written:
     """A value, and where it stands.
 
-    ``words`` are what the file has there, such as ``--tensor-model-parallel-size 4``, and ``line`` is the line;
-    None for what the command line says. Where ``default`` is True the file leaves the value open, and it is the
-    framework's own.
+    ``words`` are what the file has there, such as ``--tensor-model-parallel-size 4``, and ``line`` is the
+    line; None for what the command line says. Where ``default`` is True the file leaves the value open, and
+    it is the framework's own.
     """
 
     value: Any
@@ -57,9 +58,9 @@ class Configuration:
     """What a launch file says.
 
     ``layout`` is None where the number of layers or of devices is unknown; ``layout_fields`` then has what is
-    known, and None for the rest. ``job`` has the keys of a job file as far as they are known, with ``model`` a
-    name of the catalogue or a description as in a model file. ``defaults`` are the fields that took the default
-    of the framework, ``unspecified`` those that the file leaves open and that have none.
+    known, and None for the rest. ``job`` has the keys of a job file as far as they are known, with
+    ``model`` a name of the catalogue or a description as in a model file. ``defaults`` are the fields that
+    took the default of the framework, ``unspecified`` those that the file leaves open and that have none.
     """
 
     framework: str

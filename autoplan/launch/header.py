@@ -21,10 +21,10 @@ def header_lines(target: Target, job: Job, plan: Plan, command: str) -> tuple[st
     low, high = format_seconds(predicted.step_seconds_low), format_seconds(predicted.step_seconds_high)
     memory = format_bytes(predicted.peak_memory_bytes_per_device)
     fits = "" if predicted.fits else ", which does not fit"
+    step = f"{format_seconds(predicted.step_seconds)} (90 % interval {low} to {high})"
     lines = (
         f"{job.model.name} on {job.cluster.devices} devices of {job.cluster.node.name}: {plan.layout_string}",
-        f"predicted step time {format_seconds(predicted.step_seconds)} (90 % interval {low} to {high}), "
-        f"memory {memory} per device{fits}",
+        f"predicted step time {step}, memory {memory} per device{fits}",
         f"for {target.framework} {target.version} ({target.check})",
         f"made by autoplan {autoplan.__version__}: {command}",
     )
@@ -32,10 +32,10 @@ def header_lines(target: Target, job: Job, plan: Plan, command: str) -> tuple[st
 
 
 def as_comment(lines: tuple[str, ...], sign: str = "#") -> str:
-    """Return ``lines`` as comment lines.
+    r"""Return ``lines`` as comment lines.
 
     >>> as_comment(("one", "two"))
-    '# one\\n# two\\n'
+    '# one\n# two\n'
     """
     return "".join(f"{sign} {_one_line(line)}\n" for line in lines)
 

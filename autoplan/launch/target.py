@@ -12,7 +12,7 @@ from autoplan.results import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["Check", "EmittedFile", "Emission", "InexpressibleError", "PlannedRun", "Target"]
+__all__ = ["Check", "Emission", "EmittedFile", "InexpressibleError", "PlannedRun", "Target"]
 
 #: How far what is emitted has been checked against the framework, of the version that the target names.
 Check = Literal["accepted by the framework's parser", "names checked"]
@@ -47,8 +47,8 @@ class EmittedFile:
 class Emission:
     """What is emitted for a target: its files, the main one first.
 
-    ``arguments`` are those of the training program, unquoted, for a launcher that runs it; ``environment`` holds
-    the variables that it needs; ``notes`` are sentences for the user.
+    ``arguments`` are those of the training program, unquoted, for a launcher that runs it; ``environment``
+    holds the variables that it needs; ``notes`` are sentences for the user.
     """
 
     files: tuple[EmittedFile, ...]
@@ -60,8 +60,8 @@ class Emission:
 class InexpressibleError(UnsupportedError):
     """A part of a plan that a target cannot express.
 
-    ``part`` is a sentence on it; ``nearest`` has layouts without that part, the most alike first, which may lack
-    further parts. Empty where no layout helps, such as for an optimizer that a framework does not have.
+    ``part`` is a sentence on it; ``nearest`` has layouts without that part, the most alike first, which may
+    lack further parts. Empty where no layout helps, such as for an optimizer that a framework does not have.
     """
 
     def __init__(self, part: str, nearest: Sequence[Layout] = ()) -> None:
@@ -75,8 +75,8 @@ class Target:
     """A framework or a launcher, in the directions that it supports.
 
     ``version`` is the one that names and meanings were checked against, ``check`` how. ``emit`` raises
-    InexpressibleError for the first part of a plan that cannot be expressed. ``recognises`` says whether a file
-    is one of this framework, and ``read`` raises SpecError with all problems of the file.
+    InexpressibleError for the first part of a plan that cannot be expressed. ``recognises`` says whether a
+    file is one of this framework, and ``read`` raises SpecError with all problems of the file.
     """
 
     name: str
