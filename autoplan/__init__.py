@@ -23,7 +23,7 @@ from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
     from autoplan.catalog import load_grid, load_job
-    from autoplan.planning import evaluate, explain, plan, sweep, verify
+    from autoplan.planning import emit, evaluate, explain, plan, sweep, verify
     from autoplan.results import Explanation, Front, Plan, Remedy, Sweep, Verdict
     from autoplan.schema.job import Job
     from autoplan.schema.layout import Layout
@@ -46,6 +46,7 @@ __all__ = [
     "UnsupportedError",
     "Verdict",
     "__version__",
+    "emit",
     "evaluate",
     "explain",
     "load_grid",
@@ -58,6 +59,7 @@ __all__ = [
 _HOMES = {
     "Explanation": "autoplan.results",
     "Remedy": "autoplan.results",
+    "emit": "autoplan.planning",
     "explain": "autoplan.planning",
     "Front": "autoplan.results",
     "Job": "autoplan.schema.job",

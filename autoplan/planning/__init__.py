@@ -1,4 +1,4 @@
-"""Use cases: plan, evaluate, explain, sweep, verify, calibrate, measure."""
+"""Use cases: plan, evaluate, explain, sweep, verify, emit, read, calibrate, measure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         calibrated_files,
         measured_file,
     )
+    from autoplan.planning.emitting import emit, is_saved_plan, saved_plan
     from autoplan.planning.explaining.applied_remedies import remedied
     from autoplan.planning.explaining.contrasts import explain_choice
     from autoplan.planning.explaining.layout_explanation import explain
@@ -36,14 +37,17 @@ __all__ = [
     "chosen",
     "compared",
     "dask_executor",
+    "emit",
     "evaluate",
     "explain",
     "explain_choice",
+    "is_saved_plan",
     "measure",
     "measured_file",
     "parameter_counts",
     "plan",
     "remedied",
+    "saved_plan",
     "suggested",
     "sweep",
     "verify",
@@ -59,14 +63,17 @@ _HOMES: Final = {
     "chosen": "autoplan.planning.plan_and_evaluate",
     "compared": "autoplan.planning.verifying",
     "dask_executor": "autoplan.planning.sweeping.executors",
+    "emit": "autoplan.planning.emitting",
     "evaluate": "autoplan.planning.plan_and_evaluate",
     "explain": "autoplan.planning.explaining.layout_explanation",
     "explain_choice": "autoplan.planning.explaining.contrasts",
+    "is_saved_plan": "autoplan.planning.emitting",
     "measure": "autoplan.planning.measuring",
     "measured_file": "autoplan.planning.calibrating",
     "parameter_counts": "autoplan.planning.listing",
     "plan": "autoplan.planning.plan_and_evaluate",
     "remedied": "autoplan.planning.explaining.applied_remedies",
+    "saved_plan": "autoplan.planning.emitting",
     "suggested": "autoplan.planning.infeasible.smallest_relaxations",
     "sweep": "autoplan.planning.sweeping.grid_planning",
     "verify": "autoplan.planning.verifying",

@@ -36,7 +36,10 @@ def stages_of(config):
     from megatron.core.transformer import transformer_block as block
     from megatron.core.transformer.enums import LayerType
 
-    ranks, chunks = range(config.pipeline_model_parallel_size), config.virtual_pipeline_model_parallel_size or 1
+    ranks, chunks = (
+        range(config.pipeline_model_parallel_size),
+        config.virtual_pipeline_model_parallel_size or 1,
+    )
     if (given := config.pipeline_model_parallel_layout) is not None:
         return [sum(chunk.count(LayerType.decoder) for chunk in given.layout[rank]) for rank in ranks]
     virtual = range(chunks) if chunks > 1 else [None]
@@ -50,8 +53,22 @@ def checked(case):
     os.environ.update(case["environment"], WORLD_SIZE=str(case["world_size"]), RANK="0")
     from megatron.training import arguments as parser
 
-    extra = ["--transformer-impl", "local", "--no-rope-fusion", "--no-persist-layer-norm", "--no-masked-softmax-fusion"]
-    extra += ["--no-gradient-accumulation-fusion", "--tokenizer-type", "NullTokenizer", "--train-iters", "1", "--lr", "1e-4"]
+    extra = [
+        "--transformer-impl",
+        "local",
+        "--no-rope-fusion",
+        "--no-persist-layer-norm",
+        "--no-masked-softmax-fusion",
+    ]
+    extra += [
+        "--no-gradient-accumulation-fusion",
+        "--tokenizer-type",
+        "NullTokenizer",
+        "--train-iters",
+        "1",
+        "--lr",
+        "1e-4",
+    ]
     if "--multi-latent-attention" in case["arguments"]:
         extra += ["--rope-type", "rope"]
     sys.argv = ["pretrain_gpt.py", *case["arguments"], *extra]

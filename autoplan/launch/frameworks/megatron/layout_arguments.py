@@ -14,8 +14,8 @@ from autoplan.schema.stage_layers import chunks_of, counts_embedding_and_loss
 
 __all__ = ["RESIDENT_LAYERS", "layout_arguments", "pipeline_arguments", "recompute_arguments"]
 
-#: Layers whose activations are not offloaded: TransformerConfig wants fewer offloaded layers than all of them, and
-#: the stack's model keeps two.
+#: Layers whose activations are not offloaded: TransformerConfig wants fewer offloaded layers than all of
+#: them, and the stack's model keeps two.
 RESIDENT_LAYERS: Final = 2
 _SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
 

@@ -39,8 +39,8 @@ def emit_megatron(run: PlannedRun) -> Emission:
 def _environment(layout: Layout) -> dict[str, str]:
     """Return the variables that Megatron-LM wants.
 
-    One connection keeps the order of kernels that tensor and context parallelism rely on before Blackwell, and
-    FSDP refuses it.
+    One connection keeps the order of kernels that tensor and context parallelism rely on before Blackwell,
+    and FSDP refuses it.
     """
     return {} if layout.zero > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
@@ -71,8 +71,10 @@ def _notes(job: Job) -> tuple[str, ...]:
     if job.stack.name.startswith("megatron"):
         return ()
     return (
-        f"the prediction is one for {job.stack.title}: set `stack: megatron-core` in the job to plan for"
-        " Megatron-LM",
+        (
+            f"the prediction is one for {job.stack.title}: set `stack: megatron-core` in the job to plan for"
+            " Megatron-LM"
+        ),
     )
 
 

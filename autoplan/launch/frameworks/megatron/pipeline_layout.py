@@ -1,8 +1,9 @@
 """Layout strings of pipelines: ``--pipeline-model-parallel-layout 'Et*3|t*4|t*4|t*3L'``.
 
-E is the embedding, t a transformer layer, m a layer of multi-token prediction and L the loss. Virtual stages are
-divided by bars, in the order of layers; ``t*3`` repeats a layer, ``(tt|)*2`` what is in the parentheses.
-Source: NVIDIA/Megatron-LM core_v0.19.0, megatron/core/transformer/pipeline_parallel_layer_layout.py.
+E is the embedding, t a transformer layer, m a layer of multi-token prediction and L the loss. Virtual
+stages are divided by bars, in the order of layers; ``t*3`` repeats a layer, ``(tt|)*2`` what is in the
+parentheses. Source: NVIDIA/Megatron-LM core_v0.19.0,
+megatron/core/transformer/pipeline_parallel_layer_layout.py.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ def chunks_in(text: str) -> list[str]:
     unknown = sorted(set(written) - set("ELtm|"))
     if unknown:
         raise ValueError(f"{unknown[0]!r} is none of E, L, t, m and |")
-    if not written.startswith("E") or not written.endswith("L") or written.count("E") + written.count("L") != 2:
+    if (
+        not written.startswith("E")
+        or not written.endswith("L")
+        or written.count("E") + written.count("L") != 2
+    ):
         raise ValueError("it must begin with one E (embedding) and end with one L (loss)")
     return written.split("|")
