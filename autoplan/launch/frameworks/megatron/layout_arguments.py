@@ -73,7 +73,7 @@ def _counted(layers: int, vpp: int) -> Iterator[tuple[str, ...]]:
 
 
 def _uneven_ends(stages: tuple[int, ...], vpp: int) -> tuple[tuple[str, str], ...]:
-    """Return the arguments of a first and a last stage unlike the others; empty where these do not suffice."""
+    """Return the arguments of first and last stages unlike the others; empty if these do not suffice."""
     if len(stages) < 2 or any(n % vpp for n in stages):
         return ()
     first = ("--decoder-first-pipeline-num-layers", str(stages[0]))
@@ -121,7 +121,7 @@ def _order(layout: Layout) -> Iterator[tuple[str, ...]]:
 
 
 def recompute_arguments(layout: Layout) -> Iterator[tuple[str, ...]]:
-    """Yield the arguments of recompute: of all layers alike, or full recompute of the first ones of each stage."""
+    """Yield the arguments of recompute: of all layers, or full recompute of the first of each stage."""
     unit = layout.recompute_num_layers
     if layout.mode == "selective":
         yield ("--recompute-granularity", "selective")

@@ -17,7 +17,7 @@ POSITIONS: Final = {"rope": "rope", "learned": "learned_absolute", "none": "none
 
 
 def model_arguments(job: Job) -> Iterator[tuple[str, ...]]:
-    """Yield the arguments of the job's model and sequences; raises InexpressibleError for what there is none."""
+    """Yield the arguments of model and sequences; raises InexpressibleError for what there is none."""
     model = job.model
     _refuse_missing_parts(model)
     length = job.workload.sequence_length

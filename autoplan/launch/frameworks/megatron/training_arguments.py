@@ -35,7 +35,7 @@ STATE_TYPES: Final = {"adamw-bf16": "bf16", "adamw-8bit": "fp8"}
 
 
 def training_arguments(job: Job, layout: Layout) -> Iterator[tuple[str, ...]]:
-    """Yield the arguments of precision, optimizer and overlap; raises InexpressibleError for what has none."""
+    """Yield the arguments of precision, optimizer, overlap; raises InexpressibleError for what has none."""
     _refuse_software(job)
     yield from PRECISIONS[job.precision]
     yield from _formats(job)
