@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["Piece", "Text", "Unknown", "Word", "fields_of", "plain", "text_of", "unknown_of"]
+__all__ = [
+    "BREAK",
+    "Piece",
+    "Text",
+    "Unknown",
+    "Word",
+    "fields_of",
+    "plain",
+    "split",
+    "text_of",
+    "unknown_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +41,9 @@ class Piece:
 
 #: A value of a variable, or a word before it is split.
 Text = tuple[Piece, ...]
+
+#: What stands between the items of an array, each of which begins a word.
+BREAK: Final = Piece("", 0, quoted=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +78,29 @@ def fields_of(pieces: Sequence[Piece]) -> list[Word]:
     >>> [word.text for word in fields_of((Piece("--tp 2 --pp", 3), Piece(" 4", 3, quoted=True)))]
     ['--tp', '2', '--pp 4']
     """
-    words: list[Word] = []
+    return [_word(field) for field in split(pieces)]
+
+
+def _word(pieces: Text) -> Word:
+    line = next((piece.line for piece in pieces if piece.text or piece.unknown), pieces[0].line)
+    return Word(text_of(pieces), line, unknown_of(pieces))
+
+
+def split(pieces: Sequence[Piece]) -> list[Text]:
+    """Return ``pieces`` by word."""
+    words: list[Text] = []
     current: list[Piece] = []
 
     def close() -> None:
         if current:
-            line = next((p.line for p in current if p.text or p.unknown), current[0].line)
-            words.append(Word(text_of(current), line, unknown_of(current)))
+            words.append(tuple(current))
             current.clear()
 
     for piece in pieces:
-        if piece.quoted or piece.unknown:
+        if piece is BREAK:
+            close()
+            continue
+        if piece.quoted or (piece.unknown and not piece.text):
             current.append(piece)
             continue
         chunks = piece.text.split()
@@ -82,7 +109,7 @@ def fields_of(pieces: Sequence[Piece]) -> list[Word]:
         for i, chunk in enumerate(chunks):
             if i:
                 close()
-            current.append(Piece(chunk, piece.line))
+            current.append(Piece(chunk, piece.line, unknown=piece.unknown))
         if chunks and piece.text[-1:].isspace():
             close()
     close()
