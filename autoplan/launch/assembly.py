@@ -10,10 +10,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from autoplan.catalog import load_entry
 from autoplan.errors import LayoutError, Problem, SpecError
 from autoplan.launch.configuration import Configuration, LaunchFile, Values, Written
 from autoplan.results.plan import layout_fields
 from autoplan.schema.layout import ORDERS, Layout, parse_layout
+from autoplan.schema.model import ModelSpec
 
 __all__ = ["assembled", "with_devices"]
 
@@ -97,9 +99,8 @@ def assembled(
 def _layers_of(name: str | None) -> int | None:
     if name is None:
         return None
-    from autoplan.catalog.entries import model
-
-    return model(name).layers
+    entry = load_entry("model", name)
+    return entry.layers if isinstance(entry, ModelSpec) else None
 
 
 def _job(values: Values, model: Mapping[str, Any] | str | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.scripts.arithmetic import NotArithmeticError, evaluate_arithmetic
-from autoplan.launch.scripts.pieces import BREAK, Piece, Text, Unknown, Word, fields_of, plain
+from autoplan.launch.scripts.pieces import BREAK, Piece, Text, Unknown, Word, fields_of, plain, split
 from autoplan.launch.scripts.syntax_tree import (
     Arithmetic,
     Assignment,

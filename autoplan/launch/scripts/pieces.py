@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -114,3 +115,26 @@ def split(pieces: Sequence[Piece]) -> list[Text]:
             close()
     close()
     return words
+
+
+def as_text(word: Word) -> Text:
+    """Return a word as pieces."""
+    return (Piece(word.text, word.line, unknown=word.unknown),)
+
+
+def commands_in(pieces: Text) -> list[list[Piece]]:
+    """Return the commands of a text without expansions, split at line ends and at signs between them."""
+    parts: list[list[Piece]] = [[]]
+    for piece in pieces:
+        for i, chunk in enumerate(re.split(r"(?:&&|\|\||[;|\n])", piece.text.replace("\\\n", " "))):
+            if i:
+                parts.append([])
+            parts[-1].append(Piece(chunk, piece.line, unknown=piece.unknown))
+    return parts
+
+
+def unquoted(word: Word) -> Word:
+    """Return a word without the quotes around it."""
+    text = word.text
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    return Word(text[1:-1], word.line, word.unknown) if quoted else word

@@ -16,12 +16,23 @@ from typing import Final
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.scripts.conditions import outcome_of_test
 from autoplan.launch.scripts.expansion import Expander
-from autoplan.launch.scripts.pieces import Piece, Text, Unknown, Word, fields_of, text_of
+from autoplan.launch.scripts.pieces import (
+    Piece,
+    Text,
+    Unknown,
+    Word,
+    as_text,
+    commands_in,
+    fields_of,
+    text_of,
+    unquoted,
+)
 from autoplan.launch.scripts.shell_parser import parse_script
 from autoplan.launch.scripts.slurm_directives import Directive, slurm_directives, slurm_variables
 from autoplan.launch.scripts.syntax_tree import (
     ArithmeticCommand,
     Case,
+    FunctionDefinition,
     Group,
     IfClause,
     Loop,
@@ -308,16 +319,16 @@ class _Reader:
         for word in command.words:
             fields = self.expander.fields([word])
             if count <= at < count + len(fields):
-                return self.expander.text(word) if len(fields) == 1 else _as_text(words[at])
+                return self.expander.text(word) if len(fields) == 1 else as_text(words[at])
             count += len(fields)
-        return _as_text(words[at])
+        return as_text(words[at])
 
     def inner(self, pieces: Text) -> None:
         """Follow the script that ``pieces`` are: as words where it is one command, so that lines are kept."""
         text = text_of(pieces)
         if not any(sign in text for sign in "$`(){}<>") or any(piece.unknown for piece in pieces):
-            for part in _commands_in(pieces):
-                words = [_unquoted(word) for word in fields_of(part)]
+            for part in commands_in(pieces):
+                words = [unquoted(word) for word in fields_of(part)]
                 if words:
                     self.commands.append(Command(tuple(words), words[0].line, self.doubt))
             return
@@ -359,7 +370,7 @@ class _Reader:
         if words[0].text != "eval":
             self.commands.append(Command(tuple(words[1:]), line, self.doubt))
             return None
-        joint = [piece for word in words[1:] for piece in (*_as_text(word), Piece(" ", word.line))]
+        joint = [piece for word in words[1:] for piece in (*as_text(word), Piece(" ", word.line))]
         self.inner(tuple(joint))
         return None
 
@@ -414,25 +425,3 @@ _BUILTINS: Final = {
     "let": _Reader.let,
     "shift": _Reader.shift,
 }
-
-
-def _as_text(word: Word) -> Text:
-    return (Piece(word.text, word.line, unknown=word.unknown),)
-
-
-def _commands_in(pieces: Text) -> list[list[Piece]]:
-    """Return the commands of a text without expansions, split at line ends and at signs between them."""
-    parts: list[list[Piece]] = [[]]
-    for piece in pieces:
-        for i, chunk in enumerate(re.split(r"(?:&&|\|\||[;|\n])", piece.text.replace("\\\n", " "))):
-            if i:
-                parts.append([])
-            parts[-1].append(Piece(chunk, piece.line, unknown=piece.unknown))
-    return parts
-
-
-def _unquoted(word: Word) -> Word:
-    """Return a word without the quotes around it."""
-    text = word.text
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
-    return Word(text[1:-1], word.line, word.unknown) if quoted else word

@@ -8,6 +8,7 @@ from typing import Final
 
 from autoplan.launch.frameworks.megatron.layout_arguments import layout_arguments
 from autoplan.launch.frameworks.megatron.model_arguments import model_arguments
+from autoplan.launch.frameworks.megatron.reading import is_megatron, read_megatron
 from autoplan.launch.frameworks.megatron.training_arguments import training_arguments
 from autoplan.launch.header import as_comment
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
@@ -84,4 +85,6 @@ TARGET: Final = Target(
     version="core_v0.19.0",
     check="accepted by the framework's parser",
     emit=emit_megatron,
+    recognises=is_megatron,
+    read=read_megatron,
 )
