@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autoplan.planning.listing import parameter_counts
     from autoplan.planning.measuring import measure
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
+    from autoplan.planning.reading_configurations import read, read_text
     from autoplan.planning.sweeping.executors import dask_executor
     from autoplan.planning.sweeping.grid_planning import sweep
     from autoplan.planning.verifying import compared, verify
@@ -46,6 +47,8 @@ __all__ = [
     "measured_file",
     "parameter_counts",
     "plan",
+    "read",
+    "read_text",
     "remedied",
     "saved_plan",
     "suggested",
@@ -72,6 +75,8 @@ _HOMES: Final = {
     "measured_file": "autoplan.planning.calibrating",
     "parameter_counts": "autoplan.planning.listing",
     "plan": "autoplan.planning.plan_and_evaluate",
+    "read": "autoplan.planning.reading_configurations",
+    "read_text": "autoplan.planning.reading_configurations",
     "remedied": "autoplan.planning.explaining.applied_remedies",
     "saved_plan": "autoplan.planning.emitting",
     "suggested": "autoplan.planning.infeasible.smallest_relaxations",
