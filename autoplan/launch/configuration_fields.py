@@ -28,9 +28,7 @@ def configuration_document(found: Configuration) -> dict[str, Any]:
         "layout": dict(found.layout_fields),
         "layout_string": found.layout_string,
         "job": _plain(found.job),
-        "lines": {
-            key: value.line for key, value in found.values.items() if value.line and value.value is not None
-        },
+        "lines": {key: line for key, line in written.items() if line},
         "defaults": list(found.defaults),
         "unspecified": list(found.unspecified),
         "warnings": list(found.warnings),
