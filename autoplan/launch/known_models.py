@@ -33,7 +33,10 @@ def named_model(fields: Mapping[str, Any] | None) -> tuple[Mapping[str, Any] | s
         return None, []
     complete = "vocabulary" in fields
     own = ModelSpec.model_validate({"vocabulary": 1, **fields})
-    alike = [entry.name for entry in _entries(own) if _equal(own, entry, vocabulary=complete)]
+    entries = [entry for entry in _entries(own) if _equal(own, entry, vocabulary=complete)]
+    # Models that differ in their longest context alone, such as Llama 3 and 3.1.
+    entries.sort(key=lambda entry: entry.max_positions != own.max_positions)
+    alike = [entry.name for entry in entries]
     if complete:
         return (alike[0] if alike else fields), []
     hints = [f"but for the vocabulary, the model is {' or '.join(alike)}"] if alike else []

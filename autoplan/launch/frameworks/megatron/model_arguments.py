@@ -18,9 +18,10 @@ POSITIONS: Final = {"rope": "rope", "learned": "learned_absolute", "none": "none
 
 def model_arguments(job: Job) -> Iterator[tuple[str, ...]]:
     """Yield the arguments of model and sequences; raises InexpressibleError for what there is none."""
-    model = job.model
+    model, length = job.model, job.workload.sequence_length
     _refuse_missing_parts(model)
-    length = job.workload.sequence_length
+    if model.positions == "learned" and length > (model.max_positions or length):
+        raise InexpressibleError(f"sequences of {length} tokens with {model.max_positions} learned positions")
     yield ("--num-layers", str(model.layers))
     yield ("--hidden-size", str(model.hidden_size))
     yield ("--ffn-hidden-size", str(model.ffn_size))
