@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoplan.cli.shared.interrupts import stopped_by_signals
-from autoplan.cli.shared.lean import load_solver
 from autoplan.cli.shared.output import DeadlineOption, complain, standard_output, write
-from autoplan.cli.shared.progress import Progress
+from autoplan.cli.shared.planned import planned
 
 if TYPE_CHECKING:
     from autoplan.launch.target import Emission
@@ -83,6 +81,7 @@ def _asked(job: str, number: int, layout: str | None, deadline: float | None) ->
     """Return the plan to emit, and its job."""
     from autoplan import planning
     from autoplan.catalog import load_job
+    from autoplan.errors import InfeasibleError
     from autoplan.results.merged_front import at_batch
 
     if planning.is_saved_plan(job):
@@ -93,30 +92,12 @@ def _asked(job: str, number: int, layout: str | None, deadline: float | None) ->
     if layout is not None:
         loaded = planning.chosen(loaded, layout)
         return loaded, planning.evaluate(loaded, layout)
-    front = _planned(loaded, deadline)
-    if not 1 <= number <= len(front):
-        raise typer.BadParameter(f"the front has {len(front)} plans", param_hint="--plan")
-    return at_batch(loaded, front[number - 1]), front[number - 1]
-
-
-def _planned(job: Job, deadline: float | None) -> tuple[Plan, ...]:
-    """Return the plans of the front; raises InfeasibleError where there is none."""
-    from autoplan import planning
-    from autoplan.deadline import Deadline
-    from autoplan.errors import InfeasibleError
-
-    progress, limit = Progress(), Deadline(job.deadline if deadline is None else deadline)
-    with stopped_by_signals(limit) as interrupted:
-        try:
-            load_solver()
-            front = planning.plan(job, progress=progress, deadline=limit)
-        finally:
-            progress.close()
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
+    front = planned(loaded, deadline)
     if not front.feasible:
         raise InfeasibleError([*front.reasons, "`autoplan plan` says what helps"])
-    return front.plans
+    if number > len(front.plans):
+        raise typer.BadParameter(f"the front has {len(front.plans)} plans", param_hint="--plan")
+    return at_batch(loaded, front.plans[number - 1]), front.plans[number - 1]
 
 
 def _written(emission: Emission, output: Path | None) -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 from autoplan.errors import UnsupportedError
 from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.results import Plan
+from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -76,7 +77,8 @@ class Target:
 
     ``version`` is the one that names and meanings were checked against, ``check`` how. ``emit`` raises
     InexpressibleError for the first part of a plan that cannot be expressed. ``recognises`` says whether a
-    file is one of this framework, and ``read`` raises SpecError with all problems of the file.
+    file is one of this framework, and ``read`` raises SpecError with all problems of the file. ``edits``
+    returns what to write in a file so that its layout, the first one, becomes the second one.
     """
 
     name: str
@@ -86,3 +88,4 @@ class Target:
     emit: Callable[[PlannedRun], Emission] | None = None
     recognises: Callable[[LaunchFile], bool] | None = None
     read: Callable[[LaunchFile], Configuration] | None = None
+    edits: Callable[[LaunchFile, Job, Layout, Layout], tuple[FileEdit, ...]] | None = None

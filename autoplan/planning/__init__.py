@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         calibrated_files,
         measured_file,
     )
+    from autoplan.planning.comparing_files import compare_file, evaluate_file
     from autoplan.planning.emitting import emit, is_saved_plan, saved_plan
     from autoplan.planning.explaining.applied_remedies import remedied
     from autoplan.planning.explaining.contrasts import explain_choice
@@ -36,10 +37,12 @@ __all__ = [
     "calibrate_machine",
     "calibrated_files",
     "chosen",
+    "compare_file",
     "compared",
     "dask_executor",
     "emit",
     "evaluate",
+    "evaluate_file",
     "explain",
     "explain_choice",
     "is_saved_plan",
@@ -64,10 +67,12 @@ _HOMES: Final = {
     "calibrate_machine": "autoplan.planning.calibrating",
     "calibrated_files": "autoplan.planning.calibrating",
     "chosen": "autoplan.planning.plan_and_evaluate",
+    "compare_file": "autoplan.planning.comparing_files",
     "compared": "autoplan.planning.verifying",
     "dask_executor": "autoplan.planning.sweeping.executors",
     "emit": "autoplan.planning.emitting",
     "evaluate": "autoplan.planning.plan_and_evaluate",
+    "evaluate_file": "autoplan.planning.comparing_files",
     "explain": "autoplan.planning.explaining.layout_explanation",
     "explain_choice": "autoplan.planning.explaining.contrasts",
     "is_saved_plan": "autoplan.planning.emitting",

@@ -23,7 +23,7 @@ from autoplan.schema.layout import Layout
 from autoplan.schema.resolved_job import job_from
 from autoplan.schema.saved_front import front_from, read_document
 
-__all__ = ["emit", "is_saved_plan", "saved_plan"]
+__all__ = ["emit", "is_saved_plan", "missing_part", "saved_plan"]
 
 #: Largest saved answer [byte].
 _LARGEST: Final = 2**28
@@ -76,6 +76,13 @@ def _asked_plan(plan: Front | Plan, job: Job | str | Path | None, number: int) -
     if job is None:
         raise UnsupportedError("a single plan is emitted with its job: emit(plan, target, job=job)")
     return at_batch(job if isinstance(job, Job) else load_job(job), plan), plan
+
+
+def missing_part(target: Target, job: Job, layout: Layout) -> str | None:
+    """Return what of ``layout`` the target cannot express; None where it can, or is only read."""
+    plan = Plan(layout, None, None)  # type: ignore[arg-type] - what is emitted does not depend on the prediction
+    missing = _missing(target, PlannedRun(job, plan))
+    return missing.part if missing else None
 
 
 def is_saved_plan(reference: str) -> bool:

@@ -11,7 +11,7 @@ from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.launch.registry import find_target, recognised
 
-__all__ = ["read", "read_text"]
+__all__ = ["read", "read_text", "text_of_file"]
 
 #: Largest file of a launch [byte].
 _LARGEST: Final = 2**20
@@ -37,8 +37,13 @@ def read(
     Raises SpecError with every problem of the file, its line and what would be right, CatalogError for a file
     that cannot be read, and UnsupportedError for an unknown framework.
     """
-    text = read_file(Path(file), largest=_LARGEST)
-    return read_text(LaunchFile(str(file), text, dict(variables or {}), tuple(arguments), devices), framework)
+    given = LaunchFile(str(file), text_of_file(file), dict(variables or {}), tuple(arguments), devices)
+    return read_text(given, framework)
+
+
+def text_of_file(file: str | Path) -> str:
+    """Return the text of a file to read; raises CatalogError where it cannot be read, or is too large."""
+    return read_file(Path(file), largest=_LARGEST)
 
 
 def read_text(file: LaunchFile, framework: str | None = None) -> Configuration:

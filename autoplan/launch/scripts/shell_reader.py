@@ -72,6 +72,10 @@ class Script:
     notes: tuple[str, ...] = ()
 
 
+def _text(value: Value) -> str:
+    return text_of(value) if isinstance(value, tuple) else ""
+
+
 def read_script(text: str, file: str, variables: Mapping[str, str] | None = None) -> Script:
     """Return what the script ``text`` does, started with ``variables``; nothing is executed.
 
@@ -116,7 +120,7 @@ class _Reader:
     def note_overwritten(self, variables: Mapping[str, str]) -> None:
         """Note the variables from outside that the script sets itself."""
         for name in variables:
-            if name in self.scope.values:
+            if name in self.scope.values and _text(self.scope.values[name]) != variables[name]:
                 self.notes.append(f"{name}={variables[name]} from outside is overwritten by the script")
 
     def script(self, text: str, line: int) -> bool | None:

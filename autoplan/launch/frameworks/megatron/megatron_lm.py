@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from autoplan.launch.frameworks.megatron.edits import megatron_edits
 from autoplan.launch.frameworks.megatron.layout_arguments import layout_arguments
 from autoplan.launch.frameworks.megatron.model_arguments import model_arguments
 from autoplan.launch.frameworks.megatron.reading import is_megatron, read_megatron
@@ -87,4 +88,5 @@ TARGET: Final = Target(
     emit=emit_megatron,
     recognises=is_megatron,
     read=read_megatron,
+    edits=megatron_edits,
 )
