@@ -8,7 +8,6 @@ from typing import Literal
 
 from autoplan.errors import UnsupportedError
 from autoplan.launch.configuration import Configuration, LaunchFile
-from autoplan.results import Plan
 from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -21,19 +20,14 @@ Check = Literal["accepted by the framework's parser", "names checked"]
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A plan to emit: its job, of one number of devices and one batch, and the lines of the header comment.
+    """A layout to emit: its job, of one number of devices and one batch, and the lines of the header comment.
 
     Lines of ``header`` are without a comment sign, and each is one printable line.
     """
 
     job: Job
-    plan: Plan
+    layout: Layout
     header: tuple[str, ...] = ()
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of the plan."""
-        return self.plan.layout
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,11 +57,11 @@ def emit(
         raise UnsupportedError(f"{target} can be read and not be emitted")
     the_job, the_plan = _asked_plan(plan, job, number)
     made_by = command or f'autoplan.emit(plan, "{target}")'
-    run = PlannedRun(the_job, the_plan, header_lines(found, the_job, the_plan, made_by))
+    run = PlannedRun(the_job, the_plan.layout, header_lines(found, the_job, the_plan, made_by))
     try:
         return found.emit(run)
     except InexpressibleError as error:
-        raise UnsupportedError(_refusal(found, run, error)) from error
+        raise UnsupportedError(_refusal(found, run, the_plan, error)) from error
 
 
 def _asked_plan(plan: Front | Plan, job: Job | str | Path | None, number: int) -> tuple[Job, Plan]:
@@ -80,8 +80,7 @@ def _asked_plan(plan: Front | Plan, job: Job | str | Path | None, number: int) -
 
 def missing_part(target: Target, job: Job, layout: Layout) -> str | None:
     """Return what of ``layout`` the target cannot express; None where it can, or is only read."""
-    plan = Plan(layout, None, None)  # type: ignore[arg-type] - what is emitted does not depend on the prediction
-    missing = _missing(target, PlannedRun(job, plan))
+    missing = _missing(target, PlannedRun(job, layout))
     return missing.part if missing else None
 
 
@@ -116,7 +115,7 @@ def saved_plan(file: str | Path, number: int = 1) -> tuple[Job, Plan]:
     return job, evaluate(job, read_layout(job, chosen.layout_string))
 
 
-def _refusal(target: Target, run: PlannedRun, error: InexpressibleError) -> str:
+def _refusal(target: Target, run: PlannedRun, plan: Plan, error: InexpressibleError) -> str:
     """Return the sentences on what the target cannot express, and on the nearest layout that it can."""
     parts, layouts = _expressible(target, run, error)
     head = f"{target.framework} cannot express this plan: {'; '.join(parts)}"
@@ -124,7 +123,7 @@ def _refusal(target: Target, run: PlannedRun, error: InexpressibleError) -> str:
     if not plans:
         return f"{head}. No layout of this job without that was found"
     nearest = min(plans, key=_preference)
-    change = nearest.predicted.step_seconds / run.plan.predicted.step_seconds - 1
+    change = nearest.predicted.step_seconds / plan.predicted.step_seconds - 1
     fits = "" if nearest.predicted.fits else ", and does not fit"
     step = f"{nearest.predicted.step_seconds:.4g} s, {change * 100:+.1f} %{fits}"
     return f"{head}. The nearest layout that it can: {nearest.layout_string} ({step})"
@@ -149,7 +148,7 @@ def _expressible(
         if layout in tried:
             continue
         tried.add(layout)
-        missing = _missing(target, replace(run, plan=replace(run.plan, layout=layout)))
+        missing = _missing(target, replace(run, layout=layout))
         if missing is None:
             found.append(layout)
         else:

@@ -1,9 +1,9 @@
 """Run Megatron-LM's own parser and checks on arguments, and print what its objects say, as JSON.
 
 Usage: python megatron_parser.py CHECKOUT < CASES, where CASES is a JSON list of
-{world_size, arguments, environment}. It needs torch and the packages that ``megatron.training`` imports, and no
-GPU: what the parser asks of a device is answered here. Transformer Engine is absent, so its layers are replaced
-by the local ones, and fused RoPE is off.
+{world_size, arguments, environment}. It needs torch and the packages that ``megatron.training`` imports, and
+no GPU: what the parser asks of a device is answered here. Transformer Engine is absent, so its layers are
+replaced by the local ones, and fused RoPE is off.
 """
 
 import contextlib

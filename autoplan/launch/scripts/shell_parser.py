@@ -30,7 +30,6 @@ _KEYWORD: Final = re.compile(r"[a-z]+(?=[\s;&|<>()]|$)|\[\[(?=\s)|[{}!](?=\s|;|$
 #: Commands whose words are assignments.
 _DECLARING: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _REDIRECTION: Final = re.compile(r"[0-9]*(?:<<<|<<-?|<>|>\||>>|>&|<&|&>>|&>|<|>)")
-_TEST_SIGN: Final = re.compile(r"&&|\|\||[()<>](?=\s)")
 _CLOSING: Final = frozenset({"then", "else", "elif", "fi", "do", "done", "esac", "}", ";;", ")"})
 _DEEPEST: Final = 60
 
@@ -298,7 +297,7 @@ class _Parser:
         return ArithmeticCommand(line, text)
 
     def _words(self) -> tuple[ShellWord, ...]:
-        words = []
+        words: list[ShellWord] = []
         while True:
             self.blanks()
             if not (word := self.source.word()):
@@ -307,7 +306,9 @@ class _Parser:
 
     def _simple(self) -> SimpleCommand:
         source = self.source
-        line, assignments, words = source.line, [], []
+        line = source.line
+        assignments: list[Assignment] = []
+        words: list[ShellWord] = []
         body: list[HereDocument] = []
         declaring = True
         while True:
@@ -322,24 +323,11 @@ class _Parser:
                 break
             words.append(word)
             if _literal(word) == "[[" and len(words) == 1:
-                words += self._test()
+                words += source.test_words()
             declaring = _literal(words[0]) in _DECLARING
         if not words and not assignments and not body:
             source.refuse(f"{source.peek() or 'the end of the file'!r} is not expected here")
         return SimpleCommand(line, tuple(assignments), tuple(words), body[0] if body else None)
-
-    def _test(self) -> list[ShellWord]:
-        """Return the words of a test up to ``]]``, in which signs are words of their own."""
-        source, words, begin = self.source, [], self.source.line
-        while True:
-            self.blanks(lines=True)
-            sign = source.match(_TEST_SIGN)
-            word = (Literal(sign, source.line, quoted=False),) if sign else source.word(f"{BLANKS}\n;")
-            if not word:
-                source.refuse("']]' is missing", begin)
-            words.append(word)
-            if _literal(word) == "]]":
-                return words
 
     def _redirection(self, body: list[HereDocument]) -> bool:
         """Move behind a redirection, if one is next; a here-document is added to ``body``."""
@@ -383,7 +371,8 @@ class _Parser:
     def _items(self) -> tuple[tuple[ShellWord | None, ShellWord], ...]:
         """Return the items of an array, each with its index where it has one."""
         source = self.source
-        line, items = source.line, []
+        line = source.line
+        items: list[tuple[ShellWord | None, ShellWord]] = []
         source.take()
         while True:
             self.blanks(lines=True)

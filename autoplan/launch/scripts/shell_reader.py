@@ -27,6 +27,7 @@ from autoplan.launch.scripts.pieces import (
     text_of,
     unquoted,
 )
+from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_parser import parse_script
 from autoplan.launch.scripts.slurm_directives import Directive, slurm_directives, slurm_variables
 from autoplan.launch.scripts.syntax_tree import (
@@ -41,7 +42,7 @@ from autoplan.launch.scripts.syntax_tree import (
 )
 from autoplan.launch.scripts.variables import Scope, Value, doubtful, joined
 
-__all__ = ["Command", "Script", "read_script"]
+__all__ = ["read_script"]
 
 _DEEPEST: Final = 40
 _MOST_STEPS: Final = 50_000
@@ -50,26 +51,6 @@ _SHELLS: Final = frozenset({"bash", "sh", "zsh", "ksh", "dash"})
 #: Commands that hand a here-document on to a shell, or write it to a file.
 _TAKING_SCRIPTS: Final = frozenset({*_SHELLS, "sbatch", "srun", "ssh", "cat", "tee"})
 _ASSIGNED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command that a script runs; ``doubt`` says on what it depends, where that is not known."""
-
-    words: tuple[Word, ...]
-    line: int
-    doubt: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """What a script does: commands in order, variables at its end, and the options of Slurm."""
-
-    file: str
-    commands: tuple[Command, ...]
-    variables: Mapping[str, Value]
-    directives: Mapping[str, Directive]
-    notes: tuple[str, ...] = ()
 
 
 def _text(value: Value) -> str:
@@ -396,15 +377,18 @@ class _Reader:
     def let(self, words: Sequence[Word], line: int) -> bool | None:
         """Follow assignments of arithmetic."""
         for word in words[1:]:
-            parsed = parse_script(f"(({word.text}))", self.file, line)
-            self.group(parsed)
+            self.group(parse_script(f"(({word.text}))", self.file, line))
         return True
 
     def shift(self, words: Sequence[Word], line: int) -> bool | None:
-        """Move the arguments of a function, or of the script, which are not known."""
-        del words, line
+        """Move the arguments of a function or of the script."""
+        count = words[1].text if len(words) > 1 else "1"
+        if not count.isdigit() or len(count) > 3:
+            raise SpecError([Problem(f"shift {count!r} is not read", "script", self.file, line)])
         if self.scope.positional is not None:
-            self.scope.positional = self.scope.positional[1:]
+            self.scope.positional = self.scope.positional[int(count) :]
+        else:
+            self.scope.shifted += int(count)
         return None
 
 

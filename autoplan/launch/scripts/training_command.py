@@ -8,7 +8,7 @@ from typing import Final
 
 from autoplan.launch.configuration import Written
 from autoplan.launch.scripts.pieces import Piece, Unknown, Word, fields_of
-from autoplan.launch.scripts.shell_reader import Command, Script
+from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.slurm_directives import gpus_in
 
 __all__ = ["launched_devices", "training_command"]

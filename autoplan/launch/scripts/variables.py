@@ -20,7 +20,8 @@ class Scope:
     """Variables and functions; ``positional`` are the arguments of a function, None of the script itself.
 
     ``outside`` are the variables that the script is started with. ``sourced`` is the last file that the
-    script reads, with its line: what is not set here may be set there.
+    script reads, with its line: what is not set here may be set there. Of its own
+    arguments, the script has ``shifted`` so many away.
     """
 
     outside: Mapping[str, str]
@@ -28,18 +29,23 @@ class Scope:
     functions: dict[str, Statement] = field(default_factory=dict)
     positional: tuple[Text, ...] | None = None
     sourced: tuple[str, int] | None = None
+    shifted: int = 0
 
     def get(self, name: str, line: int) -> Value | None:
         """Return the value of ``name``; None where it is not set."""
         if name.isdigit() and name != "0" and self.positional is not None:
             at = int(name) - 1
             return self.positional[at] if at < len(self.positional) else None
+        if name.isdigit() and name != "0":
+            name = str(int(name) + self.shifted)
         if name in self.values:
             return self.values[name]
         return (Piece(self.outside[name], line),) if name in self.outside else None
 
     def unset(self, name: str, line: int) -> Unknown:
         """Return why ``name`` is not known where nothing sets it."""
+        if name.isdigit():
+            name = str(int(name) + self.shifted)
         reason = f"the script's argument ${name}" if name.isdigit() else f"{name}, which is not set here"
         if self.sourced is not None and not name.isdigit():
             reason += f" unless {self.sourced[0]} does, which line {self.sourced[1]} reads"

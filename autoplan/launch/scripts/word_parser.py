@@ -21,6 +21,8 @@ BLANKS: Final = " \t\r"
 METACHARACTERS: Final = f"{BLANKS}\n;&|<>()"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-]")
 _OPERATOR: Final = re.compile(r":[-=+?]|[-=+?]|##|#|%%|%|//|/#|/%|/|\^\^|\^|,,|,|:|@")
+_TEST_GAP: Final = re.compile(r"(?:\s|\\\n)*")
+_TEST_SIGN: Final = re.compile(r"&&|\|\||[()<>](?=\s)")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./:=,+@%^*?~!#-]+")
 _QUOTED: Final = re.compile(r"[^\"$`\\\n]+")
 _DEEPEST: Final = 60
@@ -69,6 +71,20 @@ class Source:
         while (character := self.peek()) and (character not in stops or self.peek(2) in {"<(", ">("}):
             self._part(parts, stops)
         return tuple(parts)
+
+    def test_words(self) -> list[ShellWord]:
+        """Return the words of a test up to ``]]``, in which signs are words of their own."""
+        words: list[ShellWord] = []
+        begin = self.line
+        while True:
+            self.match(_TEST_GAP)
+            sign = self.match(_TEST_SIGN)
+            word = (Literal(sign, self.line, quoted=False),) if sign else self.word(f"{BLANKS}\n;")
+            if not word:
+                self.refuse("']]' is missing", begin)
+            words.append(word)
+            if _closes(word):
+                return words
 
     def _part(self, parts: list[WordPart], stops: str) -> None:
         character = self.peek()
@@ -226,6 +242,11 @@ class Source:
         if not self.accept("}"):
             self.refuse(f"the expansion of {name} is not closed", line)
         return Parameter(name, line, quoted, index, every, operator, argument, length, indirect)
+
+
+def _closes(word: ShellWord) -> bool:
+    """Return whether a word is ``]]``."""
+    return "".join(part.text for part in word if isinstance(part, Literal) and not part.quoted) == "]]"
 
 
 def _lines(text: str, line: int) -> list[WordPart]:

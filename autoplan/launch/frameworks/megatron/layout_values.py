@@ -97,11 +97,11 @@ def _zero(given: Arguments) -> Written:
 
 
 def _recompute(given: Arguments, values: dict[str, Written], layers: int | None) -> dict[str, Written]:
-    granularity = given.text("--recompute-granularity")
+    granularity: Written | None = given.text("--recompute-granularity")
     earlier = given.text("--activations-checkpoint-method")
     if given.flag("--recompute-activations"):
-        granularity = given.flag("--recompute-activations")
-        granularity = Written("selective", granularity.line, granularity.words) if granularity else None
+        short = given.flag("--recompute-activations")
+        granularity = Written("selective", short.line, short.words) if short else None
     if earlier is not None and granularity is None:
         count = given.number("--activations-checkpoint-num-layers") or _default(1)
         return _full(given, values, earlier, count, layers)

@@ -13,7 +13,8 @@ from autoplan.launch.frameworks.megatron.layout_values import LAYOUT_FLAGS, layo
 from autoplan.launch.frameworks.megatron.model_values import MODEL_FLAGS, read_model
 from autoplan.launch.known_models import named_model
 from autoplan.launch.scripts.pieces import Word
-from autoplan.launch.scripts.shell_reader import Script, read_script
+from autoplan.launch.scripts.script import Script
+from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
 
 __all__ = ["is_megatron", "read_megatron"]

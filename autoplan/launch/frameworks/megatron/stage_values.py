@@ -141,8 +141,10 @@ def _of_layout(given: Arguments, pp: Written) -> dict[str, Written]:
         given.notes.append(f"{_LAYOUT} {written.value}: its virtual stages are read as equal ones")
     if any("m" in part for part in parts):
         given.notes.append("layers of multi-token prediction are not read")
-    place = {"line": written.line, "words": written.words}
-    return {"vpp": Written(vpp, **place), "stages": Written(stages, **place)}
+    return {
+        "vpp": Written(vpp, written.line, written.words),
+        "stages": Written(stages, written.line, written.words),
+    }
 
 
 def _pp_words(pp: Written) -> str:
