@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["NotArithmeticError", "evaluate_arithmetic"]
+__all__ = ["NotArithmeticError", "arithmetic_assignment", "evaluate_arithmetic"]
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)|([A-Za-z_][A-Za-z0-9_]*)|(\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%()<>?:!~&|^]))"
 )
+_ASSIGNMENT: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:([-+*/%])?=(?!=)(.*)|(\+\+|--))\s*", re.DOTALL)
 _LEVELS: Final = (
     ("||",),
     ("&&",),
@@ -41,6 +42,19 @@ def evaluate_arithmetic(text: str, value_of: Callable[[str], int]) -> int:
     Raises NotArithmeticError for what is no expression, or divides by zero.
     """
     return _Expression(text, value_of).value()
+
+
+def arithmetic_assignment(text: str) -> tuple[str, str] | None:
+    """Return the variable that an expression assigns to, and what it becomes; None where it assigns nothing.
+
+    >>> arithmetic_assignment("GPUS *= 2"), arithmetic_assignment("i++"), arithmetic_assignment("a == 2")
+    (('GPUS', 'GPUS * (2)'), ('i', 'i + 1'), None)
+    """
+    found = _ASSIGNMENT.fullmatch(text)
+    if found is None:
+        return None
+    name, sign, rest, step = found.groups()
+    return name, f"{name} {step[0]} 1" if step else f"{name} {sign} ({rest.strip()})" if sign else rest
 
 
 class _Expression:

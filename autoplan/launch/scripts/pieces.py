@@ -43,6 +43,8 @@ class Piece:
 #: A value of a variable, or a word before it is split.
 Text = tuple[Piece, ...]
 
+_SIGN: Final = re.compile(r"\\[\s\S]|&&|\|\||[;|&\n'\"]|[^\\;|&\n'\"]+|\\")
+
 #: What stands between the items of an array, each of which begins a word.
 BREAK: Final = Piece("", 0, quoted=True)
 
@@ -122,19 +124,28 @@ def as_text(word: Word) -> Text:
     return (Piece(word.text, word.line, unknown=word.unknown),)
 
 
-def commands_in(pieces: Text) -> list[list[Piece]]:
-    """Return the commands of a text without expansions, split at line ends and at signs between them."""
-    parts: list[list[Piece]] = [[]]
+def commands_in(pieces: Sequence[Piece]) -> list[list[Word]]:
+    r"""Return the words of each command in a text that a shell would read once more, without expansions.
+
+    >>> [[word.text for word in words] for words in commands_in([Piece(r"cd a; run 'b c' d\|e", 1)])]
+    [['cd', 'a'], ['run', 'b c', 'd|e']]
+    """
+    commands: list[list[Piece]] = [[]]
+    quote = ""
     for piece in pieces:
-        for i, chunk in enumerate(re.split(r"(?:&&|\|\||[;|\n])", piece.text.replace("\\\n", " "))):
-            if i:
-                parts.append([])
-            parts[-1].append(Piece(chunk, piece.line, unknown=piece.unknown))
-    return parts
-
-
-def unquoted(word: Word) -> Word:
-    """Return a word without the quotes around it."""
-    text = word.text
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
-    return Word(text[1:-1], word.line, word.unknown) if quoted else word
+        if piece.unknown and not piece.text:
+            commands[-1].append(piece)
+        for match in _SIGN.finditer(piece.text):
+            sign = match.group()
+            if quote and sign == quote:
+                quote = ""
+            elif not quote and sign in {"'", '"'}:
+                quote = sign
+                commands[-1].append(Piece("", piece.line, quoted=True, unknown=piece.unknown))
+            elif not quote and sign in {";", "|", "||", "&&", "&", "\n"}:
+                commands.append([])
+            elif sign != "\\\n":
+                escaped = sign[0] == "\\" and quote != "'" and len(sign) > 1
+                text = sign[1:] if escaped else sign
+                commands[-1].append(Piece(text, piece.line, bool(quote) or escaped, piece.unknown))
+    return [words for command in commands if (words := fields_of(command))]

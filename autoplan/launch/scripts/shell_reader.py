@@ -8,12 +8,12 @@ another condition is marked as unknown with the reason, so that a reader can ref
 from __future__ import annotations
 
 import fnmatch
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
+from autoplan.launch.scripts.arithmetic import arithmetic_assignment
 from autoplan.launch.scripts.conditions import outcome_of_test
 from autoplan.launch.scripts.expansion import Expander
 from autoplan.launch.scripts.pieces import (
@@ -23,11 +23,9 @@ from autoplan.launch.scripts.pieces import (
     Word,
     as_text,
     commands_in,
-    fields_of,
     text_of,
-    unquoted,
 )
-from autoplan.launch.scripts.script import Command, Script
+from autoplan.launch.scripts.script import SHELLS, Command, Script, script_place
 from autoplan.launch.scripts.shell_parser import parse_script
 from autoplan.launch.scripts.slurm_directives import Directive, slurm_directives, slurm_variables
 from autoplan.launch.scripts.syntax_tree import (
@@ -40,21 +38,15 @@ from autoplan.launch.scripts.syntax_tree import (
     SimpleCommand,
     Statement,
 )
-from autoplan.launch.scripts.variables import Scope, Value, doubtful, joined
+from autoplan.launch.scripts.variables import Scope, doubtful, joined
 
 __all__ = ["read_script"]
 
 _DEEPEST: Final = 40
 _MOST_STEPS: Final = 50_000
 _DECLARING: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
-_SHELLS: Final = frozenset({"bash", "sh", "zsh", "ksh", "dash"})
 #: Commands that hand a here-document on to a shell, or write it to a file.
-_TAKING_SCRIPTS: Final = frozenset({*_SHELLS, "sbatch", "srun", "ssh", "cat", "tee"})
-_ASSIGNED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
-
-
-def _text(value: Value) -> str:
-    return text_of(value) if isinstance(value, tuple) else ""
+_TAKING_SCRIPTS: Final = frozenset({*SHELLS, "sbatch", "srun", "ssh", "cat", "tee"})
 
 
 def read_script(text: str, file: str, variables: Mapping[str, str] | None = None) -> Script:
@@ -73,7 +65,14 @@ def read_script(text: str, file: str, variables: Mapping[str, str] | None = None
         raise SpecError([Problem("nested too deeply", "script", file)]) from error
     reader.note_overwritten(variables or {})
     directives = {**directives, **reader.directives}
-    return Script(file, tuple(reader.commands), reader.scope.values, directives, tuple(reader.notes))
+    return Script(
+        file,
+        tuple(reader.commands),
+        reader.scope.values,
+        directives,
+        tuple(reader.notes),
+        tuple(reader.hints),
+    )
 
 
 class _EndedError(Exception):
@@ -89,6 +88,7 @@ class _Reader:
     commands: list[Command] = field(default_factory=list)
     directives: dict[str, Directive] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
     doubt: str = ""
     depth: int = 0
     steps: int = 0
@@ -100,9 +100,10 @@ class _Reader:
 
     def note_overwritten(self, variables: Mapping[str, str]) -> None:
         """Note the variables from outside that the script sets itself."""
-        for name in variables:
-            if name in self.scope.values and _text(self.scope.values[name]) != variables[name]:
-                self.notes.append(f"{name}={variables[name]} from outside is overwritten by the script")
+        for name, value in variables.items():
+            own = self.scope.values.get(name)
+            if own is not None and (isinstance(own, dict) or text_of(own) != value):
+                self.notes.append(f"{name}={value} from outside is overwritten by the script")
 
     def script(self, text: str, line: int) -> bool | None:
         """Follow a whole script, that begins at ``line``."""
@@ -207,6 +208,7 @@ class _Reader:
     def case(self, case: Case) -> bool | None:
         """Follow the branch whose pattern fits, or all of them where the word is not known."""
         word = self.expander.plain(case.word)
+        self.hint(self.expander.fields([case.word]), case.line)
         if word is None:
             self.perhaps([*(body for _, body in case.branches), None], case.line)
             return None
@@ -214,6 +216,13 @@ class _Reader:
             if any(fnmatch.fnmatchcase(word, self.expander.plain(p) or "") for p in patterns):
                 return self.group(body)
         return True
+
+    def hint(self, words: Sequence[Word], line: int) -> None:
+        """Note that a condition is decided by a variable that is not set."""
+        for word in words:
+            if word.unknown is not None and word.unknown.name:
+                reason = f"the condition in line {line} is decided by {word.unknown.reason}"
+                self.hints.append(f"{reason}: give --set {word.unknown.name}=VALUE")
 
     def loop(self, loop: Loop) -> bool | None:
         """Follow the body of a loop once: what it assigns is not known, but in a loop over one word."""
@@ -238,15 +247,11 @@ class _Reader:
 
     def arithmetic(self, command: ArithmeticCommand) -> bool | None:
         """Follow ``((...))``, which assigns or tests."""
-        text = text_of(self.expander.text(command.text))
-        found = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*(?:([-+*/%])?=(?!=)(.*)|(\+\+|--))\s*", text, re.DOTALL)
+        found = arithmetic_assignment(text_of(self.expander.text(command.text)))
         if found is None:
             value = self.expander.number(command.text, command.line)
             return None if value is None else value != 0
-        name, sign, rest, step = found.groups()
-        expression = f"{name} {step[0]} 1" if step else f"{name} {sign} ({rest})" if sign else rest
-        group = parse_script(f"{name}=$(({expression}))", self.file, command.line)
-        return self.group(group)
+        return self.group(parse_script(f"{found[0]}=$(({found[1]}))", self.file, command.line))
 
     def simple(self, command: SimpleCommand) -> bool | None:
         """Follow a command: assignments alone, a builtin, a function, or a program that is noted."""
@@ -262,8 +267,6 @@ class _Reader:
             return builtin(self, words, command.line)
         if name in self.scope.functions:
             return self.call(name, words, command.line)
-        if "/" not in name and _ASSIGNED.match(name) and words[0].unknown is None and len(words) == 1:
-            return True
         self.commands.append(Command(tuple(words), command.line, self.doubt))
         self.inner_scripts(words, command)
         return None
@@ -271,8 +274,7 @@ class _Reader:
     def call(self, name: str, words: Sequence[Word], line: int) -> bool | None:
         """Follow the body of a function with its arguments."""
         self.commands.append(Command(tuple(words), line, self.doubt))
-        before = self.scope.positional
-        self.scope.positional = tuple((Piece(w.text, w.line, unknown=w.unknown),) for w in words[1:])
+        before, self.scope.positional = self.scope.positional, tuple(as_text(word) for word in words[1:])
         try:
             return self.statement(self.scope.functions[name])
         finally:
@@ -280,14 +282,10 @@ class _Reader:
 
     def inner_scripts(self, words: Sequence[Word], command: SimpleCommand) -> None:
         """Follow the scripts that a command hands to a shell: behind ``-c``, or in its here-document."""
-        for at, word in enumerate(words[:-1]):
-            name = word.text.rsplit("/", 1)[-1]
-            if name not in _SHELLS:
-                continue
-            places = [i for i in range(at + 1, len(words)) if not words[i].text.startswith("-")]
-            if places and any(re.fullmatch(r"-[a-z]*c", w.text) for w in words[at + 1 : places[0]]):
-                self.inner(self._source_of(command, words, places[0]))
-                return
+        place = script_place(words)
+        if place is not None:
+            self.inner(self._source_of(command, words, place))
+            return
         if command.document is None or words[0].text not in _TAKING_SCRIPTS:
             return
         document = self.expander.text(command.document.text)
@@ -312,34 +310,26 @@ class _Reader:
         """Follow the script that ``pieces`` are: as words where it is one command, so that lines are kept."""
         text = text_of(pieces)
         if not any(sign in text for sign in "$`(){}<>") or any(piece.unknown for piece in pieces):
-            for part in commands_in(pieces):
-                words = [unquoted(word) for word in fields_of(part)]
-                if words:
-                    self.commands.append(Command(tuple(words), words[0].line, self.doubt))
+            for words in commands_in(pieces):
+                self.commands.append(Command(tuple(words), words[0].line, self.doubt))
             return
         try:
             self.script(text, pieces[0].line)
         except _EndedError:
             return
 
-    # Builtins.
-
     def test(self, words: Sequence[Word], line: int) -> bool | None:
         """Return the outcome of a test."""
-        del line
         end = {"[": "]", "[[": "]]"}.get(words[0].text)
         inner = words[1:-1] if end and words[-1].text == end else words[1:]
+        if any(word.text in {"=", "==", "-eq"} for word in inner):
+            self.hint(inner, line)
         return outcome_of_test(inner)
-
-    def known_outcome(self, words: Sequence[Word], line: int) -> bool | None:
-        """Return the outcome of ``true``, ``false`` and their kin."""
-        del line
-        return words[0].text != "false"
 
     def end(self, words: Sequence[Word], line: int) -> bool | None:
         """End the script, or what is certain of it."""
-        del words, line
-        if self.scope.positional is not None:  # within a function, as good as its end
+        del line
+        if words[0].text == "return" and self.scope.positional is not None:
             return None
         raise _EndedError
 
@@ -392,13 +382,13 @@ class _Reader:
         return None
 
 
-_BUILTINS: Final = {
+_BUILTINS: Final[dict[str, Callable[[_Reader, Sequence[Word], int], bool | None]]] = {
     "[": _Reader.test,
     "[[": _Reader.test,
     "test": _Reader.test,
-    ":": _Reader.known_outcome,
-    "true": _Reader.known_outcome,
-    "false": _Reader.known_outcome,
+    ":": lambda *_: True,
+    "true": lambda *_: True,
+    "false": lambda *_: False,
     "exit": _Reader.end,
     "return": _Reader.end,
     "source": _Reader.source,

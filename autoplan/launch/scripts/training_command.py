@@ -15,6 +15,8 @@ __all__ = ["launched_devices", "training_command"]
 
 #: Fewest known arguments that make a command the one that is looked for.
 _FEWEST: Final = 3
+#: Commands that only show words.
+_SHOWING: Final = frozenset({"echo", "printf", "cat", "logger"})
 _PROGRAM: Final = re.compile(r"(?:.*/)?[\w.-]+\.py")
 _LAUNCHERS: Final = (
     "torchrun",
@@ -33,7 +35,8 @@ def training_command(script: Script, known: Callable[[str], bool]) -> tuple[list
     That is the command with the most arguments that are ``known``. Where no command has any, they are those
     of all variables in order, as in a file that another one reads; the command is None then.
     """
-    best = max(script.commands, key=lambda command: _count(command.words, known), default=None)
+    shown = [command for command in reversed(script.commands) if command.words[0].text not in _SHOWING]
+    best = max(shown, key=lambda command: _count(command.words, known), default=None)
     if best is not None and _count(best.words, known) >= _FEWEST:
         words = list(best.words)
         start = next((i for i, word in enumerate(words) if _PROGRAM.fullmatch(word.text)), None)

@@ -112,7 +112,7 @@ def arities() -> Mapping[str, str]:
     text = (files(__package__) / "argument_names.json").read_text(encoding="utf-8")
     data = json.loads(text)
     found: dict[str, str] = {}
-    for table in (data["earlier"], data):
+    for table in (data["megatron-deepspeed"], data["earlier"], data):
         for arity, names in table.items():
             if isinstance(names, list):
                 found.update(dict.fromkeys(names, arity))

@@ -31,6 +31,7 @@ LAYOUT_FLAGS: Final = frozenset(
         *("--bf16", "--fp16", "--fp8-format", "--fp8-recipe", "--fp4-format", "--fp8-param-gather"),
         *("--optimizer", "--exp-avg-dtype", "--grad-reduce-in-bf16", "--cross-entropy-loss-fusion"),
         *("--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity", "--ddp-bucket-size"),
+        *("--zero-stage", "--no-pipeline-parallel", "--checkpoint-activations", "--checkpoint-num-layers"),
         *STAGE_FLAGS,
     }
 )
@@ -44,7 +45,7 @@ def layout_values(given: Arguments, layers: int | None, *, experts: bool) -> dic
     """
     values = {
         "tp": given.number("--tensor-model-parallel-size") or _default(1),
-        "pp": given.number("--pipeline-model-parallel-size") or _default(1),
+        "pp": _pipeline(given),
         "cp": given.number("--context-parallel-size") or _default(1),
     }
     values["ep"] = given.number("--expert-model-parallel-size") or Written(1, default=experts)
@@ -63,6 +64,14 @@ def layout_values(given: Arguments, layers: int | None, *, experts: bool) -> dic
     values["zero"] = _zero(given)
     values |= _offload(given, layers)
     return {**values, **_training(given)}
+
+
+def _pipeline(given: Arguments) -> Written:
+    """Return the pipeline stages; Megatron-DeepSpeed can be told to have none."""
+    none = given.flag("--no-pipeline-parallel")
+    if none is not None:
+        return Written(1, none.line, none.words)
+    return given.number("--pipeline-model-parallel-size") or _default(1)
 
 
 def _default(value: object) -> Written:
@@ -92,39 +101,53 @@ def _zero(given: Arguments) -> Written:
     if torch is not None:
         kept = given.flag("--torch-fsdp2-no-reshard-after-forward")
         return Written(2 if kept else 3, torch.line, torch.words)
+    stage = given.number("--zero-stage", least=0)
+    if stage is not None and stage.value:
+        if stage.value > 3:
+            given.refuse(f"{stage.value} is no ZeRO stage", "--zero-stage")
+        return stage
     sharded = given.flag("--use-distributed-optimizer")
     return Written(1, sharded.line, sharded.words) if sharded else _default(0)
 
 
 def _recompute(given: Arguments, values: dict[str, Written], layers: int | None) -> dict[str, Written]:
-    granularity: Written | None = given.text("--recompute-granularity")
-    earlier = given.text("--activations-checkpoint-method")
-    if given.flag("--recompute-activations"):
-        short = given.flag("--recompute-activations")
-        granularity = Written("selective", short.line, short.words) if short else None
-    if earlier is not None and granularity is None:
-        count = given.number("--activations-checkpoint-num-layers") or _default(1)
-        return _full(given, values, earlier, count, layers)
+    granularity = given.text("--recompute-granularity")
+    short = given.flag("--recompute-activations")
+    if short is not None:
+        granularity = Written("selective", short.line, short.words)
     if granularity is None:
-        return {"recompute": _default("none")}
+        return _earlier_recompute(given, values, layers)
     if granularity.value == "selective":
         modules = given.every("--recompute-modules")
         if modules and modules != ("core_attn",):
             listed = " ".join(modules)
-            given.notes.append(
-                f"--recompute-modules {listed}: read as selective recompute, which is of attention"
-            )
+            given.notes.append(f"--recompute-modules {listed}: read as selective recompute of attention")
         return {"recompute": Written("selective", granularity.line, granularity.words)}
     if granularity.value != "full":
         given.refuse(f"{granularity.value[:40]!r} is neither full nor selective", "--recompute-granularity")
         return {}
     method, count = given.text("--recompute-method"), given.number("--recompute-num-layers")
-    if method is None or count is None:
-        for flag, written in (("--recompute-method", method), ("--recompute-num-layers", count)):
-            if written is None and flag not in given.given:
-                given.refuse(f"full recompute needs {flag}", "--recompute-granularity")
-        return {}
-    return _full(given, values, method, count, layers)
+    if method is not None and count is not None:
+        return _full(given, values, method, count, layers)
+    for flag in ("--recompute-method", "--recompute-num-layers"):
+        if flag not in given.given:
+            given.refuse(f"full recompute needs {flag}", "--recompute-granularity")
+    return {}
+
+
+def _earlier_recompute(
+    given: Arguments, values: dict[str, Written], layers: int | None
+) -> dict[str, Written]:
+    """Return full recompute by arguments of earlier versions and of Megatron-DeepSpeed; else none."""
+    method = given.text("--activations-checkpoint-method")
+    every = given.flag("--checkpoint-activations")
+    if method is not None:
+        count = given.number("--activations-checkpoint-num-layers")
+        return _full(given, values, method, count or _default(1), layers)
+    if every is not None:
+        count = given.number("--checkpoint-num-layers")
+        return _full(given, values, Written("uniform", every.line, every.words), count or _default(1), layers)
+    return {"recompute": _default("none")}
 
 
 def _full(

@@ -32,6 +32,7 @@ MODEL_FLAGS: Final = frozenset(
         *("--moe-shared-expert-intermediate-size", "--moe-shared-expert-gate", "--moe-layer-freq"),
         *("--moe-router-enable-expert-bias", "--multi-latent-attention", "--q-lora-rank", "--kv-lora-rank"),
         *("--qk-head-dim", "--qk-pos-emb-head-dim", "--v-head-dim"),
+        *("--num-key-value-heads", "--embed-layernorm"),
     }
 )
 _FREQUENCY: Final = re.compile(r"[0-9\[\]()+*, ]{1,2000}")
@@ -75,11 +76,11 @@ def read_model(given: Arguments, file: str) -> ReadModel:
     _block(given, fields, read)
     _experts(given, fields, read)
     vocabulary = given.number("--vocab-size")
-    if vocabulary is None:
-        read.missing = ("model.vocabulary",)
-    else:
+    read.missing = ("model.vocabulary",) if vocabulary is None else ()
+    if vocabulary is not None:
         fields["vocabulary"] = vocabulary.value
-    read.fields = _checked(fields, given) if vocabulary is not None else fields
+    _check(fields, given)
+    read.fields = fields
     return read
 
 
@@ -101,23 +102,29 @@ def _attention(given: Arguments, fields: dict[str, Any], read: ReadModel) -> Non
         given.refuse(
             f"{heads} heads do not divide the hidden size of {fields['hidden_size']}", "--num-attention-heads"
         )
-    groups = given.number("--num-query-groups")
-    if given.flag("--group-query-attention"):
-        fields["kv_heads"] = groups.value if groups else 1
-        if groups is None:
-            read.defaults.append("model.kv_heads")
-        if heads % fields["kv_heads"]:
-            given.refuse(
-                f"{fields['kv_heads']} query groups do not divide {heads} heads", "--num-query-groups"
-            )
-    elif groups is not None and groups.value != heads:
-        given.notes.append("--num-query-groups without --group-query-attention has no effect")
+    _query_groups(given, fields, read)
     if given.flag("--qk-layernorm"):
         fields["qk_norm"] = True
     sinks = given.text("--softmax-type")
     if sinks is not None and sinks.value == "learnable":
         fields["attention_sinks"] = True
     _window(given, fields)
+
+
+def _query_groups(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
+    heads, groups = fields["heads"], given.number("--num-query-groups")
+    shared = given.number("--num-key-value-heads")
+    if shared is not None:
+        fields["kv_heads"] = shared.value
+    elif given.flag("--group-query-attention"):
+        fields["kv_heads"] = groups.value if groups else 1
+        if groups is None:
+            read.defaults.append("model.kv_heads")
+        if heads % fields["kv_heads"]:
+            message = f"{fields['kv_heads']} query groups do not divide {heads} heads"
+            given.refuse(message, "--num-query-groups")
+    elif groups is not None and groups.value != heads:
+        given.notes.append("--num-query-groups without --group-query-attention has no effect")
 
 
 def _latent_attention(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
@@ -161,7 +168,7 @@ def _block(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
     fields["ffn_size"] = width.value if width else int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
     _positions(given, fields, read)
     norm = given.text("--normalization")
-    fields["norm"] = "rmsnorm" if norm and norm.value == "RMSNorm" else "layernorm"
+    fields["norm"] = "rmsnorm" if norm and norm.value.lower() == "rmsnorm" else "layernorm"
     linear = given.flag("--disable-bias-linear") is None
     qkv = linear or given.flag("--add-qkv-bias") is not None
     fields["bias"] = {
@@ -170,6 +177,8 @@ def _block(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
         "mlp": linear,
         "norm": fields["norm"] == "layernorm",
     }
+    if given.flag("--embed-layernorm"):
+        fields["embedding_norm"] = True
     fields["tied_embeddings"] = given.flag("--untie-embeddings-and-output-weights") is None
     read.defaults += [
         name
@@ -197,6 +206,9 @@ def _positions(given: Arguments, fields: dict[str, Any], read: ReadModel) -> Non
     names = {theirs: ours for ours, theirs in POSITIONS.items()}
     kind = given.text("--position-embedding-type")
     rotary = given.flag("--use-rotary-position-embeddings")
+    if kind is not None and kind.value == "alibi":
+        fields["positions"] = "alibi"
+        return
     text = kind.value if kind else "rope" if rotary else "learned_absolute"
     if text in {"yarn", "mrope"}:
         text = "rope"
@@ -212,7 +224,7 @@ def _positions(given: Arguments, fields: dict[str, Any], read: ReadModel) -> Non
 
 def _experts(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
     experts = given.number("--num-experts")
-    if experts is None:
+    if experts is None or experts.value == 1:
         return
     top_k, width = given.number("--moe-router-topk"), given.number("--moe-ffn-hidden-size")
     shared = given.number("--moe-shared-expert-intermediate-size")
@@ -291,16 +303,15 @@ def _pattern(text: str) -> list[int] | None:
     return result * times if len(result) * times <= _MOST_LAYERS else None
 
 
-def _checked(fields: dict[str, Any], given: Arguments) -> dict[str, Any]:
-    """Return ``fields``; what is no model is added to the problems."""
+def _check(fields: dict[str, Any], given: Arguments) -> None:
+    """Add what makes ``fields`` no model to the problems; a vocabulary may be missing."""
     from pydantic import ValidationError
 
     from autoplan.schema.model import ModelSpec
 
     try:
-        ModelSpec.model_validate(fields)
+        ModelSpec.model_validate({"vocabulary": 1, **fields})
     except ValidationError as error:
         for detail in error.errors(include_url=False, include_input=False):
             where = ".".join(str(part) for part in detail["loc"]) or "model"
             given.problems.append(Problem(f"no model: {detail['msg']}", where, given.file))
-    return fields

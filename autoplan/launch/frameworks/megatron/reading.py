@@ -59,7 +59,11 @@ def read_megatron(file: LaunchFile) -> Configuration:
         notes.append(f"the command in line {command.line} runs only under {command.doubt}")
     if devices is None and file.devices is None and why:
         notes.append(why)
-    return _configuration(file, words, devices, notes)
+    try:
+        return _configuration(file, words, devices, notes)
+    except SpecError as error:
+        hints = [Problem(hint, "script", file.name) for hint in dict.fromkeys(script.hints)]
+        raise SpecError([*error.problems, *hints]) from error
 
 
 def _nothing(script: Script) -> str:
@@ -73,6 +77,8 @@ def _configuration(
 ) -> Configuration:
     given = parse_arguments(words, file.name, _WANTED)
     model = read_model(given, file.name)
+    if given.problems:
+        raise SpecError(list(dict.fromkeys(given.problems)))
     layers = model.lines.get("layers")
     values = layout_values(given, layers.value if layers else None, experts="moe" in (model.fields or {}))
     if devices is not None:

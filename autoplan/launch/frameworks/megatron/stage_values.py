@@ -21,8 +21,10 @@ STAGE_FLAGS: Final = frozenset(
         "--account-for-loss-in-pipeline-split",
         "--num-layers-per-virtual-pipeline-stage",
         "--num-virtual-stages-per-pipeline-rank",
+        "--pp-partition-method",
     }
 )
+_PARTITION: Final = "--pp-partition-method"
 _LAYOUT, _FIRST, _LAST, _EMBEDDING, _LOSS, _PER_VIRTUAL, _VIRTUAL = (
     "--pipeline-model-parallel-layout",
     "--decoder-first-pipeline-num-layers",
@@ -38,7 +40,7 @@ def stage_values(given: Arguments, pp: Written, layers: int | None) -> dict[str,
     """Return ``vpp`` and ``stages``; contradictions are added to the problems of ``given``."""
     if _LAYOUT in given.given:
         return _of_layout(given, pp)
-    counted = [flag for flag in (_EMBEDDING, _LOSS) if given.flag(flag)]
+    counted = [flag for flag in (_EMBEDDING, _LOSS) if given.flag(flag)] or _partitioned(given)
     total = None if layers is None else layers + len(counted)
     vpp = _virtual(given, pp, total)
     found = {"vpp": vpp}
@@ -51,6 +53,12 @@ def stage_values(given: Arguments, pp: Written, layers: int | None) -> dict[str,
         return found
     _check_virtual(given, vpp, stages.value, counted)
     return {**found, "stages": stages}
+
+
+def _partitioned(given: Arguments) -> list[str]:
+    """Return what counts as layers where Megatron-DeepSpeed divides layers and embeddings evenly."""
+    method = given.text(_PARTITION)
+    return [_EMBEDDING, _LOSS] if method is not None and "embedding" in method.value else []
 
 
 def _virtual(given: Arguments, pp: Written, total: int | None) -> Written:
@@ -82,7 +90,7 @@ def _even(given: Arguments, pp: Written, total: int, counted: list[str]) -> Writ
     stages = [total // pp.value] * pp.value
     stages[0] -= _EMBEDDING in counted
     stages[-1] -= _LOSS in counted
-    found = [given.given[flag] for flag in counted]
+    found = [given.given[flag] for flag in (*counted, _PARTITION) if flag in given.given]
     return Written(
         tuple(stages), found[0].line if found else pp.line, " ".join(f.flag for f in found), default=not found
     )
