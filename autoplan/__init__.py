@@ -23,7 +23,7 @@ from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
     from autoplan.catalog import load_grid, load_job
-    from autoplan.planning import evaluate, explain, plan, sweep, verify
+    from autoplan.planning import emit, evaluate, explain, plan, read, sweep, verify
     from autoplan.results import Explanation, Front, Plan, Remedy, Sweep, Verdict
     from autoplan.schema.job import Job
     from autoplan.schema.layout import Layout
@@ -46,11 +46,13 @@ __all__ = [
     "UnsupportedError",
     "Verdict",
     "__version__",
+    "emit",
     "evaluate",
     "explain",
     "load_grid",
     "load_job",
     "plan",
+    "read",
     "sweep",
     "verify",
 ]
@@ -58,6 +60,7 @@ __all__ = [
 _HOMES = {
     "Explanation": "autoplan.results",
     "Remedy": "autoplan.results",
+    "emit": "autoplan.planning",
     "explain": "autoplan.planning",
     "Front": "autoplan.results",
     "Job": "autoplan.schema.job",
@@ -68,6 +71,7 @@ _HOMES = {
     "load_grid": "autoplan.catalog",
     "load_job": "autoplan.catalog",
     "plan": "autoplan.planning",
+    "read": "autoplan.planning",
     "sweep": "autoplan.planning",
     "Verdict": "autoplan.results",
     "verify": "autoplan.planning",

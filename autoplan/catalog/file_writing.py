@@ -6,9 +6,10 @@ import errno
 import os
 import stat
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["check_target", "write_whole"]
+__all__ = ["check_target", "write_together", "write_whole"]
 
 
 def write_whole(output: Path, data: bytes) -> None:
@@ -29,6 +30,27 @@ def write_whole(output: Path, data: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def write_together(files: Mapping[Path, bytes]) -> None:
+    """Write several files: all of them, or none where one cannot be prepared.
+
+    Each is replaced atomically. Raises OSError, and then leaves existing files unchanged.
+    """
+    ready: dict[Path, Path] = {}
+    try:
+        for output, data in files.items():
+            check_target(output)
+            handle, name = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
+            ready[output] = Path(name)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            Path(name).chmod(_mode(output))
+        for output, prepared in ready.items():
+            prepared.replace(output)
+    finally:
+        for prepared in ready.values():
+            prepared.unlink(missing_ok=True)
 
 
 def check_target(output: Path) -> None:

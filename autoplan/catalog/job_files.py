@@ -23,6 +23,7 @@ from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Cluster, Job, JobFile, JobSpec, Objective, Workload
 from autoplan.schema.job_choices import batches_of
+from autoplan.schema.model import ModelSpec
 from autoplan.schema.yaml.document import Document
 from autoplan.schema.yaml.loader import valid_part
 from autoplan.schema.yaml.parser import parse_yaml
@@ -120,7 +121,7 @@ class _Attempts:
 
 
 def _resolved(spec: JobSpec, name: str, base: Path, attempts: _Attempts) -> Job:
-    the_model = attempts.find("model", lambda: model(spec.model, base), needs={"model"})
+    the_model = attempts.find("model", lambda: _model(spec, base), needs={"model"})
     clusters = attempts.find("hardware", lambda: _clusters(spec, base), needs={"hardware"})
     cluster = clusters[0] if clusters else None
     the_stack = attempts.find("stack", lambda: _stack(spec, cluster, base))
@@ -155,6 +156,11 @@ def _resolved(spec: JobSpec, name: str, base: Path, attempts: _Attempts) -> Job:
         return job
     choices = (replace(job, cluster=c, workload=_workload(spec, b)) for c in clusters for b in batches)
     return replace(job, choices=tuple(choices))
+
+
+def _model(spec: JobSpec, base: Path) -> ModelSpec:
+    """Return the model that the job names, or describes itself."""
+    return spec.model if isinstance(spec.model, ModelSpec) else model(spec.model, base)
 
 
 def _workload(spec: JobSpec, batch: int) -> Workload:

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 import autoplan
-from autoplan.cli import calibrate, catalog, evaluate, explain, plan, schema, sweep, verify
+from autoplan.cli import calibrate, catalog, emit, evaluate, explain, plan, read, schema, sweep, verify
 from autoplan.cli.shared.output import (
     BAD_INPUT,
     BROKEN_PIPE,
@@ -91,6 +91,8 @@ app.command("evaluate", short_help="Predict one layout of a job.")(evaluate.eval
 app.command("sweep", short_help="Plan a grid of jobs.")(sweep.sweep)
 app.command("explain", short_help="Say why a layout wins or loses.")(explain.explain)
 app.command("verify", short_help="Check a saved plan without the solver.")(verify.verify)
+app.command("emit", short_help="Write a plan as a framework's configuration.")(emit.emit)
+app.command("read", short_help="Say what a training script runs.")(read.read)
 app.command("calibrate", short_help="Fit a cost model to what was measured.")(calibrate.calibrate)
 app.add_typer(catalog.app, name="catalog", short_help="Hardware, models and software.")
 app.command("schema", short_help="Print the JSON Schema of a file.")(schema.schema)

@@ -1,20 +1,34 @@
-"""``autoplan evaluate``: the prediction of one layout."""
+"""``autoplan evaluate``: the prediction of one layout, named or read from a file."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoplan.cli.shared.output import Format, FormatOption, JobArgument, OutputOption, present
+from autoplan.cli.read import ArgumentOption, FrameworkOption, VariableOption, arguments_of, variables_of
+from autoplan.cli.shared.output import (
+    DeadlineOption,
+    Format,
+    FormatOption,
+    JobArgument,
+    OutputOption,
+    present,
+)
+from autoplan.cli.shared.planned import planned
+
+if TYPE_CHECKING:
+    from autoplan.launch.configuration import LaunchFile
+    from autoplan.schema.job import Job
 
 __all__ = ["evaluate"]
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
     job: JobArgument,
     layout: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--layout",
             "-l",
@@ -22,19 +36,44 @@ def evaluate(
             help="The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Take the layout of a training script or configuration, and compare it with the best.",
+            show_default=False,
+        ),
+    ] = None,
+    framework: FrameworkOption = None,
+    variables: VariableOption = None,
+    arguments: ArgumentOption = None,
+    deadline: DeadlineOption = None,
     form: FormatOption = Format.table,
     output: OutputOption = None,
 ) -> None:
     """Predict step time and memory of one layout of JOB, whether it fits or not.
 
-    A layout that breaks a rule of the model, the devices or the stack is bad input: exit code 2.
+    The layout is named, or read from a file, which is not executed. Then the answer also has the proven best
+    layout of JOB, and the fewest edits of the file that gain most. A layout that breaks a rule of the model,
+    the devices or the stack is bad input: exit code 2.
     """
     from autoplan import planning
     from autoplan.catalog import load_job
 
-    loaded = planning.chosen(load_job(job), layout)
-    answer = planning.evaluate(loaded, layout)
+    if (layout is None) == (file is None):
+        raise typer.BadParameter("give one of --layout and --from", param_hint="--layout")
+    loaded = load_job(job)
+    if file is not None:
+        from autoplan.launch.configuration import LaunchFile
+        from autoplan.planning.reading_configurations import text_of_file
+
+        read = LaunchFile(str(file), text_of_file(file), variables_of(variables), arguments_of(arguments))
+        _compare(loaded, read, framework, deadline, (form, output))
+        return
+    loaded = planning.chosen(loaded, str(layout))
+    answer = planning.evaluate(loaded, str(layout))
 
     from autoplan.report.document_fields import plan_document
     from autoplan.report.plan_report import plan_table
@@ -44,4 +83,30 @@ def evaluate(
         output,
         document=lambda: plan_document(loaded, answer),
         table=lambda terminal: plan_table(loaded, answer, terminal),
+    )
+
+
+def _compare(
+    job: Job,
+    file: LaunchFile,
+    framework: str | None,
+    deadline: float | None,
+    where: tuple[Format, Path | None],
+) -> None:
+    """Write the prediction of the layout of ``file``, the best layout, and the edits that gain most."""
+    from autoplan import planning
+
+    found, own, job = planning.evaluate_file(job, file, framework)
+    comparison = planning.compare_file(job, file, found, own, planned(job, deadline))
+
+    from autoplan.report.document_fields import plan_document
+    from autoplan.report.launching.comparison_report import comparison_document, comparison_text
+    from autoplan.report.plan_report import plan_table
+
+    form, output = where
+    present(
+        form,
+        output,
+        document=lambda: {**plan_document(job, own), "comparison": comparison_document(comparison)},
+        table=lambda terminal: f"{plan_table(job, own, terminal)}\n{comparison_text(comparison, terminal)}",
     )

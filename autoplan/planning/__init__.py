@@ -1,4 +1,4 @@
-"""Use cases: plan, evaluate, explain, sweep, verify, calibrate, measure."""
+"""Use cases: plan, evaluate, explain, sweep, verify, emit, read, calibrate, measure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
         calibrated_files,
         measured_file,
     )
+    from autoplan.planning.comparing_files import compare_file, evaluate_file
+    from autoplan.planning.emitting import emit, is_saved_plan, saved_plan
     from autoplan.planning.explaining.applied_remedies import remedied
     from autoplan.planning.explaining.contrasts import explain_choice
     from autoplan.planning.explaining.layout_explanation import explain
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from autoplan.planning.listing import parameter_counts
     from autoplan.planning.measuring import measure
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
+    from autoplan.planning.reading_configurations import read, read_text
     from autoplan.planning.sweeping.executors import dask_executor
     from autoplan.planning.sweeping.grid_planning import sweep
     from autoplan.planning.verifying import compared, verify
@@ -34,16 +37,23 @@ __all__ = [
     "calibrate_machine",
     "calibrated_files",
     "chosen",
+    "compare_file",
     "compared",
     "dask_executor",
+    "emit",
     "evaluate",
+    "evaluate_file",
     "explain",
     "explain_choice",
+    "is_saved_plan",
     "measure",
     "measured_file",
     "parameter_counts",
     "plan",
+    "read",
+    "read_text",
     "remedied",
+    "saved_plan",
     "suggested",
     "sweep",
     "verify",
@@ -57,16 +67,23 @@ _HOMES: Final = {
     "calibrate_machine": "autoplan.planning.calibrating",
     "calibrated_files": "autoplan.planning.calibrating",
     "chosen": "autoplan.planning.plan_and_evaluate",
+    "compare_file": "autoplan.planning.comparing_files",
     "compared": "autoplan.planning.verifying",
     "dask_executor": "autoplan.planning.sweeping.executors",
+    "emit": "autoplan.planning.emitting",
     "evaluate": "autoplan.planning.plan_and_evaluate",
+    "evaluate_file": "autoplan.planning.comparing_files",
     "explain": "autoplan.planning.explaining.layout_explanation",
     "explain_choice": "autoplan.planning.explaining.contrasts",
+    "is_saved_plan": "autoplan.planning.emitting",
     "measure": "autoplan.planning.measuring",
     "measured_file": "autoplan.planning.calibrating",
     "parameter_counts": "autoplan.planning.listing",
     "plan": "autoplan.planning.plan_and_evaluate",
+    "read": "autoplan.planning.reading_configurations",
+    "read_text": "autoplan.planning.reading_configurations",
     "remedied": "autoplan.planning.explaining.applied_remedies",
+    "saved_plan": "autoplan.planning.emitting",
     "suggested": "autoplan.planning.infeasible.smallest_relaxations",
     "sweep": "autoplan.planning.sweeping.grid_planning",
     "verify": "autoplan.planning.verifying",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import starmap
 from typing import Final
@@ -92,6 +93,10 @@ def _feasible(front: Front, terminal: Terminal, *, all_plans: bool) -> Iterator[
     yield from side_by_side((time_table(fastest, terminal), memory_table(fastest, terminal)), terminal)
     yield Text("")
     yield from listed([*question_sentences(front), *front_sentences(front)])
+    if front.job.source is not None:
+        reference = shlex.quote(front.job.source.reference)
+        next_command = f"next: autoplan emit {reference} --for megatron-lm"
+        yield Text(next_command, style="dim", no_wrap=True, overflow="ignore")
 
 
 def _fastest(plan: Plan, count: int) -> Text:

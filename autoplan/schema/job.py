@@ -223,8 +223,8 @@ class JobSpec(Frozen):
 
     schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
     kind: Literal["training"] = Field(description="what the job does; serving follows in a later version")
-    model: str = Field(
-        min_length=1, description="a name in specs/models, a path to such a file, or a config.json"
+    model: Annotated[str, Field(min_length=1)] | ModelSpec = Field(
+        description="a name in specs/models, a path to such a file or a config.json, or the fields of a model"
     )
     hardware: str = Field(min_length=1, description="a name in hardware/ or a path to such a file")
     devices: (

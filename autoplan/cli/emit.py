@@ -1,0 +1,120 @@
+"""``autoplan emit``: a plan as the configuration of a framework."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autoplan.cli.shared.output import DeadlineOption, complain, standard_output, write
+from autoplan.cli.shared.planned import planned
+
+if TYPE_CHECKING:
+    from autoplan.launch.target import Emission
+    from autoplan.results import Plan
+    from autoplan.schema.job import Job
+
+__all__ = ["emit"]
+
+
+def emit(
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB|PLAN",
+            help="A job file or the name of a shipped job, which is planned;"
+            " or output of `autoplan plan JOB --format json`.",
+            show_default=False,
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Option(
+            "--for", metavar="TARGET", help="The framework or launcher: megatron-lm.", show_default=False
+        ),
+    ],
+    plan: Annotated[
+        int, typer.Option("--plan", metavar="N", min=1, help="Which plan of the front, the fastest is 1.")
+    ] = 1,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            "--layout",
+            "-l",
+            metavar="LAYOUT",
+            help="Emit this layout of JOB instead of planning it.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write to FILE, or into the folder FILE, atomically, instead of standard output (-).",
+            show_default=False,
+        ),
+    ] = None,
+    deadline: DeadlineOption = None,
+) -> None:
+    """Write a plan of JOB as the configuration of a framework, with its prediction in a comment.
+
+    What the framework cannot express is an error with the nearest layout that it can, and exit code 2;
+    nothing is written then. Exit code 1: no layout is feasible.
+    """
+    from autoplan import planning
+    from autoplan.launch.registry import find_target
+
+    find_target(target)
+    the_job, the_plan = _asked(job, plan, layout, deadline)
+    chosen = ["--layout", layout] if layout else ["--plan", str(plan)] if plan > 1 else []
+    command = shlex.join(["autoplan", "emit", job, "--for", target, *chosen])
+    emission = planning.emit(the_plan, target, job=the_job, command=command)
+    _written(emission, standard_output(output))
+    complain(f"note: {note}" for note in emission.notes)
+
+
+def _asked(job: str, number: int, layout: str | None, deadline: float | None) -> tuple[Job, Plan]:
+    """Return the plan to emit, and its job."""
+    from autoplan import planning
+    from autoplan.catalog import load_job
+    from autoplan.errors import InfeasibleError
+    from autoplan.results.merged_front import at_batch
+
+    if planning.is_saved_plan(job):
+        if layout is not None:
+            raise typer.BadParameter("a saved plan has its layouts: give --plan", param_hint="--layout")
+        return planning.saved_plan(job, number)
+    loaded = load_job(job)
+    if layout is not None:
+        loaded = planning.chosen(loaded, layout)
+        return loaded, planning.evaluate(loaded, layout)
+    front = planned(loaded, deadline)
+    if not front.feasible:
+        raise InfeasibleError([*front.reasons, "`autoplan plan` says what helps"])
+    if number > len(front.plans):
+        raise typer.BadParameter(f"the front has {len(front.plans)} plans", param_hint="--plan")
+    return at_batch(loaded, front.plans[number - 1]), front.plans[number - 1]
+
+
+def _written(emission: Emission, output: Path | None) -> None:
+    """Write the files of an emission: one to a file or standard output, several into a folder."""
+    files = emission.files
+    if output is None or (len(files) == 1 and not output.is_dir()):
+        if len(files) > 1:
+            names = ", ".join(file.name for file in files)
+            raise typer.BadParameter(
+                f"there are several files ({names}): name a folder", param_hint="--output"
+            )
+        write(files[0].text, output)
+        return
+    from autoplan.catalog.file_writing import write_together
+
+    try:
+        write_together({output / file.name: file.text.encode() for file in files})
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise typer.BadParameter(f"cannot write {str(output)!r}: {reason}", param_hint="--output") from error

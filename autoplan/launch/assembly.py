@@ -1,0 +1,179 @@
+"""Values of a launch file, checked against each other, as a layout and a job.
+
+What contradicts is reported with the lines of all values that are involved. What a file leaves open and the
+framework has no default for stays open: nothing is assumed here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from autoplan.catalog import load_entry
+from autoplan.errors import LayoutError, Problem, SpecError
+from autoplan.launch.configuration import Configuration, LaunchFile, Values, Written
+from autoplan.results.plan import layout_fields
+from autoplan.schema.layout import ORDERS, Layout, parse_layout
+from autoplan.schema.model import ModelSpec
+
+__all__ = ["assembled", "with_devices"]
+
+#: Fields of a layout string that a reader may give, in its order.
+_LAYOUT: Final = (
+    *("tp", "pp", "dp", "cp", "ep", "mbs", "zero", "vpp", "sp", "schedule", "recompute"),
+    *("etp", "recompute_num_layers", "dp_shard", "offload", "offload_every", "order", "stages"),
+)
+#: Fields of a layout that each file has to give, or its framework.
+_NEEDED: Final = ("tp", "pp", "dp", "cp", "mbs", "zero", "sp", "recompute")
+#: Values that a layout string leaves out.
+_USUAL: Final[Mapping[str, Any]] = {
+    "recompute_num_layers": 1,
+    "offload": "none",
+    "offload_every": 1,
+    "order": ORDERS[0],
+}
+_JOB: Final = ("devices", "precision", "optimizer", "adapters", "routing", "software")
+_WORKLOAD: Final = ("sequence_length", "global_batch_size")
+
+
+def with_devices(file: LaunchFile, values: Values) -> Values:
+    """Return ``values`` with the number of devices that the user says, and the data-parallel degree.
+
+    Raises SpecError where the other degrees do not divide the devices, or a degree of the file differs.
+    """
+    found = dict(values)
+    if file.devices is not None:
+        found["devices"] = Written(file.devices, None, "--devices")
+    degrees = [found.get(key) for key in ("tp", "pp", "cp")]
+    devices = found.get("devices")
+    if devices is None or any(degree is None for degree in degrees):
+        return found
+    product = math.prod(degree.value for degree in degrees if degree is not None)
+    shown = " x ".join(_shown(key, found[key]) for key in ("tp", "pp", "cp"))
+    if product < 1 or devices.value % product:
+        _refuse(file, found, "tp", f"{shown} = {product} does not divide the {_shown('devices', devices)}")
+    own = found.get("dp")
+    if own is not None and own.value * product != devices.value:
+        _refuse(file, found, "dp", f"{shown} x {_shown('dp', own)} is not {_shown('devices', devices)}")
+    return {**found, "dp": own or Written(devices.value // product, devices.line, devices.words)}
+
+
+def assembled(
+    framework: str,
+    file: LaunchFile,
+    values: Values,
+    *,
+    model: Mapping[str, Any] | str | None = None,
+    open_fields: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+) -> Configuration:
+    """Return the configuration that ``values`` and ``model`` are.
+
+    ``model`` is the name of an entry, or a description with ``layers``; ``open_fields`` are fields of it that
+    stay open, such as ``model.vocabulary``. Raises SpecError with every contradiction.
+    """
+    values = with_devices(file, values)
+    layers = model.get("layers") if isinstance(model, Mapping) else _layers_of(model)
+    problems = [*_batch_problems(file, values), *_stage_problems(file, values, layers)]
+    if problems:
+        raise SpecError(problems)
+    layout = _layout(file, values, layers)
+    needed = (*_NEEDED, *_WORKLOAD, "devices", "precision", "optimizer")
+    missing = [key for key in needed if key not in values]
+    fields = layout_fields(layout) if layout else {key: _plain(values.get(key)) for key in _LAYOUT}
+    return Configuration(
+        framework=framework,
+        file=file.name,
+        layout=layout,
+        layout_fields=fields,
+        layout_string=str(layout) if layout else _layout_string(values),
+        job=_job(values, model),
+        values=values,
+        defaults=tuple(key for key, written in values.items() if written.default),
+        unspecified=(*missing, *(() if model else ("model",)), *open_fields),
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+def _layers_of(name: str | None) -> int | None:
+    if name is None:
+        return None
+    entry = load_entry("model", name)
+    return entry.layers if isinstance(entry, ModelSpec) else None
+
+
+def _job(values: Values, model: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """Return what is known of the job, with keys and order of a job file."""
+    workload = {key: values[key].value for key in _WORKLOAD if key in values}
+    known = {key: values[key].value for key in _JOB if key in values and values[key].value is not None}
+    return {
+        **({"model": model} if model else {}),
+        **{key: value for key, value in known.items() if key == "devices"},
+        **({"workload": workload} if workload else {}),
+        **{key: value for key, value in known.items() if key != "devices" and value != {}},
+    }
+
+
+def _layout(file: LaunchFile, values: Values, layers: int | None) -> Layout | None:
+    """Return the layout; None where the layers, the devices or a degree is unknown."""
+    if layers is None or any(key not in values for key in ("devices", *_NEEDED)):
+        return None
+    text = _layout_string(values)
+    try:
+        return parse_layout(text, layers=layers, devices=values["devices"].value)
+    except LayoutError as error:
+        raise SpecError([Problem(reason, "layout", file.name) for reason in error.reasons]) from error
+
+
+def _layout_string(values: Values) -> str:
+    """Return what is known as a layout string."""
+    known = [(key, values[key].value) for key in _LAYOUT if key in values and values[key].value is not None]
+    return ",".join(f"{key}={_text(value)}" for key, value in known if value != _USUAL.get(key))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "/".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _plain(written: Written | None) -> Any:  # noqa: ANN401 - any JSON value
+    value = written.value if written else None
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _batch_problems(file: LaunchFile, values: Values) -> Iterator[Problem]:
+    """Yield the problem of a microbatch that does not divide the batch of a data-parallel rank."""
+    mbs, dp, batch = (values.get(key) for key in ("mbs", "dp", "global_batch_size"))
+    if mbs is None or dp is None or batch is None or batch.value % (mbs.value * dp.value) == 0:
+        return
+    shown = f"{_shown('mbs', mbs)} x {_shown('dp', dp)} = {mbs.value * dp.value}"
+    sentence = f"{shown} does not divide the {_shown('global_batch_size', batch)}"
+    yield Problem(sentence, "global_batch_size", file.name, batch.line or mbs.line)
+
+
+def _stage_problems(file: LaunchFile, values: Values, layers: int | None) -> Iterator[Problem]:
+    """Yield the problems of stages that do not have the layers of the model."""
+    pp, vpp, stages = values.get("pp"), values.get("vpp"), values.get("stages")
+    if pp is None or layers is None or stages is None:
+        return
+    if len(stages.value) != pp.value or sum(stages.value) != layers:
+        found = f"{len(stages.value)} stages of {_text(stages.value)} = {sum(stages.value)} layers"
+        sentence = f"{found}, but {_shown('pp', pp)} and the model has {layers} layers"
+        yield Problem(sentence, "stages", file.name, stages.line or pp.line)
+    if vpp is not None and vpp.value > 1 and pp.value == 1:
+        yield Problem(f"{_shown('vpp', vpp)} needs pp > 1", "vpp", file.name, vpp.line)
+
+
+def _shown(key: str, written: Written) -> str:
+    """Return a value with its key and line, as messages name it."""
+    where = f" (line {written.line})" if written.line else ""
+    return f"{written.value} devices{where}" if key == "devices" else f"{key}={written.value}{where}"
+
+
+def _refuse(file: LaunchFile, values: Values, key: str, sentence: str) -> None:
+    line = next(
+        (values[k].line for k in (key, "pp", "cp", "devices") if k in values and values[k].line), None
+    )
+    raise SpecError([Problem(sentence, key, file.name, line)])

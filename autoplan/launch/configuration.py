@@ -1,0 +1,75 @@
+"""What a launch file says: values with their lines, and the layout and job that follow.
+
+A reader of a framework returns values by field; ``assembly.assembled`` checks them against each other and
+makes the configuration. Fields are named as in a layout string (``tp``, ``pp``, ``cp``, ``ep``, ``etp``,
+``mbs``, ``zero``, ``dp_shard``, ``vpp``, ``sp``, ``schedule``, ``stages``, ``recompute``,
+``recompute_num_layers``, ``offload``, ``offload_every``, ``order``; ``dp`` only where a file gives it) or
+as in a job (``devices``, ``sequence_length``, ``global_batch_size``, ``precision``, ``optimizer``,
+``model``, and ``software``, ``routing``, ``adapters``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoplan.schema.layout import Layout
+
+__all__ = ["Configuration", "LaunchFile", "Values", "Written"]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFile:
+    """A file to read: what the user calls it, its text, and what is said beside it.
+
+    ``variables`` are set from outside, as environment variables are; ``arguments`` are appended to those of
+    the training program; ``devices`` is the number of devices, where the user says it.
+    """
+
+    name: str
+    text: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    devices: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A value, and where it stands.
+
+    ``words`` are what the file has there, such as ``--tensor-model-parallel-size 4``, and ``line`` is the
+    line; None for what the command line says. Where ``default`` is True the file leaves the value open, and
+    it is the framework's own.
+    """
+
+    value: Any
+    line: int | None = None
+    words: str = ""
+    default: bool = False
+
+
+#: Values by field.
+Values = Mapping[str, Written]
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What a launch file says.
+
+    ``layout`` is None where the number of layers or of devices is unknown; ``layout_fields`` then has what is
+    known, and None for the rest. ``job`` has the keys of a job file as far as they are known, with
+    ``model`` a name of the catalogue or a description as in a model file. ``defaults`` are the fields that
+    took the default of the framework, ``unspecified`` those that the file leaves open and that have none.
+    """
+
+    framework: str
+    file: str
+    layout: Layout | None
+    layout_fields: Mapping[str, Any]
+    layout_string: str
+    job: Mapping[str, Any]
+    values: Values
+    defaults: tuple[str, ...] = ()
+    unspecified: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,92 @@
+"""The target ``megatron-lm``: arguments of ``pretrain_gpt.py`` and its kin, as an array of a shell script."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from autoplan.launch.frameworks.megatron.edits import megatron_edits
+from autoplan.launch.frameworks.megatron.layout_arguments import layout_arguments
+from autoplan.launch.frameworks.megatron.model_arguments import model_arguments
+from autoplan.launch.frameworks.megatron.reading import is_megatron, read_megatron
+from autoplan.launch.frameworks.megatron.training_arguments import training_arguments
+from autoplan.launch.header import as_comment
+from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+
+__all__ = ["TARGET", "emit_megatron"]
+
+_FILE: Final = "megatron_args.sh"
+
+
+def emit_megatron(run: PlannedRun) -> Emission:
+    """Return the arguments of the plan as a shell script that defines MEGATRON_ARGS.
+
+    Raises InexpressibleError for the first part of the plan that Megatron-LM has no argument for.
+    """
+    job, layout = run.job, run.layout
+    groups = {
+        "model and sequences": tuple(model_arguments(job)),
+        "layout": tuple(layout_arguments(job, layout)),
+        "precision, optimizer and overlap": tuple(training_arguments(job, layout)),
+    }
+    environment = _environment(layout)
+    arguments = tuple(word for group in groups.values() for words in group for word in words)
+    text = _script(run.header, groups, environment, _usage(job))
+    return Emission((EmittedFile(_FILE, text),), arguments, environment, _notes(job))
+
+
+def _environment(layout: Layout) -> dict[str, str]:
+    """Return the variables that Megatron-LM wants.
+
+    One connection keeps the order of kernels that tensor and context parallelism rely on before Blackwell,
+    and FSDP refuses it.
+    """
+    return {} if layout.zero > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def _script(
+    header: tuple[str, ...],
+    groups: Mapping[str, Iterable[tuple[str, ...]]],
+    environment: Mapping[str, str],
+    usage: str,
+) -> str:
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    lines = []
+    for title, group in groups.items():
+        lines.append(f"    # {title}\n")
+        lines += [f"    {shlex.join(words)}\n" for words in group]
+    return f"#!/usr/bin/env bash\n{as_comment((*header, usage))}{exports}MEGATRON_ARGS=(\n{''.join(lines)})\n"
+
+
+def _usage(job: Job) -> str:
+    cluster = job.cluster
+    per_node = min(cluster.devices, cluster.node.devices)
+    nodes = f"--nnodes {cluster.nodes} " if cluster.nodes > 1 else ""
+    program = 'pretrain_gpt.py "${MEGATRON_ARGS[@]}"'
+    return f"usage: source {_FILE}; torchrun {nodes}--nproc-per-node {per_node} {program} ..."
+
+
+def _notes(job: Job) -> tuple[str, ...]:
+    if job.stack.name.startswith("megatron"):
+        return ()
+    return (
+        (
+            f"the prediction is one for {job.stack.title}: set `stack: megatron-core` in the job to plan for"
+            " Megatron-LM"
+        ),
+    )
+
+
+TARGET: Final = Target(
+    name="megatron-lm",
+    framework="Megatron-LM",
+    version="core_v0.19.0",
+    check="accepted by the framework's parser",
+    emit=emit_megatron,
+    recognises=is_megatron,
+    read=read_megatron,
+    edits=megatron_edits,
+)

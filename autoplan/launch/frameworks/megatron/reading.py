@@ -1,0 +1,125 @@
+"""Files with arguments of Megatron-LM, read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.assembly import assembled, with_devices
+from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.frameworks.megatron.argument_table import Arguments, arities, parse_arguments
+from autoplan.launch.frameworks.megatron.layout_values import LAYOUT_FLAGS, layout_values
+from autoplan.launch.frameworks.megatron.model_values import MODEL_FLAGS, read_model
+from autoplan.launch.known_models import named_model
+from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.script import Script
+from autoplan.launch.scripts.shell_reader import read_script
+from autoplan.launch.scripts.training_command import launched_devices, training_command
+
+__all__ = ["is_megatron", "read_megatron"]
+
+_WANTED: Final = LAYOUT_FLAGS | MODEL_FLAGS
+#: Arguments of which a few make a text one for Megatron-LM.
+_SIGNS: Final = (
+    "--tensor-model-parallel-size",
+    "--micro-batch-size",
+    "--num-attention-heads",
+    "--seq-length",
+)
+#: Arguments that take others from elsewhere.
+_ELSEWHERE: Final = {
+    "--yaml-cfg": "arguments come from another file",
+    "--use-checkpoint-args": "sizes of the model come from the checkpoint, where it has them",
+    "--rampup-batch-size": "the global batch grows to its size during training",
+    "--step-batch-size-schedule": "the global batch changes during training",
+    "--mtp-num-layers": "layers of multi-token prediction are not priced",
+    "--hybrid-layer-pattern": "layers that are no transformer layers are not read",
+    "--hybrid-override-pattern": "layers that are no transformer layers are not read",
+    "--heterogeneous-layers-config-path": "layers that differ are not read",
+    "--extra-vocab-size": "it is not read",
+}
+
+
+def is_megatron(file: LaunchFile) -> bool:
+    """Return whether a file has arguments of Megatron-LM."""
+    return sum(sign in file.text for sign in _SIGNS) >= 2
+
+
+def read_megatron(file: LaunchFile) -> Configuration:
+    """Return what a shell script with arguments of Megatron-LM says; raises SpecError with all problems."""
+    script = read_script(file.text, file.name, file.variables)
+    words, command = training_command(script, arities().__contains__)
+    devices, why = launched_devices(script, command)
+    if not words:
+        raise SpecError([Problem(_nothing(script), "script", file.name)])
+    words += [Word(text, 0) for text in file.arguments]
+    notes = [*script.notes]
+    if command is not None and command.doubt:
+        notes.append(f"the command in line {command.line} runs only under {command.doubt}")
+    if devices is None and file.devices is None and why:
+        notes.append(why)
+    try:
+        return _configuration(file, words, devices, notes)
+    except SpecError as error:
+        hints = [Problem(hint, "script", file.name) for hint in dict.fromkeys(script.hints)]
+        raise SpecError([*error.problems, *hints]) from error
+
+
+def _nothing(script: Script) -> str:
+    """Return why a script has no arguments of Megatron-LM."""
+    more = f"; {'; '.join(script.notes)}" if script.notes else ""
+    return f"there are no arguments of Megatron-LM{more}"
+
+
+def _configuration(
+    file: LaunchFile, words: Sequence[Word], devices: Written | None, notes: Sequence[str]
+) -> Configuration:
+    given = parse_arguments(words, file.name, _WANTED)
+    model = read_model(given, file.name)
+    if given.problems:
+        raise SpecError(list(dict.fromkeys(given.problems)))
+    layers = model.lines.get("layers")
+    values = layout_values(given, layers.value if layers else None, experts="moe" in (model.fields or {}))
+    if devices is not None:
+        values["devices"] = devices
+    if given.problems:
+        raise SpecError(list(dict.fromkeys(given.problems)))
+    values = dict(with_devices(file, values))
+    values |= _following(given, values, file)
+    if given.problems:
+        raise SpecError(list(dict.fromkeys(given.problems)))
+    found, hints = named_model(model.fields)
+    if model.fields is not None:
+        values |= {f"model.{name}": Written(None, default=True) for name in _names(model.defaults, found)}
+    warnings = [*notes, *given.notes, *_elsewhere(given), *hints]
+    missing = model.missing if not isinstance(found, str) else ()
+    return assembled("megatron-lm", file, values, model=found, open_fields=missing, warnings=warnings)
+
+
+def _names(defaults: Sequence[str], found: Mapping[str, Any] | str | None) -> list[str]:
+    """Return the fields of the model that took a default, without the prefix."""
+    return (
+        [] if isinstance(found, str) or found is None else [name.removeprefix("model.") for name in defaults]
+    )
+
+
+def _following(given: Arguments, values: Mapping[str, Written], file: LaunchFile) -> dict[str, Written]:
+    """Return the values that follow from the data-parallel degree."""
+    found: dict[str, Written] = {}
+    dp, mbs, cp = (values.get(key) for key in ("dp", "mbs", "cp"))
+    if dp is not None and mbs is not None and "global_batch_size" not in values:
+        found["global_batch_size"] = Written(dp.value * mbs.value, default=True)
+    instances = given.number("--num-distributed-optimizer-instances")
+    if instances is None or instances.value == 1 or values["zero"].value == 0 or dp is None or cp is None:
+        return found
+    ranks = dp.value * cp.value
+    if ranks % instances.value:
+        message = f"{instances.value} instances do not divide the {ranks} data-parallel ranks"
+        given.refuse(message, "--num-distributed-optimizer-instances", instances.line)
+    del file
+    return {**found, "dp_shard": Written(ranks // instances.value, instances.line, instances.words)}
+
+
+def _elsewhere(given: Arguments) -> list[str]:
+    return [f"{flag}: {sentence}" for flag, sentence in _ELSEWHERE.items() if flag in given.given]

@@ -1,0 +1,60 @@
+"""Models of the catalogue that a description is equal to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from autoplan.catalog import entry_names, entry_text, load_entry
+from autoplan.schema.model import ModelSpec
+
+__all__ = ["named_model"]
+
+#: Fields that do not decide what a model is.
+_ASIDE: Final = frozenset(
+    {
+        "name",
+        "title",
+        "source",
+        "kind",
+        "schema_version",
+        "published_parameters",
+        "published_active_parameters",
+    }
+)
+
+
+def named_model(fields: Mapping[str, Any] | None) -> tuple[Mapping[str, Any] | str | None, list[str]]:
+    """Return the name of the entry that a description is equal to, or the description, with hints.
+
+    A description without a vocabulary is never named: a hint has the entries that all the rest agrees with.
+    """
+    if fields is None:
+        return None, []
+    complete = "vocabulary" in fields
+    own = ModelSpec.model_validate({"vocabulary": 1, **fields})
+    entries = [entry for entry in _entries(own) if _equal(own, entry, vocabulary=complete)]
+    # Models that differ in their longest context alone, such as Llama 3 and 3.1.
+    entries.sort(key=lambda entry: entry.max_positions != own.max_positions)
+    alike = [entry.name for entry in entries]
+    if complete:
+        return (alike[0] if alike else fields), []
+    hints = [f"but for the vocabulary, the model is {' or '.join(alike)}"] if alike else []
+    return fields, hints
+
+
+def _entries(own: ModelSpec) -> Iterator[ModelSpec]:
+    """Yield the models of the catalogue with as many layers and the same width."""
+    for name in entry_names("model"):
+        text, _ = entry_text("model", name)
+        if f"layers: {own.layers}\n" in text and f"hidden_size: {own.hidden_size}\n" in text:
+            entry = load_entry("model", name)
+            if isinstance(entry, ModelSpec):
+                yield entry
+
+
+def _equal(one: ModelSpec, other: ModelSpec, *, vocabulary: bool) -> bool:
+    aside = _ASIDE | (frozenset() if vocabulary else {"vocabulary"})
+    if one.positions != "learned":
+        aside |= {"max_positions"}
+    return all(getattr(one, key) == getattr(other, key) for key in ModelSpec.model_fields if key not in aside)

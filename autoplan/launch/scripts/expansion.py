@@ -1,0 +1,292 @@
+"""Expansion of words: variables, arrays, arithmetic. Commands are not executed: their output is unknown."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.scripts.arithmetic import NotArithmeticError, evaluate_arithmetic
+from autoplan.launch.scripts.pieces import BREAK, Piece, Text, Unknown, Word, fields_of, plain, split
+from autoplan.launch.scripts.syntax_tree import (
+    Arithmetic,
+    Assignment,
+    CommandText,
+    Literal,
+    Parameter,
+    ShellWord,
+    WordPart,
+)
+from autoplan.launch.scripts.variables import Array, Scope, Value
+
+__all__ = ["Expander"]
+
+_LONGEST: Final = 2**20
+#: Longest value whose prefixes are compared with a pattern.
+_LONGEST_EDITED: Final = 2_000
+_MOST_PIECES: Final = 200_000
+_INTEGER: Final = re.compile(r"\s*-?[0-9]{1,18}\s*")
+_SHOWN: Final = 60
+
+
+class Expander:
+    """Expands words with the variables of a scope, and assigns to them."""
+
+    def __init__(self, scope: Scope, file: str) -> None:
+        self.scope = scope
+        self.file = file
+        self._budget = 50 * _MOST_PIECES
+
+    def text(self, word: ShellWord) -> Text:
+        """Return what ``word`` expands to where it is not split, as in an assignment."""
+        pieces = self._pieces(word)
+        first = next((piece.line for piece in pieces if piece.line), 0)
+        return tuple(Piece(" ", first, quoted=True) if piece is BREAK else piece for piece in pieces)
+
+    def fields(self, words: Sequence[ShellWord]) -> list[Word]:
+        """Return the words of a command that ``words`` expand to."""
+        return [field for word in words for field in fields_of(self._for_splitting(word))]
+
+    def plain(self, word: ShellWord) -> str | None:
+        """Return the text of ``word``; None where it is not known."""
+        return plain(self.text(word))
+
+    def _for_splitting(self, word: ShellWord) -> list[Piece]:
+        """Return the pieces of a word; quotes around all items of an array are none around nothing."""
+        pieces = self._pieces(word)
+        parts = [part for part in word if not (isinstance(part, Literal) and not part.text)]
+        if len(parts) == 1 and isinstance(parts[0], Parameter) and parts[0].every == "@":
+            return [piece for piece in pieces if piece.text or piece.unknown or piece is BREAK]
+        return pieces
+
+    def _pieces(self, word: ShellWord) -> list[Piece]:
+        pieces = [piece for part in word for piece in self._part(part)]
+        self._budget -= len(pieces)
+        if self._budget < 0 or sum(len(piece.text) for piece in pieces) > _LONGEST:
+            line = word[0].line if word else None
+            raise SpecError([Problem("it expands to too much text", "script", self.file, line)])
+        return pieces
+
+    def _part(self, part: WordPart) -> Iterator[Piece]:
+        if isinstance(part, Literal):
+            yield Piece(part.text, part.line, part.quoted)
+        elif isinstance(part, CommandText):
+            shown = part.text if len(part.text) <= _SHOWN else f"{part.text[:_SHOWN]}..."
+            reason = f"the output of {shown}, which is not executed"
+            yield Piece("", part.line, part.quoted, Unknown(reason, part.line))
+        elif isinstance(part, Arithmetic):
+            yield self._arithmetic(part.text, part.line)
+        else:
+            yield from self._parameter(part)
+
+    def _arithmetic(self, text: ShellWord, line: int) -> Piece:
+        pieces = self.text(text)
+        unknown = next((piece.unknown for piece in pieces if piece.unknown), None)
+        if unknown is None:
+            try:
+                found = evaluate_arithmetic(
+                    "".join(p.text for p in pieces), lambda name: self._number(name, line)
+                )
+                return Piece(str(found), line, quoted=True)
+            except _UnknownNumberError as error:
+                unknown = error.unknown
+            except NotArithmeticError as error:
+                unknown = Unknown(f"arithmetic that is not read: {error}", line)
+        return Piece("", line, quoted=True, unknown=unknown)
+
+    def number(self, text: ShellWord, line: int) -> int | None:
+        """Return the value of an arithmetic expression; None where it is not known."""
+        piece = self._arithmetic(text, line)
+        return None if piece.unknown else int(piece.text)
+
+    def _number(self, name: str, line: int) -> int:
+        value = self.scope.get(name, line)
+        if value is None:
+            raise _UnknownNumberError(self.scope.unset(name, line))
+        pieces = value if isinstance(value, tuple) else next(iter(value.values()), ())
+        for piece in pieces:
+            if piece.unknown:
+                raise _UnknownNumberError(piece.unknown)
+        text = "".join(piece.text for piece in pieces)
+        if not _INTEGER.fullmatch(text):
+            raise NotArithmeticError(f"{name} is {text[:20]!r}")
+        return int(text)
+
+    def _parameter(self, part: Parameter) -> Iterator[Piece]:
+        value = self._value(part)
+        if part.length:
+            yield self._length(part, value)
+            return
+        if part.every and not part.operator:
+            yield from _every(value, part)
+            return
+        text = value if isinstance(value, tuple) else next(iter(value.values()), None) if value else None
+        if part.operator in {":-", "-", ":=", "=", ":+", "+", ":?", "?"}:
+            yield from self._defaulted(part, text)
+            return
+        if text is None:
+            yield Piece("", part.line, part.quoted, self.scope.unset(part.name, part.line))
+            return
+        if part.operator:
+            text = (self._edited(part, text),)
+        yield from _as_quoted(text, quoted=part.quoted)
+
+    def _value(self, part: Parameter) -> Value | None:
+        """Return the value that an expansion is of; None where it is not set."""
+        name = part.name
+        if part.indirect:
+            target = self.scope.get(name, part.line)
+            named = plain(target) if isinstance(target, tuple) else None
+            if not named:
+                return (Piece("", part.line, unknown=Unknown(f"the indirect ${{!{name}}}", part.line)),)
+            name = named
+        if name in {"@", "*"}:
+            return dict(enumerate_texts(self.scope.positional or ()))
+        if not name[0].isalnum() and name[0] != "_":
+            return (Piece("", part.line, unknown=Unknown(f"${name} of the shell", part.line)),)
+        value = self.scope.get(name, part.line)
+        if part.index is None or part.every:
+            return value
+        if value is None or isinstance(value, tuple):
+            return value
+        key = self.plain(part.index) or ""
+        number = self.number(part.index, part.line) if key not in value and key else None
+        return value.get(key, value.get(str(number)))
+
+    def _length(self, part: Parameter, value: Value | None) -> Piece:
+        if part.every and isinstance(value, dict):
+            return Piece(str(len(value)), part.line, quoted=True)
+        known = plain(value) if isinstance(value, tuple) else "" if value is None else None
+        if known is None:
+            return Piece("", part.line, quoted=True, unknown=Unknown(f"the length of {part.name}", part.line))
+        return Piece(str(len(known)), part.line, quoted=True)
+
+    def _defaulted(self, part: Parameter, text: Text | None) -> Iterator[Piece]:
+        """Yield what an expansion with a default gives; what is unknown has its own value."""
+        known = None if text is None else plain(text)
+        is_set = text is not None and (known != "" or not part.operator.startswith(":"))
+        sign = part.operator[-1]
+        if sign == "+":
+            if is_set:
+                yield from self._pieces(part.argument)
+        elif is_set and text is not None:
+            yield from _as_quoted(text, quoted=part.quoted)
+        elif sign == "?":
+            yield Piece("", part.line, part.quoted, self.scope.unset(part.name, part.line))
+        else:
+            default = self._pieces(part.argument)
+            if sign == "=":
+                self.scope.values[part.name] = tuple(default)
+            yield from (Piece(p.text, p.line, p.quoted or part.quoted, p.unknown) for p in default)
+
+    def _edited(self, part: Parameter, text: Text) -> Piece:
+        """Return ``text`` with a prefix or suffix removed, a part replaced, or in other letters."""
+        known, pattern = plain(text), self.plain(part.argument)
+        line = text[0].line if text else part.line
+        if known is None or pattern is None or len(known) > _LONGEST_EDITED:
+            return Piece("", line, unknown=Unknown(f"${{{part.name}{part.operator}...}}", part.line))
+        sign = part.operator
+        if sign in {"#", "##"}:
+            edited: str | None = _without_prefix(known, pattern, longest=sign == "##")
+        elif sign in {"%", "%%"}:
+            edited = _without_suffix(known, pattern, longest=sign == "%%")
+        elif sign in {"/", "//"}:
+            edited = _replaced(known, pattern, 0 if sign == "//" else 1)
+        elif sign in {"^^", ",,"} and not pattern:
+            edited = known.upper() if sign == "^^" else known.lower()
+        else:
+            edited = None
+        if edited is None:
+            return Piece(
+                "", line, unknown=Unknown(f"${{{part.name}{sign}...}}, which is not read", part.line)
+            )
+        return Piece(edited, line)
+
+    def assign(self, assignment: Assignment) -> None:
+        """Set a variable or an item of an array."""
+        values, name = self.scope.values, assignment.name
+        old = self.scope.get(name, assignment.line)
+        if assignment.items is not None:
+            start = dict(old) if isinstance(old, dict) and assignment.append else {}
+            if assignment.append and isinstance(old, tuple):
+                start = {"0": old}
+            values[name] = self._array(assignment, start)
+            return
+        text = self.text(assignment.value)
+        if assignment.index is not None:
+            array: Array = dict(old) if isinstance(old, dict) else {}
+            key = self.plain(assignment.index) or "0"
+            array[key] = (*array.get(key, ()), *text) if assignment.append else text
+            values[name] = array
+        elif isinstance(old, dict):
+            first = next(iter(old), "0")
+            values[name] = {**old, first: (*old.get(first, ()), *text) if assignment.append else text}
+        else:
+            values[name] = (*(old or ()), *text) if assignment.append else text
+
+    def _array(self, assignment: Assignment, start: Array) -> Array:
+        array = start
+        at = 1 + max((int(key) for key in start if key.isdigit()), default=-1)
+        for key, item in assignment.items or ():
+            if key is not None:
+                array[self.plain(key) or ""] = self.text(item)
+                continue
+            for field in split(self._for_splitting(item)):
+                array[str(at)] = field
+                at += 1
+        if len(array) > _MOST_PIECES:
+            raise SpecError([Problem("an array is too long", "script", self.file, assignment.line)])
+        return array
+
+
+class _UnknownNumberError(Exception):
+    """A variable of an arithmetic expression that is not known."""
+
+    def __init__(self, unknown: Unknown) -> None:
+        super().__init__(unknown.reason)
+        self.unknown = unknown
+
+
+def enumerate_texts(texts: Sequence[Text]) -> Iterator[tuple[str, Text]]:
+    """Yield ``texts`` with their indices, as items of an array."""
+    return ((str(i), text) for i, text in enumerate(texts))
+
+
+def _every(value: Value | None, part: Parameter) -> Iterator[Piece]:
+    """Yield the items of an array, each of which begins a word."""
+    if value is None:
+        return
+    items = value.values() if isinstance(value, dict) else [value]
+    for i, item in enumerate(items):
+        if i:
+            yield Piece(" ", part.line, quoted=True) if part.every == "*" and part.quoted else BREAK
+        yield from _as_quoted(item, quoted=part.quoted)
+
+
+def _as_quoted(text: Text, *, quoted: bool) -> Iterator[Piece]:
+    """Yield ``text`` with the quotes of the expansion instead of those of the assignment."""
+    return (
+        piece if piece is BREAK else Piece(piece.text, piece.line, quoted, piece.unknown) for piece in text
+    )
+
+
+def _without_prefix(text: str, pattern: str, *, longest: bool) -> str:
+    lengths = range(len(text), -1, -1) if longest else range(len(text) + 1)
+    cut = next((n for n in lengths if fnmatch.fnmatchcase(text[:n], pattern)), 0)
+    return text[cut:]
+
+
+def _without_suffix(text: str, pattern: str, *, longest: bool) -> str:
+    starts = range(len(text) + 1) if longest else range(len(text), -1, -1)
+    cut = next((n for n in starts if fnmatch.fnmatchcase(text[n:], pattern)), len(text))
+    return text[:cut]
+
+
+def _replaced(text: str, pattern: str, count: int) -> str | None:
+    """Return ``text`` with an ordinary text replaced; None for patterns, which are not read."""
+    old, _, new = pattern.partition("/")
+    if not old or set(old) & set("*?[\\"):
+        return None
+    return text.replace(old, new, count or -1)

@@ -1,0 +1,55 @@
+"""What a shell script does, as far as it is known without executing it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.slurm_directives import Directive
+from autoplan.launch.scripts.variables import Value
+
+__all__ = ["SHELLS", "Command", "Script", "script_place"]
+
+SHELLS: Final = frozenset({"bash", "sh", "zsh", "ksh", "dash"})
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command that a script runs; ``doubt`` says on what it depends, where that is not known."""
+
+    words: tuple[Word, ...]
+    line: int
+    doubt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a script does: commands in order, variables at its end, and the options of Slurm.
+
+    ``notes`` are sentences for the user; ``hints`` say which unset variables decide conditions.
+    """
+
+    file: str
+    commands: tuple[Command, ...]
+    variables: Mapping[str, Value]
+    directives: Mapping[str, Directive]
+    notes: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+
+
+def script_place(words: Sequence[Word]) -> int | None:
+    """Return the place of the word that a shell among ``words`` gets as its script, behind ``-c``.
+
+    >>> script_place([Word(text, 1) for text in ("srun", "-l", "bash", "-xc", "python train.py")])
+    4
+    """
+    for at, word in enumerate(words):
+        if word.text.rsplit("/", 1)[-1] not in SHELLS:
+            continue
+        places = [i for i in range(at + 1, len(words)) if not words[i].text.startswith("-")]
+        if places and any(re.fullmatch(r"-[a-z]*c", w.text) for w in words[at + 1 : places[0]]):
+            return places[0]
+    return None

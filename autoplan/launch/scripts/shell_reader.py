@@ -1,0 +1,405 @@
+"""Shell scripts read and not executed: the commands that they would run, with the line of every word.
+
+Variables, arrays, arithmetic, here-documents, functions, and conditions whose outcome the file decides are
+followed. What depends on the output of a command, on a loop, on a file that is read with ``source`` or on
+another condition is marked as unknown with the reason, so that a reader can refuse it where it matters.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.scripts.arithmetic import arithmetic_assignment
+from autoplan.launch.scripts.conditions import outcome_of_test
+from autoplan.launch.scripts.expansion import Expander
+from autoplan.launch.scripts.pieces import (
+    Piece,
+    Text,
+    Unknown,
+    Word,
+    as_text,
+    commands_in,
+    text_of,
+)
+from autoplan.launch.scripts.script import SHELLS, Command, Script, script_place
+from autoplan.launch.scripts.shell_parser import parse_script
+from autoplan.launch.scripts.slurm_directives import Directive, slurm_directives, slurm_variables
+from autoplan.launch.scripts.syntax_tree import (
+    ArithmeticCommand,
+    Case,
+    FunctionDefinition,
+    Group,
+    IfClause,
+    Loop,
+    SimpleCommand,
+    Statement,
+)
+from autoplan.launch.scripts.variables import Scope, doubtful, joined
+
+__all__ = ["read_script"]
+
+_DEEPEST: Final = 40
+_MOST_STEPS: Final = 50_000
+_DECLARING: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
+#: Commands that hand a here-document on to a shell, or write it to a file.
+_TAKING_SCRIPTS: Final = frozenset({*SHELLS, "sbatch", "srun", "ssh", "cat", "tee"})
+
+
+def read_script(text: str, file: str, variables: Mapping[str, str] | None = None) -> Script:
+    """Return what the script ``text`` does, started with ``variables``; nothing is executed.
+
+    Raises SpecError with the line of what cannot be read.
+    """
+    directives = slurm_directives(text)
+    outside = {**slurm_variables(directives), **(variables or {})}
+    reader = _Reader(file, Scope(outside))
+    try:
+        reader.script(text, 1)
+    except _EndedError:
+        pass
+    except RecursionError as error:
+        raise SpecError([Problem("nested too deeply", "script", file)]) from error
+    reader.note_overwritten(variables or {})
+    directives = {**directives, **reader.directives}
+    return Script(
+        file,
+        tuple(reader.commands),
+        reader.scope.values,
+        directives,
+        tuple(reader.notes),
+        tuple(reader.hints),
+    )
+
+
+class _EndedError(Exception):
+    """The script ends here."""
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Follows the statements of a script."""
+
+    file: str
+    scope: Scope
+    commands: list[Command] = field(default_factory=list)
+    directives: dict[str, Directive] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+    doubt: str = ""
+    depth: int = 0
+    steps: int = 0
+
+    @property
+    def expander(self) -> Expander:
+        """What expands words with the variables of now."""
+        return Expander(self.scope, self.file)
+
+    def note_overwritten(self, variables: Mapping[str, str]) -> None:
+        """Note the variables from outside that the script sets itself."""
+        for name, value in variables.items():
+            own = self.scope.values.get(name)
+            if own is not None and (isinstance(own, dict) or text_of(own) != value):
+                self.notes.append(f"{name}={value} from outside is overwritten by the script")
+
+    def script(self, text: str, line: int) -> bool | None:
+        """Follow a whole script, that begins at ``line``."""
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise SpecError([Problem("nested too deeply", "script", self.file, line)])
+        outcome = self.group(parse_script(text, self.file, line))
+        self.depth -= 1
+        return outcome
+
+    def group(self, group: Group) -> bool | None:
+        """Follow statements in order, and return the outcome of the last one."""
+        outcome: bool | None = True
+        for at, (statement, joint) in enumerate(zip(group.statements, group.joints, strict=True)):
+            wanted = {"&&": True, "||": False}.get(joint)
+            if wanted is not None and outcome is not None and outcome is not wanted:
+                continue
+            if wanted is not None and outcome is None:
+                self.perhaps([statement], statement.line)
+                continue
+            outcome = self.statement(statement)
+            if at in group.negated and outcome is not None:
+                outcome = not outcome
+        return outcome
+
+    def perhaps(self, statements: Sequence[Statement | None], line: int) -> None:
+        """Follow one of several statements where it is not known which; None does nothing."""
+        options = [*statements] if len(statements) > 1 else [*statements, None]
+        reason = f"the condition in line {line}"
+        before, doubt, states = dict(self.scope.values), self.doubt, []
+        for statement in options:
+            self.scope.values, self.doubt = dict(before), doubt or reason
+            try:
+                if statement is not None:
+                    self.statement(statement)
+            except _EndedError:
+                continue
+            states.append(self.scope.values)
+        self.doubt = doubt
+        if not states:
+            raise _EndedError
+        self.scope.values = joined(states, f"a value that depends on {reason}", line)
+
+    def statement(self, statement: Statement) -> bool | None:
+        """Follow one statement, and return its outcome where that is known."""
+        self.steps += 1
+        if self.steps > _MOST_STEPS:
+            raise SpecError([Problem("the script is too long", "script", self.file, statement.line)])
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise SpecError([Problem("nested too deeply", "script", self.file, statement.line)])
+        outcome = self._statement(statement)
+        self.depth -= 1
+        return outcome
+
+    def _statement(self, statement: Statement) -> bool | None:
+        if isinstance(statement, SimpleCommand):
+            return self.simple(statement)
+        if isinstance(statement, Group):
+            return self.subshell(statement) if statement.subshell else self.group(statement)
+        if isinstance(statement, FunctionDefinition):
+            self.scope.functions[statement.name] = statement.body
+            return True
+        return self._compound(statement)
+
+    def _compound(self, statement: IfClause | Case | Loop | ArithmeticCommand) -> bool | None:
+        if isinstance(statement, IfClause):
+            return self.if_clause(statement)
+        if isinstance(statement, Case):
+            return self.case(statement)
+        return self.loop(statement) if isinstance(statement, Loop) else self.arithmetic(statement)
+
+    def subshell(self, group: Group) -> bool | None:
+        """Follow statements whose assignments do not last."""
+        values = dict(self.scope.values)
+        try:
+            return self.group(group)
+        except _EndedError:
+            return None
+        finally:
+            self.scope.values = values
+
+    def if_clause(self, clause: IfClause) -> bool | None:
+        """Follow the branch whose condition holds, or every one that may."""
+        possible: list[Statement | None] = []
+        for condition, body in clause.branches:
+            outcome = self.group(condition)
+            if outcome is False:
+                continue
+            if outcome and not possible:
+                return self.group(body)
+            possible.append(body)
+            if outcome:
+                break
+        else:
+            if not possible:
+                return self.group(clause.otherwise) if clause.otherwise else True
+            possible.append(clause.otherwise)
+        self.perhaps(possible, clause.line)
+        return None
+
+    def case(self, case: Case) -> bool | None:
+        """Follow the branch whose pattern fits, or all of them where the word is not known."""
+        word = self.expander.plain(case.word)
+        self.hint(self.expander.fields([case.word]), case.line)
+        if word is None:
+            self.perhaps([*(body for _, body in case.branches), None], case.line)
+            return None
+        for patterns, body in case.branches:
+            if any(fnmatch.fnmatchcase(word, self.expander.plain(p) or "") for p in patterns):
+                return self.group(body)
+        return True
+
+    def hint(self, words: Sequence[Word], line: int) -> None:
+        """Note that a condition is decided by a variable that is not set."""
+        for word in words:
+            if word.unknown is not None and word.unknown.name:
+                reason = f"the condition in line {line} is decided by {word.unknown.reason}"
+                self.hints.append(f"{reason}: give --set {word.unknown.name}=VALUE")
+
+    def loop(self, loop: Loop) -> bool | None:
+        """Follow the body of a loop once: what it assigns is not known, but in a loop over one word."""
+        words = None if loop.words is None else self.expander.fields(loop.words)
+        if words is not None and len(words) == 1 and words[0].unknown is None:
+            self.scope.values[loop.name] = (Piece(words[0].text, words[0].line),)
+            return self.group(loop.body)
+        reason = f"a value of the loop in line {loop.line}"
+        before = dict(self.scope.values)
+        if loop.name:
+            self.scope.values[loop.name] = (Piece("", loop.line, unknown=Unknown(reason, loop.line)),)
+        doubt, self.doubt = self.doubt, self.doubt or f"the loop in line {loop.line}"
+        try:
+            self.group(loop.body)
+        except _EndedError:
+            self.scope.values = before
+        self.doubt = doubt
+        for name, value in self.scope.values.items():
+            if before.get(name) != value:
+                self.scope.values[name] = doubtful(value, reason, loop.line)
+        return None
+
+    def arithmetic(self, command: ArithmeticCommand) -> bool | None:
+        """Follow ``((...))``, which assigns or tests."""
+        found = arithmetic_assignment(text_of(self.expander.text(command.text)))
+        if found is None:
+            value = self.expander.number(command.text, command.line)
+            return None if value is None else value != 0
+        return self.group(parse_script(f"{found[0]}=$(({found[1]}))", self.file, command.line))
+
+    def simple(self, command: SimpleCommand) -> bool | None:
+        """Follow a command: assignments alone, a builtin, a function, or a program that is noted."""
+        expander = self.expander
+        words = expander.fields(command.words)
+        if not words or words[0].text in _DECLARING:
+            for assignment in command.assignments:
+                expander.assign(assignment)
+            return True
+        name = words[0].text
+        builtin = _BUILTINS.get(name)
+        if builtin is not None:
+            return builtin(self, words, command.line)
+        if name in self.scope.functions:
+            return self.call(name, words, command.line)
+        self.commands.append(Command(tuple(words), command.line, self.doubt))
+        self.inner_scripts(words, command)
+        return None
+
+    def call(self, name: str, words: Sequence[Word], line: int) -> bool | None:
+        """Follow the body of a function with its arguments."""
+        self.commands.append(Command(tuple(words), line, self.doubt))
+        before, self.scope.positional = self.scope.positional, tuple(as_text(word) for word in words[1:])
+        try:
+            return self.statement(self.scope.functions[name])
+        finally:
+            self.scope.positional = before
+
+    def inner_scripts(self, words: Sequence[Word], command: SimpleCommand) -> None:
+        """Follow the scripts that a command hands to a shell: behind ``-c``, or in its here-document."""
+        place = script_place(words)
+        if place is not None:
+            self.inner(self._source_of(command, words, place))
+            return
+        if command.document is None or words[0].text not in _TAKING_SCRIPTS:
+            return
+        document = self.expander.text(command.document.text)
+        text = text_of(document)
+        if words[0].text not in {"cat", "tee"} or text.startswith("#!"):
+            line = document[0].line if document else command.line
+            self.directives |= slurm_directives(text, line)
+            self.scope.outside = {**slurm_variables(self.directives), **self.scope.outside}
+            self.inner(document)
+
+    def _source_of(self, command: SimpleCommand, words: Sequence[Word], at: int) -> Text:
+        """Return the text of word ``at`` with the line of each of its parts."""
+        count = 0
+        for word in command.words:
+            fields = self.expander.fields([word])
+            if count <= at < count + len(fields):
+                return self.expander.text(word) if len(fields) == 1 else as_text(words[at])
+            count += len(fields)
+        return as_text(words[at])
+
+    def inner(self, pieces: Text) -> None:
+        """Follow the script that ``pieces`` are: as words where it is one command, so that lines are kept."""
+        text = text_of(pieces)
+        if not any(sign in text for sign in "$`(){}<>") or any(piece.unknown for piece in pieces):
+            for words in commands_in(pieces):
+                self.commands.append(Command(tuple(words), words[0].line, self.doubt))
+            return
+        try:
+            self.script(text, pieces[0].line)
+        except _EndedError:
+            return
+
+    def test(self, words: Sequence[Word], line: int) -> bool | None:
+        """Return the outcome of a test."""
+        end = {"[": "]", "[[": "]]"}.get(words[0].text)
+        inner = words[1:-1] if end and words[-1].text == end else words[1:]
+        if any(word.text in {"=", "==", "-eq"} for word in inner):
+            self.hint(inner, line)
+        return outcome_of_test(inner)
+
+    def end(self, words: Sequence[Word], line: int) -> bool | None:
+        """End the script, or what is certain of it."""
+        del line
+        if words[0].text == "return" and self.scope.positional is not None:
+            return None
+        raise _EndedError
+
+    def source(self, words: Sequence[Word], line: int) -> bool | None:
+        """Note a file that is read and may set anything."""
+        name = words[1].text if len(words) > 1 else "a file"
+        self.scope.sourced = (name or "a file", line)
+        self.notes.append(f"line {line} reads {name or 'a file'}, which is not read here")
+        return None
+
+    def evaluated(self, words: Sequence[Word], line: int) -> bool | None:
+        """Follow what ``eval`` and ``exec`` run."""
+        if words[0].text != "eval":
+            self.commands.append(Command(tuple(words[1:]), line, self.doubt))
+            return None
+        joint = [piece for word in words[1:] for piece in (*as_text(word), Piece(" ", word.line))]
+        self.inner(tuple(joint))
+        return None
+
+    def unset(self, words: Sequence[Word], line: int) -> bool | None:
+        """Remove variables."""
+        del line
+        for word in words[1:]:
+            self.scope.values.pop(word.text, None)
+        return True
+
+    def read(self, words: Sequence[Word], line: int) -> bool | None:
+        """Note that variables are read from somewhere."""
+        for word in words[1:]:
+            if not word.text.startswith("-") and word.text:
+                unknown = Unknown(f"what {words[0].text} reads in line {line}", line)
+                self.scope.values[word.text] = (Piece("", line, unknown=unknown),)
+        return None
+
+    def let(self, words: Sequence[Word], line: int) -> bool | None:
+        """Follow assignments of arithmetic."""
+        for word in words[1:]:
+            self.group(parse_script(f"(({word.text}))", self.file, line))
+        return True
+
+    def shift(self, words: Sequence[Word], line: int) -> bool | None:
+        """Move the arguments of a function or of the script."""
+        count = words[1].text if len(words) > 1 else "1"
+        if not count.isdigit() or len(count) > 3:
+            raise SpecError([Problem(f"shift {count!r} is not read", "script", self.file, line)])
+        if self.scope.positional is not None:
+            self.scope.positional = self.scope.positional[int(count) :]
+        else:
+            self.scope.shifted += int(count)
+        return None
+
+
+_BUILTINS: Final[dict[str, Callable[[_Reader, Sequence[Word], int], bool | None]]] = {
+    "[": _Reader.test,
+    "[[": _Reader.test,
+    "test": _Reader.test,
+    ":": lambda *_: True,
+    "true": lambda *_: True,
+    "false": lambda *_: False,
+    "exit": _Reader.end,
+    "return": _Reader.end,
+    "source": _Reader.source,
+    ".": _Reader.source,
+    "eval": _Reader.evaluated,
+    "exec": _Reader.evaluated,
+    "unset": _Reader.unset,
+    "read": _Reader.read,
+    "mapfile": _Reader.read,
+    "readarray": _Reader.read,
+    "getopts": _Reader.read,
+    "let": _Reader.let,
+    "shift": _Reader.shift,
+}

@@ -1,0 +1,148 @@
+"""The training command of a script, and the number of devices that its launcher starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from autoplan.launch.configuration import Written
+from autoplan.launch.scripts.pieces import Piece, Unknown, Word, fields_of
+from autoplan.launch.scripts.script import Command, Script
+from autoplan.launch.scripts.slurm_directives import gpus_in
+
+__all__ = ["launched_devices", "training_command"]
+
+#: Fewest known arguments that make a command the one that is looked for.
+_FEWEST: Final = 3
+#: Commands that only show words.
+_SHOWING: Final = frozenset({"echo", "printf", "cat", "logger"})
+_PROGRAM: Final = re.compile(r"(?:.*/)?[\w.-]+\.py")
+_LAUNCHERS: Final = (
+    "torchrun",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "deepspeed",
+    "accelerate",
+)
+_PER_NODE: Final = frozenset({"--nproc_per_node", "--nproc-per-node", "--num_gpus"})
+_NODES: Final = frozenset({"--nnodes", "--num_nodes", "--nodes"})
+
+
+def training_command(script: Script, known: Callable[[str], bool]) -> tuple[list[Word], Command | None]:
+    """Return the words of the arguments that a training program gets, and its command.
+
+    That is the command with the most arguments that are ``known``. Where no command has any, they are those
+    of all variables in order, as in a file that another one reads; the command is None then.
+    """
+    shown = [command for command in reversed(script.commands) if command.words[0].text not in _SHOWING]
+    best = max(shown, key=lambda command: _count(command.words, known), default=None)
+    if best is not None and _count(best.words, known) >= _FEWEST:
+        words = list(best.words)
+        start = next((i for i, word in enumerate(words) if _PROGRAM.fullmatch(word.text)), None)
+        if start is None:
+            start = next(i for i, word in enumerate(words) if known(word.text.partition("=")[0])) - 1
+        return words[start + 1 :], best
+    return [word for words in _variables(script) if _count(words, known) for word in words], None
+
+
+def _count(words: Iterable[Word], known: Callable[[str], bool]) -> int:
+    return len({name for word in words if known(name := word.text.partition("=")[0])})
+
+
+def _variables(script: Script) -> Iterable[list[Word]]:
+    for value in script.variables.values():
+        texts = value.values() if isinstance(value, dict) else [value]
+        yield [word for text in texts for word in fields_of([_unquoted(piece) for piece in text])]
+
+
+def _unquoted(piece: Piece) -> Piece:
+    return Piece(piece.text, piece.line, unknown=piece.unknown)
+
+
+def launched_devices(script: Script, command: Command | None) -> tuple[Written | None, str]:
+    """Return the number of processes that are started, one for each device, and why it is not known."""
+    if command is None:
+        return None, ""
+    before = _launcher_words(command.words)
+    if any(word.text.rsplit("/", 1)[-1] in _LAUNCHERS for word in before):
+        return _product(_option(before, _PER_NODE), _option(before, _NODES) or Word("1", 0), script)
+    return _slurm_tasks(script)
+
+
+def _launcher_words(words: Sequence[Word]) -> Sequence[Word]:
+    """Return the words before the training program."""
+    places = [i for i, word in enumerate(words) if _PROGRAM.fullmatch(word.text)]
+    return words[: places[0]] if places else words
+
+
+def _option(words: Sequence[Word], names: frozenset[str]) -> Word | None:
+    """Return the value of an option, the last one where there are several."""
+    for at in range(len(words) - 1, -1, -1):
+        name, equals, value = words[at].text.partition("=")
+        if name in names:
+            if equals:
+                return Word(value, words[at].line, words[at].unknown)
+            return words[at + 1] if at + 1 < len(words) else None
+    return None
+
+
+def _product(per_node: Word | None, nodes: Word, script: Script) -> tuple[Written | None, str]:
+    if per_node is None:
+        gpus = script.directives.get("gpus-per-node") or script.directives.get("gres")
+        if gpus is None or not gpus_in(gpus.value):
+            return None, "the launcher is not told the processes of a node"
+        per_node = Word(gpus_in(gpus.value), gpus.line)
+    for word in (per_node, nodes):
+        if word.unknown is not None:
+            return None, _why(word.unknown)
+        if not word.text.isdigit() or len(word.text) > 6 or int(word.text) < 1:
+            return None, f"the launcher has {word.text!r} (line {word.line})"
+    shown = f"{nodes.text} nodes x {per_node.text} processes"
+    return Written(int(per_node.text) * int(nodes.text), per_node.line or nodes.line, shown), ""
+
+
+def _why(unknown: Unknown) -> str:
+    name = f": give --set {unknown.name}=VALUE or --devices N" if unknown.name else ": give --devices N"
+    return f"the number of devices depends on {unknown.reason} (line {unknown.line}){name}"
+
+
+def _slurm_tasks(script: Script) -> tuple[Written | None, str]:
+    """Return the tasks that Slurm starts, by its options in the script or those of srun."""
+    options: dict[str, Word] = {
+        name: Word(directive.value, directive.line) for name, directive in script.directives.items()
+    }
+    for command in script.commands:
+        if command.words[0].text.rsplit("/", 1)[-1] == "srun":
+            options |= _srun_options(command.words)
+    tasks, nodes = options.get("ntasks"), options.get("nodes")
+    per_node = options.get("ntasks-per-node") or options.get("gpus-per-node")
+    if tasks is not None:
+        return _product(tasks, Word("1", 0), script)
+    if nodes is None or per_node is None:
+        return _world_size(script.variables)
+    gpus = gpus_in(per_node.text)
+    return _product(Word(gpus or per_node.text, per_node.line, per_node.unknown), nodes, script)
+
+
+def _srun_options(words: Sequence[Word]) -> Mapping[str, Word]:
+    names = {
+        "ntasks": frozenset({"--ntasks", "-n"}),
+        "nodes": frozenset({"--nodes", "-N"}),
+        "ntasks-per-node": frozenset({"--ntasks-per-node"}),
+        "gpus-per-node": frozenset({"--gpus-per-node"}),
+    }
+    end = next(
+        (i for i, w in enumerate(words) if i and not w.text.startswith("-") and "python" in w.text),
+        len(words),
+    )
+    found = {name: _option(words[:end], flags) for name, flags in names.items()}
+    return {name: word for name, word in found.items() if word is not None}
+
+
+def _world_size(variables: Mapping[str, object]) -> tuple[Written | None, str]:
+    """Return the processes that the variable WORLD_SIZE of the script says."""
+    value = variables.get("WORLD_SIZE")
+    if isinstance(value, tuple) and len(value) == 1 and value[0].unknown is None and value[0].text.isdigit():
+        return Written(int(value[0].text[:9]), value[0].line, f"WORLD_SIZE={value[0].text}"), ""
+    return None, "no launcher says how many processes it starts: give --devices N"

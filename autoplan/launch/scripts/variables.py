@@ -1,0 +1,105 @@
+"""Variables of a shell script while it is read, and what becomes of them where a condition is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from autoplan.launch.scripts.pieces import Piece, Text, Unknown
+from autoplan.launch.scripts.syntax_tree import Statement
+
+__all__ = ["Array", "Scope", "Value", "doubtful", "joined"]
+
+#: The items of an array by index or key.
+Array = dict[str, Text]
+Value = Text | Array
+
+
+@dataclass(slots=True)
+class Scope:
+    """Variables and functions; ``positional`` are the arguments of a function, None of the script itself.
+
+    ``outside`` are the variables that the script is started with. ``sourced`` is the last file that the
+    script reads, with its line: what is not set here may be set there. Of its own
+    arguments, the script has ``shifted`` so many away.
+    """
+
+    outside: Mapping[str, str]
+    values: dict[str, Value] = field(default_factory=dict)
+    functions: dict[str, Statement] = field(default_factory=dict)
+    positional: tuple[Text, ...] | None = None
+    sourced: tuple[str, int] | None = None
+    shifted: int = 0
+
+    def get(self, name: str, line: int) -> Value | None:
+        """Return the value of ``name``; None where it is not set."""
+        if name.isdigit() and name != "0" and self.positional is not None:
+            at = int(name) - 1
+            return self.positional[at] if at < len(self.positional) else None
+        if name.isdigit() and name != "0":
+            name = str(int(name) + self.shifted)
+        if name in self.values:
+            return self.values[name]
+        return (Piece(self.outside[name], line),) if name in self.outside else None
+
+    def unset(self, name: str, line: int) -> Unknown:
+        """Return why ``name`` is not known where nothing sets it."""
+        if name.isdigit():
+            name = str(int(name) + self.shifted)
+        reason = f"the script's argument ${name}" if name.isdigit() else f"{name}, which is not set here"
+        if self.sourced is not None and not name.isdigit():
+            reason += f" unless {self.sourced[0]} does, which line {self.sourced[1]} reads"
+        return Unknown(reason, line, name)
+
+
+def doubtful(value: Value, reason: str, line: int) -> Value:
+    """Return ``value`` as one that is not known, with its text."""
+    if isinstance(value, dict):
+        return {key: _doubtful(item, reason, line) for key, item in value.items()}
+    return _doubtful(value, reason, line)
+
+
+def _doubtful(text: Text, reason: str, line: int) -> Text:
+    unknown = Unknown(reason, line)
+    return tuple(replace(p, unknown=p.unknown or unknown) for p in text) or (
+        Piece("", line, unknown=unknown),
+    )
+
+
+def joined(states: Sequence[dict[str, Value]], reason: str, line: int) -> dict[str, Value]:
+    """Return the variables where one of several states holds: what they agree in is known."""
+    names = list(dict.fromkeys(name for state in states for name in state))
+    return {name: _joined([state.get(name) for state in states], reason, line) for name in names}
+
+
+def _joined(values: Sequence[Value | None], reason: str, line: int) -> Value:
+    first = values[0]
+    if first is not None and all(value == first for value in values):
+        return first
+    arrays = [value for value in values if isinstance(value, dict)]
+    if arrays:
+        keys = list(dict.fromkeys(key for array in arrays for key in array))
+        every = len(arrays) == len(values)
+        return {
+            key: _texts([a.get(key) for a in arrays] if every else [None], arrays, key, reason, line)
+            for key in keys
+        }
+    return _tails([value for value in values if isinstance(value, tuple)], len(values), reason, line)
+
+
+def _texts(items: Sequence[Text | None], arrays: Sequence[Array], key: str, reason: str, line: int) -> Text:
+    """Return the item of an array that some states do not have, or have otherwise."""
+    known = [array[key] for array in arrays if key in array]
+    if all(item == known[0] for item in items):
+        return known[0]
+    return _tails(known, len(known) + 1, reason, line)
+
+
+def _tails(texts: Sequence[Text], states: int, reason: str, line: int) -> Text:
+    """Return what texts begin with alike, and the rest of each as doubtful."""
+    shared = 0
+    if len(texts) == states:
+        while all(shared < len(text) for text in texts) and len({text[shared] for text in texts}) == 1:
+            shared += 1
+    rest = [piece for text in texts for piece in _doubtful(text[shared:], reason, line)]
+    return (*texts[0][:shared], *rest)

@@ -1,0 +1,175 @@
+"""Emit a plan as the configuration of a framework, or say what it cannot express and what is nearest."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from autoplan.catalog import load_job, read_file
+from autoplan.errors import AutoplanError, UnsupportedError
+from autoplan.launch.header import header_lines
+from autoplan.launch.registry import find_target
+from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Target
+from autoplan.planning.plan_and_evaluate import evaluate, plannable, read_layout
+from autoplan.results import Front, Plan
+from autoplan.results.merged_front import at_batch
+from autoplan.rules import broken_rules
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+from autoplan.schema.resolved_job import job_from
+from autoplan.schema.saved_front import front_from, read_document
+
+__all__ = ["emit", "is_saved_plan", "missing_part", "saved_plan"]
+
+#: Largest saved answer [byte].
+_LARGEST: Final = 2**28
+#: Most layouts tried on the way to one that a target can express.
+_MOST_TRIED: Final = 400
+
+
+def emit(
+    plan: Front | Plan,
+    target: str,
+    *,
+    job: Job | str | Path | None = None,
+    number: int = 1,
+    command: str | None = None,
+) -> Emission:
+    """Return a plan as the files of ``target``, such as ``megatron-lm``.
+
+    Args:
+        plan: the answer of ``plan``, of which plan ``number`` is taken, from 1 and the fastest first; or one
+            plan, which needs its ``job``.
+        target: the name of a framework or launcher.
+        job: the job of a single plan.
+        number: which plan of a front.
+        command: what the header says it was made by.
+
+    Raises UnsupportedError for an unknown target, and for a plan that the target cannot express: with the
+    parts, and the nearest layout that it can, priced.
+    """
+    found = find_target(target)
+    if found.emit is None:
+        raise UnsupportedError(f"{target} can be read and not be emitted")
+    the_job, the_plan = _asked_plan(plan, job, number)
+    made_by = command or f'autoplan.emit(plan, "{target}")'
+    run = PlannedRun(the_job, the_plan.layout, header_lines(found, the_job, the_plan, made_by))
+    try:
+        return found.emit(run)
+    except InexpressibleError as error:
+        raise UnsupportedError(_refusal(found, run, the_plan, error)) from error
+
+
+def _asked_plan(plan: Front | Plan, job: Job | str | Path | None, number: int) -> tuple[Job, Plan]:
+    """Return the plan to emit and its job, of one number of devices and one batch."""
+    if isinstance(plan, Front):
+        count = len(plan.plans)
+        if not 1 <= number <= count:
+            have = f"plans are 1 to {count}" if count else "nothing is feasible"
+            raise UnsupportedError(f"there is no plan {number}: {have}")
+        chosen = plan.plans[number - 1]
+        return at_batch(plan.job, chosen), chosen
+    if job is None:
+        raise UnsupportedError("a single plan is emitted with its job: emit(plan, target, job=job)")
+    return at_batch(job if isinstance(job, Job) else load_job(job), plan), plan
+
+
+def missing_part(target: Target, job: Job, layout: Layout) -> str | None:
+    """Return what of ``layout`` the target cannot express; None where it can, or is only read."""
+    missing = _missing(target, PlannedRun(job, layout))
+    return missing.part if missing else None
+
+
+def is_saved_plan(reference: str) -> bool:
+    """Return whether ``reference`` is a file that ``plan --format json`` may have printed, not a job."""
+    if not reference.endswith(".json"):
+        return False
+    try:
+        document = json.loads(read_file(Path(reference), largest=_LARGEST))
+    except (ValueError, RecursionError):
+        return True  # the reader of saved answers says what is wrong
+    return isinstance(document, Mapping) and "certificate" in document
+
+
+def saved_plan(file: str | Path, number: int = 1) -> tuple[Job, Plan]:
+    """Return plan ``number`` of a saved answer and its job, priced again.
+
+    Raises SpecError or CatalogError for a file that is no answer, UnsupportedError where there is no such
+    plan.
+    """
+    name = str(file)
+    saved = front_from(read_document(read_file(Path(file), largest=_LARGEST), name=name), name=name)
+    job = plannable(job_from(saved.resolved, name=name))
+    if not 1 <= number <= len(saved.front):
+        have = f"plans are 1 to {len(saved.front)}" if saved.front else "it has none"
+        raise UnsupportedError(f"there is no plan {number} in {name}: {have}")
+    chosen = saved.front[number - 1]
+    batch, devices = (chosen.predicted.get(key) for key in ("global_batch_size", "devices"))
+    for choice in job.choices:
+        if (choice.cluster.devices, choice.workload.global_batch_size) == (devices, batch):
+            job = choice
+    return job, evaluate(job, read_layout(job, chosen.layout_string))
+
+
+def _refusal(target: Target, run: PlannedRun, plan: Plan, error: InexpressibleError) -> str:
+    """Return the sentences on what the target cannot express, and on the nearest layout that it can."""
+    parts, layouts = _expressible(target, run, error)
+    head = f"{target.framework} cannot express this plan: {'; '.join(parts)}"
+    plans = list(_priced(run.job, layouts))
+    if not plans:
+        return f"{head}. No layout of this job without that was found"
+    nearest = min(plans, key=_preference)
+    change = nearest.predicted.step_seconds / plan.predicted.step_seconds - 1
+    fits = "" if nearest.predicted.fits else ", and does not fit"
+    step = f"{nearest.predicted.step_seconds:.4g} s, {change * 100:+.1f} %{fits}"
+    return f"{head}. The nearest layout that it can: {nearest.layout_string} ({step})"
+
+
+def _preference(plan: Plan) -> tuple[bool, float]:
+    """Return the order of plans: those that fit first, the fastest or the smallest of them."""
+    predicted = plan.predicted
+    value = predicted.step_seconds if predicted.fits else predicted.peak_memory_bytes_per_device
+    return (not predicted.fits, value)
+
+
+def _expressible(
+    target: Target, run: PlannedRun, error: InexpressibleError
+) -> tuple[list[str], list[Layout]]:
+    """Return the parts that the target lacks, and layouts without them that it can express."""
+    parts, found = [error.part], []
+    tried: set[Layout] = {run.layout}
+    left = list(error.nearest)
+    while left and len(tried) < _MOST_TRIED:
+        layout = left.pop(0)
+        if layout in tried:
+            continue
+        tried.add(layout)
+        missing = _missing(target, replace(run, layout=layout))
+        if missing is None:
+            found.append(layout)
+        else:
+            parts.append(missing.part)
+            left.extend(missing.nearest)
+    return list(dict.fromkeys(parts)), found
+
+
+def _missing(target: Target, run: PlannedRun) -> InexpressibleError | None:
+    """Return what the target cannot express of ``run``; None where it can all."""
+    try:
+        if target.emit is not None:
+            target.emit(run)
+    except InexpressibleError as error:
+        return error
+    return None
+
+
+def _priced(job: Job, layouts: list[Layout]) -> Iterator[Plan]:
+    """Yield the prediction of each layout that keeps the rules of ``job``."""
+    for layout in layouts:
+        if not broken_rules(job, layout):
+            with contextlib.suppress(AutoplanError):
+                yield evaluate(job, layout)

@@ -1,0 +1,56 @@
+"""Read files of launches: what a configuration of a framework says, as a layout and a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from autoplan.catalog import read_file
+from autoplan.errors import Problem, SpecError, UnsupportedError
+from autoplan.launch.configuration import Configuration, LaunchFile
+from autoplan.launch.registry import find_target, recognised
+
+__all__ = ["read", "read_text", "text_of_file"]
+
+#: Largest file of a launch [byte].
+_LARGEST: Final = 2**20
+
+
+def read(
+    file: str | Path,
+    framework: str | None = None,
+    *,
+    devices: int | None = None,
+    variables: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+) -> Configuration:
+    """Return what the configuration of a framework in ``file`` says; nothing in it is executed.
+
+    Args:
+        file: a shell script or another file that a framework is launched with.
+        framework: the target that it is of, by default recognised by its content.
+        devices: the number of devices, where the file leaves it open.
+        variables: variables of the environment that a script is started with.
+        arguments: further arguments of the training program.
+
+    Raises SpecError with every problem of the file, its line and what would be right, CatalogError for a file
+    that cannot be read, and UnsupportedError for an unknown framework.
+    """
+    given = LaunchFile(str(file), text_of_file(file), dict(variables or {}), tuple(arguments), devices)
+    return read_text(given, framework)
+
+
+def text_of_file(file: str | Path) -> str:
+    """Return the text of a file to read; raises CatalogError where it cannot be read, or is too large."""
+    return read_file(Path(file), largest=_LARGEST)
+
+
+def read_text(file: LaunchFile, framework: str | None = None) -> Configuration:
+    """Return what ``file`` says, as ``read`` does."""
+    if "\0" in file.text:
+        raise SpecError([Problem("it is no text", "$", file.name)])
+    target = recognised(file) if framework is None else find_target(framework)
+    if target.read is None:
+        raise UnsupportedError(f"files of {target.name} cannot be read")
+    return target.read(file)

@@ -1,0 +1,1 @@
+"""Answers on files that frameworks are launched with."""

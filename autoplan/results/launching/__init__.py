@@ -1,0 +1,1 @@
+"""Values on files that frameworks are launched with."""

@@ -1,0 +1,124 @@
+"""What is emitted for a framework and read back is the same layout and job."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from autoplan.catalog import load_entry, load_job
+from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.registry import find_target
+from autoplan.launch.target import InexpressibleError, PlannedRun
+from autoplan.schema.job import Workload
+from autoplan.schema.layout import Layout
+from autoplan.schema.stage_layers import chunks_of, even_stages
+
+MODELS = (
+    "llama3-8b",
+    "gpt3-1.3b",
+    "qwen2.5-7b",
+    "mistral-7b",
+    "gpt2-xl",
+    "mixtral-8x7b",
+    "deepseek-v2-lite",
+    "qwen3-30b-a3b",
+)
+DEGREES = st.sampled_from([1, 2, 4, 8])
+
+
+@st.composite
+def stages_of(draw, layers):
+    """Return layers of stages and the virtual stages of each: even ones, or uneven ones."""
+    pp = draw(st.sampled_from([1, 2, 3, 4, 8]))
+    vpp = draw(st.sampled_from([1, 1, 2, 4])) if pp > 1 else 1
+    stages = list(even_stages(layers, pp, vpp))
+    if pp > 1 and draw(st.booleans()):
+        giver, taker = draw(st.permutations(range(pp)))[:2]
+        moved = draw(st.integers(1, 3)) * vpp
+        stages[giver] -= moved
+        stages[taker] += moved
+    assume(min(stages) > 0)
+    assume(all(n >= 0 for chunk in chunks_of(stages, vpp) for n in chunk))
+    assume(all(n % vpp == 0 for n in stages[1:-1]))
+    return tuple(stages), vpp
+
+
+@st.composite
+def recompute_of(draw, stages, vpp):
+    """Return selective and full recompute of stages, and the layers of a unit."""
+    none = (0,) * len(stages)
+    kind = draw(st.sampled_from(["none", "selective", "full", "units", "block"]))
+    if kind == "selective":
+        return stages, none, 1
+    if kind in {"full", "units"}:
+        return none, stages, draw(st.sampled_from([2, 4])) if kind == "units" else 1
+    if kind == "none":
+        return none, none, 1
+    count = draw(st.integers(1, 6))
+    return none, tuple(sum(min(count, n) for n in chunk) for chunk in chunks_of(stages, vpp)), 1
+
+
+@st.composite
+def runs(draw):
+    """Return a job and a layout of it, of which a framework may lack parts."""
+    model = load_entry("model", draw(st.sampled_from(MODELS)))
+    stages, vpp = draw(stages_of(model.layers))
+    selective, full, unit = draw(recompute_of(stages, vpp))
+    tp, cp, dp = draw(DEGREES), draw(st.sampled_from([1, 1, 2])), draw(DEGREES)
+    zero = draw(st.integers(0, 3))
+    moe = model.moe is not None
+    layout = Layout(
+        tp=tp,
+        pp=len(stages),
+        dp=dp,
+        cp=cp,
+        microbatch=draw(st.sampled_from([1, 2, 4])),
+        layers=stages,
+        selective=selective,
+        full=full,
+        recompute_num_layers=unit,
+        zero=zero,
+        vpp=vpp,
+        schedule="interleaved" if vpp > 1 else "1f1b",
+        sequence_parallel=tp > 1 and (moe or draw(st.booleans())),
+        ep=draw(DEGREES) if moe else 1,
+        expert_tensor=draw(st.sampled_from([0, 1])) if moe else 0,
+        dp_shard=dp * cp // 2 if zero and dp * cp > 2 and draw(st.booleans()) else 0,
+        order=draw(st.sampled_from(["tp-cp-dp-pp", "tp-cp-dp-pp", "tp-cp-pp-dp"])),
+        optimizer_offload=draw(st.booleans()) and zero > 0,
+        activation_offload=draw(st.booleans()) and len(stages) == 1 and not any((*selective, *full)),
+        offload_every=draw(st.sampled_from([1, 2, 4])),
+    )
+    batch = dp * layout.microbatch * len(stages) * draw(st.integers(1, 4))
+    job = replace(
+        load_job("llama3-8b-8x-a100"),
+        model=model,
+        workload=Workload(sequence_length=draw(st.sampled_from([512, 1024])), global_batch_size=batch),
+        precision=draw(st.sampled_from(["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"])),
+        optimizer=draw(st.sampled_from(["adamw", "sgd", "muon", "lion"])),
+    )
+    return job, layout
+
+
+@pytest.mark.parametrize("name", ["megatron-lm"])
+@given(run=runs())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+def test_what_is_emitted_is_read_back(name, run):
+    """Layout, model, batch, precision and optimizer are those that were emitted."""
+    job, layout = run
+    target = find_target(name)
+    try:
+        emission = target.emit(PlannedRun(job, layout))
+    except InexpressibleError:
+        assume(False)
+
+    main = emission.files[0]
+    found = target.read(LaunchFile(main.name, main.text, devices=layout.devices))
+
+    assert found.layout == layout
+    assert found.job["model"] == job.model.name
+    assert found.job["workload"] == job.workload.model_dump()
+    assert (found.job["precision"], found.job["optimizer"]) == (job.precision, job.optimizer)
+    assert target.recognises(LaunchFile(main.name, main.text))
+    assert found.unspecified == ()
