@@ -23,8 +23,8 @@ from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
     from autoplan.catalog import load_grid, load_job
-    from autoplan.planning import evaluate, explain, plan, sweep, verify
-    from autoplan.results import Explanation, Front, Plan, Remedy, Sweep, Verdict
+    from autoplan.planning import communication, evaluate, explain, plan, sweep, verify
+    from autoplan.results import Communication, Explanation, Front, Plan, Remedy, Sweep, Verdict
     from autoplan.schema.job import Job
     from autoplan.schema.layout import Layout
 
@@ -33,6 +33,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AutoplanError",
     "CatalogError",
+    "Communication",
     "Explanation",
     "Front",
     "InfeasibleError",
@@ -46,6 +47,7 @@ __all__ = [
     "UnsupportedError",
     "Verdict",
     "__version__",
+    "communication",
     "evaluate",
     "explain",
     "load_grid",
@@ -56,6 +58,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Communication": "autoplan.results",
     "Explanation": "autoplan.results",
     "Remedy": "autoplan.results",
     "explain": "autoplan.planning",
@@ -64,6 +67,7 @@ _HOMES = {
     "Layout": "autoplan.schema.layout",
     "Plan": "autoplan.results",
     "Sweep": "autoplan.results",
+    "communication": "autoplan.planning",
     "evaluate": "autoplan.planning",
     "load_grid": "autoplan.catalog",
     "load_job": "autoplan.catalog",

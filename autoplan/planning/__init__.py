@@ -1,4 +1,4 @@
-"""Use cases: plan, evaluate, explain, sweep, verify, calibrate, measure."""
+"""Use cases: plan, evaluate, communication, explain, sweep, verify, calibrate, measure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         calibrated_files,
         measured_file,
     )
+    from autoplan.planning.communicating import communication
     from autoplan.planning.explaining.applied_remedies import remedied
     from autoplan.planning.explaining.contrasts import explain_choice
     from autoplan.planning.explaining.layout_explanation import explain
@@ -34,6 +35,7 @@ __all__ = [
     "calibrate_machine",
     "calibrated_files",
     "chosen",
+    "communication",
     "compared",
     "dask_executor",
     "evaluate",
@@ -57,6 +59,7 @@ _HOMES: Final = {
     "calibrate_machine": "autoplan.planning.calibrating",
     "calibrated_files": "autoplan.planning.calibrating",
     "chosen": "autoplan.planning.plan_and_evaluate",
+    "communication": "autoplan.planning.communicating",
     "compared": "autoplan.planning.verifying",
     "dask_executor": "autoplan.planning.sweeping.executors",
     "evaluate": "autoplan.planning.plan_and_evaluate",
