@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 import autoplan
-from autoplan.cli import calibrate, catalog, evaluate, explain, plan, schema, sweep, verify
+from autoplan.cli import calibrate, catalog, evaluate, explain, hardware, plan, schema, sweep, verify
 from autoplan.cli.shared.output import (
     BAD_INPUT,
     BROKEN_PIPE,
@@ -93,6 +93,7 @@ app.command("explain", short_help="Say why a layout wins or loses.")(explain.exp
 app.command("verify", short_help="Check a saved plan without the solver.")(verify.verify)
 app.command("calibrate", short_help="Fit a cost model to what was measured.")(calibrate.calibrate)
 app.add_typer(catalog.app, name="catalog", short_help="Hardware, models and software.")
+app.command("hardware", short_help="Find this machine's hardware.")(hardware.hardware)
 app.command("schema", short_help="Print the JSON Schema of a file.")(schema.schema)
 
 
