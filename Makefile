@@ -6,21 +6,25 @@ JOB ?= specs/jobs/llama3-8b-8x-a100.yaml
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+FRAMEWORKS := $(VENV)/.frameworks
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-slow check lint types floors docs bench clean
+.PHONY: help plan test test-slow test-frameworks check lint types floors docs bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
 
 plan: $(READY) ## set up, then plan a shipped job (make plan JOB=my.yaml plans yours)
 	@$(BIN)/autoplan plan $(JOB)
 
 test: check ## set up, then run every check and every test that is not slow
-	@$(BIN)/python -m pytest --no-header -n auto --dist loadfile -m "not slow"
+	@$(BIN)/python -m pytest --no-header -n auto --dist loadfile -m "not slow and not frameworks"
 
 test-slow: $(READY) ## tests that take long, and all but a few of each large family
-	@$(BIN)/python -m pytest --no-header -n auto --dist worksteal -m slow
+	@$(BIN)/python -m pytest --no-header -n auto --dist worksteal -m "slow and not frameworks"
+
+test-frameworks: $(FRAMEWORKS) ## tests against real frameworks, which it installs first
+	@$(BIN)/python -m pytest --no-header -n 0 -m frameworks
 
 check: lint types floors ## everything but the tests
 
@@ -54,4 +58,10 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing autoplan and its tools into $(VENV) (once; a minute or two)" >&2
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# What the tests of frameworks need is large, so only these tests install it.
+$(FRAMEWORKS): $(READY)
+	@echo "installing the frameworks that tests run against into $(VENV) (once)" >&2
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[frameworks]'
 	@touch $@

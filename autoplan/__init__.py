@@ -23,8 +23,8 @@ from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
     from autoplan.catalog import load_grid, load_job
-    from autoplan.planning import emit, evaluate, explain, plan, read, sweep, verify
-    from autoplan.results import Explanation, Front, Plan, Remedy, Sweep, Verdict
+    from autoplan.planning import communication, emit, evaluate, explain, plan, read, sweep, verify
+    from autoplan.results import Communication, Explanation, Front, Plan, Remedy, Sweep, Verdict
     from autoplan.schema.job import Job
     from autoplan.schema.layout import Layout
 
@@ -33,6 +33,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AutoplanError",
     "CatalogError",
+    "Communication",
     "Explanation",
     "Front",
     "InfeasibleError",
@@ -46,6 +47,7 @@ __all__ = [
     "UnsupportedError",
     "Verdict",
     "__version__",
+    "communication",
     "emit",
     "evaluate",
     "explain",
@@ -58,6 +60,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Communication": "autoplan.results",
     "Explanation": "autoplan.results",
     "Remedy": "autoplan.results",
     "emit": "autoplan.planning",
@@ -67,6 +70,7 @@ _HOMES = {
     "Layout": "autoplan.schema.layout",
     "Plan": "autoplan.results",
     "Sweep": "autoplan.results",
+    "communication": "autoplan.planning",
     "evaluate": "autoplan.planning",
     "load_grid": "autoplan.catalog",
     "load_job": "autoplan.catalog",

@@ -17,6 +17,7 @@ from autoplan.catalog.derived_nodes import (
     nearest_kind,
     split_name,
 )
+from autoplan.catalog.detection.detected_hardware import AUTO, DetectedHardware, detected_hardware
 from autoplan.catalog.roots import EntryKind, entry_names, entry_text, file_named, is_path, read_file
 from autoplan.catalog.stack_inheritance import read_stack
 from autoplan.errors import CatalogError, Problem, SpecError, UnsupportedError
@@ -35,6 +36,7 @@ __all__ = [
     "CLASSES",
     "FILES",
     "assumed_stack",
+    "detected",
     "device",
     "find_hardware",
     "hardware",
@@ -253,9 +255,12 @@ def _from_huggingface(config: Mapping[str, object], path: Path) -> ModelSpec:
 def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:
     """Return the node that ``reference`` names, and the number of devices of the entry.
 
-    A node is one node, a cluster all of its nodes. A device is refused, since the plan depends on the
-    interconnect.
+    A node is one node, a cluster all of its nodes, ``auto`` what is found on this machine and in its
+    environment. A device is refused, since the plan depends on the interconnect.
     """
+    if reference == AUTO:
+        found = detected()
+        return node(found.entry), found.total
     entry = _hardware_entry(reference, base)
     if isinstance(entry, NodeSpec):
         return entry, entry.devices
@@ -265,6 +270,15 @@ def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:
             of_cluster = of_cluster.model_copy(update={"network": entry.network})
         return of_cluster, of_cluster.devices * entry.nodes
     raise UnsupportedError(_bare_device(reference, entry))
+
+
+def detected() -> DetectedHardware:
+    """Return the hardware of this machine and of its job; raises CatalogError where it is not known."""
+
+    def capacities() -> dict[str, float]:
+        return {name: device(name).memory.capacity.value for name in entry_names("device")}
+
+    return detected_hardware(capacities, is_node)
 
 
 def _bare_device(reference: str, of: DeviceSpec) -> str:

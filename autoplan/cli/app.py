@@ -18,7 +18,19 @@ import typer
 from typer.core import TyperGroup
 
 import autoplan
-from autoplan.cli import calibrate, catalog, emit, evaluate, explain, plan, read, schema, sweep, verify
+from autoplan.cli import (
+    calibrate,
+    catalog,
+    emit,
+    evaluate,
+    explain,
+    hardware,
+    plan,
+    read,
+    schema,
+    sweep,
+    verify,
+)
 from autoplan.cli.shared.output import (
     BAD_INPUT,
     BROKEN_PIPE,
@@ -95,6 +107,7 @@ app.command("emit", short_help="Write a plan as a framework's configuration.")(e
 app.command("read", short_help="Say what a training script runs.")(read.read)
 app.command("calibrate", short_help="Fit a cost model to what was measured.")(calibrate.calibrate)
 app.add_typer(catalog.app, name="catalog", short_help="Hardware, models and software.")
+app.command("hardware", short_help="Find this machine's hardware.")(hardware.hardware)
 app.command("schema", short_help="Print the JSON Schema of a file.")(schema.schema)
 
 

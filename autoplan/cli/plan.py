@@ -38,6 +38,17 @@ ApplyOption = Annotated[
 ]
 
 
+CacheOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--cache/--no-cache",
+        help="Take the answer that was found before to the same question, and keep it. Left out: only where"
+        " AUTOPLAN_CACHE_DIR names a folder.",
+        show_default=False,
+    ),
+]
+
+
 def plan(
     job: JobArgument,
     form: FormatOption = Format.table,
@@ -46,6 +57,7 @@ def plan(
         bool, typer.Option("--all", help="Print every plan of the front, however many.")
     ] = False,
     deadline: DeadlineOption = None,
+    cache: CacheOption = None,
     apply: ApplyOption = None,
 ) -> None:
     """Find the layouts of JOB that are Pareto-optimal in step time and memory, with the proof.
@@ -66,7 +78,7 @@ def plan(
             if deadline is None:
                 limit.seconds = loaded.deadline
             load_solver()
-            front = planning.plan(loaded, progress=progress, deadline=limit)
+            front = planning.plan(loaded, progress=progress, deadline=limit, cache=cache)
         finally:
             progress.close()
         if not front.feasible:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
-from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of, stage_layers_of
+from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of
 from autoplan.costs.core.parameters import active_parameters, total_parameters
 from autoplan.costs.core.prediction import JobFacts, LayerType, MemoryPrediction, Prediction, TimePrediction
 from autoplan.costs.core.scope import microbatches, scope_of
@@ -30,7 +30,12 @@ from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
 from autoplan.costs.network.collectives import Group
 from autoplan.costs.network.mesh import tensor_group
 from autoplan.costs.pipeline.schedules import bubble_seconds, pipeline_seconds
-from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types, price_layer_types_with_parts
+from autoplan.costs.stage.mixed_stages import (
+    layers_by_type,
+    mixed_stages_of,
+    price_layer_types,
+    price_layer_types_with_parts,
+)
 from autoplan.costs.stage.stage_times import (
     EndOfStep,
     StageParts,
@@ -126,9 +131,9 @@ class _Prices:
     @staticmethod
     def of(job: Job, layouts: Sequence[Layout]) -> _Prices:
         """Return the prices of ``layouts``."""
-        candidates, counts = Candidates.of(layouts), _counts_of(layouts)
+        candidates, counts = Candidates.of(layouts), StageCounts.of(layouts)
         machine, types = machine_of(job), _layer_types(job)
-        stage_layers = _stage_layers(types, candidates, counts)
+        stage_layers = layers_by_type(types, candidates, counts)
         type_stages, parts = zip(*price_layer_types_with_parts(job, candidates, machine), strict=True)
         stages = mixed_stages_of(type_stages, stage_layers)
         step = _step(stages, counts, job, candidates)
@@ -256,7 +261,7 @@ class Steps:
         """
         candidates = Candidates.of(layouts)
         memory = [footprint_of(scope_of(layer_job, candidates)) for layer_job in _layer_types(job).jobs(job)]
-        return Steps(candidates, _counts_of(layouts), memory)
+        return Steps(candidates, StageCounts.of(layouts), memory)
 
     def seconds(self, job: Job) -> Array:
         """Return the step time of each layout for ``job`` [s], equal to that of ``predict_all``.
@@ -268,14 +273,9 @@ class Steps:
         True
         """
         type_stages = price_layer_types(job, self.candidates, machine_of(job), self.memory)
-        stage_layers = _stage_layers(_layer_types(job), self.candidates, self.counts)
+        stage_layers = layers_by_type(_layer_types(job), self.candidates, self.counts)
         stages = mixed_stages_of(type_stages, stage_layers)
         return _step(stages, self.counts, job, self.candidates)
-
-
-def _counts_of(layouts: Sequence[Layout]) -> StageCounts:
-    columns = zip(*((x.layers, x.selective, x.full) for x in layouts), strict=True)
-    return StageCounts(*(np.asarray(counts, dtype=np.float64) for counts in columns))
 
 
 def model_flops_per_step(job: Job) -> float:
@@ -309,13 +309,6 @@ def model_flops_per_step(job: Job) -> float:
 
 def _layer_types(job: Job) -> LayerTypes:
     return layer_types_of(job.model, job.workload.sequence_length)
-
-
-def _stage_layers(types: LayerTypes, candidates: Candidates, counts: StageCounts) -> StageLayers:
-    if not types.several:
-        only = np.zeros(counts.layers.shape, dtype=np.int64)
-        return StageLayers(counts.layers[None], counts.selective[None], counts.full[None], only, only, only)
-    return stage_layers_of(types, counts.layers, counts.selective, counts.full, candidates.vpp.tolist())
 
 
 def _step(stages: Stages, counts: StageCounts, job: Job, candidates: Candidates) -> Array:

@@ -1,4 +1,4 @@
-"""Use cases: plan, evaluate, explain, sweep, verify, emit, read, calibrate, measure."""
+"""Use cases: plan, evaluate, communication, explain, sweep, verify, emit, read, calibrate, measure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         calibrated_files,
         measured_file,
     )
+    from autoplan.planning.communicating import communication
     from autoplan.planning.comparing_files import compare_file, evaluate_file
     from autoplan.planning.emitting import emit, is_saved_plan, saved_plan
     from autoplan.planning.explaining.applied_remedies import remedied
@@ -37,6 +38,7 @@ __all__ = [
     "calibrate_machine",
     "calibrated_files",
     "chosen",
+    "communication",
     "compare_file",
     "compared",
     "dask_executor",
@@ -68,6 +70,7 @@ _HOMES: Final = {
     "calibrated_files": "autoplan.planning.calibrating",
     "chosen": "autoplan.planning.plan_and_evaluate",
     "compare_file": "autoplan.planning.comparing_files",
+    "communication": "autoplan.planning.communicating",
     "compared": "autoplan.planning.verifying",
     "dask_executor": "autoplan.planning.sweeping.executors",
     "emit": "autoplan.planning.emitting",

@@ -11,6 +11,7 @@ from autoplan.catalog import entry_names, load_job, stack
 from autoplan.costs.device.machine import peak_flops
 from autoplan.costs.predict import facts_of, predict
 from autoplan.errors import LayoutError, UnsupportedError
+from autoplan.planning.caching.cached_search import cache_folder, cached
 from autoplan.planning.plausible_stacks import stack_steps
 from autoplan.results import Front, Plan
 from autoplan.results.merged_front import at_batch, merged
@@ -32,6 +33,7 @@ def plan(
     *,
     progress: Callable[[int, float], None] | None = None,
     deadline: Deadline | float | None = None,
+    cache: bool | str | Path | None = None,
 ) -> Front:
     """Return the proven Pareto front of ``job``: a loaded job, a path to its file or a shipped name.
 
@@ -40,16 +42,28 @@ def plan(
     job that cannot be read, UnsupportedError for one that this version cannot plan. When ``deadline`` ends,
     in seconds or one that can be stopped (left out: the job's own, 60 s unless it says otherwise), the front
     has the plans so far, and its certificate says so, with bound and gap.
+
+    ``cache`` is a folder that keeps answers, or True for the user's own: of many processes that ask the same
+    at once, one searches and all have its answer. None is the folder that AUTOPLAN_CACHE_DIR names, if it
+    does; False is none. An answer is found by the resolved job, autoplan's code and the solver's version, so
+    that no other one is taken for it. Raises CatalogError where the folder cannot be used.
     """
     job = plannable(job)
     from autoplan.deadline import Deadline
-    from autoplan.search import search
 
-    deadline = Deadline.of(deadline, job.deadline)
+    deadline, folder = Deadline.of(deadline, job.deadline), cache_folder(cache)
+
+    def front(choice: Job) -> Front:
+        def searched() -> Front:
+            from autoplan.search import search
+
+            return search(choice, progress=progress, deadline=deadline)
+
+        return searched() if folder is None else cached(choice, folder, deadline, searched)
+
     if not job.choices:
-        return _with_stacks(search(job, progress=progress, deadline=deadline))
-    fronts = [search(choice, progress=progress, deadline=deadline) for choice in job.choices]
-    return _with_stacks(merged(job, fronts))
+        return _with_stacks(front(job))
+    return _with_stacks(merged(job, [front(choice) for choice in job.choices]))
 
 
 def _with_stacks(front: Front) -> Front:

@@ -1,4 +1,4 @@
-"""Catalogue listings and entries as documents and as tables."""
+"""Catalogue listings, entries, and the entry of this machine, as documents and as tables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from autoplan.catalog import COUNTS, FOLDERS, EntryKind, Found, entry_names, load_entry, read_stack, written
+from autoplan.catalog.detection.detected_hardware import DetectedHardware
 from autoplan.errors import AutoplanError
 from autoplan.report.document_fields import SCHEMA, Document
 from autoplan.report.render.columns import GAP, Column, columns_table, fitted, total_width
@@ -16,13 +17,16 @@ from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.stack_report import stack_document, stack_text
 from autoplan.report.wording.entry_facts import COLUMNS, entry_facts
 from autoplan.results import ParameterCounts
-from autoplan.units import format_count
+from autoplan.schema.hardware import NodeSpec
+from autoplan.units import format_bytes, format_count
 
 __all__ = [
     "catalog_document",
     "catalog_table",
     "entries_document",
     "entries_text",
+    "hardware_document",
+    "hardware_table",
 ]
 
 _LEAST_TITLE: Final = 24
@@ -124,3 +128,50 @@ def _entry_document(kind: EntryKind, name: str, parameters: _Parameters) -> Docu
     if kind == "stack":
         document |= stack_document(read_stack(*written(kind, name)))
     return {**document, "values": values}
+
+
+def hardware_document(found: DetectedHardware) -> Document:
+    """Return what was found on this machine as plain values."""
+    devices = found.devices
+    return {
+        "schema": SCHEMA,
+        "kind": "detected hardware",
+        "devices": {
+            "name": devices.name,
+            "count": devices.count,
+            "memory_bytes": devices.memory_bytes,
+            "fabric": devices.fabric,
+            "linked": devices.linked,
+            "library": devices.library,
+            "restricted_by": devices.restricted_by,
+        },
+        "nodes": {"count": found.nodes, "variable": found.nodes_variable},
+        "catalog": {"device": found.device, "node": found.entry, "devices": found.total},
+    }
+
+
+def hardware_table(found: DetectedHardware) -> str:
+    """Return what was found as lines of text."""
+    devices, node = found.devices, load_entry("node", found.entry)
+    assert isinstance(node, NodeSpec)  # noqa: S101 - load_entry returns the kind that it is asked for
+    by = f", chosen by {devices.restricted_by}" if devices.restricted_by else ""
+    links = {
+        "all pairs": f"{devices.fabric} between all pairs",
+        "some pairs": f"{devices.fabric} between some pairs, which the entry leaves out",
+        "none": f"no {devices.fabric}",
+        "one device": "one device",
+    }
+    counted = (
+        f"from {found.nodes_variable}" if found.nodes_variable else "nothing in the environment says more"
+    )
+    numbers = node.derived_from
+    described = f"numbers derived from {numbers}" if numbers else f"described as {node.name}, {node.title}"
+    each = f"{format_bytes(devices.memory_bytes)} each ({devices.library}{by})"
+    lines = [
+        ("found", f"{devices.count} x {devices.name}, {each}"),
+        ("links", links[devices.linked]),
+        ("nodes", f"{found.nodes} ({counted})"),
+        ("entry", f"{found.entry}: {described}"),
+        ("in a job", f"hardware: auto, which is now hardware: {found.entry} with devices: {found.total}"),
+    ]
+    return "".join(f"{head:<10}{text}\n" for head, text in lines)

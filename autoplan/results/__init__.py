@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
+    from autoplan.costs.core.prediction import Communication
     from autoplan.results.calibration import (
         Calibration,
         CoefficientChange,
@@ -33,6 +34,7 @@ __all__ = [
     "Check",
     "Choice",
     "CoefficientChange",
+    "Communication",
     "Contrast",
     "Edit",
     "Errors",
@@ -64,6 +66,7 @@ _HOMES: Final = {
     "Choice": "autoplan.results.standing",
     "StackStep": "autoplan.results.stack_step",
     "CoefficientChange": "autoplan.results.calibration",
+    "Communication": "autoplan.costs.core.prediction",
     "Edit": "autoplan.results.suggestion",
     "Errors": "autoplan.results.calibration",
     "Explanation": "autoplan.results.explanation",

@@ -226,7 +226,10 @@ class JobSpec(Frozen):
     model: Annotated[str, Field(min_length=1)] | ModelSpec = Field(
         description="a name in specs/models, a path to such a file or a config.json, or the fields of a model"
     )
-    hardware: str = Field(min_length=1, description="a name in hardware/ or a path to such a file")
+    hardware: str = Field(
+        min_length=1,
+        description="a name in hardware/ or a path to such a file; auto: what this machine and its job have",
+    )
     devices: (
         Degree
         | Annotated[tuple[Degree, ...], Field(min_length=1, max_length=64), AfterValidator(distinct)]

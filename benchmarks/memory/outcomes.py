@@ -18,7 +18,8 @@ from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
 from autoplan.costs.memory.timeline import SavedActivations, timeline_of
-from autoplan.costs.network.volume import OPERATIONS, stage_bytes
+from autoplan.costs.network.stage_volume import stage_bytes
+from autoplan.costs.network.volume import OPERATIONS
 from autoplan.errors import AutoplanError
 from autoplan.schema.layout import Layout
 from benchmarks.memory.cases import Case, refuse_inexpressible

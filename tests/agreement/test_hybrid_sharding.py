@@ -14,7 +14,7 @@ from autoplan.costs.core.scope import scope_of
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.network.collectives import collective_seconds
 from autoplan.costs.network.mesh import expert_replica_group, expert_shard_group, replica_group, shard_group
-from autoplan.costs.network.volume import stage_bytes
+from autoplan.costs.network.stage_volume import stage_bytes
 from autoplan.costs.predict import predict
 from autoplan.costs.stage.stage_pricing import price_stages
 from autoplan.rules import broken_rules

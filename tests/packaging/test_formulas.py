@@ -25,6 +25,8 @@ EXEMPT = frozenset(
 READINGS = frozenset(
     {
         "Collective.bytes",
+        "Collective.of_stage",
+        "Communication.bytes",
         "DataVolume.outside",
         "Traffic.scaled",
         "Traffic.share",

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Literal
 
 __all__ = [
     "CATEGORIES",
+    "Communication",
     "EventMemory",
     "JobFacts",
     "LayerType",
     "MemoryPrediction",
+    "MeshAxis",
     "Prediction",
     "StageMemory",
     "TimePrediction",
@@ -28,6 +31,12 @@ __all__ = [
 #: Categories of allocated memory; ``framework`` is added to them.
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "transient")
 
+
+#: Axes of the device mesh whose groups communicate. ``dp_shard`` and ``dp_replicate`` are the parts of the
+#: data axis under ZeRO, ``edp`` is the data axis of experts.
+MeshAxis = Literal[
+    "tp", "cp", "pp", "dp", "dp_shard", "dp_replicate", "ep", "etp", "edp", "edp_shard", "edp_replicate"
+]
 
 _bytes_of = attrgetter(*CATEGORIES)
 
@@ -172,3 +181,29 @@ class JobFacts:
     parameters: int
     layers: tuple[LayerType, ...]
     memory_limit_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """Messages of one kind that a rank of ``stage`` takes part in during one step.
+
+    The process group has ``ranks`` ranks, ``stride`` apart. ``operation`` is ``all_gather``,
+    ``reduce_scatter``, ``all_reduce``, ``all_to_all`` or ``send``; ``message_bytes`` is the size of the full
+    tensor: of what is gathered, of what is reduced, of what a rank sends. ``calls`` per step are a mean where
+    a message is a bucket, which holds several parts (``phase`` is ``step reduction`` or ``step gather``).
+    """
+
+    stage: int
+    part: str
+    phase: str
+    operation: str
+    axis: MeshAxis
+    ranks: int
+    stride: int
+    message_bytes: float
+    calls: float
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of the full tensors of a step [byte]."""
+        return self.calls * self.message_bytes

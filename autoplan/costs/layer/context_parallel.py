@@ -20,12 +20,13 @@ outputs after attention.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates, flag
 from autoplan.costs.core.scope import tokens_of
-from autoplan.costs.core.sizes import attention_widths
+from autoplan.costs.core.sizes import attention_widths, element_bytes
 from autoplan.costs.device.kernels import attention_seconds, memory_bound_seconds
 from autoplan.costs.device.machine import Machine, Rate
 from autoplan.costs.layer.mla import head_widths
@@ -35,9 +36,11 @@ from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.schema.job import Job
 
 __all__ = [
+    "ContextMessage",
     "ContextTimes",
     "attention_steps",
     "context_buffer_bytes",
+    "context_messages",
     "context_times",
     "key_value_elements",
     "step_kernel_seconds",
@@ -175,6 +178,57 @@ def key_value_elements(job: Job, candidates: Candidates) -> Array:
     return elements
 
 
+class ContextMessage(NamedTuple):
+    """A message of context parallelism in one layer's pass over a microbatch: bytes and calls, shape [C].
+
+    ``size`` is that of the full tensor of a collective, and of what a rank sends to the next one in a ring.
+    """
+
+    operation: Literal["send", "all_gather", "all_to_all"]
+    size: Array
+    calls: Array
+
+
+def context_messages(
+    job: Job, candidates: Candidates
+) -> tuple[tuple[ContextMessage, ...], tuple[ContextMessage, ...]]:
+    """Return the messages of context parallelism in forward and in backward of a layer ([byte], [1]).
+
+    Ring: 2 k e T bytes of keys and values in c - 1 steps; in backward in c steps, of which all but the first
+    and the last also carry gradients. All-gather: all keys and values once in each pass, and gradients in c
+    steps of a ring. All-to-all: e T times the width of queries, keys, values and outputs.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.layout import parse_layout
+    >>> one = Candidates.of([parse_layout("cp=8", layers=32, devices=8)])
+    >>> forward, backward = context_messages(load_job("llama3-8b-8x-h100"), one)
+    >>> [(x.operation, float(x.size[0]), float(x.calls[0])) for x in backward]  # 2 x 2 x 1,024 x 1,024
+    [('send', 4194304.0, 2.0), ('send', 8388608.0, 6.0)]
+
+    Leaves out: gradients that travel in fp32 beside 16-bit keys and values (torchtitan).
+    Source: NVIDIA Transformer Engine, context_parallel.py, AttnFuncWithCPAndKVP2P; PyTorch,
+    torch/distributed/tensor/experimental, _templated_ring_attention_backward; DeepSpeed,
+    deepspeed/sequence/layer.py.
+    """
+    policy, c = job.stack.context_parallel, candidates.cp.astype(np.float64)
+    if policy is None:
+        return (), ()
+    parallel = flag(c > 1)
+    if policy.comm_type == "all-to-all":
+        token_bytes = element_bytes(job) * tokens_of(job, candidates)
+        widths = _widths(job, candidates)
+        both = tuple(ContextMessage("all_to_all", token_bytes * width, 2.0 * parallel) for width in widths)
+        return both, both
+    size = element_bytes(job) * key_value_elements(job, candidates)
+    if policy.comm_type == "all-gather":
+        gather = ContextMessage("all_gather", size * c, parallel)
+        return (gather,), (gather, ContextMessage("send", size, c * parallel))
+    # Gradients travel one step behind keys and values, and need one more step to return to their owner.
+    single = ContextMessage("send", size, 2.0 * parallel)
+    double = ContextMessage("send", 2.0 * size, np.maximum(c - 2.0, 0.0))
+    return (ContextMessage("send", size, c - 1.0),), (single, double)
+
+
 def _merge_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
     """Return the memory-bound time to merge the results of all steps [s]: outputs, then gradients."""
     policy = job.stack.context_parallel
@@ -194,24 +248,30 @@ def _merge_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[
 def _ring_exposed(
     job: Job, candidates: Candidates, machine: Machine, forward: Array, backward: Array
 ) -> tuple[Array, Array]:
-    size = machine.element_bytes * key_value_elements(job, candidates)
-    group, c = context_group(candidates), candidates.cp.astype(np.float64)
-    single, double = (ring_step_seconds(n * size, group, machine.links) for n in (1.0, 2.0))
-    # Gradients travel one step behind keys and values, and need one more step to return to their owner.
-    double_exposed = np.maximum(c - 2.0, 0.0) * _transfer_exposed(backward, double, machine)
-    backward_exposed = 2.0 * _transfer_exposed(backward, single, machine) + double_exposed
-    return (c - 1.0) * _transfer_exposed(forward, single, machine), backward_exposed
+    group = context_group(candidates)
+
+    def exposed(messages: tuple[ContextMessage, ...], kernel: Array) -> Array:
+        return sum(
+            (
+                x.calls * _transfer_exposed(kernel, ring_step_seconds(x.size, group, machine.links), machine)
+                for x in messages
+            ),
+            np.zeros(len(candidates)),
+        )
+
+    forward_messages, backward_messages = context_messages(job, candidates)
+    return exposed(forward_messages, forward), exposed(backward_messages, backward)
 
 
 def _all_gather_exposed(
     job: Job, candidates: Candidates, machine: Machine, forward: Array, backward: Array
 ) -> tuple[Array, Array]:
-    size = machine.element_bytes * key_value_elements(job, candidates)
-    group, c = context_group(candidates), candidates.cp.astype(np.float64)
-    gather = collective_seconds("all_gather", size * c, group, machine.links)
-    step = ring_step_seconds(size, group, machine.links)
+    group = context_group(candidates)
+    _, (gathered, ring) = context_messages(job, candidates)
+    gather = collective_seconds("all_gather", gathered.size, group, machine.links)
+    step = ring_step_seconds(ring.size, group, machine.links)
     # The gradients of a step travel during the next kernel; no kernel overlaps with the last transfer.
-    gradients = (c - 1.0) * _transfer_exposed(backward, step, machine) + step
+    gradients = (ring.calls - 1.0) * _transfer_exposed(backward, step, machine) + step
     forward_exposed = _transfer_exposed(forward, gather, machine)
     return forward_exposed, _transfer_exposed(backward, gather, machine) + gradients
 
@@ -220,11 +280,11 @@ def _all_to_all_exposed(
     job: Job, candidates: Candidates, machine: Machine, forward: Array, backward: Array
 ) -> tuple[Array, Array]:
     del forward, backward  # No compute overlaps with all-to-all.
-    q, k = _widths(job, candidates)
-    bytes_per_width = machine.element_bytes * tokens_of(job, candidates)
-    group = context_group(candidates)
-    queries, keys = (_all_to_all(bytes_per_width * width, group, machine) for width in (q, k))
-    return 2.0 * queries + 2.0 * keys, 2.0 * queries + 2.0 * keys
+    group, (messages, _) = context_group(candidates), context_messages(job, candidates)
+    seconds = sum(
+        (x.calls * _all_to_all(x.size, group, machine) for x in messages), np.zeros(len(candidates))
+    )
+    return seconds, seconds
 
 
 def _all_to_all(size: Array, group: Group, machine: Machine) -> Array:

@@ -15,14 +15,35 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.parameters import moe_layer_share
-from autoplan.costs.core.sizes import sequence_parallel_degree
+from autoplan.costs.core.sizes import element_bytes, sequence_parallel_degree
 from autoplan.costs.device.machine import Links, Machine
 from autoplan.costs.layer.moe import load_factor
 from autoplan.costs.network.collectives import Group, collective_seconds
 from autoplan.costs.network.mesh import dispatch_groups
 from autoplan.schema.job import Job
 
-__all__ = ["destinations_visited", "dispatch_seconds", "hierarchical_dispatch_seconds"]
+__all__ = ["destinations_visited", "dispatch_bytes", "dispatch_seconds", "hierarchical_dispatch_seconds"]
+
+
+def dispatch_bytes(job: Job, candidates: Candidates) -> Array:
+    """Return the bytes of a rank to dispatch, for one expert of each token [byte], shape [C]: e h T u / s.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.job import RoutingSpec
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job = replace(load_job("mixtral-8x7b-8x-h200"), routing=RoutingSpec(load_variation=0.0))
+    >>> one = Candidates.of([parse_layout("ep=8", layers=32, devices=8)])
+    >>> float(dispatch_bytes(job, one)[0]) / 2**20  # 2 x 4,096 x 4,096 bytes in MiB
+    32.0
+
+    Leaves out: dispatch in FP8.
+    Source: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.
+    """
+    tokens = candidates.microbatch * float(job.workload.sequence_length) / candidates.cp
+    local_tokens = tokens / sequence_parallel_degree(candidates)
+    size: Array = element_bytes(job) * job.model.hidden_size * local_tokens * load_factor(job, candidates)
+    return size
 
 
 def dispatch_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
@@ -50,9 +71,7 @@ def dispatch_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     model, moe_share, policy = job.model, moe_layer_share(job.model), job.stack.experts
     if model.moe is None or machine.overlap.everything:
         return np.zeros(len(candidates))
-    tokens = candidates.microbatch * float(job.workload.sequence_length) / candidates.cp
-    local_tokens = tokens / sequence_parallel_degree(candidates)
-    token_bytes = machine.element_bytes * model.hidden_size * local_tokens * load_factor(job, candidates)
+    token_bytes = dispatch_bytes(job, candidates)
     size = token_bytes * model.moe.top_k
     expert_group, expert_tensor_group = dispatch_groups(candidates)
     if policy is not None and policy.dispatch == "hierarchical":

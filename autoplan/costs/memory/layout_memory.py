@@ -43,6 +43,7 @@ from autoplan.costs.memory.offload import host_activation_bytes
 from autoplan.costs.memory.timeline import timeline_of
 from autoplan.costs.memory.weight_gradient_stash import WEIGHTS
 from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
 
 __all__ = ["StageCounts", "memory_predictions"]
 
@@ -57,6 +58,17 @@ class StageCounts:
     layers: Array
     selective: Array
     full: Array
+
+    @staticmethod
+    def of(layouts: Sequence[Layout]) -> StageCounts:
+        """Return the layers and recompute of ``layouts`` of equal pipeline depth [1].
+
+        >>> from autoplan.schema.layout import parse_layout
+        >>> StageCounts.of([parse_layout("pp=2", layers=32, devices=8)]).layers.tolist()
+        [[16.0, 16.0]]
+        """
+        columns = zip(*((x.layers, x.selective, x.full) for x in layouts), strict=True)
+        return StageCounts(*(np.asarray(counts, dtype=np.float64) for counts in columns))
 
 
 def memory_predictions(scope: Scope, counts: StageCounts) -> list[MemoryPrediction]:

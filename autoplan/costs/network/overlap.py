@@ -73,7 +73,7 @@ def message_traffic(part: Collective, machine: Machine, *, into_lists: bool = Fa
     >>> from autoplan.costs.device.machine import machine_of
     >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> group, one = Group(np.array(8.0), np.array(1.0)), np.array(1.0)
-    >>> part = Collective("all_gather", group, np.array(2.0**26), one, "forward")
+    >>> part = Collective("all_gather", group, np.array(2.0**26), one, "forward", "dp")
     >>> plain, listed = (message_traffic(part, machine, into_lists=x) for x in (False, True))
     >>> bool(np.isclose(listed.seconds - plain.seconds, 8 * machine.host_launch))
     True

@@ -2,13 +2,11 @@
 
 Notation (this file only)::
 
-    A  bytes of one activation, e T h                                                            [byte]
-    T  tokens of a microbatch     h  hidden size                 V  vocabulary, padded              [1]
     n  parameters on one rank     m  microbatches of a step      l  layers of a stage               [1]
     c, r  bytes of a parameter's gathered copy, of its gradient being reduced                    [byte]
 
-This module alone defines what the tensor-parallel and data-parallel axes communicate. ``costs/stage``
-computes seconds from its collectives, and ``stage_bytes`` counts the bytes of the same collectives.
+This module alone defines what the data-parallel axis communicates, ``tensor_calls`` what the tensor-parallel
+axis does. ``costs/stage`` computes seconds from these collectives, and ``stage_volume`` lists the same ones.
 
 Bytes are of the full (unsharded) tensor. A ring of g ranks sends (g-1)/g of that for all-gather and
 reduce-scatter, twice as much for all-reduce.
@@ -16,13 +14,13 @@ reduce-scatter, twice as much for all-reduce.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, column, flag
+from autoplan.costs.core.prediction import MeshAxis
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import element_bytes
 from autoplan.costs.network.collectives import Group, Operation
@@ -35,7 +33,6 @@ from autoplan.costs.network.mesh import (
     shard_group,
     tensor_group,
 )
-from autoplan.costs.network.tensor_calls import loss_bytes, tensor_calls, tensor_message
 
 __all__ = [
     "OPERATIONS",
@@ -44,13 +41,15 @@ __all__ = [
     "DataVolume",
     "data_volume",
     "norm_volume",
-    "stage_bytes",
 ]
 
 OPERATIONS: Final[tuple[Operation, ...]] = ("all_gather", "reduce_scatter", "all_reduce")
 
-#: When a collective runs: in forward, in backward or after backward of every microbatch, or once a step.
-When: TypeAlias = Literal["forward", "backward", "reduction", "step reduction", "step gather"]
+#: When a collective runs: in forward, in backward, beside the GEMM before a weight gradient, in recompute or
+#: after backward of every microbatch, or once a step.
+When: TypeAlias = Literal[
+    "forward", "backward", "weight gradient", "recompute", "reduction", "step reduction", "step gather"
+]
 _ONCE: Final[tuple[When, ...]] = ("step reduction", "step gather")
 
 
@@ -67,6 +66,7 @@ class Collective:
     message: Array
     calls: Array
     when: When
+    axis: MeshAxis
 
     @property
     def bytes(self) -> Array:
@@ -75,14 +75,23 @@ class Collective:
         total: Array = communicates * self.calls * self.message
         return total
 
+    def of_stage(self, layers: Array | float, microbatches: Array) -> Collective:
+        """Return the same collective with its calls in a step of a stage with so many ``layers`` [1]."""
+        often = 1.0 if self.when in _ONCE else microbatches
+        return replace(self, calls=layers * often * self.calls)
+
 
 @dataclass(frozen=True, slots=True)
 class DataParallelGroups:
-    """Data-parallel group, and its shard and replicate groups (HSDP: dp_shard, dp_replicate)."""
+    """Data-parallel group, and its shard and replicate groups (HSDP: dp_shard, dp_replicate).
+
+    ``axes`` are their names, in this order.
+    """
 
     data_parallel: Group
     shard: Group
     replica: Group
+    axes: tuple[MeshAxis, MeshAxis, MeshAxis]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +156,9 @@ def data_volume(scope: Scope) -> DataVolume:
     benchmarks/memory.
     """
     parts, c = scope.weights, scope.candidates
-    groups = DataParallelGroups(data_group(c), shard_group(c), replica_group(c))
+    groups = DataParallelGroups(
+        data_group(c), shard_group(c), replica_group(c), ("dp", "dp_shard", "dp_replicate")
+    )
     layer, experts = parts.layer, scope.padding * parts.layer.experts
     # With adapters the experts are frozen.
     trained_share = 1.0 if scope.job.adapters is None else 0.0
@@ -161,7 +172,12 @@ def data_volume(scope: Scope) -> DataVolume:
         parameters = _Parameters(stage * total, stage * trained, bucket, 1)
         return _collectives(scope, parameters, groups, resharded=resharded)
 
-    expert_groups = DataParallelGroups(expert_group(c), expert_shard_group(c), expert_replica_group(c))
+    expert_groups = DataParallelGroups(
+        expert_group(c),
+        expert_shard_group(c),
+        expert_replica_group(c),
+        ("edp", "edp_shard", "edp_replicate"),
+    )
     messages = scope.job.stack.overlap.collectives_per_layer
     routed_trained = trained_share * experts
     routed = _Parameters(experts, routed_trained, _bucket(scope, routed_trained), messages)
@@ -192,9 +208,10 @@ def _collectives(
     gradient_bytes, gathered_bytes = policy.overlap.gradient_bytes, policy.memory.gathered_bytes
     gathered = gathered_bytes * parameters.gathered / messages
     updated = flag(zero >= 1) * (1.0 - sharded)
+    axis, again = groups.axes[1], messages * zero3 * float(resharded)
     return (
-        Collective("all_gather", groups.shard, gathered, messages * sharded, "forward"),
-        Collective("all_gather", groups.shard, gathered, messages * zero3 * float(resharded), "backward"),
+        Collective("all_gather", groups.shard, gathered, messages * sharded, "forward", axis),
+        Collective("all_gather", groups.shard, gathered, again, "backward", axis),
         *_reductions(
             scope,
             gradient_bytes * parameters.reduced / messages,
@@ -210,7 +227,12 @@ def _collectives(
             "step reduction",
         ),
         Collective(
-            "all_gather", groups.shard, gathered_bytes * parameters.bucket, buckets * updated, "step gather"
+            "all_gather",
+            groups.shard,
+            gathered_bytes * parameters.bucket,
+            buckets * updated,
+            "step gather",
+            axis,
         ),
     )
 
@@ -221,10 +243,11 @@ def _reductions(
     """Return the reductions of gradients of ``message`` bytes: all-reduce, or reduce-scatter to shards."""
     all_reduced = flag((scope.zero == 0) | ((scope.zero < 3) & scope.job.stack.overlap.all_reduce_under_zero))
     scattered, shard = calls * (1.0 - all_reduced), message / groups.shard.ranks
+    data_axis, shard_axis, replica_axis = groups.axes
     return (
-        Collective("reduce_scatter", groups.shard, message, scattered, when),
-        Collective("all_reduce", groups.replica, shard, scattered, when),
-        Collective("all_reduce", groups.data_parallel, message, calls * all_reduced, when),
+        Collective("reduce_scatter", groups.shard, message, scattered, when, shard_axis),
+        Collective("all_reduce", groups.replica, shard, scattered, when, replica_axis),
+        Collective("all_reduce", groups.data_parallel, message, calls * all_reduced, when, data_axis),
     )
 
 
@@ -261,75 +284,8 @@ def norm_volume(scope: Scope) -> tuple[tuple[Collective, ...], tuple[Collective,
         norm_bytes = np.full_like(vectors, element * job.model.hidden_size)
         shares = split * (1.0 - each_microbatch) * vectors / stage
         return (
-            Collective("all_reduce", group, norm_bytes, tensors, "reduction"),
-            Collective("all_reduce", group, gradient_bytes * stage, shares, "step reduction"),
+            Collective("all_reduce", group, norm_bytes, tensors, "reduction", "tp"),
+            Collective("all_reduce", group, gradient_bytes * stage, shares, "step reduction", "tp"),
         )
 
     return reduced(parts.layer.trained_vectors), reduced(scope.last * parts.head.trained_vectors)
-
-
-def stage_bytes(scope: Scope, layers: Array, selective: Array, full: Array) -> dict[str, Array]:
-    """Return the communication volume of a step by operation [byte], on one rank of each stage, shape [C, p].
-
-    m A for each call of ``tensor_calls``, plus the bytes of ``data_volume`` and ``norm_volume``; those of a
-    microbatch count m times.
-
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
-    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> volume = stage_bytes(scope_of(load_job("llama3-8b-8x-a100"), one), 32.0, 0.0, 0.0)
-    >>> float(volume["reduce_scatter"][0, 0])  # (32 x 4 + 2) calls x 128 x 2 x 8,192 x 4,096
-    1116691496960.0
-
-    Leaves out: point-to-point transfers between stages; MoE dispatch and combine; scalars such as the
-    gradient norm; padding; the layer types of a stage, where a model has several: every layer is an average
-    one.
-    Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2; Rajbhandari et al. 2020,
-    arXiv:1910.02054, section 7; counted on real PyTorch modules, benchmarks/memory.
-    """
-    data, (norms, last_norm) = data_volume(scope), norm_volume(scope)
-    weighted = (
-        (layers, data.layer + data.experts + norms),
-        (1.0, data.outside + last_norm),
-    )
-    volume = _tensor_bytes(scope, layers, selective, full)
-    for times, collectives in weighted:
-        for operation, traffic in _bytes_by_operation(scope, collectives).items():
-            volume[operation] = volume[operation] + times * traffic
-    return volume
-
-
-def _bytes_by_operation(scope: Scope, collectives: Iterable[Collective]) -> dict[str, Array]:
-    """Return the bytes of a step by operation."""
-    volume: dict[str, Array] = {name: np.zeros((1, 1)) for name in OPERATIONS}
-    for part in collectives:
-        times = 1.0 if part.when in _ONCE else scope.microbatches
-        volume[part.operation] = volume[part.operation] + times * part.bytes
-    return volume
-
-
-def _tensor_bytes(scope: Scope, layers: Array, selective: Array, full: Array) -> dict[str, Array]:
-    """Return the tensor-parallel bytes of a step by operation."""
-    job = scope.job
-    calls = tensor_calls(job, scope.candidates)
-    size = column(tensor_message(job, scope.candidates)) * scope.microbatches
-    recomputed = full + (0.0 if job.stack.block.selective == "attention" else selective)
-    weighted = (
-        (layers, calls.forward),
-        (layers, calls.backward),
-        (recomputed, calls.recompute),
-        (scope.first, calls.embedding_forward),
-        (scope.first, calls.embedding_backward),
-        (scope.last, calls.head_forward),
-        (scope.last, calls.head_backward),
-    )
-    reduced, gathered = (scope.microbatches * x for x in loss_bytes(scope))
-    volume: dict[str, Array] = {
-        name: size * sum(n * column(getattr(c, name)) for n, c in weighted) for name in OPERATIONS
-    }
-    volume["all_gather"] = volume["all_gather"] + size * sum(n * column(c.regathers) for n, c in weighted)
-    volume["all_gather"] = volume["all_gather"] + scope.last * gathered
-    volume["all_reduce"] = volume["all_reduce"] + scope.last * reduced
-    return volume

@@ -16,10 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from autoplan.costs.core.candidates import Candidates, Linear
-from autoplan.costs.core.layer_types import StageLayers, layer_types_of
+from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of, stage_layers_of
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.memory.footprint import Footprint
+from autoplan.costs.memory.layout_memory import StageCounts
 from autoplan.costs.memory.mixed_layers import (
     difference_from_last_type,
     largest_of_types,
@@ -31,7 +34,23 @@ from autoplan.costs.stage.stage_pricing import price_with_parts
 from autoplan.costs.stage.stage_times import StageParts, Stages
 from autoplan.schema.job import Job
 
-__all__ = ["mixed_stages_of", "price_layer_types", "price_layer_types_with_parts"]
+__all__ = ["layers_by_type", "mixed_stages_of", "price_layer_types", "price_layer_types_with_parts"]
+
+
+def layers_by_type(types: LayerTypes, candidates: Candidates, counts: StageCounts) -> StageLayers:
+    """Return the layers of each stage by layer type [1], shape [K, C, p].
+
+    >>> from autoplan.catalog import load_entry
+    >>> from autoplan.schema.layout import parse_layout
+    >>> one = [parse_layout("pp=2", layers=26, devices=8)]
+    >>> types = layer_types_of(load_entry("model", "gemma2-2b"), 8192)  # every second layer has a window
+    >>> layers_by_type(types, Candidates.of(one), StageCounts.of(one)).layers[:, 0].tolist()
+    [[7.0, 6.0], [6.0, 7.0]]
+    """
+    if not types.several:
+        only = np.zeros(counts.layers.shape, dtype=np.int64)
+        return StageLayers(counts.layers[None], counts.selective[None], counts.full[None], only, only, only)
+    return stage_layers_of(types, counts.layers, counts.selective, counts.full, candidates.vpp.tolist())
 
 
 def price_layer_types(
@@ -78,7 +97,6 @@ def mixed_stages_of(types: Sequence[Stages], stage_layers: StageLayers) -> Stage
 
     They are valid for that number of layers with that recompute only. Shapes broadcast.
 
-    >>> import numpy as np
     >>> from autoplan.costs.stage.stage_times import stage_backward, stage_forward
     >>> from autoplan.costs.core.layer_types import Prefixes
     >>> one = Linear(np.ones(1), np.ones(1))

@@ -17,7 +17,7 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, Candidates, column
 from autoplan.costs.core.rank_parameters import padded_vocabulary
 from autoplan.costs.core.scope import microbatches, tokens_of
-from autoplan.costs.core.sizes import backward_split
+from autoplan.costs.core.sizes import backward_split, element_bytes
 from autoplan.costs.core.time_parts import NOTHING, Parts
 from autoplan.costs.device.kernels import gemm_seconds, memory_bound_seconds
 from autoplan.costs.device.machine import Machine
@@ -33,7 +33,7 @@ from autoplan.costs.network.volume import Collective, norm_volume
 from autoplan.costs.stage.stage_context import StageContext
 from autoplan.schema.job import Job
 
-__all__ = ["Pass", "layer_pass", "outside_pass", "send_receive_seconds"]
+__all__ = ["Pass", "boundary_bytes", "layer_pass", "outside_pass", "send_receive_seconds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,12 +283,33 @@ def _microbatch_traffic(context: StageContext, collectives: Sequence[Collective]
     return _PassTraffic(**traffic)
 
 
+def boundary_bytes(job: Job, candidates: Candidates) -> Array:
+    """Return the bytes that a rank sends to the next stage for a microbatch [byte], shape [C]: e T h.
+
+    Divided by tp with sequence parallelism, or where the stack scatters and gathers boundary tensors.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.layout import parse_layout
+    >>> one = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
+    >>> boundary_bytes(load_job("llama3-8b-8x-a100"), one).tolist()  # 2 x 8,192 x 4,096 / 2
+    [33554432.0]
+
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 4.1; Korthikanti et al. 2022, arXiv:2205.05198,
+    section 4.3.
+    """
+    scattered = candidates.sequence_parallel == 1
+    scattered = scattered | job.stack.overlap.scatter_gather_tensors_in_pipeline
+    degree = np.where(scattered, candidates.tp, 1)
+    size: Array = element_bytes(job) * tokens_of(job, candidates) * job.model.hidden_size / degree
+    return size
+
+
 def send_receive_seconds(job: Job, candidates: Candidates, machine: Machine) -> Array:
     """Return the exposed pipeline send/receive time, one direction, per microbatch [s], shape [C, 1].
 
-    Each of v virtual stages sends e T h bytes; divided by tp with sequence parallelism, or where the stack
-    scatters and gathers boundary tensors. The interleaved schedule overlaps transfers with compute except p -
-    1 in each direction, in warm-up and cool-down, whose time is averaged over the microbatches.
+    Each of v virtual stages sends ``boundary_bytes``. The interleaved schedule overlaps transfers with
+    compute except p - 1 in each direction, in warm-up and cool-down, whose time is averaged over the
+    microbatches.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
@@ -308,11 +329,7 @@ def send_receive_seconds(job: Job, candidates: Candidates, machine: Machine) -> 
     c = candidates
     if c.pp == 1 or machine.overlap.p2p or machine.overlap.everything:
         return np.zeros((len(c), 1))
-    scattered = (c.sequence_parallel == 1) | job.stack.overlap.scatter_gather_tensors_in_pipeline
-    degree = np.where(scattered, c.tp, 1)
-    elements = tokens_of(job, c) * job.model.hidden_size / degree
-    size = machine.element_bytes * elements
-    transfer = point_to_point_seconds(size, pipeline_group(c), machine.links)
+    transfer = point_to_point_seconds(boundary_bytes(job, c), pipeline_group(c), machine.links)
     # Only transfers of warm-up and cool-down do not overlap.
     not_overlapped = np.minimum(1.0, (c.pp - 1) / (microbatches(job, c) * c.vpp))
     exposed_share = np.where((c.vpp > 1) & machine.overlap.interleaved_p2p, not_overlapped, 1.0)

@@ -1,55 +1,18 @@
-"""One job of a sweep: what identifies it, and planning it to an answer that travels between processes."""
+"""One job of a sweep, planned to an answer that travels between processes."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import time
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import files
-from pathlib import Path
-from typing import Final
 
-from autoplan import __version__
 from autoplan.errors import AutoplanError
+from autoplan.planning.caching.planner_identity import planner_name
 from autoplan.planning.plan_and_evaluate import plan
 from autoplan.results.front import Front
 from autoplan.results.sweep import CellAnswer
 from autoplan.schema.job import Job
-from autoplan.schema.resolved_job import hashes
 
-__all__ = ["APART", "fingerprint", "plan_cell", "planner_name", "refusal"]
-
-#: Folders of code that no answer of a sweep comes from.
-APART: Final = frozenset({"calibration", "cli", "launch", "report", "verification"})
-
-
-@cache
-def planner_name() -> str:
-    """Return what plans are the same by: the version of autoplan, its code and its solver.
-
-    The code is that which an answer comes from: commands, reports and checks may change, and answers stay.
-    """
-    root = Path(str(files("autoplan")))
-    digest = hashlib.sha256()
-    for name, file in sorted((file.relative_to(root).as_posix(), file) for file in root.rglob("*.py")):
-        if name.split("/")[0] not in APART:
-            digest.update(name.encode())
-            digest.update(file.read_bytes())
-    try:
-        solver = version("ortools")
-    except PackageNotFoundError:
-        solver = "unknown"
-    return f"autoplan {__version__} (code {digest.hexdigest()[:12]}, ortools {solver})"
-
-
-def fingerprint(job: Job) -> str:
-    """Return a text that two jobs share when they are the same to the same program, whatever their names.
-
-    It covers the resolved job: model, devices, network, the numbers of the cost model, search and limits.
-    """
-    return hashlib.sha256(f"{planner_name()} {hashes(job)[0]}".encode()).hexdigest()
+__all__ = ["plan_cell", "refusal"]
 
 
 def plan_cell(job: Job) -> CellAnswer:

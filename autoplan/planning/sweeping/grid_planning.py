@@ -13,7 +13,8 @@ from typing import Final
 
 from autoplan.catalog import cell_job, load_grid
 from autoplan.errors import AutoplanError, UnsupportedError
-from autoplan.planning.sweeping.cell_planner import fingerprint, planner_name, refusal
+from autoplan.planning.caching.planner_identity import fingerprint, planner_name
+from autoplan.planning.sweeping.cell_planner import refusal
 from autoplan.planning.sweeping.executors import (
     ForeignExecutor,
     LocalCrew,

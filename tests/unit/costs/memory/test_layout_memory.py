@@ -18,7 +18,7 @@ from autoplan.costs.memory.activations import saved_bytes_per_token
 from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
 from autoplan.costs.memory.model_states import model_states_of
 from autoplan.costs.memory.timeline import EVENTS, saved_of
-from autoplan.costs.network.volume import stage_bytes
+from autoplan.costs.network.stage_volume import stage_bytes
 from autoplan.costs.predict import predict
 from autoplan.errors import LayoutError
 from autoplan.schema.job import AdapterSpec, JobSpec, Limits, SearchSpec, Workload

@@ -17,6 +17,7 @@ import pytest
 from autoplan import planning
 from autoplan.catalog import load_grid
 from autoplan.errors import AutoplanError, CatalogError, SpecError, UnsupportedError
+from autoplan.planning.caching import planner_identity
 from autoplan.planning.sweeping import cell_planner, executors, grid_planning
 from autoplan.planning.sweeping.journal import Journal
 from autoplan.planning.sweeping.results_file import write_results
@@ -300,7 +301,7 @@ def test_a_changed_cost_model_changes_the_fingerprint(grid):
     stack = job.stack.model_copy(update={"uncertainty": wider})
     changed = type(job)(**{name: getattr(job, name) for name in job.__slots__} | {"stack": stack})
 
-    assert cell_planner.fingerprint(job) != cell_planner.fingerprint(changed)
+    assert planner_identity.fingerprint(job) != planner_identity.fingerprint(changed)
 
 
 @pytest.fixture
@@ -308,12 +309,12 @@ def copied(tmp_path, monkeypatch):
     """Return a copy of the package, which is taken for the program."""
     root = tmp_path / "autoplan"
     shutil.copytree(
-        Path(cell_planner.__file__).parents[2], root, ignore=shutil.ignore_patterns("__pycache__")
+        Path(planner_identity.__file__).parents[2], root, ignore=shutil.ignore_patterns("__pycache__")
     )
-    monkeypatch.setattr(cell_planner, "files", lambda _name: root)
-    cell_planner.planner_name.cache_clear()
+    monkeypatch.setattr(planner_identity, "files", lambda _name: root)
+    planner_identity.planner_name.cache_clear()
     yield root
-    cell_planner.planner_name.cache_clear()
+    planner_identity.planner_name.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -331,18 +332,19 @@ def copied(tmp_path, monkeypatch):
 def test_only_code_that_an_answer_comes_from_changes_the_fingerprint(grid, copied, file, same):
     """A reworded report or help text leaves a journal as good as it was; another price does not."""
     job = planner_job(grid)
-    before = cell_planner.fingerprint(job)
+    before = planner_identity.fingerprint(job)
     with (copied / file).open("a", encoding="utf-8") as text:
         text.write("# reworded\n")
-    cell_planner.planner_name.cache_clear()
+    planner_identity.planner_name.cache_clear()
 
-    assert (cell_planner.fingerprint(job) == before) is same
+    assert (planner_identity.fingerprint(job) == before) is same
 
 
 PLANNED = """
 import sys
 from autoplan import load_job
-from autoplan.planning.sweeping.cell_planner import APART, plan_cell
+from autoplan.planning.caching.planner_identity import APART
+from autoplan.planning.sweeping.cell_planner import plan_cell
 assert plan_cell(load_job("llama2-7b-2x-a100")).status == "planned"
 parts = {tuple(name.split(".")[:2]) for name in sys.modules if name.startswith("autoplan.")}
 assert ("autoplan", "costs") in parts
@@ -362,7 +364,7 @@ def test_a_name_does_not_change_the_fingerprint(grid):
     job = planner_job(grid)
     renamed = type(job)(**{name: getattr(job, name) for name in job.__slots__} | {"name": "another"})
 
-    assert cell_planner.fingerprint(job) == cell_planner.fingerprint(renamed)
+    assert planner_identity.fingerprint(job) == planner_identity.fingerprint(renamed)
 
 
 def planner_job(grid):

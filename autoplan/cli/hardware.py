@@ -1,0 +1,25 @@
+"""``autoplan hardware``: what this machine has, and the catalogue entry for it."""
+
+from __future__ import annotations
+
+from autoplan.cli.shared.output import Format, FormatOption, OutputOption, present
+
+__all__ = ["hardware"]
+
+
+def hardware(form: FormatOption = Format.table, output: OutputOption = None) -> None:
+    """Find the devices of this machine and the nodes of its job, and the catalogue entry for them.
+
+    Devices come from NVML (the package nvidia-ml-py) or AMD SMI (amdsmi), nodes from the environment of
+    torchrun, Kubernetes, Slurm or Open MPI. A job with `hardware: auto` is planned for the same.
+    """
+    from autoplan.catalog import detected
+    from autoplan.report.catalog_report import hardware_document, hardware_table
+
+    found = detected()
+    present(
+        form,
+        output,
+        document=lambda: hardware_document(found),
+        table=lambda _: hardware_table(found),
+    )

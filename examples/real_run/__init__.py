@@ -1,0 +1,1 @@
+"""A tiny Llama trained under the layouts that autoplan plans, with its collectives counted."""
