@@ -1,4 +1,4 @@
-"""Use cases: plan, evaluate, explain, sweep, verify, calibrate, measure."""
+"""Use cases: plan, evaluate, capacity, explain, sweep, verify, calibrate, measure."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autoplan.planning.listing import parameter_counts
     from autoplan.planning.measuring import measure
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
+    from autoplan.planning.serving_capacity import capacity
     from autoplan.planning.sweeping.executors import dask_executor
     from autoplan.planning.sweeping.grid_planning import sweep
     from autoplan.planning.verifying import compared, verify
@@ -33,6 +34,7 @@ __all__ = [
     "calibrate_from_logs",
     "calibrate_machine",
     "calibrated_files",
+    "capacity",
     "chosen",
     "compared",
     "dask_executor",
@@ -56,6 +58,7 @@ _HOMES: Final = {
     "calibrate_from_logs": "autoplan.planning.calibrating",
     "calibrate_machine": "autoplan.planning.calibrating",
     "calibrated_files": "autoplan.planning.calibrating",
+    "capacity": "autoplan.planning.serving_capacity",
     "chosen": "autoplan.planning.plan_and_evaluate",
     "compared": "autoplan.planning.verifying",
     "dask_executor": "autoplan.planning.sweeping.executors",

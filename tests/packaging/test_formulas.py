@@ -24,7 +24,13 @@ EXEMPT = frozenset(
 #: Methods that only read, select or add up what their class holds; the sentence they have is enough.
 READINGS = frozenset(
     {
+        "CapacityPrediction.fits",
+        "CapacityPrediction.fullest",
+        "CapacityPrediction.longest_requests",
+        "CapacityPrediction.total_tokens",
         "Collective.bytes",
+        "DeviceMemoryUse.free",
+        "DeviceMemoryUse.taken",
         "DataVolume.outside",
         "Traffic.scaled",
         "Traffic.share",
@@ -50,6 +56,7 @@ READINGS = frozenset(
         "StageContext.tokens",
         "Stages.take",
         "EndOfStep.total",
+        "WeightBytes.total",
     }
 )
 

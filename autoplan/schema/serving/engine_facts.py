@@ -62,14 +62,12 @@ class CacheFacts(Frozen):
     )
     group_ratio: SourcedRatio | None = Field(
         default=None,
-        description="layers of the commoner over those of the rarer kind up to which one group takes each kind",
+        description="most layers of the commoner kind over those of the rarer for one group of each",
     )
     window_tokens: SourcedShare | None = Field(
         default=None, description="tokens that layers with a window can keep over those of other layers"
     )
-    fp8_ds_mla_bytes: SourcedBytes = Field(
-        description="bytes of a token and layer in the format fp8_ds_mla"
-    )
+    fp8_ds_mla_bytes: SourcedBytes = Field(description="bytes of a token and layer in the format fp8_ds_mla")
 
 
 class SamplerFacts(Frozen):
@@ -104,7 +102,9 @@ class GraphFacts(Frozen):
     """CUDA graphs of vLLM's size list."""
 
     bytes_each: SourcedBytes = Field(description="memory of one captured size")
-    counted: bool = Field(description="whether they are taken off the cache; else they lie outside of the share")
+    counted: bool = Field(
+        description="whether they are taken off the cache; else they lie outside of the share"
+    )
     largest: SourcedCount = Field(description="largest batch that is captured")
     largest_datacenter_blackwell: SourcedCount = Field(description="the same on B200, GB200, B300, GB300")
 
@@ -150,7 +150,9 @@ class DefaultTier(Frozen):
         default=(), description="devices whose names begin so stay in the tier before"
     )
     max_num_seqs: Annotated[int, Field(ge=1)] = Field(description="most requests of a step")
-    max_num_batched_tokens: Annotated[int, Field(ge=1)] = Field(description="most tokens of a step, or of a chunk")
+    max_num_batched_tokens: Annotated[int, Field(ge=1)] = Field(
+        description="most tokens of a step, or of a chunk"
+    )
 
 
 class GraphTier(Frozen):

@@ -69,7 +69,9 @@ class EngineLayout:
     def __str__(self) -> str:
         """Return the layout string; ``parse_serving_layout`` reads it back to the same layout."""
         dcp = f",dcp={self.dcp}" if self.dcp > 1 else ""
-        sizes = "".join(f",{key}={value}" for key, value in (("seqs", self.seqs), ("tokens", self.tokens)) if value)
+        sizes = "".join(
+            f",{key}={value}" for key, value in (("seqs", self.seqs), ("tokens", self.tokens)) if value
+        )
         return (
             f"tp={self.tp},pp={self.pp},replicas={self.replicas},ep={self.ep},adp={self.adp}{dcp},"
             f"weights={self.weights},kv={self.kv}{sizes},spec={self.spec}"
@@ -94,7 +96,9 @@ class DisaggregatedLayout:
         return "/".join(f"{name}=({str(pool).replace('replicas=', 'x=')})" for name, pool in pools)
 
 
-def parse_serving_layout(text: str, defaults: EngineLayout | None = None) -> EngineLayout | DisaggregatedLayout:
+def parse_serving_layout(
+    text: str, defaults: EngineLayout | None = None
+) -> EngineLayout | DisaggregatedLayout:
     """Return the layout of a layout string; omitted keys are those of ``defaults``.
 
     Raises LayoutError with all problems.
@@ -161,7 +165,7 @@ def _contradictions(layout: EngineLayout) -> list[str]:
     rules = {
         f"ep={layout.ep} does not divide the {group} devices of a stage (tp x adp)": group % layout.ep > 0,
         f"dcp={layout.dcp} does not divide tp={layout.tp}": layout.tp % layout.dcp > 0,
-        f"tokens={layout.tokens} is less than seqs={layout.seqs}: each running request needs a token of a step": (
+        f"tokens={layout.tokens} is less than seqs={layout.seqs}: each request needs a token": (
             0 < layout.tokens < layout.seqs
         ),
     }

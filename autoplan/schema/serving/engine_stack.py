@@ -86,7 +86,9 @@ class EngineSpec(Frozen):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", description="the name in job files; the file's too")
     title: str = Field(min_length=2, description="the name as its makers write it")
     note: str | None = Field(default=None, description="what a reader should know about the entry")
-    sources: dict[str, str] = Field(description="the sources of the numbers below: a key and the source in full")
+    sources: dict[str, str] = Field(
+        description="the sources of the numbers below: a key and the source in full"
+    )
     facts: EngineFacts = Field(description="what holds in the oldest known version")
     versions: Annotated[dict[str, EngineChanges], Field(min_length=1)] = Field(
         description="known versions, the oldest first, each with what differs from the one before"
@@ -149,7 +151,7 @@ def engine_at(spec: EngineSpec, version: str | None) -> Engine:
         near = difflib.get_close_matches(version or "", known, 1, 0.8)
         hint = f"did you mean {spec.name}@{near[0]}? " if near else ""
         raise UnsupportedError(
-            f"nobody checked the memory of {spec.title} {version}: {hint}known versions are {', '.join(known)}"
+            f"{spec.title} {version} is not known: {hint}known versions are {', '.join(known)}"
         )
     merged: dict[str, Any] = dict(spec.facts.__dict__)
     for name in known[: known.index(found) + 1]:

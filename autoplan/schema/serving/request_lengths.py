@@ -151,6 +151,14 @@ class ServingWorkload(RequestLengths):
             raise ValueError("; ".join(wrong))
         return self
 
+    @property
+    def longest_tokens(self) -> int:
+        """Input and output tokens of the longest request that must be admitted."""
+        if self.longest_request is not None:
+            return self.longest_request
+        kinds = (self, *self.classes)
+        return max(longest_tokens(x.input_tokens) + longest_tokens(x.output_tokens) for x in kinds)
+
     def _rules(self) -> dict[str, bool]:
         shortest = shortest_tokens(self.input_tokens) + shortest_tokens(self.output_tokens)
         longest = self.longest_request
@@ -161,7 +169,7 @@ class ServingWorkload(RequestLengths):
                 self.concurrency is not None and self.request_rate is not None
             ),
             "arrivals needs request_rate": self.arrivals is not None and self.request_rate is None,
-            f"longest_request {longest} cannot be admitted: input and output have at least {shortest} tokens": (
+            f"longest_request {longest} is less than input and output, which have {shortest} at least": (
                 longest is not None and longest < shortest
             ),
             "two classes have the same name": len(set(names)) != len(names),

@@ -22,7 +22,9 @@ __all__ = [
 UnquantizedPart = Literal["attention", "dense_mlp", "shared_experts", "experts"]
 
 Degree = Annotated[int, Field(ge=1, le=1_000_000)]
-Degrees = Literal["any"] | Degree | Annotated[tuple[Degree, ...], Field(min_length=1), AfterValidator(distinct)]
+Degrees = (
+    Literal["any"] | Degree | Annotated[tuple[Degree, ...], Field(min_length=1), AfterValidator(distinct)]
+)
 
 
 def _listed(value: object) -> object:
@@ -76,7 +78,9 @@ class SpeculationSpec(Frozen):
     @model_validator(mode="after")
     def _has_a_draft_model(self) -> Self:
         if (self.method == "draft_model") != (self.draft_model is not None):
-            raise ValueError("method: draft_model and the key draft_model belong together: give both or neither")
+            raise ValueError(
+                "method: draft_model and the key draft_model belong together: give both or neither"
+            )
         return self
 
 
@@ -113,7 +117,9 @@ class ServingSearchSpec(PoolSearchSpec):
         default=None, description="tokens of a block of the cache; default: the engine's"
     )
     disaggregated: tuple[bool, ...] = Field(
-        default=(False,), min_length=1, description="whether prefill and decode may run on engines of their own"
+        default=(False,),
+        min_length=1,
+        description="whether prefill and decode may run on engines of their own",
     )
     prefill: PoolSearchSpec = Field(
         default_factory=PoolSearchSpec, description="engines of the prefill pool, where disaggregated"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -37,7 +38,7 @@ class Percentiles(Frozen):
         given = [(name, getattr(self, name)) for name in ("p50", "p90", "p99") if getattr(self, name)]
         if not given and self.mean is None:
             raise ValueError("name at least one of mean, p50, p90 and p99")
-        for (lower, short), (upper, long) in zip(given, given[1:], strict=False):
+        for (lower, short), (upper, long) in pairwise(given):
             if short > long:
                 raise ValueError(
                     f"{lower} and {upper} contradict each other: {upper} is at least as long as {lower},"

@@ -9,11 +9,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from autoplan.deadline import DEFAULT_SECONDS
 from autoplan.schema.base import Frozen, Seconds
-from autoplan.schema.job import Cluster, JobFile
+from autoplan.schema.job import Cluster, JobFile, OwnRule, RuleSpec
 from autoplan.schema.job_choices import PriceSpec, distinct
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_stack import Engine
-from autoplan.schema.serving.request_lengths import ServingWorkload, longest_tokens
+from autoplan.schema.serving.request_lengths import ServingWorkload
 from autoplan.schema.serving.serving_choices import FormatChoices, ServingSearchSpec, SpeculationSpec
 from autoplan.schema.serving.serving_limits import ServingLimits, ServingObjective
 
@@ -31,9 +31,11 @@ class ServingSpec(Frozen):
         min_length=1, description="a name in specs/models, a path to such a file, or a config.json"
     )
     hardware: str = Field(min_length=1, description="a name in hardware/ or a path to such a file")
-    devices: Count | Annotated[tuple[Count, ...], Field(min_length=1, max_length=64), AfterValidator(distinct)] | None = Field(
-        default=None, description="devices to use, or a list to plan for each; all when left out"
-    )
+    devices: (
+        Count
+        | Annotated[tuple[Count, ...], Field(min_length=1, max_length=64), AfterValidator(distinct)]
+        | None
+    ) = Field(default=None, description="devices to use, or a list to plan for each; all when left out")
     stack: str = Field(
         min_length=1,
         description="the engine: a name in costmodels/engines, with @VERSION or in its newest known version",
@@ -42,13 +44,16 @@ class ServingSpec(Frozen):
     precision: FormatChoices = Field(
         default_factory=FormatChoices, description="formats of weights and of the cache that may be chosen"
     )
-    speculation: SpeculationSpec | None = Field(default=None, description="speculative decoding; none by default")
-    search: ServingSearchSpec = Field(
-        default_factory=ServingSearchSpec, description="what may be chosen"
+    speculation: SpeculationSpec | None = Field(
+        default=None, description="speculative decoding; none by default"
     )
+    search: ServingSearchSpec = Field(default_factory=ServingSearchSpec, description="what may be chosen")
     limits: ServingLimits = Field(default_factory=ServingLimits, description="hard limits")
-    objectives: Annotated[tuple[ServingObjective, ...], Field(min_length=1), AfterValidator(distinct)] = Field(
-        default=("throughput_per_device", "time_per_output_token"), description="what the front trades"
+    rules: Annotated[tuple[OwnRule, ...], Field(max_length=50)] = Field(
+        default=(), description="relations of tp, pp, ep and devices that every engine must satisfy"
+    )
+    objectives: Annotated[tuple[ServingObjective, ...], Field(min_length=1), AfterValidator(distinct)] = (
+        Field(default=("throughput_per_device", "time_per_output_token"), description="what the front trades")
     )
     price: PriceSpec | None = Field(default=None, description="what a device costs an hour, and when")
     deadline: Seconds = Field(
@@ -76,6 +81,7 @@ class ServingJob:
     speculation: SpeculationSpec | None = None
     search: ServingSearchSpec = field(default_factory=ServingSearchSpec)
     limits: ServingLimits = field(default_factory=ServingLimits)
+    rules: tuple[RuleSpec, ...] = ()
     objectives: tuple[ServingObjective, ...] = ("throughput_per_device", "time_per_output_token")
     price: PriceSpec | None = None
     #: The jobs to plan for, where there are several numbers of devices; this is the first.
@@ -87,8 +93,4 @@ class ServingJob:
     @property
     def longest_request(self) -> int:
         """Input and output tokens of the longest request that must be admitted."""
-        load = self.workload
-        if load.longest_request is not None:
-            return load.longest_request
-        kinds = (load, *load.classes)
-        return max(longest_tokens(x.input_tokens) + longest_tokens(x.output_tokens) for x in kinds)
+        return self.workload.longest_tokens

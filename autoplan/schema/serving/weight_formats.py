@@ -7,14 +7,12 @@ from typing import Final, Literal
 
 __all__ = ["FORMATS", "KV_BITS", "KvFormat", "LinearFormat", "WeightFormat"]
 
-WeightFormat = Literal[
-    "bf16", "fp16", "fp8", "fp8-block", "int8", "int4-awq", "int4-gptq", "nvfp4", "mxfp4"
-]
+WeightFormat = Literal["bf16", "fp16", "fp8", "fp8-block", "int8", "int4-awq", "int4-gptq", "nvfp4", "mxfp4"]
 
 KvFormat = Literal["auto", "bf16", "fp16", "fp8", "fp8_ds_mla"]
 
-#: Bits of an element of keys and values; ``auto`` is the format of activations. ``fp8_ds_mla`` has a layout of
-#: its own, of which an engine's file says the bytes.
+#: Bits of an element of keys and values; ``auto`` is the format of activations. ``fp8_ds_mla`` has its own
+#: layout, of which an engine's file says the bytes.
 KV_BITS: Final[dict[KvFormat, int]] = {"auto": 16, "bf16": 16, "fp16": 16, "fp8": 8, "fp8_ds_mla": 8}
 
 
