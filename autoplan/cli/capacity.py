@@ -46,7 +46,7 @@ def capacity(
 
     answer = planning.capacity(job, layout)
 
-    from autoplan.report.capacity_report import capacity_document, capacity_table
+    from autoplan.report.serving.capacity_report import capacity_document, capacity_table
 
     present(
         form,

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from autoplan.catalog import load_serving_job
-from autoplan.costs.core.capacity import CapacityPrediction
 from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.serving.capacity import CapacityPrediction
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_memory import step_sizes, utilization
 from autoplan.errors import LayoutError, UnsupportedError
-from autoplan.results.capacity_answer import CapacityAnswer, CapacityKnob, LayoutCapacity
+from autoplan.results.serving.capacity_answer import CapacityAnswer, CapacityKnob, LayoutCapacity
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 from autoplan.schema.serving.serving_choices import ServingSearchSpec

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autoplan.costs.core.capacity import CachePool, CapacityPrediction, DeviceMemoryUse, Shortage
+from autoplan.costs.core.serving.capacity import CachePool, CapacityPrediction, DeviceMemoryUse, Shortage
 from autoplan.costs.serving.engine_memory import (
     EngineMemory,
     cache_room,

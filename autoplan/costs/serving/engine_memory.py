@@ -79,11 +79,10 @@ def step_sizes(job: ServingJob, layout: EngineLayout) -> tuple[int, int]:
     return min(seqs, tokens), tokens
 
 
-def _only(choice: object) -> int:
+def _only(choice: str | int | tuple[int, ...]) -> int:
     """Return the first of the numbers that a job allows; 0 where any is allowed."""
-    if isinstance(choice, tuple):
-        choice = choice[0]
-    return choice if isinstance(choice, int) else 0
+    first = choice[0] if isinstance(choice, tuple) else choice
+    return first if isinstance(first, int) else 0
 
 
 def sampler_peak_bytes(rows: int, vocabulary: int, facts: SamplerFacts, multiprocessors: int) -> float:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autoplan.costs.core.capacity import WeightBytes
 from autoplan.costs.core.parameters import (
     LayerParameters,
     embedding_norm_parameters,
@@ -22,6 +21,7 @@ from autoplan.costs.core.parameters import (
     layer_parameters,
     position_parameters,
 )
+from autoplan.costs.core.serving.capacity import WeightBytes
 from autoplan.schema.model import Biases, ModelSpec
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_choices import UnquantizedPart
@@ -169,7 +169,7 @@ def _ends(job: ServingJob, layout: EngineLayout, stage: int) -> tuple[float, flo
     first, last = stage == 0, stage == layout.pp - 1
     shared = model.tied_embeddings and first
     tables = table * first + (0.0 if shared else table * last)
-    vectors = first * (position_parameters(model) + embedding_norm_parameters(model))
+    vectors = float(first * (position_parameters(model) + embedding_norm_parameters(model)))
     vectors += last * (final_norm_parameters(model) + model.bias.head * model.vocabulary / layout.tp)
     return tables, 2.0 * vectors
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
-from autoplan.schema.base import Frozen, Share
+from autoplan.schema.base import FROM_FILE, Frozen, Share
 from autoplan.schema.serving.serving_limits import ServingLimits
 
 __all__ = [
@@ -28,17 +28,19 @@ __all__ = [
 Tokens = Annotated[int, Field(ge=1, le=100_000_000)]
 
 
+def _in_order(ends: tuple[int, int]) -> tuple[int, int]:
+    first, last = ends
+    if first > last:
+        raise ValueError(f"a range goes from the shorter to the longer length: [{last}, {first}]")
+    return ends
+
+
 class UniformLength(Frozen):
     """Whole numbers drawn evenly from a range."""
 
-    uniform: tuple[Tokens, Tokens] = Field(description="shortest and longest length, both included")
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        first, last = self.uniform
-        if first > last:
-            raise ValueError(f"uniform goes from the shorter to the longer length: [{last}, {first}]")
-        return self
+    uniform: Annotated[tuple[Tokens, Tokens], AfterValidator(_in_order)] = Field(
+        description="shortest and longest length, both included"
+    )
 
 
 class LogNormal(Frozen):
@@ -48,7 +50,7 @@ class LogNormal(Frozen):
     p99: Tokens = Field(description="length that one request in 100 exceeds")
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _has_a_tail(self) -> Self:
         if self.p99 < self.median:
             raise ValueError(f"p99 {self.p99} is less than the median {self.median}")
         return self
@@ -84,9 +86,9 @@ _RATE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*/\s*(s|min|h)\s*
 _SECONDS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
-def _rate(value: Any) -> Any:  # noqa: ANN401 - whatever a file holds
-    """Return the requests a second of a text such as 12/s; base units pass."""
-    if isinstance(value, float):
+def _rate(value: object, info: ValidationInfo) -> float:
+    """Return the requests a second of a text such as 12/s; Python callers may give base units."""
+    if isinstance(value, float) and not (info.context or {}).get(FROM_FILE):
         return value
     match = _RATE.fullmatch(value) if isinstance(value, str) and len(value) <= 40 else None
     if match is None:

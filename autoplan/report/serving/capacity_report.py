@@ -9,14 +9,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autoplan.costs.core.capacity import CapacityPrediction, DeviceMemoryUse
+from autoplan.costs.core.serving.capacity import CapacityPrediction, DeviceMemoryUse
 from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.front_report import heading, listed
 from autoplan.report.render.bars import bar
 from autoplan.report.render.columns import Column, columns_table
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.part_names import GIB
-from autoplan.results.capacity_answer import CapacityAnswer, CapacityKnob
+from autoplan.results.serving.capacity_answer import CapacityAnswer, CapacityKnob
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_share
