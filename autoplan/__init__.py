@@ -22,8 +22,8 @@ from autoplan.errors import (
 from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
-    from autoplan.catalog import load_grid, load_job
-    from autoplan.planning import evaluate, explain, plan, sweep, verify
+    from autoplan.catalog import load_grid, load_job, load_serving_job
+    from autoplan.planning import capacity, evaluate, explain, plan, sweep, verify
     from autoplan.results import Explanation, Front, Plan, Remedy, Sweep, Verdict
     from autoplan.schema.job import Job
     from autoplan.schema.layout import Layout
@@ -46,10 +46,12 @@ __all__ = [
     "UnsupportedError",
     "Verdict",
     "__version__",
+    "capacity",
     "evaluate",
     "explain",
     "load_grid",
     "load_job",
+    "load_serving_job",
     "plan",
     "sweep",
     "verify",
@@ -64,9 +66,11 @@ _HOMES = {
     "Layout": "autoplan.schema.layout",
     "Plan": "autoplan.results",
     "Sweep": "autoplan.results",
+    "capacity": "autoplan.planning",
     "evaluate": "autoplan.planning",
     "load_grid": "autoplan.catalog",
     "load_job": "autoplan.catalog",
+    "load_serving_job": "autoplan.catalog",
     "plan": "autoplan.planning",
     "sweep": "autoplan.planning",
     "Verdict": "autoplan.results",

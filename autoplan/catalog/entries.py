@@ -137,11 +137,13 @@ def kernels_at(reference: str, base: Path) -> KernelSpec:
 
 def engine(reference: str, base: Path) -> Engine:
     """Return the engine of ``NAME`` or ``NAME@VERSION``, an entry or a file relative to ``base``."""
-    name, _, version = reference.partition("@")
+    before, at, after = reference.rpartition("@")
+    versioned = bool(at) and "/" not in after
+    name, version = (before, after) if versioned else (reference, None)
     if not is_path(name):
-        return engine_at(_loaded("engine", name, EngineSpec), version or None)
+        return engine_at(_loaded("engine", name, EngineSpec), version)
     path = file_named(name, base)
-    return engine_at(load_model(read_file(path), EngineSpec, name=str(path)), version or None)
+    return engine_at(load_model(read_file(path), EngineSpec, name=str(path)), version)
 
 
 def device(name: str) -> DeviceSpec:

@@ -24,10 +24,12 @@ from autoplan.units import format_bytes, format_share
 
 __all__ = ["capacity", "engine_layouts"]
 
-#: Formats that the knobs try where weights are in 16 bits.
+#: Formats that the knobs try where weights have more bits.
 _NARROWER: Final[tuple[WeightFormat, ...]] = ("fp8", "int4-awq")
 #: Share of memory that the knobs try.
 _HIGHER_SHARE: Final = 0.95
+#: Devices of the largest engine that is tried where degrees are left open.
+_LARGEST_ENGINE: Final = 64
 #: Other layouts that an answer keeps.
 _MOST_OTHERS: Final = 12
 
@@ -46,10 +48,12 @@ def capacity(job: ServingJob | str | Path, layout: EngineLayout | str | None = N
         broken = broken_engine_rules(job, layout)
         if broken:
             raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
-    found = sorted(_evaluated(job), key=_worth, reverse=True)
+    choices = (job,) if layout is not None else job.choices or (job,)
+    found = sorted((x for choice in choices for x in _evaluated(choice)), key=_worth, reverse=True)
     if layout is None and not found:
         raise LayoutError(_nothing_runs(job))
     best = found[0] if layout is None else LayoutCapacity(layout, predict_capacity(job, layout))
+    job = _with_devices(job, best.layout)
     others = {replace(x.layout, ep=1): x for x in reversed(found)}
     others.pop(replace(best.layout, ep=1), None)
     return CapacityAnswer(
@@ -78,9 +82,9 @@ def _read(job: ServingJob, text: str) -> EngineLayout:
 
 
 def _with_devices(job: ServingJob, layout: EngineLayout) -> ServingJob:
-    """Return the choice of ``job`` with as many devices as ``layout``, else the one with the most."""
+    """Return the choice of ``job`` with the fewest devices that hold ``layout``, else with the most."""
     numbers = {choice.cluster.devices: choice for choice in job.choices or (job,)}
-    return numbers.get(layout.devices, numbers[max(numbers)])
+    return numbers[min((n for n in numbers if n >= layout.devices), default=max(numbers))]
 
 
 def _evaluated(job: ServingJob) -> Iterator[LayoutCapacity]:
@@ -91,11 +95,12 @@ def _evaluated(job: ServingJob) -> Iterator[LayoutCapacity]:
 def engine_layouts(job: ServingJob) -> Iterator[EngineLayout]:
     """Yield the layouts of the job's search space whose engines fill its devices and break no rule."""
     devices, search = job.cluster.devices, job.search
-    degrees = divisors(devices)
+    degrees = [n for n in divisors(devices) if n <= _LARGEST_ENGINE]
     for tp in _allowed(search.tensor_parallel, degrees):
         for pp in _allowed(search.pipeline_parallel, degrees):
             for adp in _allowed(search.attention_data_parallel, degrees if job.model.moe else (1,)):
-                if devices % (tp * pp * adp) == 0:
+                asked = "any" not in {search.tensor_parallel, search.pipeline_parallel}
+                if devices % (tp * pp * adp) == 0 and (asked or tp * pp * adp <= _LARGEST_ENGINE):
                     yield from _filled(job, EngineLayout(tp=tp, pp=pp, adp=adp), search)
 
 
@@ -121,13 +126,19 @@ def _allowed(choice: str | int | tuple[int, ...], known: Iterable[int]) -> tuple
     return choice if isinstance(choice, tuple) else (choice,)
 
 
-def _worth(found: LayoutCapacity) -> tuple[bool, int, int, int, int, float]:
-    """Return what orders layouts: those that start, the widest formats, then the tokens of all caches."""
+def _worth(found: LayoutCapacity) -> tuple[bool, float, int, int, int]:
+    """Return what orders layouts.
+
+    First those that start, in the widest formats, then those with most tokens; of those that do not start,
+    the one that lacks least.
+    """
     layout, predicted = found.layout, found.predicted
+    if not predicted.fits:
+        return False, predicted.fullest.room, predicted.total_tokens, -layout.pp, -layout.devices_per_engine
     bits = FORMATS[layout.weights].bits + KV_BITS[layout.kv]
     # Layouts within 2 % of each other hold as much: then the shallower pipeline and the smaller engine.
     size = round(log(max(1, predicted.total_tokens)) / 0.02)
-    return predicted.fits, bits, size, -layout.pp, -layout.devices_per_engine, predicted.fullest.room
+    return True, bits, size, -layout.pp, -layout.devices_per_engine
 
 
 def _nothing_runs(job: ServingJob) -> list[str]:
@@ -173,8 +184,8 @@ def _format_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKno
     if KV_BITS[layout.kv] == 16:
         changed = replace(layout, kv="fp8")
         yield _knob(job, changed, "precision.kv_cache", "fp8", "keys and values in fp8", lossless=False)
-    if FORMATS[layout.weights].bits == 16:
-        for narrow in _NARROWER:
+    for narrow in _NARROWER:
+        if FORMATS[narrow].bits < FORMATS[layout.weights].bits:
             changed = replace(layout, weights=narrow)
             yield _knob(job, changed, "precision.weights", narrow, f"weights in {narrow}", lossless=False)
 

@@ -81,8 +81,9 @@ def step_sizes(job: ServingJob, layout: EngineLayout) -> tuple[int, int]:
 
 def _only(choice: str | int | tuple[int, ...]) -> int:
     """Return the first of the numbers that a job allows; 0 where any is allowed."""
-    first = choice[0] if isinstance(choice, tuple) else choice
-    return first if isinstance(first, int) else 0
+    if isinstance(choice, str):
+        return 0
+    return choice if isinstance(choice, int) else choice[0]
 
 
 def sampler_peak_bytes(rows: int, vocabulary: int, facts: SamplerFacts, multiprocessors: int) -> float:
@@ -149,7 +150,8 @@ def captured_graphs(job: ServingJob, facts: GraphFacts, seqs: int, tokens: int) 
     largest = (facts.largest_datacenter_blackwell if big else facts.largest).value
     most = min(2 * seqs, tokens, largest)
     sizes = [*(1, 2, 4), *range(8, 256, 8), *range(256, most + 1, 16)]
-    return sum(size <= most for size in sizes) + sum(size <= min(most, seqs) for size in sizes)
+    mixed = [size for size in sizes if size <= most]
+    return len(mixed) + len([size for size in mixed if size <= seqs])
 
 
 def graph_bytes(job: ServingJob, seqs: int, tokens: int) -> float:

@@ -151,7 +151,7 @@ def engine_at(spec: EngineSpec, version: str | None) -> Engine:
         near = difflib.get_close_matches(version or "", known, 1, 0.8)
         hint = f"did you mean {spec.name}@{near[0]}? " if near else ""
         raise UnsupportedError(
-            f"{spec.title} {version} is not known: {hint}known versions are {', '.join(known)}"
+            f"{spec.title} {version!r} is not known: {hint}known versions are {', '.join(known)}"
         )
     merged: dict[str, Any] = dict(spec.facts.__dict__)
     for name in known[: known.index(found) + 1]:
