@@ -9,7 +9,7 @@ from typing import Final
 from autoplan.catalog.entries import engine, model
 from autoplan.catalog.job_files import opened
 from autoplan.catalog.look_ups import Attempts, clusters_of
-from autoplan.errors import SpecError, UnsupportedError
+from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.schema.job import Cluster, JobFile
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.serving_spec import ServingJob, ServingSpec
@@ -38,6 +38,9 @@ def load_serving_job(reference: str | Path) -> ServingJob:
     """
     text, file, name, base = opened("serving", reference)
     document = parse_yaml(text, name=file)
+    if document.at(["kind"]) == "training":
+        message = f"a training job has no engines: `autoplan plan {reference}` plans it"
+        raise SpecError([Problem(message, "$.kind", document.name, document.line(["kind"]))])
     spec, wrong, problems = valid_part(document, ServingSpec, _STAND_INS)
     job = _resolved(spec, name, base, Attempts(document, wrong, problems))
     keys = frozenset(document.value) if isinstance(document.value, dict) else frozenset()

@@ -115,4 +115,4 @@ def test_a_capacity_cannot_be_asked_of_a_training_job(run):
     done = run("capacity", "specs/jobs/llama3-8b-8x-a100.yaml")
 
     assert done.exit_code == 2
-    assert "$.kind" in done.stderr
+    assert "$.kind: a training job has no engines: `autoplan plan specs/jobs/" in done.stderr
