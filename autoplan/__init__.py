@@ -22,8 +22,8 @@ from autoplan.errors import (
 from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
-    from autoplan.catalog import load_grid, load_job
-    from autoplan.planning import communication, emit, evaluate, explain, plan, read, sweep, verify
+    from autoplan.catalog import load_grid, load_job, load_serving_job
+    from autoplan.planning import capacity, communication, emit, evaluate, explain, plan, read, sweep, verify
     from autoplan.results import Communication, Explanation, Front, Plan, Remedy, Sweep, Verdict
     from autoplan.schema.job import Job
     from autoplan.schema.layout import Layout
@@ -47,12 +47,14 @@ __all__ = [
     "UnsupportedError",
     "Verdict",
     "__version__",
+    "capacity",
     "communication",
     "emit",
     "evaluate",
     "explain",
     "load_grid",
     "load_job",
+    "load_serving_job",
     "plan",
     "read",
     "sweep",
@@ -71,9 +73,11 @@ _HOMES = {
     "Plan": "autoplan.results",
     "Sweep": "autoplan.results",
     "communication": "autoplan.planning",
+    "capacity": "autoplan.planning",
     "evaluate": "autoplan.planning",
     "load_grid": "autoplan.catalog",
     "load_job": "autoplan.catalog",
+    "load_serving_job": "autoplan.catalog",
     "plan": "autoplan.planning",
     "read": "autoplan.planning",
     "sweep": "autoplan.planning",

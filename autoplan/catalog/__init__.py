@@ -24,6 +24,7 @@ from autoplan.catalog.roots import (
     is_path,
     read_file,
 )
+from autoplan.catalog.serving_jobs import load_serving_job, resolve_serving_job
 from autoplan.catalog.stack_inheritance import ExtendedStack, read_stack
 
 __all__ = [
@@ -49,9 +50,11 @@ __all__ = [
     "load_entry",
     "load_grid",
     "load_job",
+    "load_serving_job",
     "read_file",
     "read_stack",
     "resolve_job",
+    "resolve_serving_job",
     "stack",
     "written",
 ]

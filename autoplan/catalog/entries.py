@@ -28,6 +28,8 @@ from autoplan.schema.grids.grid_spec import GridSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, HardwareSpec, NodeSpec
 from autoplan.schema.job import JobSpec
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.serving.engine_stack import Engine, EngineSpec, engine_at
+from autoplan.schema.serving.serving_spec import ServingSpec
 from autoplan.schema.yaml.loader import load_model, validate
 from autoplan.schema.yaml.parser import parse_yaml
 from autoplan.schema.yaml.writer import file_text
@@ -38,6 +40,7 @@ __all__ = [
     "assumed_stack",
     "detected",
     "device",
+    "engine",
     "find_hardware",
     "hardware",
     "is_node",
@@ -59,9 +62,11 @@ CLASSES: dict[EntryKind, type[Frozen]] = {
     "cluster": ClusterSpec,
     "model": ModelSpec,
     "job": JobSpec,
+    "serving": ServingSpec,
     "grid": GridSpec,
     "kernels": KernelSpec,
     "stack": StackSpec,
+    "engine": EngineSpec,
 }
 
 #: Model class of the file of each kind of entry.
@@ -130,6 +135,17 @@ def kernels_at(reference: str, base: Path) -> KernelSpec:
         return _loaded("kernels", reference, KernelSpec)
     path = file_named(reference, base)
     return load_model(read_file(path), KernelSpec, name=str(path))
+
+
+def engine(reference: str, base: Path) -> Engine:
+    """Return the engine of ``NAME`` or ``NAME@VERSION``, an entry or a file relative to ``base``."""
+    before, at, after = reference.rpartition("@")
+    versioned = bool(at) and "/" not in after
+    name, version = (before, after) if versioned else (reference, None)
+    if not is_path(name):
+        return engine_at(_loaded("engine", name, EngineSpec), version)
+    path = file_named(name, base)
+    return engine_at(load_model(read_file(path), EngineSpec, name=str(path)), version)
 
 
 def device(name: str) -> DeviceSpec:

@@ -9,12 +9,15 @@ from autoplan.catalog.entries import device, is_node, load_entry, node, nodes_li
 from autoplan.catalog.grid_files import load_grid
 from autoplan.catalog.job_files import load_job
 from autoplan.catalog.roots import FOLDERS, EntryKind, entry_names
+from autoplan.catalog.serving_jobs import load_serving_job
 from autoplan.errors import CatalogError, SpecError
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.grids.grid_spec import GridSpec
 from autoplan.schema.hardware import ClusterSpec, NodeSpec
 from autoplan.schema.job import JobSpec
+from autoplan.schema.serving.engine_stack import EngineSpec, engine_at
+from autoplan.schema.serving.serving_spec import ServingSpec
 
 __all__ = ["Found", "catalog_problems", "check_entry", "find_entries"]
 
@@ -60,10 +63,21 @@ def _check_references(entry: Frozen, name: str) -> None:
             device(served)
         for measured in entry.collectives.fabrics:
             node(measured)
-    elif isinstance(entry, JobSpec):
+    else:
+        _check_jobs(entry, name)
+
+
+def _check_jobs(entry: Frozen, name: str) -> None:
+    """Check the references of jobs and grids, and that each version of an engine is complete."""
+    if isinstance(entry, JobSpec):
         load_job(name)
+    elif isinstance(entry, ServingSpec):
+        load_serving_job(name)
     elif isinstance(entry, GridSpec):
         load_grid(name)
+    elif isinstance(entry, EngineSpec):
+        for version in entry.versions:
+            engine_at(entry, version)
 
 
 def catalog_problems() -> tuple[list[str], int]:

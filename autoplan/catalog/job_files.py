@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from autoplan.catalog.entries import (
     assumed_stack,
-    device,
-    hardware,
     kernels_at,
     kernels_for,
     model,
     stack_at,
 )
-from autoplan.catalog.roots import EntryKind, entry_text, is_path, read_file
-from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
+from autoplan.catalog.look_ups import Attempts, clusters_of
+from autoplan.catalog.roots import EntryKind, entry_names, entry_text, is_path, read_file
+from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Cluster, Job, JobFile, JobSpec, Objective, Workload
 from autoplan.schema.job_choices import batches_of
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.yaml.document import Document
 from autoplan.schema.yaml.loader import valid_part
 from autoplan.schema.yaml.parser import parse_yaml
 
 __all__ = ["job_of_text", "load_job", "opened", "resolve_job", "usual_objectives"]
 
-R = TypeVar("R")
+#: What a command for training says of a serving job.
+SERVING_JOB: Final = "a serving job cannot be planned or evaluated yet"
 
 _MOST_CHOICES: Final = 64
 #: Placeholders of invalid required keys, so that the other keys are validated.
@@ -57,8 +55,11 @@ def job_of_text(text: str, file: str, *, name: str, base: Path, reference: str) 
     ``reference`` is what the user calls it. Raises SpecError with all problems of the text.
     """
     document = parse_yaml(text, name=file)
+    if document.at(["kind"]) == "serving":
+        message = f"{SERVING_JOB}: `autoplan capacity {reference}` says what its engines hold"
+        raise SpecError([Problem(message, "$.kind", document.name, document.line(["kind"]))])
     spec, wrong, problems = valid_part(document, JobSpec, _STAND_INS)
-    job = _resolved(spec, name, base, _Attempts(document, wrong, problems))
+    job = _resolved(spec, name, base, Attempts(document, wrong, problems))
     keys = frozenset(document.value) if isinstance(document.value, dict) else frozenset()
     return replace(job, source=JobFile(reference, text, base, keys))
 
@@ -69,60 +70,24 @@ def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]
     if isinstance(reference, Path) or is_path(text):
         path = Path(reference)
         return read_file(path), text, path.stem, path.parent
+    if kind == "job" and text not in entry_names("job") and text in entry_names("serving"):
+        raise UnsupportedError(
+            f"{text}: {SERVING_JOB}: `autoplan capacity {text}` says what its engines hold"
+        )
     content, file = entry_text(kind, text)
     return content, file, text, Path()
 
 
 def resolve_job(spec: JobSpec, *, name: str = "job", base: Path | None = None) -> Job:
     """Return ``spec`` with every name resolved; paths in it are relative to ``base``."""
-    return _resolved(spec, name, base or Path(), _Attempts(None))
+    return _resolved(spec, name, base or Path(), Attempts(None))
 
 
-class _Attempts:
-    """Look-ups of a job that collect their problems.
-
-    ``problems`` begin with those of the schema; ``wrong`` are the keys of these.
-    """
-
-    def __init__(
-        self, document: Document | None, wrong: frozenset[str] = frozenset(), problems: Sequence[Problem] = ()
-    ) -> None:
-        self.document = document
-        self.wrong = wrong
-        self.problems = list(problems)
-
-    def find(self, key: str, look_up: Callable[[], R], *, needs: Collection[str] = ()) -> R | None:
-        """Return the result of ``look_up``, or None with its problem added at ``key``.
-
-        A look-up that ``needs`` an invalid key is skipped.
-        """
-        if not self.wrong.isdisjoint(needs):
-            return None
-        try:
-            return look_up()
-        except SpecError as error:
-            self.problems.extend(error.problems)
-        except AutoplanError as error:
-            document = self.document
-            file = document.name if document else None
-            line = document.line(key.split(".")) if document else None
-            self.problems.append(Problem(str(error), f"$.{key}", file, line))
-        return None
-
-    def lines(self, key: str, entries: int) -> tuple[int, ...]:
-        """Return the lines of the entries of the list at ``key``; empty without a file."""
-        document = self.document
-        return tuple(document.line([key, i]) for i in range(entries)) if document else ()
-
-    def in_order(self) -> list[Problem]:
-        """Return the problems by line; those of other files come last."""
-        name = self.document.name if self.document else None
-        return sorted(self.problems, key=lambda problem: (problem.file != name, problem.line or 0))
-
-
-def _resolved(spec: JobSpec, name: str, base: Path, attempts: _Attempts) -> Job:
+def _resolved(spec: JobSpec, name: str, base: Path, attempts: Attempts) -> Job:
     the_model = attempts.find("model", lambda: _model(spec, base), needs={"model"})
-    clusters = attempts.find("hardware", lambda: _clusters(spec, base), needs={"hardware"})
+    clusters = attempts.find(
+        "hardware", lambda: clusters_of(spec.hardware, spec.devices, base), needs={"hardware"}
+    )
     cluster = clusters[0] if clusters else None
     the_stack = attempts.find("stack", lambda: _stack(spec, cluster, base))
     kernels = attempts.find("kernels", lambda: _kernels(spec, cluster, base))
@@ -209,18 +174,3 @@ def _kernels(spec: JobSpec, cluster: Cluster | None, base: Path) -> KernelSpec |
     if spec.kernels:
         return kernels_at(spec.kernels, base)
     return kernels_for(cluster.device.name) if cluster else None
-
-
-def _clusters(spec: JobSpec, base: Path) -> tuple[Cluster, ...]:
-    """Return one cluster per number of devices of the job; by default all devices of the hardware."""
-    node, available = hardware(spec.hardware, base)
-    numbers = spec.devices if isinstance(spec.devices, tuple) else (spec.devices or available,)
-    for devices in numbers:
-        if devices > node.devices and devices % node.devices:
-            raise UnsupportedError(
-                f"{devices} devices are not a multiple of the {node.devices} devices of a node: "
-                f"use {devices // node.devices * node.devices} or "
-                f"{-(-devices // node.devices) * node.devices}"
-            )
-    kind = device(node.device)
-    return tuple(Cluster(device=kind, node=node, devices=devices) for devices in numbers)

@@ -31,7 +31,9 @@ __all__ = [
     "read_file",
 ]
 
-EntryKind = Literal["device", "node", "cluster", "model", "job", "grid", "kernels", "stack"]
+EntryKind = Literal[
+    "device", "node", "cluster", "model", "job", "serving", "grid", "kernels", "stack", "engine"
+]
 
 #: Folder of each kind of entry in a catalogue.
 FOLDERS: Final[dict[EntryKind, tuple[str, str]]] = {
@@ -40,9 +42,11 @@ FOLDERS: Final[dict[EntryKind, tuple[str, str]]] = {
     "cluster": ("hardware", "clusters"),
     "model": ("specs", "models"),
     "job": ("specs", "jobs"),
+    "serving": ("specs", "serving"),
     "grid": ("specs", "grids"),
     "kernels": ("costmodels", "kernels"),
     "stack": ("costmodels", "stacks"),
+    "engine": ("costmodels", "engines"),
 }
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")

@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 import autoplan
 from autoplan.cli import (
     calibrate,
+    capacity,
     catalog,
     emit,
     evaluate,
@@ -100,6 +101,7 @@ app = typer.Typer(
 )
 app.command("plan", short_help="Find the best layouts of a job.")(plan.plan)
 app.command("evaluate", short_help="Predict one layout of a job.")(evaluate.evaluate)
+app.command("capacity", short_help="Say what a serving job's engines hold.")(capacity.capacity)
 app.command("sweep", short_help="Plan a grid of jobs.")(sweep.sweep)
 app.command("explain", short_help="Say why a layout wins or loses.")(explain.explain)
 app.command("verify", short_help="Check a saved plan without the solver.")(verify.verify)

@@ -20,9 +20,11 @@ class File(StrEnum):
     cluster = KindName.cluster
     model = KindName.model
     job = KindName.job
+    serving = KindName.serving
     grid = KindName.grid
     kernels = KindName.kernels
     stack = KindName.stack
+    engine = KindName.engine
     runs = "runs"
 
 

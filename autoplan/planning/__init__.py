@@ -1,4 +1,4 @@
-"""Use cases: plan, evaluate, communication, explain, sweep, verify, emit, read, calibrate, measure."""
+"""Use cases: plan, evaluate, capacity, communication, explain, sweep, verify, emit, read, calibrate."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from autoplan.planning.measuring import measure
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
     from autoplan.planning.reading_configurations import read, read_text
+    from autoplan.planning.serving_capacity import capacity
     from autoplan.planning.sweeping.executors import dask_executor
     from autoplan.planning.sweeping.grid_planning import sweep
     from autoplan.planning.verifying import compared, verify
@@ -37,6 +38,7 @@ __all__ = [
     "calibrate_from_logs",
     "calibrate_machine",
     "calibrated_files",
+    "capacity",
     "chosen",
     "communication",
     "compare_file",
@@ -68,6 +70,7 @@ _HOMES: Final = {
     "calibrate_from_logs": "autoplan.planning.calibrating",
     "calibrate_machine": "autoplan.planning.calibrating",
     "calibrated_files": "autoplan.planning.calibrating",
+    "capacity": "autoplan.planning.serving_capacity",
     "chosen": "autoplan.planning.plan_and_evaluate",
     "compare_file": "autoplan.planning.comparing_files",
     "communication": "autoplan.planning.communicating",

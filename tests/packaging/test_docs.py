@@ -10,6 +10,12 @@ from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.grids.grid_spec import GridSpec
 from autoplan.schema.job import JobSpec, Limits, SearchSpec, Workload
+from autoplan.schema.serving.engine_facts import DefaultTier, GraphTier
+from autoplan.schema.serving.engine_stack import EngineFacts
+from autoplan.schema.serving.request_lengths import ServingWorkload
+from autoplan.schema.serving.serving_choices import ServingSearchSpec
+from autoplan.schema.serving.serving_limits import ServingLimits
+from autoplan.schema.serving.serving_spec import ServingSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = {"build", "dist", "node_modules"}
@@ -48,6 +54,31 @@ def test_every_key_of_a_job_is_explained(model):
     missing = [name for name in names_of(model) if not re.search(rf"`(?:\w+\.)?{name}`", text)]
 
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    "model", [ServingSpec, ServingSearchSpec, ServingLimits, ServingWorkload], ids=lambda m: m.__name__
+)
+def test_every_key_of_a_serving_job_is_explained(model):
+    """Whoever writes a serving job finds each of its keys in the README of these jobs."""
+    text = (ROOT / "specs" / "serving" / "README.md").read_text(encoding="utf-8")
+    missing = [name for name in names_of(model) if not re.search(rf"`(?:\w+\.)?{name}`", text)]
+
+    assert missing == []
+
+
+def test_every_engine_and_every_field_of_its_facts_is_explained():
+    """An engine that can be named in a job, and what its file says, is in the README of the cost models."""
+    text = (ROOT / "costmodels" / "README.md").read_text(encoding="utf-8")
+    engines = [path.stem for path in (ROOT / "costmodels" / "engines").glob("*.yaml")]
+    parts = [field.annotation for field in EngineFacts.model_fields.values()]
+    optional = [part for union in parts for part in (union, *getattr(union, "__args__", ()))]
+    sections = [part for part in optional if hasattr(part, "model_fields")] + [DefaultTier, GraphTier]
+    fields = {key for part in sections for key in part.model_fields}
+
+    assert [name for name in engines if f"| `{name}` |" not in text] == []
+    assert len(sections) >= 11
+    assert sorted(name for name in fields if not re.search(rf"`(?:\w+\.)?{name}`", text)) == []
 
 
 def test_every_key_and_column_of_a_sweep_is_explained():

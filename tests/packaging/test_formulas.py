@@ -24,9 +24,15 @@ EXEMPT = frozenset(
 #: Methods that only read, select or add up what their class holds; the sentence they have is enough.
 READINGS = frozenset(
     {
+        "CapacityPrediction.fits",
+        "CapacityPrediction.fullest",
+        "CapacityPrediction.longest_requests",
+        "CapacityPrediction.total_tokens",
         "Collective.bytes",
         "Collective.of_stage",
         "Communication.bytes",
+        "DeviceMemoryUse.free",
+        "DeviceMemoryUse.taken",
         "DataVolume.outside",
         "Traffic.scaled",
         "Traffic.share",
@@ -52,6 +58,7 @@ READINGS = frozenset(
         "StageContext.tokens",
         "Stages.take",
         "EndOfStep.total",
+        "WeightBytes.total",
     }
 )
 

@@ -79,9 +79,11 @@ class KindName(StrEnum):
     cluster = "cluster"
     model = "model"
     job = "job"
+    serving = "serving"
     grid = "grid"
     kernels = "kernels"
     stack = "stack"
+    engine = "engine"
 
 
 JobArgument = Annotated[

@@ -1,16 +1,28 @@
-"""Size of the key-value cache of inference.
+"""Size of the key-value cache of inference, and the blocks that an engine keeps it in.
 
 Notation (this file only)::
 
-    L  layers    k  key-value heads    d  head_dim    n  tokens         [1]
-    e  bytes of an element                                           [byte]
+    L  layers    k  key-value heads    d  head_dim        n  tokens           [1]
+    t  tensor-parallel degree          w  keys of a sliding window            [1]
+    B  tokens of a block               D  ranks that share a cache's tokens   [1]
+    a  layers without a window         l  layers with one                     [1]
+    G  layers of a group of blocks                                            [1]
+    r  tokens of layers with a window over those of other layers              [1]
+    e  bytes of an element                                                 [byte]
 """
 
 from __future__ import annotations
 
-from autoplan.schema.model import ModelSpec
+from dataclasses import dataclass
+from math import ceil
 
-__all__ = ["kv_cache_bytes"]
+from autoplan.costs.serving.served_weights import stage_layers_of_engine
+from autoplan.schema.model import ModelSpec
+from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.serving.weight_formats import KV_BITS
+
+__all__ = ["CacheShape", "cache_shape", "kv_cache_bytes", "token_layer_bytes"]
 
 
 def kv_cache_bytes(model: ModelSpec, tokens: int, bytes_per_element: float) -> float:
@@ -29,8 +41,180 @@ def kv_cache_bytes(model: ModelSpec, tokens: int, bytes_per_element: float) -> f
     Source: Shazeer 2019, arXiv:1911.02150, for heads that share keys; DeepSeek-AI 2024, arXiv:2405.04434,
     section 2.1, for latent attention.
     """
-    width = 2 * model.kv_heads * model.head_dim
-    if model.mla is not None:
-        width = model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
     cached_tokens = sum(min(tokens, model.attention_window(i) or tokens) for i in range(model.layers))
-    return width * cached_tokens * bytes_per_element
+    return _width(model, 1) * cached_tokens * bytes_per_element
+
+
+def _width(model: ModelSpec, t: int) -> int:
+    """Return the elements of a token and layer on one device; latent attention is not divided."""
+    if model.mla is not None:
+        return model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
+    return 2 * max(1, model.kv_heads // t) * model.head_dim
+
+
+def token_layer_bytes(job: ServingJob, layout: EngineLayout) -> float:
+    """Return the bytes of a token in the cache of one layer on one device [byte].
+
+    2 max(1, k/t) d e: with more devices than key-value heads, heads are replicated. Latent attention has one
+    head of latent and rotary key, on every device.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> job = load_serving_job("llama3-70b-8x-h100")
+    >>> [80 * token_layer_bytes(job, EngineLayout(tp=t)) for t in (1, 4, 8, 16)]
+    [327680.0, 81920.0, 40960.0, 40960.0]
+    >>> deepseek = load_serving_job("deepseek-v3-8x-h200")
+    >>> [61 * token_layer_bytes(deepseek, EngineLayout(tp=t)) for t in (1, 8)]
+    [70272.0, 70272.0]
+
+    Leaves out: scales of keys and values in fp8, which are one for a tensor.
+    Source: vLLM 0.33.0, v1/kv_cache_interface.py, and config/model.py, get_num_kv_heads.
+    """
+    if layout.kv == "fp8_ds_mla":
+        return job.engine.facts.cache.fp8_ds_mla_bytes.value
+    return _width(job.model, layout.tp) * KV_BITS[layout.kv] / 8
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """How the cache of a stage is laid out: what a request of so many tokens takes."""
+
+    #: Bytes of a token and layer.
+    layer_bytes: float
+    block_tokens: int
+    #: Ranks that share the tokens of a request.
+    shared: int
+    full_layers: int
+    window_layers: int
+    window: int
+    #: Groups of layers that have blocks of their own, and the layers of each.
+    full_groups: int
+    window_groups: int
+    group_layers: int
+    #: Tokens of layers with a window over those of others, where they have a pool of their own.
+    window_share: float | None
+
+    @property
+    def block_bytes(self) -> float:
+        """Bytes of one block of one group [byte]: B G times those of a token and layer.
+
+        >>> shape = CacheShape(4096.0, 16, 1, 32, 0, 0, 1, 0, 32, None)
+        >>> shape.block_bytes  # 16 tokens of 32 layers
+        2097152.0
+        """
+        return self.layer_bytes * self.block_tokens * self.group_layers
+
+    @property
+    def token_bytes(self) -> float:
+        """Bytes that a token of a long request reserves [byte].
+
+        >>> CacheShape(4096.0, 16, 1, 32, 0, 0, 1, 0, 32, None).token_bytes
+        131072.0
+        """
+        if self.window_share is not None:
+            return self.layer_bytes * (self.full_layers + self.window_share * self.window_layers)
+        return self.layer_bytes * self.group_layers * (self.full_groups + self.window_groups) / self.shared
+
+    def blocks(self, room: float) -> int:
+        """Return the blocks that fit in ``room`` bytes [1].
+
+        >>> CacheShape(4096.0, 16, 1, 32, 0, 0, 1, 0, 32, None).blocks(2**30)
+        512
+
+        Leaves out: a block that some versions keep empty.
+        Source: vLLM 0.33.0, v1/core/kv_cache_utils.py, get_num_blocks.
+        """
+        size = self.block_bytes if self.window_share is None else self.token_bytes * self.block_tokens
+        return max(0, int(room // size))
+
+    def tokens(self, room: float) -> int:
+        """Return the tokens that ``room`` bytes hold, as the engine reports them [1].
+
+        Blocks over the groups that each request has, times B D.
+
+        >>> CacheShape(4096.0, 16, 1, 32, 0, 0, 1, 0, 32, None).tokens(2**30)
+        8192
+        """
+        groups = 1 if self.window_share is not None else self.full_groups + self.window_groups
+        return self.blocks(room) // groups * self.block_tokens * self.shared
+
+    def request_bytes(self, tokens: int, in_flight: int = 0) -> float:
+        """Return what a request of ``tokens`` tokens takes on a device [byte].
+
+        ceil(n / B D) blocks of groups without a window, and of the others the blocks of w - 1 + q tokens, for
+        the ``in_flight`` tokens q of a step and one more that the window may begin in.
+
+        >>> shape = CacheShape(2048.0, 16, 1, 12, 12, 128, 1, 1, 12, None)  # gpt-oss-20b
+        >>> shape.request_bytes(8192) / 2048 / 16 / 12  # 512 blocks, and 8 + 1 of the window
+        521.0
+        >>> shape.request_bytes(100) / 2048 / 16 / 12
+        14.0
+
+        Leaves out: requests that share a prefix.
+        Source: vLLM 0.33.0, v1/kv_cache_interface.py, SlidingWindowSpec.max_admission_blocks_per_request;
+        SGLang 0.5.8, srt/server_args.py, swa_full_tokens_ratio.
+        """
+        blocks = ceil(tokens / (self.block_tokens * self.shared))
+        if not self.window_layers:
+            return blocks * self.block_bytes * self.full_groups
+        held = min(tokens, self.window - 1 + max(1, in_flight))
+        if self.window_share is not None:
+            rounded = blocks * self.block_tokens
+            return self.token_bytes * max(rounded, min(rounded, held) / self.window_share)
+        all_blocks = ceil(tokens / self.block_tokens)
+        local = min(all_blocks, ceil(held / self.block_tokens) + 1)
+        return self.block_bytes * (blocks * self.full_groups + local * self.window_groups)
+
+
+def cache_shape(job: ServingJob, layout: EngineLayout, stage: int) -> CacheShape:
+    """Return how the cache of ``stage`` is laid out.
+
+    Layers of a kind are divided into groups of G layers, G being the rarer kind's number, or the commoner's
+    where that is at most a ratio of it. An engine that keeps windows apart has one group for each layer.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> shape = cache_shape(load_serving_job("gpt-oss-120b-1x-h100"), EngineLayout(weights="mxfp4"), 0)
+    >>> shape.full_groups, shape.window_groups, shape.group_layers  # 36 layers, every other one local
+    (1, 1, 18)
+
+    Leaves out: groups that a pipeline divides unevenly: a stage has its share of each group, rounded up.
+    Source: vLLM 0.33.0, v1/core/kv_cache_utils.py, _get_kv_cache_groups_uniform_page_size.
+    """
+    model, facts = job.model, job.engine.facts.cache
+    split = job.engine.facts.scheduler.splits_layers
+    first, end = stage_layers_of_engine(model.layers, layout.pp, split)[stage]
+    windows = [model.attention_window(layer) for layer in range(model.layers)]
+    here = windows[first:end]
+    full, local = here.count(None), len(here) - here.count(None)
+    block = job.search.block_tokens or (facts.mla_block_tokens if model.mla else facts.block_tokens).value
+    if facts.hybrid == "groups" or not local:
+        ratio = facts.group_ratio.value if facts.group_ratio else 1.0
+        full_groups, local_groups, of_group = _groups(
+            windows.count(None), len(windows) - windows.count(None), ratio
+        )
+        of_group = ceil(of_group * len(here) / model.layers)
+    else:
+        full_groups, local_groups, of_group = full, local, 1
+    return CacheShape(
+        layer_bytes=token_layer_bytes(job, layout),
+        block_tokens=block,
+        shared=layout.dcp,
+        full_layers=full,
+        window_layers=local,
+        window=max((w for w in windows if w), default=0),
+        full_groups=full_groups,
+        window_groups=local_groups,
+        group_layers=of_group,
+        window_share=facts.window_tokens.value
+        if facts.hybrid == "ratio" and facts.window_tokens and local
+        else None,
+    )
+
+
+def _groups(full: int, local: int, ratio: float) -> tuple[int, int, int]:
+    """Return the groups of layers without and with a window, and the layers of a group."""
+    kinds = [count for count in (full, local) if count]
+    least, most = min(kinds), max(kinds)
+    size = most if len(kinds) == 1 or most < least * ratio else least
+    return ceil(full / size), ceil(local / size), size

@@ -16,6 +16,8 @@ from autoplan.schema.hardware import ClusterSpec, DeviceSpec, NodeSpec
 from autoplan.schema.job import JobSpec
 from autoplan.schema.job_choices import batches_of
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.serving.engine_stack import EngineSpec
+from autoplan.schema.serving.serving_spec import ServingSpec
 from autoplan.units import format_bytes, format_count, format_rate
 
 __all__ = ["COLUMNS", "Fact", "entry_facts"]
@@ -98,6 +100,13 @@ COLUMNS: Final[dict[EntryKind, tuple[Fact, ...]]] = {
         Fact("global_batch_size", "sequences", _commas, number=True),
         Fact("sequence_length", "sequence length", _comma, number=True),
     ),
+    "serving": (
+        Fact("model", "model"),
+        Fact("devices", "devices", _commas, number=True),
+        Fact("hardware", "hardware"),
+        Fact("engine", "engine"),
+        Fact("longest_request_tokens", "longest request", _comma, number=True),
+    ),
     "grid": (
         Fact("base", "base"),
         Fact("keys", "varied keys", ", ".join),
@@ -113,6 +122,7 @@ COLUMNS: Final[dict[EntryKind, tuple[Fact, ...]]] = {
         Fact("parallelism", "parallelism", ", ".join),
         Fact("schedules", "schedules", ", ".join),
     ),
+    "engine": (_TITLE, Fact("versions", "versions", ", ".join)),
 }
 
 
@@ -175,6 +185,20 @@ def _job(entry: JobSpec) -> Facts:
     }
 
 
+def _serving(entry: ServingSpec) -> Facts:
+    return {
+        "model": entry.model,
+        "devices": _numbers(entry.devices) if isinstance(entry.devices, tuple) else entry.devices,
+        "hardware": entry.hardware,
+        "engine": entry.stack,
+        "longest_request_tokens": entry.workload.longest_tokens,
+    }
+
+
+def _engine(entry: EngineSpec) -> Facts:
+    return {"title": entry.title, "versions": list(entry.versions)}
+
+
 def _grid(entry: GridSpec) -> Facts:
     return {
         "base": entry.base if isinstance(entry.base, str) else None,
@@ -208,7 +232,9 @@ _READERS: Final[dict[EntryKind, Callable[[Any], Facts]]] = {
     "node": _node,
     "cluster": _cluster,
     "job": _job,
+    "serving": _serving,
     "grid": _grid,
     "kernels": _kernels,
     "stack": _stack,
+    "engine": _engine,
 }

@@ -1,0 +1,129 @@
+"""Serving jobs: reading a job file, and resolving the names in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from autoplan.catalog.entries import engine, model
+from autoplan.catalog.job_files import opened
+from autoplan.catalog.look_ups import Attempts, clusters_of
+from autoplan.errors import Problem, SpecError, UnsupportedError
+from autoplan.schema.job import Cluster, JobFile
+from autoplan.schema.model import ModelSpec
+from autoplan.schema.serving.serving_spec import ServingJob, ServingSpec
+from autoplan.schema.user_rules.expression import Name, Node
+from autoplan.schema.yaml.loader import valid_part
+from autoplan.schema.yaml.parser import parse_yaml
+
+__all__ = ["load_serving_job", "resolve_serving_job"]
+
+#: Placeholders of invalid required keys, so that the other keys are validated.
+_STAND_INS: Final = {
+    "kind": "serving",
+    "model": "none",
+    "hardware": "none",
+    "stack": "none",
+    "workload": {"input_tokens": 1, "output_tokens": 1},
+}
+#: Names of rules that an engine has.
+_RULE_NAMES: Final = frozenset({"tp", "pp", "ep", "devices", "devices_per_node", "heads", "kv_heads"})
+
+
+def load_serving_job(reference: str | Path) -> ServingJob:
+    """Return the serving job that ``reference`` names: the path of a job file, or the name of a shipped one.
+
+    Raises SpecError with all problems of the file, CatalogError for unknown names.
+    """
+    text, file, name, base = opened("serving", reference)
+    document = parse_yaml(text, name=file)
+    if document.at(["kind"]) == "training":
+        message = f"a training job has no engines: `autoplan plan {reference}` plans it"
+        raise SpecError([Problem(message, "$.kind", document.name, document.line(["kind"]))])
+    spec, wrong, problems = valid_part(document, ServingSpec, _STAND_INS)
+    job = _resolved(spec, name, base, Attempts(document, wrong, problems))
+    keys = frozenset(document.value) if isinstance(document.value, dict) else frozenset()
+    return replace(job, source=JobFile(str(reference), text, base, keys))
+
+
+def resolve_serving_job(spec: ServingSpec, *, name: str = "job", base: Path | None = None) -> ServingJob:
+    """Return ``spec`` with every name resolved; paths in it are relative to ``base``."""
+    return _resolved(spec, name, base or Path(), Attempts(None))
+
+
+def _resolved(spec: ServingSpec, name: str, base: Path, attempts: Attempts) -> ServingJob:
+    the_model = attempts.find("model", lambda: model(spec.model, base), needs={"model"})
+    clusters = attempts.find(
+        "hardware", lambda: clusters_of(spec.hardware, spec.devices, base), needs={"hardware"}
+    )
+    the_engine = attempts.find("stack", lambda: engine(spec.stack, base), needs={"stack"})
+    if clusters:
+        attempts.find("limits", lambda: _powered(spec, clusters[0]), needs={"limits"})
+        attempts.find("limits.devices", lambda: _within(spec, clusters), needs={"limits", "devices"})
+    if the_model:
+        attempts.find("workload", lambda: _admissible(spec, the_model), needs={"workload"})
+    attempts.find("rules", lambda: _readable_rules(spec), needs={"rules"})
+    if attempts.problems or not (the_model and clusters and the_engine):
+        raise SpecError(attempts.in_order())
+    job = ServingJob(
+        name=name,
+        model=the_model,
+        cluster=clusters[0],
+        engine=the_engine,
+        workload=spec.workload,
+        precision=spec.precision,
+        speculation=spec.speculation,
+        search=spec.search,
+        limits=spec.limits,
+        rules=spec.rules,
+        objectives=spec.objectives,
+        price=spec.price,
+        deadline=spec.deadline,
+    )
+    if len(clusters) == 1:
+        return job
+    return replace(job, choices=tuple(replace(job, cluster=cluster) for cluster in clusters))
+
+
+def _powered(spec: ServingSpec, cluster: Cluster) -> None:
+    """Raise UnsupportedError if an energy is asked for and the power is not known."""
+    asked = "energy" in spec.objectives or spec.limits.energy is not None
+    if asked and cluster.device.power is None:
+        raise UnsupportedError(
+            f"energy needs the power of {cluster.device.name}, which is missing in its file"
+        )
+
+
+def _within(spec: ServingSpec, clusters: tuple[Cluster, ...]) -> None:
+    """Raise UnsupportedError if the job asks for more devices than its limit allows."""
+    most, least = spec.limits.devices, min(cluster.devices for cluster in clusters)
+    if most is not None and most < least:
+        raise UnsupportedError(
+            f"limits.devices {most} contradicts the job's {least} devices: raise the limit or set `devices`"
+        )
+
+
+def _admissible(spec: ServingSpec, of_model: ModelSpec) -> None:
+    """Raise UnsupportedError if the longest request exceeds the model's positions."""
+    longest, most = spec.workload.longest_tokens, of_model.max_positions
+    if most is not None and longest > most:
+        raise UnsupportedError(
+            f"a request of {longest:,} tokens cannot be admitted: {of_model.name} has {most:,} positions"
+        )
+
+
+def _readable_rules(spec: ServingSpec) -> None:
+    """Raise UnsupportedError if a rule names what an engine has not."""
+    for rule in spec.rules:
+        unknown = _names(rule.relation) - _RULE_NAMES
+        if unknown:
+            raise UnsupportedError(
+                f"{rule.rule!r} names {', '.join(sorted(unknown))}: rules of serving may name "
+                + ", ".join(sorted(_RULE_NAMES))
+            )
+
+
+def _names(node: Node) -> set[str]:
+    own = {node.name} if isinstance(node, Name) else set()
+    return own.union(*(_names(part) for part in node.below()))

@@ -1,0 +1,136 @@
+"""What the caches of engines hold, and whether they start.
+
+Notation (this file only)::
+
+    n  tokens of a request                                                           [1]
+    P  bytes of the cache of a device                                                [byte]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autoplan.costs.core.serving.capacity import CachePool, CapacityPrediction, DeviceMemoryUse, Shortage
+from autoplan.costs.serving.engine_memory import (
+    EngineMemory,
+    cache_room,
+    engine_memory,
+    step_sizes,
+    utilization,
+)
+from autoplan.costs.serving.kv_cache import CacheShape, cache_shape
+from autoplan.costs.serving.served_weights import stage_layers_of_engine, stage_weights
+from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.serving_spec import ServingJob
+
+__all__ = ["LENGTHS", "largest_true", "predict_capacity"]
+
+#: Lengths of requests that every capacity counts, beside the longest.
+LENGTHS = (1024, 8192, 32768)
+
+
+def predict_capacity(job: ServingJob, layout: EngineLayout) -> CapacityPrediction:
+    """Return the memory of each stage and the requests that caches hold: floor(P / bytes of a request).
+
+    Stages keep the same requests, so the one with the least room counts. Each group of data-parallel
+    attention has a cache of its own, and so has each engine.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> capacity = predict_capacity(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout())
+    >>> capacity.pool.blocks * 16 == capacity.pool.tokens, capacity.requests[-1]  # 13 x 2,048 blocks
+    (True, (32768, 13))
+
+    Leaves out: fragments of blocks that requests share; a request in several caches.
+    Source: vLLM 0.33.0, v1/core/kv_cache_utils.py, get_kv_cache_configs.
+    """
+    seqs, tokens = step_sizes(job, layout)
+    others = [engine_memory(job, layout, stage) for stage in range(layout.pp)]
+    stages = tuple(_device(job, layout, stage, other) for stage, other in enumerate(others))
+    shapes = [cache_shape(job, layout, stage) for stage in range(layout.pp)]
+    rooms = [max(0.0, stage.room) for stage in stages]
+    least = min(range(layout.pp), key=lambda i: shapes[i].tokens(rooms[i]))
+    caches = layout.adp * layout.replicas
+    in_flight = tokens if job.engine.facts.cache.hybrid == "groups" else 0
+
+    def admitted(length: int) -> bool:
+        return all(s.request_bytes(length, in_flight) <= room for s, room in zip(shapes, rooms, strict=True))
+
+    longest = job.longest_request
+    pool = _pool(shapes[least], rooms[least], largest_true(admitted, job.model.max_positions or 2**31))
+    counted = tuple(sorted({*(n for n in LENGTHS if n < longest), longest}))
+    return CapacityPrediction(
+        stages=stages,
+        pool=pool,
+        requests=tuple((n, caches * _requests(shapes, rooms, n)) for n in counted),
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        utilization=utilization(job, layout),
+        shortage=_shortage(stages, pool, others, admits=admitted(longest)),
+        caches=caches,
+    )
+
+
+def _requests(shapes: list[CacheShape], rooms: list[float], tokens: int) -> int:
+    return min(int(room // s.request_bytes(tokens)) for s, room in zip(shapes, rooms, strict=True))
+
+
+def _pool(shape: CacheShape, room: float, largest: int) -> CachePool:
+    return CachePool(
+        bytes_per_device=room,
+        blocks=shape.blocks(room),
+        block_tokens=shape.block_tokens,
+        tokens=shape.tokens(room),
+        bytes_per_token=shape.layer_bytes * (shape.full_layers + shape.window_layers) / shape.shared,
+        largest_context=largest,
+    )
+
+
+def _device(job: ServingJob, layout: EngineLayout, stage: int, other: EngineMemory) -> DeviceMemoryUse:
+    weights = stage_weights(job, layout, stage)
+    room = cache_room(job, layout, weights.total, other)
+    first, end = stage_layers_of_engine(
+        job.model.layers, layout.pp, job.engine.facts.scheduler.splits_layers
+    )[stage]
+    device = job.cluster.device.memory.usable.value
+    # What the share of an engine leaves beside its static part serves activations and graphs.
+    left = device - weights.total - max(0.0, room) - other.overhead
+    return DeviceMemoryUse(
+        stage=stage,
+        layers=end - first,
+        device=device,
+        weights=weights,
+        activation=other.activation,
+        overhead=other.overhead,
+        graphs=other.graphs,
+        reserve=max(0.0, min(other.reserve, left)),
+        cache=max(0.0, room),
+        room=room,
+    )
+
+
+def _shortage(
+    stages: tuple[DeviceMemoryUse, ...], pool: CachePool, others: list[EngineMemory], *, admits: bool
+) -> Shortage | None:
+    """Return what keeps the engine from starting."""
+    if any(stage.weights.total > stage.device - stage.overhead for stage in stages):
+        return "loading the weights"
+    if any(stage.room <= 0 for stage in stages) or pool.blocks == 0:
+        return "no room for the cache"
+    if not admits:
+        return "longest request"
+    outside = any(not other.graphs_counted and other.graphs for other in others)
+    return "CUDA graphs" if outside and any(stage.free < 0 for stage in stages) else None
+
+
+def largest_true(holds: Callable[[int], bool], most: int) -> int:
+    """Return the largest number up to ``most`` for which ``holds``, which ends at some number, is true [1].
+
+    >>> largest_true(lambda n: n * n <= 50, 1000), largest_true(lambda n: False, 10)
+    (7, 0)
+    """
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low

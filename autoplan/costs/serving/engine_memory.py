@@ -1,0 +1,305 @@
+"""Memory that an engine takes besides weights and cache, and what it leaves to its cache.
+
+Notation (this file only)::
+
+    M  memory of a device                        u  share that the engine may use     [byte] or [1]
+    S  requests of a step                        T  tokens of a step                  [1]
+    V  vocabulary         h  hidden size         f  inner width of the MLP            [1]
+    t  tensor-parallel degree                    K  experts that a token visits       [1]
+    c  copies of the logits in fp32              m  multiprocessors of a device       [1]
+    W  weights of a device                                                            [byte]
+    A  peak of the profile run                   N  context and communicators         [byte]
+    G  CUDA graphs                               R  reserve                           [byte]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from autoplan.schema.base import SourcedShare
+from autoplan.schema.serving.engine_facts import ForwardFacts, GraphFacts, ReserveFacts, SamplerFacts
+from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.serving_spec import ServingJob
+
+__all__ = [
+    "EngineMemory",
+    "cache_room",
+    "captured_graphs",
+    "engine_memory",
+    "forward_peak_bytes",
+    "graph_bytes",
+    "reserve_bytes",
+    "sampler_peak_bytes",
+    "step_sizes",
+    "utilization",
+]
+
+#: From these generations on PyTorch gives matrix products the larger workspace.
+_LARGE_WORKSPACE = frozenset({"hopper", "blackwell"})
+#: Captured chunks of prefill: from, to and step (SGLang 0.5.23, generate_prefill_cuda_graph_batch_sizes).
+_CHUNKS = ((4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256), (4608, 10**9, 512))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMemory:
+    """What an engine takes of a device besides weights and cache [byte]."""
+
+    activation: float
+    overhead: float
+    graphs: float
+    #: Whether graphs lie within the engine's share of the device.
+    graphs_counted: bool
+    #: What a rule leaves to activations and graphs.
+    reserve: float
+
+
+def step_sizes(job: ServingJob, layout: EngineLayout) -> tuple[int, int]:
+    """Return S and T, the most requests and tokens of a step [1]: the layout's, the job's or the defaults.
+
+    Defaults follow the memory of the device; some devices count as smaller ones.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> [step_sizes(load_serving_job(f"llama3.1-8b-1x-{x}"), EngineLayout()) for x in ("h100", "rtx4090")]
+    [(1024, 8192), (256, 2048)]
+
+    Source: vLLM 0.33.0, engine/arg_utils.py, get_batch_defaults; SGLang 0.5.23, arg_groups/memory_hook.py.
+    """
+    device = job.cluster.device
+    tiers = job.engine.facts.defaults
+    memory = device.memory.usable.value
+    tier = [
+        x
+        for x in tiers
+        if memory >= x.memory_from and not device.name.startswith(x.except_devices or ("\0",))
+    ][-1]
+    seqs = layout.seqs or _only(job.search.max_num_seqs) or tier.max_num_seqs
+    tokens = layout.tokens or _only(job.search.max_num_batched_tokens) or tier.max_num_batched_tokens
+    return min(seqs, tokens), tokens
+
+
+def _only(choice: str | int | tuple[int, ...]) -> int:
+    """Return the first of the numbers that a job allows; 0 where any is allowed."""
+    if isinstance(choice, str):
+        return 0
+    return choice if isinstance(choice, int) else choice[0]
+
+
+def sampler_peak_bytes(rows: int, vocabulary: int, facts: SamplerFacts, multiprocessors: int) -> float:
+    """Return the peak of sampling S rows of the whole vocabulary [byte]: 4 V (c S + m') .
+
+    m' is the least power of two that is no less than min(m, S), at most m, in versions that keep a row for
+    each program.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> old = load_serving_job("llama3.1-8b-1x-h100").engine.facts.sampler  # 3.5 copies, and 132 rows
+    >>> sampler_peak_bytes(1024, 128256, old, 132) / 4 / 128256
+    3716.0
+
+    Leaves out: log-probabilities; fewer than 128 rows, whose sort takes three copies more in old versions.
+    Source: vLLM 0.11.0 and 0.33.0, v1/worker/gpu_model_runner.py, _dummy_sampler_run; v1/sample.
+    """
+    extra = 0
+    if facts.row_per_multiprocessor:
+        programs = min(multiprocessors or rows, rows)
+        extra = min(1 << max(0, programs - 1).bit_length(), multiprocessors or rows)
+    return 4.0 * vocabulary * (facts.copies.value * rows + extra)
+
+
+def forward_peak_bytes(job: ServingJob, layout: EngineLayout, tokens: int) -> float:
+    """Return the peak of a forward pass over T tokens [byte].
+
+    2 T (2h + 3f/t) with a gate: residual and input, gate, up and their product. Experts: each token has K
+    rows, of which the device has its share.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> forward_peak_bytes(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(), 8192) / 2 / 8192
+    51200.0
+
+    Leaves out: workspaces of attention; what a compiler keeps longer.
+    Source: vLLM 0.33.0, model_executor/layers/fused_moe/fused_moe.py, whose intermediate caches these are.
+    """
+    model = job.model
+    gate = 2 if model.gated else 1
+    width = 2.0 * model.hidden_size + (gate + 1) * model.ffn_size / layout.tp
+    if model.moe is not None:
+        f = model.moe.expert_ffn_size / layout.expert_tensor
+        rows = model.moe.top_k * layout.adp / layout.ep
+        sparse = 2.0 * model.hidden_size + rows * (max(gate * f, model.hidden_size) + f)
+        width = max(width, sparse) if model.moe.first_dense_layers or model.moe.every > 1 else sparse
+    return 2.0 * tokens * width
+
+
+def captured_graphs(job: ServingJob, facts: GraphFacts, seqs: int, tokens: int) -> int:
+    """Return how many CUDA graphs are captured [1].
+
+    Sizes 1, 2, 4, multiples of 8 below 256 and of 16 from there to min(2 S, T, the largest), once for mixed
+    steps, and those up to S once more for decodes.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> job = load_serving_job("llama3.1-8b-1x-h100")
+    >>> captured_graphs(job, job.engine.facts.graphs, 256, 8192)  # 51 and 35
+    86
+
+    Source: vLLM 0.33.0, config/vllm.py, cudagraph_capture_sizes.
+    """
+    device = job.cluster.device
+    big = device.architecture == "blackwell" and device.name.startswith(("b200", "b300", "gb200", "gb300"))
+    largest = (facts.largest_datacenter_blackwell if big else facts.largest).value
+    most = min(2 * seqs, tokens, largest)
+    sizes = [*(1, 2, 4), *range(8, 256, 8), *range(256, most + 1, 16)]
+    mixed = [size for size in sizes if size <= most]
+    return len(mixed) + len([size for size in mixed if size <= seqs])
+
+
+def graph_bytes(job: ServingJob, seqs: int, tokens: int) -> float:
+    """Return the memory of CUDA graphs [byte], 0 where a reserve covers them.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> round(graph_bytes(load_serving_job("llama3.1-8b-1x-h100"), 256, 8192) / 2**30, 2)  # 86 of 8.7 MiB
+    0.73
+
+    Leaves out: that larger graphs of larger models take more.
+    Source: the engine's file.
+    """
+    facts = job.engine.facts.graphs
+    return 0.0 if facts is None else captured_graphs(job, facts, seqs, tokens) * facts.bytes_each.value
+
+
+def reserve_bytes(job: ServingJob, layout: EngineLayout, facts: ReserveFacts, chunk: int) -> float:
+    """Return R, what SGLang leaves free of weights and cache [byte].
+
+    R = 512 + 1.5 max(chunk, 2048) + 128 t p + graphs, in MiB; graphs are 2 for each request of the largest
+    captured batch, and more for each group of data-parallel attention. At least 10 GiB on large devices.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> job = load_serving_job("deepseek-v3-8x-h200")
+    >>> one = EngineLayout()
+    >>> reserve_bytes(job, one, job.engine.facts.reserve, 8192) / 2**20  # 512 + 12,288 + 128 + 512
+    13440.0
+
+    Leaves out: drafts, DeepEP, models with images.
+    Source: SGLang 0.5.23, srt/arg_groups/memory_hook.py, handle_gpu_memory_settings.
+    """
+    engine, memory = job.engine.facts, job.cluster.device.memory.capacity.value
+    tier = [x for x in engine.graph_tiers if memory >= x.memory_from][-1]
+    # SGLang's tp counts all devices of a stage.
+    wide = layout.tp * layout.adp
+    batch = min(tier.narrow if wide < 4 else tier.wide, layout.seqs or tier.wide)
+    size = facts.metadata.value + facts.per_chunk_token.value * max(chunk, facts.least_chunk.value)
+    size += facts.per_device.value * wide * layout.pp + facts.per_graph_request.value * batch
+    if layout.adp > 1:
+        many = facts.per_attention_group_many.value * (batch > facts.many_graph_requests.value)
+        size += batch * layout.adp * (facts.per_attention_group.value + many)
+    if facts.prefill_graphs:
+        size += (
+            facts.mla_prefill_graphs.value
+            if job.model.mla
+            else _chunks(chunk) * facts.per_prefill_graph.value
+        )
+    return max(size, facts.least.value) if memory > facts.large_device.value else size
+
+
+def _chunks(largest: int) -> int:
+    return sum(len(range(first, min(last, largest) + 1, step)) for first, last, step in _CHUNKS)
+
+
+def engine_memory(job: ServingJob, layout: EngineLayout, stage: int) -> EngineMemory:
+    """Return what the engine takes of a device of ``stage`` besides weights and cache [byte].
+
+    A = max(forward pass, sampler + 2 x T h + workspace): the profile run samples after its forward pass,
+    whose outputs are still there. Only the last stage samples.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> memory = engine_memory(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(), 0)
+    >>> round(memory.activation / 2**30, 2)  # 3.5 x 1,024 + 132 rows of 128,256 in fp32, 0.08 and 0.03
+    1.89
+
+    Leaves out: encoders of images; adapters.
+    Source: vLLM 0.33.0, v1/worker/gpu_worker.py, determine_available_memory; the engine's file.
+    """
+    facts = job.engine.facts
+    seqs, tokens = step_sizes(job, layout)
+    several = layout.devices_per_engine > 1
+    overhead = facts.overhead.base.value + (facts.overhead.communicators.value if several else 0.0)
+    if facts.reserve is not None:
+        graphs_counted, activation, graphs = True, 0.0, 0.0
+        reserve = reserve_bytes(job, layout, facts.reserve, tokens)
+        overhead += facts.reserve.context.value
+    else:
+        activation = forward_peak_bytes(job, layout, tokens)
+        if facts.sampler is not None and stage == layout.pp - 1:
+            sms = job.cluster.device.multiprocessors
+            sampler = sampler_peak_bytes(seqs, job.model.vocabulary, facts.sampler, sms.value if sms else 0)
+            activation = max(activation, sampler + _beside_sampler(job, facts.forward, tokens))
+        elif facts.sampler is None:
+            activation += _beside_sampler(job, facts.forward, tokens)
+        graphs, reserve = graph_bytes(job, seqs, tokens), 0.0
+        graphs_counted = facts.graphs is not None and facts.graphs.counted
+    return EngineMemory(activation, overhead, graphs, graphs_counted, reserve)
+
+
+def _beside_sampler(job: ServingJob, facts: ForwardFacts, tokens: int) -> float:
+    large = job.cluster.device.architecture in _LARGE_WORKSPACE
+    workspace = facts.gemm_workspace_hopper if large else facts.gemm_workspace
+    return 2.0 * facts.hidden_copies.value * tokens * job.model.hidden_size + workspace.value
+
+
+def utilization(job: ServingJob, layout: EngineLayout) -> float:
+    """Return u, the share of memory that the engine may use [1]: the job's, else the engine's.
+
+    SGLang's follows from its reserve, rounded to three digits: (M - R) / M.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> utilization(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout())
+    0.92
+    >>> utilization(load_serving_job("deepseek-v3-8x-h200"), EngineLayout(tp=8))  # 512+12288+1024+1024 MiB
+    0.897
+
+    Source: SGLang 0.5.23, srt/arg_groups/memory_hook.py.
+    """
+    own = job.search.gpu_memory_utilization
+    if own is not None:
+        return own
+    facts, capacity = job.engine.facts, job.cluster.device.memory.capacity.value
+    if facts.reserve is not None:
+        reserve = reserve_bytes(job, layout, facts.reserve, step_sizes(job, layout)[1])
+        return max(0.0, round((capacity - reserve) / capacity, 3))
+    given: SourcedShare | None = facts.budget.utilization
+    return 1.0 if given is None else given.value
+
+
+def cache_room(job: ServingJob, layout: EngineLayout, weights: float, other: EngineMemory) -> float:
+    """Return what is left to the cache of a device [byte]; negative where weights and the rest are too many.
+
+    Share of the device: ceil(u M) - W - A - N - G, where graphs are counted. Static share: u (M - N) - W.
+    Share of what is free: u (M - W - A - N - G). The job's headroom and limit come off M first.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> job = load_serving_job("llama3.1-8b-1x-h100")
+    >>> nothing = EngineMemory(0.0, 0.0, 0.0, graphs_counted=True, reserve=0.0)
+    >>> round(cache_room(job, EngineLayout(), 16e9, nothing) / 1e9, 2)  # 0.92 x 85.02 - 16
+    62.22
+
+    Source: vLLM 0.33.0, v1/worker/utils.py, request_memory; SGLang 0.5.8, profile_max_num_token;
+    TensorRT-LLM, _torch/pyexecutor/_util.py, _cal_max_memory.
+    """
+    device, u = job.cluster.device.memory.usable.value, utilization(job, layout)
+    allowed = device * (1.0 - job.limits.memory_headroom)
+    if job.limits.peak_memory is not None:
+        allowed = min(allowed, job.limits.peak_memory)
+    graphs = other.graphs if other.graphs_counted else 0.0
+    rule = job.engine.facts.budget.rule
+    if rule == "share of the device":
+        return min(ceil(u * device), allowed) - weights - other.activation - other.overhead - graphs
+    if rule == "static share":
+        return min(u * (device - other.overhead), allowed - other.overhead) - weights
+    free = device - weights - other.activation - other.overhead - graphs
+    spare = allowed - weights - other.activation - other.overhead - graphs
+    return min(u * free, spare) if free > 0 else free

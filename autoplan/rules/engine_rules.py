@@ -1,0 +1,72 @@
+"""Rules of serving layouts: what the model, the engine, the devices and the job allow, as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.user_rules.expression import Known, decided
+
+__all__ = ["broken_engine_rules"]
+
+
+def broken_engine_rules(job: ServingJob, layout: EngineLayout) -> list[str]:
+    """Return a sentence for each rule that ``layout`` breaks; none where it can run."""
+    return [*_of_the_model(job, layout), *_of_the_cache(job, layout), *_of_the_job(job, layout)]
+
+
+def _of_the_model(job: ServingJob, layout: EngineLayout) -> Iterator[str]:
+    model, tp = job.model, layout.tp
+    if model.heads % tp:
+        yield f"tp={tp} must divide the {model.heads} query heads of {model.name}"
+    elif model.mla is None and model.kv_heads % tp and tp % model.kv_heads:
+        heads = f"{model.kv_heads} key-value heads of {model.name}"
+        yield f"tp={tp} must divide the {heads}, or be a multiple of them"
+    if layout.pp > model.layers:
+        yield f"pp={layout.pp} needs as many layers: {model.name} has {model.layers}"
+    if model.moe is None:
+        if layout.ep > 1 or layout.adp > 1:
+            key = "ep" if layout.ep > 1 else "adp"
+            yield f"{key} needs experts, which {model.name} has not: use replicas instead"
+        if model.ffn_size % tp:
+            yield f"tp={tp} must divide ffn_size {model.ffn_size} of {model.name}"
+    elif model.moe.experts % layout.ep:
+        yield f"ep={layout.ep} must divide the {model.moe.experts} experts of {model.name}"
+    elif model.moe.expert_ffn_size % layout.expert_tensor:
+        split = layout.expert_tensor
+        columns = model.moe.expert_ffn_size
+        yield f"the {columns} columns of an expert cannot be split over {split} devices: raise ep"
+
+
+def _of_the_cache(job: ServingJob, layout: EngineLayout) -> Iterator[str]:
+    model = job.model
+    if layout.kv == "fp8_ds_mla" and model.mla is None:
+        yield f"kv=fp8_ds_mla is a format of latent attention, which {model.name} has not: use fp8"
+    if layout.dcp == 1:
+        return
+    if model.sliding_window is not None:
+        yield f"dcp={layout.dcp} is not supported with the sliding windows of {model.name}"
+    copies = layout.tp if model.mla is not None else layout.tp // model.kv_heads
+    if layout.dcp > max(copies, 1):
+        yield f"dcp={layout.dcp} divides only copies of the cache: tp={layout.tp} has {max(copies, 1)}"
+
+
+def _of_the_job(job: ServingJob, layout: EngineLayout) -> Iterator[str]:
+    devices = job.cluster.devices
+    if layout.devices > devices:
+        yield f"the layout takes {layout.devices} devices and the job has {devices}"
+    if job.speculation is None and layout.spec:
+        yield f"spec={layout.spec} needs the section `speculation` of the job"
+    known = {
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "ep": layout.ep,
+        "devices": layout.devices,
+        "devices_per_node": job.cluster.node.devices,
+        "heads": job.model.heads,
+        "kv_heads": job.model.kv_heads,
+    }
+    for rule in job.rules:
+        if not decided(rule.relation, Known(known, layout.pp)):
+            yield f"{rule.because.rstrip('. ')} ({rule.rule})" if rule.because else rule.rule

@@ -1,0 +1,179 @@
+"""What one version of an inference engine keeps in memory and how it schedules, by section."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from autoplan.schema.base import (
+    Bytes,
+    Frozen,
+    Sourced,
+    SourcedBytes,
+    SourcedCount,
+    SourcedShare,
+)
+
+__all__ = [
+    "BudgetFacts",
+    "CacheFacts",
+    "DefaultTier",
+    "ForwardFacts",
+    "GraphFacts",
+    "GraphTier",
+    "OverheadFacts",
+    "PaddingFacts",
+    "ReserveFacts",
+    "SamplerFacts",
+    "SchedulerFacts",
+    "SourcedRatio",
+]
+
+
+class SourcedRatio(Sourced):
+    """A sourced number without unit."""
+
+    value: float = Field(ge=0, le=1e6, strict=False, description="a number")
+
+
+class BudgetFacts(Frozen):
+    """How an engine decides what its cache may take."""
+
+    rule: Literal["share of the device", "static share", "share of what is free"] = Field(
+        description="share of the device: weights, cache and all else within a share of it (vLLM);"
+        " static share: weights and cache within one (SGLang); share of what is free: the cache within a"
+        " share of what a profile run leaves (TensorRT-LLM)"
+    )
+    utilization: SourcedShare | None = Field(
+        default=None, description="the share by default; left out: it follows from `reserve`"
+    )
+
+
+class CacheFacts(Frozen):
+    """The cache of keys and values."""
+
+    block_tokens: SourcedCount = Field(description="tokens of a block")
+    mla_block_tokens: SourcedCount = Field(description="tokens of a block with latent attention")
+    hybrid: Literal["groups", "ratio", "windows"] = Field(
+        description="of layers with a window: groups: blocks of equal size for groups of layers (vLLM);"
+        " ratio: a pool of their own with a share of the tokens (SGLang); windows: the tokens of the window"
+        " alone (TensorRT-LLM)"
+    )
+    group_ratio: SourcedRatio | None = Field(
+        default=None,
+        description="most layers of the commoner kind over those of the rarer for one group of each",
+    )
+    window_tokens: SourcedShare | None = Field(
+        default=None, description="tokens that layers with a window can keep over those of other layers"
+    )
+    fp8_ds_mla_bytes: SourcedBytes = Field(description="bytes of a token and layer in the format fp8_ds_mla")
+
+
+class SamplerFacts(Frozen):
+    """The sampler's peak in the profile run."""
+
+    copies: SourcedRatio = Field(
+        description="tensors of rows x vocabulary in fp32 that are alive at the peak of sampling"
+    )
+    row_per_multiprocessor: bool = Field(
+        default=False, description="one more row of the vocabulary in fp32 for each multiprocessor"
+    )
+
+
+class ForwardFacts(Frozen):
+    """The forward pass's peak in the profile run."""
+
+    hidden_copies: SourcedRatio = Field(
+        description="16-bit tensors of tokens x hidden size alive while the sampler runs"
+    )
+    gemm_workspace: SourcedBytes = Field(description="workspace of matrix products")
+    gemm_workspace_hopper: SourcedBytes = Field(description="the same on Hopper and later")
+
+
+class OverheadFacts(Frozen):
+    """Memory outside of the allocator: context, modules, communicators."""
+
+    base: SourcedBytes = Field(description="on one device alone")
+    communicators: SourcedBytes = Field(description="in addition with several devices")
+
+
+class GraphFacts(Frozen):
+    """CUDA graphs of vLLM's size list."""
+
+    bytes_each: SourcedBytes = Field(description="memory of one captured size")
+    counted: bool = Field(
+        description="whether they are taken off the cache; else they lie outside of the share"
+    )
+    largest: SourcedCount = Field(description="largest batch that is captured")
+    largest_datacenter_blackwell: SourcedCount = Field(description="the same on B200, GB200, B300, GB300")
+
+
+class ReserveFacts(Frozen):
+    """What SGLang leaves free of weights and cache."""
+
+    metadata: SourcedBytes = Field(description="for the metadata of attention and slack")
+    per_chunk_token: SourcedBytes = Field(description="for activations, for each token of a chunk of prefill")
+    least_chunk: SourcedCount = Field(description="tokens of a chunk that are reserved for at least")
+    per_device: SourcedBytes = Field(description="for each device of an engine")
+    per_graph_request: SourcedBytes = Field(description="for each request of the largest captured batch")
+    per_attention_group: SourcedBytes = Field(
+        description="for each request of the largest captured batch and group of data-parallel attention"
+    )
+    many_graph_requests: SourcedCount = Field(description="largest captured batch above which there is more")
+    per_attention_group_many: SourcedBytes = Field(
+        description="in addition above that, as `per_attention_group`"
+    )
+    prefill_graphs: bool = Field(description="whether prefill is captured in graphs by default")
+    per_prefill_graph: SourcedBytes = Field(description="for each captured chunk of prefill")
+    mla_prefill_graphs: SourcedBytes = Field(description="instead with latent attention")
+    least: SourcedBytes = Field(description="least reserve of a large device")
+    large_device: SourcedBytes = Field(description="memory above which a device is large")
+    context: SourcedBytes = Field(
+        description="memory of context and communicators, taken before the share is"
+    )
+
+
+class PaddingFacts(Frozen):
+    """Multiples that sizes are padded to."""
+
+    vocabulary: SourcedCount = Field(description="rows of the embedding and of the output projection")
+    mxfp4_hidden: SourcedCount = Field(description="hidden size within experts in mxfp4")
+    mxfp4_ffn: SourcedCount = Field(description="inner width of a device's part of an expert in mxfp4")
+
+
+class DefaultTier(Frozen):
+    """Default sizes of a step on devices of some memory."""
+
+    memory_from: Bytes = Field(description="least memory of a device; the last tier that fits holds")
+    except_devices: tuple[str, ...] = Field(
+        default=(), description="devices whose names begin so stay in the tier before"
+    )
+    max_num_seqs: Annotated[int, Field(ge=1)] = Field(description="most requests of a step")
+    max_num_batched_tokens: Annotated[int, Field(ge=1)] = Field(
+        description="most tokens of a step, or of a chunk"
+    )
+
+
+class GraphTier(Frozen):
+    """Largest captured batch of decodes on devices of some memory (SGLang)."""
+
+    memory_from: Bytes = Field(description="least memory of a device; the last tier that fits holds")
+    narrow: Annotated[int, Field(ge=1)] = Field(description="largest batch below tensor parallelism 4")
+    wide: Annotated[int, Field(ge=1)] = Field(description="the same from 4 on")
+
+
+class SchedulerFacts(Frozen):
+    """How an engine fills a step."""
+
+    prefill: Literal["mixed", "first"] = Field(
+        description="mixed: chunks of prefill share a step with decodes; first: prefill has steps of its own"
+    )
+    admission: Literal["preempt", "reserve", "estimate"] = Field(
+        description="preempt: a request is admitted while its prompt fits, and preempted where the cache runs"
+        " out; reserve: only where input and output fit; estimate: by a share of the output that adapts"
+    )
+    asynchronous: bool = Field(description="whether the host prepares a step while the one before runs")
+    splits_layers: Literal["middle", "last", "first"] = Field(
+        description="stages that hold the layers left over: those before the last, the last, or the first"
+    )

@@ -1,0 +1,200 @@
+"""What is asked of a server: lengths of requests, how they come, and what they share."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
+
+from autoplan.schema.base import FROM_FILE, Frozen, Share
+from autoplan.schema.serving.serving_limits import ServingLimits
+
+__all__ = [
+    "GammaArrivals",
+    "Length",
+    "LogNormal",
+    "LogNormalLength",
+    "RequestClass",
+    "RequestLengths",
+    "ServingWorkload",
+    "SharedPrefix",
+    "TraceLength",
+    "UniformLength",
+    "longest_tokens",
+    "shortest_tokens",
+]
+
+Tokens = Annotated[int, Field(ge=1, le=100_000_000)]
+
+
+def _in_order(ends: tuple[int, int]) -> tuple[int, int]:
+    first, last = ends
+    if first > last:
+        raise ValueError(f"a range goes from the shorter to the longer length: [{last}, {first}]")
+    return ends
+
+
+class UniformLength(Frozen):
+    """Whole numbers drawn evenly from a range."""
+
+    uniform: Annotated[tuple[Tokens, Tokens], AfterValidator(_in_order)] = Field(
+        description="shortest and longest length, both included"
+    )
+
+
+class LogNormal(Frozen):
+    """A log-normal distribution by two of its quantiles."""
+
+    median: Tokens = Field(description="length that half of the requests exceed")
+    p99: Tokens = Field(description="length that one request in 100 exceeds")
+
+    @model_validator(mode="after")
+    def _has_a_tail(self) -> Self:
+        if self.p99 < self.median:
+            raise ValueError(f"p99 {self.p99} is less than the median {self.median}")
+        return self
+
+
+class LogNormalLength(Frozen):
+    """Lengths with a long tail."""
+
+    lognormal: LogNormal = Field(description="median and 99 % quantile")
+
+
+class TraceLength(Frozen):
+    """Lengths of recorded requests."""
+
+    trace: str = Field(min_length=1, description="CSV file with input_tokens, output_tokens and arrival_s")
+
+
+Length = Tokens | UniformLength | LogNormalLength | TraceLength
+
+
+class GammaArrivals(Frozen):
+    """Arrivals whose gaps are drawn from a gamma distribution."""
+
+    gamma: float = Field(
+        ge=0.01,
+        le=1_000,
+        strict=False,
+        description="variance of a gap over the square of its mean: 1 is poisson, more is bursty",
+    )
+
+
+_RATE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*/\s*(s|min|h)\s*")
+_SECONDS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def _rate(value: object, info: ValidationInfo) -> float:
+    """Return the requests a second of a text such as 12/s; Python callers may give base units."""
+    if isinstance(value, float) and not (info.context or {}).get(FROM_FILE):
+        return value
+    match = _RATE.fullmatch(value) if isinstance(value, str) and len(value) <= 40 else None
+    if match is None:
+        raise ValueError("write a rate with its unit, for example 12/s or 300/min")
+    return float(match[1]) / _SECONDS[match[2]]
+
+
+Rate = Annotated[
+    float,
+    BeforeValidator(_rate),
+    Field(gt=0, le=1e7),
+    WithJsonSchema({"type": "string", "examples": ["12/s"], "description": "with its unit: 12/s"}),
+]
+
+
+class SharedPrefix(Frozen):
+    """Tokens at the start of requests that the prefix cache has already."""
+
+    shared_tokens: int = Field(default=0, ge=0, le=100_000_000, description="tokens that requests begin with")
+    hit_rate: Share = Field(default=0.0, description="share of prompt tokens found in the prefix cache")
+
+
+class RequestLengths(Frozen):
+    """Input and output of requests."""
+
+    input_tokens: Length = Field(description="tokens of a prompt: a number, a distribution or a trace")
+    output_tokens: Length = Field(description="tokens of an answer: a number, a distribution or a trace")
+
+
+class RequestClass(RequestLengths):
+    """One type of request, with limits of its own."""
+
+    name: str = Field(pattern="^[a-z0-9][a-z0-9_-]*$", max_length=60, description="name of the class")
+    weight: Annotated[Share, Field(gt=0)] = Field(description="share of the requests that are of this class")
+    prefix: SharedPrefix | None = Field(default=None, description="what its requests share")
+    limits: ServingLimits | None = Field(default=None, description="limits of this class alone")
+
+
+class ServingWorkload(RequestLengths):
+    """Requests that a job serves, and how they come."""
+
+    concurrency: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
+        default=None, description="clients of a closed loop, each with one request at a time"
+    )
+    request_rate: Rate | None = Field(default=None, description="requests a second of an open loop")
+    arrivals: Literal["poisson", "constant"] | GammaArrivals | None = Field(
+        default=None, description="gaps between the requests of an open loop; default: poisson"
+    )
+    longest_request: Tokens | None = Field(
+        default=None,
+        description="input and output that must be admitted (max_model_len); default: what the lengths need",
+    )
+    prefix: SharedPrefix = Field(default_factory=SharedPrefix, description="what requests share")
+    classes: Annotated[tuple[RequestClass, ...], Field(max_length=20)] = Field(
+        default=(), description="several types of requests with weights, instead of one"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        wrong = [sentence for sentence, broken in self._rules().items() if broken]
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
+
+    @property
+    def longest_tokens(self) -> int:
+        """Input and output tokens of the longest request that must be admitted."""
+        if self.longest_request is not None:
+            return self.longest_request
+        kinds = (self, *self.classes)
+        return max(longest_tokens(x.input_tokens) + longest_tokens(x.output_tokens) for x in kinds)
+
+    def _rules(self) -> dict[str, bool]:
+        shortest = shortest_tokens(self.input_tokens) + shortest_tokens(self.output_tokens)
+        longest = self.longest_request
+        names = [known.name for known in self.classes]
+        shares = sum(known.weight for known in self.classes)
+        return {
+            "concurrency and request_rate contradict each other: a loop is closed or open": (
+                self.concurrency is not None and self.request_rate is not None
+            ),
+            "arrivals needs request_rate": self.arrivals is not None and self.request_rate is None,
+            f"longest_request {longest} is less than input and output, which have {shortest} at least": (
+                longest is not None and longest < shortest
+            ),
+            "two classes have the same name": len(set(names)) != len(names),
+            f"the weights of classes add up to {shares * 100:g} %, not 100 %": (
+                bool(self.classes) and abs(shares - 1) > 1e-6
+            ),
+        }
+
+
+def shortest_tokens(length: Length) -> int:
+    """Return the least tokens that a length has; 1 where a distribution or a trace does not say."""
+    if isinstance(length, int):
+        return length
+    return length.uniform[0] if isinstance(length, UniformLength) else 1
+
+
+def longest_tokens(length: Length) -> int:
+    """Return the most tokens that a length is planned for; of a log-normal one its 99 % quantile.
+
+    A trace says nothing before it is read: 1.
+    """
+    if isinstance(length, int):
+        return length
+    if isinstance(length, UniformLength):
+        return length.uniform[1]
+    return length.lognormal.p99 if isinstance(length, LogNormalLength) else 1

@@ -1,0 +1,129 @@
+"""What may be chosen for a serving job: layouts of engines, formats, speculation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from autoplan.schema.base import Frozen, Share
+from autoplan.schema.job_choices import distinct
+from autoplan.schema.serving.weight_formats import KvFormat, WeightFormat
+
+__all__ = [
+    "FormatChoices",
+    "PoolSearchSpec",
+    "ServingSearchSpec",
+    "SpeculationSpec",
+    "UnquantizedPart",
+]
+
+#: Parts of a model that a checkpoint may leave in 16 bits.
+UnquantizedPart = Literal["attention", "dense_mlp", "shared_experts", "experts"]
+
+Degree = Annotated[int, Field(ge=1, le=1_000_000)]
+Degrees = (
+    Literal["any"] | Degree | Annotated[tuple[Degree, ...], Field(min_length=1), AfterValidator(distinct)]
+)
+
+
+def _listed(value: object) -> object:
+    """Return a single choice as the list that it is short for."""
+    return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value
+
+
+WeightFormats = Annotated[
+    tuple[WeightFormat, ...],
+    BeforeValidator(_listed, json_schema_input_type=WeightFormat | tuple[WeightFormat, ...]),
+    Field(min_length=1),
+    AfterValidator(distinct),
+]
+KvFormats = Annotated[
+    tuple[KvFormat, ...],
+    BeforeValidator(_listed, json_schema_input_type=KvFormat | tuple[KvFormat, ...]),
+    Field(min_length=1),
+    AfterValidator(distinct),
+]
+Drafts = Annotated[int, Field(ge=0, le=64)]
+DraftCounts = Annotated[
+    tuple[Drafts, ...],
+    BeforeValidator(_listed, json_schema_input_type=Drafts | tuple[Drafts, ...]),
+    Field(min_length=1),
+    AfterValidator(distinct),
+]
+
+
+class FormatChoices(Frozen):
+    """Formats that may be chosen."""
+
+    weights: WeightFormats = Field(default=("bf16",), description="formats of matrices allowed")
+    kv_cache: KvFormats = Field(default=("auto",), description="formats of keys and values allowed")
+    unquantized: tuple[UnquantizedPart, ...] = Field(
+        default=(), description="parts that a quantized checkpoint leaves in 16 bits"
+    )
+
+
+class SpeculationSpec(Frozen):
+    """Drafts of tokens that the model verifies, several in one step."""
+
+    method: Literal["ngram", "draft_model", "eagle", "eagle3", "mtp"] = Field(
+        description="where drafts come from"
+    )
+    tokens: DraftCounts = Field(description="drafts of a step allowed; 0: none, so that it may be left off")
+    acceptance: Share = Field(description="share of drafts that the model accepts, as measured")
+    draft_model: str | None = Field(
+        default=None, min_length=1, description="model that drafts, a name or a path as for `model`"
+    )
+
+    @model_validator(mode="after")
+    def _has_a_draft_model(self) -> Self:
+        if (self.method == "draft_model") != (self.draft_model is not None):
+            raise ValueError(
+                "method: draft_model and the key draft_model belong together: give both or neither"
+            )
+        return self
+
+
+class PoolSearchSpec(Frozen):
+    """Layouts of the engines of one pool."""
+
+    tensor_parallel: Degrees = Field(default="any", description="tensor-parallel degrees allowed")
+    pipeline_parallel: Degrees = Field(default="any", description="pipeline depths allowed")
+    expert_parallel: Degrees = Field(default="any", description="expert-parallel degrees allowed")
+    attention_data_parallel: Degrees = Field(
+        default="any", description="groups of devices allowed with attention, cache and requests of their own"
+    )
+    replicas: Degrees = Field(default="any", description="numbers of engines allowed")
+    max_num_seqs: Degrees = Field(
+        default="any", description="most requests of a step allowed; any: also the engine's default"
+    )
+    max_num_batched_tokens: Degrees = Field(
+        default="any", description="most tokens of a step allowed; any: also the engine's default"
+    )
+
+
+class ServingSearchSpec(PoolSearchSpec):
+    """The search space; each key narrows it, and an omitted key does not."""
+
+    decode_context_parallel: Degrees = Field(
+        default=1, description="ranks of a tensor-parallel group allowed to share the tokens of a cache"
+    )
+    gpu_memory_utilization: Annotated[Share, Field(gt=0)] | None = Field(
+        default=None,
+        description="share of memory that the engine may use (vLLM gpu_memory_utilization, SGLang"
+        " mem_fraction_static, TensorRT-LLM free_gpu_memory_fraction); default: the engine's",
+    )
+    block_tokens: Annotated[int, Field(ge=1, le=4096)] | None = Field(
+        default=None, description="tokens of a block of the cache; default: the engine's"
+    )
+    disaggregated: tuple[bool, ...] = Field(
+        default=(False,),
+        min_length=1,
+        description="whether prefill and decode may run on engines of their own",
+    )
+    prefill: PoolSearchSpec = Field(
+        default_factory=PoolSearchSpec, description="engines of the prefill pool, where disaggregated"
+    )
+    decode: PoolSearchSpec = Field(
+        default_factory=PoolSearchSpec, description="engines of the decode pool, where disaggregated"
+    )

@@ -1,0 +1,96 @@
+"""Schema of serving jobs, and the serving job with all names resolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from autoplan.deadline import DEFAULT_SECONDS
+from autoplan.schema.base import Frozen, Seconds
+from autoplan.schema.job import Cluster, JobFile, OwnRule, RuleSpec
+from autoplan.schema.job_choices import PriceSpec, distinct
+from autoplan.schema.model import ModelSpec
+from autoplan.schema.serving.engine_stack import Engine
+from autoplan.schema.serving.request_lengths import ServingWorkload
+from autoplan.schema.serving.serving_choices import FormatChoices, ServingSearchSpec, SpeculationSpec
+from autoplan.schema.serving.serving_limits import ServingLimits, ServingObjective
+
+__all__ = ["ServingJob", "ServingSpec"]
+
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class ServingSpec(Frozen):
+    """A serving job as its file says it."""
+
+    schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
+    kind: Literal["serving"] = Field(description="what the job does: it answers requests")
+    model: str = Field(
+        min_length=1, description="a name in specs/models, a path to such a file, or a config.json"
+    )
+    hardware: str = Field(min_length=1, description="a name in hardware/ or a path to such a file")
+    devices: (
+        Count
+        | Annotated[tuple[Count, ...], Field(min_length=1, max_length=64), AfterValidator(distinct)]
+        | None
+    ) = Field(default=None, description="devices to use, or a list to plan for each; all when left out")
+    stack: str = Field(
+        min_length=1,
+        description="the engine: a name in costmodels/engines, with @VERSION or in its newest known version",
+    )
+    workload: ServingWorkload = Field(description="the requests")
+    precision: FormatChoices = Field(
+        default_factory=FormatChoices, description="formats of weights and of the cache that may be chosen"
+    )
+    speculation: SpeculationSpec | None = Field(
+        default=None, description="speculative decoding; none by default"
+    )
+    search: ServingSearchSpec = Field(default_factory=ServingSearchSpec, description="what may be chosen")
+    limits: ServingLimits = Field(default_factory=ServingLimits, description="hard limits")
+    rules: Annotated[tuple[OwnRule, ...], Field(max_length=50)] = Field(
+        default=(), description="relations of tp, pp, ep and devices that every engine must satisfy"
+    )
+    objectives: Annotated[tuple[ServingObjective, ...], Field(min_length=1), AfterValidator(distinct)] = (
+        Field(default=("throughput_per_device", "time_per_output_token"), description="what the front trades")
+    )
+    price: PriceSpec | None = Field(default=None, description="what a device costs an hour, and when")
+    deadline: Seconds = Field(
+        default=DEFAULT_SECONDS,
+        description="how long a search may take; then it answers with the best plans so far and their gap",
+    )
+
+    @model_validator(mode="after")
+    def _priced(self) -> Self:
+        if self.price is None and ("cost" in self.objectives or self.limits.cost is not None):
+            raise ValueError("cost needs a price, such as price: {per_device_hour: 2.5, date: 2026-11-01}")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class ServingJob:
+    """A serving job with all names resolved."""
+
+    name: str
+    model: ModelSpec
+    cluster: Cluster
+    engine: Engine
+    workload: ServingWorkload
+    precision: FormatChoices = field(default_factory=FormatChoices)
+    speculation: SpeculationSpec | None = None
+    search: ServingSearchSpec = field(default_factory=ServingSearchSpec)
+    limits: ServingLimits = field(default_factory=ServingLimits)
+    rules: tuple[RuleSpec, ...] = ()
+    objectives: tuple[ServingObjective, ...] = ("throughput_per_device", "time_per_output_token")
+    price: PriceSpec | None = None
+    #: The jobs to plan for, where there are several numbers of devices; this is the first.
+    choices: tuple[ServingJob, ...] = ()
+    deadline: float = field(default=DEFAULT_SECONDS, compare=False)
+    #: What it was read from, where it was; not compared.
+    source: JobFile | None = field(default=None, compare=False)
+
+    @property
+    def longest_request(self) -> int:
+        """Input and output tokens of the longest request that must be admitted."""
+        return self.workload.longest_tokens

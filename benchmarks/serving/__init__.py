@@ -1,0 +1,1 @@
+"""Serving against what was measured: memory at start-up."""
