@@ -8,7 +8,7 @@ from dataclasses import replace
 from autoplan.catalog import entry_names, stack
 from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError
-from autoplan.results.stack_step import StackStep
+from autoplan.results.plan import StackStep
 from autoplan.rules import broken_rules
 from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.costmodel.stack import StackSpec

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from autoplan.results.front import Certificate, Front, Rejection
     from autoplan.results.order_noise import OrderNoise
     from autoplan.results.parameter_counts import ParameterCounts
-    from autoplan.results.plan import Plan
-    from autoplan.results.stack_step import StackStep
+    from autoplan.results.plan import Plan, StackStep
     from autoplan.results.standing import Choice, Contrast, Refusal, Standing
     from autoplan.results.suggestion import Edit, Suggestion
     from autoplan.results.sweep import CellAnswer, Sweep, SweepRow
@@ -64,7 +63,7 @@ _HOMES: Final = {
     "Certificate": "autoplan.results.front",
     "Check": "autoplan.results.verdict",
     "Choice": "autoplan.results.standing",
-    "StackStep": "autoplan.results.stack_step",
+    "StackStep": "autoplan.results.plan",
     "CoefficientChange": "autoplan.results.calibration",
     "Communication": "autoplan.costs.core.prediction",
     "Edit": "autoplan.results.suggestion",

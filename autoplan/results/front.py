@@ -7,8 +7,7 @@ from typing import Literal
 
 from autoplan.costs.core.prediction import JobFacts
 from autoplan.results.order_noise import OrderNoise, order_noise
-from autoplan.results.plan import Plan
-from autoplan.results.stack_step import StackStep
+from autoplan.results.plan import Plan, StackStep
 from autoplan.results.suggestion import Suggestion
 from autoplan.schema.job import Job
 

@@ -6,10 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoplan.costs.core.prediction import JobFacts, Prediction
-from autoplan.results.stack_step import StackStep
 from autoplan.schema.layout import Layout
 
-__all__ = ["Plan", "layout_fields"]
+__all__ = ["Plan", "StackStep", "layout_fields"]
+
+
+@dataclass(frozen=True, slots=True)
+class StackStep:
+    """Step of a layout under the stack called ``stack`` [s], and whether the layout fits there."""
+
+    stack: str
+    step_seconds: float
+    fits: bool
 
 
 @dataclass(frozen=True, slots=True)
