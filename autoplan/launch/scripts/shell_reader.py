@@ -326,9 +326,8 @@ class _Reader:
             self.hint(inner, line)
         return outcome_of_test(inner)
 
-    def end(self, words: Sequence[Word], line: int) -> bool | None:
+    def end(self, words: Sequence[Word], _line: int) -> bool | None:
         """End the script, or what is certain of it."""
-        del line
         if words[0].text == "return" and self.scope.positional is not None:
             return None
         raise _EndedError
@@ -349,9 +348,8 @@ class _Reader:
         self.inner(tuple(joint))
         return None
 
-    def unset(self, words: Sequence[Word], line: int) -> bool | None:
+    def unset(self, words: Sequence[Word], _line: int) -> bool | None:
         """Remove variables."""
-        del line
         for word in words[1:]:
             self.scope.values.pop(word.text, None)
         return True
