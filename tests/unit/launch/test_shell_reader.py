@@ -44,7 +44,7 @@ def texts(text, **variables):
         ('CMD="run --a \'1 2\' --b"\nbash -c "$CMD"', ["--a", "1 2", "--b"]),
         ("X=3\nsrun -N 2 bash -c 'cd /x && run --x $X | tee log'", ["--x", "3"]),
         ("CMD=\"run --l 'a\\|b'\"; eval $CMD", ["--l", "a\\|b"]),
-        ("sbatch <<EOF\n#!/bin/bash\nrun $((2+3)) \\$((1+1))\nEOF\n", ["5"]),
+        ("sbatch <<EOF\n#!/bin/bash\nrun $((2+3)) \\$((1+1))\nEOF\n", ["5", "2"]),
         (
             "P=/a/b/model.bin; run ${P##*/} ${P%.bin} ${P/b/c} ${#P}",
             ["model.bin", "/a/b/model", "/a/c/model.bin", "14"],
