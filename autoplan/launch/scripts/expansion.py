@@ -29,7 +29,7 @@ from autoplan.launch.scripts.syntax_tree import (
     ShellWord,
     WordPart,
 )
-from autoplan.launch.scripts.variables import Array, Scope, Value
+from autoplan.launch.scripts.variables import Array, ShellScope, Value
 
 __all__ = ["Expander"]
 
@@ -44,7 +44,7 @@ _SHOWN: Final = 60
 class Expander:
     """Expands words with the variables of a scope, and assigns to them."""
 
-    def __init__(self, scope: Scope, file: str) -> None:
+    def __init__(self, scope: ShellScope, file: str) -> None:
         self.scope = scope
         self.file = file
         self._budget = 50 * _MOST_PIECES
