@@ -156,7 +156,9 @@ def test_the_list_of_arguments_is_that_of_the_checkout():
         [PYTHON, str(PARSER), CHECKOUT, "--names"], capture_output=True, text=True, check=True
     )
     theirs = json.loads(done.stdout)
-    if not theirs["version"].startswith(TARGET.version.removeprefix("core_v")):
+    # The tag core_v0.19.0 calls itself 0.19.1.
+    minor = TARGET.version.removeprefix("core_v").rpartition(".")[0]
+    if not theirs["version"].startswith(f"{minor}."):
         pytest.skip(f"the checkout is {theirs['version']}")
 
     assert {name: arities().get(name) for name in theirs["arguments"]} == theirs["arguments"]
