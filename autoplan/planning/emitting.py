@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from autoplan.catalog import load_job, read_file
+from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.launch.header import header_lines
 from autoplan.launch.registry import find_target
@@ -119,7 +120,7 @@ def _refusal(target: Target, run: PlannedRun, plan: Plan, error: InexpressibleEr
     """Return the sentences on what the target cannot express, and on the nearest layout that it can."""
     parts, layouts = _expressible(target, run, error)
     head = f"{target.framework} cannot express this plan: {'; '.join(parts)}"
-    plans = list(_priced(run.job, layouts))
+    plans = list(_priced(run.job, plan, layouts))
     if not plans:
         return f"{head}. No layout of this job without that was found"
     nearest = min(plans, key=_preference)
@@ -167,9 +168,9 @@ def _missing(target: Target, run: PlannedRun) -> InexpressibleError | None:
     return None
 
 
-def _priced(job: Job, layouts: list[Layout]) -> Iterator[Plan]:
+def _priced(job: Job, plan: Plan, layouts: list[Layout]) -> Iterator[Plan]:
     """Yield the prediction of each layout that keeps the rules of ``job``."""
     for layout in layouts:
         if not broken_rules(job, layout):
             with contextlib.suppress(AutoplanError):
-                yield evaluate(job, layout)
+                yield Plan(layout, predict(job, layout), plan.facts)

@@ -106,9 +106,33 @@ def checked(case):
     }
 
 
+def names():
+    """Return the version of the checkout, and the number of values of each argument of its parser."""
+    import argparse
+
+    from megatron.core.package_info import __shortversion__
+    from megatron.training.arguments import add_megatron_arguments
+
+    parser = add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))
+    flags = (argparse._StoreTrueAction, argparse._StoreFalseAction, argparse.BooleanOptionalAction)
+    arguments = {
+        option: "0" if isinstance(action, flags) else str(action.nargs if action.nargs is not None else 1)
+        for action in parser._actions
+        for option in action.option_strings
+        if option.startswith("--") and option != "--help"
+    }
+    return {"version": __shortversion__, "arguments": arguments}
+
+
 def main():
-    """Check each case of standard input and print the answers."""
+    """Check each case of standard input and print the answers, or print the names of all arguments."""
     prepare(sys.argv[1])
+    if sys.argv[2:] == ["--names"]:
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            found = names()
+        json.dump(found, sys.stdout)
+        return
     answers = []
     for case in json.load(sys.stdin):
         shown = io.StringIO()

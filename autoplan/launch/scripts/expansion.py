@@ -9,7 +9,17 @@ from typing import Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.scripts.arithmetic import NotArithmeticError, evaluate_arithmetic
-from autoplan.launch.scripts.pieces import BREAK, Piece, Text, Unknown, Word, fields_of, plain, split
+from autoplan.launch.scripts.pieces import (
+    BREAK,
+    Piece,
+    Text,
+    Unknown,
+    Word,
+    fields_of,
+    joined_pieces,
+    plain,
+    split,
+)
 from autoplan.launch.scripts.syntax_tree import (
     Arithmetic,
     Assignment,
@@ -19,7 +29,7 @@ from autoplan.launch.scripts.syntax_tree import (
     ShellWord,
     WordPart,
 )
-from autoplan.launch.scripts.variables import Array, Scope, Value
+from autoplan.launch.scripts.variables import Array, ShellScope, Value
 
 __all__ = ["Expander"]
 
@@ -34,7 +44,7 @@ _SHOWN: Final = 60
 class Expander:
     """Expands words with the variables of a scope, and assigns to them."""
 
-    def __init__(self, scope: Scope, file: str) -> None:
+    def __init__(self, scope: ShellScope, file: str) -> None:
         self.scope = scope
         self.file = file
         self._budget = 50 * _MOST_PIECES
@@ -43,7 +53,7 @@ class Expander:
         """Return what ``word`` expands to where it is not split, as in an assignment."""
         pieces = self._pieces(word)
         first = next((piece.line for piece in pieces if piece.line), 0)
-        return tuple(Piece(" ", first, quoted=True) if piece is BREAK else piece for piece in pieces)
+        return joined_pieces(Piece(" ", first, quoted=True) if piece is BREAK else piece for piece in pieces)
 
     def fields(self, words: Sequence[ShellWord]) -> list[Word]:
         """Return the words of a command that ``words`` expand to."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Unknown",
     "Word",
     "fields_of",
+    "joined_pieces",
     "plain",
     "split",
     "text_of",
@@ -73,6 +75,15 @@ def plain(pieces: Sequence[Piece]) -> str | None:
     if any(piece.unknown and not piece.unknown.name for piece in pieces):
         return None
     return text_of(pieces)
+
+
+def joined_pieces(pieces: Iterable[Piece]) -> Text:
+    """Return ``pieces`` with neighbours joined that differ in their text alone."""
+    joined: list[Piece] = []
+    groups = groupby(pieces, key=lambda piece: (piece.line, piece.quoted, piece.unknown))
+    for (line, quoted, unknown), group in groups:
+        joined.append(Piece("".join(piece.text for piece in group), line, quoted, unknown))
+    return tuple(joined)
 
 
 def fields_of(pieces: Sequence[Piece]) -> list[Word]:

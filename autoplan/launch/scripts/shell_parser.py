@@ -11,7 +11,6 @@ from autoplan.launch.scripts.syntax_tree import (
     Assignment,
     Case,
     FunctionDefinition,
-    Group,
     HereDocument,
     IfClause,
     Literal,
@@ -19,6 +18,7 @@ from autoplan.launch.scripts.syntax_tree import (
     ShellWord,
     SimpleCommand,
     Statement,
+    StatementList,
 )
 from autoplan.launch.scripts.word_parser import BLANKS, Source
 
@@ -34,7 +34,7 @@ _CLOSING: Final = frozenset({"then", "else", "elif", "fi", "do", "done", "esac",
 _DEEPEST: Final = 60
 
 
-def parse_script(text: str, file: str, line: int = 1) -> Group:
+def parse_script(text: str, file: str, line: int = 1) -> StatementList:
     """Return the statements of ``text``; raises SpecError with the line of what cannot be read."""
     parser = _Parser(Source(text.replace("\r\n", "\n"), file, line))
     statements = parser.group(frozenset())
@@ -106,7 +106,7 @@ class _Parser:
         if not self.source.accept(word):
             self.source.refuse(f"{word!r} is missing")
 
-    def group(self, ends: frozenset[str]) -> Group:
+    def group(self, ends: frozenset[str]) -> StatementList:
         """Return the statements up to one of ``ends``, which is next then."""
         self._depth += 1
         if self._depth > _DEEPEST:
@@ -129,7 +129,7 @@ class _Parser:
             joints.append(joint)
             joint = self.joint()
         self._depth -= 1
-        return Group(line, tuple(statements), tuple(joints), frozenset(negated))
+        return StatementList(line, tuple(statements), tuple(joints), frozenset(negated))
 
     def joint(self) -> str:
         """Return what joins the last statement and the next."""
@@ -183,13 +183,13 @@ class _Parser:
             if not self._redirection([]):
                 return
 
-    def _braces(self, end: str = "}", *, subshell: bool = False) -> Group:
+    def _braces(self, end: str = "}", *, subshell: bool = False) -> StatementList:
         self.source.take()
         group = self.group(frozenset({end}))
         self.expect(end)
         if not subshell:
             return group
-        return Group(group.line, group.statements, group.joints, group.negated, subshell=True)
+        return StatementList(group.line, group.statements, group.joints, group.negated, subshell=True)
 
     def _if(self) -> IfClause:
         line = self.source.line
@@ -263,9 +263,9 @@ class _Parser:
         condition = self.group(frozenset({"do"}))
         body = self._do()
         inner = (*condition.statements, *body.statements)
-        return Loop(line, Group(line, inner, (";",) * len(inner)))
+        return Loop(line, StatementList(line, inner, (";",) * len(inner)))
 
-    def _do(self) -> Group:
+    def _do(self) -> StatementList:
         self.expect("do")
         body = self.group(frozenset({"done"}))
         self.expect("done")

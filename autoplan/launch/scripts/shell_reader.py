@@ -1,8 +1,8 @@
 """Shell scripts read and not executed: the commands that they would run, with the line of every word.
 
-Variables, arrays, arithmetic, here-documents, functions, and conditions whose outcome the file decides are
-followed. What depends on the output of a command, on a loop, on a file that is read with ``source`` or on
-another condition is marked as unknown with the reason, so that a reader can refuse it where it matters.
+Variables, arrays, arithmetic, here-documents, functions, and conditions that the file decides are followed.
+What depends on the output of a command, on a loop, on a file that is read with ``source`` or on another
+condition is marked as unknown with the reason, so that a reader can refuse it where it matters.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from autoplan.launch.scripts.syntax_tree import (
     ArithmeticCommand,
     Case,
     FunctionDefinition,
-    Group,
     IfClause,
     Loop,
     SimpleCommand,
     Statement,
+    StatementList,
 )
-from autoplan.launch.scripts.variables import Scope, doubtful, joined
+from autoplan.launch.scripts.variables import ShellScope, doubtful, joined
 
 __all__ = ["read_script"]
 
@@ -56,7 +56,7 @@ def read_script(text: str, file: str, variables: Mapping[str, str] | None = None
     """
     directives = slurm_directives(text)
     outside = {**slurm_variables(directives), **(variables or {})}
-    reader = _Reader(file, Scope(outside))
+    reader = _ScriptReader(file, ShellScope(outside))
     try:
         reader.script(text, 1)
     except _EndedError:
@@ -80,11 +80,11 @@ class _EndedError(Exception):
 
 
 @dataclass(slots=True)
-class _Reader:
+class _ScriptReader:
     """Follows the statements of a script."""
 
     file: str
-    scope: Scope
+    scope: ShellScope
     commands: list[Command] = field(default_factory=list)
     directives: dict[str, Directive] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -107,14 +107,9 @@ class _Reader:
 
     def script(self, text: str, line: int) -> bool | None:
         """Follow a whole script, that begins at ``line``."""
-        self.depth += 1
-        if self.depth > _DEEPEST:
-            raise SpecError([Problem("nested too deeply", "script", self.file, line)])
-        outcome = self.group(parse_script(text, self.file, line))
-        self.depth -= 1
-        return outcome
+        return self.statement(parse_script(text, self.file, line))
 
-    def group(self, group: Group) -> bool | None:
+    def group(self, group: StatementList) -> bool | None:
         """Follow statements in order, and return the outcome of the last one."""
         outcome: bool | None = True
         for at, (statement, joint) in enumerate(zip(group.statements, group.joints, strict=True)):
@@ -162,7 +157,7 @@ class _Reader:
     def _statement(self, statement: Statement) -> bool | None:
         if isinstance(statement, SimpleCommand):
             return self.simple(statement)
-        if isinstance(statement, Group):
+        if isinstance(statement, StatementList):
             return self.subshell(statement) if statement.subshell else self.group(statement)
         if isinstance(statement, FunctionDefinition):
             self.scope.functions[statement.name] = statement.body
@@ -176,7 +171,7 @@ class _Reader:
             return self.case(statement)
         return self.loop(statement) if isinstance(statement, Loop) else self.arithmetic(statement)
 
-    def subshell(self, group: Group) -> bool | None:
+    def subshell(self, group: StatementList) -> bool | None:
         """Follow statements whose assignments do not last."""
         values = dict(self.scope.values)
         try:
@@ -326,9 +321,8 @@ class _Reader:
             self.hint(inner, line)
         return outcome_of_test(inner)
 
-    def end(self, words: Sequence[Word], line: int) -> bool | None:
+    def end(self, words: Sequence[Word], _line: int) -> bool | None:
         """End the script, or what is certain of it."""
-        del line
         if words[0].text == "return" and self.scope.positional is not None:
             return None
         raise _EndedError
@@ -349,9 +343,8 @@ class _Reader:
         self.inner(tuple(joint))
         return None
 
-    def unset(self, words: Sequence[Word], line: int) -> bool | None:
+    def unset(self, words: Sequence[Word], _line: int) -> bool | None:
         """Remove variables."""
-        del line
         for word in words[1:]:
             self.scope.values.pop(word.text, None)
         return True
@@ -382,24 +375,24 @@ class _Reader:
         return None
 
 
-_BUILTINS: Final[dict[str, Callable[[_Reader, Sequence[Word], int], bool | None]]] = {
-    "[": _Reader.test,
-    "[[": _Reader.test,
-    "test": _Reader.test,
+_BUILTINS: Final[dict[str, Callable[[_ScriptReader, Sequence[Word], int], bool | None]]] = {
+    "[": _ScriptReader.test,
+    "[[": _ScriptReader.test,
+    "test": _ScriptReader.test,
     ":": lambda *_: True,
     "true": lambda *_: True,
     "false": lambda *_: False,
-    "exit": _Reader.end,
-    "return": _Reader.end,
-    "source": _Reader.source,
-    ".": _Reader.source,
-    "eval": _Reader.evaluated,
-    "exec": _Reader.evaluated,
-    "unset": _Reader.unset,
-    "read": _Reader.read,
-    "mapfile": _Reader.read,
-    "readarray": _Reader.read,
-    "getopts": _Reader.read,
-    "let": _Reader.let,
-    "shift": _Reader.shift,
+    "exit": _ScriptReader.end,
+    "return": _ScriptReader.end,
+    "source": _ScriptReader.source,
+    ".": _ScriptReader.source,
+    "eval": _ScriptReader.evaluated,
+    "exec": _ScriptReader.evaluated,
+    "unset": _ScriptReader.unset,
+    "read": _ScriptReader.read,
+    "mapfile": _ScriptReader.read,
+    "readarray": _ScriptReader.read,
+    "getopts": _ScriptReader.read,
+    "let": _ScriptReader.let,
+    "shift": _ScriptReader.shift,
 }

@@ -11,7 +11,6 @@ __all__ = [
     "Case",
     "CommandText",
     "FunctionDefinition",
-    "Group",
     "HereDocument",
     "IfClause",
     "Literal",
@@ -20,6 +19,7 @@ __all__ = [
     "ShellWord",
     "SimpleCommand",
     "Statement",
+    "StatementList",
     "WordPart",
 ]
 
@@ -115,7 +115,7 @@ class ArithmeticCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class StatementList:
     """Statements in order; ``joints`` says what stands before each: ``;``, ``&&``, ``||`` or ``|``.
 
     ``negated`` has the places of statements behind ``!``.
@@ -133,8 +133,8 @@ class IfClause:
     """Conditions with what follows each, and what follows where none holds."""
 
     line: int
-    branches: tuple[tuple[Group, Group], ...]
-    otherwise: Group | None
+    branches: tuple[tuple[StatementList, StatementList], ...]
+    otherwise: StatementList | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Case:
 
     line: int
     word: ShellWord
-    branches: tuple[tuple[tuple[ShellWord, ...], Group], ...]
+    branches: tuple[tuple[tuple[ShellWord, ...], StatementList], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Loop:
     """A loop over words, or as long as a condition holds; ``name`` is its variable."""
 
     line: int
-    body: Group
+    body: StatementList
     name: str = ""
     words: tuple[ShellWord, ...] | None = None
 
@@ -165,4 +165,4 @@ class FunctionDefinition:
     body: Statement = field(repr=False)
 
 
-Statement = SimpleCommand | ArithmeticCommand | Group | IfClause | Case | Loop | FunctionDefinition
+Statement = SimpleCommand | ArithmeticCommand | StatementList | IfClause | Case | Loop | FunctionDefinition

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from autoplan.launch.scripts.pieces import Piece, Text, Unknown
 from autoplan.launch.scripts.syntax_tree import Statement
 
-__all__ = ["Array", "Scope", "Value", "doubtful", "joined"]
+__all__ = ["Array", "ShellScope", "Value", "doubtful", "joined"]
 
 #: The items of an array by index or key.
 Array = dict[str, Text]
@@ -16,7 +16,7 @@ Value = Text | Array
 
 
 @dataclass(slots=True)
-class Scope:
+class ShellScope:
     """Variables and functions; ``positional`` are the arguments of a function, None of the script itself.
 
     ``outside`` are the variables that the script is started with. ``sourced`` is the last file that the

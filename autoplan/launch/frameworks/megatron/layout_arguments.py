@@ -17,6 +17,8 @@ __all__ = ["RESIDENT_LAYERS", "layout_arguments", "pipeline_arguments", "recompu
 #: Layers whose activations are not offloaded: TransformerConfig wants fewer offloaded layers than all of
 #: them, and the stack's model keeps two.
 RESIDENT_LAYERS: Final = 2
+#: Numbers of layers with full recompute that are proposed where those of a layout differ.
+_BLOCKS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
 
 
@@ -159,7 +161,8 @@ def _alike_recompute(layout: Layout) -> list[Layout]:
     chunks = chunks_of(layout.layers, layout.vpp)
     blocks = [
         replace(single, selective=none, full=tuple(sum(min(count, n) for n in stage) for stage in chunks))
-        for count in range(1, max(map(max, chunks)) + 1)
+        for count in _BLOCKS
+        if count <= max(map(max, chunks))
     ]
     return [*(layout.with_uniform_recompute(mode) for mode in ("none", "selective")), *blocks]
 
