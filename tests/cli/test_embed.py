@@ -127,6 +127,20 @@ def test_the_prolog_exports_the_layout(run, planned, tmp_path):
 
 
 @pytest.mark.slow
+def test_no_cache_leaves_nothing(run, tmp_path):
+    """One option turns the cache off, whatever the environment says; with it the answer is the same."""
+    folder = tmp_path / "shared"
+    asked = f'AUTOPLAN_CACHE_DIR="{folder}" autoplan plan job.yaml --format json'
+    without, kept, again = (
+        run("bash", "-c", f"{asked} {option}") for option in ("--no-cache", "", "--cache")
+    )
+
+    assert without[0] == 0
+    assert without[1] == kept[1] == again[1]
+    assert len(list(folder.iterdir())) == 1
+
+
+@pytest.mark.slow
 def test_ray_trains_with_as_many_workers_as_devices(run):
     """The plan decides the workers, and each of them gets the layout."""
     code, out, errors = run(sys.executable, "ray_launch.py", "job.yaml")
