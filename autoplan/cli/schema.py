@@ -13,7 +13,7 @@ __all__ = ["schema"]
 
 
 class File(StrEnum):
-    """Kinds of files: catalogue entries, and measured runs."""
+    """Kinds of files: catalogue entries, measured runs, and saved answers of ``plan``."""
 
     device = KindName.device
     node = KindName.node
@@ -26,6 +26,7 @@ class File(StrEnum):
     stack = KindName.stack
     engine = KindName.engine
     runs = "runs"
+    plan = "plan"
 
 
 _KINDS = ", ".join(File)
@@ -38,11 +39,13 @@ def schema(
     form: DataFormatOption = DataFormat.json,
     output: OutputOption = None,
 ) -> None:
-    """Print the JSON Schema (draft 2020-12) of a kind of file."""
+    """Print the JSON Schema (draft 2020-12) of a kind of file; `plan` is the answer of plan --format json."""
     from autoplan.catalog import FILES
     from autoplan.report.render.serialization import dump
     from autoplan.schema.run_files import RunsSpec
+    from autoplan.schema.saved_front import SavedFront
     from autoplan.schema.yaml.loader import json_schema
 
-    read = RunsSpec if kind is File.runs else FILES[KindName(kind).value]
+    others: dict[File, object] = {File.runs: RunsSpec, File.plan: SavedFront}
+    read = others[kind] if kind in others else FILES[KindName(kind).value]
     write(dump(json_schema(read), form.value), output)

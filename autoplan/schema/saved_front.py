@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from typing import Any, Final, Literal, NoReturn
+from typing import Annotated, Any, Final, Literal, NoReturn, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from autoplan.errors import Problem, SpecError
+from autoplan.schema.layout import OFFLOADS, ORDERS, Schedule
 from autoplan.schema.yaml.document import format_path
 
 __all__ = [
@@ -41,12 +42,46 @@ class _Saved(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True, allow_inf_nan=False)
 
 
+_DEGREE: Final = {"type": "integer", "minimum": 1}
+_COUNTS: Final = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_LAYOUT_KEYS: Final[dict[str, dict[str, Any]]] = {
+    **dict.fromkeys(("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "dp_shard", "vpp"), _DEGREE),
+    "zero": {"enum": [0, 1, 2, 3]},
+    "sp": {"type": "boolean"},
+    "schedule": {"enum": list(get_args(Schedule))},
+    "stages": _COUNTS,
+    "recompute": {"type": "string"},
+    "selective": _COUNTS,
+    "full": _COUNTS,
+    "recompute_num_layers": _DEGREE,
+    "offload": {"enum": list(OFFLOADS)},
+    "offload_every": _DEGREE,
+    "order": {"enum": list(ORDERS)},
+}
+_NUMBER: Final = {"type": "number"}
+_PREDICTED_KEYS: Final[dict[str, dict[str, Any]]] = {
+    **dict.fromkeys(("step_seconds", "step_seconds_low", "step_seconds_high", "tokens_per_second"), _NUMBER),
+    "microbatches": _DEGREE,
+    **dict.fromkeys(("peak_memory_bytes_per_device", "memory_limit_bytes"), _NUMBER),
+    "fits": {"type": "boolean"},
+}
+
+
+def _object(keys: dict[str, dict[str, Any]]) -> WithJsonSchema:
+    """Return the JSON Schema of an object with at least ``keys``."""
+    return WithJsonSchema({"type": "object", "properties": keys, "required": list(keys)})
+
+
+_Layout = Annotated[dict[str, Any], _object(_LAYOUT_KEYS)]
+_Predicted = Annotated[dict[str, Any], _object(_PREDICTED_KEYS)]
+
+
 class SavedPlan(_Saved):
     """One plan with what was predicted of it."""
 
-    layout: dict[str, Any] = Field(description="the layout, value by value")
+    layout: _Layout = Field(description="the layout, value by value")
     layout_string: str = Field(description="the layout as a command line names it")
-    predicted: dict[str, Any] = Field(description="time and memory, as predicted then")
+    predicted: _Predicted = Field(description="time and memory, as predicted then")
 
 
 class SavedCertificate(_Saved):
@@ -113,9 +148,9 @@ class SavedSuggestion(_Saved):
     kind: str = Field(description="kind of the change")
     edits: tuple[SavedEdit, ...] = Field(description="the edits of the file")
     devices: int = Field(description="number of devices with them")
-    layout: dict[str, Any] = Field(description="the layout, value by value")
+    layout: _Layout = Field(description="the layout, value by value")
     layout_string: str = Field(description="the layout as a command line names it")
-    predicted: dict[str, Any] = Field(description="time and memory, as predicted then")
+    predicted: _Predicted = Field(description="time and memory, as predicted then")
 
 
 class SavedStackStep(_Saved):

@@ -123,9 +123,10 @@ def _prune(folder: Path) -> None:
         answers = sorted(_ages(folder, "*.json"))
         for _, path in answers[: max(0, len(answers) - MOST_FILES)]:
             path.unlink(missing_ok=True)
-        for changed, path in _ages(folder, ".*"):
-            if time.time() - changed > _LEFT_OVER_SECONDS:
-                path.unlink(missing_ok=True)
+        for pattern in (".*", "*.lock"):
+            for changed, path in _ages(folder, pattern):
+                if time.time() - changed > _LEFT_OVER_SECONDS:
+                    path.unlink(missing_ok=True)
 
 
 def _ages(folder: Path, pattern: str) -> Iterator[tuple[float, Path]]:

@@ -39,7 +39,7 @@ class SolveLock:
     def __init__(self, path: Path, *, answered: Callable[[], bool], patience: Callable[[], bool]) -> None:
         self.path, self.held = path, False
         self._answered, self._patience = answered, patience
-        self._owner = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}"
+        self._owner = f"{_machine()} {os.getpid()} {secrets.token_hex(8)}"
         self._released = threading.Event()
 
     def acquire(self) -> None:
@@ -104,6 +104,15 @@ class _Watch:
         return _process_is_gone(owner) or time.monotonic() - self.since > _STALE_SECONDS
 
 
+def _machine() -> str:
+    """Return the host, and the container on it, whose processes know each other's numbers."""
+    try:
+        numbers = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        numbers = ""
+    return f"{socket.gethostname()}/{numbers}"
+
+
 def _read(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
@@ -114,7 +123,7 @@ def _read(path: Path) -> str | None:
 def _process_is_gone(owner: str | None) -> bool:
     """Return whether ``owner`` is a process of this machine that has ended; unknown counts as alive."""
     parts = (owner or "").split()
-    if len(parts) != 3 or parts[0] != socket.gethostname() or not parts[1].isdigit():
+    if len(parts) != 3 or parts[0] != _machine() or not parts[1].isdigit():
         return False
     try:
         os.kill(int(parts[1]), 0)

@@ -191,8 +191,9 @@ def test_a_folder_holds_at_most_so_many(job, tmp_path, monkeypatch):
     """The answers that were asked for the longest ago go first, and what killed processes left goes, too."""
     monkeypatch.setattr(answer_file, "MOST_FILES", 3)
     front = plan(job)
-    (tmp_path / ".a.json.killed").touch()
-    os.utime(tmp_path / ".a.json.killed", (0, 0))
+    for name in (".a.json.killed", "b.lock"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
     for number in range(5):
         path = tmp_path / f"{number}.json"
         answer_file.write_answer(path, front)
