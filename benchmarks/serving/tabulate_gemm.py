@@ -4,8 +4,8 @@
 
 SWEEPS is a folder with gemm_serving_GPU.csv and gemm_GPU.csv, columns framework, gemm_dtype, m, n, k,
 latency_us (ai-dynamo/aiconfigurator's gemm_perf). The values at the nodes are those whose interpolation is
-nearest to all measured points by least squares of logarithms; one point in ten is left out, and a test holds the
-tables against these.
+nearest to all measured points by least squares of logarithms; one point in ten is left out, and a test holds
+the tables against these.
 """
 
 from __future__ import annotations
