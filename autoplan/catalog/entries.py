@@ -22,6 +22,7 @@ from autoplan.catalog.roots import EntryKind, entry_names, entry_text, file_name
 from autoplan.catalog.stack_inheritance import read_stack
 from autoplan.errors import CatalogError, Problem, SpecError, UnsupportedError
 from autoplan.schema.base import Frozen
+from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackFile, StackSpec
 from autoplan.schema.grids.grid_spec import GridSpec
@@ -67,6 +68,7 @@ CLASSES: dict[EntryKind, type[Frozen]] = {
     "kernels": KernelSpec,
     "stack": StackSpec,
     "engine": EngineSpec,
+    "engine-kernels": EngineKernelSpec,
 }
 
 #: Model class of the file of each kind of entry.

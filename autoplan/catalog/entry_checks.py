@@ -12,6 +12,7 @@ from autoplan.catalog.roots import FOLDERS, EntryKind, entry_names
 from autoplan.catalog.serving_jobs import load_serving_job
 from autoplan.errors import CatalogError, SpecError
 from autoplan.schema.base import Frozen
+from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.grids.grid_spec import GridSpec
 from autoplan.schema.hardware import ClusterSpec, NodeSpec
@@ -75,6 +76,11 @@ def _check_jobs(entry: Frozen, name: str) -> None:
         load_serving_job(name)
     elif isinstance(entry, GridSpec):
         load_grid(name)
+    elif isinstance(entry, EngineKernelSpec):
+        for served in entry.devices:
+            device(served)
+        for table in entry.gemm:
+            load_entry("engine", table.engine)
     elif isinstance(entry, EngineSpec):
         for version in entry.versions:
             engine_at(entry, version)

@@ -32,7 +32,17 @@ __all__ = [
 ]
 
 EntryKind = Literal[
-    "device", "node", "cluster", "model", "job", "serving", "grid", "kernels", "stack", "engine"
+    "device",
+    "node",
+    "cluster",
+    "model",
+    "job",
+    "serving",
+    "grid",
+    "kernels",
+    "stack",
+    "engine",
+    "engine-kernels",
 ]
 
 #: Folder of each kind of entry in a catalogue.
@@ -47,6 +57,7 @@ FOLDERS: Final[dict[EntryKind, tuple[str, str]]] = {
     "kernels": ("costmodels", "kernels"),
     "stack": ("costmodels", "stacks"),
     "engine": ("costmodels", "engines"),
+    "engine-kernels": ("costmodels", "engine_kernels"),
 }
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")

@@ -25,6 +25,7 @@ class File(StrEnum):
     kernels = KindName.kernels
     stack = KindName.stack
     engine = KindName.engine
+    engine_kernels = KindName.engine_kernels
     runs = "runs"
     plan = "plan"
 

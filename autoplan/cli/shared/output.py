@@ -84,6 +84,7 @@ class KindName(StrEnum):
     kernels = "kernels"
     stack = "stack"
     engine = "engine"
+    engine_kernels = "engine-kernels"
 
 
 JobArgument = Annotated[

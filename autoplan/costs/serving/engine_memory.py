@@ -97,7 +97,8 @@ def sampler_peak_bytes(rows: int, vocabulary: int, facts: SamplerFacts, multipro
     >>> sampler_peak_bytes(1024, 128256, old, 132) / 4 / 128256
     3716.0
 
-    Leaves out: log-probabilities; fewer than 128 rows, whose sort takes three copies more in old versions.
+    Leaves out: log-probabilities; fewer than 128 rows, whose sort takes about three copies more in
+    old versions.
     Source: vLLM 0.11.0 and 0.33.0, v1/worker/gpu_model_runner.py, _dummy_sampler_run; v1/sample.
     """
     extra = 0

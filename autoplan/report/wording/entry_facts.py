@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from autoplan.catalog import EntryKind, load_entry
 from autoplan.results import ParameterCounts
+from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.grids.grid_spec import GridSpec
@@ -123,6 +124,11 @@ COLUMNS: Final[dict[EntryKind, tuple[Fact, ...]]] = {
         Fact("schedules", "schedules", ", ".join),
     ),
     "engine": (_TITLE, Fact("versions", "versions", ", ".join)),
+    "engine-kernels": (
+        Fact("devices", "devices", ", ".join),
+        Fact("engines", "engines", ", ".join),
+        Fact("gemm_tables", "tables", _comma, number=True),
+    ),
 }
 
 
@@ -199,6 +205,14 @@ def _engine(entry: EngineSpec) -> Facts:
     return {"title": entry.title, "versions": list(entry.versions)}
 
 
+def _engine_kernels(entry: EngineKernelSpec) -> Facts:
+    return {
+        "devices": list(entry.devices),
+        "engines": sorted({table.engine for table in entry.gemm}),
+        "gemm_tables": len(entry.gemm),
+    }
+
+
 def _grid(entry: GridSpec) -> Facts:
     return {
         "base": entry.base if isinstance(entry.base, str) else None,
@@ -237,4 +251,5 @@ _READERS: Final[dict[EntryKind, Callable[[Any], Facts]]] = {
     "kernels": _kernels,
     "stack": _stack,
     "engine": _engine,
+    "engine-kernels": _engine_kernels,
 }

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from autoplan.schema.base import Frozen, Share
 from autoplan.schema.job_choices import distinct
 from autoplan.schema.serving.weight_formats import KvFormat, WeightFormat
+from autoplan.units import parse_quantity
 
 __all__ = [
     "FormatChoices",
@@ -30,6 +31,11 @@ Degrees = (
 def _listed(value: object) -> object:
     """Return a single choice as the list that it is short for."""
     return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value
+
+
+def _switched(value: object) -> object:
+    """Return one switch as the list that it is short for."""
+    return (value,) if isinstance(value, bool) else value
 
 
 WeightFormats = Annotated[
@@ -63,6 +69,18 @@ class FormatChoices(Frozen):
     )
 
 
+def _accepted(value: object) -> object:
+    """Return a bare number as it is, which fields of one number write, and a text as a share."""
+    return parse_quantity(value, "share") if isinstance(value, str) else value
+
+
+Acceptance = Annotated[
+    float,
+    BeforeValidator(_accepted, json_schema_input_type=float | str),
+    Field(ge=0, le=1, strict=False),
+]
+
+
 class SpeculationSpec(Frozen):
     """Drafts of tokens that the model verifies, several in one step."""
 
@@ -70,7 +88,9 @@ class SpeculationSpec(Frozen):
         description="where drafts come from"
     )
     tokens: DraftCounts = Field(description="drafts of a step allowed; 0: none, so that it may be left off")
-    acceptance: Share = Field(description="share of drafts that the model accepts, as measured")
+    acceptance: Acceptance = Field(
+        description="share of drafts that the model accepts, as measured: 0.75 or 75 %"
+    )
     draft_model: str | None = Field(
         default=None, min_length=1, description="model that drafts, a name or a path as for `model`"
     )
@@ -82,6 +102,14 @@ class SpeculationSpec(Frozen):
                 "method: draft_model and the key draft_model belong together: give both or neither"
             )
         return self
+
+
+Switches = Annotated[
+    tuple[bool, ...],
+    BeforeValidator(_switched, json_schema_input_type=bool | tuple[bool, ...]),
+    Field(min_length=1, max_length=2),
+    AfterValidator(distinct),
+]
 
 
 class PoolSearchSpec(Frozen):
@@ -116,9 +144,8 @@ class ServingSearchSpec(PoolSearchSpec):
     block_tokens: Annotated[int, Field(ge=1, le=4096)] | None = Field(
         default=None, description="tokens of a block of the cache; default: the engine's"
     )
-    disaggregated: tuple[bool, ...] = Field(
+    disaggregated: Switches = Field(
         default=(False,),
-        min_length=1,
         description="whether prefill and decode may run on engines of their own",
     )
     prefill: PoolSearchSpec = Field(

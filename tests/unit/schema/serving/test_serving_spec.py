@@ -91,6 +91,24 @@ def test_every_key_is_read(tmp_path):
     assert [rule.rule for rule in job.rules] == ["tp * pp <= 8", "tp >= 2"]
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("acceptance: 75 %", "acceptance: 0.75"),
+        ("disaggregated: [false, true]", "disaggregated: true"),
+        ("weights: [bf16, fp8, nvfp4]", "weights: fp8"),
+        ("tokens: [0, 1, 3]", "tokens: 3"),
+        ("arrivals: {gamma: 2.0}", "arrivals: constant"),
+        ("time_to_first_token: {p99: 2 s}", "time_to_first_token: 2 s"),
+        ("devices: [4, 8]\n", ""),
+    ],
+)
+def test_short_forms_are_read(tmp_path, old, new):
+    """One choice needs no list, and a bare limit is on the mean."""
+    assert old in EVERYTHING
+    load_serving_job(written(tmp_path, EVERYTHING.replace(old, new, 1)))
+
+
 def test_all_problems_are_told_at_once_with_their_lines(tmp_path):
     """Unknown keys have a suggestion, and each problem its line."""
     text = EVERYTHING.replace("model: llama3.1-70b", "model: llama9").replace("goodput:", "godput:")
