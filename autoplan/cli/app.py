@@ -22,16 +22,15 @@ from autoplan.cli import (
     calibrate,
     capacity,
     catalog,
-    emit,
     evaluate,
     explain,
     hardware,
     plan,
-    read,
     schema,
     sweep,
     verify,
 )
+from autoplan.cli.configurations import emit, read
 from autoplan.cli.shared.output import (
     BAD_INPUT,
     BROKEN_PIPE,

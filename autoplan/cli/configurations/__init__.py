@@ -1,0 +1,1 @@
+"""Commands about launch configurations: one writes them, one reads them."""
