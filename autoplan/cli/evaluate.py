@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoplan.cli.read import ArgumentOption, FrameworkOption, VariableOption, arguments_of, variables_of
+from autoplan.cli.configurations.read import (
+    ArgumentOption,
+    FrameworkOption,
+    VariableOption,
+    arguments_of,
+    variables_of,
+)
 from autoplan.cli.shared.output import (
     DeadlineOption,
     Format,
