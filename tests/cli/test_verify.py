@@ -74,7 +74,7 @@ def test_the_table_says_what_was_covered(run, tmp_path):
         r"holds no layout dominates a plan, and every other is dominated, within 0.01, by one \d+ choices",
         text,
     )
-    assert done.stdout.count("holds ") == 13
+    assert done.stdout.count("holds ") == 14
     assert done.stdout.count("not checked ") == 3
 
 

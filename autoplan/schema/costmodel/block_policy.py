@@ -85,6 +85,7 @@ class BlockPolicy(Frozen):
     loss_chunks: int = Field(
         default=1,
         ge=0,
+        le=65536,
         description="chunks of tokens in output layer and loss, one by one; 0: vocabulary / hidden size",
     )
     logits_bytes: int = Field(ge=0, le=8, description="kept for backward, a logit")

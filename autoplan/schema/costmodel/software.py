@@ -27,7 +27,7 @@ class SoftwareSpec(Frozen):
         " gradient, on 16-bit logits; chunked: also the output layer, a chunk of tokens at a time (Liger,"
         " Unsloth, torchtune)",
     )
-    loss_chunks: Annotated[int, Field(ge=1)] | None = Field(
+    loss_chunks: Annotated[int, Field(ge=1, le=65536)] | None = Field(
         default=None,
         description="chunks of tokens of a chunked loss; default: vocabulary / hidden size, as Liger has",
     )

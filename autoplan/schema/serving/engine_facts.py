@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -142,6 +142,10 @@ class PaddingFacts(Frozen):
     mxfp4_ffn: SourcedCount = Field(description="inner width of a device's part of an expert in mxfp4")
 
 
+#: Largest size of a step that a file may state.
+_MOST_TOKENS: Final = 10_000_000
+
+
 class DefaultTier(Frozen):
     """Default sizes of a step on devices of some memory."""
 
@@ -149,8 +153,8 @@ class DefaultTier(Frozen):
     except_devices: tuple[str, ...] = Field(
         default=(), description="devices whose names begin so stay in the tier before"
     )
-    max_num_seqs: Annotated[int, Field(ge=1)] = Field(description="most requests of a step")
-    max_num_batched_tokens: Annotated[int, Field(ge=1)] = Field(
+    max_num_seqs: Annotated[int, Field(ge=1, le=_MOST_TOKENS)] = Field(description="most requests of a step")
+    max_num_batched_tokens: Annotated[int, Field(ge=1, le=_MOST_TOKENS)] = Field(
         description="most tokens of a step, or of a chunk"
     )
 
@@ -159,8 +163,10 @@ class GraphTier(Frozen):
     """Largest captured batch of decodes on devices of some memory (SGLang)."""
 
     memory_from: Bytes = Field(description="least memory of a device; the last tier that fits holds")
-    narrow: Annotated[int, Field(ge=1)] = Field(description="largest batch below tensor parallelism 4")
-    wide: Annotated[int, Field(ge=1)] = Field(description="the same from 4 on")
+    narrow: Annotated[int, Field(ge=1, le=_MOST_TOKENS)] = Field(
+        description="largest batch below tensor parallelism 4"
+    )
+    wide: Annotated[int, Field(ge=1, le=_MOST_TOKENS)] = Field(description="the same from 4 on")
 
 
 class SchedulerFacts(Frozen):

@@ -76,7 +76,7 @@ def _accepted(value: object) -> object:
 
 Acceptance = Annotated[
     float,
-    BeforeValidator(_accepted, json_schema_input_type=float | str),
+    BeforeValidator(_accepted, json_schema_input_type=Annotated[float, Field(ge=0, le=1)] | str),
     Field(ge=0, le=1, strict=False),
 ]
 
