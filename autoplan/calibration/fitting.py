@@ -8,7 +8,7 @@ coefficient that affects no observation stays at its prior mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -127,14 +127,23 @@ class Refits:
         return self._whole.jacobian
 
     def without(self, rows: Sequence[int]) -> tuple[Fit, tuple[float, ...]]:
-        """Return a fit without the observations ``rows``, and its predicted step times of those [s]."""
+        """Return a fit without the observations ``rows``, and its predicted step times of those [s].
+
+        Without a few of many, residuals are linear in the shifts from the fit to all, by its Jacobian;
+        the predicted times are exact.
+        """
         included = np.ones_like(self._model.measured)
         included[list(rows)] = 0.0
         few = len(rows) < _FEW_ROWS * len(included)
         # Local minima: with much fewer rows, the solution for all rows must not be the initial point.
-        start = self._whole if few else None
-        solution = minimise(self._model.problem(self._scatter, included), start=start, renew=not few)
-        seconds = self._model.measured[list(rows)] * np.exp(solution.residuals[list(rows)])
+        problem = self._model.problem(self._scatter, included)
+        if few:
+            linear = replace(problem, residuals=self._whole.linear_residuals)
+            solution = minimise(linear, start=self._whole, renew=False)
+        else:
+            solution = minimise(problem)
+        logs = self._model.residuals(solution.z, frozenset(rows))[list(rows)]
+        seconds = self._model.measured[list(rows)] * np.exp(logs)
         return self._model.fit_of(solution), tuple(seconds.tolist())
 
 
@@ -239,11 +248,15 @@ class _ShiftedJobs:
         low, high = ((coefficient.coordinate(x) - start) / prior for x in (coefficient.low, coefficient.high))
         return min(0.0, max(low, -FURTHEST)), max(0.0, min(high, FURTHEST))
 
-    def residuals(self, z: Array) -> Array:
-        """Return log(predicted / measured) of every observation."""
-        r = np.empty_like(self.measured)
+    def residuals(self, z: Array, rows: frozenset[int] = frozenset()) -> Array:
+        """Return log(predicted / measured) of every observation; only those of ``rows``, where there are any.
+
+        The others are 0 then.
+        """
+        r = np.zeros_like(self.measured)
         for batch in self.batches:
-            r[batch.rows] = self._logs(batch, z)
+            if not rows or not rows.isdisjoint(batch.rows):
+                r[batch.rows] = self._logs(batch, z)
         return r
 
     def derivatives(self, z: Array, r: Array) -> Array:

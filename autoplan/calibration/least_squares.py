@@ -75,6 +75,11 @@ class Minimum:
     scatter: float
     deviations: Array
 
+    def linear_residuals(self, z: Array) -> Array:
+        """Return the residuals at ``z`` by the Jacobian here."""
+        r: Array = self.residuals + self.jacobian @ (z - self.z)
+        return r
+
 
 def require_scipy() -> None:
     """Raise UnsupportedError where SciPy, which is optional, is not installed."""
