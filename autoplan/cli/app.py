@@ -30,7 +30,7 @@ from autoplan.cli import (
     sweep,
     verify,
 )
-from autoplan.cli.configurations import emit, read
+from autoplan.cli.configurations import emit, launch, read
 from autoplan.cli.shared.output import (
     BAD_INPUT,
     BROKEN_PIPE,
@@ -105,6 +105,7 @@ app.command("sweep", short_help="Plan a grid of jobs.")(sweep.sweep)
 app.command("explain", short_help="Say why a layout wins or loses.")(explain.explain)
 app.command("verify", short_help="Check a saved plan without the solver.")(verify.verify)
 app.command("emit", short_help="Write a plan as a framework's configuration.")(emit.emit)
+app.command("launch", short_help="Run a training command with a plan's flags.")(launch.launch)
 app.command("read", short_help="Say what a training script runs.")(read.read)
 app.command("calibrate", short_help="Fit a cost model to what was measured.")(calibrate.calibrate)
 app.add_typer(catalog.app, name="catalog", short_help="Hardware, models and software.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autoplan.cli.shared.cache_option import CacheOption
 from autoplan.cli.shared.interrupts import stopped_by_signals
 from autoplan.cli.shared.lean import load_solver
 from autoplan.cli.shared.output import (
@@ -33,17 +34,6 @@ ApplyOption = Annotated[
         "--apply",
         metavar="N",
         help="Write JOB with change N of an infeasible answer made, comments kept, instead of the answer.",
-        show_default=False,
-    ),
-]
-
-
-CacheOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--cache/--no-cache",
-        help="Take the answer that was found before to the same question, and keep it. Left out: only where"
-        " AUTOPLAN_CACHE_DIR names a folder.",
         show_default=False,
     ),
 ]

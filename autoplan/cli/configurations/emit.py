@@ -9,45 +9,48 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autoplan.cli.shared.output import DeadlineOption, complain, standard_output, write
-from autoplan.cli.shared.planned import planned
+from autoplan.cli.shared.planned import asked_plan
 
 if TYPE_CHECKING:
     from autoplan.launch.target import Emission
-    from autoplan.results import Plan
-    from autoplan.schema.job import Job
 
-__all__ = ["emit"]
+__all__ = ["JobOrPlan", "LayoutOfJob", "PlanNumber", "TargetOption", "emit"]
+
+JobOrPlan = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB|PLAN",
+        help="A job file or the name of a shipped job, which is planned;"
+        " or output of `autoplan plan JOB --format json`.",
+        show_default=False,
+    ),
+]
+TargetOption = Annotated[
+    str,
+    typer.Option(
+        "--for", metavar="TARGET", help="The framework or launcher: megatron-lm.", show_default=False
+    ),
+]
+PlanNumber = Annotated[
+    int, typer.Option("--plan", metavar="N", min=1, help="Which plan of the front, the fastest is 1.")
+]
+LayoutOfJob = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        "-l",
+        metavar="LAYOUT",
+        help="This layout of JOB instead of planning it.",
+        show_default=False,
+    ),
+]
 
 
 def emit(
-    job: Annotated[
-        str,
-        typer.Argument(
-            metavar="JOB|PLAN",
-            help="A job file or the name of a shipped job, which is planned;"
-            " or output of `autoplan plan JOB --format json`.",
-            show_default=False,
-        ),
-    ],
-    target: Annotated[
-        str,
-        typer.Option(
-            "--for", metavar="TARGET", help="The framework or launcher: megatron-lm.", show_default=False
-        ),
-    ],
-    plan: Annotated[
-        int, typer.Option("--plan", metavar="N", min=1, help="Which plan of the front, the fastest is 1.")
-    ] = 1,
-    layout: Annotated[
-        str | None,
-        typer.Option(
-            "--layout",
-            "-l",
-            metavar="LAYOUT",
-            help="Emit this layout of JOB instead of planning it.",
-            show_default=False,
-        ),
-    ] = None,
+    job: JobOrPlan,
+    target: TargetOption,
+    plan: PlanNumber = 1,
+    layout: LayoutOfJob = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -69,35 +72,12 @@ def emit(
     from autoplan.launch.registry import find_target
 
     find_target(target)
-    the_job, the_plan = _asked(job, plan, layout, deadline)
+    the_job, the_plan = asked_plan(job, plan, layout, deadline)
     chosen = ["--layout", layout] if layout else ["--plan", str(plan)] if plan > 1 else []
     command = shlex.join(["autoplan", "emit", job, "--for", target, *chosen])
     emission = planning.emit(the_plan, target, job=the_job, command=command)
     _written(emission, standard_output(output))
     complain(f"note: {note}" for note in emission.notes)
-
-
-def _asked(job: str, number: int, layout: str | None, deadline: float | None) -> tuple[Job, Plan]:
-    """Return the plan to emit, and its job."""
-    from autoplan import planning
-    from autoplan.catalog import load_job
-    from autoplan.errors import InfeasibleError
-    from autoplan.results.merged_front import at_batch
-
-    if planning.is_saved_plan(job):
-        if layout is not None:
-            raise typer.BadParameter("a saved plan has its layouts: give --plan", param_hint="--layout")
-        return planning.saved_plan(job, number)
-    loaded = load_job(job)
-    if layout is not None:
-        loaded = planning.chosen(loaded, layout)
-        return loaded, planning.evaluate(loaded, layout)
-    front = planned(loaded, deadline)
-    if not front.feasible:
-        raise InfeasibleError([*front.reasons, "`autoplan plan` says what helps"])
-    if number > len(front.plans):
-        raise typer.BadParameter(f"the front has {len(front.plans)} plans", param_hint="--plan")
-    return at_batch(loaded, front.plans[number - 1]), front.plans[number - 1]
 
 
 def _written(emission: Emission, output: Path | None) -> None:
