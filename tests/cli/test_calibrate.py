@@ -63,6 +63,7 @@ def test_json_holds_what_the_table_shows(run, runs):
     assert yaml.safe_load(run("calibrate", "--runs", runs, "-f", "yaml").stdout)["calibration"] == told
 
 
+@pytest.mark.slow
 def test_a_job_may_name_the_calibrated_files(run, runs):
     """What was written prices a job of its own folder, and prices it as the calibration said."""
     folder = runs.parent / "mine"

@@ -67,6 +67,7 @@ def test_signals_reach_the_command():
         assert process.wait(timeout=30) == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_a_planned_job_is_launched_and_its_answer_kept(tmp_path):
     """Without a layout the fastest plan is taken; the second start finds the answer in the cache."""
     first = launched("true", layout=None, options=("--cache",), AUTOPLAN_CACHE_DIR=str(tmp_path))

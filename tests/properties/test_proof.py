@@ -46,7 +46,7 @@ def unlike_layers(job, seed):
     return replace(job, model=model, stack=stack("megatron-core"), search=search)
 
 
-@pytest.mark.parametrize("seed", slow_after(3, range(8)))
+@pytest.mark.parametrize("seed", slow_after(1, range(8)))
 def test_what_is_below_a_corner_is_found_where_layers_differ(seed):
     """Likewise where a stage's price depends on where it begins."""
     assert_listing_agrees(seed, *prepared(seed, unlike_layers(small_job(seed), seed)))
@@ -165,7 +165,7 @@ def assert_bounds_agree(job, group, i, fitting):
         assert job.rules or not (block.fits()[0] and not fitting)
 
 
-@pytest.mark.parametrize("seed", slow_after(3, range(6)))
+@pytest.mark.parametrize("seed", slow_after(1, range(6)))
 def test_what_is_below_a_corner_is_found_with_activations_in_host_memory(seed):
     """Likewise where what layers keep is offloaded, each recomputed in one of the ways that the stack has."""
     job = small_job(seed + 40)

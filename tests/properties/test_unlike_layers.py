@@ -159,7 +159,7 @@ def test_a_stage_is_the_sum_of_its_layers(seed):
     assert shown == pytest.approx(used.tolist(), rel=1e-12)
 
 
-@pytest.mark.parametrize("devices", [8, 16])
+@pytest.mark.parametrize("devices", slow_after(1, (8, 16)))
 def test_kinds_that_cost_the_same_make_no_difference(devices):
     """Eager attention works on all scores, windows or none: places and plain counts find the same front."""
     job = load_job("llama3-8b-8x-a100")

@@ -7,6 +7,7 @@ import pytest
 from autoplan import plan
 from autoplan.search.cp import constraint_model, cp_sat
 from tests.support.front_checks import assert_not_dominated
+from tests.support.quick_cases import slow_after
 from tests.support.random_jobs import random_job
 
 #: A random job whose sweep to the least memory has sums of ticks beyond 2**31. With OR-Tools 9.15, sharing
@@ -14,7 +15,7 @@ from tests.support.random_jobs import random_job
 SEED = 119
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("shared", slow_after(1, (True, False)))
 def test_a_feasible_model_is_not_called_infeasible(shared, tmp_path, monkeypatch):
     """The least memory is found, also where the solver is wrong about a model whose layout is known."""
     monkeypatch.setitem(cp_sat.PARAMETERS, "find_big_linear_overlap", shared)
