@@ -214,6 +214,21 @@ def coverage_figures():
     return markdown(["runs", "n", "inside the 90 % interval"], rows)
 
 
+def pair_figures():
+    """Return how often two runs of a group are in order, by how much their predictions differ."""
+    rows = [
+        [
+            f"{percent(x['least'])} to {percent(x['most'])}"
+            if x["most"]
+            else f"{percent(x['least'])} and more",
+            x["pairs"],
+            percent(x["right"]),
+        ]
+        for x in accuracy_summary()["complete"]["order_by_difference"]
+    ]
+    return markdown(["predicted difference", "pairs", "in order"], rows)
+
+
 def coefficient_figures():
     """Return every fitted coefficient with the runs behind it."""
     coefficients = accuracy_summary()["coefficients"]
@@ -394,6 +409,7 @@ FIGURES_OF = {
     "accuracy": accuracy_figures,
     "stacks": stack_figures,
     "coverage": coverage_figures,
+    "pairs": pair_figures,
     "coefficients": coefficient_figures,
     "left_out": left_out_figures,
     "blind": blind_figures,
