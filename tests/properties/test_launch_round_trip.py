@@ -11,7 +11,7 @@ from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.registry import find_target
 from autoplan.launch.target import InexpressibleError, PlannedRun
 from autoplan.schema.job import Workload
-from autoplan.schema.layout import Layout
+from autoplan.schema.layout import Layout, parse_layout
 from autoplan.schema.stage_layers import chunks_of, even_stages
 
 MODELS = (
@@ -122,3 +122,35 @@ def test_what_is_emitted_is_read_back(name, run):
     assert (found.job["precision"], found.job["optimizer"]) == (job.precision, job.optimizer)
     assert target.recognises(LaunchFile(main.name, main.text))
     assert found.unspecified == ()
+
+
+def expressible(target, run):
+    """Return the run, or that of the nearest layout that the target can express, and what it emits."""
+    for _ in range(30):
+        try:
+            return run, target.emit(run)
+        except InexpressibleError as error:
+            assume(error.nearest)
+            run = replace(run, layout=error.nearest[0])
+    pytest.fail(f"no nearest layout of {run.layout} can be expressed")
+
+
+@pytest.mark.parametrize("name", ["deepspeed"])
+@given(run=runs())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+def test_files_without_a_model_are_read_back(name, run):
+    """Layout, batch, precision and optimizer are those that were emitted, where a file has no model."""
+    job, layout = run
+    target = find_target(name)
+    run, emission = expressible(target, PlannedRun(job, layout))
+
+    main = emission.files[0]
+    file = LaunchFile(main.name, main.text, arguments=emission.arguments, devices=run.layout.devices)
+    found = target.read(file)
+
+    layers, workload = job.model.layers, found.job["workload"]
+    assert parse_layout(found.layout_string, layers=layers, devices=run.layout.devices) == run.layout
+    assert workload["global_batch_size"] == job.workload.global_batch_size
+    assert found.job["precision"] == job.precision
+    assert found.job.get("optimizer", job.optimizer) == job.optimizer
+    assert target.recognises(file)
