@@ -17,6 +17,7 @@ __all__ = ["TARGETS", "find_target", "recognised", "target_names"]
 TARGETS: Final = {
     "megatron-lm": "autoplan.launch.frameworks.megatron.megatron_lm",
     "deepspeed": "autoplan.launch.frameworks.deepspeed",
+    "accelerate": "autoplan.launch.frameworks.accelerate",
 }
 
 

@@ -67,8 +67,11 @@ def refuse_software(job: Job, expressed: Iterable[str] = ()) -> None:
 
 
 def microbatches(job: Job, layout: Layout) -> int:
-    """Return the microbatches of a data-parallel rank in a step."""
-    return job.workload.global_batch_size // (layout.dp * layout.microbatch)
+    """Return the microbatches of a data-parallel rank in a step, which divide the batch."""
+    batch, together = job.workload.global_batch_size, layout.dp * layout.microbatch
+    if batch % together:
+        raise InexpressibleError(f"a batch of {batch} for dp={layout.dp} x mbs={layout.microbatch}")
+    return batch // together
 
 
 def stack_note(job: Job, prefixes: tuple[str, ...], stack: str, framework: str) -> tuple[str, ...]:

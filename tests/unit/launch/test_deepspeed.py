@@ -13,6 +13,10 @@ from autoplan.launch.frameworks.deepspeed import TARGET
 from autoplan.launch.target import InexpressibleError, PlannedRun
 from autoplan.schema.layout import parse_layout
 
+BATCHES = """{{
+ "train_batch_size": {}, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": {}
+}}"""
+
 
 def read(document, **more):
     """Return what a JSON file says."""
@@ -90,8 +94,8 @@ def test_values_that_another_program_fills_in_stay_open():
 @pytest.mark.parametrize(
     ("text", "line", "sentence"),
     [
-        ('{\n "train_batch_size": 10,\n "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1\n}', 2, "does not divide train_batch_size 10"),
-        ('{\n "train_batch_size": 64,\n "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4\n}', 2, "is not 8 devices"),
+        (BATCHES.format(10, 1), 2, "does not divide train_batch_size 10"),
+        (BATCHES.format(64, 4), 2, "is not 8 devices"),
         ('{\n "train_batch_size": 9\n}', 2, "do not divide 9"),
         ('{\n "train_batch_sise": 8\n}', 2, "did you mean train_batch_size?"),
         ('{\n "zero_optimization": {\n  "stages": 2\n }\n}', 3, "did you mean stage?"),
