@@ -32,7 +32,10 @@ def emit(
     target: Annotated[
         str,
         typer.Option(
-            "--for", metavar="TARGET", help="The framework or launcher: megatron-lm.", show_default=False
+            "--for",
+            metavar="TARGET",
+            help="The framework or launcher: megatron-lm, deepspeed, accelerate.",
+            show_default=False,
         ),
     ],
     plan: Annotated[

@@ -207,7 +207,7 @@ def _refuse_for_megatron(layout: Layout) -> None:
     refuse_order(layout)
     alone = {"cp": 1, "dp": layout.dp * layout.cp}
     even = {"layers": even_stages(sum(layout.layers), layout.pp)}
-    lacking = (
+    lacking: tuple[tuple[str, bool, dict[str, Any]], ...] = (
         ("context parallelism, which its data-parallel degree does not count", layout.cp > 1, alone),
         ("ZeRO-2 and ZeRO-3", layout.zero > 1, {"zero": 1}),
         ("hybrid sharding", layout.dp_shard > 0, {}),

@@ -105,7 +105,7 @@ def deepspeed_document(job: Job, layout: Layout) -> dict[str, Any]:
     tensor_parallel = {"tensor_parallel": {"autotp_size": layout.tp}} if layout.tp > 1 else {}
     untested = {"zero_allow_untested_optimizer": True} if job.optimizer == "sgd" and layout.zero else {}
     gradients = {"data_types": {"grad_accum_dtype": job.software.gradients}} if job.software.gradients else {}
-    enabled = {job.precision: {"enabled": True}} if job.precision != "fp32" else {}
+    enabled: dict[str, Any] = {job.precision: {"enabled": True}} if job.precision != "fp32" else {}
     return {
         "train_batch_size": job.workload.global_batch_size,
         "train_micro_batch_size_per_gpu": layout.microbatch,
@@ -215,7 +215,7 @@ def _counts(document: WrittenDocument, path: str) -> bool:
         return False
     device = document.given(f"{path}.device")
     if device is not None:
-        return device.value != "none"
+        return bool(device.value != "none")
     return not (isinstance(found.value, int) and found.value in {0, 1})
 
 

@@ -9,7 +9,10 @@ from autoplan.catalog import load_entry
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.accelerate import TARGET
+from autoplan.launch.registry import TARGETS
 from autoplan.launch.target import InexpressibleError, PlannedRun
+from autoplan.planning.comparing_files import compare_file, evaluate_file
+from autoplan.report.front_report import target_of
 from autoplan.schema.layout import parse_layout
 
 HEAD = "num_machines: 2\nnum_processes: 16\nmixed_precision: bf16\ndistributed_type: {}\n"
@@ -133,3 +136,42 @@ def test_what_has_no_key_is_refused_with_the_nearest(stack, layout, part):
 
     assert part in caught.value.part
     assert caught.value.nearest
+
+
+def test_what_a_file_leaves_open_is_said_where_it_is_priced():
+    """A microbatch that the file has no key for is taken as one sequence, and that is a note."""
+    job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", "fsdp2"))
+    file = LaunchFile(
+        "accelerate.yaml",
+        SIZES.format(1, 16, 1, 1)
+        .replace("num_processes: 16", "num_processes: 8")
+        .replace("_dp_shard_size: 16", "_dp_shard_size: 8"),
+    )
+    found, own, job = evaluate_file(job, file)
+    comparison = compare_file(
+        job,
+        file,
+        found,
+        own,
+        autoplan.plan(
+            replace(job, search=job.search.model_copy(update={"tensor_parallel": 1, "pipeline_parallel": 1}))
+        ),
+    )
+
+    assert any("taken as usual: mbs=1" in note for note in comparison.notes)
+
+
+@pytest.mark.parametrize(
+    ("stack", "target"),
+    [
+        ("deepspeed", "deepspeed"),
+        ("hf-fsdp2", "accelerate"),
+        ("fsdp2", "accelerate"),
+        ("megatron-core", "megatron-lm"),
+        ("analytic", "megatron-lm"),
+    ],
+)
+def test_plan_names_a_target_that_there_is(stack, target):
+    """The target in the last line of a plan is the one of its stack."""
+    assert target_of(stack) == target
+    assert target in TARGETS
