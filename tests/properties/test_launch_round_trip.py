@@ -1,5 +1,6 @@
 """What is emitted for a framework and read back is the same layout and job."""
 
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from autoplan.catalog import load_entry, load_job
+from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.registry import find_target
 from autoplan.launch.target import InexpressibleError, PlannedRun
@@ -154,3 +156,50 @@ def test_files_without_a_model_are_read_back(name, run):
     assert found.job["precision"] == job.precision
     assert found.job.get("optimizer", job.optimizer) == job.optimizer
     assert target.recognises(file)
+
+
+TEXTS = {
+    "deepspeed": """{
+  "train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
+  "bf16": {"enabled": true}, "optimizer": {"type": "AdamW"}, "sequence_parallel_size": 1,
+  "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
+  "activation_checkpointing": {"cpu_checkpointing": false}
+}""",
+    "accelerate": """distributed_type: FSDP
+num_processes: 8
+mixed_precision: bf16
+fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: true}
+parallelism_config: {parallelism_config_dp_shard_size: 4, parallelism_config_tp_size: 2}
+""",
+}
+PIECES = st.sampled_from(
+    [
+        *"{}[]:,\"'#&*!|>%@`-? \n\t0",
+        "null",
+        "true",
+        "auto",
+        "-1",
+        "1e999",
+        "[1]",
+        "{}",
+        "999999999999",
+        "NO",
+        "'",
+        "\x07",
+    ]
+)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_broken_file_is_an_error_and_never_a_crash(name, data):
+    """Whatever is cut from a file or put into it, it is read, or refused with its reasons."""
+    text = TEXTS[name]
+    for _ in range(data.draw(st.integers(1, 3))):
+        begin = data.draw(st.integers(0, len(text)))
+        end = begin + data.draw(st.integers(0, 12))
+        text = text[:begin] + data.draw(PIECES) + text[end:]
+    devices = data.draw(st.sampled_from([None, 1, 8]))
+    with contextlib.suppress(SpecError):
+        assert find_target(name).read(LaunchFile("file", text, devices=devices)).framework == name

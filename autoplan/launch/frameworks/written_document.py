@@ -1,11 +1,9 @@
-"""JSON, YAML and TOML files as values by dotted path, with their lines."""
+"""JSON and YAML files as values by dotted path, with their lines."""
 
 from __future__ import annotations
 
 import difflib
 import re
-import tomllib
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
@@ -14,15 +12,13 @@ import yaml
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.configuration import LaunchFile, Written
 
-__all__ = ["WrittenDocument", "read_toml", "read_yaml"]
+__all__ = ["WrittenDocument", "read_yaml"]
 
 #: Most values of a file: those of real ones are below a thousand.
 _MOST: Final = 20_000
 _SHOWN: Final = 40
 #: How alike a name is to a known one that it is a misspelling of.
 _MISSPELT: Final = 0.85
-_TOML_TABLE: Final = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]")
-_TOML_KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 
 
 @dataclass(slots=True)
@@ -129,9 +125,9 @@ def read_yaml(file: LaunchFile) -> WrittenDocument:
     Raises SpecError for what is neither, for duplicate keys, for anchors, and for what is no mapping.
     """
     document = WrittenDocument(file.name)
-    # JSON may be indented by tabs, which YAML refuses; neither has any in what is read here.
-    loader = _Loader(file.text.replace("\t", "    "))
     try:
+        # JSON may be indented by tabs, which YAML refuses; neither has any in what is read here.
+        loader = _Loader(file.text.replace("\t", "    "))
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode):
             _stop(file, "it is no mapping of keys to values")
@@ -143,8 +139,6 @@ def read_yaml(file: LaunchFile) -> WrittenDocument:
         _stop(file, "it is neither JSON nor YAML: nested too deeply")
     except yaml.YAMLError as error:
         _stop(file, f"it is neither JSON nor YAML: {str(error).splitlines()[0][:200]}")
-    finally:
-        loader.dispose()
     document.stop_at_problems()
     return document
 
@@ -178,46 +172,6 @@ def _value(loader: _Loader, node: yaml.Node) -> Any:  # noqa: ANN401 - any value
         return loader.construct_object(node)
     except (ValueError, yaml.YAMLError):
         return str(node.value)
-
-
-def read_toml(file: LaunchFile) -> WrittenDocument:
-    """Return the values of a TOML file; raises SpecError for what is none, with the line."""
-    document = WrittenDocument(file.name)
-    try:
-        tree = tomllib.loads(file.text)
-    except tomllib.TOMLDecodeError as error:
-        found = re.search(r"at line (\d+)", str(error))
-        _stop(file, f"it is no TOML: {error}", int(found[1]) if found else None)
-    except RecursionError:
-        _stop(file, "it is no TOML: nested too deeply")
-    lines = dict(_toml_lines(file.text))
-    for path, value in _leaves(tree, ""):
-        name = path.rpartition(".")[2]
-        words = f"{name} = {_shown(value)}" if value is not None else f"[{path}]"
-        document.entries[path] = Written(value, lines.get(path), words)
-    return document
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        path = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            yield path, None
-            yield from _leaves(value, f"{path}.")
-        else:
-            yield path, value
-
-
-def _toml_lines(text: str) -> Iterator[tuple[str, int]]:
-    """Yield paths and lines of tables and keys."""
-    table = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if (found := _TOML_TABLE.match(line)) is not None and "=" not in found[1]:
-            table = found[1].replace('"', "").replace(" ", "")
-            yield table, number
-        elif (found := _TOML_KEY.match(line)) is not None:
-            name = found[1].replace('"', "")
-            yield f"{table}.{name}" if table else name, number
 
 
 def _shown(value: object) -> str:
