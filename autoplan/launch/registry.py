@@ -16,6 +16,8 @@ __all__ = ["TARGETS", "find_target", "recognised", "target_names"]
 #: Module of each target, which has it as ``TARGET``. A reader recognises files in this order.
 TARGETS: Final = {
     "megatron-lm": "autoplan.launch.frameworks.megatron.megatron_lm",
+    "deepspeed": "autoplan.launch.frameworks.deepspeed",
+    "accelerate": "autoplan.launch.frameworks.accelerate",
 }
 
 

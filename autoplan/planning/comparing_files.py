@@ -16,6 +16,7 @@ from autoplan.planning.plan_and_evaluate import chosen, evaluate
 from autoplan.planning.reading_configurations import read_text
 from autoplan.results import Front, Plan
 from autoplan.results.launching.file_comparison import FileComparison, FileEdit, Improvement
+from autoplan.results.plan import layout_fields
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job
 from autoplan.schema.layout import RECOMPUTE, Layout
@@ -49,7 +50,7 @@ def evaluate_file(
 
 def compare_file(job: Job, file: LaunchFile, found: Configuration, own: Plan, front: Front) -> FileComparison:
     """Return the comparison of the layout ``own`` of ``file`` with ``front``, and what gains most."""
-    notes = [*found.warnings, *_unlike(job, found)]
+    notes = [*found.warnings, *_left_open(found, own), *_unlike(job, found)]
     if not front.plans:
         return FileComparison(file.name, found.framework, own, None, proven=True, notes=tuple(notes))
     best = front.fastest
@@ -59,6 +60,14 @@ def compare_file(job: Job, file: LaunchFile, found: Configuration, own: Plan, fr
     proven = front.certificate.status == "optimal"
     improvements = tuple(_improvements(job, file, found.framework, own, best))
     return FileComparison(file.name, found.framework, own, best, proven, improvements, tuple(notes))
+
+
+def _left_open(found: Configuration, own: Plan) -> Iterator[str]:
+    """Yield a note on fields of the layout that the file does not give, and what they are taken as."""
+    fields = layout_fields(own.layout)
+    taken = [f"{key}={fields[key]}" for key in found.unspecified if key in fields]
+    if taken:
+        yield f"not in the file, and taken as usual: {', '.join(taken)}"
 
 
 def _unlike(job: Job, found: Configuration) -> Iterator[str]:

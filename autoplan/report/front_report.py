@@ -33,13 +33,15 @@ from autoplan.report.wording.suggestion_words import suggestion_lines
 from autoplan.results import Front, Plan
 from autoplan.schema.job import Job
 
-__all__ = ["MOST_ROWS", "front_table", "heading", "listed"]
+__all__ = ["MOST_ROWS", "front_table", "heading", "listed", "target_of"]
 
 #: Plans of a front that a table shows unless all are asked for.
 MOST_ROWS: Final = 12
 
 #: Columns below which a table leaves out what is least asked for.
 _ROOMY: Final = 100
+#: Targets of ``emit`` by what names of stacks begin with; all others are Megatron-LM's.
+_TARGETS: Final = {"deepspeed": "deepspeed", "hf-": "accelerate", "fsdp": "accelerate", "ddp": "accelerate"}
 
 _BAR: Final = 10
 
@@ -95,8 +97,17 @@ def _feasible(front: Front, terminal: Terminal, *, all_plans: bool) -> Iterator[
     yield from listed([*question_sentences(front), *front_sentences(front)])
     if front.job.source is not None:
         reference = shlex.quote(front.job.source.reference)
-        next_command = f"next: autoplan emit {reference} --for megatron-lm"
+        next_command = f"next: autoplan emit {reference} --for {target_of(front.job.stack.name)}"
         yield Text(next_command, style="dim", no_wrap=True, overflow="ignore")
+
+
+def target_of(stack: str) -> str:
+    """Return the target of ``emit`` that runs what a stack's model prices.
+
+    >>> target_of("deepspeed"), target_of("megatron-core-te")
+    ('deepspeed', 'megatron-lm')
+    """
+    return next((target for start, target in _TARGETS.items() if stack.startswith(start)), "megatron-lm")
 
 
 def _fastest(plan: Plan, count: int) -> Text:

@@ -1,5 +1,6 @@
 """What is emitted for a framework and read back is the same layout and job."""
 
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -7,11 +8,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from autoplan.catalog import load_entry, load_job
+from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.registry import find_target
 from autoplan.launch.target import InexpressibleError, PlannedRun
 from autoplan.schema.job import Workload
-from autoplan.schema.layout import Layout
+from autoplan.schema.layout import Layout, parse_layout
 from autoplan.schema.stage_layers import chunks_of, even_stages
 
 MODELS = (
@@ -122,3 +124,82 @@ def test_what_is_emitted_is_read_back(name, run):
     assert (found.job["precision"], found.job["optimizer"]) == (job.precision, job.optimizer)
     assert target.recognises(LaunchFile(main.name, main.text))
     assert found.unspecified == ()
+
+
+def expressible(target, run):
+    """Return the run, or that of the nearest layout that the target can express, and what it emits."""
+    for _ in range(30):
+        try:
+            return run, target.emit(run)
+        except InexpressibleError as error:
+            assume(error.nearest)
+            run = replace(run, layout=error.nearest[0])
+    pytest.fail(f"no nearest layout of {run.layout} can be expressed")
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "accelerate"])
+@given(run=runs())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+def test_files_without_a_model_are_read_back(name, run):
+    """Layout, batch, precision and optimizer are those that were emitted, where a file has no model."""
+    job, layout = run
+    target = find_target(name)
+    run, emission = expressible(target, PlannedRun(job, layout))
+
+    main = emission.files[0]
+    file = LaunchFile(main.name, main.text, arguments=emission.arguments, devices=run.layout.devices)
+    found = target.read(file)
+
+    layers, workload = job.model.layers, found.job["workload"]
+    assert parse_layout(found.layout_string, layers=layers, devices=run.layout.devices) == run.layout
+    assert workload["global_batch_size"] == job.workload.global_batch_size
+    assert found.job["precision"] == job.precision
+    assert found.job.get("optimizer", job.optimizer) == job.optimizer
+    assert target.recognises(file)
+
+
+TEXTS = {
+    "deepspeed": """{
+  "train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
+  "bf16": {"enabled": true}, "optimizer": {"type": "AdamW"}, "sequence_parallel_size": 1,
+  "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
+  "activation_checkpointing": {"cpu_checkpointing": false}
+}""",
+    "accelerate": """distributed_type: FSDP
+num_processes: 8
+mixed_precision: bf16
+fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: true}
+parallelism_config: {parallelism_config_dp_shard_size: 4, parallelism_config_tp_size: 2}
+""",
+}
+PIECES = st.sampled_from(
+    [
+        *"{}[]:,\"'#&*!|>%@`-? \n\t0",
+        "null",
+        "true",
+        "auto",
+        "-1",
+        "1e999",
+        "[1]",
+        "{}",
+        "999999999999",
+        "NO",
+        "'",
+        "\x07",
+    ]
+)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_broken_file_is_an_error_and_never_a_crash(name, data):
+    """Whatever is cut from a file or put into it, it is read, or refused with its reasons."""
+    text = TEXTS[name]
+    for _ in range(data.draw(st.integers(1, 3))):
+        begin = data.draw(st.integers(0, len(text)))
+        end = begin + data.draw(st.integers(0, 12))
+        text = text[:begin] + data.draw(PIECES) + text[end:]
+    devices = data.draw(st.sampled_from([None, 1, 8]))
+    with contextlib.suppress(SpecError):
+        assert find_target(name).read(LaunchFile("file", text, devices=devices)).framework == name

@@ -28,7 +28,10 @@ JobOrPlan = Annotated[
 TargetOption = Annotated[
     str,
     typer.Option(
-        "--for", metavar="TARGET", help="The framework or launcher: megatron-lm.", show_default=False
+        "--for",
+        metavar="TARGET",
+        help="The framework or launcher: megatron-lm, deepspeed, accelerate.",
+        show_default=False,
     ),
 ]
 PlanNumber = Annotated[

@@ -1,0 +1,263 @@
+"""The target ``accelerate``: the YAML file of ``accelerate launch``: FSDP2, DeepSpeed or Megatron-LM.
+
+Keys are those of ``commands/config/config_args.py``, ``commands/launch.py``, ``utils/launch.py`` and of the
+plugins in ``utils/dataclasses.py`` of the version that TARGET names. Batches are no part of the file: they
+are arguments of the training program, named as the Hugging Face Trainer has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import yaml
+
+from autoplan.launch.frameworks.accelerate_values import is_accelerate, read_accelerate
+from autoplan.launch.frameworks.deepspeed import refuse_for_zero
+from autoplan.launch.frameworks.missing_parts import (
+    microbatches,
+    refuse_experts,
+    refuse_order,
+    refuse_pipeline,
+    refuse_software,
+    stack_note,
+    without_pipeline,
+)
+from autoplan.launch.header import as_comment
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+from autoplan.schema.stage_layers import even_stages
+
+__all__ = ["TARGET", "emit_accelerate"]
+
+_FILE: Final = "accelerate.yaml"
+_PRECISIONS: Final = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+
+
+def emit_accelerate(run: PlannedRun) -> Emission:
+    """Return the plan as a file of ``accelerate launch`` and arguments of the training program.
+
+    The stack of the job decides the section: Megatron's or DeepSpeed's, else FSDP2 for ZeRO-2 and ZeRO-3, and
+    plain data parallelism for ZeRO-0. Raises InexpressibleError for the first part that it has no key for.
+    """
+    job, layout = run.job, run.layout
+    refuse_software(job)
+    if job.precision not in _PRECISIONS:
+        raise InexpressibleError(f"the precision {job.precision}, whose recipe is chosen in fp8_config")
+    kind = _kind(job, layout)
+    document = {**_machines(job, layout), **_SECTIONS[kind](job, layout)}
+    arguments = _arguments(job, layout, kind)
+    usage = f"usage: accelerate launch --config_file {_FILE} train.py {' '.join(arguments)}"
+    # A line of YAML is never folded, and text is quoted by the library.
+    text = yaml.safe_dump(document, sort_keys=False, width=10_000)
+    notes = (f"the optimizer, {job.optimizer}, is created by the training program", *_notes(job))
+    file = EmittedFile(_FILE, f"{as_comment((*run.header, usage))}{text}")
+    return Emission((file,), arguments, notes=notes)
+
+
+def _kind(job: Job, layout: Layout) -> str:
+    stack = job.stack.name
+    if stack.startswith("megatron"):
+        return "megatron"
+    if stack.startswith("deepspeed"):
+        return "deepspeed"
+    return "fsdp" if layout.zero or layout.tp * layout.cp > 1 else "replicas"
+
+
+def _machines(job: Job, layout: Layout) -> dict[str, Any]:
+    nodes = max(1, -(-layout.devices // job.cluster.node.devices))
+    return {
+        "compute_environment": "LOCAL_MACHINE",
+        "num_machines": nodes,
+        "num_processes": layout.devices,
+        "mixed_precision": _PRECISIONS[job.precision],
+    }
+
+
+def _replicas(job: Job, layout: Layout) -> dict[str, Any]:
+    """Return the keys of DistributedDataParallel, or of a single process."""
+    del job
+    refuse_pipeline(layout, "it has stages in the Megatron section alone (a stack of Megatron-LM)")
+    refuse_experts(layout)
+    refuse_order(layout)
+    if layout.optimizer_offload or layout.activation_offload:
+        part = f"offload without FSDP or DeepSpeed (zero=0, offload={layout.offload})"
+        kept = replace(layout, optimizer_offload=False, activation_offload=False)
+        raise InexpressibleError(part, [kept])
+    _refuse_recompute(layout)
+    return {"distributed_type": "MULTI_GPU" if layout.devices > 1 else "NO"}
+
+
+def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
+    """Return the sections ``fsdp_config`` and ``parallelism_config``."""
+    del job
+    _refuse_for_fsdp(layout)
+    shard = layout.dp_shard // layout.cp or layout.dp
+    return {
+        "distributed_type": "FSDP",
+        "fsdp_config": {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": layout.zero == 3,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+            "fsdp_activation_checkpointing": layout.mode == "full",
+            "fsdp_activation_checkpointing_offload": layout.activation_offload,
+        },
+        "parallelism_config": {
+            "parallelism_config_dp_replicate_size": layout.dp // shard,
+            "parallelism_config_dp_shard_size": shard,
+            "parallelism_config_tp_size": layout.tp,
+            "parallelism_config_cp_size": layout.cp,
+        },
+    }
+
+
+def _refuse_for_fsdp(layout: Layout) -> None:
+    refuse_pipeline(layout, "it has stages in the Megatron section alone (a stack of Megatron-LM)")
+    refuse_experts(layout)
+    refuse_order(layout)
+    if layout.sequence_parallel:
+        part = "sequence parallelism beside tensor parallelism (sp=on)"
+        raise InexpressibleError(part, [replace(layout, sequence_parallel=False)])
+    if layout.dp * layout.cp == 1:
+        one = replace(layout, tp=1, dp=layout.tp, expert_tensor=0)
+        nearest = [replace(one, zero=0 if layout.tp == 1 else max(2, layout.zero), optimizer_offload=False)]
+        raise InexpressibleError("FSDP with nothing to shard over (dp=1, cp=1)", nearest)
+    if layout.zero < 2:
+        part = f"ZeRO-{layout.zero} beside FSDP2, which shards gradients at least"
+        raise InexpressibleError(part, [replace(layout, zero=zero) for zero in (2, 3)])
+    if layout.dp_shard and (layout.dp_shard % layout.cp or layout.dp % (layout.dp_shard // layout.cp)):
+        part = f"hybrid sharding inside of context-parallel groups (dp_shard={layout.dp_shard})"
+        raise InexpressibleError(part, [replace(layout, dp_shard=0)])
+    if layout.dp_shard == layout.cp:
+        part = f"sharding over context-parallel ranks alone (dp_shard={layout.dp_shard})"
+        raise InexpressibleError(part, [replace(layout, dp_shard=0)])
+    _refuse_offload(layout)
+    _refuse_recompute(layout)
+
+
+def _refuse_offload(layout: Layout) -> None:
+    if layout.optimizer_offload:
+        part = "offload of optimizer states alone: FSDP2 offloads parameters with them"
+        raise InexpressibleError(part, [replace(layout, optimizer_offload=False)])
+    if layout.activation_offload and (layout.mode != "full" or layout.offload_every > 1):
+        part = "offload of activations other than the inputs of all recomputed layers"
+        full = replace(layout, offload_every=1).with_uniform_recompute("full")
+        raise InexpressibleError(part, [full, replace(layout, activation_offload=False)])
+
+
+def _refuse_recompute(layout: Layout) -> None:
+    if layout.mode not in {"none", "full"}:
+        part = f"recompute that is selective or of some layers (recompute={layout.recompute})"
+        raise InexpressibleError(part, [layout.with_uniform_recompute(mode) for mode in ("none", "full")])
+    if layout.recompute_num_layers > 1:
+        part = f"units of {layout.recompute_num_layers} recomputed layers"
+        raise InexpressibleError(part, [replace(layout, recompute_num_layers=1)])
+
+
+def _deepspeed(job: Job, layout: Layout) -> dict[str, Any]:
+    """Return the section ``deepspeed_config``."""
+    if layout.tp * layout.cp > 1:
+        part = f"tensor and context parallelism beside DeepSpeed (tp={layout.tp}, cp={layout.cp})"
+        alone = replace(layout, tp=1, cp=1, dp=layout.dp * layout.cp * layout.tp, sequence_parallel=False)
+        raise InexpressibleError(part, [replace(alone, expert_tensor=0, dp_shard=0)])
+    refuse_for_zero(job, layout)
+    if layout.activation_offload:
+        part = "offload of activations, a section of DeepSpeed's own file (deepspeed_config_file)"
+        raise InexpressibleError(part, [replace(layout, activation_offload=False)])
+    return {
+        "distributed_type": "DEEPSPEED",
+        "deepspeed_config": {
+            "zero_stage": layout.zero,
+            "gradient_accumulation_steps": microbatches(job, layout),
+            "offload_optimizer_device": "cpu" if layout.optimizer_offload else "none",
+            "offload_param_device": "none",
+            "zero3_init_flag": layout.zero == 3,
+        },
+    }
+
+
+def _megatron(job: Job, layout: Layout) -> dict[str, Any]:
+    """Return the section ``megatron_lm_config``; it is whole, as context parallelism has a default of two."""
+    _refuse_for_megatron(layout)
+    last = layout.layers[-1]
+    uneven = {"megatron_lm_decoder_last_pipeline_num_layers": last} if last != layout.layers[0] else {}
+    section = {
+        "megatron_lm_tp_degree": layout.tp,
+        "megatron_lm_pp_degree": layout.pp,
+        "megatron_lm_num_micro_batches": microbatches(job, layout),
+        "megatron_lm_sequence_parallelism": layout.sequence_parallel,
+        "megatron_lm_context_parallel_size": layout.cp,
+        "megatron_lm_expert_model_parallel_size": layout.ep,
+        "megatron_lm_expert_tensor_parallel_size": layout.etp,
+        "megatron_lm_recompute_granularity": "full",
+        "megatron_lm_recompute_method": "uniform",
+        "megatron_lm_recompute_num_layers": layout.recompute_num_layers,
+        "megatron_lm_use_distributed_optimizer": layout.zero == 1,
+        "megatron_lm_optimizer_cpu_offload": layout.optimizer_offload,
+        "megatron_lm_gradient_clipping": 1.0,
+        **uneven,
+    }
+    return {"distributed_type": "MEGATRON_LM", "megatron_lm_config": section}
+
+
+def _refuse_for_megatron(layout: Layout) -> None:
+    refuse_order(layout)
+    alone = {"cp": 1, "dp": layout.dp * layout.cp}
+    even = {"layers": even_stages(sum(layout.layers), layout.pp)}
+    lacking: tuple[tuple[str, bool, dict[str, Any]], ...] = (
+        ("context parallelism, which its data-parallel degree does not count", layout.cp > 1, alone),
+        ("ZeRO-2 and ZeRO-3", layout.zero > 1, {"zero": 1}),
+        ("hybrid sharding", layout.dp_shard > 0, {}),
+        ("offload of activations", layout.activation_offload, {"activation_offload": False}),
+        ("virtual stages", layout.vpp > 1, {"vpp": 1, "schedule": "1f1b", **even}),
+        (f"the schedule {layout.schedule}", layout.schedule != "1f1b", {"schedule": "1f1b"}),
+        ("stages other than even ones", not layout.even, even),
+    )
+    for part, found, change in lacking:
+        if found:
+            plain = replace(layout, selective=(0,) * layout.pp, full=(0,) * layout.pp, dp_shard=0, **change)
+            raise InexpressibleError(part, [plain.with_uniform_recompute("full")])
+    if layout.mode != "full":
+        part = f"recompute={layout.recompute}: its plugin recomputes all of each layer unless told of some"
+        raise InexpressibleError(part, [layout.with_uniform_recompute("full")])
+    if len(set(layout.layers[:-1])) > 1:
+        part = f"stages of {layout.layers} layers: only the last one may differ"
+        raise InexpressibleError(part, [without_pipeline(layout)])
+
+
+def _arguments(job: Job, layout: Layout, kind: str) -> tuple[str, ...]:
+    """Return the arguments of the training program that the file has no key for."""
+    words = ["--per_device_train_batch_size", str(layout.microbatch)]
+    if kind != "megatron":
+        words += ["--gradient_accumulation_steps", str(microbatches(job, layout))]
+    if kind in {"replicas", "deepspeed"} and layout.mode == "full":
+        words += ["--gradient_checkpointing", "true"]
+    return tuple(words)
+
+
+def _notes(job: Job) -> tuple[str, ...]:
+    machines = "give each machine --machine_rank and all --main_process_ip"
+    several = (machines,) if job.cluster.nodes > 1 else ()
+    known = ("fsdp2", "hf-", "ddp", "deepspeed", "megatron")
+    return (*several, *stack_note(job, known, "hf-fsdp2", "accelerate's FSDP2"))
+
+
+_SECTIONS: Final[Mapping[str, Any]] = {
+    "replicas": _replicas,
+    "fsdp": _fsdp,
+    "deepspeed": _deepspeed,
+    "megatron": _megatron,
+}
+
+TARGET: Final = Target(
+    name="accelerate",
+    framework="accelerate",
+    version="1.15.0",
+    check="accepted by the framework's parser",
+    emit=emit_accelerate,
+    recognises=is_accelerate,
+    read=read_accelerate,
+)

@@ -1,0 +1,354 @@
+"""The target ``deepspeed``: the JSON file that ``deepspeed.initialize`` and the Hugging Face Trainer take.
+
+Keys and meanings are those of ``deepspeed/runtime/config.py``, ``runtime/zero/config.py`` and
+``runtime/activation_checkpointing/`` of the version that TARGET names. Pipeline stages are an argument of
+``PipelineModule``, and recompute is a call of the training program: the file configures both alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any, Final
+
+from autoplan.launch.assembly import assembled
+from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.frameworks.missing_parts import (
+    microbatches,
+    refuse_experts,
+    refuse_order,
+    refuse_pipeline,
+    refuse_software,
+    stack_note,
+)
+from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+
+__all__ = ["OPTIMIZERS", "TARGET", "deepspeed_document", "emit_deepspeed", "refuse_for_zero", "zero_values"]
+
+_FILE: Final = "ds_config.json"
+#: Optimizers by ours; an Adam decays weights as AdamW does unless it is told not to.
+OPTIMIZERS: Final[dict[str, dict[str, Any]]] = {
+    "adamw": {"type": "AdamW"},
+    "adam": {"type": "Adam", "params": {"adam_w_mode": False}},
+    "lion": {"type": "Lion"},
+    "muon": {"type": "Muon"},
+    "sgd": {"type": "SGD"},
+}
+#: Those with an implementation for states in host memory.
+_ON_HOST: Final = frozenset({"adamw", "adam", "lion"})
+_BATCHES: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_KEYS: Final = frozenset(
+    {
+        *_BATCHES,
+        *("activation_checkpointing", "aio", "bf16", "bfloat16", "checkpoint", "comms_logger", "compile"),
+        *("communication_data_type", "csv_monitor", "data_efficiency", "data_types", "dataloader_drop_last"),
+        *("datastates_ckpt", "disable_allgather", "dump_state", "expert_parallel", "flops_profiler", "fp16"),
+        *("gradient_allreduce_op", "gradient_clipping", "gradient_predivide_factor", "hybrid_engine"),
+        *("log_level", "managed_gradient_accumulation", "memory_breakdown", "optimizer", "pipeline"),
+        *("prescale_gradients", "scheduler", "seq_parallel_communication_data_type", "steps_per_print"),
+        *("sequence_parallel_size", "tensor_parallel", "tensorboard", "timers", "torch_autocast", "wandb"),
+        *("use_data_before_expert_parallelism", "vocabulary_size", "wall_clock_breakdown", "autotuning"),
+        *("weight_quantization", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "comet"),
+        *("zero_optimization", "amp", "compression_training", "elasticity", "sparse_attention"),
+    }
+)
+_ZERO_KEYS: Final = frozenset(
+    {
+        *("allgather_bucket_size", "allgather_partitions", "compute_grad_norm", "contiguous_gradients"),
+        *("cpu_offload", "cpu_offload_param", "cpu_offload_use_pin_memory", "elastic_checkpoint"),
+        *("enable_sanity_checks", "ignore_unused_parameters", "leaf_module", "legacy_stage1"),
+        *("load_from_fp32_weights", "log_trace_cache_warnings", "memory_efficient_linear"),
+        *("offload_optimizer", "offload_param", "overlap_comm", "override_module_apply"),
+        *("parameter_alignment", "pipeline_loading_checkpoint", "reduce_bucket_size", "reduce_scatter"),
+        *("round_robin_gradients", "save_muon_momentum_buffer_in_memory", "stage", "zenflow"),
+        *("stage3_allgather_sequential", "stage3_gather_16bit_weights_on_model_save"),
+        *("stage3_gather_fp16_weights_on_model_save", "stage3_max_live_parameters"),
+        *("stage3_max_reuse_distance", "stage3_model_persistence_threshold"),
+        *("stage3_module_granularity_threshold", "stage3_param_persistence_threshold"),
+        *("stage3_prefetch_bucket_size", "stage3_use_all_reduce_for_fetch_params", "sub_group_size"),
+        *("use_multi_rank_bucket_allreduce", "zero_hpz_partition_size", "zero_quantized_gradients"),
+        *("zero_quantized_nontrainable_weights", "zero_quantized_weights"),
+        # Of versions before 0.19.
+        *("mics_shard_size", "mics_hierarchical_params_gather", "zeropp_loco_param"),
+    }
+)
+#: Keys that change what a step costs, and are not read.
+_ASIDE: Final = {
+    "zero_optimization.offload_param": "offload of parameters is not priced",
+    "zero_optimization.zero_hpz_partition_size": "the second copy of weights (hpZ) is not priced",
+    "zero_optimization.zero_quantized_weights": "gathers of quantized weights are not priced",
+    "zero_optimization.zero_quantized_gradients": "reductions of quantized gradients are not priced",
+    "expert_parallel": "expert parallelism is not read",
+    "pipeline": "pipeline stages are those of PipelineModule: read as one stage",
+}
+
+
+def emit_deepspeed(run: PlannedRun) -> Emission:
+    """Return the plan as a DeepSpeed JSON file.
+
+    JSON has no comments, so that the prediction is in the notes. Raises InexpressibleError for the first part
+    of the plan that the file has no key for.
+    """
+    job, layout = run.job, run.layout
+    text = json.dumps(deepspeed_document(job, layout), indent=2)
+    notes = (*run.header, *_notes(job, layout), *stack_note(job, ("deepspeed",), "deepspeed", "DeepSpeed"))
+    return Emission((EmittedFile(_FILE, f"{text}\n"),), notes=notes)
+
+
+def deepspeed_document(job: Job, layout: Layout) -> dict[str, Any]:
+    """Return the content of the file; raises InexpressibleError for what has no key."""
+    refuse_for_zero(job, layout)
+    sequence_parallel = {"sequence_parallel_size": layout.cp} if layout.cp > 1 else {}
+    tensor_parallel = {"tensor_parallel": {"autotp_size": layout.tp}} if layout.tp > 1 else {}
+    untested = {"zero_allow_untested_optimizer": True} if job.optimizer == "sgd" and layout.zero else {}
+    gradients = {"data_types": {"grad_accum_dtype": job.software.gradients}} if job.software.gradients else {}
+    enabled: dict[str, Any] = {job.precision: {"enabled": True}} if job.precision != "fp32" else {}
+    return {
+        "train_batch_size": job.workload.global_batch_size,
+        "train_micro_batch_size_per_gpu": layout.microbatch,
+        "gradient_accumulation_steps": microbatches(job, layout),
+        **sequence_parallel,
+        **tensor_parallel,
+        **enabled,
+        **gradients,
+        "optimizer": OPTIMIZERS[job.optimizer],
+        **untested,
+        "zero_optimization": _zero_section(layout),
+        **_checkpointing(layout),
+    }
+
+
+def refuse_for_zero(job: Job, layout: Layout) -> None:
+    """Raise InexpressibleError for the first part of a plan that ZeRO of DeepSpeed does not have."""
+    refuse_software(job, ("gradients",))
+    refuse_pipeline(layout, "they are an argument of PipelineModule, not a key of the file")
+    refuse_experts(layout)
+    refuse_order(layout)
+    if layout.sequence_parallel:
+        part = "sequence parallelism beside tensor parallelism (sp=on)"
+        raise InexpressibleError(part, [replace(layout, sequence_parallel=False)])
+    if layout.dp_shard:
+        part = f"hybrid sharding (dp_shard={layout.dp_shard}): MiCS was removed before DeepSpeed 0.19.8"
+        raise InexpressibleError(part, [replace(layout, dp_shard=0)])
+    if job.precision not in {"fp32", "bf16", "fp16"}:
+        raise InexpressibleError(f"the precision {job.precision}")
+    if job.optimizer not in OPTIMIZERS:
+        raise InexpressibleError(f"the optimizer {job.optimizer}")
+    _refuse_offload(job, layout)
+    _refuse_recompute(layout)
+
+
+def _refuse_offload(job: Job, layout: Layout) -> None:
+    without = replace(layout, optimizer_offload=False)
+    if layout.optimizer_offload and layout.zero == 0:
+        part = "offload of optimizer states without ZeRO (zero=0)"
+        raise InexpressibleError(part, [replace(layout, zero=1), without])
+    if layout.optimizer_offload and job.optimizer not in _ON_HOST:
+        raise InexpressibleError(f"offload of the optimizer states of {job.optimizer}", [without])
+    if layout.activation_offload and (layout.mode != "full" or layout.offload_every > 1):
+        full = replace(layout, offload_every=1).with_uniform_recompute("full")
+        part = "offload of activations other than the inputs of all recomputed layers (cpu_checkpointing)"
+        raise InexpressibleError(part, [full, replace(layout, activation_offload=False)])
+
+
+def _refuse_recompute(layout: Layout) -> None:
+    if layout.mode not in {"none", "full"}:
+        part = f"recompute that is selective or of some layers (recompute={layout.recompute})"
+        raise InexpressibleError(part, [layout.with_uniform_recompute(mode) for mode in ("none", "full")])
+    if layout.recompute_num_layers > 1:
+        part = f"units of {layout.recompute_num_layers} recomputed layers"
+        raise InexpressibleError(part, [replace(layout, recompute_num_layers=1)])
+
+
+def _zero_section(layout: Layout) -> dict[str, Any]:
+    offload = {"offload_optimizer": {"device": "cpu", "pin_memory": True}} if layout.optimizer_offload else {}
+    return {"stage": layout.zero, **offload}
+
+
+def _checkpointing(layout: Layout) -> dict[str, Any]:
+    """Return the section of recompute, which stands in the file where layers are recomputed."""
+    if layout.mode != "full":
+        return {}
+    section = {"partition_activations": False, "cpu_checkpointing": layout.activation_offload}
+    return {"activation_checkpointing": section}
+
+
+def _notes(job: Job, layout: Layout) -> list[str]:
+    cluster = job.cluster
+    notes = [f"start it with: deepspeed --num_gpus {min(cluster.devices, cluster.node.devices)} PROGRAM ..."]
+    if layout.mode == "full":
+        notes.append(
+            "DeepSpeed recomputes what the program asks for: call deepspeed.checkpointing.checkpoint for each"
+            " layer, or turn on gradient_checkpointing in the Trainer"
+        )
+    notes.append("the learning rate and its kin are yours: add them to optimizer.params")
+    return notes
+
+
+def is_deepspeed(file: LaunchFile) -> bool:
+    """Return whether a file is a JSON file of DeepSpeed."""
+    signs = ("train_micro_batch_size_per_gpu", "train_batch_size", "zero_optimization")
+    return file.text.lstrip().startswith("{") and any(f'"{sign}"' in file.text for sign in signs)
+
+
+def read_deepspeed(file: LaunchFile) -> Configuration:
+    """Return what a JSON file of DeepSpeed says; raises SpecError with all problems."""
+    document = read_yaml(file)
+    document.check_names("", _KEYS, "DeepSpeed")
+    document.check_names("zero_optimization", _ZERO_KEYS, "DeepSpeed", strict=True)
+    values = zero_values(document)
+    _batches(document, file, values)
+    document.stop_at_problems()
+    document.notes += [f"{path}: {why}" for path, why in _ASIDE.items() if _counts(document, path)]
+    if document.entries.get("activation_checkpointing") is None:
+        document.notes.append("recompute is turned on by the training program, which is not read: none")
+    return assembled("deepspeed", file, values, warnings=document.notes)
+
+
+def _counts(document: WrittenDocument, path: str) -> bool:
+    """Return whether a key is given with a value that does something."""
+    found = document.entries.get(path)
+    if found is None:
+        return False
+    device = document.given(f"{path}.device")
+    if device is not None:
+        return bool(device.value != "none")
+    return not (isinstance(found.value, int) and found.value in {0, 1})
+
+
+def zero_values(document: WrittenDocument) -> dict[str, Written]:
+    """Return the values of all fields but batches that the file or DeepSpeed's defaults give."""
+    autotp = document.number("tensor_parallel.autotp_size", least=0)
+    values = {
+        "tp": Written(max(1, autotp.value), autotp.line, autotp.words)
+        if autotp
+        else Written(1, default=True),
+        "pp": Written(1, default=True),
+        "cp": document.number("sequence_parallel_size") or Written(1, default=True),
+        "ep": Written(1, default=True),
+        "sp": Written(value=False, default=True),
+        "zero": _stage(document),
+    }
+    shard = document.number("zero_optimization.mics_shard_size")
+    if shard is not None:
+        values["dp_shard"] = shard
+        document.notes.append(f"{shard.words}: DeepSpeed 0.19.8 refuses MiCS, which was removed")
+    return {**values, **_offload(document), **_precision(document), **_optimizer(document)}
+
+
+def _stage(document: WrittenDocument) -> Written:
+    stage = document.number("zero_optimization.stage", least=0)
+    if stage is not None and stage.value > 3:
+        document.refuse(f"{stage.value} is no ZeRO stage", "zero_optimization.stage")
+    return stage or Written(0, default=True)
+
+
+def _offload(document: WrittenDocument) -> dict[str, Written]:
+    device = document.text("zero_optimization.offload_optimizer.device", ("none", "cpu", "nvme"))
+    states = device is not None and device.value != "none"
+    if device is not None and device.value == "nvme":
+        document.notes.append("states on NVMe are read as states in host memory")
+    section = document.entries.get("activation_checkpointing")
+    inputs = document.flag("activation_checkpointing.cpu_checkpointing")
+    moved = inputs is not None and inputs.value
+    names = [name for name, there in (("optimizer", states), ("activations", moved)) if there]
+    recompute = Written("full", section.line, section.words) if section else Written("none", default=True)
+    written = device if states else inputs
+    if not names or written is None:
+        return {"recompute": recompute}
+    return {"recompute": recompute, "offload": Written("+".join(names), written.line, written.words)}
+
+
+def _precision(document: WrittenDocument) -> dict[str, Written]:
+    """Return the precision; nothing where another program fills it in."""
+    found = [
+        (name, written)
+        for key, name in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"))
+        if (written := document.flag(f"{key}.enabled")) is not None and written.value
+    ]
+    if len({name for name, _ in found}) > 1:
+        lines = " and ".join(str(written.line) for _, written in found)
+        document.refuse(f"bf16 and fp16 are both enabled (lines {lines})", "fp16.enabled")
+    if found:
+        name, written = found[0]
+        return {"precision": Written(name, written.line, written.words)} | _gradients(document)
+    if document.automatic("bf16.enabled") or document.automatic("fp16.enabled"):
+        return _gradients(document)
+    return {"precision": Written("fp32", default=True)} | _gradients(document)
+
+
+def _gradients(document: WrittenDocument) -> dict[str, Written]:
+    found = document.text("data_types.grad_accum_dtype", ("fp32", "fp16", "bf16"))
+    if found is None or found.value == "fp16":
+        return {}
+    return {"software": Written({"gradients": found.value}, found.line, found.words)}
+
+
+def _optimizer(document: WrittenDocument) -> dict[str, Written]:
+    """Return the optimizer; nothing where the training program has its own."""
+    found = document.text("optimizer.type")
+    if found is None:
+        return {}
+    name = found.value.lower()
+    decoupled = document.flag("optimizer.params.adam_w_mode")
+    if name == "adam" and (decoupled is None or decoupled.value):
+        name = "adamw"
+    if name not in OPTIMIZERS:
+        document.notes.append(f"the optimizer {found.value[:40]!r} is read as adamw")
+        name = "adamw"
+    return {"optimizer": Written(name, found.line, found.words)}
+
+
+def _batches(document: WrittenDocument, file: LaunchFile, values: dict[str, Written]) -> None:
+    """Add batches and the data-parallel degree: train_batch_size is the product of the other two and dp."""
+    batch, mbs, steps = (document.number(key) for key in _BATCHES)
+    model = values["tp"].value * values["cp"].value
+    dp = file.devices // model if file.devices and file.devices % model == 0 else None
+    if batch and mbs and steps:
+        product = mbs.value * steps.value
+        if batch.value % product:
+            shown = f"train_micro_batch_size_per_gpu {mbs.value} (line {mbs.line})"
+            shown += f" x gradient_accumulation_steps {steps.value} (line {steps.line})"
+            sentence = f"{shown} = {product} does not divide train_batch_size {batch.value}"
+            document.refuse(sentence, "train_batch_size")
+            return
+        dp = batch.value // product
+        values["dp"] = Written(dp, batch.line, batch.words)
+        if file.devices is None:
+            values["devices"] = Written(dp * model, batch.line, batch.words)
+    given = {"global_batch_size": batch, "mbs": mbs}
+    values |= {key: written for key, written in given.items() if written is not None}
+    if dp is not None and not (batch and mbs):
+        values |= _filled(document, dp, batch, mbs, steps)
+
+
+def _filled(
+    document: WrittenDocument, dp: int, batch: Written | None, mbs: Written | None, steps: Written | None
+) -> dict[str, Written]:
+    """Return the batch or the microbatch that follows; steps that nothing gives are one."""
+    if steps is None and any(document.automatic(key) for key in _BATCHES):
+        return {}
+    count = steps.value if steps else 1
+    if mbs is not None:
+        return {"global_batch_size": Written(mbs.value * count * dp, mbs.line, mbs.words, default=not steps)}
+    if batch is None:
+        return {}
+    if batch.value % (count * dp):
+        sentence = f"{count} microbatches of {dp} data-parallel ranks do not divide {batch.value}"
+        document.refuse(sentence, "train_batch_size")
+        return {}
+    return {"mbs": Written(batch.value // (count * dp), batch.line, batch.words, default=not steps)}
+
+
+TARGET: Final = Target(
+    name="deepspeed",
+    framework="DeepSpeed",
+    version="0.19.8",
+    check="accepted by the framework's parser",
+    emit=emit_deepspeed,
+    recognises=is_deepspeed,
+    read=read_deepspeed,
+)

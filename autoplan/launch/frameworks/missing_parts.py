@@ -1,0 +1,82 @@
+"""Parts of plans that several frameworks lack, and the nearest layouts without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from autoplan.launch.target import InexpressibleError
+from autoplan.schema.costmodel.software import SoftwareSpec
+from autoplan.schema.job import Job
+from autoplan.schema.layout import ORDERS, Layout
+
+__all__ = [
+    "microbatches",
+    "refuse_experts",
+    "refuse_order",
+    "refuse_pipeline",
+    "refuse_software",
+    "stack_note",
+    "without_pipeline",
+]
+
+
+def without_pipeline(layout: Layout) -> Layout:
+    """Return the layout with one stage, and its devices as data-parallel ranks."""
+    one = replace(
+        layout,
+        pp=1,
+        vpp=1,
+        schedule="1f1b",
+        dp=layout.dp * layout.pp,
+        layers=(sum(layout.layers),),
+        selective=(sum(layout.selective),),
+        full=(sum(layout.full),),
+        dp_shard=0,
+    )
+    return one if one.mode is not None else one.with_uniform_recompute("full")
+
+
+def refuse_pipeline(layout: Layout, why: str) -> None:
+    """Raise InexpressibleError for pipeline stages; ``why`` says where they are chosen instead."""
+    if layout.pp > 1:
+        raise InexpressibleError(f"pipeline stages (pp={layout.pp}): {why}", [without_pipeline(layout)])
+
+
+def refuse_experts(layout: Layout) -> None:
+    """Raise InexpressibleError for expert parallelism."""
+    if layout.ep > 1 or layout.etp != layout.tp:
+        part = f"expert parallelism (ep={layout.ep}, etp={layout.etp})"
+        raise InexpressibleError(part, [replace(layout, ep=1, expert_tensor=0)])
+
+
+def refuse_order(layout: Layout) -> None:
+    """Raise InexpressibleError for an order of ranks other than the usual one."""
+    if layout.order != ORDERS[0]:
+        part = f"the rank order {layout.order}"
+        raise InexpressibleError(part, [replace(layout, order=ORDERS[0])])
+
+
+def refuse_software(job: Job, expressed: Iterable[str] = ()) -> None:
+    """Raise InexpressibleError for adapters and for choices of ``software`` that are not ``expressed``."""
+    if job.adapters is not None:
+        raise InexpressibleError("low-rank adapters")
+    for name in SoftwareSpec.model_fields:
+        if name not in expressed and getattr(job.software, name) is not None:
+            raise InexpressibleError(f"the choice software.{name}, which the training program makes")
+
+
+def microbatches(job: Job, layout: Layout) -> int:
+    """Return the microbatches of a data-parallel rank in a step, which divide the batch."""
+    batch, together = job.workload.global_batch_size, layout.dp * layout.microbatch
+    if batch % together:
+        raise InexpressibleError(f"a batch of {batch} for dp={layout.dp} x mbs={layout.microbatch}")
+    return batch // together
+
+
+def stack_note(job: Job, prefixes: tuple[str, ...], stack: str, framework: str) -> tuple[str, ...]:
+    """Return a note where the prediction is one for another stack than that of the target."""
+    if job.stack.name.startswith(prefixes):
+        return ()
+    sentence = f"set `stack: {stack}` in the job to plan for {framework}"
+    return (f"the prediction is one for {job.stack.title}: {sentence}",)

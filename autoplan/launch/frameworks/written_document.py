@@ -1,0 +1,183 @@
+"""JSON and YAML files as values by dotted path, with their lines."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+import yaml
+
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.configuration import LaunchFile, Written
+
+__all__ = ["WrittenDocument", "read_yaml"]
+
+#: Most values of a file: those of real ones are below a thousand.
+_MOST: Final = 20_000
+_SHOWN: Final = 40
+#: How alike a name is to a known one that it is a misspelling of.
+_MISSPELT: Final = 0.85
+
+
+@dataclass(slots=True)
+class WrittenDocument:
+    """Values of a file by dotted path, such as ``zero_optimization.stage``.
+
+    A mapping has its own path as well, with the value None. ``problems`` and ``notes`` are added to while it
+    is read. A value ``auto`` is one that another program fills in: it counts as not given.
+    """
+
+    file: str
+    entries: dict[str, Written] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def refuse(self, sentence: str, path: str, line: int | None = None) -> None:
+        """Add a problem with the line of ``path``."""
+        found = self.entries.get(path)
+        self.problems.append(Problem(sentence, path, self.file, line or (found.line if found else None)))
+
+    def stop_at_problems(self) -> None:
+        """Raise SpecError with all problems, if there are some."""
+        if self.problems:
+            raise SpecError(list(dict.fromkeys(self.problems)))
+
+    def given(self, path: str) -> Written | None:
+        """Return what stands at ``path``; None where nothing, null or ``auto`` does."""
+        found = self.entries.get(path)
+        return None if found is None or found.value is None or found.value == "auto" else found
+
+    def automatic(self, path: str) -> bool:
+        """Return whether the value at ``path`` is ``auto``."""
+        found = self.entries.get(path)
+        return found is not None and found.value == "auto"
+
+    def number(self, path: str, least: int = 1) -> Written | None:
+        """Return the integer at ``path``; what is none is refused."""
+        found = self.given(path)
+        if found is None:
+            return None
+        value = found.value
+        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,9}", value.strip()):
+            value = int(value)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or not least <= value < 10**9:
+            self.refuse(f"{_shown(found.value)} is not an integer of at least {least}", path)
+            return None
+        return Written(value, found.line, found.words)
+
+    def flag(self, path: str) -> Written | None:
+        """Return the truth value at ``path``; what is none is refused."""
+        found = self.given(path)
+        if found is None:
+            return None
+        text = str(found.value).lower()
+        if text not in {"true", "false"}:
+            self.refuse(f"{_shown(found.value)} is neither true nor false", path)
+            return None
+        return Written(text == "true", found.line, found.words)
+
+    def text(self, path: str, known: tuple[str, ...] = ()) -> Written | None:
+        """Return the text at ``path``; any but the ``known`` ones, in any case, is refused."""
+        found = self.given(path)
+        if found is None:
+            return None
+        if not isinstance(found.value, str) or (known and found.value.lower() not in known):
+            choices = f"none of {', '.join(known)}" if known else "no text"
+            self.refuse(f"{_shown(found.value)} is {choices}", path)
+            return None
+        return Written(found.value.lower() if known else found.value, found.line, found.words)
+
+    def check_names(
+        self, section: str, known: frozenset[str], framework: str, *, strict: bool = False
+    ) -> None:
+        """Refuse misspelt keys of ``section`` and list other unknown ones, which ``strict`` refuses."""
+        unknown = []
+        for path, written in self.entries.items():
+            parent, _, name = path.rpartition(".")
+            if parent != section or name in known:
+                continue
+            near = difflib.get_close_matches(name, known, 1, _MISSPELT)
+            if near or strict:
+                hint = f": did you mean {near[0]}?" if near else ""
+                self.refuse(f"{_shown(name)} is no key of {framework}{hint}", path, written.line)
+            else:
+                unknown.append(name[:_SHOWN])
+        if unknown:
+            self.notes.append(f"not keys of {framework}, not read: {', '.join(unknown)}")
+
+
+class _Loader(yaml.SafeLoader):
+    """A loader that refuses aliases, which can make a small file endless."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem="aliases are not read", problem_mark=mark)
+        return super().compose_node(parent, index)
+
+
+def read_yaml(file: LaunchFile) -> WrittenDocument:
+    """Return the values of a YAML or JSON file; a ``#`` comment in JSON is let through.
+
+    Raises SpecError for what is neither, for duplicate keys, for anchors, and for what is no mapping.
+    """
+    document = WrittenDocument(file.name)
+    try:
+        # JSON may be indented by tabs, which YAML refuses; neither has any in what is read here.
+        loader = _Loader(file.text.replace("\t", "    "))
+        root = loader.get_single_node()
+        if not isinstance(root, yaml.MappingNode):
+            _stop(file, "it is no mapping of keys to values")
+        _walk(document, loader, root, "")
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        _stop(file, f"it is neither JSON nor YAML: {error.problem}", mark.line + 1 if mark else None)
+    except RecursionError:
+        _stop(file, "it is neither JSON nor YAML: nested too deeply")
+    except yaml.YAMLError as error:
+        _stop(file, f"it is neither JSON nor YAML: {str(error).splitlines()[0][:200]}")
+    document.stop_at_problems()
+    return document
+
+
+def _walk(document: WrittenDocument, loader: _Loader, node: yaml.MappingNode, prefix: str) -> None:
+    for key, value in node.value:
+        name, line = str(getattr(key, "value", "?"))[:200], key.start_mark.line + 1
+        path = f"{prefix}{name}"
+        if name == "<<" or not isinstance(key, yaml.ScalarNode):
+            document.refuse("merged and structured keys are not read", path, line)
+        elif path in document.entries:
+            first = document.entries[path].line
+            document.refuse(f"{_shown(name)} is given twice, in line {first} too", path, line)
+        elif len(document.entries) > _MOST:
+            raise yaml.YAMLError("it has too many values")
+        elif isinstance(value, yaml.MappingNode):
+            document.entries[path] = Written(None, line, f"{name}:")
+            _walk(document, loader, value, f"{path}.")
+        else:
+            found = _value(loader, value)
+            document.entries[path] = Written(found, line, f"{name}: {_shown(found)}")
+
+
+def _value(loader: _Loader, node: yaml.Node) -> Any:  # noqa: ANN401 - any value of a file
+    """Return the value of a node; mappings in a list are not read."""
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(loader, item) for item in node.value]
+    if not isinstance(node, yaml.ScalarNode):
+        return None
+    try:
+        return loader.construct_object(node)
+    except (ValueError, yaml.YAMLError):
+        return str(node.value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _stop(file: LaunchFile, sentence: str, line: int | None = None) -> NoReturn:
+    raise SpecError([Problem(sentence, "$", file.name, line)])
