@@ -42,14 +42,16 @@ class EmittedFile:
 class Emission:
     """What is emitted for a target: its files, the main one first.
 
-    ``arguments`` are those of the training program, unquoted, for a launcher that runs it; ``environment``
-    holds the variables that it needs; ``notes`` are sentences for the user.
+    ``arguments`` are those of the training program, unquoted, for a launcher that runs it;
+    ``by_arguments`` says that they are the whole configuration, without the files. ``environment`` holds the
+    variables that it needs; ``notes`` are sentences for the user.
     """
 
     files: tuple[EmittedFile, ...]
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    by_arguments: bool = False
 
 
 class InexpressibleError(UnsupportedError):

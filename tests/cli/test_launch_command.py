@@ -85,6 +85,7 @@ def test_a_planned_job_is_launched_and_its_answer_kept(tmp_path):
     [
         (("no-such-program",), (), "there is no program 'no-such-program'"),
         (("true",), ("--for", "nothing"), "nothing"),
+        (("true",), ("--for", "deepspeed"), "deepspeed"),
     ],
 )
 def test_bad_input_runs_nothing(command, options, said):

@@ -74,7 +74,7 @@ def _program(name: str) -> str:
 
 def _with_flags(command: list[str], emission: Emission, target: str) -> list[str]:
     """Return ``command`` with the flags of ``emission``."""
-    if not emission.arguments:
+    if not emission.by_arguments:
         message = f"{target} is configured by files, not by flags: `autoplan emit` writes them"
         raise typer.BadParameter(message, param_hint="--for")
     if PLACE not in command:

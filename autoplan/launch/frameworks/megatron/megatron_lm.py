@@ -35,7 +35,7 @@ def emit_megatron(run: PlannedRun) -> Emission:
     environment = _environment(layout)
     arguments = tuple(word for group in groups.values() for words in group for word in words)
     text = _script(run.header, groups, environment, _usage(job))
-    return Emission((EmittedFile(_FILE, text),), arguments, environment, _notes(job))
+    return Emission((EmittedFile(_FILE, text),), arguments, environment, _notes(job), by_arguments=True)
 
 
 def _environment(layout: Layout) -> dict[str, str]:
