@@ -24,4 +24,4 @@ def test_the_kept_rows_are_of_the_runs_of_today():
     for by in KEYS:
         kept = {x.id: x.measured for x in load_left_out(KEPT / f"{by}.csv")}
         assert kept == {key: pytest.approx(today[key].seconds, rel=1e-4) for key in kept}
-        assert len(kept) > 0.9 * len(today)
+        assert len(kept) > 0.8 * len(today)
