@@ -12,8 +12,10 @@ import yaml
 from pydantic import BaseModel
 
 from autoplan.catalog import resolve_job, stack
-from autoplan.costs.predict import predict
+from autoplan.costs.predict import facts_of, predict
 from autoplan.errors import AutoplanError
+from autoplan.results import Plan
+from autoplan.results.order_noise import order_noise
 from autoplan.rules import broken_rules
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import AdapterSpec, JobSpec, Workload
@@ -168,9 +170,12 @@ def jobs(name: str):
 
 
 def answers(spec: StackSpec):
-    """Yield what ``spec`` says of every question: the rules that a layout breaks, or its prediction."""
+    """Yield what ``spec`` says of every question: the rules that a layout breaks, or its prediction.
+
+    Of the layouts of a question, it also says which it cannot tell apart from the fastest.
+    """
     for job, layouts in jobs(spec.name):
-        mine = replace(job, stack=spec)
+        mine, plans = replace(job, stack=spec), []
         for text in layouts:
             try:
                 default = spec.rules.default_zero
@@ -186,6 +191,8 @@ def answers(spec: StackSpec):
             p = predict(mine, layout)
             stages = tuple((s.total, s.total_low, s.total_high, s.allocated) for s in p.memory.stages)
             yield text, (p.step_seconds, p.step_seconds_low, p.step_seconds_high, stages)
+            plans.append(Plan(layout, p, facts_of(mine)))
+        yield job.name, order_noise(plans, spec)
 
 
 @cache
