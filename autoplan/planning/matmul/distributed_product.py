@@ -22,6 +22,7 @@ from autoplan.costs.matmul.transfers import (
     transfers_of,
 )
 from autoplan.costs.uncertainty import half_widths, within_tables
+from autoplan.errors import InfeasibleError
 from autoplan.planning.matmul.product_question import GemmQuestion, pricing_job, product_of, workspace_of
 from autoplan.planning.matmul.scheme_changes import scheme_changes
 from autoplan.planning.matmul.scheme_words import choice_text, flip_text, scheme_notes, scheme_reasons
@@ -48,7 +49,8 @@ def distributed_product(question: GemmQuestion) -> DistributedAnswer:
     """Return the best scheme of a product on several devices, proven, with the others beside it.
 
     Raises SpecError for values out of range, CatalogError for unknown names, UnsupportedError for a number of
-    devices that fills no whole nodes, or a format that the device has no rate for.
+    devices that fills no whole nodes, or a format that the device has no rate for, InfeasibleError for a
+    product that is smaller than the number of devices.
     """
     product, job = product_of(question), pricing_job(question)
     asked = SchemeQuestion(
@@ -56,6 +58,8 @@ def distributed_product(question: GemmQuestion) -> DistributedAnswer:
     )
     limit = memory_limit_bytes(job)
     grids = scheme_space(product, job.cluster.devices, job.cluster.node.devices, asked.terms)
+    if not len(grids):
+        raise InfeasibleError([_too_small(product, job.cluster.devices)])
     if not question.overlap:
         grids = grids.take(grids.overlapped == 0)
     priced = priced_schemes(asked, grids)
@@ -85,6 +89,11 @@ def distributed_product(question: GemmQuestion) -> DistributedAnswer:
         changes=() if best is not None else tuple(scheme_changes(asked, priced, limit, question.schemes)),
         notes=tuple(scheme_notes(question, job, product.partial)),
     )
+
+
+def _too_small(product: Product, devices: int) -> str:
+    extents = f"m = {product.m:,}, n = {product.n:,}, k = {product.k:,}, batch = {product.batch:,}"
+    return f"no grid of {devices} devices leaves each a part of {extents}: use fewer devices"
 
 
 def _certificate(chosen: ChosenScheme) -> SchemeCertificate:

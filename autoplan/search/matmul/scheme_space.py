@@ -14,7 +14,7 @@ from autoplan.costs.core.divisors import divisors
 from autoplan.costs.matmul.grids import GridAxis, Grids, Terms
 from autoplan.costs.matmul.product import Product
 
-__all__ = ["PANELS", "Row", "scheme_space"]
+__all__ = ["PANELS", "GridRow", "scheme_space"]
 
 #: Panels that the inner extent of a device may be cut into, and the narrowest of them.
 PANELS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -23,7 +23,7 @@ _NARROWEST: Final = 64
 _AXES: Final[tuple[GridAxis, ...]] = ("batch", "rows", "columns", "inner")
 
 
-class Row(NamedTuple):
+class GridRow(NamedTuple):
     """One candidate: the fields of ``Grids``, in their order."""
 
     batch: int
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 def scheme_space(product: Product, devices: int, devices_per_node: int, terms: Terms) -> Grids:
-    """Return every candidate on ``devices`` devices.
+    """Return every candidate on ``devices`` devices; none where no part of a product is left for some.
 
     Grids are all products b r s c = devices with no part empty; where they cross nodes, with each order of
     their axes on the devices. Panels: ``PANELS`` that leave ``_NARROWEST`` elements each. Square grids that
@@ -53,7 +53,7 @@ def scheme_space(product: Product, devices: int, devices_per_node: int, terms: T
         for strides in _orders(grid, crossing=devices > devices_per_node)
         for row in _rows(grid, strides, product, terms)
     ]
-    columns = np.array(rows, dtype=np.float64).T
+    columns = np.array(rows, dtype=np.float64).reshape(-1, len(fields(Grids))).T
     return Grids(**{field.name: column for field, column in zip(fields(Grids), columns, strict=True)})
 
 
@@ -83,19 +83,19 @@ def _orders(grid: tuple[int, int, int, int], *, crossing: bool) -> Iterator[tupl
 
 def _rows(
     grid: tuple[int, int, int, int], strides: tuple[int, int, int, int], product: Product, terms: Terms
-) -> Iterator[Row]:
+) -> Iterator[GridRow]:
     """Yield a grid with each number of steps, with and without overlap, and each way to run a batch."""
     batch, rows, columns, inner = grid
     ways = (0, 1) if product.batch > batch else (1,)
     for together in ways:
         for steps in _panels(grid, product, terms):
             for overlapped in (0, 1) if steps > 1 else (0,):
-                yield Row(*grid, *strides, steps, 0, together, overlapped)
+                yield GridRow(*grid, *strides, steps, 0, together, overlapped)
         square = rows == columns > 1 and rows % inner == 0 and isqrt(rows * columns) == rows
         if square and terms.start == "one-copy" and product.k >= rows:
             steps = rows // inner
             for overlapped in (0, 1) if steps > 1 else (0,):
-                yield Row(*grid, *strides, steps, 1, together, overlapped)
+                yield GridRow(*grid, *strides, steps, 1, together, overlapped)
 
 
 def _panels(grid: tuple[int, int, int, int], product: Product, terms: Terms) -> Iterator[int]:
