@@ -20,7 +20,7 @@ from autoplan.costs.device.machine import Machine
 from autoplan.costs.matmul.grids import Grids, Terms
 from autoplan.costs.matmul.product import Product, element_size
 from autoplan.costs.matmul.product_time import kernel_seconds, traffic_bytes
-from autoplan.costs.matmul.transfers import Phase, Transfer, rounds_of, transfer_traffic, transfers_of
+from autoplan.costs.matmul.transfers import Transfer, rounds_of, transfer_traffic, transfers_of
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
 
 __all__ = ["SchemeTimes", "compute_seconds", "scheme_times"]
@@ -87,13 +87,10 @@ def scheme_times(grids: Grids, product: Product, terms: Terms, machine: Machine)
     Source: van de Geijn and Watts 1997, section 4, for the pipeline; the interference is the stack's.
     """
     first, other = compute_seconds(grids, product, machine)
-    transfers = transfers_of(grids, product, terms)
     rounds, others = rounds_of(grids, product), np.maximum(0.0, grids.steps - 1.0)
     compute = first + others * other
-    step = _traffic_of_a_call(transfers, machine)
     calls = np.where(grids.shifted == 1, others, grids.steps)
-    outside = _seconds(transfers, "before", machine) + _seconds(transfers, "after", machine)
-    in_steps = _seconds(transfers, "step", machine)
+    step, outside, in_steps = _communication(transfers_of(grids, product, terms), machine)
     exposed = exposed_seconds(other, step, machine)
     waited = np.where(calls > others, step.seconds, 0.0)
     serial = rounds * (outside + compute + in_steps)
@@ -107,20 +104,17 @@ def scheme_times(grids: Grids, product: Product, terms: Terms, machine: Machine)
     )
 
 
-def _seconds(transfers: list[Transfer], phase: Phase, machine: Machine) -> Array:
-    """Return the seconds of all calls of a phase in a round."""
-    of_phase = (transfer for transfer in transfers if transfer.phase == phase)
-    total: Array = sum(
-        (transfer.calls * transfer_traffic(transfer, machine.links).seconds for transfer in of_phase),
-        np.zeros(()),
-    )
-    return total
-
-
-def _traffic_of_a_call(transfers: list[Transfer], machine: Machine) -> Traffic:
-    """Return the traffic of one step: one call of each transfer in it."""
-    total = Traffic(np.zeros(()), np.zeros(()))
+def _communication(transfers: list[Transfer], machine: Machine) -> tuple[Traffic, Array, Array]:
+    """Return the traffic of one step, and the seconds of all calls of a round outside of and in the steps."""
+    step = Traffic(np.zeros(()), np.zeros(()))
+    outside = in_steps = np.zeros(())
     for transfer in transfers:
+        if not np.any(transfer.calls):
+            continue
+        traffic = transfer_traffic(transfer, machine.links)
         if transfer.phase == "step":
-            total = total + transfer_traffic(transfer, machine.links).scaled(np.minimum(1.0, transfer.calls))
-    return total
+            step = step + traffic.scaled(np.minimum(1.0, transfer.calls))
+            in_steps = in_steps + transfer.calls * traffic.seconds
+        else:
+            outside = outside + transfer.calls * traffic.seconds
+    return step, outside, in_steps

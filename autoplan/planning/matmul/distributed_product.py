@@ -73,13 +73,13 @@ def distributed_product(question: GemmQuestion) -> DistributedAnswer:
         start=question.start,
         result=question.result,
         limit_bytes=limit,
-        chosen=None if best is None else _row(priced, best, limit, least, product),
+        chosen=None if best is None else _row(asked, priced, best, limit, least),
         seconds_low=low,
         seconds_high=high,
         least_seconds=_least_seconds(asked, priced),
         modelled_share=modelled,
         one_device_seconds=_one_device(asked),
-        schemes=tuple(_row(priced, i, limit, least, product) for i in _best_of_each(priced, limit)),
+        schemes=tuple(_row(asked, priced, i, limit, least) for i in _best_of_each(priced, limit)),
         transfers=() if best is None else tuple(_transfers(asked, priced, best)),
         panels=() if best is None else tuple(_panels(asked, priced, best, limit)),
         least=least,
@@ -109,14 +109,15 @@ def _certificate(chosen: ChosenScheme) -> SchemeCertificate:
 
 
 def _row(
-    priced: PricedSchemes, i: int, limit: float, least: LeastCommunication | None, product: Product
+    asked: SchemeQuestion, priced: PricedSchemes, i: int, limit: float, least: LeastCommunication | None
 ) -> SchemeRow:
-    g, times, memory = priced.grids, priced.times, priced.memory
+    product, g, times, memory = asked.product, priced.grids, priced.times, priced.memory
     _, _, inner, _ = g.blocks(product)
     bound = least.bytes if least else 0.0
     return SchemeRow(
         scheme=priced.names[i],
         text=choice_text(priced.key(i)),
+        collectives=tuple(dict.fromkeys((x.operation, x.tensor) for x in _transfers(asked, priced, i))),
         grid=priced.key(i)[1:],
         strides=(
             int(g.batch_stride[i]),

@@ -28,6 +28,7 @@ _ANY_WORKLOAD: Final = Workload(sequence_length=1, global_batch_size=1)
 #: The engine whose file says how PyTorch sizes the workspace of cuBLAS.
 _WORKSPACE_ENGINE: Final = "vllm"
 _MOST_BATCH: Final = 10**9
+_MOST_DEVICES: Final = 16_384
 _MOST_PARTS: Final = 10**6
 
 
@@ -70,6 +71,11 @@ class GemmQuestion:
     overlap: bool = True
 
     @property
+    def several(self) -> bool:
+        """Whether it runs on several devices."""
+        return self.devices is not None and self.devices > 1
+
+    @property
     def free(self) -> Extent | None:
         """The extent that is left out."""
         extents: tuple[Extent, ...] = get_args(Extent)
@@ -101,6 +107,7 @@ def product_of(question: GemmQuestion) -> Product:
 
 def _problems(question: GemmQuestion) -> list[Problem]:
     ranges = {name: (getattr(question, name), MOST_EXTENT) for name in get_args(Extent)}
+    ranges |= {"devices": (question.devices, _MOST_DEVICES)}
     ranges |= {"batch": (question.batch, _MOST_BATCH), "split-k": (question.settings.split_k, _MOST_PARTS)}
     problems = [
         Problem(f"{value} is not a number from 1 to {most:,}", f"--{name}")
@@ -115,9 +122,9 @@ def _problems(question: GemmQuestion) -> list[Problem]:
         problems.append(Problem("say where it runs: --device NAME, or --hardware NAME", "--device"))
     if question.device is not None and question.hardware is not None:
         problems.append(Problem("the hardware has its device: give one of both", "--device"))
-    if question.device is not None and (question.devices or 1) > 1:
+    if question.device is not None and question.several:
         problems.append(Problem("several devices need the links between them: --hardware NAME", "--device"))
-    if missing and (question.devices or 1) > 1:
+    if missing and question.several:
         problems.append(Problem("on several devices all of m, n and k are needed", f"--{missing[0]}"))
     return problems
 

@@ -17,4 +17,4 @@ def gemm(question: GemmQuestion) -> ProductAnswer | DistributedAnswer:
     Raises SpecError for values out of range, CatalogError for unknown names, UnsupportedError for a number of
     devices that fills no whole nodes, or a format that the device has no rate for.
     """
-    return distributed_product(question) if (question.devices or 1) > 1 else single_product(question)
+    return distributed_product(question) if question.several else single_product(question)

@@ -23,7 +23,7 @@ _SPLITS: Final = {
     "batch": "products of the batch",
     "rows": "m: rows of A and Y",
     "columns": "n: columns of W and Y (column-parallel)",
-    "inner": "k: columns of A, rows of W (row-parallel)",
+    "inner": "k: rows of W (row-parallel)",
     "summa": "m and n, panels of k gathered",
     "cannon": "m and n, blocks of k shifted",
     "2.5d": "m, n and k, blocks shifted, A and W copied",
@@ -48,7 +48,8 @@ def distributed_table(answer: DistributedAnswer, terminal: Terminal) -> str:
     ]
     tables = (
         ("schemes, the best of each", _schemes(answer, terminal)),
-        ("what a device sends", _transfers(answer.transfers, terminal)),
+        ("what each splits, and the collectives that it needs", _needs(answer, terminal)),
+        ("what the chosen one sends from a device", _transfers(answer.transfers, terminal)),
         ("panel widths of the chosen grid", _panels(answer, terminal)),
         ("where the choice flips: both sides solved", _flips(answer, terminal)),
     )
@@ -125,6 +126,28 @@ def _schemes(answer: DistributedAnswer, terminal: Terminal) -> Table:
         Column("fits", tuple("yes" if row.fits else "no" for row in rows), "left"),
     ]
     return columns_table([column for column in columns if any(column.cells)], terminal)
+
+
+def _needs(answer: DistributedAnswer, terminal: Terminal) -> Table:
+    rows = answer.schemes
+    return columns_table(
+        [
+            Column("scheme", tuple(row.text for row in rows), "left"),
+            Column("splits", tuple(_SPLITS[row.scheme] for row in rows), "left"),
+            Column("collectives", tuple(_collectives(row) for row in rows), "left"),
+        ],
+        terminal,
+    )
+
+
+def _collectives(row: SchemeRow) -> str:
+    """Return the operations of a scheme, each with its tensors."""
+    tensors: dict[str, list[str]] = {}
+    for operation, tensor in row.collectives:
+        tensors.setdefault(_OPERATIONS[operation], []).append(tensor)
+    return (
+        ", ".join(f"{operation} of {' and '.join(names)}" for operation, names in tensors.items()) or "none"
+    )
 
 
 def _ratio(row: SchemeRow, terminal: Terminal) -> str:

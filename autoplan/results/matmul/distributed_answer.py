@@ -22,7 +22,8 @@ __all__ = [
 class SchemeRow:
     """A scheme on its grid: what a device sends, holds and takes.
 
-    ``text`` says both in short. ``grid`` is the parts of batch, rows of A, columns of W and inner extent,
+    ``text`` says both in short, ``collectives`` which
+    operations it needs on which tensor. ``grid`` is the parts of batch, rows of A, columns of W and inner extent,
     ``strides`` those of their groups among the devices. ``serial_seconds`` are without overlap,
     ``overlapped_seconds`` with it, and ``seconds`` those of the candidate. ``communication_ratio`` is the
     bytes over the lower bound.
@@ -30,6 +31,7 @@ class SchemeRow:
 
     scheme: str
     text: str
+    collectives: tuple[tuple[str, str], ...]
     grid: tuple[int, int, int, int]
     strides: tuple[int, int, int, int]
     steps: int

@@ -15,7 +15,13 @@ from autoplan.costs.matmul.extents import MOST_EXTENT
 from autoplan.costs.matmul.grids import Grids, SchemeName
 from autoplan.costs.matmul.scaled_links import with_scaled_links
 from autoplan.search.matmul.scheme_model import choose_scheme
-from autoplan.search.matmul.scheme_pricing import GridKey, PricedSchemes, SchemeQuestion, priced_schemes
+from autoplan.search.matmul.scheme_pricing import (
+    GridKey,
+    PricedSchemes,
+    SchemeQuestion,
+    priced_schemes,
+    undominated,
+)
 
 __all__ = ["ChoiceFlip", "FlipParameter", "changed_question", "choice_flips"]
 
@@ -27,6 +33,8 @@ _FURTHEST: Final = 1000.0
 _RATIO: Final = 1.5
 #: Relative width to which a factor is bisected.
 _WIDTH: Final = 1e-6
+#: Candidates up to which all are looked at.
+_MOST_CANDIDATES: Final = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +55,30 @@ class ChoiceFlip:
 
 @dataclass(frozen=True, slots=True)
 class _FlipSpace:
-    """The candidates of a question; ``allowed`` are the schemes that may be chosen."""
+    """The candidates of a question, those looked at, and the schemes ``allowed``."""
 
     question: SchemeQuestion
-    priced: PricedSchemes
+    whole: Grids
+    grids: Grids
     keys: tuple[GridKey, ...]
     limit: float
     allowed: Collection[SchemeName]
 
-    @property
-    def grids(self) -> Grids:
-        return self.priced.grids
+    @classmethod
+    def of(
+        cls, question: SchemeQuestion, priced: PricedSchemes, limit: float, allowed: Collection[SchemeName]
+    ) -> _FlipSpace:
+        """Return the space; of many candidates only those that are not dominated are looked at."""
+        count = len(priced.grids)
+        seen = np.arange(count) if count <= _MOST_CANDIDATES else undominated(priced)
+        keys = tuple(priced.key(i) for i in seen.tolist())
+        return cls(question, priced.grids, priced.grids.take(seen), keys, limit, allowed)
 
     def admitted(self, question: SchemeQuestion) -> NDArray[np.bool_]:
         """Return which candidates fit, are allowed, and have rows for each part."""
         product, grids = question.product, self.grids
         memory = scheme_memory(grids, product, question.terms, question.job, question.workspace)
-        named = np.array([not self.allowed or name in self.allowed for name in self.priced.names])
+        named = np.array([not self.allowed or key[0] in self.allowed for key in self.keys])
         admitted: NDArray[np.bool_] = (memory.needed <= self.limit) & (grids.rows <= product.m) & named
         return admitted
 
@@ -85,8 +100,7 @@ def choice_flips(
     The nearest change on a grid of factors 1.5 apart is bisected: to neighbouring numbers of rows, and to a
     millionth of a factor. Then the constraint model solves both sides; what it does not confirm is left out.
     """
-    keys = tuple(priced.key(i) for i in range(len(priced.grids)))
-    space = _FlipSpace(question, priced, keys, limit, allowed)
+    space = _FlipSpace.of(question, priced, limit, allowed)
     parameters: tuple[FlipParameter, ...] = ("latency", "bandwidth", "rows")
     for parameter in parameters:
         best = _chooser(space, parameter)
@@ -151,7 +165,7 @@ def _proven(space: _FlipSpace, parameter: FlipParameter, near: float, far: float
     found: list[tuple[GridKey | None, float]] = []
     for value in (near, far):
         question = changed_question(space.question, parameter, value)
-        grids = space.grids.take(space.grids.rows <= question.product.m)
+        grids = space.whole.take(space.whole.rows <= question.product.m)
         priced = priced_schemes(question, grids)
         chosen = choose_scheme(priced, space.limit, space.allowed)
         found.append((None if chosen.index is None else priced.key(chosen.index), chosen.seconds))
