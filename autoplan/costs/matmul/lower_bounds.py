@@ -16,7 +16,7 @@ __all__ = ["least_words", "least_words_for_memory", "least_words_of_any_memory"]
 
 
 def least_words_of_any_memory(m: float, n: float, k: float, p: float) -> float:
-    """Return the elements that some device must send or receive, with any memory [1].
+    """Return the elements of A and W that some device must receive, and of Y send, with any memory [1].
 
     D - (m n + m k + n k) / p where operands begin and the result ends in one copy, and D is
     (x y + x z) / p + y z for p <= x / y; 2 (x y z^2 / p)^(1/2) + x y / p for p <= x y / z^2;
@@ -28,8 +28,8 @@ def least_words_of_any_memory(m: float, n: float, k: float, p: float) -> float:
     48.0
 
     Leaves out: algorithms that multiply with fewer than m n k products (Strassen).
-    Source: Al Daas et al. 2022, arXiv:2205.13407, theorem 3 and corollary 4, tight; Ballard et al. 2012,
-    arXiv:1202.3177, without constants.
+    Source: Al Daas et al. 2022, arXiv:2205.13407, with tight constants; Ballard et al. 2012,
+    arXiv:1202.3177, without.
     """
     x, y, z = sorted((m, n, k), reverse=True)
     if p <= x / y:
@@ -42,7 +42,7 @@ def least_words_of_any_memory(m: float, n: float, k: float, p: float) -> float:
 
 
 def least_words_for_memory(m: float, n: float, k: float, p: float, memory: float) -> float:
-    """Return the elements that some device must send or receive with M elements of memory [1].
+    """Return the elements that some device must send and receive together with M elements of memory [1].
 
     m n k / (2 sqrt(2) p sqrt(M)) - M, at least 0: less memory, more communication.
 
@@ -50,18 +50,20 @@ def least_words_for_memory(m: float, n: float, k: float, p: float, memory: float
     True
 
     Leaves out: algorithms that multiply with fewer than m n k products (Strassen).
-    Source: Irony, Toledo and Tiskin 2004, doi:10.1016/j.jpdc.2004.03.021, theorem 3.1; Ballard et al. 2011,
+    Source: Irony, Toledo and Tiskin 2004, doi:10.1016/j.jpdc.2004.03.021; Ballard et al. 2011,
     arXiv:0905.2485, for all of linear algebra.
     """
     return max(0.0, m * n * k / (2.0 * sqrt(2.0) * p * sqrt(memory)) - memory)
 
 
 def least_words(m: float, n: float, k: float, p: float, memory: float) -> float:
-    """Return the larger of both bounds [1].
+    """Return the elements that some device must send, where devices send as much as they receive [1].
+
+    The larger of both bounds, of which the one with M elements of memory counts what is sent and received.
 
     >>> round(least_words(1000, 1000, 1000, 8, 1e12))
     375000
 
     Source: as for both.
     """
-    return max(least_words_of_any_memory(m, n, k, p), least_words_for_memory(m, n, k, p, memory))
+    return max(least_words_of_any_memory(m, n, k, p), least_words_for_memory(m, n, k, p, memory) / 2.0)

@@ -122,7 +122,7 @@ def _of_result(grids: Grids, product: Product, terms: Terms, partial: Array) -> 
     return [
         Transfer("Y", "after", "all_reduce", depth, partial, whole),
         Transfer("Y", "after", "reduce_scatter", depth, partial, (grids.inner > 1) - whole),
-        Transfer("result", "after", "all_gather", world, outputs, replicated - whole),
+        Transfer("Y", "after", "all_gather", world, outputs, replicated - whole),
     ]
 
 

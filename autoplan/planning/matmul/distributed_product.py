@@ -10,7 +10,11 @@ from autoplan.costs.device.machine import ideal, machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.matmul.distributed_time import compute_seconds, scheme_times
 from autoplan.costs.matmul.grids import SchemeName, Terms
-from autoplan.costs.matmul.lower_bounds import least_words_for_memory, least_words_of_any_memory
+from autoplan.costs.matmul.lower_bounds import (
+    least_words,
+    least_words_for_memory,
+    least_words_of_any_memory,
+)
 from autoplan.costs.matmul.product import Product, element_size
 from autoplan.costs.matmul.product_memory import inference_tensors, needed_memory
 from autoplan.costs.matmul.product_time import forward_seconds, unmeasured
@@ -211,11 +215,11 @@ def _least(asked: SchemeQuestion, limit: float) -> LeastCommunication | None:
     sizes = [float(element_size(x)) for x in (product.operands, product.output, product.partial)]
     element, elements = min(sizes), limit / min(sizes)
     extents = (float(product.m), float(product.n), float(product.k), float(devices))
-    anyhow, with_memory = least_words_of_any_memory(*extents), least_words_for_memory(*extents, elements)
+    with_memory = least_words_for_memory(*extents, elements) / 2.0  # as much is received as is sent
     return LeastCommunication(
-        any_memory_bytes=element * anyhow,
+        any_memory_bytes=element * least_words_of_any_memory(*extents),
         this_memory_bytes=element * with_memory,
-        bytes=element * max(anyhow, with_memory),
+        bytes=element * least_words(*extents, elements),
         memory_elements=elements,
     )
 

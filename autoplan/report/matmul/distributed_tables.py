@@ -144,7 +144,10 @@ def _collectives(row: SchemeRow) -> str:
     """Return the operations of a scheme, each with its tensors."""
     tensors: dict[str, list[str]] = {}
     for operation, tensor in row.collectives:
-        tensors.setdefault(_OPERATIONS[operation], []).append(tensor)
+        names = tensors.setdefault(_OPERATIONS[operation], [])
+        matrix = tensor.rpartition(" ")[2]
+        if matrix not in names:
+            names.append(matrix)
     return (
         ", ".join(f"{operation} of {' and '.join(names)}" for operation, names in tensors.items()) or "none"
     )

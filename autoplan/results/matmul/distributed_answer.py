@@ -22,11 +22,10 @@ __all__ = [
 class SchemeRow:
     """A scheme on its grid: what a device sends, holds and takes.
 
-    ``text`` says both in short, ``collectives`` which
-    operations it needs on which tensor. ``grid`` is the parts of batch, rows of A, columns of W and inner extent,
-    ``strides`` those of their groups among the devices. ``serial_seconds`` are without overlap,
-    ``overlapped_seconds`` with it, and ``seconds`` those of the candidate. ``communication_ratio`` is the
-    bytes over the lower bound.
+    ``text`` says both in short, ``collectives`` which operations it needs on which tensors. ``grid`` is the
+    parts of batch, rows of A, columns of W and inner extent, ``strides`` those of their groups among the
+    devices. ``serial_seconds`` are without overlap, ``overlapped_seconds`` with it, and ``seconds`` those of
+    the candidate. ``communication_ratio`` is the bytes over the lower bound.
     """
 
     scheme: str
@@ -83,7 +82,7 @@ class PanelWidth:
 
 @dataclass(frozen=True, slots=True)
 class LeastCommunication:
-    """Lower bounds of what some device sends or receives [byte], and the time of that at nominal rates."""
+    """Lower bounds of what some device sends [byte]: with any memory, and with ``memory_elements`` of it."""
 
     any_memory_bytes: float
     this_memory_bytes: float
