@@ -156,6 +156,33 @@ def test_column_and_row_parallel_products_need_the_collectives_of_their_names(ru
     assert inner[0]["sent_bytes"] == 2 * columns[0]["sent_bytes"]
 
 
+def test_without_overlap_each_panel_is_waited_for(run):
+    """The time is then that of compute and communication one after the other."""
+    answer = document(run, *LARGE, *FOUR, "--no-overlap")
+    chosen = answer["chosen"]
+
+    assert chosen["seconds"] == chosen["serial_seconds"]
+    assert chosen["seconds"] == pytest.approx(chosen["compute_seconds"] + chosen["communication_seconds"])
+    assert not any(row["overlapped"] for row in answer["schemes"])
+
+
+def test_a_batch_that_communicates_together_is_told_so(run):
+    """The table names the aggregation, the document says it in a field."""
+    small = ("--m", "512", "--n", "512", "--k", "4096", "--batch", "4")
+    place = ("--hardware", "dgx-a100-80gb", "--devices", "4", "--scheme", "inner")
+
+    assert document(run, *small, *place)["chosen"]["aggregated"] is True
+    assert "communicate in one message" in run("gemm", *small, *place).stdout
+
+
+def test_partial_sums_in_fp32_double_what_is_reduced(run):
+    """Their format is what a reduction sends."""
+    inner = (*LARGE, *FOUR, "--scheme", "inner")
+    narrow, wide = (document(run, *inner, "--partial-dtype", x)["chosen"] for x in ("bf16", "fp32"))
+
+    assert wide["sent_bytes"] == 2 * narrow["sent_bytes"]
+
+
 def test_devices_that_hold_too_little_exit_with_one_and_a_change_that_helps(run):
     """The changes were tried: with the rows and with the devices that are named it fits."""
     huge = ("--n", "163840", "--k", "16384")

@@ -74,7 +74,11 @@ def _facts(answer: DistributedAnswer, terminal: Terminal) -> Iterator[tuple[str,
     row = answer.chosen
     if row is not None and answer.seconds_low is not None and answer.seconds_high is not None:
         low, high = format_seconds(answer.seconds_low), format_seconds(answer.seconds_high)
-        yield "time", f"{format_seconds(row.seconds)}, 90 % from {low} to {high}"
+        least = format_seconds(answer.least_seconds)
+        yield (
+            "time",
+            f"{format_seconds(row.seconds)}, 90 % from {low} to {high}; {least} at the machine's limits",
+        )
         alone = format_seconds(row.serial_seconds)
         yield (
             "without overlap",
@@ -88,6 +92,8 @@ def _facts(answer: DistributedAnswer, terminal: Terminal) -> Iterator[tuple[str,
                 "each moved while the one before is multiplied" if row.overlapped else "one after the other"
             )
             yield "panels", f"{row.steps} of {row.panel_width:,} along k, {overlap}"
+        if row.aggregated:
+            yield "batch", "the products of a group of devices communicate in one message"
         yield (
             "memory",
             (
