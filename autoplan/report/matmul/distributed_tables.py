@@ -74,10 +74,10 @@ def _facts(answer: DistributedAnswer, terminal: Terminal) -> Iterator[tuple[str,
     row = answer.chosen
     if row is not None and answer.seconds_low is not None and answer.seconds_high is not None:
         low, high = format_seconds(answer.seconds_low), format_seconds(answer.seconds_high)
-        least = format_seconds(answer.least_seconds)
+        at_limits = format_seconds(answer.least_seconds)
         yield (
             "time",
-            f"{format_seconds(row.seconds)}, 90 % from {low} to {high}; {least} at the machine's limits",
+            f"{format_seconds(row.seconds)}, 90 % from {low} to {high}; {at_limits} at the machine's limits",
         )
         alone = format_seconds(row.serial_seconds)
         yield (

@@ -116,12 +116,15 @@ class _SchemeModel:
         return solver, status
 
     def least_memory(self, rules: Collection[str], ticks: int) -> int:
-        """Return the candidate with least memory among those of so many ticks of time."""
+        """Return the candidate with least memory among those of so many ticks of time, which exist."""
         model, picks = self._built(rules)
         model.add(cp_model.LinearExpr.weighted_sum(picks, self.step_ticks) <= ticks)
         model.minimize(cp_model.LinearExpr.weighted_sum(picks, self.memory_ticks))
         solver, _, _ = run_solver(model, MOST_WORK, brief=False, placed=False)
-        return next(i for i, pick in zip(self.kept, picks, strict=True) if solver.boolean_value(pick))
+        chosen: list[int] = [
+            i for i, pick in zip(self.kept, picks, strict=True) if solver.boolean_value(pick)
+        ]
+        return chosen[0]
 
     def conflict(self, rules: tuple[str, ...]) -> tuple[str, ...]:
         """Return a minimal set of rules without a solution: each one is dropped, and stays out if it can."""
