@@ -108,6 +108,15 @@ def test_no_extent_is_compute_bound_beside_a_small_one(run):
     assert "no n is compute-bound: intensity stays below 98.8 FLOP/byte" in answer["reasons"][0]
 
 
+def test_tables_fit_on_a_narrow_terminal_in_ascii(process):
+    """Numbers are never cut or folded: columns that are less asked for are left out."""
+    environment = {"COLUMNS": "72", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    text = process("gemm", *LARGE, *FOUR, env=environment).stdout.decode("ascii")
+
+    assert max(map(len, text.splitlines())) <= 72
+    assert "summa 2x2  256.0 MiB" in text
+
+
 def test_headroom_and_a_limit_of_memory_are_kept(run):
     """Both lower what a product may use."""
     free = document(run, *SQUARE, *A100)["memory"][0]["limit_bytes"]

@@ -27,6 +27,7 @@ from autoplan.planning.matmul.product_question import GemmQuestion, ProductSetti
 from autoplan.search.matmul.scheme_model import choose_scheme
 from autoplan.search.matmul.scheme_pricing import SchemeQuestion, priced_schemes
 from autoplan.search.matmul.scheme_space import scheme_space
+from tests.support.caching_allocator_model import CachingAllocator
 
 SCHEMES = ("batch", "rows", "columns", "inner", "summa", "cannon", "2.5d", "3d")
 HARDWARE = (("dgx-a100-80gb", 4), ("dgx-h100", 8), ("2x-rtx4090", 2), ("selene", 16), ("selene", 64))
@@ -185,7 +186,23 @@ def test_a_larger_product_takes_no_less_time_traffic_or_memory(m, n, k, extent, 
     assert needs[0] <= needs[1]
 
 
-@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=8))
+SIZES = st.lists(st.one_of(st.integers(0, 2**21), st.integers(0, 2**25), st.integers(0, 2**40)), max_size=8)
+
+
+@given(SIZES)
+def test_what_is_reserved_is_no_less_than_the_allocator_reserves(sizes):
+    """Segments of their own hold at least what PyTorch's rules make of the same tensors, in any order."""
+    allocator = CachingAllocator()
+    for size in sizes:
+        allocator.allocate(size)
+
+    assert allocator.allocated == block_bytes(sizes).sum()
+    assert allocator.reserved <= segment_bytes(sizes).sum()
+    if min(sizes, default=0) >= 20 * 2**20:
+        assert allocator.reserved == segment_bytes(sizes).sum()
+
+
+@given(SIZES)
 def test_what_is_reserved_holds_what_is_allocated(sizes):
     """A segment holds its block, a block its tensor, and neither shrinks as a tensor grows."""
     ordered = np.sort(np.array(sizes, dtype=np.float64))

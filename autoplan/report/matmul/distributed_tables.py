@@ -11,7 +11,7 @@ from rich.text import Text
 
 from autoplan.report.front_report import heading, listed
 from autoplan.report.matmul.product_tables import fact_rows, facts_table, product_line
-from autoplan.report.render.columns import Column, columns_table
+from autoplan.report.render.columns import Column, columns_table, total_width
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.results.matmul.distributed_answer import DistributedAnswer, SchemeRow, TransferRow
 from autoplan.units import format_bytes, format_seconds
@@ -131,7 +131,16 @@ def _schemes(answer: DistributedAnswer, terminal: Terminal) -> Table:
         Column("overlap", tuple(format_seconds(row.overlapped_seconds) for row in rows)),
         Column("fits", tuple("yes" if row.fits else "no" for row in rows), "left"),
     ]
-    return columns_table([column for column in columns if any(column.cells)], terminal)
+    columns = [column for column in columns if any(column.cells)]
+    return _within(columns, ("panels", "messages", "bound", "no overlap"), terminal)
+
+
+def _within(columns: list[Column], spare: tuple[str, ...], terminal: Terminal) -> Table:
+    """Return a table, on a narrow terminal without as many of the ``spare`` columns as it has to spare."""
+    for head in spare:
+        if total_width(columns) > terminal.width:
+            columns = [column for column in columns if column.head != head]
+    return columns_table(columns, terminal)
 
 
 def _needs(answer: DistributedAnswer, terminal: Terminal) -> Table:
@@ -168,7 +177,7 @@ def _ratio(row: SchemeRow, terminal: Terminal) -> str:
 def _transfers(rows: tuple[TransferRow, ...], terminal: Terminal) -> Table | None:
     if not rows:
         return None
-    return columns_table(
+    return _within(
         [
             Column("tensor", tuple(row.tensor for row in rows), "left"),
             Column("operation", tuple(_OPERATIONS[row.operation] for row in rows), "left"),
@@ -180,6 +189,7 @@ def _transfers(rows: tuple[TransferRow, ...], terminal: Terminal) -> Table | Non
             Column("sent", tuple(format_bytes(row.sent_bytes) for row in rows)),
             Column("time", tuple(format_seconds(row.seconds) for row in rows)),
         ],
+        ("stride", "ranks", "of"),
         terminal,
     )
 

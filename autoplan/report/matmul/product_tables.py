@@ -32,6 +32,8 @@ def product_table(answer: ProductAnswer, terminal: Terminal) -> str:
         parts += [Text(""), Text("what would help, smallest change first", style="bold")]
         parts += listed(answer.changes, style="")
     parts += [Text(""), *listed([*answer.notes, *_split_k(answer)])]
+    parts += [Text(""), Text("where numbers come from", style="bold")]
+    parts += listed([f"{name}: {source}" for name, source in answer.sources])
     return render(Group(*parts), terminal)
 
 
