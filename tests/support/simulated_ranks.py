@@ -12,20 +12,24 @@ import numpy as np
 
 @dataclass
 class Counter:
-    """What each rank has sent: bytes and messages."""
+    """What each rank has sent: bytes, messages, and the bytes that left its node of ``per_node`` ranks."""
 
     sent: np.ndarray
     messages: np.ndarray
+    across: np.ndarray
+    per_node: int
 
     @classmethod
-    def of(cls, ranks):
+    def of(cls, ranks, per_node):
         """Return a counter of so many ranks at zero."""
-        return cls(np.zeros(ranks, dtype=np.int64), np.zeros(ranks, dtype=np.int64))
+        return cls(*(np.zeros(ranks, dtype=np.int64) for _ in range(3)), per_node)
 
-    def send(self, rank, array):
+    def send(self, rank, receiver, array):
         """Count a message of ``rank``."""
         self.sent[rank] += array.nbytes
         self.messages[rank] += 1
+        if rank // self.per_node != receiver // self.per_node:
+            self.across[rank] += array.nbytes
 
 
 def ring_all_gather(group, pieces, counter):
@@ -36,7 +40,7 @@ def ring_all_gather(group, pieces, counter):
         moving = {}
         for i, rank in enumerate(group):
             index = (i - step) % size
-            counter.send(rank, have[rank][index])
+            counter.send(rank, group[(i + 1) % size], have[rank][index])
             moving[group[(i + 1) % size]] = (index, have[rank][index])
         for rank, (index, piece) in moving.items():
             have[rank][index] = piece
@@ -51,7 +55,7 @@ def ring_reduce_scatter(group, partials, counter):
         moving = {}
         for i, rank in enumerate(group):
             index = (i - step - 1) % size
-            counter.send(rank, chunks[rank][index])
+            counter.send(rank, group[(i + 1) % size], chunks[rank][index])
             moving[group[(i + 1) % size]] = (index, chunks[rank][index])
         for rank, (index, chunk) in moving.items():
             chunks[rank][index] = chunks[rank][index] + chunk
@@ -107,13 +111,13 @@ def groups_along(grid, axis):
             yield list(group)
 
 
-def executed(a, w, grid, *, partial=np.float32, output=np.float32, replicated=False):
+def executed(a, w, grid, *, partial=np.float32, output=np.float32, replicated=False, per_node=64):
     """Return Y and what was counted: ``a`` [g, m, k] and ``w`` [g, k, n] on the ranks of ``grid``.
 
     Every rank begins with its share of one copy. Local products are accumulated in fp32; what leaves them is
     in ``partial``. All extents are multiples of what they are split into.
     """
-    counter = Counter.of(grid.ranks)
+    counter = Counter.of(grid.ranks, per_node)
     products = a.shape[0] // grid.parts[BATCH]
     rounds = [range(products)] if grid.together else [[i] for i in range(products)]
     blocks = {rank: {} for rank in grid.places()}
@@ -202,7 +206,7 @@ def _sender(grid, place, receiver, blocks, counter):
     """Return the rank at ``place``, whose message to another rank is counted."""
     rank = grid.rank(place)
     if rank != receiver:
-        counter.send(rank, blocks[rank])
+        counter.send(rank, receiver, blocks[rank])
     return rank
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from autoplan.planning.matmul.distributed_product import distributed_product
 from autoplan.planning.matmul.product_question import GemmQuestion
-from autoplan.planning.matmul.single_product import single_product
 from autoplan.results.matmul.distributed_answer import DistributedAnswer
 from autoplan.results.matmul.product_answer import ProductAnswer
 
@@ -17,4 +15,10 @@ def gemm(question: GemmQuestion) -> ProductAnswer | DistributedAnswer:
     Raises SpecError for values out of range, CatalogError for unknown names, UnsupportedError for a number of
     devices that fills no whole nodes, or a format that the device has no rate for.
     """
-    return distributed_product(question) if question.several else single_product(question)
+    if question.several:
+        from autoplan.planning.matmul.distributed_product import distributed_product
+
+        return distributed_product(question)
+    from autoplan.planning.matmul.single_product import single_product
+
+    return single_product(question)

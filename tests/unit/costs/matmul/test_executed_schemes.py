@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from autoplan.costs.device.machine import Links
 from autoplan.costs.matmul.distributed_memory import scheme_tensors
 from autoplan.costs.matmul.grids import Terms, scheme_name
 from autoplan.costs.matmul.product import Product
@@ -18,9 +19,9 @@ SMALL = (8, 24, 144)
 FORMATS = {"fp32": np.float32, "fp16": np.float16}
 
 
-def candidates(product, ranks, terms):
+def candidates(product, ranks, terms, per_node=64):
     """Yield each candidate whose extents are multiples of their parts, with its arrays of length one."""
-    space = scheme_space(product, ranks, ranks, terms)
+    space = scheme_space(product, ranks, per_node, terms)
     for i in range(len(space)):
         one = space.take(np.array([i]))
         grid = Grid(
@@ -76,6 +77,29 @@ def test_every_candidate_gives_the_product_and_sends_what_is_predicted(ranks, re
         assert (counter.sent.max(), counter.messages.max()) == predicted(one, product, terms), grid
 
     assert names == {"rows", "columns", "inner", "summa", "3d"} | ({"2.5d"} if ranks == 8 else {"cannon"})
+
+
+def test_transfers_leave_the_node_where_they_are_said_to():
+    """On two nodes of four ranks: with each order of the axes, bytes cross where a group does, and only there."""
+    product = Product(M, N, K, operands="fp32", output="fp32", partial="fp32")
+    a, w = operands(1)
+    links = Links(4, 1.0, 1.0, False, 0.0, 1.0, 0.0, 0.0, ())
+    seen = {}
+    for one, grid in candidates(product, 8, Terms(), per_node=4):
+        if grid.steps > 1:
+            continue
+        _, counter = executed(a, w, grid, per_node=4)
+        crossing = [
+            float(sent_bytes(x)[0])
+            for x in transfers_of(one, product, Terms())
+            if x.group.ranks[0] > x.group.ranks_in_node(links)[0]
+        ]
+
+        assert (counter.across.max() > 0) == (sum(crossing) > 0), grid
+        assert counter.across.max() <= sum(crossing), grid
+        seen.setdefault((grid.parts, grid.shifted), set()).add(int(counter.across.sum()))
+
+    assert sum(len(found) > 1 for found in seen.values()) > 3
 
 
 @pytest.mark.parametrize("ranks", [4, 8])
