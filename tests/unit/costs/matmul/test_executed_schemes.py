@@ -80,7 +80,7 @@ def test_every_candidate_gives_the_product_and_sends_what_is_predicted(ranks, re
 
 
 def test_transfers_leave_the_node_where_they_are_said_to():
-    """On two nodes of four ranks: with each order of the axes, bytes cross where a group does, and only there."""
+    """On two nodes of four ranks, bytes cross where a group does and only there, in each order of axes."""
     product = Product(M, N, K, operands="fp32", output="fp32", partial="fp32")
     a, w = operands(1)
     links = Links(4, 1.0, 1.0, False, 0.0, 1.0, 0.0, 0.0, ())
