@@ -30,6 +30,7 @@ from autoplan.cli import (
     sweep,
     verify,
 )
+from autoplan.cli.analysis import gemm
 from autoplan.cli.configurations import emit, launch, read
 from autoplan.cli.shared.output import (
     BAD_INPUT,
@@ -107,6 +108,7 @@ app.command("verify", short_help="Check a saved plan without the solver.")(verif
 app.command("emit", short_help="Write a plan as a framework's configuration.")(emit.emit)
 app.command("launch", short_help="Run a training command with a plan's flags.")(launch.launch)
 app.command("read", short_help="Say what a training script runs.")(read.read)
+app.command("gemm", short_help="Say what one matrix product takes.")(gemm.gemm)
 app.command("calibrate", short_help="Fit a cost model to what was measured.")(calibrate.calibrate)
 app.add_typer(catalog.app, name="catalog", short_help="Hardware, models and software.")
 app.command("hardware", short_help="Find this machine's hardware.")(hardware.hardware)

@@ -27,12 +27,12 @@ from autoplan.costs.layer.layer_time import LayerTimes, layer_times
 from autoplan.schema.costmodel.uncertainty_spec import UncertaintySpec
 from autoplan.schema.job import Job
 
-__all__ = ["half_width", "half_widths", "modelled_compute", "within_tables"]
+__all__ = ["MEASURED_PRECISIONS", "half_width", "half_widths", "modelled_compute", "within_tables"]
 
 #: Most that a run may be faster than predicted: an interval that reaches zero would say nothing.
 _MOST_BELOW = 0.95
 #: Precisions of the measured kernel tables.
-_MEASURED_PRECISIONS = ("bf16", "fp16")
+MEASURED_PRECISIONS = ("bf16", "fp16")
 
 
 def modelled_compute(
@@ -58,7 +58,7 @@ def modelled_compute(
 
     Leaves out: interpolation error, which varies over a table.
     """
-    if job.precision not in _MEASURED_PRECISIONS or job.cluster.device.name not in job.kernels.devices:
+    if job.precision not in MEASURED_PRECISIONS or job.cluster.device.name not in job.kernels.devices:
         return np.ones(len(candidates))
     unmeasured = replace(
         machine,

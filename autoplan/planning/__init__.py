@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autoplan.planning.infeasible.applied_edits import applied
     from autoplan.planning.infeasible.smallest_relaxations import suggested
     from autoplan.planning.listing import parameter_counts
+    from autoplan.planning.matmul.products import gemm
     from autoplan.planning.measuring import measure
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
     from autoplan.planning.reading_configurations import read, read_text
@@ -49,6 +50,7 @@ __all__ = [
     "evaluate_file",
     "explain",
     "explain_choice",
+    "gemm",
     "is_saved_plan",
     "measure",
     "measured_file",
@@ -81,6 +83,7 @@ _HOMES: Final = {
     "evaluate_file": "autoplan.planning.comparing_files",
     "explain": "autoplan.planning.explaining.layout_explanation",
     "explain_choice": "autoplan.planning.explaining.contrasts",
+    "gemm": "autoplan.planning.matmul.products",
     "is_saved_plan": "autoplan.planning.emitting",
     "measure": "autoplan.planning.measuring",
     "measured_file": "autoplan.planning.calibrating",

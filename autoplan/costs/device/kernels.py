@@ -111,7 +111,7 @@ def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine, groups: Array |
 def gemm_seconds_at_rate(
     extents: tuple[Array, Array, Array],
     rate: Rate,
-    bandwidth: float,
+    bandwidth: Array | float,
     element_bytes: int,
     groups: Array | float = 1.0,
 ) -> Array:

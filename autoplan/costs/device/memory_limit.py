@@ -3,13 +3,42 @@
 Notation (this file only)::
 
     M  device memory visible to frameworks                                            [byte]
+    s  fragmentation: reserved over allocated bytes of what comes and goes             [1]
+    u  half-width of the interval of allocated memory                                  [1]
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from autoplan.schema.job import Job
 
-__all__ = ["memory_limit_bytes", "usable_bytes"]
+__all__ = ["Overheads", "memory_limit_bytes", "overheads_of", "usable_bytes"]
+
+
+class Overheads(NamedTuple):
+    """Fragmentation and CUDA context, central and at the upper end of the interval."""
+
+    fragmentation: float
+    context: float
+    high_fragmentation: float
+    high_context: float
+
+
+def overheads_of(job: Job) -> Overheads:
+    """Return s [1] and the CUDA context [byte], and at the upper end s (1 + u) and its most.
+
+    >>> from autoplan.catalog import load_job
+    >>> overheads = overheads_of(load_job("llama3-8b-8x-a100"))
+    >>> overheads.fragmentation < overheads.high_fragmentation, overheads.context < overheads.high_context
+    (True, True)
+
+    Leaves out: communicators, see costs/memory/communicator_buffers.py.
+    Source: the stack's file.
+    """
+    policy, upper = job.stack.memory, 1.0 + job.stack.uncertainty.memory.value
+    share, context = policy.allocator_fragmentation, policy.cuda_context
+    return Overheads(share.value, context.value, share.value * upper, context.high)
 
 
 def memory_limit_bytes(job: Job) -> float:

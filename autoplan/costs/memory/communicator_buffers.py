@@ -13,8 +13,23 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, column
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.network.mesh import replica_group, shard_group
+from autoplan.schema.job import Job
 
-__all__ = ["communicator_bytes"]
+__all__ = ["buffer_bytes", "communicator_bytes"]
+
+
+def buffer_bytes(ranks: Array, job: Job) -> Array:
+    """Return B of groups of n ``ranks`` [byte]: none of one rank, the low end of the interval of two.
+
+    >>> from autoplan.catalog import load_job
+    >>> buffer_bytes(np.array([1, 2, 8]), load_job("llama3-8b-8x-a100")).tolist()
+    [0.0, 544000000.0, 688000000.0]
+
+    Source: NVIDIA/nccl issues 864 and 964, as the stack's file says.
+    """
+    buffers = job.stack.memory.communicator
+    size: Array = np.where(ranks > 2, buffers.value, np.where(ranks > 1, buffers.low, 0.0))
+    return size
 
 
 def communicator_bytes(scope: Scope) -> Array:
@@ -32,7 +47,7 @@ def communicator_bytes(scope: Scope) -> Array:
     >>> communicator_bytes(scope_of(load_job("llama3-8b-8x-a100"), two)).tolist()  # MB: 544 + 688 + 688
     [[1920000000.0]]
     """
-    c, buffers = scope.candidates, scope.job.stack.memory.communicator
+    c = scope.candidates
     world, depth = c.tp * c.cp * c.dp * c.pp, np.full(len(c), c.pp)
     data_axes = (shard_group(c).ranks, replica_group(c).ranks)
     groups = [c.tp, c.cp, depth, world]
@@ -40,6 +55,6 @@ def communicator_bytes(scope: Scope) -> Array:
         expert_mesh = (c.ep > 1) | (c.etp != c.tp)
         groups += [np.where(expert_mesh, axis, 1) for axis in (c.ep, c.etp, c.expert_shard)]
     axes = (*(column(axis) for axis in groups), *data_axes)
-    sizes = (np.where(axis > 2, buffers.value, np.where(axis > 1, buffers.low, 0.0)) for axis in axes)
+    sizes = (buffer_bytes(axis, scope.job) for axis in axes)
     total: Array = sum(sizes, np.zeros((len(c), 1)))
     return total

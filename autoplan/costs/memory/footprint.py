@@ -24,7 +24,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Linear, flag, mapped, taken
 from autoplan.costs.core.scope import Scope
-from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.costs.device.memory_limit import memory_limit_bytes, overheads_of
 from autoplan.costs.memory.communicator_buffers import communicator_bytes
 from autoplan.costs.memory.event import PHASES, Event, Phase
 from autoplan.costs.memory.model_states import gradients_persist, model_states_of
@@ -164,15 +164,13 @@ class _DeviceNumbers(TypedDict):
 def _device_numbers(scope: Scope) -> _DeviceNumbers:
     """Return fragmentation and framework memory, central and at the upper end of the interval."""
     job, communicators = scope.job, communicator_bytes(scope)
-    policy, limits = job.stack.memory, job.limits
-    share, context = policy.allocator_fragmentation, policy.cuda_context
-    upper = 1.0 + job.stack.uncertainty.memory.value
-    central = limits.memory_confidence == "central"
+    beside = overheads_of(job)
+    central = job.limits.memory_confidence == "central"
     return {
-        "share": np.asarray(share.value),
-        "framework": context.value + communicators,
-        "high_fragmentation": np.asarray(share.value * upper),
-        "high_framework": context.high + communicators,
+        "share": np.asarray(beside.fragmentation),
+        "framework": beside.context + communicators,
+        "high_fragmentation": np.asarray(beside.high_fragmentation),
+        "high_framework": beside.high_context + communicators,
         "high_limit": np.asarray(np.inf if central else memory_limit_bytes(job)),
     }
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from autoplan.costs.device.gemm_workspace import cublas_workspace_bytes
 from autoplan.schema.base import SourcedShare
 from autoplan.schema.serving.engine_facts import ForwardFacts, GraphFacts, ReserveFacts, SamplerFacts
 from autoplan.schema.serving.engine_layout import EngineLayout
@@ -35,8 +36,6 @@ __all__ = [
     "utilization",
 ]
 
-#: From these generations on PyTorch gives matrix products the larger workspace.
-_LARGE_WORKSPACE = frozenset({"hopper", "blackwell"})
 #: Captured chunks of prefill: from, to and step (SGLang 0.5.23, generate_prefill_cuda_graph_batch_sizes).
 _CHUNKS = ((4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256), (4608, 10**9, 512))
 
@@ -245,9 +244,9 @@ def engine_memory(job: ServingJob, layout: EngineLayout, stage: int) -> EngineMe
 
 
 def _beside_sampler(job: ServingJob, facts: ForwardFacts, tokens: int) -> float:
-    large = job.cluster.device.architecture in _LARGE_WORKSPACE
-    workspace = facts.gemm_workspace_hopper if large else facts.gemm_workspace
-    return 2.0 * facts.hidden_copies.value * tokens * job.model.hidden_size + workspace.value
+    sizes = (facts.gemm_workspace.value, facts.gemm_workspace_hopper.value)
+    workspace = cublas_workspace_bytes(job.cluster.device, *sizes)
+    return 2.0 * facts.hidden_copies.value * tokens * job.model.hidden_size + workspace
 
 
 def utilization(job: ServingJob, layout: EngineLayout) -> float:

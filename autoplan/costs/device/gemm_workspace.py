@@ -1,0 +1,47 @@
+"""Workspace of the libraries that multiply matrices: cuBLAS, cuBLASLt and hipBLASLt under PyTorch.
+
+Notation (this file only)::
+
+    w  workspace that PyTorch gives cuBLAS once for each stream, by architecture     [byte]
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from autoplan.schema.hardware import DeviceSpec
+
+__all__ = ["cublas_workspace_bytes", "lt_workspace_bytes"]
+
+#: Architectures on which PyTorch gives cuBLAS the workspace of Hopper.
+_LARGE_WORKSPACE: Final = frozenset({"hopper", "blackwell"})
+#: Workspace of cuBLASLt and of hipBLASLt.
+_LT_WORKSPACE: Final = {"nvidia": 2.0**20, "amd": 76 * 2.0**20}
+
+
+def cublas_workspace_bytes(device: DeviceSpec, before_hopper: float, from_hopper: float) -> float:
+    """Return w of a device [byte] of the two sizes that an engine's file has.
+
+    >>> from autoplan.catalog import load_entry
+    >>> sizes, names = (2 * 2**22 + 8 * 2**14, 2**25), ("a100-sxm4-80gb", "h100-sxm5-80gb")
+    >>> [cublas_workspace_bytes(load_entry("device", name), *sizes) for name in names]
+    [8519680, 33554432]
+
+    Leaves out: CUBLAS_WORKSPACE_CONFIG in the environment; streams beside the first, with one each.
+    Source: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize.
+    """
+    return from_hopper if device.architecture in _LARGE_WORKSPACE else before_hopper
+
+
+def lt_workspace_bytes(device: DeviceSpec) -> float:
+    """Return the workspace that PyTorch gives cuBLASLt or hipBLASLt [byte]; 0 for other makers.
+
+    >>> from autoplan.catalog import load_entry
+    >>> [lt_workspace_bytes(load_entry("device", x)) / 2**20 for x in ("a100-sxm4-80gb", "mi300x")]
+    [1.0, 76.0]
+
+    Leaves out: CUBLASLT_WORKSPACE_SIZE in the environment; TORCH_CUBLASLT_UNIFIED_WORKSPACE=1, with which
+    cuBLASLt uses that of cuBLAS.
+    Source: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseCUDABlasLtWorkspaceSize.
+    """
+    return _LT_WORKSPACE.get(device.vendor, 0.0)

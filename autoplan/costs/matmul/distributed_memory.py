@@ -1,0 +1,99 @@
+"""Memory of one device of a distributed product.
+
+Notation (this file only)::
+
+    a, y, z     bytes of an element of A and W, of Y, of a partial sum             [byte]
+    M, N, K, G  a device's extents and its products, see ``grids``                 [1]
+    S           steps                                                              [1]
+    P, D        bytes that stay, and that come and go                              [byte]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoplan.costs.core.candidates import Array
+from autoplan.costs.matmul.caching_allocator import segment_bytes
+from autoplan.costs.matmul.grids import GridAxis, Grids, Terms
+from autoplan.costs.matmul.product import Product, element_size
+from autoplan.costs.matmul.product_memory import device_total
+from autoplan.costs.memory.communicator_buffers import buffer_bytes
+from autoplan.schema.job import Job
+
+__all__ = ["SchemeMemory", "scheme_memory", "scheme_tensors"]
+
+_AXES: tuple[GridAxis, ...] = ("batch", "rows", "columns", "inner")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SchemeMemory:
+    """Bytes of a device, arrays of shape [C]: tensors, all of it, and what must be within the limit."""
+
+    tensors: Array
+    communicators: Array
+    total: Array
+    needed: Array
+
+
+def scheme_tensors(grids: Grids, product: Product, terms: Terms) -> dict[str, Array]:
+    """Return the tensors of a device [byte]: its shares of A, W and Y, buffers of panels, partial sums.
+
+    Shares of A and W are a G M K / s and a G N K / r (over c as well where blocks are shifted, which are then
+    copied), all of them where operands are in place; two buffers where panels overlap or blocks shift, else
+    one. Partial sums z M N have a tensor of their own where they are summed over c, or in another format.
+
+    >>> one, two = np.ones(1), np.full(1, 2.0)
+    >>> grids = Grids(one, two, two, one, one, two, one, one, two, 0 * one, one, one)
+    >>> {name: float(size[0]) for name, size in scheme_tensors(grids, Product(8, 8, 8), Terms()).items()}
+    {'W': 32.0, 'A': 32.0, 'Y': 32.0, 'panels of A': 64.0, 'panels of W': 64.0, 'partial sums': 0.0}
+
+    Leaves out: staging buffers of the communication library, which are the communicators'.
+    Source: Solomonik and Demmel 2011, doi:10.1007/978-3-642-23397-5_10, section 3, for the copies of 2.5D.
+    """
+    m, n, k, g = grids.blocks(product)
+    a, y, z = (float(element_size(x)) for x in (product.operands, product.output, product.partial))
+    placed = terms.start == "in-place"
+    depth = np.ceil(product.k / grids.inner)
+    together = np.where(grids.together == 1, g, 1.0)
+    share_a = m * depth / (1.0 if placed else grids.columns)
+    share_w = n * depth / (1.0 if placed else grids.rows)
+    double = np.where((grids.shifted == 1) | ((grids.overlapped == 1) & (grids.steps > 1)), 2.0, 1.0)
+    moved = 0.0 if placed else together * double * k * a
+    several = (grids.inner > 1) | ((grids.steps > 1) & (z != y))
+    whole = np.full(len(grids), float(product.batch * product.m * product.n))
+    return {
+        "W": a * np.ceil(g * share_w),
+        "A": a * np.ceil(g * share_a),
+        "Y": y * (whole if terms.result == "replicated" else np.ceil(g * m * n / grids.inner)),
+        "panels of A": np.where(grids.columns > 1, moved * m, 0.0),
+        "panels of W": np.where(grids.rows > 1, moved * n, 0.0),
+        "partial sums": np.where(several, z * together * m * n, 0.0),
+    }
+
+
+def scheme_memory(grids: Grids, product: Product, terms: Terms, job: Job, workspace: float) -> SchemeMemory:
+    """Return the memory of a device for each candidate [byte], shape [C].
+
+    W and the workspace stay, the rest comes and goes; each is rounded as the allocator does. Communicators:
+    one for each axis with several ranks, and one of all devices unless an axis has all of them.
+
+    >>> from autoplan.catalog import load_job
+    >>> one, two = np.ones(1), np.full(1, 2.0)
+    >>> grids = Grids(one, two, two, one, one, two, one, one, two, 0 * one, one, one)
+    >>> memory = scheme_memory(grids, Product(8192, 8192, 8192), Terms(), load_job("llama3-8b-8x-a100"), 0.0)
+    >>> memory.tensors.tolist(), memory.communicators.tolist()  # 3 x 32 MiB and 4 x 32; MB: 2 x 544 + 688
+    ([234881024.0], [1776000000.0])
+
+    Leaves out: memory of other processes.
+    Source: the stack's file, for fragmentation, context and communicators.
+    """
+    tensors = scheme_tensors(grids, product, terms)
+    kept = segment_bytes(tensors["W"]) + segment_bytes(workspace)
+    moving = sum((segment_bytes(size) for name, size in tensors.items() if name != "W"), np.zeros(()))
+    axes = [grids.group(axis).ranks for axis in _AXES]
+    world = np.where(np.max(axes, axis=0) == grids.devices, 1.0, grids.devices)
+    communicators = sum((buffer_bytes(ranks, job) for ranks in (*axes, world)), np.zeros(()))
+    total, needed = device_total(kept, moving, job, communicators)
+    return SchemeMemory(sum(tensors.values(), np.zeros(())), communicators, total, needed)

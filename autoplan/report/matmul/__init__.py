@@ -1,0 +1,1 @@
+"""Answers about one matrix product as documents and tables."""

@@ -1,0 +1,1 @@
+"""Results of ``gemm``: one product on one device, and on several."""

@@ -1,0 +1,175 @@
+"""Where the choice of a scheme flips: the nearest latency, bandwidth and number of rows, proven."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.costs.matmul.distributed_memory import scheme_memory
+from autoplan.costs.matmul.distributed_time import scheme_times
+from autoplan.costs.matmul.extents import MOST_EXTENT
+from autoplan.costs.matmul.grids import Grids, SchemeName
+from autoplan.costs.matmul.scaled_links import with_scaled_links
+from autoplan.search.matmul.scheme_model import choose_scheme
+from autoplan.search.matmul.scheme_pricing import (
+    GridKey,
+    PricedSchemes,
+    SchemeQuestion,
+    priced_schemes,
+    undominated,
+)
+
+__all__ = ["ChoiceFlip", "FlipParameter", "changed_question", "choice_flips"]
+
+FlipParameter = Literal["latency", "bandwidth", "rows"]
+
+#: Furthest factor that is looked at, and the ratio of neighbouring ones: a choice that holds only between
+#: two of them is not seen.
+_FURTHEST: Final = 1000.0
+_RATIO: Final = 1.5
+#: Relative width to which a factor is bisected.
+_WIDTH: Final = 1e-6
+#: Candidates up to which all are looked at.
+_MOST_CANDIDATES: Final = 8_000
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceFlip:
+    """Two neighbouring values of a parameter with different choices; ``near`` has that of the question.
+
+    Latency and bandwidth are factors on those of the links, ``rows`` is m. ``choices`` are the schemes with
+    their grids at both, ``seconds`` their times there, each proven by the constraint model. ``far`` without
+    a choice: nothing fits there.
+    """
+
+    parameter: FlipParameter
+    near: float
+    far: float
+    choices: tuple[GridKey, GridKey | None]
+    seconds: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _FlipSpace:
+    """The candidates of a question, those looked at, and the schemes ``allowed``."""
+
+    question: SchemeQuestion
+    whole: Grids
+    grids: Grids
+    keys: tuple[GridKey, ...]
+    limit: float
+    allowed: Collection[SchemeName]
+
+    @classmethod
+    def of(
+        cls, question: SchemeQuestion, priced: PricedSchemes, limit: float, allowed: Collection[SchemeName]
+    ) -> _FlipSpace:
+        """Return the space; of many candidates only those that are not dominated are looked at."""
+        count = len(priced.grids)
+        seen = np.arange(count) if count <= _MOST_CANDIDATES else undominated(priced)
+        keys = tuple(priced.key(i) for i in seen.tolist())
+        return cls(question, priced.grids, priced.grids.take(seen), keys, limit, allowed)
+
+    def admitted(self, question: SchemeQuestion) -> NDArray[np.bool_]:
+        """Return which candidates fit, are allowed, and have rows for each part."""
+        product, grids = question.product, self.grids
+        memory = scheme_memory(grids, product, question.terms, question.job, question.workspace)
+        named = np.array([not self.allowed or key[0] in self.allowed for key in self.keys])
+        admitted: NDArray[np.bool_] = (memory.needed <= self.limit) & (grids.rows <= product.m) & named
+        return admitted
+
+
+def changed_question(question: SchemeQuestion, parameter: FlipParameter, value: float) -> SchemeQuestion:
+    """Return ``question`` with latencies or bandwidths times ``value``, or with so many rows."""
+    if parameter == "rows":
+        return replace(question, product=replace(question.product, m=int(value)))
+    if parameter == "latency":
+        return replace(question, machine=with_scaled_links(question.machine, latency=value))
+    return replace(question, machine=with_scaled_links(question.machine, bandwidth=value))
+
+
+def choice_flips(
+    question: SchemeQuestion, priced: PricedSchemes, limit: float, allowed: Collection[SchemeName] = ()
+) -> Iterator[ChoiceFlip]:
+    """Yield the nearest flip of each parameter upwards and downwards, as far as a factor of 1,000.
+
+    The nearest change on a grid of factors 1.5 apart is bisected: to neighbouring numbers of rows, and to a
+    millionth of a factor. Then the constraint model solves both sides; what it does not confirm is left out.
+    """
+    space = _FlipSpace.of(question, priced, limit, allowed)
+    parameters: tuple[FlipParameter, ...] = ("latency", "bandwidth", "rows")
+    for parameter in parameters:
+        best = _chooser(space, parameter)
+        here = float(question.product.m) if parameter == "rows" else 1.0
+        for upwards in (True, False):
+            edge = _edge(best, here, whole=parameter == "rows", upwards=upwards)
+            flip = _proven(space, parameter, *edge) if edge else None
+            if flip:
+                yield flip
+
+
+def _chooser(space: _FlipSpace, parameter: FlipParameter) -> Callable[[float], GridKey | None]:
+    """Return a function from a value to the fastest choice that is admitted, None where none is."""
+    fixed = space.admitted(space.question)
+
+    def best(value: float) -> GridKey | None:
+        question = changed_question(space.question, parameter, value)
+        admitted = space.admitted(question) if parameter == "rows" else fixed
+        times = scheme_times(space.grids, question.product, question.terms, question.machine)
+        seconds = np.where(admitted, times.seconds, np.inf)
+        i = int(np.argmin(seconds))
+        return space.keys[i] if np.isfinite(seconds[i]) else None
+
+    return best
+
+
+def _edge(
+    best: Callable[[float], GridKey | None], here: float, *, whole: bool, upwards: bool
+) -> tuple[float, float] | None:
+    """Return two neighbouring values between which the choice changes, the nearer one first; None without."""
+    choice = best(here)
+    least, most = (1.0, float(MOST_EXTENT)) if whole else (0.0, np.inf)
+    low, factor = here, 1.0
+    while factor < _FURTHEST:
+        factor *= _RATIO
+        value = here * factor if upwards else here / factor
+        value = min(most, max(least, float(round(value)) if whole else value))
+        if best(value) != choice:
+            return _bisected(best, low, value, whole=whole)
+        low = value
+    return None
+
+
+def _bisected(
+    best: Callable[[float], GridKey | None], near: float, far: float, *, whole: bool
+) -> tuple[float, float]:
+    choice = best(near)
+    while abs(far - near) > (1.0 if whole else _WIDTH * near):
+        middle = (near + far) / 2.0
+        middle = float(round(middle)) if whole else middle
+        if middle in {near, far}:
+            break
+        if best(middle) == choice:
+            near = middle
+        else:
+            far = middle
+    return near, far
+
+
+def _proven(space: _FlipSpace, parameter: FlipParameter, near: float, far: float) -> ChoiceFlip | None:
+    """Return the flip as the constraint model finds it on both sides; None where it chooses alike."""
+    found: list[tuple[GridKey | None, float]] = []
+    for value in (near, far):
+        question = changed_question(space.question, parameter, value)
+        grids = space.whole.take(space.whole.rows <= question.product.m)
+        priced = priced_schemes(question, grids)
+        chosen = choose_scheme(priced, space.limit, space.allowed)
+        found.append((None if chosen.index is None else priced.key(chosen.index), chosen.seconds))
+    (key, seconds), (other, other_seconds) = found
+    if key is None or key == other:
+        return None
+    return ChoiceFlip(parameter, near, far, (key, other), (seconds, other_seconds))
