@@ -1,4 +1,4 @@
-"""Use cases: plan, evaluate, capacity, communication, explain, sweep, verify, emit, read, calibrate."""
+"""Use cases: plan, evaluate, compare, guide, capacity, explain, sweep, verify, emit, read, calibrate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
         measured_file,
     )
     from autoplan.planning.communicating import communication
-    from autoplan.planning.comparing_files import compare_file, evaluate_file
+    from autoplan.planning.comparing.layout_comparison import compare
+    from autoplan.planning.comparing_files import compare_file, evaluate_file, file_notes
     from autoplan.planning.emitting import emit, is_saved_plan, saved_plan
     from autoplan.planning.explaining.applied_remedies import remedied
     from autoplan.planning.explaining.contrasts import explain_choice
@@ -41,6 +42,7 @@ __all__ = [
     "capacity",
     "chosen",
     "communication",
+    "compare",
     "compare_file",
     "compared",
     "dask_executor",
@@ -49,6 +51,7 @@ __all__ = [
     "evaluate_file",
     "explain",
     "explain_choice",
+    "file_notes",
     "is_saved_plan",
     "measure",
     "measured_file",
@@ -72,6 +75,7 @@ _HOMES: Final = {
     "calibrated_files": "autoplan.planning.calibrating",
     "capacity": "autoplan.planning.serving_capacity",
     "chosen": "autoplan.planning.plan_and_evaluate",
+    "compare": "autoplan.planning.comparing.layout_comparison",
     "compare_file": "autoplan.planning.comparing_files",
     "communication": "autoplan.planning.communicating",
     "compared": "autoplan.planning.verifying",
@@ -81,6 +85,7 @@ _HOMES: Final = {
     "evaluate_file": "autoplan.planning.comparing_files",
     "explain": "autoplan.planning.explaining.layout_explanation",
     "explain_choice": "autoplan.planning.explaining.contrasts",
+    "file_notes": "autoplan.planning.comparing_files",
     "is_saved_plan": "autoplan.planning.emitting",
     "measure": "autoplan.planning.measuring",
     "measured_file": "autoplan.planning.calibrating",

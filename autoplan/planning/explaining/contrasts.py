@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from autoplan.deadline import Deadline
-from autoplan.errors import AutoplanError, InfeasibleError, UnsupportedError
+from autoplan.errors import InfeasibleError, UnsupportedError
+from autoplan.planning.explaining.fastest_within import fastest_within
 from autoplan.planning.plan_and_evaluate import plannable
 from autoplan.results import Plan
 from autoplan.results.standing import Choice, Contrast, differences
@@ -51,29 +52,15 @@ def explain_choice(
     alternatives = []
     for done, (key, value, restricted) in enumerate(choices):
         progress(done, len(choices), f"{key} {value}")
-        reason = deadline.reason
-        alternatives.append(
-            _best_under(best, key, value, restricted, deadline)
-            if reason is None
-            else Contrast(key, value, None, f"not solved: {reason}")
-        )
+        alternatives.append(_best_under(best, key, value, restricted, deadline))
     return Choice(best, tuple(alternatives))
 
 
 def _best_under(best: Plan, key: str, value: str, job: Job, deadline: Deadline) -> Contrast:
-    from autoplan.search import least_needed, search
-
-    try:
-        front = search(job, fastest_only=True, deadline=deadline)
-    except AutoplanError as error:
-        return Contrast(key, value, None, str(error))
-    if front.plans:
-        plan = front.plans[0]
-        return Contrast(key, value, plan, "", differences(plan.predicted, best.predicted))
-    if least_needed(job) is None:
-        return Contrast(key, value, None, "every such layout violates a rule")
-    reason = "no such layout fits" if job.limits.step_time is None else "no such layout is within the limits"
-    return Contrast(key, value, None, reason)
+    found = fastest_within(job, deadline)
+    if found.plan is None:
+        return Contrast(key, value, None, found.why)
+    return Contrast(key, value, found.plan, "", differences(found.plan.predicted, best.predicted))
 
 
 def _other_choices(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:
