@@ -56,7 +56,7 @@ __all__ = [
     "model_flops_per_step",
     "predict",
     "predict_all",
-    "time_without_overlap",
+    "time_on",
 ]
 
 
@@ -105,18 +105,18 @@ def predict_all(job: Job, layouts: Sequence[Layout]) -> list[Prediction]:
     return [predictions[i] for i in range(len(layouts))]
 
 
-def time_without_overlap(job: Job, layout: Layout) -> TimePrediction:
-    """Return the breakdown of the step's upper bound [s]: all communication is exposed.
+def time_on(job: Job, layout: Layout, machine: Machine) -> TimePrediction:
+    """Return the breakdown of the step of ``layout`` on ``machine``, such as the job's with a change [s].
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("tp=2", layers=32, devices=8, zero=1)
-    >>> time_without_overlap(job, one).dp_exposed > predict(job, one).time.dp_exposed
+    >>> time_on(job, one, serial(machine_of(job))).dp_exposed > predict(job, one).time.dp_exposed
     True
 
     Leaves out: what ``predict`` leaves out.
     """
-    return _Prices.of(job, [layout], serial(machine_of(job))).time(0)
+    return _Prices.of(job, [layout], machine).time(0)
 
 
 def microbatch_seconds(job: Job, layout: Layout) -> tuple[float, ...]:

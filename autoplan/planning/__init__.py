@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from autoplan.planning.explaining.applied_remedies import remedied
     from autoplan.planning.explaining.contrasts import explain_choice
     from autoplan.planning.explaining.layout_explanation import explain
+    from autoplan.planning.guiding.guided_job import guided_job
+    from autoplan.planning.guiding.training_guidance import guide
     from autoplan.planning.infeasible.applied_edits import applied
     from autoplan.planning.infeasible.smallest_relaxations import suggested
     from autoplan.planning.listing import parameter_counts
@@ -52,6 +54,8 @@ __all__ = [
     "explain",
     "explain_choice",
     "file_notes",
+    "guide",
+    "guided_job",
     "is_saved_plan",
     "measure",
     "measured_file",
@@ -86,6 +90,8 @@ _HOMES: Final = {
     "explain": "autoplan.planning.explaining.layout_explanation",
     "explain_choice": "autoplan.planning.explaining.contrasts",
     "file_notes": "autoplan.planning.comparing_files",
+    "guide": "autoplan.planning.guiding.training_guidance",
+    "guided_job": "autoplan.planning.guiding.guided_job",
     "is_saved_plan": "autoplan.planning.emitting",
     "measure": "autoplan.planning.measuring",
     "measured_file": "autoplan.planning.calibrating",

@@ -9,8 +9,9 @@ from typing import Final, get_args
 import numpy as np
 
 from autoplan.costs.core.prediction import Communication
+from autoplan.costs.device.machine import machine_of, serial
 from autoplan.costs.network.collectives import Group, Operation, bus_bandwidth_factor
-from autoplan.costs.predict import time_without_overlap
+from autoplan.costs.predict import time_on
 from autoplan.planning.communicating import communication
 from autoplan.results import Plan
 from autoplan.results.comparing.compared_layouts import AxisSeconds, CollectiveTraffic
@@ -80,7 +81,7 @@ def axis_seconds(job: Job, plan: Plan) -> tuple[AxisSeconds, ...]:
 
     Both are breakdowns of the slowest stage: by the step's upper bound, without overlap, and by the step.
     """
-    alone, time = time_without_overlap(job, plan.layout), plan.predicted.time
+    alone, time = time_on(job, plan.layout, serial(machine_of(job))), plan.predicted.time
     seconds = [
         AxisSeconds(axis, getattr(alone, f"{axis}_exposed"), getattr(time, f"{axis}_exposed"))
         for axis in _AXES

@@ -14,11 +14,15 @@ __all__ = ["FastestPlan", "fastest_within"]
 
 @dataclass(frozen=True, slots=True)
 class FastestPlan:
-    """The fastest plan of a job, ``proven`` unless a deadline ended the search; else None and ``why``."""
+    """The fastest plan of a job, ``proven`` unless a deadline ended the search; else None and ``why``.
+
+    ``least_bytes`` is the least memory of a device with which a layout would fit, where none does.
+    """
 
     plan: Plan | None
     why: str = ""
     proven: bool = True
+    least_bytes: float | None = None
 
 
 def fastest_within(job: Job, deadline: Deadline) -> FastestPlan:
@@ -33,7 +37,9 @@ def fastest_within(job: Job, deadline: Deadline) -> FastestPlan:
         return FastestPlan(None, str(error), proven=False)
     if front.plans:
         return FastestPlan(front.plans[0], proven=front.certificate.status == "optimal")
-    if least_needed(job) is None:
+    least = least_needed(job)
+    if least is None:
         return FastestPlan(None, "every such layout violates a rule")
     within = job.limits.step_time is not None or bool(job.rules)
-    return FastestPlan(None, "no such layout is within the limits" if within else "no such layout fits")
+    why = "no such layout is within the limits" if within else "no such layout fits"
+    return FastestPlan(None, why, least_bytes=least)

@@ -200,17 +200,8 @@ def _traffic(comparison: LayoutComparison, terminal: Terminal) -> Iterator[Rende
     if not rows:
         return
     yield Text("collectives of a rank on the stage that sends most", style="bold")
-    heads = (
-        "#",
-        "axis",
-        "operation",
-        "a call",
-        "calls\n/layer",
-        "calls\n/step",
-        "sent\n/layer",
-        "sent\n/step",
-    )
-    heads += ("where in the step",)
+    heads: tuple[str, ...] = ("#", "axis", "operation", "a call", "calls\n/layer", "calls\n/step")
+    heads += ("sent\n/layer", "sent\n/step", "where in the step")
     columns = [
         Column(head, tuple(cells), "left" if head in {"axis", "operation", heads[-1]} else "right")
         for head, cells in zip(heads, zip(*rows, strict=True), strict=True)

@@ -18,8 +18,9 @@ from autoplan import (
 )
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.scope import scope_of
+from autoplan.costs.device.machine import machine_of, serial
 from autoplan.costs.memory.model_states import model_states_of
-from autoplan.costs.predict import time_without_overlap
+from autoplan.costs.predict import time_on
 from autoplan.deadline import Deadline
 from autoplan.planning.comparing.collective_counts import axis_seconds, layout_traffic
 from autoplan.planning.comparing.layout_kinds import fastest_of_kinds, layout_kinds, narrowed
@@ -125,7 +126,7 @@ def test_hidden_and_exposed_time_make_the_bound_without_overlap(name, text):
     """Of each axis the exposed seconds are those of the step, and the rest is what overlap hides."""
     job = load_job(name)
     found = evaluate(replace(job, stack_assumed=False), text)
-    alone = time_without_overlap(job, found.layout)
+    alone = time_on(job, found.layout, serial(machine_of(job)))
 
     for x in axis_seconds(job, found):
         assert x.exposed_seconds == getattr(found.predicted.time, f"{x.axis}_exposed")

@@ -1,0 +1,45 @@
+"""Memory of one replica of a model: states, and the activations of one sequence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from autoplan.costs.core.prediction import StageMemory
+from autoplan.costs.predict import facts_of, predict
+from autoplan.planning.plan_and_evaluate import read_layout
+from autoplan.results.guiding.training_guide import MemoryNeeds, RecomputeNeed
+from autoplan.schema.job import Job
+from autoplan.schema.layout import RECOMPUTE
+
+__all__ = ["memory_needs"]
+
+
+def memory_needs(job: Job) -> MemoryNeeds:
+    """Return the memory of one replica of the model, with one sequence at a time, on one device [byte].
+
+    It is what ``evaluate`` says of a layout on one device, whether it fits or not.
+    """
+    facts = facts_of(job)
+    alone = replace(job, cluster=replace(job.cluster, devices=1), choices=(), rules=())
+    stages = {mode: _stage(alone, mode) for mode in RECOMPUTE}
+    first = stages["none"]
+    states = first.parameters + first.gradients + first.optimizer
+    return MemoryNeeds(
+        parameters=facts.parameters,
+        parameter_bytes=first.parameters,
+        gradient_bytes=first.gradients,
+        optimizer_bytes=first.optimizer,
+        framework_bytes=first.framework,
+        sequences=tuple(
+            RecomputeNeed(mode, stage.activations, stage.logits, stage.transient)
+            for mode, stage in stages.items()
+        ),
+        limit_bytes=facts.memory_limit_bytes,
+        least_devices=math.ceil(states / facts.memory_limit_bytes),
+    )
+
+
+def _stage(job: Job, mode: str) -> StageMemory:
+    (stage,) = predict(job, read_layout(job, f"recompute={mode}")).memory.stages
+    return stage
