@@ -21,7 +21,7 @@ def answer():
 
 def test_the_first_screen_answers(answer):
     """The best layout, the simplest that works, and what limits the step come first."""
-    first = " ".join(guide_table(answer, Terminal()).splitlines()[:9])
+    first = " ".join(guide_table(answer, Terminal()).splitlines()[:11])
 
     assert "Best: pp=2," in first
     assert "proven the fastest" in first

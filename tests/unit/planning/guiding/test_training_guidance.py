@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from autoplan import UnsupportedError, evaluate, guide, guided_job, load_job, plan
-from autoplan.costs.predict import predict
+from autoplan.costs.predict import facts_of, predict
 from autoplan.planning.guiding.baseline_ladder import rung_jobs
 from autoplan.planning.guiding.batch_facts import batch_facts
 from autoplan.planning.guiding.bottlenecks import bottlenecks
 from autoplan.planning.guiding.device_scaling import device_numbers, line_of, serial_share
 from autoplan.planning.guiding.memory_needs import memory_needs
 from autoplan.planning.plan_and_evaluate import read_layout
+from autoplan.report.wording.part_names import TIME_NAMES
 from autoplan.results import Plan
 from autoplan.results.guiding.scaling_lines import ScalingPoint, amdahl_speedup, gustafson_speedup
 from tests.support.quick_cases import slow_after
@@ -23,7 +24,7 @@ JOBS = (
     "llama2-7b-2x-a100",
     "gpt3-2.7b-2x-rtx3090-nvlink",
     "gpt3-6.7b-8x-v100",
-    "llama2-7b-2x-rtx4090",
+    "qwen2.5-7b-8x-h200",
     "llama3-8b-8x-a100",
     "llama3-8b-8x-h100",
     "mistral-7b-8x-mi300x",
@@ -114,20 +115,13 @@ def test_bottlenecks_add_up_to_the_step(name, text):
     """Classes of work take all of the step, and none of them less than nothing."""
     job = load_job(name)
     layout = read_layout(job, text)
-    found = Plan(layout, predict(job, layout), plan_facts(job))
+    found = Plan(layout, predict(job, layout), facts_of(job))
     shares = bottlenecks(job, found)
 
     assert sum(x.seconds for x in shares) == pytest.approx(found.predicted.step_seconds)
     assert sum(x.share for x in shares) == pytest.approx(1.0)
     assert all(x.seconds > 0 for x in shares)
     assert [x.seconds for x in shares] == sorted((x.seconds for x in shares), reverse=True)
-
-
-def plan_facts(job):
-    """Return the facts of ``job``."""
-    from autoplan.costs.predict import facts_of
-
-    return facts_of(job)
 
 
 def test_more_memory_bandwidth_leaves_less_of_its_class():
@@ -202,7 +196,8 @@ def slower(best, devices, efficiency):
     """Return the prediction of ``best`` on more devices at an ``efficiency``, the rest being bubble."""
     rate = best.predicted.tokens_per_second * devices * efficiency
     step = best.predicted.step_seconds / devices / efficiency
-    time = replace(best.predicted.time, bubble=step * (1 - efficiency))
+    parts = {name: getattr(best.predicted.time, name) / devices for name in TIME_NAMES}
+    time = replace(best.predicted.time, **{**parts, "bubble": step * (1 - efficiency)})
     return replace(
         best.predicted,
         step_seconds=step,
