@@ -33,6 +33,8 @@ DOCUMENTS = [
     ROOT / "docs" / "speed.md",
     ROOT / "docs" / "memory-by-hand.md",
     ROOT / "docs" / "explanations.md",
+    ROOT / "docs" / "compare.md",
+    ROOT / "docs" / "guide.md",
     ROOT / "docs" / "tour.md",
     ROOT / "docs" / "search.md",
     ROOT / "costmodels" / "README.md",
@@ -43,6 +45,8 @@ DOCUMENTS = [
 #: Documents with examples, or with figures, that take long: they are left to `make test-slow`.
 SLOW_EXAMPLES = {
     ROOT / "docs" / "explanations.md",
+    ROOT / "docs" / "compare.md",
+    ROOT / "docs" / "guide.md",
     ROOT / "docs" / "search.md",
     ROOT / "specs" / "grids" / "README.md",
 }

@@ -19,7 +19,7 @@ __all__ = ["Domain", "domain_of"]
 _LINK_FACTOR: Final = 4.0
 _LINK_STEPS: Final = 3
 #: Ratio of two values of a link between which nothing is looked for any more.
-_LINK_TOLERANCE: Final = 1.002
+_LINK_TOLERANCE: Final = 1.01
 #: Tokens of which sequences are multiples.
 _TOKENS: Final = 64
 #: Binary digits between neighbouring batches or lengths that are priced first, and the steps beyond.

@@ -24,20 +24,26 @@ def memory_needs(job: Job) -> MemoryNeeds:
     alone = replace(job, cluster=replace(job.cluster, devices=1), choices=(), rules=())
     stages = {mode: _stage(alone, mode) for mode in RECOMPUTE}
     first = stages["none"]
-    states = first.parameters + first.gradients + first.optimizer
+    sizes = [_most(first, name) for name in ("parameters", "gradients", "optimizer")]
+    states = sum(sizes)
     return MemoryNeeds(
-        parameters=facts.parameters,
-        parameter_bytes=first.parameters,
-        gradient_bytes=first.gradients,
-        optimizer_bytes=first.optimizer,
+        facts.parameters,
+        *sizes,
         framework_bytes=first.framework,
         sequences=tuple(
-            RecomputeNeed(mode, stage.activations, stage.logits, stage.transient)
+            RecomputeNeed(
+                mode, _most(stage, "activations"), _most(stage, "logits"), _most(stage, "transient")
+            )
             for mode, stage in stages.items()
         ),
         limit_bytes=facts.memory_limit_bytes,
         least_devices=math.ceil(states / facts.memory_limit_bytes),
     )
+
+
+def _most(stage: StageMemory, category: str) -> float:
+    """Return the most bytes of a category at any event: not all of them are there at the peak."""
+    return max(float(getattr(event, category)) for event in stage.events)
 
 
 def _stage(job: Job, mode: str) -> StageMemory:

@@ -18,27 +18,27 @@ OPERATION_WORDS: Final = {
 }
 
 _TENSOR_PLACES: Final = {
-    ("forward", True): "before attention and MLP",
-    ("forward", False): "after attention and MLP",
+    ("forward", True): "before attention, MLP",
+    ("forward", False): "after attention, MLP",
     ("backward", True): "before their backward",
-    ("backward", False): "after their input gradients",
-    ("weight gradient", True): "for their weight gradients",
-    ("recompute", True): "before their recompute",
-    ("recompute", False): "after their recompute",
+    ("backward", False): "after input gradients",
+    ("weight gradient", True): "for weight gradients",
+    ("recompute", True): "before recompute",
+    ("recompute", False): "after recompute",
 }
 
 _DATA_PLACES: Final = {
-    "forward": "before a layer's forward",
-    "backward": "before its backward",
-    "reduction": "after its backward",
-    "step reduction": "once, from the last backward",
-    "step gather": "once, after the optimizer",
+    "forward": "before forward",
+    "backward": "before backward",
+    "reduction": "after backward",
+    "step reduction": "once, last backward on",
+    "step gather": "once, after optimizer",
 }
 
 _PARTS: Final = {
     "attention": "in attention",
-    "dispatch": "around the experts",
-    "boundary": "between stages",
+    "dispatch": "experts",
+    "boundary": "to a stage",
     "norms": "norm gradients",
     "loss": "in the loss",
 }
@@ -49,7 +49,7 @@ def place_words(traffic: CollectiveTraffic) -> str:
 
     >>> message = CollectiveTraffic("tp", "all_gather", "layers", "forward", 2, False, 1.0, 2.0, 2.0, 1.0)
     >>> place_words(message)
-    'before attention and MLP'
+    'before attention, MLP'
     """
     if traffic.part in _PARTS:
         return f"{_PARTS[traffic.part]}, {traffic.phase}"

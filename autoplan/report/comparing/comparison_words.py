@@ -145,7 +145,9 @@ def _flip(solved: KnobRange, crossing: Crossing) -> tuple[int | None, str]:
     name, value = KNOB_NAMES[knob.name], knob_value(knob, crossing.value)
     beyond = crossing.above if upward else crossing.below
     if knob.dimension is None:
-        return beyond.winner, f"the {name} is {value} or more" if upward else f"the {name} is below {value}"
+        where = f"the {name} is {value} or more" if upward else f"the {name} is below {value}"
+        alone = crossing.by_memory and beyond.winner is not None
+        return beyond.winner, f"{where} (memory decides)" if alone else where
     return beyond.winner, f"the {name} is {'above' if upward else 'below'} {value}"
 
 

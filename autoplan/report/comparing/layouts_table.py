@@ -12,7 +12,7 @@ from rich.text import Text
 from autoplan.report.comparing.collective_places import OPERATION_WORDS, place_words
 from autoplan.report.comparing.comparison_words import KNOB_NAMES, conclusion, knob_value, noise_words
 from autoplan.report.front_report import heading, listed
-from autoplan.report.render.columns import Column, columns_table, fitted
+from autoplan.report.render.columns import Column, columns_table
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_NAMES
 from autoplan.report.wording.sentences import job_lines, surety_sentences
@@ -29,8 +29,6 @@ __all__ = ["layouts_table"]
 
 #: Messages below this share of what a layout sends are left out of the table.
 _LEAST_SENT: Final = 0.02
-#: Columns below which the place of a collective is left out.
-_ROOMY: Final = 110
 #: Narrowest column of a layout.
 _NARROWEST: Final = 9
 _NOTHING: Final = "-"
@@ -206,8 +204,6 @@ def _traffic(comparison: LayoutComparison, terminal: Terminal) -> Iterator[Rende
         Column(head, tuple(cells), "left" if head in {"axis", "operation", heads[-1]} else "right")
         for head, cells in zip(heads, zip(*rows, strict=True), strict=True)
     ]
-    if terminal.width < _ROOMY:
-        columns[-1] = fitted(columns[-1], 22, terminal)
     yield columns_table(columns, terminal)
     yield Text("")
 

@@ -212,6 +212,7 @@ def test_a_kind_keeps_to_the_search_of_the_job():
     assert found["pipeline parallel"].plan.layout.microbatch == 2
 
 
+@pytest.mark.slow
 def test_a_layout_that_is_alone_is_compared_with_the_best():
     """One layout gets the best one of the job beside it."""
     both = compare(SMALL, ["tp=2,recompute=full"])

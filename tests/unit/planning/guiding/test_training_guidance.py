@@ -149,6 +149,7 @@ def test_memory_is_that_of_one_device():
     (stage,) = evaluate(alone, "dp=1").predicted.memory.stages
 
     assert needs.state_bytes == stage.parameters + stage.gradients + stage.optimizer
+    assert needs.sequences[0].logits_bytes == max(event.logits for event in stage.events)
     assert needs.bytes_per_parameter == pytest.approx(18, rel=1e-3)
     assert needs.least_devices == 2
     assert [x.mode for x in needs.sequences] == ["none", "selective", "full"]
@@ -258,6 +259,7 @@ def test_a_job_of_several_sizes_is_refused():
         guide(replace(job, choices=(job, job)))
 
 
+@pytest.mark.slow
 def test_nothing_feasible_is_an_answer():
     """A model that is too large has its arithmetic, rungs that say what lacks, and devices that do."""
     job, _ = guided_job("llama3.2-3b", "2x-rtx3090", sequence_length=2048, global_batch_size=32)
