@@ -11,7 +11,7 @@ from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
 from autoplan.costs.predict import Steps
-from autoplan.deadline import Deadline
+from autoplan.deadline import Deadline, DeadlineOver, check_deadline
 from autoplan.planning.comparing.hypothetical_jobs import knob_of, with_value
 from autoplan.planning.comparing.knob_domains import Domain, domain_of
 from autoplan.results import Plan
@@ -34,14 +34,16 @@ def solved_knobs(job: Job, plans: Sequence[Plan], deadline: Deadline) -> tuple[K
     The best is the fastest that fits; the layouts stay as they are. Knobs that are left when ``deadline``
     ends are named and not solved.
     """
-    layouts, ranges = [plan.layout for plan in plans], []
+    layouts, fits = [plan.layout for plan in plans], [plan.predicted.fits for plan in plans]
+    ranges = []
     for name in _names(job):
-        knob, reason = knob_of(job, name), deadline.reason
-        ranges.append(
-            KnobRange(knob, knob.present, knob.present, (), why=f"not solved: {reason}")
-            if reason is not None
-            else _solved(job, knob, layouts, [plan.predicted.fits for plan in plans])
-        )
+        knob = knob_of(job, name)
+        try:
+            with deadline.in_force():
+                ranges.append(_solved(job, knob, layouts, fits))
+        except DeadlineOver:
+            why = f"not solved: {deadline.reason}"
+            ranges.append(KnobRange(knob, knob.present, knob.present, (), why=why))
     return tuple(ranges)
 
 
@@ -67,6 +69,7 @@ def _pricing(
 
     def side(value: float) -> KnobSide:
         if value not in known:
+            check_deadline()
             there = with_value(job, knob.name, value)
             priced = steps or [Steps.of(there, [layout]) for layout in layouts]
             seconds = [float(one.seconds(there)[0]) for one in priced]

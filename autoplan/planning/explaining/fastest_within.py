@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoplan.deadline import Deadline
+from autoplan.deadline import Deadline, DeadlineOver
 from autoplan.errors import AutoplanError
 from autoplan.results import Plan
 from autoplan.schema.job import Job
@@ -37,7 +37,11 @@ def fastest_within(job: Job, deadline: Deadline) -> FastestPlan:
         return FastestPlan(None, str(error), proven=False)
     if front.plans:
         return FastestPlan(front.plans[0], proven=front.certificate.status == "optimal")
-    least = least_needed(job)
+    try:
+        with deadline.in_force():
+            least = least_needed(job)
+    except DeadlineOver:
+        return FastestPlan(None, f"none was found: {deadline.reason}", proven=False)
     if least is None:
         return FastestPlan(None, "every such layout violates a rule")
     within = job.limits.step_time is not None or bool(job.rules)

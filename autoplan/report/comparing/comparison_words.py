@@ -185,7 +185,9 @@ def _combine(comparison: LayoutComparison) -> Iterator[str]:
         return
     said = "proven best" if comparison.best_proven else "best known"
     if best.layout == winner.layout:
-        yield f"It is the {said} layout of the whole job: nothing combined is faster."
+        combined = _model_axes(best.layout) > 1
+        more = f"it combines {_model_axes_words(best.layout)}" if combined else "nothing combined is faster"
+        yield f"It is the {said} layout of the whole job: {more}."
         return
     gain = 1 - best.predicted.step_seconds / winner.predicted.step_seconds
     parts = f"{_model_axes_words(best.layout)}, {format_seconds(best.predicted.step_seconds)}"
