@@ -90,9 +90,6 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
             limit.seconds = loaded.deadline
         read = None if file is None else _launch_file(file, variables, arguments)
         answer = _compared(loaded, layouts or [], (read, framework), limit, axes=axes)
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
-
     from autoplan.report.comparing.layouts_document import layouts_document
     from autoplan.report.comparing.layouts_table import layouts_table
 
@@ -102,6 +99,8 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
         document=lambda: layouts_document(answer),
         table=lambda terminal: layouts_table(answer, terminal),
     )
+    if interrupted.exit_code is not None:
+        raise typer.Exit(interrupted.exit_code)
 
 
 def _launch_file(file: Path, variables: list[str] | None, arguments: list[str] | None) -> LaunchFile:

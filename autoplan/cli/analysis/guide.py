@@ -127,9 +127,6 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
         if deadline is None:
             limit.seconds = job.deadline
         answer = _answer(job, assumed, critical_batch, limit)
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
-
     from autoplan.report.guiding.guide_document import guide_document
     from autoplan.report.guiding.guide_table import guide_table
 
@@ -139,6 +136,8 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
         document=lambda: guide_document(answer),
         table=lambda terminal: guide_table(answer, terminal),
     )
+    if interrupted.exit_code is not None:
+        raise typer.Exit(interrupted.exit_code)
     if answer.best is None:
         raise typer.Exit(NOTHING_FEASIBLE)
 

@@ -12,6 +12,7 @@ from autoplan.planning.explaining.fastest_within import fastest_within
 from autoplan.planning.plan_and_evaluate import plannable
 from autoplan.results import Plan
 from autoplan.results.guiding.training_guide import LadderRung
+from autoplan.results.standing import differences
 from autoplan.schema.job import Job
 
 __all__ = ["baseline_ladder", "rung_jobs"]
@@ -61,13 +62,28 @@ def baseline_ladder(
     ``best`` is the fastest plan of the whole job, which is the last rung. ``progress`` is called with the
     rungs done, all of them, and the next one.
     """
-    jobs, rungs = list(rung_jobs(job)), []
+    jobs = list(rung_jobs(job))
+    rungs: list[LadderRung] = []
     for done, (name, own) in enumerate(jobs):
         progress(done, len(jobs), name)
         last = done == len(jobs) - 1 and best is not None
         rung = LadderRung(name, own.precision, best) if last else _rung(name, own, deadline)
-        rungs.append(_with_forced(rung, own, deadline))
+        below = next((x.plan for x in reversed(rungs) if x.plan is not None), None)
+        rungs.append(_with_changes(_with_forced(rung, own, deadline), below))
     return tuple(rungs)
+
+
+def _with_changes(rung: LadderRung, below: Plan | None) -> LadderRung:
+    """Return ``rung`` with what its plan changes of ``below``, and its forced one of its plan."""
+    if rung.plan is None:
+        return rung
+    own, forced = rung.plan.predicted, rung.forced
+    return replace(
+        rung,
+        below=below,
+        changes=() if below is None else differences(own, below.predicted),
+        forced_changes=() if forced is None else differences(forced.predicted, own),
+    )
 
 
 def _with_forced(rung: LadderRung, job: Job, deadline: Deadline) -> LadderRung:

@@ -2,7 +2,7 @@
 
 Notation (this file only)::
 
-    n  devices over those of the first point      S  speedup of the second point over the first      [1]
+    n  devices over those of the base             S  speedup over the base                           [1]
     s  serial share                                                                                  [1]
 """
 
@@ -17,16 +17,17 @@ from autoplan.costs.core.prediction import Prediction, TimePrediction
 from autoplan.deadline import Deadline
 from autoplan.planning.explaining.fastest_within import FastestPlan, fastest_within
 from autoplan.results import Plan
-from autoplan.results.guiding.scaling_lines import (
-    ScalingKind,
-    ScalingLine,
-    ScalingPoint,
-    amdahl_speedup,
-    gustafson_speedup,
-)
+from autoplan.results.guiding.scaling_lines import ScalingKind, ScalingLine, ScalingPoint
 from autoplan.schema.job import Job
 
-__all__ = ["device_numbers", "device_scaling", "line_of", "serial_share"]
+__all__ = [
+    "amdahl_speedup",
+    "device_numbers",
+    "device_scaling",
+    "gustafson_speedup",
+    "line_of",
+    "serial_share",
+]
 
 #: Most devices that are planned for, where the job has fewer.
 _USUAL_MOST: Final = 16
@@ -142,6 +143,28 @@ def serial_share(kind: ScalingKind, n: float, speedup: float) -> float:
     if kind == "strong":
         return (1.0 / speedup - 1.0 / n) / (1.0 - 1.0 / n)
     return (n - speedup) / (n - 1.0)
+
+
+def amdahl_speedup(n: float, s: float) -> float:
+    """Return Amdahl's speedup of the same work on n times the devices [1]: 1 / (s + (1 - s) / n).
+
+    >>> amdahl_speedup(4, 0.0), amdahl_speedup(4, 0.2)
+    (4.0, 2.5)
+
+    Source: Amdahl 1967, Validity of the single processor approach, AFIPS Spring Joint Computer Conference.
+    """
+    return 1.0 / (s + (1.0 - s) / n)
+
+
+def gustafson_speedup(n: float, s: float) -> float:
+    """Return Gustafson's speedup of n times the work on n times the devices [1]: n - s (n - 1).
+
+    >>> gustafson_speedup(4, 0.0), gustafson_speedup(4, 0.5)
+    (4.0, 2.5)
+
+    Source: Gustafson 1988, Reevaluating Amdahl's law, Communications of the ACM 31(5).
+    """
+    return n - s * (n - 1.0)
 
 
 def _on_line(

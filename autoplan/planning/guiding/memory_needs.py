@@ -24,11 +24,12 @@ def memory_needs(job: Job) -> MemoryNeeds:
     alone = replace(job, cluster=replace(job.cluster, devices=1), choices=(), rules=())
     stages = {mode: _stage(alone, mode) for mode in RECOMPUTE}
     first = stages["none"]
-    sizes = [_most(first, name) for name in ("parameters", "gradients", "optimizer")]
-    states = sum(sizes)
+    weights, gradients, optimizer = (_most(first, x) for x in ("parameters", "gradients", "optimizer"))
     return MemoryNeeds(
-        facts.parameters,
-        *sizes,
+        parameters=facts.parameters,
+        parameter_bytes=weights,
+        gradient_bytes=gradients,
+        optimizer_bytes=optimizer,
         framework_bytes=first.framework,
         sequences=tuple(
             RecomputeNeed(
@@ -37,7 +38,7 @@ def memory_needs(job: Job) -> MemoryNeeds:
             for mode, stage in stages.items()
         ),
         limit_bytes=facts.memory_limit_bytes,
-        least_devices=math.ceil(states / facts.memory_limit_bytes),
+        least_devices=math.ceil((weights + gradients + optimizer) / facts.memory_limit_bytes),
     )
 
 

@@ -63,7 +63,9 @@ def _rung(rung: LadderRung) -> Document:
         "proven": rung.proven,
         "why": rung.why,
         "least_memory_bytes_per_device": rung.least_bytes,
+        "changes": [difference_document(x) for x in rung.changes],
         "forced": _brief(rung.forced),
+        "forced_changes": [difference_document(x) for x in rung.forced_changes],
     }
 
 

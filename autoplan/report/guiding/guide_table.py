@@ -101,10 +101,7 @@ def _peak(plan: Plan) -> str:
 
 
 def _ladder(guide: TrainingGuide, terminal: Terminal) -> Iterator[RenderableType]:
-    rows, before = [], None
-    for rung in guide.rungs:
-        rows.append(_rung_row(rung, before, terminal))
-        before = rung.plan or before
+    rows = [_rung_row(rung, terminal) for rung in guide.rungs]
     columns = (("allowed too", "left"), ("layout", "left"), ("step", "right"), ("peak\n(GiB)", "right"))
     yield from _titled(
         "baselines, each with all above it", rows, (*columns, ("what it brings and costs", "left")), terminal
@@ -112,29 +109,30 @@ def _ladder(guide: TrainingGuide, terminal: Terminal) -> Iterator[RenderableType
     yield Text("")
 
 
-def _rung_row(rung: LadderRung, before: Plan | None, terminal: Terminal) -> tuple[str, ...]:
-    if rung.plan is None:
+def _rung_row(rung: LadderRung, terminal: Terminal) -> tuple[str, ...]:
+    plan = rung.plan
+    if plan is None:
         needed = f"{rung.least_bytes / GIB:,.1f}" if rung.least_bytes else _NOTHING
         least = " (the least possible peak)" if rung.least_bytes else ""
         return rung.name, _NOTHING, _NOTHING, needed, f"{rung.why}{least}"
-    step = format_seconds(rung.plan.predicted.step_seconds)
-    if before is not None and rung.plan == before:
-        return rung.name, "the same", step, _peak(rung.plan), _unused(rung)
-    return rung.name, _short(rung.plan, terminal), step, _peak(rung.plan), _brought(rung.plan, before)
+    step = format_seconds(plan.predicted.step_seconds)
+    if plan == rung.below:
+        return rung.name, "the same", step, _peak(plan), _unused(rung, plan)
+    return rung.name, _short(plan, terminal), step, _peak(plan), _brought(rung, plan)
 
 
-def _brought(plan: Plan, before: Plan | None) -> str:
-    if before is None:
+def _brought(rung: LadderRung, plan: Plan) -> str:
+    if rung.below is None:
         return "the first that fits"
-    faster = slower_words(plan.predicted.step_seconds, before.predicted.step_seconds)
-    return f"{faster}: {change_words(plan, before)}".rstrip(": ")
+    faster = slower_words(plan.predicted.step_seconds, rung.below.predicted.step_seconds)
+    return f"{faster}: {change_words(rung.changes)}".rstrip(": ")
 
 
-def _unused(rung: LadderRung) -> str:
-    if rung.forced is None or rung.plan is None:
+def _unused(rung: LadderRung, plan: Plan) -> str:
+    if rung.forced is None:
         return "brings nothing"
-    slower = slower_words(rung.forced.predicted.step_seconds, rung.plan.predicted.step_seconds)
-    return f"brings nothing; with it {slower}: {change_words(rung.forced, rung.plan)}".rstrip(": ")
+    slower = slower_words(rung.forced.predicted.step_seconds, plan.predicted.step_seconds)
+    return f"brings nothing; with it {slower}: {change_words(rung.forced_changes)}".rstrip(": ")
 
 
 def _degrees(guide: TrainingGuide) -> Iterator[RenderableType]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from autoplan.report.wording.part_names import TIME_NAMES
@@ -10,7 +10,7 @@ from autoplan.report.wording.sentences import fits_sentence
 from autoplan.results.guiding.scaling_lines import ScalingLine
 from autoplan.results.guiding.training_guide import BatchFacts, DegreeChoice, TrainingGuide
 from autoplan.results.plan import Plan
-from autoplan.results.standing import Contrast, Difference, differences
+from autoplan.results.standing import Contrast, Difference
 from autoplan.units import format_bytes, format_count, format_rate, format_seconds
 
 __all__ = [
@@ -99,12 +99,10 @@ def slower_words(step: float, than: float) -> str:
     return f"{abs(change) * 100:.1f} % {'slower' if change > 0 else 'faster'}"
 
 
-def change_words(plan: Plan, before: Plan) -> str:
-    """Return what ``plan`` brings over ``before`` and costs, by part of the step."""
-    step = before.predicted.step_seconds
-    parts = [
-        x for x in differences(plan.predicted, before.predicted) if abs(x.lost_seconds) > step * _NEGLIGIBLE
-    ]
+def change_words(changes: Sequence[Difference]) -> str:
+    """Return what changes of a step, the largest parts first."""
+    step = sum(x.other_seconds for x in changes)
+    parts = [x for x in changes if abs(x.lost_seconds) > step * _NEGLIGIBLE]
     largest = sorted(parts, key=lambda x: -abs(x.lost_seconds))[: 2 * _MOST_PARTS]
     return ", ".join(_signed(x) for x in largest)
 

@@ -1,9 +1,4 @@
-"""Strong and weak scaling over numbers of devices, against Amdahl's and Gustafson's laws.
-
-Notation (this file only)::
-
-    n  devices over those of the first point      s  serial share      [1]
-"""
+"""Strong and weak scaling over numbers of devices, against Amdahl's and Gustafson's laws."""
 
 from __future__ import annotations
 
@@ -12,7 +7,7 @@ from typing import Literal
 
 from autoplan.results.plan import Plan
 
-__all__ = ["ScalingKind", "ScalingLine", "ScalingPoint", "amdahl_speedup", "gustafson_speedup"]
+__all__ = ["ScalingKind", "ScalingLine", "ScalingPoint"]
 
 ScalingKind = Literal["strong", "weak"]
 
@@ -50,25 +45,3 @@ class ScalingLine:
     serial_share: float | None
     breaks_at: int | None
     broken_by: str | None
-
-
-def amdahl_speedup(n: float, s: float) -> float:
-    """Return Amdahl's speedup of the same work on n times the devices [1]: 1 / (s + (1 - s) / n).
-
-    >>> amdahl_speedup(4, 0.0), amdahl_speedup(4, 0.2)
-    (4.0, 2.5)
-
-    Source: Amdahl 1967, Validity of the single processor approach, AFIPS Spring Joint Computer Conference.
-    """
-    return 1.0 / (s + (1.0 - s) / n)
-
-
-def gustafson_speedup(n: float, s: float) -> float:
-    """Return Gustafson's speedup of n times the work on n times the devices [1]: n - s (n - 1).
-
-    >>> gustafson_speedup(4, 0.0), gustafson_speedup(4, 0.5)
-    (4.0, 2.5)
-
-    Source: Gustafson 1988, Reevaluating Amdahl's law, Communications of the ACM 31(5).
-    """
-    return n - s * (n - 1.0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from autoplan.results.front import Front
 from autoplan.results.guiding.scaling_lines import ScalingLine
 from autoplan.results.plan import Plan
-from autoplan.results.standing import Contrast
+from autoplan.results.standing import Contrast, Difference
 from autoplan.schema.job import Job
 
 __all__ = [
@@ -76,6 +76,11 @@ class LadderRung:
     least_bytes: float | None = None
     proven: bool = True
     forced: Plan | None = None
+    #: The plan of the nearest rung below that has one, and by part what the plan takes more or less than it.
+    below: Plan | None = None
+    changes: tuple[Difference, ...] = ()
+    #: By part, what ``forced`` takes more or less than the plan.
+    forced_changes: tuple[Difference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

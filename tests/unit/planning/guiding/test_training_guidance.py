@@ -9,12 +9,18 @@ from autoplan.costs.predict import facts_of, predict
 from autoplan.planning.guiding.baseline_ladder import rung_jobs
 from autoplan.planning.guiding.batch_facts import batch_facts
 from autoplan.planning.guiding.bottlenecks import bottlenecks
-from autoplan.planning.guiding.device_scaling import device_numbers, line_of, serial_share
+from autoplan.planning.guiding.device_scaling import (
+    amdahl_speedup,
+    device_numbers,
+    gustafson_speedup,
+    line_of,
+    serial_share,
+)
 from autoplan.planning.guiding.memory_needs import memory_needs
 from autoplan.planning.plan_and_evaluate import read_layout
 from autoplan.report.wording.part_names import TIME_NAMES
 from autoplan.results import Plan
-from autoplan.results.guiding.scaling_lines import ScalingPoint, amdahl_speedup, gustafson_speedup
+from autoplan.results.guiding.scaling_lines import ScalingPoint
 from tests.support.quick_cases import slow_after
 
 SMALL = "llama3.2-1b-2x-rtx3090"
@@ -69,6 +75,9 @@ def test_a_rung_is_never_slower_than_the_one_below(small):
 
     assert steps == sorted(steps, reverse=True)
     for rung in small.rungs:
+        if rung.below is not None:
+            gained = rung.plan.predicted.step_seconds - rung.below.predicted.step_seconds
+            assert sum(x.lost_seconds for x in rung.changes) == pytest.approx(gained, abs=1e-6)
         if rung.forced is not None:
             assert rung.forced.predicted.step_seconds >= rung.plan.predicted.step_seconds
 
