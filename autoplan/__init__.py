@@ -23,7 +23,20 @@ from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
     from autoplan.catalog import load_grid, load_job, load_serving_job
-    from autoplan.planning import capacity, communication, emit, evaluate, explain, plan, read, sweep, verify
+    from autoplan.planning import (
+        capacity,
+        communication,
+        compare,
+        emit,
+        evaluate,
+        explain,
+        guide,
+        guided_job,
+        plan,
+        read,
+        sweep,
+        verify,
+    )
     from autoplan.results import Communication, Explanation, Front, Plan, Remedy, Sweep, Verdict
     from autoplan.schema.job import Job
     from autoplan.schema.layout import Layout
@@ -49,9 +62,12 @@ __all__ = [
     "__version__",
     "capacity",
     "communication",
+    "compare",
     "emit",
     "evaluate",
     "explain",
+    "guide",
+    "guided_job",
     "load_grid",
     "load_job",
     "load_serving_job",
@@ -74,7 +90,10 @@ _HOMES = {
     "Sweep": "autoplan.results",
     "communication": "autoplan.planning",
     "capacity": "autoplan.planning",
+    "compare": "autoplan.planning",
     "evaluate": "autoplan.planning",
+    "guide": "autoplan.planning",
+    "guided_job": "autoplan.planning",
     "load_grid": "autoplan.catalog",
     "load_job": "autoplan.catalog",
     "load_serving_job": "autoplan.catalog",

@@ -30,7 +30,7 @@ from autoplan.cli import (
     sweep,
     verify,
 )
-from autoplan.cli.analysis import gemm
+from autoplan.cli.analysis import compare, gemm, guide
 from autoplan.cli.configurations import emit, launch, read
 from autoplan.cli.shared.output import (
     BAD_INPUT,
@@ -101,6 +101,8 @@ app = typer.Typer(
 )
 app.command("plan", short_help="Find the best layouts of a job.")(plan.plan)
 app.command("evaluate", short_help="Predict one layout of a job.")(evaluate.evaluate)
+app.command("compare", short_help="Set layouts side by side, and say where the order flips.")(compare.compare)
+app.command("guide", short_help="Say how to train a model on hardware.")(guide.guide)
 app.command("capacity", short_help="Say what a serving job's engines hold.")(capacity.capacity)
 app.command("sweep", short_help="Plan a grid of jobs.")(sweep.sweep)
 app.command("explain", short_help="Say why a layout wins or loses.")(explain.explain)

@@ -49,7 +49,15 @@ from autoplan.costs.uncertainty import half_widths, modelled_compute, within_tab
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["Steps", "facts_of", "model_flops_per_step", "predict", "predict_all"]
+__all__ = [
+    "Steps",
+    "facts_of",
+    "microbatch_seconds",
+    "model_flops_per_step",
+    "predict",
+    "predict_all",
+    "time_on",
+]
 
 
 def facts_of(job: Job) -> JobFacts:
@@ -97,6 +105,44 @@ def predict_all(job: Job, layouts: Sequence[Layout]) -> list[Prediction]:
     return [predictions[i] for i in range(len(layouts))]
 
 
+def time_on(job: Job, layout: Layout, machine: Machine) -> TimePrediction:
+    """Return the breakdown of the step of ``layout`` on ``machine``, such as the job's with a change [s].
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("tp=2", layers=32, devices=8, zero=1)
+    >>> time_on(job, one, serial(machine_of(job))).dp_exposed > predict(job, one).time.dp_exposed
+    True
+
+    Leaves out: what ``predict`` leaves out.
+    """
+    return _Prices.of(job, [layout], machine).time(0)
+
+
+def microbatch_seconds(job: Job, layout: Layout) -> tuple[float, ...]:
+    """Return forward plus backward of one microbatch on each stage of ``layout`` [s].
+
+    Their sum is the latency of a microbatch that meets no other one in the pipeline.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("pp=2,tp=4", layers=32, devices=8)
+    >>> first, last = microbatch_seconds(job, one)
+    >>> last > first  # the last stage has the output layer
+    True
+
+    Leaves out: the end of the step; waiting for other microbatches.
+    """
+    candidates, counts = Candidates.of([layout]), StageCounts.of([layout])
+    stages = mixed_stages_of(
+        price_layer_types(job, candidates, machine_of(job)),
+        layers_by_type(_layer_types(job), candidates, counts),
+    )
+    forward = stage_forward(stages, counts.layers)
+    both = forward + stage_backward(stages, counts.layers, counts.selective, counts.full)
+    return tuple(both[0].tolist())
+
+
 def _span(group: Group) -> Array:
     """Return the number of neighbouring devices that a group spans [1]."""
     span: Array = np.where(group.ranks > 1, group.ranks * group.stride, 1.0)
@@ -129,10 +175,10 @@ class _Prices:
     memory: Sequence[MemoryPrediction]
 
     @staticmethod
-    def of(job: Job, layouts: Sequence[Layout]) -> _Prices:
-        """Return the prices of ``layouts``."""
+    def of(job: Job, layouts: Sequence[Layout], machine: Machine | None = None) -> _Prices:
+        """Return the prices of ``layouts`` on ``machine``, by default that of ``job``."""
         candidates, counts = Candidates.of(layouts), StageCounts.of(layouts)
-        machine, types = machine_of(job), _layer_types(job)
+        machine, types = machine or machine_of(job), _layer_types(job)
         stage_layers = layers_by_type(types, candidates, counts)
         type_stages, parts = zip(*price_layer_types_with_parts(job, candidates, machine), strict=True)
         stages = mixed_stages_of(type_stages, stage_layers)
@@ -173,7 +219,7 @@ class _Prices:
         job, layout, seconds = self.job, self.layouts[row], float(self.step[row])
         memory = self.memory[row]
         fullest = memory.fullest
-        time = self._time(row)
+        time = self.time(row)
         modelled = self._modelled_share(row, time)
         faster, slower = half_widths(modelled, job.stack.uncertainty)
         tokens = job.workload.global_batch_size * job.workload.sequence_length
@@ -220,7 +266,7 @@ class _Prices:
             seconds = seconds + float(s[at]) * parts.selective.at(at) + float(f[at]) * parts.full.at(at)
         return seconds
 
-    def _time(self, row: int) -> TimePrediction:
+    def time(self, row: int) -> TimePrediction:
         """Return the breakdown of the step time along its slowest stage, whose idle time is the bubble."""
         slowest, longest_end = int(self.microbatch_seconds[row].argmax()), int(self.end.total[row].argmax())
         step = float(self.m[row]) * self._microbatch((row, slowest))

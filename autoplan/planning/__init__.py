@@ -1,4 +1,4 @@
-"""Use cases: plan, evaluate, capacity, communication, explain, sweep, verify, emit, read, calibrate."""
+"""Use cases: plan, evaluate, compare, guide, capacity, explain, sweep, verify, emit, read, calibrate."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
         measured_file,
     )
     from autoplan.planning.communicating import communication
-    from autoplan.planning.comparing_files import compare_file, evaluate_file
+    from autoplan.planning.comparing.layout_comparison import compare
+    from autoplan.planning.comparing_files import compare_file, evaluate_file, file_notes
     from autoplan.planning.emitting import emit, is_saved_plan, saved_plan
     from autoplan.planning.explaining.applied_remedies import remedied
     from autoplan.planning.explaining.contrasts import explain_choice
     from autoplan.planning.explaining.layout_explanation import explain
+    from autoplan.planning.guiding.guided_job import guided_job
+    from autoplan.planning.guiding.training_guidance import guide
     from autoplan.planning.infeasible.applied_edits import applied
     from autoplan.planning.infeasible.smallest_relaxations import suggested
     from autoplan.planning.listing import parameter_counts
@@ -42,6 +45,7 @@ __all__ = [
     "capacity",
     "chosen",
     "communication",
+    "compare",
     "compare_file",
     "compared",
     "dask_executor",
@@ -51,6 +55,9 @@ __all__ = [
     "explain",
     "explain_choice",
     "gemm",
+    "file_notes",
+    "guide",
+    "guided_job",
     "is_saved_plan",
     "measure",
     "measured_file",
@@ -74,6 +81,7 @@ _HOMES: Final = {
     "calibrated_files": "autoplan.planning.calibrating",
     "capacity": "autoplan.planning.serving_capacity",
     "chosen": "autoplan.planning.plan_and_evaluate",
+    "compare": "autoplan.planning.comparing.layout_comparison",
     "compare_file": "autoplan.planning.comparing_files",
     "communication": "autoplan.planning.communicating",
     "compared": "autoplan.planning.verifying",
@@ -84,6 +92,9 @@ _HOMES: Final = {
     "explain": "autoplan.planning.explaining.layout_explanation",
     "explain_choice": "autoplan.planning.explaining.contrasts",
     "gemm": "autoplan.planning.matmul.products",
+    "file_notes": "autoplan.planning.comparing_files",
+    "guide": "autoplan.planning.guiding.training_guidance",
+    "guided_job": "autoplan.planning.guiding.guided_job",
     "is_saved_plan": "autoplan.planning.emitting",
     "measure": "autoplan.planning.measuring",
     "measured_file": "autoplan.planning.calibrating",

@@ -22,7 +22,7 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import RECOMPUTE, Layout
 from autoplan.schema.stage_layers import chunks_of, even_stages
 
-__all__ = ["compare_file", "evaluate_file"]
+__all__ = ["compare_file", "evaluate_file", "file_notes"]
 
 #: Most choices that change together, besides all of them.
 _MOST_CHANGES: Final = 3
@@ -50,7 +50,7 @@ def evaluate_file(
 
 def compare_file(job: Job, file: LaunchFile, found: Configuration, own: Plan, front: Front) -> FileComparison:
     """Return the comparison of the layout ``own`` of ``file`` with ``front``, and what gains most."""
-    notes = [*found.warnings, *_left_open(found, own), *_unlike(job, found)]
+    notes = file_notes(job, found, own)
     if not front.plans:
         return FileComparison(file.name, found.framework, own, None, proven=True, notes=tuple(notes))
     best = front.fastest
@@ -60,6 +60,11 @@ def compare_file(job: Job, file: LaunchFile, found: Configuration, own: Plan, fr
     proven = front.certificate.status == "optimal"
     improvements = tuple(_improvements(job, file, found.framework, own, best))
     return FileComparison(file.name, found.framework, own, best, proven, improvements, tuple(notes))
+
+
+def file_notes(job: Job, found: Configuration, own: Plan) -> list[str]:
+    """Return what is to be known of a file whose layout is compared: what it left open, unlike the job."""
+    return [*found.warnings, *_left_open(found, own), *_unlike(job, found)]
 
 
 def _left_open(found: Configuration, own: Plan) -> Iterator[str]:

@@ -34,6 +34,8 @@ DOCUMENTS = [
     ROOT / "docs" / "memory-by-hand.md",
     ROOT / "docs" / "explanations.md",
     ROOT / "docs" / "matmul.md",
+    ROOT / "docs" / "compare.md",
+    ROOT / "docs" / "guide.md",
     ROOT / "docs" / "tour.md",
     ROOT / "docs" / "search.md",
     ROOT / "costmodels" / "README.md",
@@ -45,6 +47,8 @@ DOCUMENTS = [
 SLOW_EXAMPLES = {
     ROOT / "docs" / "explanations.md",
     ROOT / "docs" / "matmul.md",
+    ROOT / "docs" / "compare.md",
+    ROOT / "docs" / "guide.md",
     ROOT / "docs" / "search.md",
     ROOT / "specs" / "grids" / "README.md",
 }

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Final
 
 from autoplan.deadline import Deadline
-from autoplan.errors import AutoplanError, InfeasibleError, UnsupportedError
+from autoplan.errors import InfeasibleError, UnsupportedError
+from autoplan.planning.explaining.fastest_within import fastest_within
 from autoplan.planning.plan_and_evaluate import plannable
 from autoplan.results import Plan
 from autoplan.results.standing import Choice, Contrast, differences
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["explain_choice"]
+__all__ = ["best_under", "explain_choice", "other_choices"]
 
 #: Most values of one choice that are solved for, those nearest to the fastest plan's.
 _MOST_VALUES: Final = 6
@@ -47,36 +48,23 @@ def explain_choice(
     if not front.plans:
         raise InfeasibleError(front.reasons)
     best = front.plans[0]
-    choices = list(_other_choices(timed_job, best.layout))
+    choices = list(other_choices(timed_job, best.layout))
     alternatives = []
     for done, (key, value, restricted) in enumerate(choices):
         progress(done, len(choices), f"{key} {value}")
-        reason = deadline.reason
-        alternatives.append(
-            _best_under(best, key, value, restricted, deadline)
-            if reason is None
-            else Contrast(key, value, None, f"not solved: {reason}")
-        )
+        alternatives.append(best_under(best, key, value, restricted, deadline))
     return Choice(best, tuple(alternatives))
 
 
-def _best_under(best: Plan, key: str, value: str, job: Job, deadline: Deadline) -> Contrast:
-    from autoplan.search import least_needed, search
-
-    try:
-        front = search(job, fastest_only=True, deadline=deadline)
-    except AutoplanError as error:
-        return Contrast(key, value, None, str(error))
-    if front.plans:
-        plan = front.plans[0]
-        return Contrast(key, value, plan, "", differences(plan.predicted, best.predicted))
-    if least_needed(job) is None:
-        return Contrast(key, value, None, "every such layout violates a rule")
-    reason = "no such layout fits" if job.limits.step_time is None else "no such layout is within the limits"
-    return Contrast(key, value, None, reason)
+def best_under(best: Plan, key: str, value: str, job: Job, deadline: Deadline) -> Contrast:
+    """Return the fastest plan of ``job``, whose ``key`` is ``value``, and where it loses to ``best``."""
+    found = fastest_within(job, deadline)
+    if found.plan is None:
+        return Contrast(key, value, None, found.why)
+    return Contrast(key, value, found.plan, "", differences(found.plan.predicted, best.predicted))
 
 
-def _other_choices(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:
+def other_choices(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:
     """Yield each choice other than the best layout's: its key, its value, and the job restricted to it."""
     from autoplan.search.space.candidate_space import valid_choices
     from autoplan.search.space.choices import listed_recompute_modes
@@ -98,23 +86,23 @@ def _other_choices(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:
             values[key] - {current}, key=lambda x: (abs(x.bit_length() - current.bit_length()), x)
         )
         for value in sorted(nearest[:_MOST_VALUES]):
-            yield key, str(value), _restricted(job, key, value)
+            yield key, str(value), restricted(job, key, value)
     yield from _other_modes(job, best, listed_recompute_modes(job))
 
 
 def _other_modes(job: Job, best: Layout, modes: tuple[str, ...]) -> Iterator[tuple[str, str, Job]]:
     if best.tp > 1 and job.search.sequence_parallel == "any":
         other = "off" if best.sequence_parallel else "on"
-        yield "sequence_parallel", other, _restricted(job, "sequence_parallel", other)
+        yield "sequence_parallel", other, restricted(job, "sequence_parallel", other)
     used = {"selective"} if any(best.selective) else set()
     used |= {"full"} if any(best.full) else set()
     used |= {"none"} if sum(best.selective) + sum(best.full) < sum(best.layers) else set()
     for mode in modes:
         if len(modes) > 1 and used != {mode}:
-            yield "recompute", mode, _restricted(job, "recompute", mode)
+            yield "recompute", mode, restricted(job, "recompute", mode)
     if not best.even and job.search.stages == "any":
-        yield "stages", "even", _restricted(job, "stages", "even")
+        yield "stages", "even", restricted(job, "stages", "even")
 
 
-def _restricted(job: Job, key: str, value: object) -> Job:
+def restricted(job: Job, key: str, value: object) -> Job:
     return replace(job, search=job.search.model_copy(update={key: value}))

@@ -1,0 +1,138 @@
+"""``autoplan compare``: layouts of a job side by side, and where their order changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autoplan.cli.configurations.read import (
+    ArgumentOption,
+    FrameworkOption,
+    VariableOption,
+    arguments_of,
+    variables_of,
+)
+from autoplan.cli.shared.interrupts import stopped_by_signals
+from autoplan.cli.shared.lean import load_solver
+from autoplan.cli.shared.output import (
+    DeadlineOption,
+    Format,
+    FormatOption,
+    JobArgument,
+    OutputOption,
+    present,
+)
+from autoplan.cli.shared.progress import Bar
+
+if TYPE_CHECKING:
+    from autoplan.deadline import Deadline
+    from autoplan.launch.configuration import LaunchFile
+    from autoplan.results.comparing.compared_layouts import LayoutComparison
+    from autoplan.schema.job import Job
+
+__all__ = ["compare"]
+
+
+def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
+    job: JobArgument,
+    layouts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--layout",
+            "-l",
+            metavar="LAYOUT",
+            help="A layout, such as tp=2 or pp=2,mbs=1,recompute=full; give the option for each of them."
+            " Omitted keys have their defaults.",
+            show_default=False,
+        ),
+    ] = None,
+    axes: Annotated[
+        bool,
+        typer.Option(
+            "--axes",
+            help="Add the fastest layout of each kind: data, sharded data, tensor, pipeline, context and"
+            " expert parallel.",
+        ),
+    ] = False,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Add the layout of a training script or configuration, which is not executed.",
+            show_default=False,
+        ),
+    ] = None,
+    framework: FrameworkOption = None,
+    variables: VariableOption = None,
+    arguments: ArgumentOption = None,
+    deadline: DeadlineOption = None,
+    form: FormatOption = Format.table,
+    output: OutputOption = None,
+) -> None:
+    """Set two to six layouts of JOB side by side, and say which to pick, when another one, when to combine.
+
+    What each splits and copies, memory by category, collectives by kind and place, exposed and hidden
+    communication, bubble, latency of a microbatch; and the bandwidth, latency, batch and sequence length at
+    which another layout wins, solved by pricing the layouts there. A layout that is alone is compared with
+    the best one of JOB. A layout that breaks a rule is bad input: exit code 2.
+    """
+    from autoplan.catalog import load_job
+    from autoplan.deadline import Deadline
+
+    limit = Deadline(deadline)
+    with stopped_by_signals(limit) as interrupted:
+        loaded = load_job(job)
+        if deadline is None:
+            limit.seconds = loaded.deadline
+        read = None if file is None else _launch_file(file, variables, arguments)
+        answer = _compared(loaded, layouts or [], (read, framework), limit, axes=axes)
+    from autoplan.report.comparing.layouts_document import layouts_document
+    from autoplan.report.comparing.layouts_table import layouts_table
+
+    present(
+        form,
+        output,
+        document=lambda: layouts_document(answer),
+        table=lambda terminal: layouts_table(answer, terminal),
+    )
+    if interrupted.exit_code is not None:
+        raise typer.Exit(interrupted.exit_code)
+
+
+def _launch_file(file: Path, variables: list[str] | None, arguments: list[str] | None) -> LaunchFile:
+    from autoplan.launch.configuration import LaunchFile
+    from autoplan.planning.reading_configurations import text_of_file
+
+    return LaunchFile(str(file), text_of_file(file), variables_of(variables), arguments_of(arguments))
+
+
+def _compared(
+    job: Job,
+    layouts: list[str],
+    source: tuple[LaunchFile | None, str | None],
+    deadline: Deadline,
+    *,
+    axes: bool,
+) -> LayoutComparison:
+    """Return the comparison of ``layouts``, with that of a file before them."""
+    from autoplan import planning
+
+    file, framework = source
+    with Bar("compare:") as bar:
+        load_solver()
+        if file is None:
+            return planning.compare(job, layouts, axes=axes, progress=bar, deadline=deadline)
+        found, own, job = planning.evaluate_file(job, file, framework)
+        answer = planning.compare(
+            job,
+            [own.layout, *layouts],
+            names=[file.name, *layouts],
+            axes=axes,
+            progress=bar,
+            deadline=deadline,
+        )
+        return replace(answer, notes=tuple(planning.file_notes(job, found, own)))

@@ -1,0 +1,1 @@
+"""Layouts side by side as tables and as a document."""

@@ -1,0 +1,1 @@
+"""The guide to a model on hardware as tables and as a document."""

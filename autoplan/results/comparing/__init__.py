@@ -1,0 +1,1 @@
+"""Results of ``compare``: layouts side by side, and where their order changes."""
