@@ -30,6 +30,7 @@ from autoplan.cli import (
     sweep,
     verify,
 )
+from autoplan.cli.analysis import diagnose
 from autoplan.cli.configurations import emit, launch, read
 from autoplan.cli.shared.output import (
     BAD_INPUT,
@@ -103,6 +104,7 @@ app.command("evaluate", short_help="Predict one layout of a job.")(evaluate.eval
 app.command("capacity", short_help="Say what a serving job's engines hold.")(capacity.capacity)
 app.command("sweep", short_help="Plan a grid of jobs.")(sweep.sweep)
 app.command("explain", short_help="Say why a layout wins or loses.")(explain.explain)
+app.command("diagnose", short_help="Say why a run is slower than its plan.")(diagnose.diagnose)
 app.command("verify", short_help="Check a saved plan without the solver.")(verify.verify)
 app.command("emit", short_help="Write a plan as a framework's configuration.")(emit.emit)
 app.command("launch", short_help="Run a training command with a plan's flags.")(launch.launch)

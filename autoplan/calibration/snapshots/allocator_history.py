@@ -42,7 +42,9 @@ def measured_snapshot(value: Mapping[str, Any], name: str) -> MemoryMeasurement:
             raise _problem(f"segments[{number}]", "is no segment", name)
         by_device.setdefault(_count(segment, "device", f"segments[{number}]", name, 0), []).append(segment)
     if not by_device:
-        raise _problem("segments", "has no segment: no memory was allocated when the snapshot was taken", name)
+        raise _problem(
+            "segments", "has no segment: no memory was allocated when the snapshot was taken", name
+        )
     most = max(by_device, key=lambda d: sum(_count(x, "total_size", "segments", name) for x in by_device[d]))
     history = histories[most] if most < len(histories) else []
     entries = list(_entries(_list(history, f"device_traces[{most}]", name), name))
@@ -78,9 +80,7 @@ def _peak(entries: Sequence[_Entry], now: int) -> tuple[int, int]:
     return _highest(entries, now, {"alloc"}, {"free_requested"})
 
 
-def _highest(
-    entries: Sequence[_Entry], now: int, grows: set[str], shrinks: set[str]
-) -> tuple[int, int]:
+def _highest(entries: Sequence[_Entry], now: int, grows: set[str], shrinks: set[str]) -> tuple[int, int]:
     """Return the highest level before ``now`` [byte], and after how many entries it was."""
     best, at = now, len(entries)
     for index in range(len(entries) - 1, -1, -1):
@@ -169,9 +169,7 @@ def _list(value: object, place: str, name: str) -> list[Any]:
     return list(value)
 
 
-def _count(
-    value: Mapping[str, Any], key: str, place: str, name: str, missing: int | None = None
-) -> int:
+def _count(value: Mapping[str, Any], key: str, place: str, name: str, missing: int | None = None) -> int:
     """Return a whole number from 0 of a dictionary; raises SpecError where it has none."""
     found = value.get(key, missing)
     if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < 2**64:

@@ -41,7 +41,9 @@ def read_plain_pickle(path: Path) -> Any:  # noqa: ANN401 - whatever plain value
         try:
             return _Machine(file, str(path)).run()
         except (IndexError, KeyError, TypeError, ValueError, struct.error, UnicodeError) as error:
-            raise SpecError([Problem(f"no whole pickle of a snapshot: {error!r:.80}", "$", str(path))]) from error
+            raise SpecError(
+                [Problem(f"no whole pickle of a snapshot: {error!r:.80}", "$", str(path))]
+            ) from error
         except OSError as error:
             raise CatalogError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -98,7 +100,9 @@ class _Machine:
             raise CatalogError(f"{self.name} is larger than {_LARGEST // 2**30} GiB")
         found = self.file.read(count)
         if len(found) < count:
-            raise CatalogError(f"{self.name} ends within its pickle, at byte {self.read - count + len(found):,}")
+            raise CatalogError(
+                f"{self.name} ends within its pickle, at byte {self.read - count + len(found):,}"
+            )
         return found
 
     def number(self, form: str) -> int:

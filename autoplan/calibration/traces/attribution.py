@@ -166,7 +166,9 @@ def _late_launches(window: _Window, busy: Times) -> Times:
     following = np.minimum(index, len(trace) - 1)
     returned = np.where(trace.returned[following] >= 0, trace.returned[following], gaps.start)
     # After the last kernel of the trace, only the host can be at work.
-    returned = np.where(index < len(trace), returned, np.where(trace.returned.max() >= 0, gaps.end, gaps.start))
+    returned = np.where(
+        index < len(trace), returned, np.where(trace.returned.max() >= 0, gaps.end, gaps.start)
+    )
     return Times.of(gaps.start, np.clip(returned, gaps.start, gaps.end))
 
 
@@ -195,7 +197,10 @@ def _collectives(window: _Window) -> Iterator[CollectiveTiming]:
     trace = window.trace
     chosen = np.flatnonzero(window.inside & (window.part >= 0))
     seconds = (trace.end - trace.start)[chosen] / 1e9
-    sizes = [trace.facts.groups[g].size or len(trace.facts.groups[g].ranks) if g >= 0 else 0 for g in trace.group[chosen].tolist()]
+    sizes = [
+        trace.facts.groups[g].size or len(trace.facts.groups[g].ranks) if g >= 0 else 0
+        for g in trace.group[chosen].tolist()
+    ]
     keys = list(
         zip(
             window.part[chosen].tolist(),

@@ -157,7 +157,9 @@ class _Text:
     def _broken(self, what: str, error: ValueError) -> SpecError:
         place = getattr(error, "pos", 0)
         if place >= len(self.window.rstrip()) - 1 or "Unterminated" in str(error):
-            return self.problem(f"the file ends within {what}: it is cut off; copy it again, or profile again")
+            return self.problem(
+                f"the file ends within {what}: it is cut off; copy it again, or profile again"
+            )
         return self.problem(f"{what} is no JSON: {getattr(error, 'msg', error)}", place - self.at)
 
     def problem(self, message: str, further: int = 0) -> SpecError:

@@ -38,41 +38,46 @@ KINDS: Final[tuple[Kind, ...]] = (
 )
 
 _COLLECTIVES: Final = (
-    ("all_reduce", re.compile(r"all_?reduce|cross_device_reduce|allreduce_fusion|multimem_all", re.I)),
-    ("reduce_scatter", re.compile(r"reduce_?scatter", re.I)),
-    ("all_gather", re.compile(r"all_?gather", re.I)),
-    ("all_to_all", re.compile(r"all_?to_?all", re.I)),
-    ("broadcast", re.compile(r"broadcast", re.I)),
-    ("send", re.compile(r"send_?recv|(?<![a-z])(i?send|i?recv)(?![a-z])", re.I)),
-    ("reduce", re.compile(r"reduce", re.I)),
-    ("gather", re.compile(r"gather", re.I)),
-    ("scatter", re.compile(r"scatter", re.I)),
-    ("barrier", re.compile(r"barrier", re.I)),
+    (
+        "all_reduce",
+        re.compile(r"all_?reduce|cross_device_reduce|allreduce_fusion|multimem_all", re.IGNORECASE),
+    ),
+    ("reduce_scatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
+    ("all_gather", re.compile(r"all_?gather", re.IGNORECASE)),
+    ("all_to_all", re.compile(r"all_?to_?all", re.IGNORECASE)),
+    ("broadcast", re.compile(r"broadcast", re.IGNORECASE)),
+    ("send", re.compile(r"send_?recv|(?<![a-z])(i?send|i?recv)(?![a-z])", re.IGNORECASE)),
+    ("reduce", re.compile(r"reduce", re.IGNORECASE)),
+    ("gather", re.compile(r"gather", re.IGNORECASE)),
+    ("scatter", re.compile(r"scatter", re.IGNORECASE)),
+    ("barrier", re.compile(r"barrier", re.IGNORECASE)),
 )
 #: DeepEP's kernels dispatch and combine tokens, as all-to-all does.
 _COMMUNICATION: Final = re.compile(
-    r"nccl|rccl|msccl|deep_ep|nvshmem|cross_device_reduce|oneccl|hccl|mscclpp|symm_mem|allreduce_fusion", re.I
+    r"nccl|rccl|msccl|deep_ep|nvshmem|cross_device_reduce|oneccl|hccl|mscclpp|symm_mem|allreduce_fusion",
+    re.IGNORECASE,
 )
-_DEEP_EP: Final = re.compile(r"deep_ep|nvshmem", re.I)
+_DEEP_EP: Final = re.compile(r"deep_ep|nvshmem", re.IGNORECASE)
 _ATTENTION: Final = re.compile(
-    r"flash|fmha|attention|attn|sdpa|mha_|efficient_attention|\bFwdSm|ring_attn", re.I
+    r"flash|fmha|attention|attn|sdpa|mha_|efficient_attention|\bFwdSm|ring_attn", re.IGNORECASE
 )
 _GEMM: Final = re.compile(
     r"gemm|gemv|cutlass.*(?:conv|fprop|dgrad|wgrad)|cijk_|nvjet|splitkreduce|matmul|_mm_|\bmm_|cublas"
     r"|xmma|wgmma|tensorop|implicit_convolve|convolve|winograd|cudnn.*(?:conv|engine)|_bmm|triton_mm"
     r"|deep_gemm|hmma|imma|sm\d+_.*fprop|grouped_mm|dot_kernel|scudnn|hcudnn|wgrad|dgrad|fft\dd_",
-    re.I,
+    re.IGNORECASE,
 )
-_COPY: Final = re.compile(r"^mem(?:cpy|set)|copybuffer|fillbuffer", re.I)
+_COPY: Final = re.compile(r"^mem(?:cpy|set)|copybuffer|fillbuffer", re.IGNORECASE)
 _OPTIMIZER: Final = re.compile(
-    r"adam|lamb_|_lamb|sgd|adagrad|adafactor|multi_tensor_apply|multitensorapply|muon|_foreach_", re.I
+    r"adam|lamb_|_lamb|sgd|adagrad|adafactor|multi_tensor_apply|multitensorapply|muon|_foreach_",
+    re.IGNORECASE,
 )
 _ELEMENTWISE: Final = re.compile(
     r"elementwise|at::native|triton_(?:poi|red|per|for)|softmax|norm|reduce_kernel|gelu|silu|swiglu|relu"
     r"|dropout|rope|rotary|embedding|cross_entropy|index|scatter|gather|cat_?array|transpose|permute"
     r"|distribution|fill|copy|cast|cub::|thrust::|bias|welford|topk|sort|quant|hipcub|rocprim"
     r"|triton__|::bn_|nchw|nhwc|offsetskernel|scalepacked|to_dense",
-    re.I,
+    re.IGNORECASE,
 )
 
 _OPERATOR_GEMM: Final = re.compile(r"(?:mm|mv|dot|linear|matmul|bmm|einsum|conv\w*)_?(?:_backward\w*)?$")

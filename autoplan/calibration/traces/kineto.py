@@ -35,7 +35,15 @@ from autoplan.calibration.traces.timeline_record import (
 )
 from autoplan.errors import Problem, SpecError
 
-__all__ = ["PREDICTED", "is_allocation", "is_loader", "is_optimizer", "rank_of_name", "read_kineto", "step_of"]
+__all__ = [
+    "PREDICTED",
+    "is_allocation",
+    "is_loader",
+    "is_optimizer",
+    "rank_of_name",
+    "read_kineto",
+    "step_of",
+]
 
 #: Argument of an event of a predicted trace that names its part of the step.
 PREDICTED: Final = "autoplan part"
@@ -58,12 +66,15 @@ _CALLS: Final = frozenset(
 )
 _OPERATORS: Final = frozenset({"cpu_op", "operator"})
 _STEP: Final = re.compile(
-    r"ProfilerStep\s*#(\d{1,15})|(?:train(?:ing)?[ _]?)?(?:step|iteration|iter)[ _#:=]*(\d{1,15})", re.I
+    r"ProfilerStep\s*#(\d{1,15})|(?:train(?:ing)?[ _]?)?(?:step|iteration|iter)[ _#:=]*(\d{1,15})",
+    re.IGNORECASE,
 )
-_LOADER: Final = re.compile(r"enumerate\(DataLoader\)|data[ _]?load(?:er|ing)|batch[-_]generator", re.I)
-_OPTIMIZER: Final = re.compile(r"Optimizer\.step#|^optimizer(?:[-_. ](?:step|update))?$", re.I)
+_LOADER: Final = re.compile(
+    r"enumerate\(DataLoader\)|data[ _]?load(?:er|ing)|batch[-_]generator", re.IGNORECASE
+)
+_OPTIMIZER: Final = re.compile(r"Optimizer\.step#|^optimizer(?:[-_. ](?:step|update))?$", re.IGNORECASE)
 _ALLOCATION: Final = re.compile(r"(?:cuda|hip)(?:Malloc|Free)(?:_v\d+)?$|cuMem(?:Create|Release)")
-_RANK: Final = re.compile(r"rank[-_.]?(\d{1,7})", re.I)
+_RANK: Final = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
 #: Microseconds since 1970, and far beyond.
 _LATEST: Final = 9e15
 

@@ -60,10 +60,14 @@ class _Report:
 
     def __init__(self, connection: sqlite3.Connection, file: str) -> None:
         self.connection, self.file = connection, file
-        found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE '%VIRTUAL%'")
+        found = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE '%VIRTUAL%'"
+        )
         self.tables = {name: self._columns(name) for (name,) in found.fetchall() if isinstance(name, str)}
         if _KERNELS not in self.tables:
-            message = "no table of kernels: record with `nsys profile --trace cuda,nvtx`, and export as SQLite"
+            message = (
+                "no table of kernels: record with `nsys profile --trace cuda,nvtx`, and export as SQLite"
+            )
             raise SpecError([Problem(message, _KERNELS, file)])
         self.names = self._names()
 
@@ -73,7 +77,11 @@ class _Report:
 
     def _names(self) -> dict[int, str]:
         rows = self._rows(_NAMES, "id", "value")
-        return {row[0]: row[1] for _, row in zip(range(_MOST_NAMES), rows, strict=False) if isinstance(row[1], str)}
+        return {
+            row[0]: row[1]
+            for _, row in zip(range(_MOST_NAMES), rows, strict=False)
+            if isinstance(row[1], str)
+        }
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a table; a column that it lacks is None."""

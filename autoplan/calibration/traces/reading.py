@@ -41,5 +41,7 @@ def read_trace(path: Path) -> list[DeviceTrace]:
     if first_bytes(path, len(_SQLITE)) == _SQLITE:
         return read_nsight(path)
     if path.suffix in _REPORTS:
-        raise CatalogError(f"{path} is a report of Nsight Systems: `nsys export --type sqlite {path.name}` first")
+        raise CatalogError(
+            f"{path} is a report of Nsight Systems: `nsys export --type sqlite {path.name}` first"
+        )
     return read_kineto(path)

@@ -10,7 +10,7 @@ A column has 8 bytes an entry at most, so that millions of kernels stay in memor
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 

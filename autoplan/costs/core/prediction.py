@@ -16,13 +16,13 @@ from typing import Final, Literal
 
 __all__ = [
     "CATEGORIES",
+    "PART_OF_AXIS",
     "Communication",
     "EventMemory",
     "JobFacts",
     "LayerType",
     "MemoryPrediction",
     "MeshAxis",
-    "PART_OF_AXIS",
     "Prediction",
     "StageMemory",
     "TimePrediction",

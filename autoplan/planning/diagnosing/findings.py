@@ -13,7 +13,8 @@ from typing import Final, Literal, get_args
 import numpy as np
 
 from autoplan.costs.core.prediction import PART_OF_AXIS, Communication
-from autoplan.costs.device.machine import Machine, machine_of
+from autoplan.costs.core.step_slices import StepTimeline
+from autoplan.costs.device.machine import Machine
 from autoplan.costs.network.collectives import (
     Group,
     Operation,
@@ -27,7 +28,7 @@ from autoplan.results.diagnosing.measurement import CollectiveTiming, DeviceMeas
 from autoplan.results.diagnosing.memory_measurement import MemoryComparison
 from autoplan.schema.job import Job
 
-__all__ = ["findings_of"]
+__all__ = ["MeasuredRun", "findings_of"]
 
 #: Share of the step from which a loss is named.
 _LEAST_SHARE: Final = 0.01
@@ -43,33 +44,12 @@ _OPERATIONS: Final = get_args(Operation)
 _EXPOSED: Final = ("tp_exposed", "cp_exposed", "ep_exposed", "dp_exposed")
 
 
-def findings_of(  # noqa: PLR0913, PLR0917 - what is known of a run
-    job: Job,
-    plan: Plan,
-    devices: Sequence[DeviceMeasurement],
-    compared: Sequence[DeviceMeasurement],
-    parts: Sequence[PartComparison],
-    messages: Sequence[Communication],
-    memory: Sequence[MemoryComparison],
-) -> tuple[Finding, ...]:
-    """Return the reasons why a run is slower than its plan, those that cost most first."""
-    run = _Run(job, plan, devices, compared, {x.part: x for x in parts}, messages, machine_of(job))
-    found = [
-        *_communication(run),
-        *_slow_collectives(run),
-        *_compute(run),
-        *_waiting_for_host(run),
-        *_between_ranks(run),
-        *_between_stages(run),
-        *_rest(run),
-        *_allocator(run, memory),
-    ]
-    return tuple(sorted(found, key=lambda x: -x.lost_seconds))
-
-
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """A run and its prediction: all devices, those compared, and the parts of the comparison by name."""
+class MeasuredRun:
+    """A run and its prediction: all devices, those compared, and the parts of the comparison by name.
+
+    ``timeline`` is the predicted step by stage, where there are several.
+    """
 
     job: Job
     plan: Plan
@@ -78,6 +58,7 @@ class _Run:
     parts: Mapping[str, PartComparison]
     messages: Sequence[Communication]
     machine: Machine
+    timeline: StepTimeline | None
 
     @property
     def least(self) -> float:
@@ -104,7 +85,22 @@ class _Run:
         return fmean(float(getattr(x, field)) for x in self.compared)
 
 
-def _communication(run: _Run) -> Iterator[Finding]:
+def findings_of(run: MeasuredRun, memory: Sequence[MemoryComparison]) -> tuple[Finding, ...]:
+    """Return the reasons why a run is slower than its plan, those that cost most first."""
+    found = [
+        *_communication(run),
+        *_slow_collectives(run),
+        *_compute(run),
+        *_waiting_for_host(run),
+        *_between_ranks(run),
+        *_between_stages(run),
+        *_rest(run),
+        *_allocator(run, memory),
+    ]
+    return tuple(sorted(found, key=lambda x: -x.lost_seconds))
+
+
+def _communication(run: MeasuredRun) -> Iterator[Finding]:
     """Communication that runs beside nothing, or is exposed for longer than predicted."""
     for part in _EXPOSED:
         lost, (seconds, exposed) = run.lost(part), run.traffic(part)
@@ -118,7 +114,7 @@ def _communication(run: _Run) -> Iterator[Finding]:
         yield Finding("unknown groups", unknown, (("part", "unknown_exposed"),))
 
 
-def _slow_collectives(run: _Run) -> Iterator[Finding]:
+def _slow_collectives(run: MeasuredRun) -> Iterator[Finding]:
     """Collectives whose fastest call is slower than the model's: another path, or a shared one."""
     for part in (*_EXPOSED, "pp_exposed"):
         worst: Finding | None = None
@@ -149,7 +145,7 @@ def _collective_facts(x: CollectiveTiming, predicted: float) -> tuple[tuple[str,
     )
 
 
-def _predicted_seconds(run: _Run, x: CollectiveTiming) -> float | None:
+def _predicted_seconds(run: MeasuredRun, x: CollectiveTiming) -> float | None:
     """Return what the model says that one call takes alone [s]; None where the trace tells too little."""
     if not x.message_bytes or not x.shortest_seconds:
         return None
@@ -168,7 +164,7 @@ def _predicted_seconds(run: _Run, x: CollectiveTiming) -> float | None:
     return float(collective_seconds(operation, size, group, run.machine.links))
 
 
-def _compute(run: _Run) -> Iterator[Finding]:
+def _compute(run: MeasuredRun) -> Iterator[Finding]:
     """Kernels and optimizer steps that take longer than predicted."""
     lost = run.lost("compute")
     if lost >= run.least:
@@ -186,7 +182,7 @@ def _compute(run: _Run) -> Iterator[Finding]:
 _KERNEL_KINDS: Final = ("gemm", "attention", "elementwise", "other")
 
 
-def _waiting_for_host(run: _Run) -> Iterator[Finding]:
+def _waiting_for_host(run: MeasuredRun) -> Iterator[Finding]:
     """Idle moments in which the device waits for launches or for data."""
     host, loader = run.lost("host"), run.lost("data_loader")
     if host >= run.least:
@@ -201,7 +197,7 @@ def _waiting_for_host(run: _Run) -> Iterator[Finding]:
         yield Finding("data loader", loader, ())
 
 
-def _between_ranks(run: _Run) -> Iterator[Finding]:
+def _between_ranks(run: MeasuredRun) -> Iterator[Finding]:
     """Ranks that do alike work: who computes longer, and how long the others wait in collectives."""
     if len(run.compared) < 2:
         return
@@ -239,7 +235,7 @@ def _name(device: DeviceMeasurement) -> str:
     return f"rank {device.rank}" if device.rank is not None else device.device
 
 
-def _between_stages(run: _Run) -> Iterator[Finding]:
+def _between_stages(run: MeasuredRun) -> Iterator[Finding]:
     """Stages that compute longer than others, and a bubble that is longer than predicted."""
     by_stage: dict[int, list[float]] = {}
     for x in run.devices:
@@ -248,7 +244,7 @@ def _between_stages(run: _Run) -> Iterator[Finding]:
     means = {stage: fmean(seconds) for stage, seconds in by_stage.items()}
     if len(means) > 1:
         mean, stage = fmean(means.values()), max(means, key=means.__getitem__)
-        lost = means[stage] - mean
+        lost = means[stage] - mean - _predicted_excess(run, stage, list(means))
         if lost >= max(run.least, _UNEVEN * mean):
             facts = (("stage", stage), ("slowest_seconds", means[stage]), ("mean_seconds", mean))
             yield Finding("imbalanced stages", lost, facts)
@@ -257,14 +253,23 @@ def _between_stages(run: _Run) -> Iterator[Finding]:
         yield Finding("bubble", lost, (("microbatches", run.plan.predicted.microbatches),))
 
 
-def _rest(run: _Run) -> Iterator[Finding]:
+def _predicted_excess(run: MeasuredRun, stage: int, stages: Sequence[int]) -> float:
+    """Return how much longer a stage computes than the mean of ``stages`` as predicted [s]: it has the head."""
+    if run.timeline is None:
+        return 0.0
+    parts = {x: run.timeline.part_seconds(x) for x in stages}
+    compute = {x: own.get("compute", 0.0) + own.get("recompute", 0.0) for x, own in parts.items()}
+    return compute[stage] - fmean(compute.values())
+
+
+def _rest(run: MeasuredRun) -> Iterator[Finding]:
     """Copies between host and device that nothing hides."""
     lost = run.lost("overhead")
     if lost >= run.least:
         yield Finding("copies", lost, ())
 
 
-def _allocator(run: _Run, memory: Sequence[MemoryComparison]) -> Iterator[Finding]:
+def _allocator(run: MeasuredRun, memory: Sequence[MemoryComparison]) -> Iterator[Finding]:
     """Calls of the allocator to the driver once training is warm, and more memory than predicted."""
     calls = max((x.allocator_calls for x in run.devices), default=0)
     retries = sum(x.measured.retries for x in memory)

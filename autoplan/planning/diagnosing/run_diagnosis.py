@@ -11,9 +11,10 @@ from autoplan.calibration.traces import read_trace, trace_files
 from autoplan.calibration.traces.attribution import measurement
 from autoplan.costs.core.prediction import Communication
 from autoplan.costs.core.step_slices import StepTimeline
+from autoplan.costs.device.machine import machine_of
 from autoplan.errors import UnsupportedError
 from autoplan.planning.communicating import communication
-from autoplan.planning.diagnosing.findings import findings_of
+from autoplan.planning.diagnosing.findings import MeasuredRun, findings_of
 from autoplan.planning.diagnosing.group_parts import part_of_group, stage_of
 from autoplan.planning.diagnosing.memory_comparison import compare_memory
 from autoplan.planning.diagnosing.predicted_step import predicted_step
@@ -23,7 +24,7 @@ from autoplan.results.diagnosing.diagnosis import Diagnosis, PartComparison
 from autoplan.results.diagnosing.measurement import DeviceMeasurement, MeasuredParts
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
-from autoplan.schema.run_files import RunsSpec
+from autoplan.schema.run_files import RunSpec, RunsSpec
 from autoplan.schema.yaml.writer import file_text
 
 __all__ = ["diagnose", "run_record"]
@@ -48,15 +49,23 @@ def diagnose(
     job = chosen(plannable(job), layout)
     plan = evaluate(job, layout)
     messages = communication(job, plan.layout)
-    devices = [
-        x for file in trace_files(map(Path, traces)) for x in _measured(file, plan, messages, steps)
-    ]
+    devices = [x for file in trace_files(map(Path, traces)) for x in _measured(file, plan, messages, steps)]
     timeline = _timeline(job, plan)
     stage = _compared_stage(devices, timeline)
     compared = [x for x in devices if stage is None or x.stage == stage]
     mean = _mean([x.parts for x in compared])
     parts = tuple(_comparisons(mean, plan, timeline, stage))
     comparisons = tuple(compare_memory(Path(file), plan, stage) for file in memory)
+    run = MeasuredRun(
+        job=job,
+        plan=plan,
+        devices=devices,
+        compared=compared,
+        parts={x.part: x for x in parts},
+        messages=messages,
+        machine=machine_of(job),
+        timeline=timeline,
+    )
     return Diagnosis(
         plan=plan,
         stage=stage,
@@ -65,7 +74,7 @@ def diagnose(
         measured=mean,
         parts=parts,
         devices=tuple(devices),
-        findings=findings_of(job, plan, devices, compared, parts, messages, comparisons),
+        findings=findings_of(run, comparisons),
         memory=comparisons,
         notes=tuple(_notes(plan, devices, stage)),
     )
@@ -78,13 +87,10 @@ def run_record(job: str, diagnosis: Diagnosis) -> str:
     """
     steps = sorted(s for x in diagnosis.devices for s in x.step_seconds)
     note = f"median of {len(steps)} steps in the traces of {len(diagnosis.devices)} devices"
-    run = {
-        "job": job,
-        "layout": diagnosis.plan.layout_string,
-        "step_time": f"{median(steps):.9g} s",
-        "note": note,
-    }
-    return file_text(RunsSpec.model_validate({"schema": 1, "kind": "runs", "runs": [run]}))
+    layout, step_time = diagnosis.plan.layout_string, median(steps)
+    return file_text(
+        RunsSpec(kind="runs", runs=(RunSpec(job=job, layout=layout, step_time=step_time, note=note),))
+    )
 
 
 def _measured(
@@ -130,7 +136,11 @@ def _compared_stage(devices: Sequence[DeviceMeasurement], timeline: StepTimeline
     stages = {x.stage for x in devices}
     if None in stages or timeline is None:
         return 0 if stages == {0} else None
-    return timeline.slowest_stage if timeline.slowest_stage in stages else min(x for x in stages if x is not None)
+    return (
+        timeline.slowest_stage
+        if timeline.slowest_stage in stages
+        else min(x for x in stages if x is not None)
+    )
 
 
 def _mean(parts: Sequence[MeasuredParts]) -> MeasuredParts:
@@ -151,10 +161,21 @@ def _comparisons(
         "compute": (measured.compute + measured.recompute, predicted["compute"] + predicted["recompute"]),
         **{
             name: (getattr(measured, name), predicted[name])
-            for name in ("tp_exposed", "cp_exposed", "ep_exposed", "pp_exposed", "bubble", "dp_exposed", "optimizer")
+            for name in (
+                "tp_exposed",
+                "cp_exposed",
+                "ep_exposed",
+                "pp_exposed",
+                "bubble",
+                "dp_exposed",
+                "optimizer",
+            )
         },
         "overhead": (measured.copies, predicted["overhead"]),
-        **{name: (getattr(measured, name), None) for name in ("unknown_exposed", "data_loader", "host", "idle")},
+        **{
+            name: (getattr(measured, name), None)
+            for name in ("unknown_exposed", "data_loader", "host", "idle")
+        },
     }
     return [PartComparison(part, *pair) for part, pair in pairs.items() if any(pair) or part == "compute"]
 

@@ -24,9 +24,9 @@ _COMPUTE: Final = {"compute", "recompute", "optimizer", "bubble"}
 _TRACKS: Final = {"phases": 0, "compute": 1, "communication": 2}
 #: Argument by which ``autoplan diagnose`` knows its own events.
 _PART: Final = "autoplan part"
-def predicted_trace(
-    job: Job, plan: Plan, timeline: StepTimeline, messages: Sequence[Communication]
-) -> str:
+
+
+def predicted_trace(job: Job, plan: Plan, timeline: StepTimeline, messages: Sequence[Communication]) -> str:
     """Return the predicted step of ``plan`` as the text of a trace, one event a line.
 
     ``messages`` are what the ranks of each stage communicate; they are named beside the exposed time.
