@@ -1,4 +1,4 @@
-"""A step under a layout as it unfolds: the schedule's passes, each with its parts, and the bubble between them.
+"""A step under a layout as it unfolds: the schedule's passes with their parts, and the bubble between them.
 
 Notation (this file only)::
 

@@ -1,8 +1,8 @@
 """Snapshots of PyTorch's caching allocator: the peak that its history shows, and what lived then.
 
 The history is a ring: its beginning may be lost, its end is the snapshot. Levels are therefore counted back
-from the end. Fields are those of ``torch.cuda.memory._snapshot`` (PyTorch 2.13). An allocation is known by the
-frames of the program that asked for it.
+from the end. Fields are those of ``torch.cuda.memory._snapshot`` (PyTorch 2.13). An allocation is known by
+the frames of the program that asked for it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ def measured_snapshot(value: Mapping[str, Any], name: str) -> MemoryMeasurement:
             raise _problem(f"segments[{number}]", "is no segment", name)
         by_device.setdefault(_count(segment, "device", f"segments[{number}]", name, 0), []).append(segment)
     if not by_device:
-        raise _problem(
-            "segments", "has no segment: no memory was allocated when the snapshot was taken", name
-        )
+        raise _problem("segments", "has no segment: nothing was allocated when it was taken", name)
     most = max(by_device, key=lambda d: sum(_count(x, "total_size", "segments", name) for x in by_device[d]))
     history = histories[most] if most < len(histories) else []
     entries = list(_entries(_list(history, f"device_traces[{most}]", name), name))

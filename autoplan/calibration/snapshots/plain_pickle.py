@@ -1,9 +1,9 @@
 """Pickles of plain values, read without executing anything.
 
-A pickle is a program. Python's own reader runs it: it may import any function and call it, and its memo may be
-made to fill memory. A snapshot of PyTorch's allocator holds dictionaries, lists, tuples, texts and numbers only
-(``torch.cuda.memory._dump_snapshot``), so that the instructions for these are enough; every other one is refused.
-The instructions are those of Python's pickletools.
+A pickle is a program. Python's own reader runs it: it may import any function and call it, and its memo may
+be made to fill memory. A snapshot of PyTorch's allocator (``torch.cuda.memory._dump_snapshot``) holds
+dictionaries, lists, tuples, texts and numbers only, so that the instructions for these are enough; every
+other one is refused. The instructions are those of Python's pickletools.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Machine:
 
     def _plain(self, value: Any) -> Any:  # noqa: ANN401
         if isinstance(value, _Mark):
-            raise ValueError("a mark is no value")
+            raise TypeError("a mark is no value")
         return value
 
     def _refused(self, opcode: bytes) -> SpecError:
@@ -83,8 +83,8 @@ class _Machine:
         return SpecError(
             [
                 Problem(
-                    f"instruction {what} at byte {self.read - 1:,}: a memory snapshot holds dictionaries, lists,"
-                    " texts and numbers only, and nothing else of a pickle is read or executed",
+                    f"instruction {what} at byte {self.read - 1:,}: a memory snapshot holds dictionaries,"
+                    " lists, texts and numbers only, and nothing else of a pickle is read or executed",
                     "$",
                     self.name,
                 )

@@ -1,6 +1,6 @@
 """Memory timelines of torch.profiler: bytes by category at the peak.
 
-Categories are those of torch/profiler/_memory_profiler.py (2.13), in the order of its ``_CATEGORY_TO_COLORS``.
+Categories are those of torch/profiler/_memory_profiler.py (2.13), in the order of ``_CATEGORY_TO_COLORS``.
 """
 
 from __future__ import annotations

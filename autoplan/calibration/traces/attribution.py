@@ -1,7 +1,7 @@
 """Seconds of a step by part, from the kernels of a device.
 
-Every moment of the step counts once: for the first of the sets of time in which it is. The seconds of a set are
-what it adds to the union of those before it.
+Every moment of the step counts once: for the first of the sets of time in which it is. The seconds of a set
+are what it adds to the union of those before it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def measurement(
 
 
 def _allocator_calls(windows: StepWindows, calls: Instants) -> int:
-    """Return calls of the allocator to the driver after the first step, in which memory is first asked for."""
+    """Return the allocator's calls to the driver after the first step, in which memory is first asked for."""
     return int(((calls >= windows.end[0]) & (calls < windows.end[-1])).sum())
 
 

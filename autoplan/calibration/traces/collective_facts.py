@@ -1,7 +1,7 @@
 """Process group, operation and bytes of a collective, as PyTorch writes them into the arguments of a kernel.
 
-Names of the arguments are those of PyTorch's ``record_param_comms`` (torch/csrc/distributed/c10d/ParamCommsUtils)
-and of Kineto's output_json.cpp.
+Names of the arguments are those of PyTorch's ``record_param_comms`` (torch/csrc/distributed/c10d,
+ParamCommsUtils) and of Kineto's output_json.cpp.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ categories in capitals.
 
 from __future__ import annotations
 
-import math
 import re
 from array import array
 from collections.abc import Mapping
@@ -19,7 +18,6 @@ from autoplan.calibration.traces.event_stream import trace_items
 from autoplan.calibration.traces.host_operators import Operators, operator_kernels
 from autoplan.calibration.traces.intervals import Times, instants_of
 from autoplan.calibration.traces.kernel_class import (
-    KINDS,
     Kind,
     kind_of_kernel,
     known_collective,
@@ -33,10 +31,10 @@ from autoplan.calibration.traces.timeline_record import (
     StepRange,
     merged_steps,
 )
+from autoplan.costs.core.step_slices import PREDICTED_PART
 from autoplan.errors import Problem, SpecError
 
 __all__ = [
-    "PREDICTED",
     "is_allocation",
     "is_loader",
     "is_optimizer",
@@ -45,8 +43,6 @@ __all__ = [
     "step_of",
 ]
 
-#: Argument of an event of a predicted trace that names its part of the step.
-PREDICTED: Final = "autoplan part"
 
 _DEVICE: Final = frozenset(
     {"kernel", "concurrent_kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "mtia_ccp_events"}
@@ -65,6 +61,12 @@ _CALLS: Final = frozenset(
     }
 )
 _OPERATORS: Final = frozenset({"cpu_op", "operator"})
+_KIND_OF_PART: Final[dict[object, Kind]] = {
+    "recompute": "recompute",
+    "optimizer": "optimizer",
+    "overhead": "copy",
+    "bubble": "bubble",
+}
 _STEP: Final = re.compile(
     r"ProfilerStep\s*#(\d{1,15})|(?:train(?:ing)?[ _]?)?(?:step|iteration|iter)[ _#:=]*(\d{1,15})",
     re.IGNORECASE,
@@ -167,7 +169,7 @@ class _Reader:
             self._operator(event, number)
         elif category == "user_annotation":
             self._annotation(event, number)
-        elif PREDICTED in args:
+        elif PREDICTED_PART in args:
             self._predicted(event, args, number)
 
     def _span(self, event: Mapping[str, Any], number: int) -> tuple[int, int]:
@@ -175,8 +177,7 @@ class _Reader:
         times = []
         for key in ("ts", "dur"):
             value = event.get(key)
-            usable = isinstance(value, int | float) and not isinstance(value, bool)
-            if not usable or not math.isfinite(value) or abs(value) > _LATEST:
+            if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _LATEST:
                 shown = repr(value)[:40]
                 raise self._problem(f"{shown} is no time in microseconds", number, key)
             times.append(round(value * 1000))
@@ -252,16 +253,14 @@ class _Reader:
     def _predicted(self, event: Mapping[str, Any], args: dict[str, Any], number: int) -> None:
         """Take in an event of autoplan's own trace, which names its part."""
         start, end = self._span(event, number)
-        part = args[PREDICTED]
+        part = str(args[PREDICTED_PART])
         columns = self._columns(f"stage {event.get('pid', 0)}")
         name = self._name(event, number)
-        if isinstance(part, str) and part.endswith("_exposed"):
+        if part.endswith("_exposed"):
             group = ProcessGroup(name=part, part=part)
             columns.add(start, end, "communication", name, -1, group, str(args.get("operation", part)))
         else:
-            kinds: dict[object, Kind] = {"compute": "other", "overhead": "copy"}
-            kind = kinds.get(part) or next((x for x in KINDS if x == part), "other")
-            columns.add(start, end, kind, name)
+            columns.add(start, end, _KIND_OF_PART.get(part, "other"), name)
 
     def traces(self, rank: int | None) -> list[DeviceTrace]:
         """Return what was read, by device; raises SpecError where there is nothing to count."""

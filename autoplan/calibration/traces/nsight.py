@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from urllib.parse import quote
 
 from autoplan.calibration.traces.intervals import Instants, Times, instants_of
@@ -93,10 +93,10 @@ class _Report:
 
     def _span(self, table: str, row: int, start: object, end: object) -> tuple[int, int]:
         """Return start and end of a row [ns]; raises SpecError for what is no time."""
-        for key, value in (("start", start), ("end", end)):
-            if not isinstance(value, int) or abs(value) > _LATEST:
-                raise self._problem(f"{repr(value)[:40]} is no time in nanoseconds", table, row, key)
-        assert isinstance(start, int) and isinstance(end, int)
+        if not _is_instant(start):
+            raise self._problem(f"{repr(start)[:40]} is no time in nanoseconds", table, row, "start")
+        if not _is_instant(end):
+            raise self._problem(f"{repr(end)[:40]} is no time in nanoseconds", table, row, "end")
         if end < start:
             raise self._problem(f"a duration of {end - start} ns is negative", table, row, "end")
         return start, end
@@ -193,6 +193,10 @@ class _Report:
             )
             for (_, device), columns in sorted(devices.items())
         ]
+
+
+def _is_instant(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and abs(value) < _LATEST
 
 
 def _place(process: object, device: object) -> tuple[int, int]:

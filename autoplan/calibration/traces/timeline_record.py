@@ -92,9 +92,9 @@ class DeviceFacts:
 class DeviceTrace:
     """Kernels of one device, sorted by start; every column has shape [n].
 
-    Times are in ns. ``kind`` indexes ``KINDS``, ``name`` ``names``; ``group`` and ``operation`` index those of
-    communication and are -1 elsewhere. ``launched`` and ``returned`` are when the host's call began and ended,
-    -1 where the trace does not say.
+    Times are in ns. ``kind`` indexes ``KINDS``, ``name`` ``names``; ``group`` and ``operation`` index those
+    of communication and are -1 elsewhere. ``launched`` and ``returned`` are when the host's call began and
+    ended, -1 where the trace does not say.
     """
 
     facts: DeviceFacts

@@ -40,8 +40,8 @@ TraceOption = Annotated[
         "--trace",
         "-t",
         metavar="FILE",
-        help="Trace of PyTorch Profiler (JSON, plain or gzip) or of Nsight Systems exported as SQLite, of one rank"
-        " or several, or a folder of traces. May be repeated.",
+        help="Trace of PyTorch Profiler (JSON, plain or gzip) or of Nsight Systems exported as SQLite, of one"
+        " rank or several, or a folder of traces. May be repeated.",
         show_default=False,
     ),
 ]
@@ -52,8 +52,8 @@ MemoryOption = Annotated[
         "--memory",
         "-m",
         metavar="FILE",
-        help="Memory snapshot of torch.cuda.memory (pickle, which is not executed, or JSON), or memory timeline of"
-        " torch.profiler. May be repeated.",
+        help="Memory snapshot of torch.cuda.memory (pickle, which is not executed, or JSON), or memory"
+        " timeline of torch.profiler. May be repeated.",
         show_default=False,
     ),
 ]
@@ -93,9 +93,9 @@ def diagnose(  # noqa: PLR0913, PLR0917 - a parameter for each option
 ) -> None:
     """Say where a run of JOB is slower than the plan of its layout, by how much, and what that usually means.
 
-    The step of median length of each trace is attributed to the parts of the prediction: kernels that compute,
-    communication that no compute hides by process group, the pipeline's bubble, copies, and idle time that
-    waits for the host or for data. Files are read as data and never executed.
+    The step of median length of each trace is attributed to the parts of the prediction: kernels that
+    compute, communication that no compute hides by process group, the pipeline's bubble, copies, and idle
+    time that waits for the host or for data. Files are read as data and never executed.
     """
     from autoplan import planning
     from autoplan.catalog import load_job

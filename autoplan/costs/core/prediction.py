@@ -39,8 +39,8 @@ MeshAxis = Literal[
     "tp", "cp", "pp", "dp", "dp_shard", "dp_replicate", "ep", "etp", "edp", "edp_shard", "edp_replicate"
 ]
 
-#: Part of ``TimePrediction`` in which communication of an axis counts; tensor-parallel groups of experts gather
-#: the tokens that are dispatched.
+#: Part of ``TimePrediction`` in which communication of an axis counts; tensor-parallel groups of experts
+#: gather the tokens that are dispatched.
 PART_OF_AXIS: Final[dict[MeshAxis, str]] = {
     "tp": "tp_exposed",
     "cp": "cp_exposed",

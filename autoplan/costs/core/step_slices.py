@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-__all__ = ["Phase", "StepSlice", "StepTimeline"]
+__all__ = ["PREDICTED_PART", "Phase", "StepSlice", "StepTimeline"]
+
+#: Argument of an event of a predicted trace that names its part: whoever reads the trace knows it by this.
+PREDICTED_PART: Final = "autoplan part"
 
 #: ``weight gradient`` is the deferred pass of a split backward.
 Phase = Literal["forward", "backward", "weight gradient", "bubble", "end of step"]
@@ -15,7 +18,7 @@ Phase = Literal["forward", "backward", "weight gradient", "bubble", "end of step
 class StepSlice:
     """A piece of a step in which a stage has one part of its time: start and length [s].
 
-    ``part`` is a field of ``TimePrediction``; ``microbatch`` is None in the bubble and at the end of the step.
+    ``part`` is a field of ``TimePrediction``; ``microbatch`` is None in the bubble and at the step's end.
     """
 
     stage: int

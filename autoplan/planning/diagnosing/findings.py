@@ -254,7 +254,7 @@ def _between_stages(run: MeasuredRun) -> Iterator[Finding]:
 
 
 def _predicted_excess(run: MeasuredRun, stage: int, stages: Sequence[int]) -> float:
-    """Return how much longer a stage computes than the mean of ``stages`` as predicted [s]: it has the head."""
+    """Return how much longer a stage, such as that of the head, computes than the mean as predicted [s]."""
     if run.timeline is None:
         return 0.0
     parts = {x: run.timeline.part_seconds(x) for x in stages}

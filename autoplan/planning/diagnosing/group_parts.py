@@ -91,7 +91,7 @@ def _parts(messages: Iterable[Communication]) -> list[str]:
 
 
 def stage_of(trace: DeviceTrace, stages: int, messages: Sequence[Communication]) -> int | None:
-    """Return the stage of a device: a rank's by its place on the pipeline's axis, None where it is not told."""
+    """Return the stage of a device by its rank's place on the pipeline's axis, None where it is not told."""
     if stages == 1:
         return 0
     found = re.fullmatch(r"stage (\d{1,6})", trace.facts.device)

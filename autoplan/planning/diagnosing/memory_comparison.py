@@ -16,8 +16,8 @@ from autoplan.results.diagnosing.memory_measurement import (
 
 __all__ = ["compare_memory"]
 
-#: Predicted categories that a measured one holds: frames of a snapshot do not part gradients from what backward
-#: needs meanwhile, and a timeline counts logits as activations.
+#: Predicted categories that a measured one holds: frames of a snapshot do not part gradients from what
+#: backward needs meanwhile, and a timeline counts logits as activations.
 _HELD: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "snapshot": {
         "parameters": ("parameters",),
@@ -36,7 +36,7 @@ _HELD: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 
 
 def compare_memory(file: Path, plan: Plan, stage: int | None) -> MemoryComparison:
-    """Return the memory that ``file`` records beside that of ``stage``, of the fullest one where it is None."""
+    """Return the memory that ``file`` records beside that of ``stage``, of the fullest where it is None."""
     measured = read_memory(file)
     memory = plan.predicted.memory
     own = memory.fullest if stage is None else memory.stages[stage]

@@ -40,8 +40,8 @@ def diagnose(
 ) -> Diagnosis:
     """Return what the ``traces`` of a run of ``layout`` say beside its prediction.
 
-    A trace is one of PyTorch Profiler or of Nsight Systems (as SQLite), of one rank or of several, or a folder
-    of them; ``memory`` are snapshots or memory timelines of PyTorch, which are read without being executed.
+    A trace is one of PyTorch Profiler or of Nsight Systems (as SQLite), of one rank or of several, or a
+    folder of them; ``memory`` are snapshots or memory timelines of PyTorch, which are not executed.
     ``steps`` is how many steps a trace without annotated steps covers.
 
     Raises SpecError or CatalogError for a file that is none of these, LayoutError as ``evaluate`` does.

@@ -150,7 +150,9 @@ def _comparison(diagnosis: Diagnosis, terminal: Terminal) -> Table:
 def _kernels(diagnosis: Diagnosis, terminal: Terminal) -> Table:
     """Return what computes, and the communication that runs, hidden or not."""
     step, measured = diagnosis.measured_seconds, diagnosis.measured
-    rows = [(MEASURED_NAMES[name], getattr(measured, name), None) for name in _KERNELS]
+    rows: list[tuple[str, float, float | None]] = [
+        (MEASURED_NAMES[name], getattr(measured, name), None) for name in _KERNELS
+    ]
     compared = [x for x in diagnosis.devices if diagnosis.stage is None or x.stage == diagnosis.stage]
     for field in (x.name for x in fields(MeasuredParts) if x.name.endswith("_exposed")):
         own = [x for device in compared for x in device.traffic if x.part == field]

@@ -51,8 +51,8 @@ def _collective(facts: Facts) -> str:
     shortest = format_seconds(_number(facts, "shortest_seconds"))
     predicted = format_seconds(_number(facts, "predicted_seconds"))
     return (
-        f"{_part(facts)}: {facts.get('operation')} of {format_bytes(size)} over {facts.get('ranks')} ranks takes"
-        f" {shortest} at best, {rate / 1e9:,.1f} GB/s of bus bandwidth; the model says {predicted}"
+        f"{_part(facts)}: {facts.get('operation')} of {format_bytes(size)} over {facts.get('ranks')} ranks"
+        f" takes {shortest} at best, {rate / 1e9:,.1f} GB/s of bus bandwidth; the model says {predicted}"
     )
 
 
@@ -67,8 +67,8 @@ def _compute(facts: Facts) -> str:
 def _kernels(facts: Facts) -> str:
     share, median = format_share(_number(facts, "small_share")), _number(facts, "median_kernel_seconds")
     return (
-        f"the device waits for launches: {_number(facts, 'kernels'):,.0f} kernels a step, {share} of them shorter"
-        f" than 10 us, the median {format_seconds(median)}"
+        f"the device waits for launches: {_number(facts, 'kernels'):,.0f} kernels a step, {share} of them"
+        f" shorter than 10 us, the median {format_seconds(median)}"
     )
 
 
@@ -80,9 +80,7 @@ def _uneven(facts: Facts) -> str:
 
 def _allocator(facts: Facts) -> str:
     calls, retries = _number(facts, "calls"), _number(facts, "retries")
-    return (
-        f"the allocator calls the driver {calls:,.0f} times in warm steps, and gives {retries:,.0f} segments back"
-    )
+    return f"{calls:,.0f} calls to the driver in warm steps, {retries:,.0f} segments given back to it"
 
 
 _SENTENCES: Final[dict[FindingKind, Callable[[Facts], str]]] = {
@@ -107,7 +105,8 @@ _SENTENCES: Final[dict[FindingKind, Callable[[Facts], str]]] = {
     "copies": lambda _: "copies between host and device that nothing hides",
     "allocator": _allocator,
     "memory": lambda facts: (
-        f"stage {facts.get('stage')} allocates {format_bytes(_number(facts, 'more_bytes'))} more than predicted"
+        f"stage {facts.get('stage')} allocates {format_bytes(_number(facts, 'more_bytes'))} more than"
+        " predicted"
     ),
     "unknown groups": lambda _: "communication of groups that the layout does not have, or that have no name",
 }
@@ -116,26 +115,26 @@ _MEANINGS: Final[dict[FindingKind, str]] = {
     "no overlap": "overlap is switched off, or the collectives run on the stream that computes (Megatron-LM:"
     " --overlap-grad-reduce, --overlap-param-gather, --tp-comm-overlap; FSDP: prefetch; DDP: no_sync in every"
     " microbatch but the last)",
-    "exposed communication": "less compute hides it than the model assumes, or ranks wait in it for each other",
-    "slow collectives": "the group spans another path than the model's: ranks placed across nodes or sockets, peer"
-    " access or NVLink off, a shared network, or NCCL on the wrong interface (NCCL_DEBUG=INFO shows it)",
-    "slow compute": "shapes that the kernels do not like, no fused attention or norms, a lower clock under the"
-    " power limit, or another precision than the job says",
+    "exposed communication": "less compute hides it than the model assumes, or ranks wait for each other",
+    "slow collectives": "the group spans another path than the model's: ranks placed across nodes or sockets,"
+    " peer access or NVLink off, a shared network, or NCCL on the wrong interface (NCCL_DEBUG=INFO shows it)",
+    "slow compute": "shapes that the kernels do not like, no fused attention or norms, a lower clock under"
+    " the power limit, or another precision than the job says",
     "slow optimizer": "an optimizer that is not fused, or states in host memory",
-    "small kernels": "kernels too short to cover their launch: larger microbatches, fusion or torch.compile, CUDA"
-    " graphs",
+    "small kernels": "kernels too short to cover their launch: larger microbatches, fusion or torch.compile,"
+    " CUDA graphs",
     "host": "Python, logging, .item() and other synchronisations between launches, or few and slow CPU cores",
     "data loader": "too few workers or no prefetch, slow storage, or preprocessing on the host",
     "stragglers": "that rank is slower or starts late: its clock, its host, its data, or a noisy neighbour",
-    "imbalanced stages": "stages of unequal work: move layers, the embedding or the head (`autoplan plan` does)",
+    "imbalanced stages": "stages of unequal work: move layers, the embedding or the head (as `plan` does)",
     "imbalanced ranks": "unequal sequence lengths, or a slow device",
-    "imbalanced experts": "tokens are routed unevenly: load-balancing loss, capacity factor, or placement of experts",
+    "imbalanced experts": "tokens are routed unevenly: load-balancing loss, capacity, placement of experts",
     "bubble": "an uneven or late stage, sends that are not posted ahead, or fewer microbatches than planned",
     "copies": "offloading, or pageable host memory: pin it, and copy on a stream of its own",
-    "allocator": "memory at its limit or fragmented: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or a layout"
-    " that needs less",
-    "memory": "activations that are kept and should not be, another recompute than planned, or several copies of"
-    " states",
+    "allocator": "memory at its limit or fragmented: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or a"
+    " layout that needs less",
+    "memory": "activations that are kept and should not be, another recompute than planned, or several copies"
+    " of states",
     "unknown groups": "name the process groups, or the layout given is not the one that ran",
 }
 

@@ -1,8 +1,8 @@
 """The predicted step in the Trace Event Format, for Perfetto and chrome://tracing.
 
-Each stage is a process with three tracks: the phases of its schedule, what it computes, and communication that
-no compute hides. The format: Chromium, docs/trace_event_format (Trace Event Format), complete events (``X``)
-and metadata (``M``), times in microseconds.
+Each stage is a process with three tracks: the phases of its schedule, what it computes, and communication
+that no compute hides. The format: Chromium's Trace Event Format, complete events (``X``) and metadata
+(``M``) with times in microseconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from autoplan.costs.core.prediction import PART_OF_AXIS, Communication
-from autoplan.costs.core.step_slices import StepSlice, StepTimeline
+from autoplan.costs.core.step_slices import PREDICTED_PART, StepSlice, StepTimeline
 from autoplan.report.wording.part_names import TIME_NAMES
 from autoplan.results import Plan
 from autoplan.schema.job import Job
@@ -22,8 +22,6 @@ __all__ = ["predicted_trace"]
 
 _COMPUTE: Final = {"compute", "recompute", "optimizer", "bubble"}
 _TRACKS: Final = {"phases": 0, "compute": 1, "communication": 2}
-#: Argument by which ``autoplan diagnose`` knows its own events.
-_PART: Final = "autoplan part"
 
 
 def predicted_trace(job: Job, plan: Plan, timeline: StepTimeline, messages: Sequence[Communication]) -> str:
@@ -87,7 +85,7 @@ def _metadata(stage: int, layers: int) -> Iterator[dict[str, Any]]:
 def _slice_event(x: StepSlice, messages: list[str]) -> dict[str, Any]:
     computes = x.part in _COMPUTE
     name = "idle (bubble)" if x.part == "bubble" else f"{x.phase}: {TIME_NAMES[x.part]}"
-    args: dict[str, Any] = {_PART: x.part, "phase": x.phase}
+    args: dict[str, Any] = {PREDICTED_PART: x.part, "phase": x.phase}
     if x.microbatch is not None:
         args |= {"microbatch": x.microbatch, "chunk": x.chunk}
     if messages:

@@ -13,8 +13,8 @@ class MeasuredParts:
 
     A moment counts once, for the first of the fields in which it is: computing hides communication, and both
     hide copies. ``*_exposed`` is communication while nothing computes; ``data_loader``, ``host`` and ``idle``
-    are moments in which the device does nothing: it waits for data, for the host to launch the next kernel, or
-    for another device.
+    are moments in which the device does nothing: it waits for data, for the host to launch the next kernel,
+    or for another device.
     """
 
     gemm: float = 0.0
