@@ -24,6 +24,7 @@ Item: TypeAlias = tuple[str, Any]
 _EVENTS: Final = "traceEvents"
 #: Larger values belong to no event of a profiler.
 _LARGEST_VALUE: Final = 16 * 2**20
+_LONGEST_NUMBER: Final = 5000
 _SPACE: Final = " \t\r\n"
 
 
@@ -148,11 +149,16 @@ class _Text:
                     message = f"{what} is no JSON, or larger than {_LARGEST_VALUE // 2**20} MiB"
                     raise self.problem(message) from error
             else:
-                # A number at the end of the window may go on.
-                if end < len(self.window) or self.ended:
+                if self.ended or not self._may_go_on(value, end):
                     self.at = end
                     return value
             self._fill()
+
+    def _may_go_on(self, value: object, end: int) -> bool:
+        """Return whether a number that seems to end at ``end`` may go on after the window, as in ``1.``."""
+        if isinstance(value, dict | list | str):
+            return False
+        return not self.window[end : end + _LONGEST_NUMBER].strip("+-.0123456789eE")
 
     def _broken(self, what: str, error: ValueError) -> SpecError:
         place = getattr(error, "pos", 0)
