@@ -69,8 +69,8 @@ def painted(path, resolution):
     """Return shares of the time between the first kernel and the last, counted cell by cell.
 
     Time is cut into cells of ``resolution`` us. Each kernel paints the cells that it covers, with a colour of
-    its own for computing, communicating and copying; a cell counts as compute where that colour is on it, else
-    as exposed communication, else as an exposed copy, else as idle.
+    its own for computing, communicating and copying; a cell counts as compute where that colour is on it,
+    else as exposed communication, else as an exposed copy, else as idle.
     """
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]

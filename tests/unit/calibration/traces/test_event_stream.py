@@ -187,7 +187,7 @@ def test_a_file_that_is_missing_or_a_folder_without_traces_is_said(tmp_path):
         trace_files([tmp_path])
     report = tmp_path / "run.nsys-rep"
     report.write_bytes(b"\x00" * 20)
-    with pytest.raises(CatalogError, match="nsys export --type sqlite run.nsys-rep"):
+    with pytest.raises(CatalogError, match="nsys export --type sqlite"):
         read_trace(report)
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -83,7 +84,7 @@ def test_a_step_of_the_trace_is_the_time_between_annotations():
 
     assert measured.annotated
     assert measured.step_numbers == (4, 5, 6)
-    expected = [(b - a) / 1e6 for a, b in zip(marks, marks[1:], strict=False)]
+    expected = [(b - a) / 1e6 for a, b in pairwise(marks)]
     assert measured.step_seconds[:-1] == pytest.approx(expected, rel=0.02)
 
 
