@@ -34,6 +34,7 @@ DOCUMENTS = [
     ROOT / "docs" / "memory-by-hand.md",
     ROOT / "docs" / "explanations.md",
     ROOT / "docs" / "tour.md",
+    ROOT / "docs" / "diagnose.md",
     ROOT / "docs" / "search.md",
     ROOT / "costmodels" / "README.md",
     ROOT / "specs" / "README.md",

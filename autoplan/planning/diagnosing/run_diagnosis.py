@@ -86,7 +86,7 @@ def run_record(job: str, diagnosis: Diagnosis) -> str:
     ``job`` is how that file names the job: a shipped name, or a path relative to it.
     """
     steps = sorted(s for x in diagnosis.devices for s in x.step_seconds)
-    note = f"median of {len(steps)} steps in the traces of {len(diagnosis.devices)} devices"
+    note = f"median; steps in the traces: {len(steps)}, devices: {len(diagnosis.devices)}"
     layout, step_time = diagnosis.plan.layout_string, median(steps)
     return file_text(
         RunsSpec(kind="runs", runs=(RunSpec(job=job, layout=layout, step_time=step_time, note=note),))

@@ -29,6 +29,8 @@ __all__ = ["diagnosis_document", "diagnosis_table"]
 
 #: Devices that a table shows.
 _MOST_DEVICES: Final = 16
+#: Parts below this share of the step are not shown.
+_NEGLIGIBLE: Final = 5e-5
 _KERNELS: Final = ("gemm", "attention", "elementwise", "other", "recompute")
 
 
@@ -125,8 +127,8 @@ def _where(diagnosis: Diagnosis) -> str:
 
 def _comparison(diagnosis: Diagnosis, terminal: Terminal) -> Table:
     scale, unit = (1.0, "s") if diagnosis.measured_seconds >= 1 else (1e3, "ms")
-    rows = diagnosis.parts
     step = diagnosis.measured_seconds
+    rows = [x for x in diagnosis.parts if max(x.measured, x.predicted or 0.0) > _NEGLIGIBLE * step]
 
     def named(part: str) -> str:
         both = part == "compute" and diagnosis.plan.predicted.time.recompute > 0
@@ -141,7 +143,10 @@ def _comparison(diagnosis: Diagnosis, terminal: Terminal) -> Table:
                 f"predicted ({unit})",
                 tuple("-" if x.predicted is None else f"{x.predicted * scale:,.3f}" for x in rows),
             ),
-            Column(f"slower by ({unit})", tuple(f"{x.lost_seconds * scale:+,.3f}" for x in rows)),
+            # Adding zero makes no difference but that of minus zero.
+            Column(
+                f"slower by ({unit})", tuple(f"{round(x.lost_seconds * scale, 3) + 0.0:+,.3f}" for x in rows)
+            ),
         ],
         terminal,
     )
