@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,9 @@ def _events(text: _Text, *, closed: bool) -> Iterator[Item]:
     text.take("[")
     count = 0
     while (ahead := text.peek()) != "]":
+        for event in text.whole_objects():
+            yield _EVENTS, event
+            count += 1
         if not ahead and not closed:
             return
         event = text.value(f"event {count}")
@@ -154,6 +158,23 @@ class _Text:
                     return value
             self._fill()
 
+    def whole_objects(self) -> Iterator[dict[str, Any]]:
+        """Yield the objects from here on that are whole in the window, with another value after each.
+
+        What comes after them, such as an object that the window cuts, is left for ``value``.
+        """
+        scan, between = _DECODER.scan_once, _BETWEEN.match
+        while True:
+            try:
+                value, end = scan(self.window, self.at)
+            except (StopIteration, ValueError, RecursionError):
+                return
+            found = between(self.window, end)
+            if not isinstance(value, dict) or found is None or found.end() == len(self.window):
+                return
+            self.at = found.end()
+            yield value
+
     def _may_go_on(self, value: object, end: int) -> bool:
         """Return whether a number that seems to end at ``end`` may go on after the window, as in ``1.``."""
         if isinstance(value, dict | list | str):
@@ -174,5 +195,6 @@ class _Text:
         return SpecError([Problem(f"{message} (character {place:,})", "$", self.name)])
 
 
+_BETWEEN: Final = re.compile(r"[ \t\r\n]*,[ \t\r\n]*(?=[{])")
 #: Names of kernels hold control characters at times.
 _DECODER: Final = json.JSONDecoder(strict=False)

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from autoplan.calibration.traces.collective_facts import collective_facts, completed, configured_groups
 from autoplan.calibration.traces.event_stream import trace_items
@@ -125,6 +125,12 @@ def is_optimizer(name: str) -> bool:
     return _OPTIMIZER.search(name) is not None
 
 
+def _is_time(value: object) -> TypeGuard[float]:
+    return (
+        isinstance(value, float | int) and value is not True and value is not False and abs(value) <= _LATEST
+    )
+
+
 def is_allocation(name: str) -> bool:
     """Return whether a call asks the driver for memory, or gives it back."""
     return _ALLOCATION.match(name) is not None
@@ -174,16 +180,15 @@ class _Reader:
 
     def _span(self, event: Mapping[str, Any], number: int) -> tuple[int, int]:
         """Return start and end of an event [ns]; raises SpecError for what is no time."""
-        times = []
-        for key in ("ts", "dur"):
-            value = event.get(key)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _LATEST:
-                shown = repr(value)[:40]
-                raise self._problem(f"{shown} is no time in microseconds", number, key)
-            times.append(round(value * 1000))
-        if times[1] < 0:
-            raise self._problem(f"a duration of {event['dur']:g} us is negative", number, "dur")
-        return times[0], times[0] + times[1]
+        start, length = event.get("ts"), event.get("dur")
+        if not _is_time(start):
+            raise self._problem(f"{repr(start)[:40]} is no time in microseconds", number, "ts")
+        if not _is_time(length):
+            raise self._problem(f"{repr(length)[:40]} is no time in microseconds", number, "dur")
+        if length < 0:
+            raise self._problem(f"a duration of {length:g} us is negative", number, "dur")
+        begin = round(start * 1000)
+        return begin, begin + round(length * 1000)
 
     def _name(self, event: Mapping[str, Any], number: int) -> str:
         name = event.get("name")

@@ -32,6 +32,7 @@ __all__ = [
 
 _MOST_NAMES: Final = 100_000
 _LONGEST_NAME: Final = 160
+_CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
 T = TypeVar("T")
 
 
@@ -153,7 +154,7 @@ class KernelColumns:
         """Append one kernel."""
         self.start.append(start)
         self.end.append(end)
-        self.kind.append(KINDS.index(kind))
+        self.kind.append(_CODES[kind])
         self.name.append(_index(self.names, name[:_LONGEST_NAME], _MOST_NAMES))
         self.group.append(-1 if group is None else _index(self.groups, group, _MOST_NAMES))
         self.operation.append(_index(self.operations, operation, _MOST_NAMES) if operation else -1)
