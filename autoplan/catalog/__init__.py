@@ -22,6 +22,7 @@ from autoplan.catalog.roots import (
     entry_text,
     file_named,
     is_path,
+    open_file,
     read_file,
 )
 from autoplan.catalog.serving_jobs import load_serving_job, resolve_serving_job
@@ -51,6 +52,7 @@ __all__ = [
     "load_grid",
     "load_job",
     "load_serving_job",
+    "open_file",
     "read_file",
     "read_stack",
     "resolve_job",

@@ -16,7 +16,7 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Final, Literal
+from typing import BinaryIO, Final, Literal
 
 from autoplan.errors import CatalogError
 
@@ -27,6 +27,7 @@ __all__ = [
     "entry_text",
     "file_named",
     "is_path",
+    "open_file",
     "parent_text",
     "read_file",
 ]
@@ -190,15 +191,23 @@ def _unknown(kind: EntryKind, name: str) -> str:
 
 def read_file(path: Path, *, largest: int = _LARGEST_FILE) -> str:
     """Return the text of a user's file of up to ``largest`` bytes; raises CatalogError if it is not read."""
-    try:
-        with os.fdopen(_opened(path), "rb") as file:
+    with open_file(path) as file:
+        try:
             data = file.read(largest + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise CatalogError(f"cannot read {path}: {reason}") from error
+        except OSError as error:
+            raise CatalogError(f"cannot read {path}: {error.strerror or error}") from error
     if len(data) > largest:
         raise CatalogError(f"{path} is larger than {largest // 2**20} MiB")
     return _decode(data, str(path))
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Return a user's file, opened to read its bytes; raises CatalogError if it cannot be opened."""
+    try:
+        return os.fdopen(_opened(path), "rb")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CatalogError(f"cannot read {path}: {reason}") from error
 
 
 def _opened(path: Path) -> int:

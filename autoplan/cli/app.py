@@ -30,7 +30,7 @@ from autoplan.cli import (
     sweep,
     verify,
 )
-from autoplan.cli.analysis import compare, gemm, guide
+from autoplan.cli.analysis import compare, diagnose, gemm, guide
 from autoplan.cli.configurations import emit, launch, read
 from autoplan.cli.shared.output import (
     BAD_INPUT,
@@ -106,6 +106,7 @@ app.command("guide", short_help="Say how to train a model on hardware.")(guide.g
 app.command("capacity", short_help="Say what a serving job's engines hold.")(capacity.capacity)
 app.command("sweep", short_help="Plan a grid of jobs.")(sweep.sweep)
 app.command("explain", short_help="Say why a layout wins or loses.")(explain.explain)
+app.command("diagnose", short_help="Say why a run is slower than its plan.")(diagnose.diagnose)
 app.command("verify", short_help="Check a saved plan without the solver.")(verify.verify)
 app.command("emit", short_help="Write a plan as a framework's configuration.")(emit.emit)
 app.command("launch", short_help="Run a training command with a plan's flags.")(launch.launch)

@@ -23,6 +23,7 @@ from autoplan.cli.shared.output import (
     present,
 )
 from autoplan.cli.shared.planned import planned
+from autoplan.cli.shared.trace_output import asks_for_trace, write_trace
 
 if TYPE_CHECKING:
     from autoplan.launch.configuration import LaunchFile
@@ -63,7 +64,8 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
 
     The layout is named, or read from a file, which is not executed. Then the answer also has the proven best
     layout of JOB, and the fewest edits of the file that gain most. A layout that breaks a rule of the model,
-    the devices or the stack is bad input: exit code 2.
+    the devices or the stack is bad input: exit code 2. An --output whose name ends in trace.json is the
+    predicted step as a trace for Perfetto, written beside the table.
     """
     from autoplan import planning
     from autoplan.catalog import load_job
@@ -80,6 +82,9 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
         return
     loaded = planning.chosen(loaded, str(layout))
     answer = planning.evaluate(loaded, str(layout))
+    if output is not None and asks_for_trace(form, output):
+        write_trace(loaded, answer, output)
+        output = None
 
     from autoplan.report.document_fields import plan_document
     from autoplan.report.plan_report import plan_table
@@ -110,6 +115,9 @@ def _compare(
     from autoplan.report.plan_report import plan_table
 
     form, output = where
+    if output is not None and asks_for_trace(form, output):
+        write_trace(job, own, output)
+        output = None
     present(
         form,
         output,

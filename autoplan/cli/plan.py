@@ -21,6 +21,7 @@ from autoplan.cli.shared.output import (
     write,
 )
 from autoplan.cli.shared.progress import Bar, Progress
+from autoplan.cli.shared.trace_output import asks_for_trace, write_trace
 
 if TYPE_CHECKING:
     from autoplan.report.render.terminal import Terminal
@@ -55,7 +56,8 @@ def plan(
     Exit code 1: no layout is feasible. The answer has the reasons, the limits that conflict, and the smallest
     changes that make a plan possible, each one solved; --apply N > new.yaml makes one of them. Ctrl-C and
     SIGTERM return the best plans so far, as the deadline does, with exit code 130 or 143; a second one ends
-    the program at once.
+    the program at once. An --output whose name ends in trace.json is the predicted step of the fastest plan
+    as a trace for Perfetto, written beside the table.
     """
     from autoplan import planning
     from autoplan.catalog import load_job
@@ -86,6 +88,11 @@ def plan(
 
 def _present(front: Front, form: Format, output: Path | None, *, all_plans: bool) -> None:
     """Write the answer; imports of tables are deferred until one is needed."""
+    if output is not None and front.feasible and asks_for_trace(form, output):
+        from autoplan.results.merged_front import at_batch
+
+        write_trace(at_batch(front.job, front.fastest), front.fastest, output)
+        output = None
 
     def document() -> dict[str, Any]:
         from autoplan.report.document_fields import front_document

@@ -33,6 +33,7 @@ from autoplan.costs.pipeline.schedules import bubble_seconds, pipeline_seconds
 from autoplan.costs.stage.mixed_stages import (
     layers_by_type,
     mixed_stages_of,
+    parts_of_microbatch,
     price_layer_types,
     price_layer_types_with_parts,
 )
@@ -258,13 +259,7 @@ class _Prices:
 
     def _microbatch(self, at: tuple[int, int]) -> Parts:
         """Return the breakdown of a microbatch of the stage ``at`` (layout, stage) [s]."""
-        layers = self.stage_layers
-        counts = zip(layers.layers, layers.selective, layers.full, strict=True)
-        seconds = self.parts[0].outside.at(at)
-        for parts, (n, s, f) in zip(self.parts, counts, strict=True):
-            seconds = seconds + float(n[at]) * parts.layer.at(at)
-            seconds = seconds + float(s[at]) * parts.selective.at(at) + float(f[at]) * parts.full.at(at)
-        return seconds
+        return parts_of_microbatch(self.parts, self.stage_layers, at)
 
     def time(self, row: int) -> TimePrediction:
         """Return the breakdown of the step time along its slowest stage, whose idle time is the bubble."""

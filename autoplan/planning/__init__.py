@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from autoplan.planning.communicating import communication
     from autoplan.planning.comparing.layout_comparison import compare
     from autoplan.planning.comparing_files import compare_file, evaluate_file, file_notes
+    from autoplan.planning.diagnosing.predicted_step import predicted_step
+    from autoplan.planning.diagnosing.run_diagnosis import diagnose, run_record
     from autoplan.planning.emitting import emit, is_saved_plan, saved_plan
     from autoplan.planning.explaining.applied_remedies import remedied
     from autoplan.planning.explaining.contrasts import explain_choice
@@ -49,6 +51,7 @@ __all__ = [
     "compare_file",
     "compared",
     "dask_executor",
+    "diagnose",
     "emit",
     "evaluate",
     "evaluate_file",
@@ -63,9 +66,11 @@ __all__ = [
     "measured_file",
     "parameter_counts",
     "plan",
+    "predicted_step",
     "read",
     "read_text",
     "remedied",
+    "run_record",
     "saved_plan",
     "suggested",
     "sweep",
@@ -86,6 +91,7 @@ _HOMES: Final = {
     "communication": "autoplan.planning.communicating",
     "compared": "autoplan.planning.verifying",
     "dask_executor": "autoplan.planning.sweeping.executors",
+    "diagnose": "autoplan.planning.diagnosing.run_diagnosis",
     "emit": "autoplan.planning.emitting",
     "evaluate": "autoplan.planning.plan_and_evaluate",
     "evaluate_file": "autoplan.planning.comparing_files",
@@ -100,9 +106,11 @@ _HOMES: Final = {
     "measured_file": "autoplan.planning.calibrating",
     "parameter_counts": "autoplan.planning.listing",
     "plan": "autoplan.planning.plan_and_evaluate",
+    "predicted_step": "autoplan.planning.diagnosing.predicted_step",
     "read": "autoplan.planning.reading_configurations",
     "read_text": "autoplan.planning.reading_configurations",
     "remedied": "autoplan.planning.explaining.applied_remedies",
+    "run_record": "autoplan.planning.diagnosing.run_diagnosis",
     "saved_plan": "autoplan.planning.emitting",
     "suggested": "autoplan.planning.infeasible.smallest_relaxations",
     "sweep": "autoplan.planning.sweeping.grid_planning",

@@ -37,6 +37,7 @@ DOCUMENTS = [
     ROOT / "docs" / "compare.md",
     ROOT / "docs" / "guide.md",
     ROOT / "docs" / "tour.md",
+    ROOT / "docs" / "diagnose.md",
     ROOT / "docs" / "search.md",
     ROOT / "costmodels" / "README.md",
     ROOT / "specs" / "README.md",

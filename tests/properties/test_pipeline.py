@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoplan.costs.pipeline.schedule_simulation import simulate
 from autoplan.costs.pipeline.schedules import pipeline_seconds
 from autoplan.schema.layout import SCHEDULES
 from autoplan.search.bounds.step_bound import Shares, least_makespan, least_zero_bubble, longest_stage
 from autoplan.search.space.priced_candidates import Schedule
-from tests.support.schedule_simulator import simulate
 
 many = settings(max_examples=300, deadline=None)
 times = st.one_of(st.floats(1e-6, 10.0), st.integers(0, 4).map(float))

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Literal
+from typing import Final, Literal
 
 __all__ = [
     "CATEGORIES",
+    "PART_OF_AXIS",
     "Communication",
     "EventMemory",
     "JobFacts",
@@ -37,6 +38,22 @@ CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "
 MeshAxis = Literal[
     "tp", "cp", "pp", "dp", "dp_shard", "dp_replicate", "ep", "etp", "edp", "edp_shard", "edp_replicate"
 ]
+
+#: Part of ``TimePrediction`` in which communication of an axis counts; tensor-parallel groups of experts
+#: gather the tokens that are dispatched.
+PART_OF_AXIS: Final[dict[MeshAxis, str]] = {
+    "tp": "tp_exposed",
+    "cp": "cp_exposed",
+    "ep": "ep_exposed",
+    "etp": "ep_exposed",
+    "pp": "pp_exposed",
+    "dp": "dp_exposed",
+    "dp_shard": "dp_exposed",
+    "dp_replicate": "dp_exposed",
+    "edp": "dp_exposed",
+    "edp_shard": "dp_exposed",
+    "edp_replicate": "dp_exposed",
+}
 
 _bytes_of = attrgetter(*CATEGORIES)
 

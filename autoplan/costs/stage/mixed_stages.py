@@ -20,6 +20,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Candidates, Linear
 from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of, stage_layers_of
+from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.memory.footprint import Footprint
 from autoplan.costs.memory.layout_memory import StageCounts
@@ -34,7 +35,14 @@ from autoplan.costs.stage.stage_pricing import price_with_parts
 from autoplan.costs.stage.stage_times import StageParts, Stages
 from autoplan.schema.job import Job
 
-__all__ = ["layers_by_type", "mixed_stages_of", "price_layer_types", "price_layer_types_with_parts"]
+__all__ = [
+    "layers_by_type",
+    "mixed_stages_of",
+    "parts_of_forward",
+    "parts_of_microbatch",
+    "price_layer_types",
+    "price_layer_types_with_parts",
+]
 
 
 def layers_by_type(types: LayerTypes, candidates: Candidates, counts: StageCounts) -> StageLayers:
@@ -142,3 +150,34 @@ def mixed_stages_of(types: Sequence[Stages], stage_layers: StageLayers) -> Stage
         bucket_gather=largest_of_types(stage_layers, [x.bucket_gather for x in types]),
         memory=mixed_footprint([x.memory for x in types], stage_layers),
     )
+
+
+def parts_of_microbatch(parts: Sequence[StageParts], layers: StageLayers, at: tuple[int, int]) -> Parts:
+    """Return the breakdown of forward and backward of a microbatch of the stage ``at`` (layout, stage) [s].
+
+    X + sum n_k x_k, and the recompute of each layer that has one. ``parts`` has an entry per layer type.
+
+    >>> one = Parts(compute=1.0).wide((1, 1))
+    >>> layers = StageLayers(*(np.full((1, 1, 1), 3.0), np.zeros((1, 1, 1)), np.ones((1, 1, 1))),
+    ...     *[np.zeros((1, 1), int)] * 3)
+    >>> full = Parts(recompute=0.5).wide((1, 1))
+    >>> parts_of_microbatch([StageParts(one, one, one, full, one, one)], layers, (0, 0)).total  # 1 + 3 + 0.5
+    array(4.5)
+    """
+    counts = zip(layers.layers, layers.selective, layers.full, strict=True)
+    seconds = parts[0].outside.at(at)
+    for own, (n, s, f) in zip(parts, counts, strict=True):
+        seconds = seconds + float(n[at]) * own.layer.at(at)
+        seconds = seconds + float(s[at]) * own.selective.at(at) + float(f[at]) * own.full.at(at)
+    return seconds
+
+
+def parts_of_forward(parts: Sequence[StageParts], layers: StageLayers, at: tuple[int, int]) -> Parts:
+    """Return the breakdown of the forward of a microbatch of the stage ``at`` (layout, stage) [s].
+
+    The forward's part of ``parts_of_microbatch``, which has its arguments.
+    """
+    seconds = parts[0].outside_forward.at(at)
+    for own, n in zip(parts, layers.layers, strict=True):
+        seconds = seconds + float(n[at]) * own.layer_forward.at(at)
+    return seconds

@@ -98,5 +98,7 @@ def price_with_parts(
         layer=(layer.forward + layer.backward).wide(shape),
         selective=layer.selective.wide(shape),
         full=layer.full.wide(shape),
+        outside_forward=outside.forward.wide(shape),
+        layer_forward=layer.forward.wide(shape),
     )
     return stages, parts

@@ -76,13 +76,15 @@ class StageParts:
     """Breakdown of a stage's seconds per microbatch, forward plus backward, shape [C, p] or [C, 1].
 
     ``outside`` layers, per ``layer``, and per layer with ``selective`` or ``full`` recompute. The totals are
-    the coefficients of ``Stages``.
+    the coefficients of ``Stages``. ``*_forward`` is the forward's part of them; recompute is in backward.
     """
 
     outside: Parts
     layer: Parts
     selective: Parts
     full: Parts
+    outside_forward: Parts
+    layer_forward: Parts
 
 
 def stage_forward(stages: Stages, layers: Array) -> Array:

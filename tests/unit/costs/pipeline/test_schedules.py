@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from autoplan.costs.pipeline.schedule_simulation import Task, orders, simulate
 from autoplan.costs.pipeline.schedules import microbatches_in_flight
 from autoplan.schema.layout import SCHEDULES
-from tests.support.schedule_simulator import Task, orders, simulate
 
 NAMES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 

@@ -14,6 +14,7 @@ from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.machine import ideal, machine_of
 from autoplan.costs.layer.layer_time import layer_times
 from autoplan.costs.memory.weight_gradient_stash import stash_bytes_per_token
+from autoplan.costs.pipeline.schedule_simulation import orders
 from autoplan.costs.pipeline.schedules import deferred_weight_gradients, microbatches_in_flight
 from autoplan.costs.predict import predict
 from autoplan.costs.stage.stage_pricing import price_stages
@@ -22,7 +23,6 @@ from autoplan.errors import LayoutError
 from autoplan.rules import broken_rules
 from autoplan.schema.job import AdapterSpec, JobSpec, RuleSpec, SearchSpec, Workload
 from autoplan.schema.layout import SCHEDULES, parse_layout
-from tests.support.schedule_simulator import orders
 from tests.support.small_jobs import with_zero_bubble
 
 INDEX = np.array([[SCHEDULES.index("zero-bubble")]])
@@ -60,7 +60,7 @@ def priced(job, text, machine=None):
 
 def test_four_equal_stages_by_hand():
     """8 microbatches with F = B = W = 1: 24 of work and 3 of bubble, where 1F1B has 9."""
-    from tests.support.schedule_simulator import simulate
+    from autoplan.costs.pipeline.schedule_simulation import simulate
 
     apart = simulate([1] * 4, [2] * 4, 8, 1, "zero-bubble", weight=[1] * 4)
     plain = simulate([1] * 4, [2] * 4, 8, 1, "1f1b")

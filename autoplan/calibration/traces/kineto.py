@@ -1,0 +1,313 @@
+"""Traces of PyTorch Profiler (Kineto), and autoplan's own predicted traces, which have the same format.
+
+Categories and arguments are those of Kineto's output_json.cpp and of PyTorch's profiler; older traces spell
+categories in capitals.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeGuard
+
+from autoplan.calibration.traces.collective_facts import collective_facts, completed, configured_groups
+from autoplan.calibration.traces.event_stream import trace_items
+from autoplan.calibration.traces.host_operators import Operators, operator_kernels
+from autoplan.calibration.traces.intervals import Times, instants_of
+from autoplan.calibration.traces.kernel_class import (
+    Kind,
+    kind_of_kernel,
+    known_collective,
+)
+from autoplan.calibration.traces.timeline_record import (
+    DeviceFacts,
+    DeviceTrace,
+    HostTrace,
+    KernelColumns,
+    ProcessGroup,
+    StepRange,
+    merged_steps,
+)
+from autoplan.costs.core.step_slices import PREDICTED_PART
+from autoplan.errors import Problem, SpecError
+
+__all__ = [
+    "is_allocation",
+    "is_loader",
+    "is_optimizer",
+    "rank_of_name",
+    "read_kineto",
+    "step_of",
+]
+
+
+_DEVICE: Final = frozenset(
+    {"kernel", "concurrent_kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "mtia_ccp_events"}
+)
+_COPIES: Final = frozenset({"gpu_memcpy", "gpu_memset", "memcpy", "memset"})
+_CALLS: Final = frozenset(
+    {
+        "cuda_runtime",
+        "cuda_driver",
+        "runtime",
+        "mtia_runtime",
+        "privateuse1_runtime",
+        "privateuse1_driver",
+        "xpu_runtime",
+        "hip_runtime",
+    }
+)
+_OPERATORS: Final = frozenset({"cpu_op", "operator"})
+_KIND_OF_PART: Final[dict[object, Kind]] = {
+    "recompute": "recompute",
+    "optimizer": "optimizer",
+    "overhead": "copy",
+    "bubble": "bubble",
+}
+_STEP: Final = re.compile(
+    r"ProfilerStep\s*#(\d{1,15})|(?:train(?:ing)?[ _]?)?(?:step|iteration|iter)[ _#:=]*(\d{1,15})",
+    re.IGNORECASE,
+)
+_LOADER: Final = re.compile(
+    r"enumerate\(DataLoader\)|data[ _]?load(?:er|ing)|batch[-_]generator", re.IGNORECASE
+)
+_OPTIMIZER: Final = re.compile(r"Optimizer\.step#|^optimizer(?:[-_. ](?:step|update))?$", re.IGNORECASE)
+_ALLOCATION: Final = re.compile(r"(?:cuda|hip)(?:Malloc|Free)(?:_v\d+)?$|cuMem(?:Create|Release)")
+_RANK: Final = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
+#: Microseconds since 1970, and far beyond.
+_LATEST: Final = 9e15
+
+
+def read_kineto(path: Path) -> list[DeviceTrace]:
+    """Return what a trace of PyTorch Profiler says of each device, of the host alone where it has none.
+
+    Raises SpecError for what is no such trace, CatalogError for a file that cannot be read.
+    """
+    reader = _Reader(str(path))
+    for key, value in trace_items(path):
+        if key == "traceEvents":
+            reader.event(value)
+        elif key == "distributedInfo" and isinstance(value, dict):
+            reader.distributed = value
+    return reader.traces(rank_of_name(path.name))
+
+
+def rank_of_name(name: str) -> int | None:
+    """Return the rank that the name of a file tells.
+
+    >>> rank_of_name("rank-34.Jul_15.pt.trace.json.gz"), rank_of_name("trace.json")
+    (34, None)
+    """
+    found = _RANK.search(name)
+    return int(found[1]) if found else None
+
+
+def step_of(name: str) -> int | None:
+    """Return the number of the step that an annotation names.
+
+    >>> step_of("ProfilerStep#551"), step_of("iteration 12"), step_of("Optimizer.step#AdamW.step")
+    (551, 12, None)
+    """
+    found = _STEP.fullmatch(name)
+    return int(found[1] or found[2]) if found else None
+
+
+def is_loader(name: str) -> bool:
+    """Return whether an annotation is a wait for data."""
+    return _LOADER.search(name) is not None
+
+
+def is_optimizer(name: str) -> bool:
+    """Return whether an annotation is an optimizer step."""
+    return _OPTIMIZER.search(name) is not None
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    return (
+        isinstance(value, float | int) and value is not True and value is not False and abs(value) <= _LATEST
+    )
+
+
+def is_allocation(name: str) -> bool:
+    """Return whether a call asks the driver for memory, or gives it back."""
+    return _ALLOCATION.match(name) is not None
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Collects what is needed of the events as they come."""
+
+    file: str
+    distributed: dict[str, Any] = field(default_factory=dict)
+    count: int = 0
+    devices: dict[str, KernelColumns] = field(default_factory=dict)
+    threads: dict[object, Operators] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    known: dict[str, int] = field(default_factory=dict)
+    backends: list[tuple[int, int, str, str]] = field(default_factory=list)
+    steps: list[StepRange] = field(default_factory=list)
+    loader: tuple[array[int], array[int]] = field(default_factory=lambda: (array("q"), array("q")))
+    optimizer: tuple[array[int], array[int]] = field(default_factory=lambda: (array("q"), array("q")))
+    calls: tuple[array[int], array[int], array[int]] = field(
+        default_factory=lambda: (array("q"), array("q"), array("q"))
+    )
+    allocations: array[int] = field(default_factory=lambda: array("q"))
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Take in one event."""
+        number, self.count = self.count, self.count + 1
+        if event.get("ph") != "X":
+            return
+        category = event.get("cat")
+        if not isinstance(category, str):
+            return
+        category = category.lower()
+        args = event.get("args")
+        args = args if isinstance(args, dict) else {}
+        if category in _DEVICE:
+            self._kernel(event, args, category, number)
+        elif category in _CALLS:
+            self._call(event, args, number)
+        elif category in _OPERATORS:
+            self._operator(event, number)
+        elif category == "user_annotation":
+            self._annotation(event, number)
+        elif PREDICTED_PART in args:
+            self._predicted(event, args, number)
+
+    def _span(self, event: Mapping[str, Any], number: int) -> tuple[int, int]:
+        """Return start and end of an event [ns]; raises SpecError for what is no time."""
+        start, length = event.get("ts"), event.get("dur")
+        if not _is_time(start):
+            raise self._problem(f"{repr(start)[:40]} is no time in microseconds", number, "ts")
+        if not _is_time(length):
+            raise self._problem(f"{repr(length)[:40]} is no time in microseconds", number, "dur")
+        if length < 0:
+            raise self._problem(f"a duration of {length:g} us is negative", number, "dur")
+        begin = round(start * 1000)
+        return begin, begin + round(length * 1000)
+
+    def _name(self, event: Mapping[str, Any], number: int) -> str:
+        name = event.get("name")
+        if not isinstance(name, str):
+            raise self._problem("an event needs a name", number, "name")
+        return name
+
+    def _problem(self, message: str, number: int, key: str) -> SpecError:
+        return SpecError([Problem(message, f"$.traceEvents[{number}].{key}", self.file)])
+
+    def _kernel(self, event: Mapping[str, Any], args: dict[str, Any], category: str, number: int) -> None:
+        start, end = self._span(event, number)
+        name = self._name(event, number)
+        kind: Kind = "copy" if category in _COPIES else kind_of_kernel(name)
+        if category not in _COPIES and "Collective name" in args:
+            kind = "communication"
+        columns = self._columns(str(args.get("device", event.get("pid", 0))))
+        correlation = args.get("correlation", -1)
+        correlation = correlation if isinstance(correlation, int) and abs(correlation) < 2**62 else -1
+        if kind == "communication":
+            facts = collective_facts(name, args)
+            columns.add(start, end, kind, name, correlation, *facts)
+        else:
+            columns.add(start, end, kind, name, correlation)
+
+    def _columns(self, device: str) -> KernelColumns:
+        self.threads.clear()
+        return self.devices.setdefault(device[:40], KernelColumns())
+
+    def _call(self, event: Mapping[str, Any], args: dict[str, Any], number: int) -> None:
+        start, end = self._span(event, number)
+        if is_allocation(self._name(event, number)):
+            self.allocations.append(start)
+        correlation = args.get("correlation")
+        if isinstance(correlation, int) and abs(correlation) < 2**62:
+            for column, value in zip(self.calls, (correlation, start, end), strict=True):
+                column.append(value)
+
+    def _operator(self, event: Mapping[str, Any], number: int) -> None:
+        """Take in an operator of the host, which counts only where there is no device."""
+        if self.devices:
+            return
+        start, end = self._span(event, number)
+        name = self._name(event, number)
+        index = self.known.setdefault(name, len(self.known))
+        if index == len(self.names):
+            self.names.append(name)
+        thread = str(event.get("tid"))
+        self.threads.setdefault(thread, Operators()).add(start, end, index)
+
+    def _annotation(self, event: Mapping[str, Any], number: int) -> None:
+        name = self._name(event, number)
+        step = step_of(name)
+        operation = known_collective(name)
+        if step is None and operation is None and not is_loader(name) and not is_optimizer(name):
+            return
+        start, end = self._span(event, number)
+        if step is not None:
+            self.steps.append(StepRange(step, start, end))
+        elif operation is not None:
+            self.backends.append((start, end, name, operation))
+        else:
+            ranges = self.loader if is_loader(name) else self.optimizer
+            ranges[0].append(start)
+            ranges[1].append(end)
+
+    def _predicted(self, event: Mapping[str, Any], args: dict[str, Any], number: int) -> None:
+        """Take in an event of autoplan's own trace, which names its part."""
+        start, end = self._span(event, number)
+        part = str(args[PREDICTED_PART])
+        columns = self._columns(f"stage {event.get('pid', 0)}")
+        name = self._name(event, number)
+        if part.endswith("_exposed"):
+            group = ProcessGroup(name=part, part=part)
+            columns.add(start, end, "communication", name, -1, group, str(args.get("operation", part)))
+        else:
+            columns.add(start, end, _KIND_OF_PART.get(part, "other"), name)
+
+    def traces(self, rank: int | None) -> list[DeviceTrace]:
+        """Return what was read, by device; raises SpecError where there is nothing to count."""
+        on_host = not self.devices
+        optimizer = Times.of(instants_of(self.optimizer[0]), instants_of(self.optimizer[1]))
+        if on_host:
+            self._host_device(optimizer)
+        if not any(len(columns.start) for columns in self.devices.values()):
+            message = (
+                f"no kernel and no operator in {self.count} events: profile with ProfilerActivity.CUDA, or"
+                " ProfilerActivity.CPU where there is no device"
+            )
+            raise SpecError([Problem(message, "$.traceEvents", self.file)])
+        told = self.distributed.get("rank")
+        own = told if isinstance(told, int) and not isinstance(told, bool) and told >= 0 else rank
+        loader = Times.of(instants_of(self.loader[0]), instants_of(self.loader[1]))
+        host = HostTrace(merged_steps(self.steps), loader, instants_of(self.allocations))
+        calls = (instants_of(self.calls[0]), instants_of(self.calls[1]), instants_of(self.calls[2]))
+        configured = configured_groups(self.distributed)
+        alone = len(self.devices) == 1
+        return [
+            columns.trace(
+                DeviceFacts(
+                    source=self.file,
+                    rank=own if alone else None,
+                    device=device,
+                    on_host=on_host,
+                    groups=tuple(completed(group, configured) for group in columns.groups),
+                    host=host,
+                ),
+                calls,
+                optimizer,
+            )
+            for device, columns in self.devices.items()
+        ]
+
+    def _host_device(self, optimizer: Times) -> None:
+        """Make the host a device, with operators and the work of process groups as its kernels."""
+        columns = KernelColumns()
+        operator_kernels(self.threads, self.names, optimizer, columns)
+        alone = [group for group in configured_groups(self.distributed).values() if group.size != 1]
+        group = alone[0] if len(alone) == 1 else ProcessGroup()
+        for start, end, name, operation in self.backends:
+            columns.add(start, end, "communication", name, -1, group, operation)
+        self.devices = {"host": columns}

@@ -1,0 +1,240 @@
+"""The diagnosis of a run as a document and as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from autoplan.report.diagnosing.finding_words import MEASURED_NAMES, finding_meaning, finding_sentence
+from autoplan.report.document_fields import SCHEMA, Document, job_document, plain, plan_document
+from autoplan.report.front_report import heading, listed
+from autoplan.report.render.columns import Column, columns_table
+from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.wording.part_names import GIB
+from autoplan.report.wording.sentences import job_lines
+from autoplan.results.diagnosing.diagnosis import Diagnosis, Finding
+from autoplan.results.diagnosing.measurement import DeviceMeasurement, MeasuredParts
+from autoplan.results.diagnosing.memory_measurement import MemoryComparison
+from autoplan.schema.job import Job
+from autoplan.units import format_bytes, format_seconds
+
+__all__ = ["diagnosis_document", "diagnosis_table"]
+
+#: Devices that a table shows.
+_MOST_DEVICES: Final = 16
+#: Parts below this share of the step are not shown.
+_NEGLIGIBLE: Final = 5e-5
+_KERNELS: Final = ("gemm", "attention", "elementwise", "other", "recompute")
+
+
+def diagnosis_document(job: Job, diagnosis: Diagnosis, run: str) -> Document:
+    """Return the diagnosis as a document; ``run`` is the run as a file for ``autoplan calibrate --runs``."""
+    plan = diagnosis.plan
+    return {
+        "schema": SCHEMA,
+        "kind": "diagnosis",
+        "job": job_document(job, plan.facts),
+        "layout_string": plan.layout_string,
+        "stage": diagnosis.stage,
+        "measured_step_seconds": diagnosis.measured_seconds,
+        "predicted_step_seconds": diagnosis.predicted_seconds,
+        "predicted_step_seconds_low": plan.predicted.step_seconds_low,
+        "predicted_step_seconds_high": plan.predicted.step_seconds_high,
+        "parts": [{**plain(x), "lost_seconds": x.lost_seconds} for x in diagnosis.parts],
+        "measured": _parts(diagnosis.measured),
+        "findings": [_finding(x) for x in diagnosis.findings],
+        "devices": [_device(x) for x in diagnosis.devices],
+        "memory": [plain(x) for x in diagnosis.memory],
+        "notes": list(diagnosis.notes),
+        "run": run,
+        "provenance": plan_document(job, plan)["provenance"],
+    }
+
+
+def _parts(parts: MeasuredParts) -> Document:
+    return {**plain(parts), "compute": parts.compute, "exposed": parts.exposed, "total": parts.total}
+
+
+def _finding(finding: Finding) -> Document:
+    return {
+        "kind": finding.kind,
+        "lost_seconds": finding.lost_seconds,
+        "facts": dict(finding.facts),
+        "sentence": finding_sentence(finding),
+        "usually_means": finding_meaning(finding),
+    }
+
+
+def _device(device: DeviceMeasurement) -> Document:
+    # Durations of single collectives are there to compare ranks, and are many.
+    document: Document = plain(replace(device, durations=()))
+    del document["durations"]
+    return {**document, "parts": _parts(device.parts), "seconds": device.seconds}
+
+
+def diagnosis_table(job: Job, diagnosis: Diagnosis, terminal: Terminal) -> str:
+    """Return the diagnosis as text."""
+    parts: list[RenderableType] = [
+        *heading(job_lines(job, diagnosis.plan.facts, terminal)),
+        Text(diagnosis.plan.layout_string, style="green", no_wrap=True, overflow="ignore"),
+        Text(""),
+        _summary(diagnosis),
+        Text(""),
+        Text(_where(diagnosis), style="bold"),
+        _comparison(diagnosis, terminal),
+        Text(""),
+        Text("kernels of the step, concurrent ones counted once", style="bold"),
+        _kernels(diagnosis, terminal),
+    ]
+    if len(diagnosis.devices) > 1:
+        parts += [Text(""), Text("devices", style="bold"), _devices(diagnosis, terminal)]
+    for memory in diagnosis.memory:
+        parts += [Text(""), *_memory(memory, terminal)]
+    parts += [Text(""), *_findings(diagnosis), *listed(list(diagnosis.notes))]
+    return render(Group(*parts), terminal)
+
+
+def _summary(diagnosis: Diagnosis) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    measured, predicted = diagnosis.measured_seconds, diagnosis.plan.predicted
+    ratio = measured / diagnosis.predicted_seconds
+    inside = predicted.step_seconds_low <= measured <= predicted.step_seconds_high
+    low, high = format_seconds(predicted.step_seconds_low), format_seconds(predicted.step_seconds_high)
+    steps = [s for x in diagnosis.devices for s in x.step_seconds]
+    spread = f"{format_seconds(min(steps))} to {format_seconds(max(steps))}" if len(steps) > 1 else "one step"
+    rows = (
+        ("measured", f"{format_seconds(measured)} ({spread})"),
+        ("predicted", f"{format_seconds(diagnosis.predicted_seconds)}, 90 % interval {low} to {high}"),
+        ("ratio", f"{ratio:.2f}, {'inside' if inside else 'outside'} of the interval"),
+    )
+    for name, text in rows:
+        table.add_row(Text(name, style="dim"), Text(text))
+    return table
+
+
+def _where(diagnosis: Diagnosis) -> str:
+    if diagnosis.plan.layout.pp == 1 or diagnosis.stage is None:
+        return "step of median length, mean of the devices"
+    return f"step of median length, mean of the devices of stage {diagnosis.stage}"
+
+
+def _comparison(diagnosis: Diagnosis, terminal: Terminal) -> Table:
+    scale, unit = (1.0, "s") if diagnosis.measured_seconds >= 1 else (1e3, "ms")
+    step = diagnosis.measured_seconds
+    rows = [x for x in diagnosis.parts if max(x.measured, x.predicted or 0.0) > _NEGLIGIBLE * step]
+
+    def named(part: str) -> str:
+        both = part == "compute" and diagnosis.plan.predicted.time.recompute > 0
+        return "compute and recompute" if both else MEASURED_NAMES[part]
+
+    return columns_table(
+        [
+            Column("part", tuple(named(x.part) for x in rows), "left"),
+            Column(f"measured ({unit})", tuple(f"{x.measured * scale:,.3f}" for x in rows)),
+            Column("share (%)", tuple(f"{x.measured / step * 100:.1f}" for x in rows)),
+            Column(
+                f"predicted ({unit})",
+                tuple("-" if x.predicted is None else f"{x.predicted * scale:,.3f}" for x in rows),
+            ),
+            # Adding zero makes no difference but that of minus zero.
+            Column(
+                f"slower by ({unit})", tuple(f"{round(x.lost_seconds * scale, 3) + 0.0:+,.3f}" for x in rows)
+            ),
+        ],
+        terminal,
+    )
+
+
+def _kernels(diagnosis: Diagnosis, terminal: Terminal) -> Table:
+    """Return what computes, and the communication that runs, hidden or not."""
+    step, measured = diagnosis.measured_seconds, diagnosis.measured
+    rows: list[tuple[str, float, float | None]] = [
+        (MEASURED_NAMES[name], getattr(measured, name), None) for name in _KERNELS
+    ]
+    compared = [x for x in diagnosis.devices if diagnosis.stage is None or x.stage == diagnosis.stage]
+    for field in (x.name for x in fields(MeasuredParts) if x.name.endswith("_exposed")):
+        own = [x for device in compared for x in device.traffic if x.part == field]
+        if own:
+            exposed = sum(x.exposed_seconds for x in own) / len(compared)
+            rows.append((MEASURED_NAMES[field], sum(x.seconds for x in own) / len(compared), exposed))
+    shown = [row for row in rows if row[1] > 0]
+    return columns_table(
+        [
+            Column("kind", tuple(name for name, _, _ in shown), "left"),
+            Column("share (%)", tuple(f"{seconds / step * 100:.1f}" for _, seconds, _ in shown)),
+            Column("of it exposed (%)", tuple(_share(exposed, seconds) for _, seconds, exposed in shown)),
+        ],
+        terminal,
+    )
+
+
+def _share(part: float | None, whole: float) -> str:
+    return "-" if part is None else f"{part / whole * 100:.0f}"
+
+
+def _devices(diagnosis: Diagnosis, terminal: Terminal) -> Table:
+    shown = diagnosis.devices[:_MOST_DEVICES]
+
+    def name(x: DeviceMeasurement) -> str:
+        return f"rank {x.rank}" if x.rank is not None else f"{Path(x.source).name}: {x.device}"
+
+    def shares(*names: str) -> tuple[str, ...]:
+        return tuple(f"{sum(getattr(x.parts, n) for n in names) / x.seconds * 100:.1f}" for x in shown)
+
+    return columns_table(
+        [
+            Column("device", tuple(map(name, shown)), "left"),
+            Column("stage", tuple("-" if x.stage is None else str(x.stage) for x in shown)),
+            Column("step", tuple(format_seconds(x.seconds) for x in shown)),
+            Column("compute (%)", shares("compute", "recompute", "optimizer")),
+            Column("exposed (%)", shares("exposed")),
+            Column("idle (%)", shares("bubble", "data_loader", "host", "idle")),
+            Column("kernels", tuple(f"{x.kernels:,}" for x in shown)),
+        ],
+        terminal,
+    )
+
+
+def _memory(memory: MemoryComparison, terminal: Terminal) -> Iterator[RenderableType]:
+    measured = memory.measured
+    yield Text(f"memory of {Path(measured.source).name}, beside stage {memory.stage}", style="bold")
+    reserved = f", {format_bytes(measured.reserved)} reserved" if measured.reserved else ""
+    event = f" in {measured.event}" if measured.event else ""
+    yield Text(
+        f"measured peak {format_bytes(measured.allocated)} allocated{reserved}{event}; predicted"
+        f" {format_bytes(memory.predicted_allocated)} allocated, {format_bytes(memory.predicted_reserved)}"
+        f" reserved in {memory.predicted_event}"
+    )
+    rows = [x for x in memory.categories if x.measured or x.predicted]
+    yield columns_table(
+        [
+            Column("category", tuple(x.category for x in rows), "left"),
+            Column("measured (GiB)", tuple(f"{x.measured / GIB:,.3f}" for x in rows)),
+            Column(
+                "predicted (GiB)",
+                tuple("-" if x.predicted is None else f"{x.predicted / GIB:,.3f}" for x in rows),
+            ),
+        ],
+        terminal,
+    )
+
+
+def _findings(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    """Yield why the run is slower, what costs most first."""
+    if not diagnosis.findings:
+        yield Text("no part costs a hundredth of the step more than predicted", style="green")
+        return
+    yield Text("why it is slower, and what that usually means", style="bold")
+    for finding in diagnosis.findings:
+        lost = f"{format_seconds(finding.lost_seconds)}: " if finding.lost_seconds else ""
+        yield Text(f"{lost}{finding.kind}")
+        yield Padding(Text(finding_sentence(finding)), (0, 0, 0, 4))
+        yield Padding(Text(finding_meaning(finding), style="dim"), (0, 0, 0, 4))
+    yield Text("")

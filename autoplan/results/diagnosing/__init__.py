@@ -1,0 +1,1 @@
+"""What a run's profile says beside the prediction."""
