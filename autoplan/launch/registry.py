@@ -18,6 +18,7 @@ TARGETS: Final = {
     "megatron-lm": "autoplan.launch.frameworks.megatron.megatron_lm",
     "deepspeed": "autoplan.launch.frameworks.deepspeed",
     "accelerate": "autoplan.launch.frameworks.accelerate",
+    "torchtitan": "autoplan.launch.frameworks.torchtitan.torchtitan",
 }
 
 

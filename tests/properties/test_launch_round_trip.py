@@ -137,7 +137,7 @@ def expressible(target, run):
     pytest.fail(f"no nearest layout of {run.layout} can be expressed")
 
 
-@pytest.mark.parametrize("name", ["deepspeed", "accelerate"])
+@pytest.mark.parametrize("name", ["deepspeed", "accelerate", "torchtitan"])
 @given(run=runs())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 def test_files_without_a_model_are_read_back(name, run):
