@@ -191,6 +191,8 @@ def _notes(job: Job, layout: Layout) -> list[str]:
 def is_deepspeed(file: LaunchFile) -> bool:
     """Return whether a file is a JSON file of DeepSpeed."""
     signs = ("train_micro_batch_size_per_gpu", "train_batch_size", "zero_optimization")
+    if '"per_device_train_batch_size"' in file.text:
+        return False  # the Trainer's arguments, with DeepSpeed's configuration inside
     return file.text.lstrip().startswith("{") and any(f'"{sign}"' in file.text for sign in signs)
 
 
