@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.frameworks.deepspeed import zero_values
+from autoplan.launch.frameworks.deepspeed import check_key_names, zero_values
 from autoplan.launch.frameworks.hugging_face.data_parallel import ATTENTION_TARGETS
 from autoplan.launch.frameworks.written_document import WrittenDocument
 from autoplan.launch.known_models import named_on_hub
@@ -145,11 +145,13 @@ def deepspeed_values(document: WrittenDocument) -> dict[str, Written]:
     if other is not None and not inner.entries:
         document.notes.append(f"{other.words} (line {other.line}): read that file for the sharding")
         return {}
+    check_key_names(inner)
     values = zero_values(inner)
+    ranks = _ranks(inner)
     document.problems += inner.problems
     document.notes += inner.notes
     kept = {"tp", "cp", "zero", "dp_shard", "offload", "optimizer", "software"}
-    return {key: written for key, written in values.items() if key in kept} | _ranks(inner)
+    return {key: written for key, written in values.items() if key in kept} | ranks
 
 
 def shipped_deepspeed(
@@ -173,7 +175,11 @@ def _ranks(inner: WrittenDocument) -> dict[str, Written]:
     """Return the data-parallel degree that the batches of DeepSpeed's configuration say."""
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     batch, mbs, steps = (inner.number(name) for name in names)
-    if not (batch and mbs and steps) or batch.value % (mbs.value * steps.value):
+    if not (batch and mbs and steps):
+        return {}
+    if batch.value % (mbs.value * steps.value):
+        product = f"{mbs.value} x {steps.value} = {mbs.value * steps.value}"
+        inner.refuse(f"{product} does not divide train_batch_size {batch.value}", "train_batch_size")
         return {}
     return {"dp": Written(batch.value // (mbs.value * steps.value), batch.line, batch.words)}
 
