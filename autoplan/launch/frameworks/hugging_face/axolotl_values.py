@@ -36,6 +36,7 @@ _PLUGINS: Final = frozenset(
     }
 )
 _CONFIG: Final = "fsdp_config."
+_CHECKPOINTING: Final = ("true", "false", "offload", "offload_disk", "unsloth")
 _STRATEGIES: Final = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "no_shard": 0}
 
 
@@ -141,6 +142,7 @@ def _mesh(document: WrittenDocument, file: LaunchFile, degrees: Mapping[str, Wri
 
 def _fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
     """Return the ZeRO stage and the offload of FSDP2, or of FSDP1 by its strategy."""
+    document.number("fsdp_version")
     items = fsdp.value if isinstance(fsdp.value, list) else []
     strategy = next((str(item).lower() for item in items if str(item).lower() in _STRATEGIES), None)
     zero = Written(_STRATEGIES[strategy], fsdp.line, fsdp.words) if strategy else Written(3, default=True)
@@ -160,6 +162,9 @@ def _fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
 def _recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict[str, Written]:
     """Return recompute, and offload of what is stored for it."""
     written = document.given("gradient_checkpointing")
+    if written is not None and str(written.value).lower() not in _CHECKPOINTING:
+        sentence = f"{str(written.value)[:40]!r} is none of {', '.join(_CHECKPOINTING)}"
+        document.refuse(sentence, "gradient_checkpointing")
     moved = document.given("activation_offloading")
     on = written is not None and written.value not in {False, "false"}
     inner = document.flag(f"{_CONFIG}activation_checkpointing")
@@ -172,6 +177,8 @@ def _recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict
         document.notes.append("selective_checkpointing is read as recompute of all of each layer")
     offloads = written is not None and written.value in {"offload", "offload_disk"}
     there = moved is not None and moved.value not in {False, "false"}
+    if there and not full:
+        document.refuse("it needs gradient_checkpointing", "activation_offloading")
     if full and (offloads or there):
         place = moved if there and moved is not None else where
         states = "offload" in values

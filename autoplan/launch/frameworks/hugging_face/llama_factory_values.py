@@ -113,7 +113,7 @@ def _megatron(document: WrittenDocument) -> dict[str, Written]:
 
 
 def _adapters(document: WrittenDocument) -> dict[str, Written]:
-    kind = document.text("finetuning_type")
+    kind = document.text("finetuning_type", ("lora", "oft", "freeze", "full"))
     if kind is not None and kind.value in {"full", "freeze", "oft"}:
         if kind.value != "full":
             document.notes.append(f"{kind.words}: read as training of the whole model")
