@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from autoplan.catalog import entry_names, entry_text, load_entry
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["named_model"]
+__all__ = ["hub_name", "named_model", "named_on_hub"]
 
 #: Fields that do not decide what a model is.
 _ASIDE: Final = frozenset(
@@ -22,6 +23,26 @@ _ASIDE: Final = frozenset(
         "published_active_parameters",
     }
 )
+_HUB: Final = re.compile(r"([\w.-]{1,100}/[\w.-]{1,100}) on Hugging Face")
+
+
+def hub_name(model: ModelSpec) -> str | None:
+    """Return the name on the Hugging Face hub that a model was read from, if there is one."""
+    found = _HUB.match(model.source or "")
+    return found[1] if found else None
+
+
+def named_on_hub(name: str) -> str | None:
+    """Return the entry of the catalogue for a name on the Hugging Face hub, or for a folder of that name.
+
+    >>> named_on_hub("mistralai/Mistral-7B-v0.1"), named_on_hub("./gpt2")
+    ('mistral-7b', None)
+    """
+    for entry in entry_names("model"):
+        found = _HUB.search(entry_text("model", entry)[0])
+        if found and found[1].lower() == name.lower():
+            return entry
+    return None
 
 
 def named_model(fields: Mapping[str, Any] | None) -> tuple[Mapping[str, Any] | str | None, list[str]]:

@@ -18,6 +18,10 @@ TARGETS: Final = {
     "megatron-lm": "autoplan.launch.frameworks.megatron.megatron_lm",
     "deepspeed": "autoplan.launch.frameworks.deepspeed",
     "accelerate": "autoplan.launch.frameworks.accelerate",
+    "torchtitan": "autoplan.launch.frameworks.torchtitan.torchtitan",
+    "trainer": "autoplan.launch.frameworks.hugging_face.trainer",
+    "axolotl": "autoplan.launch.frameworks.hugging_face.axolotl",
+    "llama-factory": "autoplan.launch.frameworks.hugging_face.llama_factory",
 }
 
 

@@ -15,11 +15,10 @@ import yaml
 
 from autoplan.launch.frameworks.accelerate_values import is_accelerate, read_accelerate
 from autoplan.launch.frameworks.deepspeed import refuse_for_zero
+from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes, refuse_for_fsdp, refuse_for_replicas
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
-    refuse_experts,
     refuse_order,
-    refuse_pipeline,
     refuse_software,
     stack_note,
     without_pipeline,
@@ -33,6 +32,7 @@ from autoplan.schema.stage_layers import even_stages
 __all__ = ["TARGET", "emit_accelerate"]
 
 _FILE: Final = "accelerate.yaml"
+_STAGES: Final = "it has stages in the Megatron section alone (a stack of Megatron-LM)"
 _PRECISIONS: Final = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
@@ -79,22 +79,19 @@ def _machines(job: Job, layout: Layout) -> dict[str, Any]:
 def _replicas(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of DistributedDataParallel, or of a single process."""
     del job
-    refuse_pipeline(layout, "it has stages in the Megatron section alone (a stack of Megatron-LM)")
-    refuse_experts(layout)
-    refuse_order(layout)
-    if layout.optimizer_offload or layout.activation_offload:
+    if layout.activation_offload:
         part = f"offload without FSDP or DeepSpeed (zero=0, offload={layout.offload})"
         kept = replace(layout, optimizer_offload=False, activation_offload=False)
         raise InexpressibleError(part, [kept])
-    _refuse_recompute(layout)
+    refuse_for_replicas(layout, _STAGES)
     return {"distributed_type": "MULTI_GPU" if layout.devices > 1 else "NO"}
 
 
 def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the sections ``fsdp_config`` and ``parallelism_config``."""
     del job
-    _refuse_for_fsdp(layout)
-    shard = layout.dp_shard // layout.cp or layout.dp
+    refuse_for_fsdp(layout, _STAGES)
+    replicate, shard = mesh_sizes(layout)
     return {
         "distributed_type": "FSDP",
         "fsdp_config": {
@@ -106,55 +103,12 @@ def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
             "fsdp_activation_checkpointing_offload": layout.activation_offload,
         },
         "parallelism_config": {
-            "parallelism_config_dp_replicate_size": layout.dp // shard,
+            "parallelism_config_dp_replicate_size": replicate,
             "parallelism_config_dp_shard_size": shard,
             "parallelism_config_tp_size": layout.tp,
             "parallelism_config_cp_size": layout.cp,
         },
     }
-
-
-def _refuse_for_fsdp(layout: Layout) -> None:
-    refuse_pipeline(layout, "it has stages in the Megatron section alone (a stack of Megatron-LM)")
-    refuse_experts(layout)
-    refuse_order(layout)
-    if layout.sequence_parallel:
-        part = "sequence parallelism beside tensor parallelism (sp=on)"
-        raise InexpressibleError(part, [replace(layout, sequence_parallel=False)])
-    if layout.dp * layout.cp == 1:
-        one = replace(layout, tp=1, dp=layout.tp, expert_tensor=0)
-        nearest = [replace(one, zero=0 if layout.tp == 1 else max(2, layout.zero), optimizer_offload=False)]
-        raise InexpressibleError("FSDP with nothing to shard over (dp=1, cp=1)", nearest)
-    if layout.zero < 2:
-        part = f"ZeRO-{layout.zero} beside FSDP2, which shards gradients at least"
-        raise InexpressibleError(part, [replace(layout, zero=zero) for zero in (2, 3)])
-    if layout.dp_shard and (layout.dp_shard % layout.cp or layout.dp % (layout.dp_shard // layout.cp)):
-        part = f"hybrid sharding inside of context-parallel groups (dp_shard={layout.dp_shard})"
-        raise InexpressibleError(part, [replace(layout, dp_shard=0)])
-    if layout.dp_shard == layout.cp:
-        part = f"sharding over context-parallel ranks alone (dp_shard={layout.dp_shard})"
-        raise InexpressibleError(part, [replace(layout, dp_shard=0)])
-    _refuse_offload(layout)
-    _refuse_recompute(layout)
-
-
-def _refuse_offload(layout: Layout) -> None:
-    if layout.optimizer_offload:
-        part = "offload of optimizer states alone: FSDP2 offloads parameters with them"
-        raise InexpressibleError(part, [replace(layout, optimizer_offload=False)])
-    if layout.activation_offload and (layout.mode != "full" or layout.offload_every > 1):
-        part = "offload of activations other than the inputs of all recomputed layers"
-        full = replace(layout, offload_every=1).with_uniform_recompute("full")
-        raise InexpressibleError(part, [full, replace(layout, activation_offload=False)])
-
-
-def _refuse_recompute(layout: Layout) -> None:
-    if layout.mode not in {"none", "full"}:
-        part = f"recompute that is selective or of some layers (recompute={layout.recompute})"
-        raise InexpressibleError(part, [layout.with_uniform_recompute(mode) for mode in ("none", "full")])
-    if layout.recompute_num_layers > 1:
-        part = f"units of {layout.recompute_num_layers} recomputed layers"
-        raise InexpressibleError(part, [replace(layout, recompute_num_layers=1)])
 
 
 def _deepspeed(job: Job, layout: Layout) -> dict[str, Any]:

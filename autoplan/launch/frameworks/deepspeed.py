@@ -26,7 +26,15 @@ from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, Pl
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["OPTIMIZERS", "TARGET", "deepspeed_document", "emit_deepspeed", "refuse_for_zero", "zero_values"]
+__all__ = [
+    "OPTIMIZERS",
+    "TARGET",
+    "check_key_names",
+    "deepspeed_document",
+    "emit_deepspeed",
+    "refuse_for_zero",
+    "zero_values",
+]
 
 _FILE: Final = "ds_config.json"
 #: Optimizers by ours; an Adam decays weights as AdamW does unless it is told not to.
@@ -191,14 +199,15 @@ def _notes(job: Job, layout: Layout) -> list[str]:
 def is_deepspeed(file: LaunchFile) -> bool:
     """Return whether a file is a JSON file of DeepSpeed."""
     signs = ("train_micro_batch_size_per_gpu", "train_batch_size", "zero_optimization")
+    if '"per_device_train_batch_size"' in file.text:
+        return False  # the Trainer's arguments, with DeepSpeed's configuration inside
     return file.text.lstrip().startswith("{") and any(f'"{sign}"' in file.text for sign in signs)
 
 
 def read_deepspeed(file: LaunchFile) -> Configuration:
     """Return what a JSON file of DeepSpeed says; raises SpecError with all problems."""
     document = read_yaml(file)
-    document.check_names("", _KEYS, "DeepSpeed")
-    document.check_names("zero_optimization", _ZERO_KEYS, "DeepSpeed", strict=True)
+    check_key_names(document)
     values = zero_values(document)
     _batches(document, file, values)
     document.stop_at_problems()
@@ -206,6 +215,12 @@ def read_deepspeed(file: LaunchFile) -> Configuration:
     if document.entries.get("activation_checkpointing") is None:
         document.notes.append("recompute is turned on by the training program, which is not read: none")
     return assembled("deepspeed", file, values, warnings=document.notes)
+
+
+def check_key_names(document: WrittenDocument) -> None:
+    """Refuse keys that DeepSpeed refuses, and misspelt ones that it lets through."""
+    document.check_names("", _KEYS, "DeepSpeed")
+    document.check_names("zero_optimization", _ZERO_KEYS, "DeepSpeed", strict=True)
 
 
 def _counts(document: WrittenDocument, path: str) -> bool:

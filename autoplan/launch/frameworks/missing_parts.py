@@ -57,9 +57,9 @@ def refuse_order(layout: Layout) -> None:
         raise InexpressibleError(part, [replace(layout, order=ORDERS[0])])
 
 
-def refuse_software(job: Job, expressed: Iterable[str] = ()) -> None:
-    """Raise InexpressibleError for adapters and for choices of ``software`` that are not ``expressed``."""
-    if job.adapters is not None:
+def refuse_software(job: Job, expressed: Iterable[str] = (), *, adapters: bool = False) -> None:
+    """Raise InexpressibleError for what of ``software`` is not ``expressed``, and for adapters."""
+    if job.adapters is not None and not adapters:
         raise InexpressibleError("low-rank adapters")
     for name in SoftwareSpec.model_fields:
         if name not in expressed and getattr(job.software, name) is not None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Mapping
 from typing import Final
 
+from autoplan.launch.frameworks.argument_array import argument_array, torchrun_words
 from autoplan.launch.frameworks.megatron.edits import megatron_edits
 from autoplan.launch.frameworks.megatron.layout_arguments import layout_arguments
 from autoplan.launch.frameworks.megatron.model_arguments import model_arguments
 from autoplan.launch.frameworks.megatron.reading import is_megatron, read_megatron
 from autoplan.launch.frameworks.megatron.training_arguments import training_arguments
-from autoplan.launch.header import as_comment
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -34,7 +32,7 @@ def emit_megatron(run: PlannedRun) -> Emission:
     }
     environment = _environment(layout)
     arguments = tuple(word for group in groups.values() for words in group for word in words)
-    text = _script(run.header, groups, environment, _usage(job))
+    text = argument_array("MEGATRON_ARGS", (*run.header, _usage(job)), groups, environment)
     return Emission((EmittedFile(_FILE, text),), arguments, environment, _notes(job), by_arguments=True)
 
 
@@ -47,26 +45,9 @@ def _environment(layout: Layout) -> dict[str, str]:
     return {} if layout.zero > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
-def _script(
-    header: tuple[str, ...],
-    groups: Mapping[str, Iterable[tuple[str, ...]]],
-    environment: Mapping[str, str],
-    usage: str,
-) -> str:
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    lines = []
-    for title, group in groups.items():
-        lines.append(f"    # {title}\n")
-        lines += [f"    {shlex.join(words)}\n" for words in group]
-    return f"#!/usr/bin/env bash\n{as_comment((*header, usage))}{exports}MEGATRON_ARGS=(\n{''.join(lines)})\n"
-
-
 def _usage(job: Job) -> str:
-    cluster = job.cluster
-    per_node = min(cluster.devices, cluster.node.devices)
-    nodes = f"--nnodes {cluster.nodes} " if cluster.nodes > 1 else ""
     program = 'pretrain_gpt.py "${MEGATRON_ARGS[@]}"'
-    return f"usage: source {_FILE}; torchrun {nodes}--nproc-per-node {per_node} {program} ..."
+    return f"usage: source {_FILE}; {torchrun_words(job)} {program} ..."
 
 
 def _notes(job: Job) -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""Programs around the Hugging Face Trainer: its own arguments, axolotl and LLaMA-Factory."""

@@ -1,0 +1,106 @@
+"""The target ``trainer``: TrainingArguments of the Hugging Face Trainer, as a JSON file or as arguments.
+
+Fields are those of ``transformers/training_args.py`` of the version that TARGET names. Devices and sequences
+are no part of them: the launcher and the training program have them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from autoplan.launch.frameworks.argument_array import torchrun_words
+from autoplan.launch.frameworks.hugging_face.data_parallel import (
+    checked_kind,
+    compiled,
+    deepspeed_section,
+    formats,
+    fsdp_section,
+    optim_name,
+    refuse_beyond_data,
+)
+from autoplan.launch.frameworks.hugging_face.trainer_values import is_trainer, read_trainer
+from autoplan.launch.frameworks.missing_parts import microbatches, refuse_software, stack_note
+from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+
+__all__ = ["TARGET", "emit_trainer"]
+
+_FILE: Final = "training_args.json"
+
+
+def emit_trainer(run: PlannedRun) -> Emission:
+    """Return the plan as a JSON file that ``HfArgumentParser.parse_json_file`` takes, and as arguments.
+
+    JSON has no comments, so that the prediction is in the notes. Raises InexpressibleError for the first part
+    of the plan that has no field.
+    """
+    document = _document(run.job, run.layout)
+    text = json.dumps(document, indent=2)
+    words = tuple(word for key, value in document.items() for word in _words(key, value))
+    notes = (*run.header, *_notes(run.job))
+    return Emission((EmittedFile(_FILE, f"{text}\n"),), words, notes=notes, by_arguments=True)
+
+
+def _document(job: Job, layout: Layout) -> dict[str, Any]:
+    refuse_software(job, ("compile",))
+    refuse_beyond_data(layout)
+    kind = checked_kind(job, layout)
+    sections = {"fsdp": _fsdp, "deepspeed": _deepspeed, "replicas": _replicas}
+    return {
+        "per_device_train_batch_size": layout.microbatch,
+        "gradient_accumulation_steps": microbatches(job, layout),
+        **formats(job),
+        **sections[kind](job, layout),
+        **_recompute(layout, kind),
+        **compiled(job),
+        **({"use_liger_kernel": True} if job.stack.name.endswith("-liger") else {}),
+    }
+
+
+def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
+    checkpoints = {"activation_checkpointing": layout.mode == "full" and not layout.activation_offload}
+    section = {"version": 2, **fsdp_section(layout), **checkpoints}
+    return {"optim": optim_name(job), "fsdp": True, "fsdp_config": section}
+
+
+def _deepspeed(job: Job, layout: Layout) -> dict[str, Any]:
+    return {"deepspeed": deepspeed_section(job, layout)}
+
+
+def _replicas(job: Job, layout: Layout) -> dict[str, Any]:
+    del layout
+    return {"optim": optim_name(job)}
+
+
+def _recompute(layout: Layout, kind: str) -> dict[str, Any]:
+    """Return the fields of recompute, which FSDP has its own one for unless inputs go to host memory."""
+    if layout.activation_offload:
+        return {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"offload": True}}
+    return {} if kind == "fsdp" else {"activation_checkpointing": layout.mode == "full"}
+
+
+def _words(key: str, value: object) -> tuple[str, ...]:
+    """Return a field as arguments; a mapping is one word of JSON."""
+    if key == "fsdp":
+        return ("--fsdp",)
+    text = json.dumps(value, separators=(",", ":")) if isinstance(value, dict) else str(value)
+    return (f"--{key}", text)
+
+
+def _notes(job: Job) -> tuple[str, ...]:
+    start = f"start it with: {torchrun_words(job)} PROGRAM {_FILE}"
+    length = f"sequences of {job.workload.sequence_length} tokens are the training program's choice"
+    return (start, length, *stack_note(job, ("hf-", "ddp", "deepspeed", "fsdp2"), "hf-fsdp2", "the Trainer"))
+
+
+TARGET: Final = Target(
+    name="trainer",
+    framework="transformers",
+    version="5.23.0",
+    check="accepted by the framework's parser",
+    emit=emit_trainer,
+    recognises=is_trainer,
+    read=read_trainer,
+)

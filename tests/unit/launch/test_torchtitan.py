@@ -1,0 +1,213 @@
+"""torchtitan: what is emitted and refused, and what overrides and TOML files of the constructs in use say."""
+
+from dataclasses import replace
+
+import pytest
+
+import autoplan
+from autoplan.catalog import load_entry
+from autoplan.errors import SpecError
+from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.frameworks.torchtitan.torchtitan import TARGET
+from autoplan.launch.registry import recognised
+from autoplan.launch.target import InexpressibleError, PlannedRun
+from autoplan.schema.layout import parse_layout
+
+P, LOCAL = "--parallelism.", "--training.local_batch_size"
+RESHARD = "--parallelism.fsdp_reshard_after_forward"
+RUN = """#!/usr/bin/bash
+NGPU=${{NGPU:-"8"}}
+CONFIG=${{CONFIG:-"llama3_8b"}}
+torchrun --nproc_per_node=${{NGPU}} --rdzv_backend c10d -m torchtitan.train \\
+    --module llama3 --config ${{CONFIG}} {}
+"""
+TOML = """# torchtitan 0.2
+[model]
+name = "llama3"
+flavor = "{flavor}"
+
+[training]
+local_batch_size = 2
+seq_len = 8192
+
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2  # inside a node
+{parallelism}
+
+[activation_checkpoint]
+{recompute}
+"""
+
+
+def read(text, **more):
+    """Return what a file says."""
+    return TARGET.read(LaunchFile("run_train", text, **more))
+
+
+def toml(flavor="8B", parallelism="", recompute='mode = "full"'):
+    """Return a TOML file."""
+    return TOML.format(flavor=flavor, parallelism=parallelism, recompute=recompute)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "layout", "batch"),
+    [
+        ("", "dp=8,mbs=1,zero=3,recompute=selective", 8),
+        ("--parallelism.tensor-parallel-degree=2 activation-checkpoint:none", "tp=2,dp=4,zero=3", 4),
+        (
+            "--parallelism.data_parallel_replicate_degree 8 --parallelism.data_parallel_shard_degree 1",
+            "dp=8,zero=0,recompute=selective",
+            8,
+        ),
+        (
+            f"{P}data_parallel_replicate_degree=2 {P}context_parallel_degree 2 {RESHARD} never",
+            "cp=2,dp=4,dp_shard=4,zero=2,recompute=selective",
+            4,
+        ),
+        (
+            f"{P}pipeline_parallel_degree 2 --training.local_batch_size 8 --training.global_batch_size 64",
+            "pp=2,dp=4,mbs=1,zero=2,recompute=selective",
+            64,
+        ),
+        (
+            f"{P}pipeline_parallel_degree 4 {P}pipeline_parallel_schedule Interleaved1F1B {LOCAL} 8",
+            "pp=4,vpp=2,dp=2,zero=2,recompute=selective,stages=8/9/8/7",
+            16,
+        ),
+        (
+            f"{P}pipeline_parallel_degree 2 {P}module_fqns_per_model_part layers.0 layers.1,norm,lm_head",
+            None,
+            None,
+        ),
+    ],
+)
+def test_overrides_are_read(overrides, layout, batch):
+    """Overrides, what the configuration function sets, and devices of the launcher are one layout."""
+    if layout is None:
+        with pytest.raises(SpecError, match="model has 32 layers"):
+            read(RUN.format(overrides))
+        return
+    found = read(RUN.format(overrides))
+
+    assert parse_layout(found.layout_string, layers=32, devices=8) == parse_layout(
+        layout, layers=32, devices=8
+    )
+    assert found.job["workload"] == {"sequence_length": 8192, "global_batch_size": batch}
+    assert (found.job["model"], found.job["devices"]) == ("llama3.1-8b", 8)
+    assert recognised(LaunchFile("run_train", RUN.format(overrides))).name == "torchtitan"
+
+
+@pytest.mark.parametrize(
+    ("text", "layout"),
+    [
+        (toml(), "tp=2,dp=4,mbs=2,zero=3,recompute=full"),
+        (toml(recompute='mode = "none"'), "tp=2,dp=4,mbs=2,zero=3"),
+        (
+            toml(recompute='mode = "selective"\nselective_ac_option = "op"'),
+            "tp=2,dp=4,mbs=2,zero=3,recompute=selective",
+        ),
+        (toml(recompute='mode = "selective"'), "tp=2,dp=4,mbs=2,zero=3,recompute=full:16"),
+        (
+            toml(recompute='mode = "selective"\nselective_ac_option = "1"'),
+            "tp=2,dp=4,mbs=2,zero=3,recompute=full",
+        ),
+        (
+            toml(parallelism="pipeline_parallel_degree = 2\npipeline_parallel_schedule = '1F1B'"),
+            "tp=2,pp=2,dp=2,mbs=1,zero=2,recompute=full",
+        ),
+    ],
+)
+def test_toml_files_are_read(text, layout):
+    """Sections of TOML files are the layout that they stand for, recompute of every nth layer included."""
+    found = read(text, devices=8)
+
+    assert found.layout == parse_layout(layout, layers=32, devices=8)
+    assert found.job["model"] == "llama3.1-8b"
+    assert recognised(LaunchFile("llama3_8b.toml", text)).name == "torchtitan"
+
+
+def test_values_that_a_function_of_ones_own_sets_stay_open():
+    """What a configuration function that is not torchtitan's sets is named as not given."""
+    found = read(RUN.format("--config my_model --parallelism.tensor_parallel_degree 4"))
+
+    assert found.layout_fields["tp"] == 4
+    assert {"pp", "cp", "mbs", "zero", "recompute", "model", "sequence_length"} <= set(found.unspecified)
+    assert any("my_model" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "sentence"),
+    [
+        (RUN.format("--parallelism.tensor_parallel_degree 3"), 5, "does not divide the 8 devices"),
+        (RUN.format("--parallelism.tensor_paralel_degree 2"), 5, "did you mean tensor_parallel_degree?"),
+        (RUN.format("--parallelism.data_parallel_shard_degree 4"), 5, "is not 8 devices"),
+        (RUN.format("--parallelism.pipeline_parallel_degree $PP"), 5, "give --set PP=VALUE"),
+        (RUN.format("--training.global_batch_size 12"), 5, "does not divide"),
+        (toml(parallelism="tensor_parallel_degree = 4"), 13, "it is no TOML"),
+        (toml(parallelism="pipeline_paralel_degree = 4"), 13, "did you mean pipeline_parallel_degree?"),
+        (toml(parallelism="context_parallel_degree = 3"), 12, "does not divide the 8 devices"),
+        (toml(parallelism='module_fqns_per_model_part = "all"\npipeline_parallel_degree = 2'), 13, "no list"),
+        (toml(recompute='mode = "some"'), 16, "none of none, selective"),
+    ],
+)
+def test_what_contradicts_is_refused(text, line, sentence):
+    """Contradictions, misspellings and what depends on the environment are errors with their line."""
+    with pytest.raises(SpecError) as caught:
+        read(text, devices=8)
+
+    problem = next(p for p in caught.value.problems if sentence in p.message)
+    assert (problem.file, problem.line) == ("run_train", line)
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes", "part"),
+    [
+        ("dp=8,zero=1", {}, "ZeRO-1"),
+        ("cp=2,dp=4,zero=0", {}, "context parallelism without sharding"),
+        ("tp=8,zero=3", {}, "nothing to shard over"),
+        ("dp=4,cp=2,dp_shard=1,zero=2", {}, "hybrid sharding inside"),
+        ("pp=2,dp=4,schedule=zero-bubble,zero=2", {}, "zero-bubble"),
+        ("dp=8,zero=3,offload=optimizer", {}, "offload of optimizer states alone"),
+        ("dp=8,zero=3,recompute=full,offload=activations", {}, "offload of activations"),
+        ("dp=8,zero=3,recompute=full:4", {}, "differs by layer"),
+        ("dp=8,zero=3,recompute=full,recompute_num_layers=2", {}, "units of 2"),
+        ("pp=2,dp=4,zero=2,order=tp-cp-pp-dp", {}, "rank order"),
+        ("dp=8,zero=3", {"precision": "fp8"}, "precision fp8"),
+        ("dp=8,zero=3", {"optimizer": "muon"}, "optimizer muon"),
+    ],
+)
+def test_what_has_no_override_is_refused(layout, changes, part):
+    """A part that no override expresses is named, with a layout that lacks it."""
+    job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", "fsdp2"), **changes)
+    run = PlannedRun(job, parse_layout(layout, layers=32, devices=8))
+
+    with pytest.raises(InexpressibleError) as caught:
+        TARGET.emit(run)
+
+    assert part in caught.value.part
+    assert caught.value.nearest or changes
+
+
+def test_experts_are_divided_as_torchtitan_divides_them():
+    """Experts are split without expert parallelism, and whole with it."""
+    job = replace(autoplan.load_job("mixtral-8x7b-8x-h200"), stack=load_entry("stack", "fsdp2"))
+    parts = {}
+    for text in ("tp=2,dp=4,zero=3,etp=1", "tp=2,dp=4,ep=4,zero=3", "dp=8,ep=8,zero=3,dp_shard=4"):
+        with pytest.raises(InexpressibleError) as caught:
+            TARGET.emit(PlannedRun(job, parse_layout(text, layers=32, devices=8)))
+        parts[text] = caught.value.part
+    assert [part.split(" ")[0] for part in parts.values()] == ["experts", "expert", "ep=8"]
+
+
+def test_choices_of_software_are_overrides():
+    """Compilation, captured steps and 16-bit training are the overrides of that name."""
+    job = autoplan.load_job("llama3-8b-8x-a100")
+    software = job.software.model_copy(update={"compile": True, "cuda_graphs": True, "pure_bf16": True})
+    job = replace(job, stack=load_entry("stack", "fsdp2"), software=software)
+    layout = parse_layout("dp=8,zero=3", layers=32, devices=8)
+    emission = TARGET.emit(PlannedRun(job, layout))
+    found = read(emission.files[0].text, devices=8)
+
+    assert found.job["software"] == {"compile": True, "pure_bf16": True, "cuda_graphs": True}
+    assert "module" not in " ".join(emission.notes)
