@@ -23,7 +23,18 @@ from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
     from autoplan.catalog import load_grid, load_job, load_serving_job
-    from autoplan.planning import capacity, communication, emit, evaluate, explain, plan, read, sweep, verify
+    from autoplan.planning import (
+        capacity,
+        communication,
+        emit,
+        evaluate,
+        explain,
+        plan,
+        read,
+        read_values,
+        sweep,
+        verify,
+    )
     from autoplan.results import Communication, Explanation, Front, Plan, Remedy, Sweep, Verdict
     from autoplan.schema.job import Job
     from autoplan.schema.layout import Layout
@@ -57,6 +68,7 @@ __all__ = [
     "load_serving_job",
     "plan",
     "read",
+    "read_values",
     "sweep",
     "verify",
 ]
@@ -80,6 +92,7 @@ _HOMES = {
     "load_serving_job": "autoplan.catalog",
     "plan": "autoplan.planning",
     "read": "autoplan.planning",
+    "read_values": "autoplan.planning",
     "sweep": "autoplan.planning",
     "Verdict": "autoplan.results",
     "verify": "autoplan.planning",

@@ -18,6 +18,9 @@ TARGETS: Final = {
     "megatron-lm": "autoplan.launch.frameworks.megatron.megatron_lm",
     "deepspeed": "autoplan.launch.frameworks.deepspeed",
     "accelerate": "autoplan.launch.frameworks.accelerate",
+    "nemo": "autoplan.launch.frameworks.nemo.nemo_files",
+    "nanotron": "autoplan.launch.frameworks.nanotron.nanotron_files",
+    "llm-foundry": "autoplan.launch.frameworks.llm_foundry.foundry_files",
 }
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autoplan.planning.listing import parameter_counts
     from autoplan.planning.measuring import measure
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
-    from autoplan.planning.reading_configurations import read, read_text
+    from autoplan.planning.reading_configurations import read, read_text, read_values
     from autoplan.planning.serving_capacity import capacity
     from autoplan.planning.sweeping.executors import dask_executor
     from autoplan.planning.sweeping.grid_planning import sweep
@@ -56,6 +56,7 @@ __all__ = [
     "plan",
     "read",
     "read_text",
+    "read_values",
     "remedied",
     "saved_plan",
     "suggested",
@@ -88,6 +89,7 @@ _HOMES: Final = {
     "plan": "autoplan.planning.plan_and_evaluate",
     "read": "autoplan.planning.reading_configurations",
     "read_text": "autoplan.planning.reading_configurations",
+    "read_values": "autoplan.planning.reading_configurations",
     "remedied": "autoplan.planning.explaining.applied_remedies",
     "saved_plan": "autoplan.planning.emitting",
     "suggested": "autoplan.planning.infeasible.smallest_relaxations",
