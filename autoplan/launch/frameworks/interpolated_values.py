@@ -22,6 +22,7 @@ __all__ = ["OVERRIDE", "overridden", "resolved"]
 
 #: An override of a value, such as ``model.num_layers=32``, with the signs of Hydra before it.
 OVERRIDE: Final = re.compile(r"(?:\+\+?|~)?([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
+_REMOVAL: Final = re.compile(r"~([A-Za-z_][\w.@/-]*)(?:=.*)?", re.DOTALL)
 #: The innermost reference in a text.
 _REFERENCE: Final = re.compile(r"\$\{([^${}]*)\}")
 _RESOLVER: Final = re.compile(r"([\w.]+)\s*:(.*)", re.DOTALL)
@@ -35,11 +36,11 @@ def overridden(document: WrittenDocument, words: Sequence[str]) -> list[str]:
     """Set the values that overrides among ``words`` name; return the words that are no overrides."""
     rest = []
     for word in words:
-        match = OVERRIDE.fullmatch(word)
-        if match is None:
+        match, removal = OVERRIDE.fullmatch(word), _REMOVAL.fullmatch(word)
+        if removal is not None:
+            document.entries.pop(removal[1], None)
+        elif match is None:
             rest.append(word)
-        elif word.startswith("~"):
-            document.entries.pop(match[1], None)
         else:
             document.entries[match[1]] = Written(_scalar(match[2]), None, word)
     return rest

@@ -35,7 +35,21 @@ __all__ = ["document_edits", "is_argument_document", "is_nested_document", "read
 
 _SECTION: Final = "MODEL_ARGS"
 _NESTED: Final = re.compile(r"(?m)^(?:language_model|model_parallel)\s*:")
-_SECTIONS: Final = ("model_parallel.", "language_model.", "")
+#: Names of ``ModelParallelConfig``, and of the arguments beside both sections; others are the model's.
+_PARALLEL: Final = frozenset(
+    {
+        *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
+        *("virtual_pipeline_model_parallel_size", "expert_model_parallel_size", "sequence_parallel"),
+        *("expert_tensor_parallel_size", "bf16", "fp16", "cpu_offloading_num_layers"),
+    }
+)
+_BESIDE: Final = frozenset(
+    {
+        *("micro_batch_size", "global_batch_size", "seq_length", "encoder_seq_length", "vocab_size"),
+        *("use_distributed_optimizer", "optimizer", "max_position_embeddings", "position_embedding_type"),
+        *("untie_embeddings_and_output_weights", "num_layers_per_virtual_pipeline_stage"),
+    }
+)
 _ACTIVATIONS: Final = {"swiglu": "--swiglu", "squaredrelu": "--squared-relu", "gelu": ""}
 
 
@@ -98,11 +112,19 @@ def _keys(document: WrittenDocument) -> Mapping[str, Key]:
     if any(path.startswith(f"{_SECTION}.--") for path in document.entries):
         return {}
     nested = any(path in document.entries for path in ("model_parallel", "language_model"))
-    sections = _SECTIONS if nested else ("",)
-    keys = {f"{section}{name}": key for section in sections for name, key in CORE_KEYS.items()}
-    if nested:
-        keys["language_model.num_query_groups"] = Key("--num-query-groups", also="--group-query-attention")
+    if not nested:
+        return CORE_KEYS
+    keys = {f"{section}{name}": key for name, key in CORE_KEYS.items() for section in _sections(name)}
+    keys["language_model.num_query_groups"] = Key("--num-query-groups", also="--group-query-attention")
     return keys
+
+
+def _sections(name: str) -> tuple[str, str, str]:
+    """Return the sections that a name may stand in, its own first."""
+    if name in _BESIDE:
+        return ("", "language_model.", "model_parallel.")
+    model, parallel = "language_model.", "model_parallel."
+    return (parallel, model, "") if name in _PARALLEL else (model, parallel, "")
 
 
 def _unused(document: WrittenDocument, path: str) -> bool:

@@ -39,7 +39,7 @@ _KNOWN: Final[Mapping[str, object]] = {**_TABLE, **dict.fromkeys(SPECIAL_KEYS)}
 #: Where a launcher or a test puts the keys of NeMo.
 _WRAPPED: Final = ("MODEL_ARGS", "training")
 _SCRIPT: Final = re.compile(r"\bnemo\s+llm\s+(?:pretrain|finetune)\b|megatron_gpt_\w+\.py")
-_YAML: Final = re.compile(r"(?m)^\s*(?:trainer\.strategy\.)?tensor_model_parallel_size\s*:")
+_YAML: Final = re.compile(r"(?m)^\s+(?:trainer\.strategy\.)?(?:tensor|pipeline)_model_parallel_size\s*:")
 #: Values of keys that are an argument, and of its absence.
 _SPECIAL: Final = {
     "--use-distributed-optimizer": {"model.optim.name": "mcore_distributed_optim"},
