@@ -81,7 +81,12 @@ def _pytorch_job(
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "metadata": {"name": job_name(run)},
-        "spec": {"nprocPerNode": str(group.per_node), "pytorchReplicaSpecs": replicas},
+        "spec": {
+            "nprocPerNode": str(group.per_node),
+            # Pods stay after the job, with their logs.
+            "runPolicy": {"cleanPodPolicy": "None"},
+            "pytorchReplicaSpecs": replicas,
+        },
     }
 
 
