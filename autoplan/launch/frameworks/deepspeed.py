@@ -87,6 +87,7 @@ _ZERO_KEYS: Final = frozenset(
 #: Keys that change what a step costs, and are not read.
 _ASIDE: Final = {
     "zero_optimization.offload_param": "offload of parameters is not priced",
+    "zero_optimization.cpu_offload_param": "offload of parameters is not priced",
     "zero_optimization.zero_hpz_partition_size": "the second copy of weights (hpZ) is not priced",
     "zero_optimization.zero_quantized_weights": "gathers of quantized weights are not priced",
     "zero_optimization.zero_quantized_gradients": "reductions of quantized gradients are not priced",
@@ -225,6 +226,8 @@ def _counts(document: WrittenDocument, path: str) -> bool:
     device = document.given(f"{path}.device")
     if device is not None:
         return bool(device.value != "none")
+    if isinstance(found.value, bool):
+        return found.value
     return not (isinstance(found.value, int) and found.value in {0, 1})
 
 
@@ -257,6 +260,10 @@ def _stage(document: WrittenDocument) -> Written:
 
 def _offload(document: WrittenDocument) -> dict[str, Written]:
     device = document.text("zero_optimization.offload_optimizer.device", ("none", "cpu", "nvme"))
+    former = document.flag("zero_optimization.cpu_offload")
+    if device is None and former is not None and former.value:
+        # The name before 0.4.
+        device = Written("cpu", former.line, former.words)
     states = device is not None and device.value != "none"
     if device is not None and device.value == "nvme":
         document.notes.append("states on NVMe are read as states in host memory")

@@ -121,20 +121,16 @@ class WrittenDocument:
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that refuses aliases, which can make a small file endless."""
+    """A loader that says how many more items of lists it takes: aliases can make a small file endless."""
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem="aliases are not read", problem_mark=mark)
-        return super().compose_node(parent, index)
+    left = _MOST
 
 
 def read_yaml(file: LaunchFile) -> WrittenDocument:
     """Return the values of a YAML or JSON file; a ``#`` comment in JSON is let through.
 
     Values that a program has are taken as they are, without lines. Raises SpecError for what is neither, for
-    a key with two values, for anchors, and for what is no mapping.
+    a key with two values, for an alias that has no end, and for what is no mapping.
     """
     document = WrittenDocument(file.name)
     if file.values is not None:
@@ -159,14 +155,21 @@ def read_yaml(file: LaunchFile) -> WrittenDocument:
     return document
 
 
-def _walk(document: WrittenDocument, loader: _Loader, node: yaml.MappingNode, prefix: str) -> None:
+def _walk(
+    document: WrittenDocument, loader: _Loader, node: yaml.MappingNode, prefix: str, *, merged: bool = False
+) -> None:
+    """Add the values of a mapping; of one that is merged (``<<``) those that its place does not have."""
+    merges = []
     for key, value in node.value:
         name, line = str(getattr(key, "value", "?"))[:200], key.start_mark.line + 1
         path = f"{prefix}{name}"
-        if name == "<<" or not isinstance(key, yaml.ScalarNode):
-            document.refuse("merged and structured keys are not read", path, line)
+        if name == "<<":
+            merges += value.value if isinstance(value, yaml.SequenceNode) else [value]
+        elif not isinstance(key, yaml.ScalarNode):
+            document.refuse("structured keys are not read", path, line)
         elif path in document.entries:
-            _refuse_second(document, path, line, _value(loader, value))
+            if not merged:
+                _refuse_second(document, path, line, _value(loader, value))
         elif len(document.entries) > _MOST:
             raise yaml.YAMLError("it has too many values")
         elif isinstance(value, yaml.MappingNode):
@@ -175,6 +178,10 @@ def _walk(document: WrittenDocument, loader: _Loader, node: yaml.MappingNode, pr
         else:
             found = _value(loader, value)
             document.entries[path] = Written(found, line, f"{name}: {_shown(found)}")
+    for other in merges:
+        if not isinstance(other, yaml.MappingNode):
+            raise yaml.YAMLError("what is merged is no mapping")
+        _walk(document, loader, other, prefix, merged=True)
 
 
 def _refuse_second(document: WrittenDocument, path: str, line: int, value: object) -> None:
@@ -212,6 +219,9 @@ def _plain_value(value: object) -> Any:  # noqa: ANN401 - any value of a program
 def _value(loader: _Loader, node: yaml.Node) -> Any:  # noqa: ANN401 - any value of a file
     """Return the value of a node; mappings in a list are not read."""
     if isinstance(node, yaml.SequenceNode):
+        loader.left -= len(node.value)
+        if loader.left < 0:
+            raise yaml.YAMLError("it has too many values")
         return [_value(loader, item) for item in node.value]
     if not isinstance(node, yaml.ScalarNode):
         return None
