@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         guided_job,
         plan,
         read,
+        read_values,
         sweep,
         verify,
     )
@@ -73,6 +74,7 @@ __all__ = [
     "load_serving_job",
     "plan",
     "read",
+    "read_values",
     "sweep",
     "verify",
 ]
@@ -99,6 +101,7 @@ _HOMES = {
     "load_serving_job": "autoplan.catalog",
     "plan": "autoplan.planning",
     "read": "autoplan.planning",
+    "read_values": "autoplan.planning",
     "sweep": "autoplan.planning",
     "Verdict": "autoplan.results",
     "verify": "autoplan.planning",

@@ -24,7 +24,8 @@ class LaunchFile:
     """A file to read: what the user calls it, its text, and what is said beside it.
 
     ``variables`` are set from outside, as environment variables are; ``arguments`` are appended to those of
-    the training program; ``devices`` is the number of devices, where the user says it.
+    the training program; ``devices`` is the number of devices, where the user says it. ``values`` are what a
+    program has in the place of a file, by name, and nested; the text is empty then.
     """
 
     name: str
@@ -32,6 +33,7 @@ class LaunchFile:
     variables: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     devices: int | None = None
+    values: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Final
 
 from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.target import Target
+from autoplan.launch.target import Emission, PlannedRun, StartedProgram, Target
 
-__all__ = ["TARGETS", "find_target", "recognised", "target_names"]
+__all__ = ["TARGETS", "find_target", "recognised", "starting", "target_names"]
 
 #: Module of each target, which has it as ``TARGET``. A reader recognises files in this order.
 TARGETS: Final = {
@@ -22,7 +23,18 @@ TARGETS: Final = {
     "trainer": "autoplan.launch.frameworks.hugging_face.trainer",
     "axolotl": "autoplan.launch.frameworks.hugging_face.axolotl",
     "llama-factory": "autoplan.launch.frameworks.hugging_face.llama_factory",
+    "nemo": "autoplan.launch.frameworks.nemo.nemo_files",
+    "nanotron": "autoplan.launch.frameworks.nanotron.nanotron_files",
+    "llm-foundry": "autoplan.launch.frameworks.llm_foundry.foundry_files",
+    "torchrun": "autoplan.launch.launchers.torchrun",
+    "slurm": "autoplan.launch.launchers.slurm",
+    "skypilot": "autoplan.launch.launchers.skypilot",
+    "kubernetes": "autoplan.launch.launchers.kubernetes",
 }
+
+
+#: Frameworks of stacks, by how their names begin.
+_FRAMEWORKS: Final = (("megatron", "megatron-lm"), ("deepspeed", "deepspeed"))
 
 
 def find_target(name: str) -> Target:
@@ -33,6 +45,33 @@ def find_target(name: str) -> Target:
         raise UnsupportedError(f"no target is called {name!r}: {hint}")
     target: Target = import_module(TARGETS[name]).TARGET
     return target
+
+
+def starting(
+    launcher: Target, framework: str | None, stack: str, program: Sequence[str] = (), image: str = ""
+) -> Target:
+    """Return ``launcher`` as a target that starts the program of ``framework``.
+
+    The framework is by default that of the ``stack``. Raises UnsupportedError for one that has nothing to
+    start.
+    """
+    found = find_target(framework or _framework_of(stack))
+    emit, inner = launcher.emit, found.emit
+    if emit is None or inner is None or found.starts:
+        names = ", ".join(t.name for t in _targets() if t.emit is not None and not t.starts)
+        raise UnsupportedError(f"{launcher.name} cannot start {found.name}: frameworks are {names}")
+
+    def emitted(run: PlannedRun) -> Emission:
+        started = StartedProgram(found.name, inner(run), tuple(program), image)
+        return emit(replace(run, started=started))
+
+    inner_name = f"{found.framework} {found.version} ({found.check})"
+    return replace(launcher, framework=f"{inner_name}, started by {launcher.framework}", emit=emitted)
+
+
+def _framework_of(stack: str) -> str:
+    """Return the target of a stack's framework."""
+    return next((name for prefix, name in _FRAMEWORKS if stack.startswith(prefix)), "accelerate")
 
 
 def target_names(*, emitted: bool) -> tuple[str, ...]:

@@ -12,22 +12,18 @@ from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["Check", "Emission", "EmittedFile", "InexpressibleError", "PlannedRun", "Target"]
+__all__ = [
+    "Check",
+    "Emission",
+    "EmittedFile",
+    "InexpressibleError",
+    "PlannedRun",
+    "StartedProgram",
+    "Target",
+]
 
 #: How far what is emitted has been checked against the framework, of the version that the target names.
 Check = Literal["accepted by the framework's parser", "names checked"]
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRun:
-    """A layout to emit: its job, of one number of devices and one batch, and the lines of the header comment.
-
-    Lines of ``header`` are without a comment sign, and each is one printable line.
-    """
-
-    job: Job
-    layout: Layout
-    header: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +50,34 @@ class Emission:
     by_arguments: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class StartedProgram:
+    """What a launcher starts: the target of a framework, what is emitted for it, and the training program.
+
+    ``program`` are its words, without the arguments of the plan; empty for the usual one of the framework.
+    ``image`` is the container to run it in, where the launcher has containers.
+    """
+
+    framework: str
+    emission: Emission
+    program: tuple[str, ...] = ()
+    image: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """A layout to emit: its job, of one number of devices and one batch, and the lines of the header comment.
+
+    Lines of ``header`` are without a comment sign, and each is one printable line. ``started`` is for
+    launchers.
+    """
+
+    job: Job
+    layout: Layout
+    header: tuple[str, ...] = ()
+    started: StartedProgram | None = None
+
+
 class InexpressibleError(UnsupportedError):
     """A part of a plan that a target cannot express.
 
@@ -74,7 +98,8 @@ class Target:
     ``version`` is the one that names and meanings were checked against, ``check`` how. ``emit`` raises
     InexpressibleError for the first part of a plan that cannot be expressed. ``recognises`` says whether a
     file is one of this framework, and ``read`` raises SpecError with all problems of the file. ``edits``
-    returns what to write in a file so that its layout, the first one, becomes the second one.
+    returns what to write in a file so that its layout, the first one, becomes the second one. A launcher
+    ``starts`` the program of another target.
     """
 
     name: str
@@ -85,3 +110,4 @@ class Target:
     recognises: Callable[[LaunchFile], bool] | None = None
     read: Callable[[LaunchFile], Configuration] | None = None
     edits: Callable[[LaunchFile, Job, Layout, Layout], tuple[FileEdit, ...]] | None = None
+    starts: bool = False

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from autoplan.planning.matmul.products import gemm
     from autoplan.planning.measuring import measure
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
-    from autoplan.planning.reading_configurations import read, read_text
+    from autoplan.planning.reading_configurations import read, read_text, read_values
     from autoplan.planning.serving_capacity import capacity
     from autoplan.planning.sweeping.executors import dask_executor
     from autoplan.planning.sweeping.grid_planning import sweep
@@ -57,8 +57,8 @@ __all__ = [
     "evaluate_file",
     "explain",
     "explain_choice",
-    "gemm",
     "file_notes",
+    "gemm",
     "guide",
     "guided_job",
     "is_saved_plan",
@@ -69,6 +69,7 @@ __all__ = [
     "predicted_step",
     "read",
     "read_text",
+    "read_values",
     "remedied",
     "run_record",
     "saved_plan",
@@ -109,6 +110,7 @@ _HOMES: Final = {
     "predicted_step": "autoplan.planning.diagnosing.predicted_step",
     "read": "autoplan.planning.reading_configurations",
     "read_text": "autoplan.planning.reading_configurations",
+    "read_values": "autoplan.planning.reading_configurations",
     "remedied": "autoplan.planning.explaining.applied_remedies",
     "run_record": "autoplan.planning.diagnosing.run_diagnosis",
     "saved_plan": "autoplan.planning.emitting",

@@ -10,7 +10,10 @@ from typing import Any, Final
 from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.frameworks.document_edits import edited_values
+from autoplan.launch.frameworks.written_document import read_yaml
 from autoplan.launch.registry import find_target
+from autoplan.launch.target import InexpressibleError
 from autoplan.planning.emitting import missing_part
 from autoplan.planning.plan_and_evaluate import chosen, evaluate
 from autoplan.planning.reading_configurations import read_text
@@ -19,7 +22,7 @@ from autoplan.results.launching.file_comparison import FileComparison, FileEdit,
 from autoplan.results.plan import layout_fields
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job
-from autoplan.schema.layout import RECOMPUTE, Layout
+from autoplan.schema.layout import RECOMPUTE, Layout, parse_layout
 from autoplan.schema.stage_layers import chunks_of, even_stages
 
 __all__ = ["compare_file", "evaluate_file", "file_notes"]
@@ -54,7 +57,7 @@ def compare_file(job: Job, file: LaunchFile, found: Configuration, own: Plan, fr
     if not front.plans:
         return FileComparison(file.name, found.framework, own, None, proven=True, notes=tuple(notes))
     best = front.fastest
-    missing = missing_part(find_target(found.framework), job, best.layout)
+    missing = _missing(job, file, found.framework, own, best)
     if missing is not None:
         notes.append(f"{found.framework} cannot express the best layout: {missing}")
     proven = front.certificate.status == "optimal"
@@ -65,6 +68,15 @@ def compare_file(job: Job, file: LaunchFile, found: Configuration, own: Plan, fr
 def file_notes(job: Job, found: Configuration, own: Plan) -> list[str]:
     """Return what is to be known of a file whose layout is compared: what it left open, unlike the job."""
     return [*found.warnings, *_left_open(found, own), *_unlike(job, found)]
+def _missing(job: Job, file: LaunchFile, framework: str, own: Plan, best: Plan) -> str | None:
+    """Return what of the best layout the framework, or a file of its kind, cannot express."""
+    target = find_target(framework)
+    try:
+        if target.edits is not None and target.emit is None:
+            target.edits(file, job, own.layout, best.layout)
+    except InexpressibleError as error:
+        return error.part
+    return missing_part(target, job, best.layout)
 
 
 def _left_open(found: Configuration, own: Plan) -> Iterator[str]:
@@ -126,10 +138,30 @@ def _improvements(job: Job, file: LaunchFile, framework: str, own: Plan, best: P
     priced = list(_priced_groups(job, file, framework, own, groups))
     last = own
     for count in sorted({len(group) for group, _, _ in priced}):
-        group, plan, edits = min((p for p in priced if len(p[0]) == count), key=lambda p: _order(p[1]))
-        if _order(plan) < _order(last) and _gain(last, plan) > _LEAST_GAIN:
-            yield Improvement(plan, tuple(change.name for change in group), edits)
-            last = plan
+        alike = sorted((p for p in priced if len(p[0]) == count), key=lambda p: _order(p[1]))
+        gaining = [p for p in alike if _order(p[1]) < _order(last) and _gain(last, p[1]) > _LEAST_GAIN]
+        for group, plan, edits in gaining:
+            if _makes(file, framework, plan, edits):
+                yield Improvement(plan, tuple(change.name for change in group), edits)
+                last = plan
+                break
+
+
+def _makes(file: LaunchFile, framework: str, plan: Plan, edits: Sequence[FileEdit]) -> bool:
+    """Return whether a file of keys has the layout of ``plan`` once its edits are made."""
+    target = find_target(framework)
+    if target.read is None or not any(edit.path for edit in edits):
+        return True
+    values = edited_values(read_yaml(file).entries, edits)
+    words = [word for edit in edits if not edit.path for word in edit.after.split()]
+    devices = plan.layout.devices
+    edited = replace(file, text="", values=values, arguments=(*file.arguments, *words), devices=devices)
+    try:
+        found = target.read(edited)
+        given = parse_layout(found.layout_string, layers=sum(plan.layout.layers), devices=devices)
+    except AutoplanError:
+        return False
+    return given == plan.layout
 
 
 def _order(plan: Plan) -> tuple[bool, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ from autoplan.catalog import load_job, read_file
 from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.launch.header import header_lines
-from autoplan.launch.registry import find_target
+from autoplan.launch.registry import find_target, starting
 from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Target
 from autoplan.planning.plan_and_evaluate import evaluate, plannable, read_layout
 from autoplan.results import Front, Plan
@@ -32,13 +32,16 @@ _LARGEST: Final = 2**28
 _MOST_TRIED: Final = 400
 
 
-def emit(
+def emit(  # noqa: PLR0913 - a keyword for each choice
     plan: Front | Plan,
     target: str,
     *,
     job: Job | str | Path | None = None,
     number: int = 1,
     command: str | None = None,
+    framework: str | None = None,
+    program: Sequence[str] = (),
+    image: str = "",
 ) -> Emission:
     """Return a plan as the files of ``target``, such as ``megatron-lm``.
 
@@ -49,6 +52,9 @@ def emit(
         job: the job of a single plan.
         number: which plan of a front.
         command: what the header says it was made by.
+        framework: what a launcher such as ``slurm`` starts; by default the framework of the job's stack.
+        program: words of the training program that a launcher starts, such as ``["pretrain_gpt.py"]``.
+        image: the container that a launcher of containers runs it in.
 
     Raises UnsupportedError for an unknown target, and for a plan that the target cannot express: with the
     parts, and the nearest layout that it can, priced.
@@ -57,10 +63,14 @@ def emit(
     if found.emit is None:
         raise UnsupportedError(f"{target} can be read and not be emitted")
     the_job, the_plan = _asked_plan(plan, job, number)
+    if found.starts:
+        found = starting(found, framework, the_job.stack.name, program, image)
+    elif framework or program or image:
+        raise UnsupportedError(f"{target} is no launcher: it starts no framework, program or image")
     made_by = command or f'autoplan.emit(plan, "{target}")'
     run = PlannedRun(the_job, the_plan.layout, header_lines(found, the_job, the_plan, made_by))
     try:
-        return found.emit(run)
+        return found.emit(run)  # type: ignore[misc] - a target that starts another one has it
     except InexpressibleError as error:
         raise UnsupportedError(_refusal(found, run, the_plan, error)) from error
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from autoplan.catalog import read_file
 from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.launch.registry import find_target, recognised
 
-__all__ = ["read", "read_text", "text_of_file"]
+__all__ = ["read", "read_text", "read_values", "text_of_file"]
 
 #: Largest file of a launch [byte].
 _LARGEST: Final = 2**20
@@ -54,3 +54,34 @@ def read_text(file: LaunchFile, framework: str | None = None) -> Configuration:
     if target.read is None:
         raise UnsupportedError(f"files of {target.name} cannot be read")
     return target.read(file)
+
+
+def read_values(
+    values: object,
+    framework: str,
+    *,
+    devices: int | None = None,
+    arguments: Sequence[str] = (),
+) -> Configuration:
+    """Return what the values that a launcher holds say, as ``read`` does for a file.
+
+    Args:
+        values: an ``argparse.Namespace`` or a mapping: arguments of Megatron-LM by their names in Python, or
+            the content of a DeepSpeed, accelerate or other file as nested mappings, such as of OmegaConf.
+        framework: the target whose values they are.
+        devices: the number of devices, where the values leave it open.
+        arguments: further arguments of the training program.
+
+    Raises SpecError with every problem, and UnsupportedError for an unknown framework or for values of none.
+    """
+    target = find_target(framework)
+    if target.read is None:
+        raise UnsupportedError(f"values of {target.name} cannot be read")
+    found: Mapping[str, Any] | None = (
+        values if isinstance(values, Mapping) else getattr(values, "__dict__", None)
+    )
+    if not found:
+        raise UnsupportedError(f"values are a mapping or a namespace, not {type(values).__name__}")
+    return target.read(
+        LaunchFile(f"values of {target.framework}", "", {}, tuple(arguments), devices, values=found)
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autoplan.cli.configurations.read import arguments_of
 from autoplan.cli.shared.output import DeadlineOption, complain, standard_output, write
 from autoplan.cli.shared.planned import asked_plan
 
@@ -30,7 +31,8 @@ TargetOption = Annotated[
     typer.Option(
         "--for",
         metavar="TARGET",
-        help="The framework or launcher: megatron-lm, deepspeed, accelerate.",
+        help="The framework (megatron-lm, deepspeed, accelerate), or what starts it (torchrun, slurm,"
+        " skypilot, kubernetes).",
         show_default=False,
     ),
 ]
@@ -49,7 +51,7 @@ LayoutOfJob = Annotated[
 ]
 
 
-def emit(
+def emit(  # noqa: PLR0913, PLR0917 - a parameter for each option
     job: JobOrPlan,
     target: TargetOption,
     plan: PlanNumber = 1,
@@ -65,6 +67,28 @@ def emit(
         ),
     ] = None,
     deadline: DeadlineOption = None,
+    framework: Annotated[
+        str | None,
+        typer.Option(
+            "--framework",
+            metavar="NAME",
+            help="The framework that a launcher starts. Left out: that of the job's stack.",
+            show_default=False,
+        ),
+    ] = None,
+    program: Annotated[
+        str | None,
+        typer.Option(
+            "--program",
+            metavar="WORDS",
+            help='The training program that a launcher starts, such as "pretrain_gpt.py --data-path DATA".',
+            show_default=False,
+        ),
+    ] = None,
+    image: Annotated[
+        str,
+        typer.Option("--image", metavar="IMAGE", help="The container of the program.", show_default=False),
+    ] = "",
 ) -> None:
     """Write a plan of JOB as the configuration of a framework, with its prediction in a comment.
 
@@ -77,8 +101,19 @@ def emit(
     find_target(target)
     the_job, the_plan = asked_plan(job, plan, layout, deadline)
     chosen = ["--layout", layout] if layout else ["--plan", str(plan)] if plan > 1 else []
+    options = {"--framework": framework, "--program": program, "--image": image}
+    chosen += [word for name, value in options.items() if value for word in (name, value)]
     command = shlex.join(["autoplan", "emit", job, "--for", target, *chosen])
-    emission = planning.emit(the_plan, target, job=the_job, command=command)
+    words = arguments_of([program] if program else None)
+    emission = planning.emit(
+        the_plan,
+        target,
+        job=the_job,
+        command=command,
+        framework=framework,
+        program=words,
+        image=image,
+    )
     _written(emission, standard_output(output))
     complain(f"note: {note}" for note in emission.notes)
 

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import yaml
 
+from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.frameworks.accelerate_edits import accelerate_edits_of
 from autoplan.launch.frameworks.accelerate_values import is_accelerate, read_accelerate
 from autoplan.launch.frameworks.deepspeed import refuse_for_zero
 from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes, refuse_for_fsdp, refuse_for_replicas
@@ -25,6 +27,7 @@ from autoplan.launch.frameworks.missing_parts import (
 )
 from autoplan.launch.header import as_comment
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import even_stages
@@ -206,6 +209,16 @@ _SECTIONS: Final[Mapping[str, Any]] = {
     "megatron": _megatron,
 }
 
+
+def accelerate_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
+    """Return the edits of a file that make its layout ``new``; raises InexpressibleError without a key."""
+
+    def documents(layout: Layout, kind: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+        return _SECTIONS[kind](job, layout), _arguments(job, layout, kind)
+
+    return accelerate_edits_of(file, (old, new), documents)
+
+
 TARGET: Final = Target(
     name="accelerate",
     framework="accelerate",
@@ -214,4 +227,5 @@ TARGET: Final = Target(
     emit=emit_accelerate,
     recognises=is_accelerate,
     read=read_accelerate,
+    edits=accelerate_edits,
 )

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from autoplan.launch.assembly import assembled
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.frameworks.document_edits import KeyEdit, changed_keys, key_edits
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
     refuse_experts,
@@ -23,6 +24,7 @@ from autoplan.launch.frameworks.missing_parts import (
 )
 from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -48,6 +50,13 @@ OPTIMIZERS: Final[dict[str, dict[str, Any]]] = {
 #: Those with an implementation for states in host memory.
 _ON_HOST: Final = frozenset({"adamw", "adam", "lion"})
 _BATCHES: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+#: Sections that the layout decides.
+_OF_LAYOUT: Final = frozenset(
+    {
+        *_BATCHES,
+        *("activation_checkpointing", "sequence_parallel_size", "tensor_parallel", "zero_optimization"),
+    }
+)
 _KEYS: Final = frozenset(
     {
         *_BATCHES,
@@ -86,6 +95,7 @@ _ZERO_KEYS: Final = frozenset(
 #: Keys that change what a step costs, and are not read.
 _ASIDE: Final = {
     "zero_optimization.offload_param": "offload of parameters is not priced",
+    "zero_optimization.cpu_offload_param": "offload of parameters is not priced",
     "zero_optimization.zero_hpz_partition_size": "the second copy of weights (hpZ) is not priced",
     "zero_optimization.zero_quantized_weights": "gathers of quantized weights are not priced",
     "zero_optimization.zero_quantized_gradients": "reductions of quantized gradients are not priced",
@@ -231,6 +241,8 @@ def _counts(document: WrittenDocument, path: str) -> bool:
     device = document.given(f"{path}.device")
     if device is not None:
         return bool(device.value != "none")
+    if isinstance(found.value, bool):
+        return found.value
     return not (isinstance(found.value, int) and found.value in {0, 1})
 
 
@@ -263,6 +275,10 @@ def _stage(document: WrittenDocument) -> Written:
 
 def _offload(document: WrittenDocument) -> dict[str, Written]:
     device = document.text("zero_optimization.offload_optimizer.device", ("none", "cpu", "nvme"))
+    former = document.flag("zero_optimization.cpu_offload")
+    if device is None and former is not None and former.value:
+        # The name before 0.4.
+        device = Written("cpu", former.line, former.words)
     states = device is not None and device.value != "none"
     if device is not None and device.value == "nvme":
         document.notes.append("states on NVMe are read as states in host memory")
@@ -358,6 +374,23 @@ def _filled(
     return {"mbs": Written(batch.value // (count * dp), batch.line, batch.words, default=not steps)}
 
 
+def deepspeed_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
+    """Return the edits of a file that make its layout ``new``; raises InexpressibleError without a key."""
+    after, entries = deepspeed_document(job, new), read_yaml(file).entries
+    try:
+        wanted = list(changed_keys(deepspeed_document(job, old), after))
+    except InexpressibleError:
+        # Layouts of earlier versions: all that a layout decides is written anew.
+        wanted = [edit for edit in changed_keys({}, after) if edit.path.partition(".")[0] in _OF_LAYOUT]
+        wanted.append(KeyEdit("zero_optimization.mics_shard_size", None, removed=True))
+    if any(edit.path in _BATCHES for edit in wanted):
+        # DeepSpeed derives the third of these keys from two, and the file may have a batch of its own.
+        own = [key for key in _BATCHES if key in entries]
+        wanted = [edit for edit in wanted if edit.path not in _BATCHES]
+        wanted += [KeyEdit(key, after[key]) for key in (own if len(own) > 1 else _BATCHES)]
+    return tuple(key_edits(entries, wanted))
+
+
 TARGET: Final = Target(
     name="deepspeed",
     framework="DeepSpeed",
@@ -366,4 +399,5 @@ TARGET: Final = Target(
     emit=emit_deepspeed,
     recognises=is_deepspeed,
     read=read_deepspeed,
+    edits=deepspeed_edits,
 )

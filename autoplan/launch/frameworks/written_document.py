@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
@@ -17,6 +18,7 @@ __all__ = ["WrittenDocument", "read_yaml"]
 #: Most values of a file: those of real ones are below a thousand.
 _MOST: Final = 20_000
 _SHOWN: Final = 40
+_DEEPEST: Final = 50
 #: How alike a name is to a known one that it is a misspelling of.
 _MISSPELT: Final = 0.85
 
@@ -56,7 +58,7 @@ class WrittenDocument:
 
     def number(self, path: str, least: int = 1) -> Written | None:
         """Return the integer at ``path``; what is none is refused."""
-        found = self.given(path)
+        found = self._known(path)
         if found is None:
             return None
         value = found.value
@@ -70,7 +72,7 @@ class WrittenDocument:
 
     def flag(self, path: str) -> Written | None:
         """Return the truth value at ``path``; what is none is refused."""
-        found = self.given(path)
+        found = self._known(path)
         if found is None:
             return None
         text = str(found.value).lower()
@@ -81,7 +83,7 @@ class WrittenDocument:
 
     def text(self, path: str, known: tuple[str, ...] = ()) -> Written | None:
         """Return the text at ``path``; any but the ``known`` ones, in any case, is refused."""
-        found = self.given(path)
+        found = self._known(path)
         if found is None:
             return None
         if not isinstance(found.value, str) or (known and found.value.lower() not in known):
@@ -89,6 +91,15 @@ class WrittenDocument:
             self.refuse(f"{_shown(found.value)} is {choices}", path)
             return None
         return Written(found.value.lower() if known else found.value, found.line, found.words)
+
+    def _known(self, path: str) -> Written | None:
+        """Return what is given at ``path``; a value that another file or program decides is refused."""
+        found = self.given(path)
+        if found is not None and isinstance(found.value, str) and "${" in found.value:
+            do = f"give --arg {path}=VALUE"
+            self.refuse(f"{_shown(found.value)} depends on what the file does not say: {do}", path)
+            return None
+        return found
 
     def check_names(
         self, section: str, known: frozenset[str], framework: str, *, strict: bool = False
@@ -110,21 +121,22 @@ class WrittenDocument:
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that refuses aliases, which can make a small file endless."""
+    """A loader that says how many more items of lists it takes: aliases can make a small file endless."""
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem="aliases are not read", problem_mark=mark)
-        return super().compose_node(parent, index)
+    left = _MOST
 
 
 def read_yaml(file: LaunchFile) -> WrittenDocument:
     """Return the values of a YAML or JSON file; a ``#`` comment in JSON is let through.
 
-    Raises SpecError for what is neither, for duplicate keys, for anchors, and for what is no mapping.
+    Values that a program has are taken as they are, without lines. Raises SpecError for what is neither, for
+    a key with two values, for an alias that has no end, and for what is no mapping.
     """
     document = WrittenDocument(file.name)
+    if file.values is not None:
+        _add(document, file.values, "")
+        document.stop_at_problems()
+        return document
     try:
         # JSON may be indented by tabs, which YAML refuses; neither has any in what is read here.
         loader = _Loader(file.text.replace("\t", "    "))
@@ -143,15 +155,21 @@ def read_yaml(file: LaunchFile) -> WrittenDocument:
     return document
 
 
-def _walk(document: WrittenDocument, loader: _Loader, node: yaml.MappingNode, prefix: str) -> None:
+def _walk(
+    document: WrittenDocument, loader: _Loader, node: yaml.MappingNode, prefix: str, *, merged: bool = False
+) -> None:
+    """Add the values of a mapping; of one that is merged (``<<``) those that its place does not have."""
+    merges = []
     for key, value in node.value:
         name, line = str(getattr(key, "value", "?"))[:200], key.start_mark.line + 1
         path = f"{prefix}{name}"
-        if name == "<<" or not isinstance(key, yaml.ScalarNode):
-            document.refuse("merged and structured keys are not read", path, line)
+        if name == "<<":
+            merges += value.value if isinstance(value, yaml.SequenceNode) else [value]
+        elif not isinstance(key, yaml.ScalarNode):
+            document.refuse("structured keys are not read", path, line)
         elif path in document.entries:
-            first = document.entries[path].line
-            document.refuse(f"{_shown(name)} is given twice, in line {first} too", path, line)
+            if not merged:
+                _refuse_second(document, path, line, _value(loader, value))
         elif len(document.entries) > _MOST:
             raise yaml.YAMLError("it has too many values")
         elif isinstance(value, yaml.MappingNode):
@@ -160,11 +178,50 @@ def _walk(document: WrittenDocument, loader: _Loader, node: yaml.MappingNode, pr
         else:
             found = _value(loader, value)
             document.entries[path] = Written(found, line, f"{name}: {_shown(found)}")
+    for other in merges:
+        if not isinstance(other, yaml.MappingNode):
+            raise yaml.YAMLError("what is merged is no mapping")
+        _walk(document, loader, other, prefix, merged=True)
+
+
+def _refuse_second(document: WrittenDocument, path: str, line: int, value: object) -> None:
+    """Refuse a key that has another value already; the same one is only said."""
+    first, name = document.entries[path], path.rpartition(".")[2]
+    if value is not None and first.value == value:
+        document.notes.append(f"{_shown(name)} is given twice, alike, in lines {first.line} and {line}")
+    else:
+        document.refuse(f"{_shown(name)} is given twice, in line {first.line} too", path, line)
+
+
+def _add(document: WrittenDocument, values: Mapping[Any, Any], prefix: str) -> None:
+    """Add the values that a program has, by path."""
+    for key, value in values.items():
+        path = f"{prefix}{str(key)[:200]}"
+        if len(document.entries) > _MOST or path.count(".") > _DEEPEST:
+            document.refuse("there are too many values, or they are nested too deeply", "$")
+            return
+        nested = isinstance(value, Mapping)
+        found = None if nested else _plain_value(value)
+        document.entries[path] = Written(found, None, f"{key}: {'' if nested else _shown(found)}".strip())
+        if nested:
+            _add(document, value, f"{path}.")
+
+
+def _plain_value(value: object) -> Any:  # noqa: ANN401 - any value of a program
+    """Return a value as a file would have it; what no file can have is its text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [_plain_value(item) if not isinstance(item, Mapping | list) else str(item) for item in value]
+    return str(value)
 
 
 def _value(loader: _Loader, node: yaml.Node) -> Any:  # noqa: ANN401 - any value of a file
     """Return the value of a node; mappings in a list are not read."""
     if isinstance(node, yaml.SequenceNode):
+        loader.left -= len(node.value)
+        if loader.left < 0:
+            raise yaml.YAMLError("it has too many values")
         return [_value(loader, item) for item in node.value]
     if not isinstance(node, yaml.ScalarNode):
         return None

@@ -94,6 +94,8 @@ def _gain_sentence(found: FileComparison, each: Improvement) -> str:
 
 def _edit_words(edit: FileEdit) -> str:
     where = f"line {edit.line}: " if edit.line else ""
+    parent = edit.path.rpartition(".")[0]
+    below = f" (in {parent})" if parent else ""
     if not edit.before:
-        return f"add {edit.after}"
-    return f"{where}{edit.before} -> {edit.after or '(remove)'}"
+        return f"add {edit.after}{below}"
+    return f"{where}{edit.before} -> {edit.after or '(remove)'}{below}"

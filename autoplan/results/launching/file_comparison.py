@@ -13,12 +13,14 @@ __all__ = ["FileComparison", "FileEdit", "Improvement"]
 class FileEdit:
     """One edit of a file: the words that stand there, with their line, and what to write instead.
 
-    ``before`` is empty for words to add, whose line is None, and ``after`` for words to remove.
+    ``before`` is empty for words to add, whose line is None, and ``after`` for words to remove. ``path`` is
+    the key in a JSON or YAML file, such as ``zero_optimization.stage``.
     """
 
     before: str
     after: str
     line: int | None = None
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)

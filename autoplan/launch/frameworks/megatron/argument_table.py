@@ -10,28 +10,32 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from autoplan.errors import Problem
+from autoplan.errors import Problem, SpecError
 from autoplan.launch.configuration import Written
 from autoplan.launch.scripts.pieces import Unknown, Word
 
-__all__ = ["Argument", "Arguments", "arities", "parse_arguments"]
+__all__ = ["Argument", "Arguments", "arities", "one_letter_off", "parse_arguments"]
 
 _SIMILAR: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument with the words of its value, its line, and why it may not be given."""
+    """One argument with the words of its value, its line, and why it may not be given.
+
+    ``written`` is how a file has it that is no command, such as ``tensor_model_parallel_size: 4``.
+    """
 
     flag: str
     values: tuple[Word, ...]
     line: int
     unknown: Unknown | None = None
+    written: str = ""
 
     @property
     def words(self) -> str:
-        """The argument as a command has it."""
-        return " ".join([self.flag, *(word.text for word in self.values)])
+        """The argument as a command or a file has it."""
+        return self.written or " ".join([self.flag, *(word.text for word in self.values)])
 
 
 @dataclass(slots=True)
@@ -49,7 +53,13 @@ class Arguments:
     def refuse(self, sentence: str, flag: str, line: int | None = None) -> None:
         """Add a problem of an argument."""
         found = self.given.get(flag)
-        self.problems.append(Problem(sentence, flag, self.file, line or (found.line if found else None)))
+        line = line or (found.line if found else None) or None
+        self.problems.append(Problem(sentence, flag, self.file, line))
+
+    def stop_at_problems(self) -> None:
+        """Raise SpecError with all problems, if there are some."""
+        if self.problems:
+            raise SpecError(list(dict.fromkeys(self.problems)))
 
     def flag(self, name: str) -> Written | None:
         """Return True with its line where an argument without a value is given."""
@@ -179,7 +189,7 @@ def _foreign(name: str, line: int, wanted: frozenset[str], result: Arguments) ->
     """Return the name of an argument that Megatron-LM does not have; refuse it where it is a misspelling."""
     known = arities()
     dashed = name.replace("_", "-")
-    near = [dashed] if dashed in known else [other for other in known if _one_letter_off(name, other)]
+    near = [dashed] if dashed in known else [other for other in known if one_letter_off(name, other)]
     near += difflib.get_close_matches(name, wanted, 2, _SIMILAR)
     if not near:
         return [name]
@@ -189,10 +199,10 @@ def _foreign(name: str, line: int, wanted: frozenset[str], result: Arguments) ->
     return []
 
 
-def _one_letter_off(one: str, other: str) -> bool:
+def one_letter_off(one: str, other: str) -> bool:
     """Return whether a letter more, less, changed or swapped with the next makes two names equal.
 
-    >>> [_one_letter_off("--bf16", name) for name in ("--fp16", "--bf1", "--bf61", "--bfl6", "--bf16")]
+    >>> [one_letter_off("--bf16", name) for name in ("--fp16", "--bf1", "--bf61", "--bfl6", "--bf16")]
     [False, True, True, True, False]
     """
     if one == other or abs(len(one) - len(other)) > 1:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
+from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.launch.frameworks.argument_array import argument_array, torchrun_words
+from autoplan.launch.frameworks.megatron.argument_documents import (
+    document_edits,
+    is_argument_document,
+    is_nested_document,
+    read_argument_document,
+)
 from autoplan.launch.frameworks.megatron.edits import megatron_edits
 from autoplan.launch.frameworks.megatron.layout_arguments import layout_arguments
 from autoplan.launch.frameworks.megatron.model_arguments import model_arguments
 from autoplan.launch.frameworks.megatron.reading import is_megatron, read_megatron
 from autoplan.launch.frameworks.megatron.training_arguments import training_arguments
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
+from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -61,13 +69,27 @@ def _notes(job: Job) -> tuple[str, ...]:
     )
 
 
+def _recognised(file: LaunchFile) -> bool:
+    """Return whether a file is a script or a YAML file with arguments of Megatron-LM."""
+    return is_megatron(file) or is_nested_document(file)
+
+
+def _read(file: LaunchFile) -> Configuration:
+    return read_argument_document(file) if is_argument_document(file) else read_megatron(file)
+
+
+def _edited(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
+    edits = document_edits if is_argument_document(file) else megatron_edits
+    return edits(file, job, old, new)
+
+
 TARGET: Final = Target(
     name="megatron-lm",
     framework="Megatron-LM",
     version="core_v0.19.0",
     check="accepted by the framework's parser",
     emit=emit_megatron,
-    recognises=is_megatron,
-    read=read_megatron,
-    edits=megatron_edits,
+    recognises=_recognised,
+    read=_read,
+    edits=_edited,
 )

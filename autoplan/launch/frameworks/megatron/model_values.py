@@ -149,7 +149,7 @@ def _window(given: Arguments, fields: dict[str, Any]) -> None:
     window = given.text("--window-size")
     if window is None:
         return
-    found = re.fullmatch(r"\(?\s*([0-9]{1,9})\s*,\s*(0|-1)\s*\)?", window.value)
+    found = re.fullmatch(r"[\[(]?\s*([0-9]{1,9})\s*,\s*(0|-1)\s*[\])]?", window.value)
     if found is None:
         given.refuse(f"{window.value[:40]!r} is no window such as 4095,0", "--window-size")
         return

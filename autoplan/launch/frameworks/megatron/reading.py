@@ -10,16 +10,17 @@ from autoplan.launch.assembly import assembled, with_devices
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.megatron.argument_table import Arguments, arities, parse_arguments
 from autoplan.launch.frameworks.megatron.layout_values import LAYOUT_FLAGS, layout_values
-from autoplan.launch.frameworks.megatron.model_values import MODEL_FLAGS, read_model
+from autoplan.launch.frameworks.megatron.model_values import MODEL_FLAGS, ReadModel, read_model
 from autoplan.launch.known_models import named_model
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
 
-__all__ = ["is_megatron", "read_megatron"]
+__all__ = ["READ_FLAGS", "configured", "is_megatron", "read_megatron"]
 
-_WANTED: Final = LAYOUT_FLAGS | MODEL_FLAGS
+#: Arguments whose values are read.
+READ_FLAGS: Final = LAYOUT_FLAGS | MODEL_FLAGS
 #: Arguments of which a few make a text one for Megatron-LM.
 _SIGNS: Final = (
     "--tensor-model-parallel-size",
@@ -60,7 +61,7 @@ def read_megatron(file: LaunchFile) -> Configuration:
     if devices is None and file.devices is None and why:
         notes.append(why)
     try:
-        return _configuration(file, words, devices, notes)
+        return configured(file, parse_arguments(words, file.name, READ_FLAGS), devices, notes)
     except SpecError as error:
         hints = [Problem(hint, "script", file.name) for hint in dict.fromkeys(script.hints)]
         raise SpecError([*error.problems, *hints]) from error
@@ -72,29 +73,41 @@ def _nothing(script: Script) -> str:
     return f"there are no arguments of Megatron-LM{more}"
 
 
-def _configuration(
-    file: LaunchFile, words: Sequence[Word], devices: Written | None, notes: Sequence[str]
+def configured(
+    file: LaunchFile,
+    given: Arguments,
+    devices: Written | None,
+    notes: Sequence[str],
+    framework: str = "megatron-lm",
+    *,
+    complete: bool = True,
+    described: bool = True,
 ) -> Configuration:
-    given = parse_arguments(words, file.name, _WANTED)
-    model = read_model(given, file.name)
-    if given.problems:
-        raise SpecError(list(dict.fromkeys(given.problems)))
-    layers = model.lines.get("layers")
-    values = layout_values(given, layers.value if layers else None, experts="moe" in (model.fields or {}))
+    """Return the configuration that arguments are; raises SpecError with all problems.
+
+    Where they are not ``complete``, what they leave open stays open, as another file or a recipe has it.
+    Where the model is not ``described``, of its sizes only the layers are taken.
+    """
+    model = read_model(given, file.name) if described else ReadModel(None)
+    layers = model.lines.get("layers") if described else given.number("--num-layers")
+    given.stop_at_problems()
+    experts = "moe" in model.fields if model.fields else "--num-experts" in given.given
+    values = layout_values(given, layers.value if layers else None, experts=experts)
+    if not complete:
+        values = {key: written for key, written in values.items() if not written.default}
     if devices is not None:
         values["devices"] = devices
-    if given.problems:
-        raise SpecError(list(dict.fromkeys(given.problems)))
+    given.stop_at_problems()
     values = dict(with_devices(file, values))
-    values |= _following(given, values, file)
-    if given.problems:
-        raise SpecError(list(dict.fromkeys(given.problems)))
+    if complete:
+        values |= _following(given, values, file)
+    given.stop_at_problems()
     found, hints = named_model(model.fields)
     if model.fields is not None:
         values |= {f"model.{name}": Written(None, default=True) for name in _names(model.defaults, found)}
     warnings = [*notes, *given.notes, *_elsewhere(given), *hints]
     missing = model.missing if not isinstance(found, str) else ()
-    return assembled("megatron-lm", file, values, model=found, open_fields=missing, warnings=warnings)
+    return assembled(framework, file, values, model=found, open_fields=missing, warnings=warnings)
 
 
 def _names(defaults: Sequence[str], found: Mapping[str, Any] | str | None) -> list[str]:

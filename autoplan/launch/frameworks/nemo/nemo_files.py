@@ -1,0 +1,175 @@
+"""The target ``nemo``: YAML files of NeMo 1, of its launcher and of NeMo 2, and overrides in shell scripts.
+
+Keys and defaults are those of NeMo 1's ``MegatronGPTModel`` (r2.0.0) and of NeMo 2's ``MegatronStrategy``.
+What a shell script overrides belongs to a file or a recipe that is elsewhere, so that the rest stays open.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.frameworks.interpolated_values import OVERRIDE, overridden, resolved
+from autoplan.launch.frameworks.megatron.argument_table import Arguments
+from autoplan.launch.frameworks.megatron.core_keys import Key, add_key, refuse_misspelt
+from autoplan.launch.frameworks.megatron.key_edits import keyed_edits, keyed_error, keyed_text
+from autoplan.launch.frameworks.megatron.reading import configured
+from autoplan.launch.frameworks.nemo.nemo_keys import (
+    NEMO_KEYS,
+    RECIPE_KEYS,
+    SPECIAL_KEYS,
+    add_special_keys,
+)
+from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
+from autoplan.launch.scripts.pieces import Unknown, Word
+from autoplan.launch.scripts.shell_reader import read_script
+from autoplan.launch.scripts.training_command import training_command
+from autoplan.launch.target import Target
+from autoplan.results.launching.file_comparison import FileEdit
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+
+__all__ = ["TARGET", "read_nemo"]
+
+_TABLE: Final[Mapping[str, Key]] = {**NEMO_KEYS, **RECIPE_KEYS}
+_KNOWN: Final[Mapping[str, object]] = {**_TABLE, **dict.fromkeys(SPECIAL_KEYS)}
+#: Where a launcher or a test puts the keys of NeMo.
+_WRAPPED: Final = ("MODEL_ARGS", "training")
+_SCRIPT: Final = re.compile(r"\bnemo\s+llm\s+(?:pretrain|finetune)\b|megatron_gpt_\w+\.py")
+_YAML: Final = re.compile(r"(?m)^\s+(?:trainer\.strategy\.)?(?:tensor|pipeline)_model_parallel_size\s*:")
+#: Values of keys that are an argument, and of its absence.
+_SPECIAL: Final = {
+    "--use-distributed-optimizer": {"model.optim.name": "mcore_distributed_optim"},
+    "no --use-distributed-optimizer": {"model.optim.name": "fused_adam"},
+}
+
+
+def is_nemo(file: LaunchFile) -> bool:
+    """Return whether a file is one of NeMo: a YAML file, or a script that starts its programs."""
+    if _is_script(file):
+        return _SCRIPT.search(file.text) is not None and re.search(r"[\w.]+\.\w+=", file.text) is not None
+    return _YAML.search(file.text) is not None and re.search(r"(?m)^\s*trainer[.:]", file.text) is not None
+
+
+def _is_script(file: LaunchFile) -> bool:
+    return (file.values is None and file.text.startswith("#!")) or _SCRIPT.search(file.text) is not None
+
+
+def read_nemo(file: LaunchFile) -> Configuration:
+    """Return what a file of NeMo says; raises SpecError with all problems."""
+    document, complete = _document(file)
+    recipe = any(path in document.entries for path in RECIPE_KEYS)
+    built = any(path.endswith("_target_") for path in document.entries)
+    given = Arguments(file.name, notes=document.notes)
+    refuse_misspelt(given, document.entries, _KNOWN, "NeMo")
+    for path, key in (RECIPE_KEYS if recipe else NEMO_KEYS).items():
+        if path in document.entries:
+            add_key(given, key, path, _known(document, path))
+    add_special_keys(document, given)
+    devices = _devices(document)
+    given.problems += document.problems
+    try:
+        given.stop_at_problems()
+        whole = complete and (built or not recipe)
+        found = configured(file, given, devices, (), "nemo", complete=whole, described=not recipe)
+    except SpecError as error:
+        raise keyed_error(error, RECIPE_KEYS if recipe else NEMO_KEYS) from error
+    return _named(found, recipe=recipe, whole=whole)
+
+
+def _named(found: Configuration, *, recipe: bool, whole: bool) -> Configuration:
+    """Return a configuration whose warnings have keys, and say what a recipe decides."""
+    from dataclasses import replace
+
+    keys = RECIPE_KEYS if recipe else NEMO_KEYS
+    warnings = [keyed_text(warning, keys) for warning in found.warnings]
+    if not whole:
+        warnings.append("the recipe or file that is overridden has the rest, which is not read")
+    elif recipe:
+        warnings.append("the model is that of a class of NeMo: name it in the job")
+    return replace(found, warnings=tuple(warnings))
+
+
+def _known(document: WrittenDocument, path: str) -> Written:
+    """Return the value at a path; a reference to what the file does not say is refused."""
+    written = document.entries[path]
+    if isinstance(written.value, str) and "${" in written.value:
+        document.text(path)
+        return Written(None, written.line, written.words)
+    return written
+
+
+def _document(file: LaunchFile) -> tuple[WrittenDocument, bool]:
+    """Return the values of a file by path, and whether it has all values that are given."""
+    if file.values is None and _is_script(file):
+        return _overrides(file), False
+    document = read_yaml(file)
+    for wrapper in _WRAPPED:
+        if f"{wrapper}.trainer" in document.entries or f"{wrapper}.trainer.devices" in document.entries:
+            kept = {path.removeprefix(f"{wrapper}."): written for path, written in document.entries.items()}
+            document.entries = kept
+    overridden(document, file.arguments)
+    return resolved(document, file, _WRAPPED), True
+
+
+def _overrides(file: LaunchFile) -> WrittenDocument:
+    """Return the values that a script overrides."""
+    script = read_script(file.text, file.name, file.variables)
+    words, _ = training_command(script, _is_override)
+    words += [Word(text, 0) for text in file.arguments]
+    document = WrittenDocument(file.name, notes=list(script.notes))
+    for word in words:
+        match = OVERRIDE.fullmatch(word.text)
+        if match is not None and match[1] in _KNOWN and word.unknown is not None:
+            document.problems.append(Problem(_why(word.unknown), match[1], file.name, word.line or None))
+        elif match is not None:
+            overridden(document, [word.text])
+            value = document.entries[match[1]].value if match[1] in document.entries else None
+            document.entries[match[1]] = Written(value, word.line or None, word.text)
+    if not any(path in _KNOWN for path in document.entries) and not document.problems:
+        raise SpecError([Problem("there are no overrides of NeMo", "script", file.name)])
+    return resolved(document, file, _WRAPPED)
+
+
+def _is_override(name: str) -> bool:
+    return name.lstrip("+~") in _KNOWN
+
+
+def _why(unknown: Unknown) -> str:
+    do = f"give --set {unknown.name}=VALUE" if unknown.name else "give it with --arg"
+    return f"its value depends on {unknown.reason} (line {unknown.line}): {do}"
+
+
+def _devices(document: WrittenDocument) -> Written | None:
+    """Return the devices of all nodes; None where the file leaves them open."""
+    shown = document.given("trainer.devices")
+    if shown is None or shown.value in {-1, "auto", "-1"}:
+        return None
+    per_node, nodes = document.number("trainer.devices"), document.number("trainer.num_nodes")
+    if per_node is None:
+        return None
+    count = nodes.value if nodes else 1
+    words = f"{nodes.words} {per_node.words}" if nodes else per_node.words
+    return Written(per_node.value * count, per_node.line, words)
+
+
+def nemo_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
+    """Return the edits of a file that make its layout ``new``; raises InexpressibleError without a key."""
+    document, _ = _document(file)
+    recipe = any(path in document.entries for path in RECIPE_KEYS)
+    special: Mapping[str, Mapping[str, Any]] = {} if recipe else _SPECIAL
+    return keyed_edits(document.entries, RECIPE_KEYS if recipe else NEMO_KEYS, job, (old, new), special)
+
+
+TARGET: Final = Target(
+    name="nemo",
+    framework="NeMo",
+    version="1 (r2.0.0) and 2",
+    check="names checked",
+    recognises=is_nemo,
+    read=read_nemo,
+    edits=nemo_edits,
+)
