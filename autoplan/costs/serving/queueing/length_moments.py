@@ -68,9 +68,7 @@ def length_moments(load: RequestLoad, rules: SchedulerRules) -> LengthMoments:
     context = inputs - shared + (outputs - 1) / 2
     # A block is half empty on average, and a request takes its first with its first token.
     half = (pool.block_tokens - 1) / 2
-    windows = pool.window_groups * np.minimum(
-        np.ceil(context / pool.block_tokens), pool.window_blocks
-    )
+    windows = pool.window_groups * np.minimum(np.ceil(context / pool.block_tokens), pool.window_blocks)
     blocks = pool.groups * (context + half) / pool.block_tokens + windows
     whole = inputs + outputs - 1
     return LengthMoments(

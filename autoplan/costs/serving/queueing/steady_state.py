@@ -13,7 +13,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor, inf, sqrt
+from math import ceil, exp, floor, inf, sqrt
 
 from autoplan.costs.core.serving.iteration import Iteration
 from autoplan.costs.core.serving.latencies import OperatingPoint, SaturationCause
@@ -52,8 +52,8 @@ def running_limit(lengths: LengthMoments, rules: SchedulerRules, *, together: bo
     reservation C (blocks of I + O) <= P, less half of a request that does not fit; with preemption requests
     hold their present tokens: D (blocks of I + O/2) + (1 + p) blocks of I / 2 = P. There, the request that
     ends leaves I + O tokens, which prompts fill at once although running requests need O of them. What those
-    need in the iteration of the end itself, D, comes first, so that O - D tokens of the youngest are dropped
-    for each request that ends: p = (O - D) / I. Running requests then grow by D tokens in an iteration and
+    need in an iteration in which a request ends comes first; in the others, a share exp(-D / O) of them, it is
+    the youngest that are dropped: O exp(-D / O) tokens for each request that ends, p = O exp(-D / O) / I. Running requests then grow by D tokens in an iteration and
     D / O of them end with I + O each, so that what started requests lack is a queue with the drift -D I / O
     and the variance D / O (I + O)**2: (I + O)**2 / 2 I tokens on average, of the youngest, whose contexts are
     O / D tokens apart.
@@ -102,7 +102,7 @@ def _by_cache(lengths: LengthMoments, rules: SchedulerRules, held: float, *, tog
         return RunningLimit(decoding, "kv cache")
     decodes = blocks / each
     for _ in range(_CACHE_ROUNDS):
-        again = max(0.0, steps - decodes)
+        again = steps * exp(-decodes / steps)
         transient = again / lengths.input
         decodes = max(decoding, (blocks - prompt * (1 + transient) / 2) / each + transient / 2)
     # Lengths vary, and with them what running requests need together: a queue of preempted ones.
@@ -145,9 +145,13 @@ def maximum(
     limit = running_limit(lengths, rules)
     if lengths.fixed and at_once:
         running = _running_together(lengths, rules)
-        if running and limit.cause != "max_num_batched_tokens":
+        if running and not _short_of_tokens(running, limit):
             return _lockstep(running, inf, lengths, rules, iteration, limit.cause)
     return _saturated(limit, lengths, rules, iteration, inf)
+
+
+def _short_of_tokens(running: float, limit: RunningLimit) -> bool:
+    return limit.cause == "max_num_batched_tokens" and running > limit.decodes
 
 
 def _running_together(lengths: LengthMoments, rules: SchedulerRules) -> int:
@@ -233,11 +237,11 @@ def closed_loop(
     if lengths.output <= 1:
         return _prefill_only(lengths, rules, iteration, clients)
     limit = running_limit(lengths, rules)
-    if lengths.fixed and limit.cause != "max_num_batched_tokens":
-        running = _running_together(lengths, rules)
+    if lengths.fixed:
+        running: float = _running_together(lengths, rules)
         if clients <= running or clients * lengths.whole_blocks <= rules.pool.own_blocks:
             running = min(clients, rules.max_num_seqs)
-        if running:
+        if running and not _short_of_tokens(running, limit):
             return _lockstep(running, clients, lengths, rules, iteration, limit.cause, client_seconds)
     loop = _ClosedLoop(clients, lengths, rules, iteration, client_seconds)
     if limit.decodes <= clients and loop.state(limit.decodes).clients <= clients:

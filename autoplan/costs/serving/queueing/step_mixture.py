@@ -199,7 +199,9 @@ def _prefill_first(
         mean += weight * (decode + time)
         second += weight * (decode + time) ** 2
         # A prompt is one in the middle of those that came with it.
-        own += weight * _prefill_seconds(price, min((count + 1) * n, max(capacity, (count + 2) / 2 * n)), capacity)
+        own += weight * _prefill_seconds(
+            price, min((count + 1) * n, max(capacity, (count + 2) / 2 * n)), capacity
+        )
     return StepMixture(mean, second, decode, own, float(max(1, ceil(n / capacity))))
 
 
