@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from autoplan.costs.core.serving.iteration import Chunk
 from autoplan.costs.serving.iteration.lookup import Line, Sheet
 
-__all__ = ["EngineIteration", "HostTimes"]
+__all__ = ["EngineIteration", "GroupIteration", "HostTimes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +118,21 @@ class EngineIteration:
             done = chunk.past_tokens / length
             seconds += self.prefill.at(together, length) * (1.0 - done * done) / together
         return seconds / (len(chunks) / together)  if self.groups > 1 else seconds
+
+
+@dataclass(frozen=True, slots=True)
+class GroupIteration:
+    """An ``Iteration`` as one group of data-parallel attention sees it: the others have as many requests."""
+
+    whole: EngineIteration
+    groups: int
+
+    def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
+        """Return the time of one iteration in which each group has what is given [s]."""
+        n = self.groups
+        return self.whole.seconds(n * decodes, n * context_tokens, [chunk for chunk in chunks for _ in range(n)])
+
+    def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
+        """Return the time of ``steps`` iterations of decodes alone [s]."""
+        n = self.groups
+        return self.whole.decode_run(n * decodes, n * context_tokens, steps)
