@@ -205,4 +205,7 @@ class StepFacts(Frozen):
     )
     pads: bool = Field(description="whether a batch of decodes is padded to the next captured size")
     largest_graph: SourcedCount = Field(description="largest batch of decodes that is captured")
+    fuses_quantization: bool = Field(
+        default=False, description="whether norms and activations quantize the inputs of fp8 and nvfp4 products"
+    )
     all_reduce: Literal["custom", "nccl"] = Field(description="whose all-reduce small messages take")

@@ -45,7 +45,7 @@ def engine_iteration(
     if step is None:
         raise UnsupportedError(f"the time of a step of {job.engine} is not known: its file has no `step`")
     tables = None if measured is None else MeasuredKernels(*measured, engine=step.kernels)
-    prices = KernelPrices(job.cluster, tables, kernels)
+    prices = KernelPrices(job.cluster, tables, kernels, step.fuses_quantization)
     m, requests = np.array(_TOKENS, dtype=np.float64), np.array(_REQUESTS, dtype=np.float64)
     captured = token_seconds(job, layout, prices, m, graph=True)
     launched = np.maximum(captured, token_seconds(job, layout, prices, m, graph=False))

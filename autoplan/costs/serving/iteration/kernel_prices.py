@@ -44,6 +44,8 @@ class KernelPrices:
     cluster: Cluster
     measured: MeasuredKernels | None
     kernels: KernelSpec
+    #: Whether norms and activations quantize what products read, which sweeps of products do beside them.
+    fuses_quantization: bool = False
 
     @property
     def bandwidth(self) -> float:
@@ -72,6 +74,8 @@ class KernelPrices:
         on = self.measured.measured_on
         wide, deep = max(n, table.outputs[0]), max(k, table.inner[0])
         seconds = table_gemm_seconds(np.maximum(m, 1.0), wide, deep, table, on)
+        if self.fuses_quantization:
+            seconds = np.maximum(seconds - self.measured.quantization(table, on), seconds / 4)
         if on.name != device.name:
             least = [gemm_light_seconds(x, n, k, weights, on) for x in m.tolist()]
             seconds = seconds * light / np.array(least)

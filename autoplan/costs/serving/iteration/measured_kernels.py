@@ -18,6 +18,7 @@ import numpy as np
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.kernel_tables import ShapeGrid
 from autoplan.costs.serving.least_times import KernelShape, least_seconds
+from autoplan.costs.serving.small_gemm import table_gemm_seconds
 from autoplan.schema.costmodel.engine_kernels import (
     EngineKernelSpec,
     EngineKernelTable,
@@ -55,6 +56,18 @@ class MeasuredKernels:
         own = [table for table in self.spec.gemm if table.weights == name]
         return next((x for x in own if x.engine == self.engine), own[0] if own else None)
 
+    def quantization(self, table: SmallGemmTable, device: DeviceSpec) -> float:
+        """Return the time of the quantization of inputs that a sweep of products holds [s].
+
+        What the smallest product takes above that of 16 bits, whose input needs none.
+        """
+        plain = self.gemm("bf16")
+        if plain is None or table.weights not in {"fp8", "nvfp4"}:
+            return 0.0
+        smallest = (np.ones(()), table.outputs[0], table.inner[0])
+        times = [float(table_gemm_seconds(*smallest, x, device)) for x in (table, plain)]
+        return max(0.0, times[0] - times[1])
+
     def kernel(
         self, name: KernelName, kind: str, head_dim: int = 0, window: int = 0
     ) -> EngineKernelTable | None:
@@ -79,8 +92,9 @@ def table_seconds(
 ) -> Array:
     """Return the time of a kernel on ``device`` by its table, which was measured on ``on`` [s].
 
-    T(y) u'(y) / u(y) max(1, u'(x) / u'(y)), at least u'(x): between nodes interpolated in logarithms, beyond
-    the last as the least time grows, on another device by the ratio of the least times.
+    T(y) u'(y) / u(y) u'(x) / u'(y), at least u'(x) and the shortest time of the table: between nodes
+    interpolated in logarithms, beyond the ends as the least time changes, on another device by the ratio of
+    the least times.
 
     Source: the table's file.
     """
@@ -92,7 +106,9 @@ def table_seconds(
     at_edge = least_seconds(shape, inside, device)  # type: ignore[arg-type]
     least = least_seconds(shape, (a, b, c), device)
     transfer = 1.0 if on.name == device.name else at_edge / least_seconds(shape, inside, on)  # type: ignore[arg-type]
-    seconds: Array = np.maximum(measured * transfer * np.maximum(1.0, least / at_edge), least)
+    shortest = min(x for block in table.microseconds for row in block for x in row) * 1e-6
+    beyond = np.maximum(measured * transfer * least / at_edge, np.minimum(shortest, measured))
+    seconds: Array = np.maximum(beyond, least)
     return seconds
 
 
