@@ -7,9 +7,8 @@ from typing import Literal
 
 __all__ = ["Distribution", "LatencyStatistics", "OperatingPoint", "SaturationCause"]
 
-#: What keeps more requests from running at once: blocks of the cache, max_num_seqs, max_num_batched_tokens, or
-#: the engine's speed, which matrix products or reads of memory decide.
-SaturationCause = Literal["kv cache", "max_num_seqs", "max_num_batched_tokens", "compute", "bandwidth"]
+#: What keeps more requests from running: blocks of the cache, or the most requests or tokens of a step.
+SaturationCause = Literal["kv cache", "max_num_seqs", "max_num_batched_tokens"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,8 +160,7 @@ class _Engine:
     def _wait(self) -> None:
         """Go to the next arrival: nothing runs."""
         self._give_back()
-        if self.incoming[0][0] > self.now:
-            self.now = self.incoming[0][0]
+        self.now = max(self.now, self.incoming[0][0])
         self.before = self.now
 
     def _give_back(self) -> None:
@@ -321,9 +320,9 @@ class _Engine:
         if count:
             self._advance(1)
             self._gaps(seconds, 1)
-        else:
+        elif decoding.count:
             self.stall += seconds
-            self.stalled = max(self.stalled, decoding.count)
+            self.stalled = decoding.count
         if count:
             self._finish_decoded()
         for request, chunk in chunks:

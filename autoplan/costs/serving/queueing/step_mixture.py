@@ -64,8 +64,9 @@ def step_mixture(
     """Return the times of iterations with D decodes in which q prompts begin.
 
     Requests of unlike lengths end at any time, so prompts come as a Poisson process: k in an iteration, as
-    many as c tokens take. Prompts longer than c take ceil(n / c) iterations. ``together``: instead, a share of
-    iterations is full of prompts and the others have none, as with requests that are alike and began together.
+    many as c tokens take. Prompts longer than c take ceil(n / c) iterations. ``together``: instead, a share
+    of iterations is full of prompts and the others have none, as with requests that are alike and began
+    together.
 
     >>> from autoplan.costs.serving.queueing.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
