@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, exp
+from math import ceil, exp, sqrt
 
 from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.serving.queueing.length_moments import LengthMoments
@@ -20,6 +20,8 @@ __all__ = ["StepMixture", "poisson", "step_mixture"]
 
 #: Probability of more prompts in an iteration that is left out.
 _TAIL = 1e-3
+#: Mean from which three counts stand for all.
+_MANY = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,15 @@ class StepMixture:
 def poisson(mean: float) -> Iterator[tuple[int, float]]:
     """Yield counts with their probabilities up to a small tail, the rest on the last.
 
+    A large mean has three counts, which have the mean and the variance of all.
+
     >>> [(k, round(p, 3)) for k, p in poisson(0.01)]
     [(0, 0.99), (1, 0.01)]
     """
+    if mean > _MANY:
+        spread = sqrt(3 * mean)
+        yield from ((round(mean - spread), 1 / 6), (round(mean), 2 / 3), (round(mean + spread), 1 / 6))
+        return
     probability, count, left = exp(-mean), 0, 1.0
     while left - probability > _TAIL:
         yield count, probability
