@@ -22,6 +22,8 @@ __all__ = ["StepMixture", "poisson", "step_mixture"]
 _TAIL = 1e-3
 #: Mean from which three counts stand for all.
 _MANY = 12.0
+#: Decodes below which parts of one count.
+_FINE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +70,14 @@ def step_mixture(
     iteration: Iteration,
     *,
     together: float = 0.0,
+    own: bool = True,
 ) -> StepMixture:
     """Return the times of iterations with D decodes in which q prompts begin.
 
     Requests of unlike lengths end at any time, so prompts come as a Poisson process: k in an iteration, as
     many as c tokens take. Prompts longer than c take ceil(n / c) iterations. ``together``: instead, a share
     of iterations is full of prompts and the others have none, as with requests that are alike and began
-    together.
+    together. Without ``own`` the time of a prompt is left out.
 
     >>> from autoplan.costs.serving.queueing.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
@@ -108,7 +111,7 @@ def step_mixture(
         mean=sum(weight * time for weight, _, time in times),
         second_moment=sum(weight * time * time for weight, _, time in times),
         decode=price.mixed(0.0),
-        own=_own_seconds(price, 0.0 if together else prompts, n, pieces),
+        own=_own_seconds(price, 0.0 if together else prompts, n, pieces) if own else 0.0,
         chunks=float(pieces),
     )
 
@@ -146,8 +149,8 @@ class _Prices:
 
     def _time(self, decodes: float, tokens: float) -> float:
         """Return the time with decodes between two whole numbers on the line between them [s]."""
-        low = int(decodes)
-        part = decodes - low
+        low = int(decodes) if decodes < _FINE else round(decodes)
+        part = max(0.0, decodes - low) if decodes < _FINE else 0.0
         chunks = self._chunks(tokens)
         read = self.lengths.read
         time = self.iteration.seconds(low, low * read, chunks)
