@@ -20,7 +20,7 @@ from autoplan.costs.core.serving.served_prediction import (
     SimulatedPrediction,
     StepBound,
 )
-from autoplan.costs.serving.engine_capacity import predict_capacity
+from autoplan.costs.serving.engine_capacity import StageContents, predict_capacity, stage_contents
 from autoplan.costs.serving.iteration.engine_iteration import GroupIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.queueing.engine_rules import scheduler_rules
@@ -39,7 +39,16 @@ from autoplan.schema.serving.request_lengths import GammaArrivals
 from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["PricedEngine", "ServingCosts", "engine_load", "priced_engine", "served", "simulated"]
+__all__ = [
+    "PricedEngine",
+    "ServingCosts",
+    "UnitParts",
+    "engine_load",
+    "priced_engine",
+    "served",
+    "simulated",
+    "unit_parts",
+]
 
 #: Requests whose lengths stand for all, and those of a simulation: at least, and at most.
 _SAMPLE: Final = 2000
@@ -72,27 +81,41 @@ class PricedEngine:
     shortage: str | None
 
 
-def priced_engine(
-    job: ServingJob, layout: EngineLayout, costs: ServingCosts, iteration: Iteration | None = None
-) -> PricedEngine:
-    """Return an engine of ``layout``; ``iteration`` is its price where it is known already.
+@dataclass(frozen=True, slots=True)
+class UnitParts:
+    """What engines that differ in the sizes of their steps have in common."""
+
+    contents: StageContents
+    iteration: Iteration
+    #: Requests whose lengths stand for all.
+    sample: RequestLoad
+
+
+def unit_parts(job: ServingJob, layout: EngineLayout, costs: ServingCosts) -> UnitParts:
+    """Return the parts of engines of ``layout`` of any sizes of steps.
 
     Raises UnsupportedError for an engine whose steps have no known time.
     """
-    capacity = predict_capacity(job, replace(layout, replicas=1))
-    rules = scheduler_rules(job, layout, capacity)
-    if iteration is None:
-        whole = engine_iteration(job, layout, costs.kernels, costs.measured)
-        iteration = whole if layout.adp == 1 else GroupIteration(whole, layout.adp)
-    load = drawn_load(job.workload, _sampled(job), _SEED, costs.trace)
+    whole = engine_iteration(job, layout, costs.kernels, costs.measured)
+    return UnitParts(
+        contents=stage_contents(job, layout),
+        iteration=whole if layout.adp == 1 else GroupIteration(whole, layout.adp),
+        sample=drawn_load(job.workload, _sampled(job), _SEED, costs.trace),
+    )
+
+
+def priced_engine(job: ServingJob, layout: EngineLayout, parts: UnitParts) -> PricedEngine:
+    """Return an engine of ``layout`` made of ``parts``."""
+    capacity = predict_capacity(job, replace(layout, replicas=1), parts.contents)
+    rules = scheduler_rules(job, layout, capacity, parts.contents)
+    lengths = length_moments(parts.sample, rules)
     return PricedEngine(
-        layout, capacity, rules, iteration, length_moments(load, rules), _shortage(capacity, rules, load)
+        layout, capacity, rules, parts.iteration, lengths, _shortage(capacity, rules, parts.sample)
     )
 
 
 def _sampled(job: ServingJob) -> int:
-    fixed = not job.workload.classes
-    fixed = fixed and isinstance(job.workload.input_tokens, int)
+    fixed = not job.workload.classes and isinstance(job.workload.input_tokens, int)
     return 1 if fixed and isinstance(job.workload.output_tokens, int) else _SAMPLE
 
 
@@ -100,8 +123,8 @@ def _shortage(capacity: CapacityPrediction, rules: SchedulerRules, load: Request
     """Return why the engine cannot serve the load."""
     if capacity.shortage is not None:
         return capacity.shortage
-    ends = zip(load.inputs, load.outputs, strict=True)
-    if max(rules.pool.request_blocks(a + b - 1) for a, b in ends) > rules.pool.own_blocks:
+    most = max(a + b for a, b in zip(load.inputs, load.outputs, strict=True))
+    if rules.pool.request_blocks(most - 1) > rules.pool.own_blocks:
         return "a request takes more blocks than the cache has"
     longest = max(load.inputs)
     if not rules.chunked and longest - rules.cached_tokens(longest) > rules.max_num_batched_tokens:
@@ -217,9 +240,11 @@ def simulated(
 
 def _gap(point: OperatingPoint, run: LatencyStatistics, load: EngineLoad) -> float:
     # What an open loop answers is what it is asked for, but for the draw of arrivals.
-    pairs = [] if load.kind == "open loop" and point.time_to_first_token < inf else [
-        (point.output_tokens_per_second, run.output_tokens_per_second)
-    ]
+    pairs = (
+        []
+        if load.kind == "open loop" and point.time_to_first_token < inf
+        else [(point.output_tokens_per_second, run.output_tokens_per_second)]
+    )
     if run.time_per_output_token is not None:
         pairs.append((point.time_per_output_token, run.time_per_output_token.mean))
     if load.kind != "maximum" and point.time_to_first_token < inf:
