@@ -42,6 +42,7 @@ __all__ = [
     "detected",
     "device",
     "engine",
+    "engine_kernels_for",
     "find_hardware",
     "hardware",
     "is_node",
@@ -225,6 +226,20 @@ def kernels_for(device_name: str) -> KernelSpec:
             if device_name in spec.devices:
                 return spec
     return _loaded("kernels", _FALLBACK_KERNELS, KernelSpec)
+
+
+def engine_kernels_for(device_name: str) -> tuple[EngineKernelSpec, DeviceSpec] | None:
+    """Return the measured kernels of engines for ``device_name``, and the device that they were measured on.
+
+    None where no file names the device.
+    """
+    names = entry_names("engine-kernels")
+    for name in sorted(names, key=lambda known: known != device_name):
+        if device_name in entry_text("engine-kernels", name)[0]:
+            spec = _loaded("engine-kernels", name, EngineKernelSpec)
+            if device_name in spec.devices:
+                return spec, device(spec.devices[0])
+    return None
 
 
 def model(reference: str, base: Path) -> ModelSpec:

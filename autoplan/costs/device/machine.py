@@ -23,7 +23,18 @@ from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.job import Cluster, Job
 from autoplan.schema.precision import NARROW, Precision
 
-__all__ = ["Links", "Machine", "Overlap", "Rate", "ideal", "machine_of", "serial"]
+__all__ = [
+    "Links",
+    "Machine",
+    "Overlap",
+    "Rate",
+    "attention_rate_of",
+    "gemm_rate_of",
+    "ideal",
+    "links_of",
+    "machine_of",
+    "serial",
+]
 
 _EFFECTIVELY_FREE = 1e18
 
@@ -144,7 +155,7 @@ def machine_of(job: Job) -> Machine:
         cpu_optimizer_bandwidth=job.stack.optimizer_offload.cpu_optimizer_bandwidth.value
         if job.stack.optimizer_offload
         else _EFFECTIVELY_FREE,
-        links=_links(job.cluster, kernels),
+        links=links_of(job.cluster, kernels),
         overlap=_overlap(job.stack),
         element_bytes=4 if job.precision == "fp32" else 2,
     )
@@ -237,7 +248,24 @@ def _peak_rate(device: DeviceSpec, precision: Precision) -> float | None:
     return device.peak_flops(precision)
 
 
-def _links(cluster: Cluster, kernels: KernelSpec) -> Links:
+def gemm_rate_of(cluster: Cluster, kernels: KernelSpec, precision: Precision) -> Rate:
+    """Return the rate of matrix products of a device at ``precision`` [FLOP/s].
+
+    Raises UnsupportedError where the device has no matrix rate for the precision.
+    """
+    peak = peak_flops(cluster, precision)
+    return _gemm_rate(kernels, peak * _narrow_share(kernels, precision), cluster.device)
+
+
+def attention_rate_of(cluster: Cluster, kernels: KernelSpec) -> Rate:
+    """Return the rate of fused attention in forward, in 16 bits [FLOP/s]."""
+    precision: Precision = "bf16" if cluster.device.peak_flops("bf16") else "fp16"
+    share = _sustained_share(kernels, cluster.device)
+    return _attention_rate(kernels, peak_flops(cluster, precision) * share, backward=False)
+
+
+def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
+    """Return the links of a cluster at the shares that collectives reach [byte/s]."""
     fabric, network = cluster.node.fabric, cluster.node.network
     achieved = kernels.collectives
     pair = fabric.pair_bandwidth or fabric.bandwidth

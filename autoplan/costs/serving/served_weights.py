@@ -12,6 +12,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 
 from autoplan.costs.core.parameters import (
     LayerParameters,
@@ -28,7 +29,7 @@ from autoplan.schema.serving.serving_choices import UnquantizedPart
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import FORMATS, WeightFormat
 
-__all__ = ["matrix_bytes", "stage_layers_of_engine", "stage_weights"]
+__all__ = ["format_of", "matrix_bytes", "stage_layers_of_engine", "stage_weights"]
 
 #: Formats that only experts have, in a model with experts.
 _EXPERTS_ONLY: frozenset[WeightFormat] = frozenset({"mxfp4"})
@@ -53,6 +54,7 @@ def matrix_bytes(weights: float, weight_format: WeightFormat, row: int) -> float
     return weights * (kept.bits + (kept.scale_bits + kept.zero_bits) / group) / 8
 
 
+@lru_cache(maxsize=1024)
 def stage_layers_of_engine(layers: int, pp: int, rule: str) -> tuple[tuple[int, int], ...]:
     """Return the first layer of each stage and the one after its last [1].
 
@@ -107,7 +109,7 @@ def stage_weights(job: ServingJob, layout: EngineLayout, stage: int) -> WeightBy
     return WeightBytes(attention, mlp, experts, embeddings, other + vectors + _rotary_bytes(job.model))
 
 
-def _format_of(job: ServingJob, layout: EngineLayout, part: UnquantizedPart) -> WeightFormat:
+def format_of(job: ServingJob, layout: EngineLayout, part: UnquantizedPart) -> WeightFormat:
     """Return the format of a part of the model."""
     alone = layout.weights in _EXPERTS_ONLY and job.model.moe is not None and part != "experts"
     return "bf16" if alone or part in job.precision.unquantized else layout.weights
@@ -120,11 +122,11 @@ def _layer(job: ServingJob, layout: EngineLayout, index: int) -> tuple[float, fl
     full = layer_parameters(model, index)
     h = model.hidden_size
     dense: UnquantizedPart = "shared_experts" if model.is_moe_layer(index) else "dense_mlp"
-    attention = matrix_bytes(_attention_weights(model, bare, t), _format_of(job, layout, "attention"), h)
-    if model.mla is not None and FORMATS[_format_of(job, layout, "attention")].bits < 16:
+    attention = matrix_bytes(_attention_weights(model, bare, t), format_of(job, layout, "attention"), h)
+    if model.mla is not None and FORMATS[format_of(job, layout, "attention")].bits < 16:
         attention += 2 * bare.key_value / t
-    mlp = matrix_bytes(bare.mlp_divided / t + bare.mlp_replicated, _format_of(job, layout, dense), h)
-    experts = matrix_bytes(_expert_weights(job, layout, bare), _format_of(job, layout, "experts"), h)
+    mlp = matrix_bytes(bare.mlp_divided / t + bare.mlp_replicated, format_of(job, layout, dense), h)
+    experts = matrix_bytes(_expert_weights(job, layout, bare), format_of(job, layout, "experts"), h)
     return attention, mlp, experts, 2.0 * _vectors(full, bare, layout)
 
 
@@ -139,7 +141,7 @@ def _expert_weights(job: ServingJob, layout: EngineLayout, bare: LayerParameters
     if moe is None or not bare.experts:
         return 0.0
     own = bare.experts / (layout.ep * layout.expert_tensor)
-    if _format_of(job, layout, "experts") != "mxfp4":
+    if format_of(job, layout, "experts") != "mxfp4":
         return own
     padding = job.engine.facts.padding
     h, f = job.model.hidden_size, moe.expert_ffn_size / layout.expert_tensor

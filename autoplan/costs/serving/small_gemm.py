@@ -15,18 +15,25 @@ from functools import lru_cache
 
 import numpy as np
 
+from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.kernel_tables import ShapeGrid, grid, interpolated
 from autoplan.schema.costmodel.engine_kernels import SmallGemmTable
 from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.serving.weight_formats import FORMATS, WeightFormat
 
-__all__ = ["gemm_light_seconds", "ridge_tokens", "small_gemm_seconds"]
+__all__ = [
+    "arithmetic_peak",
+    "gemm_light_seconds",
+    "ridge_tokens",
+    "small_gemm_seconds",
+    "table_gemm_seconds",
+]
 
 #: Rates that formats compute in where a device has them; others, and integers, in 16 bits.
 _RATES: dict[WeightFormat, str] = {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "fp4"}
 
 
-def _peak(device: DeviceSpec, weights: WeightFormat) -> float:
+def arithmetic_peak(device: DeviceSpec, weights: WeightFormat) -> float:
     """Return the peak rate that a format computes in [FLOP/s]: its own, else that of 16 bits."""
     own = device.peak_flops(_RATES.get(weights, "bf16"))
     return own or device.peak_flops("bf16") or device.peak_flops("fp16") or 0.0
@@ -44,7 +51,7 @@ def gemm_light_seconds(m: int, n: int, k: int, weights: WeightFormat, device: De
     Source: Williams et al. 2009, doi:10.1145/1498765.1498785.
     """
     moved = n * k * FORMATS[weights].bits / 8 + 2.0 * m * (n + k)
-    return max(moved / device.memory.bandwidth.value, 2.0 * m * n * k / _peak(device, weights))
+    return max(moved / device.memory.bandwidth.value, 2.0 * m * n * k / arithmetic_peak(device, weights))
 
 
 def ridge_tokens(weights: WeightFormat, device: DeviceSpec) -> float:
@@ -58,7 +65,7 @@ def ridge_tokens(weights: WeightFormat, device: DeviceSpec) -> float:
     Leaves out: reads and writes of activations; scales (78 with those of int4).
     Source: Williams et al. 2009, doi:10.1145/1498765.1498785.
     """
-    return _peak(device, weights) * FORMATS[weights].bits / 16.0 / device.memory.bandwidth.value
+    return arithmetic_peak(device, weights) * FORMATS[weights].bits / 16.0 / device.memory.bandwidth.value
 
 
 def small_gemm_seconds(m: int, n: int, k: int, table: SmallGemmTable, device: DeviceSpec) -> float:
@@ -76,9 +83,15 @@ def small_gemm_seconds(m: int, n: int, k: int, table: SmallGemmTable, device: De
     Leaves out: padding of m to the tile; what is fused with the product.
     Source: the table's file; autoplan/costs/device/kernel_tables.py for the interpolation.
     """
-    peak = device.peak_flops(table.arithmetic) or _peak(device, table.weights)
-    share = float(interpolated(_grid(table), m, n, k))
-    return max(2.0 * m * n * k / (peak * share), gemm_light_seconds(m, n, k, table.weights, device))
+    measured = float(table_gemm_seconds(np.asarray(float(m)), n, k, table, device))
+    return max(measured, gemm_light_seconds(m, n, k, table.weights, device))
+
+
+def table_gemm_seconds(m: Array, n: int, k: int, table: SmallGemmTable, device: DeviceSpec) -> Array:
+    """Return the time of products of m tokens by the table of ``device`` alone [s]: 2 m n k / (P e)."""
+    peak = device.peak_flops(table.arithmetic) or arithmetic_peak(device, table.weights)
+    seconds: Array = 2.0 * m * n * k / (peak * interpolated(_grid(table), m, n, k))
+    return seconds
 
 
 def _grid(table: SmallGemmTable) -> ShapeGrid:

@@ -1,4 +1,4 @@
-"""Measured kernels of inference engines on one device: small matrix products by weight format."""
+"""Measured kernels of inference engines on one device: products, attention, experts, all-reduce."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from pydantic import Field, model_validator
 
 from autoplan.schema.base import Frozen, Sourced
 
-__all__ = ["EngineKernelSpec", "SmallGemmTable"]
+__all__ = ["EngineAllReduceTable", "EngineKernelSpec", "EngineKernelTable", "KernelName", "SmallGemmTable"]
 
 Nodes = Annotated[tuple[Annotated[int, Field(ge=1, le=10**9)], ...], Field(min_length=2)]
+Extents = Annotated[tuple[Annotated[int, Field(ge=1, le=10**9)], ...], Field(min_length=1)]
 Reached = Annotated[float, Field(ge=1e-7, le=1)]
+Microseconds = Annotated[float, Field(gt=0, le=1e9)]
+
+KernelName = Literal[
+    "decode-attention", "prefill-attention", "latent-decode", "latent-prefill", "experts", "split-experts"
+]
 
 
 class SmallGemmTable(Sourced):
@@ -49,6 +55,74 @@ class SmallGemmTable(Sourced):
         return self
 
 
+class EngineKernelTable(Sourced):
+    """Time of one kernel of an engine at the nodes of a grid of three extents.
+
+    The extents (first, second, third) are of decode-attention: requests times key-value heads, tokens of a
+    request, query heads of a key-value head; of prefill-attention: prompts times heads, tokens of a prompt,
+    query heads of a key-value head; of latent-decode and latent-prefill: heads, requests, tokens of each; of
+    experts and split-experts: rows (tokens times experts that a token visits, over the devices that split
+    the experts), experts of the device, hidden size times inner width on the device.
+    """
+
+    engine: str = Field(
+        min_length=2, description="engine whose kernels were measured, by the name of its file"
+    )
+    kernel: KernelName = Field(
+        description="the kernel; split-experts are experts of which each device has some as wholes"
+    )
+    format: Literal["bf16", "fp8", "fp8-block", "nvfp4", "int4-awq", "mxfp4"] = Field(
+        description="format of keys and values, or of the weights of experts"
+    )
+    head_dim: Annotated[int, Field(ge=0)] = Field(default=0, description="width of a head; 0: not of heads")
+    window: Annotated[int, Field(ge=0)] = Field(default=0, description="keys that a token sees; 0: all")
+    valid_for: str = Field(min_length=3, description="versions and shapes that were measured")
+    first: Extents = Field(description="nodes of the first extent, ascending")
+    second: Extents = Field(description="nodes of the second extent, ascending")
+    third: Extents = Field(description="nodes of the third extent, ascending")
+    microseconds: tuple[tuple[tuple[Microseconds, ...], ...], ...] = Field(
+        description="time for each first extent, in it for each second, in it for each third"
+    )
+
+    @property
+    def key(self) -> tuple[str, str, str, int, int]:
+        """What tells tables of one device apart."""
+        return self.engine, self.kernel, self.format, self.head_dim, self.window
+
+    @model_validator(mode="after")
+    def _is_a_grid(self) -> Self:
+        axes = (self.first, self.second, self.third)
+        if any(b <= a for nodes in axes for a, b in pairwise(nodes)):
+            raise ValueError("nodes must be ascending")
+        rows = {len(row) for block in self.microseconds for row in block}
+        blocks = {len(block) for block in self.microseconds}
+        if (len(self.microseconds), blocks, rows) != (len(axes[0]), {len(axes[1])}, {len(axes[2])}):
+            raise ValueError("microseconds must have a value for each node of first, second and third")
+        return self
+
+
+class EngineAllReduceTable(Sourced):
+    """Time of an engine's all-reduce by size."""
+
+    engine: str = Field(min_length=2, description="engine that was measured, by the name of its file")
+    mode: Literal["graph", "eager"] = Field(description="within a CUDA graph, or launched by the host")
+    ranks: Annotated[int, Field(ge=2, le=1024)] = Field(description="devices")
+    valid_for: str = Field(min_length=3, description="versions that were measured")
+    bytes: Nodes = Field(description="bytes on each device, ascending")
+    microseconds: tuple[Microseconds, ...] = Field(description="time for each size")
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What tells tables of one device apart."""
+        return self.engine, self.mode, self.ranks
+
+    @model_validator(mode="after")
+    def _is_a_line(self) -> Self:
+        if any(b <= a for a, b in pairwise(self.bytes)) or len(self.bytes) != len(self.microseconds):
+            raise ValueError("bytes must be ascending, with a time for each")
+        return self
+
+
 class EngineKernelSpec(Frozen):
     """What kernels of inference engines reach on one device."""
 
@@ -61,14 +135,18 @@ class EngineKernelSpec(Frozen):
         description="devices that the tables hold for"
     )
     sources: dict[str, str] = Field(description="the sources of the tables: a key and the source in full")
-    gemm: tuple[SmallGemmTable, ...] = Field(description="small matrix products by engine and weight format")
+    gemm: tuple[SmallGemmTable, ...] = Field(description="matrix products by engine and weight format")
+    kernels: tuple[EngineKernelTable, ...] = Field(default=(), description="attention and experts by engine")
+    all_reduce: tuple[EngineAllReduceTable, ...] = Field(default=(), description="all-reduces by engine")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        wrong = [table.source for table in self.gemm if table.source not in self.sources]
-        keys = [(table.engine, table.weights) for table in self.gemm]
+        tables = (*self.gemm, *self.kernels, *self.all_reduce)
+        wrong = sorted({table.source for table in tables} - set(self.sources))
         if wrong:
             raise ValueError(f"`sources` lacks {', '.join(wrong)}")
-        if len(set(keys)) != len(keys):
-            raise ValueError("two tables are of the same engine and weight format")
+        products = [(table.engine, table.weights) for table in self.gemm]
+        for keys in (products, [x.key for x in self.kernels], [x.key for x in self.all_reduce]):
+            if len(set(keys)) != len(keys):
+                raise ValueError("two tables are of the same engine, kernel and format")
         return self

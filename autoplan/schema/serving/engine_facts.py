@@ -12,6 +12,7 @@ from autoplan.schema.base import (
     Sourced,
     SourcedBytes,
     SourcedCount,
+    SourcedSeconds,
     SourcedShare,
 )
 
@@ -28,6 +29,7 @@ __all__ = [
     "SamplerFacts",
     "SchedulerFacts",
     "SourcedRatio",
+    "StepFacts",
 ]
 
 
@@ -180,6 +182,31 @@ class SchedulerFacts(Frozen):
         " out; reserve: only where input and output fit; estimate: by a share of the output that adapts"
     )
     asynchronous: bool = Field(description="whether the host prepares a step while the one before runs")
+    chunked: bool = Field(default=True, description="whether a prompt may be divided over steps by default")
     splits_layers: Literal["middle", "last", "first"] = Field(
         description="stages that hold the layers left over: those before the last, the last, or the first"
     )
+
+
+class StepFacts(Frozen):
+    """How long a step takes beside its kernels: the host's part, and what is fitted of a version."""
+
+    kernels: str = Field(min_length=2, description="engine whose measured kernels stand for its own")
+    scale: SourcedRatio = Field(
+        description="time of a step on the device over that of its kernels one after the other: gaps between"
+        " kernels, kernels of other versions"
+    )
+    host: SourcedSeconds = Field(description="host time of a step: scheduling, inputs, outputs")
+    host_per_request: SourcedSeconds = Field(description="in addition for each request of a step")
+    graphs: Literal["all", "decodes", "none"] = Field(
+        description="steps that run as captured CUDA graphs: all; those of decodes alone; none"
+    )
+    eager_layer: SourcedSeconds = Field(
+        description="host time to launch one layer outside of graphs: where kernels are shorter they wait"
+    )
+    pads: bool = Field(description="whether a batch of decodes is padded to the next captured size")
+    largest_graph: SourcedCount = Field(description="largest batch of decodes that is captured")
+    fuses_quantization: bool = Field(
+        default=False, description="whether norms and activations quantize the inputs of fp8 and nvfp4 products"
+    )
+    all_reduce: Literal["custom", "nccl"] = Field(description="whose all-reduce small messages take")

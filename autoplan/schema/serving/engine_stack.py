@@ -25,6 +25,7 @@ from autoplan.schema.serving.engine_facts import (
     ReserveFacts,
     SamplerFacts,
     SchedulerFacts,
+    StepFacts,
 )
 
 __all__ = ["Engine", "EngineChanges", "EngineFacts", "EngineSpec", "engine_at"]
@@ -48,6 +49,7 @@ class EngineFacts(Frozen):
     graph_tiers: tuple[GraphTier, ...] = Field(
         default=(), description="largest captured batch of decodes, by memory of a device"
     )
+    step: StepFacts | None = Field(default=None, description="time of a step; left out: not known")
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -76,6 +78,7 @@ class EngineChanges(Frozen):
     graphs: GraphFacts | None = Field(default=None, description="as in `facts`")
     reserve: ReserveFacts | None = Field(default=None, description="as in `facts`")
     graph_tiers: tuple[GraphTier, ...] | None = Field(default=None, description="as in `facts`")
+    step: StepFacts | None = Field(default=None, description="as in `facts`")
 
 
 class EngineSpec(Frozen):

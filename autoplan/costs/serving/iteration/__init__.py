@@ -1,0 +1,1 @@
+"""Cost of serving: the time of one iteration of an engine."""

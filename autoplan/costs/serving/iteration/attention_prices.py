@@ -1,0 +1,77 @@
+"""What a step takes for the contexts of its requests: attention of decodes and of chunks of prompts.
+
+Notation (this file only)::
+
+    B  requests on a device     c  tokens of a context       a, k  heads, key-value heads  [1]
+    t  tensor-parallel degree   L  tokens of a prompt so far p     tokens before a chunk   [1]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from autoplan.costs.core.candidates import Array
+from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
+from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.serving.weight_formats import KV_BITS, WeightFormat
+
+__all__ = ["decode_seconds", "prefill_seconds"]
+
+
+def _kv(layout: EngineLayout) -> WeightFormat:
+    return "fp8" if KV_BITS[layout.kv] == 8 else "bf16"
+
+
+def _windows(job: ServingJob) -> dict[int, int]:
+    """Return the number of layers by their window; 0: without."""
+    model = job.model
+    return dict(Counter(model.attention_window(layer) or 0 for layer in range(model.layers)))
+
+
+def decode_seconds(
+    job: ServingJob, layout: EngineLayout, prices: KernelPrices, requests: Array, context: Array
+) -> Array:
+    """Return the time of all layers' attention of one new token for B requests with c tokens each [s].
+
+    B k/t key-value heads are read, at least one on a device; decode context parallelism divides tokens.
+    """
+    model = job.model
+    own = np.maximum(1.0, np.ceil(requests / layout.adp))
+    length = np.maximum(1.0, context / layout.dcp)
+    own, length = np.broadcast_arrays(own, length)
+    if model.mla is not None:
+        heads = np.asarray(max(1.0, model.heads / layout.tp))
+        return model.layers * prices.kernel("latent-decode", _kv(layout), (heads, own, length))
+    kv_heads = max(1.0, model.kv_heads / layout.tp)
+    group = np.asarray(max(1.0, model.heads / layout.tp / kv_heads))
+    total: Array = np.zeros(own.shape)
+    for window, layers in _windows(job).items():
+        at = (own * kv_heads, length, group)
+        kernel = prices.kernel("decode-attention", _kv(layout), at, head_dim=model.head_dim, window=window)
+        total = total + layers * kernel
+    return total
+
+
+def prefill_seconds(
+    job: ServingJob, layout: EngineLayout, prices: KernelPrices, prompts: Array, tokens: Array
+) -> Array:
+    """Return the time of all layers' attention of ``prompts`` whole prompts of L tokens each [s].
+
+    A chunk after p tokens takes (L^2 - p^2) / L^2 of it.
+    """
+    model = job.model
+    prompts, tokens = np.broadcast_arrays(prompts, tokens)
+    heads = max(1.0, model.heads / layout.tp)
+    if model.mla is not None:
+        at = (np.asarray(heads), prompts, tokens)
+        return model.layers * prices.kernel("latent-prefill", _kv(layout), at)
+    group = np.asarray(max(1.0, heads / max(1.0, model.kv_heads / layout.tp)))
+    total: Array = np.zeros(prompts.shape)
+    for window, layers in _windows(job).items():
+        at = (prompts * heads, tokens, group)
+        kernel = prices.kernel("prefill-attention", _kv(layout), at, head_dim=model.head_dim, window=window)
+        total = total + layers * kernel
+    return total

@@ -1,0 +1,140 @@
+"""The time of one iteration of an engine, ready to be asked many times.
+
+Notation (this file only)::
+
+    B  decodes       s  their contexts together    m  tokens of a step            [1]
+    p  stages        L  tokens of a prompt after its chunk                        [1]
+    g  scale of the device's time                  H  host time                   [1] or [s]
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoplan.costs.core.serving.iteration import Chunk
+from autoplan.costs.serving.iteration.lookup import Line, Sheet
+
+__all__ = ["EngineIteration", "GroupIteration", "HostTimes"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostTimes:
+    """The host's part of a step [s]."""
+
+    step: float
+    per_request: float
+    #: Time to launch all layers outside of graphs.
+    eager: float
+    #: Whether the host prepares a step while the one before runs.
+    hidden: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EngineIteration:
+    """An ``Iteration``: times of the parts of a step by tokens, requests and contexts [s]."""
+
+    #: Of m tokens in a graph, and launched one by one.
+    captured: Line
+    launched: Line
+    #: Of the head for so many requests.
+    head: Line
+    #: Attention of B decodes with so many tokens each.
+    decode: Sheet
+    #: Attention of so many whole prompts of L tokens each, together.
+    prefill: Sheet
+    host: HostTimes
+    scale: float
+    #: Whether steps with chunks, and steps of decodes, run in graphs.
+    mixed_graphs: bool
+    decode_graphs: bool
+    #: Captured batches of decodes that a batch is padded to; empty: not padded.
+    sizes: tuple[int, ...]
+    largest_graph: int
+    #: Pipeline stages, and the time of a send between them by tokens.
+    stages: int
+    send: Line
+    #: Groups of data-parallel attention.
+    groups: int
+
+    def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
+        """Return the time of one iteration [s]; contexts of ``decodes`` requests are ``context_tokens``.
+
+        With p stages, requests run in p batches that follow one another: each batch passes all stages.
+        """
+        if not decodes and not chunks:
+            return 0.0
+        p = self.stages
+        own = -(-decodes // p)
+        chunk_tokens = sum(chunk.new_tokens for chunk in chunks)
+        graph = self.mixed_graphs if chunk_tokens else self.decode_graphs
+        graph = graph and (bool(chunk_tokens) or own <= self.largest_graph)
+        padded = self._padded(own) if graph and not chunk_tokens else own
+        m = padded + chunk_tokens / p
+        line = self.captured if graph else self.launched
+        device = line.at(m) + self.head.at(padded + len(chunks) / p)
+        if decodes:
+            device += self.decode.at(own, context_tokens / decodes)
+        if chunks:
+            device += self._prefill_attention(chunks) / p
+        device *= self.scale
+        if not graph:
+            device = max(device, self.host.eager)
+        if p > 1:
+            device += (p - 1) * self.send.at(m)
+        host = self.host.step + self.host.per_request * (own + len(chunks))
+        return max(device, host) if self.host.hidden else device + host
+
+    def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
+        """Return the time of ``steps`` iterations of decodes alone [s]; each adds a token to each context.
+
+        Simpson's rule over steps: attention bends only at nodes of its table.
+        """
+        if steps <= 0:
+            return 0.0
+        first = self.seconds(decodes, context_tokens)
+        if steps == 1:
+            return first
+        grown = decodes * (steps - 1)
+        last = self.seconds(decodes, context_tokens + grown)
+        middle = self.seconds(decodes, context_tokens + grown / 2)
+        return steps * (first + 4 * middle + last) / 6
+
+    def _padded(self, decodes: int) -> int:
+        sizes = self.sizes
+        at = bisect_left(sizes, decodes)
+        return sizes[at] if at < len(sizes) else decodes
+
+    def _prefill_attention(self, chunks: Sequence[Chunk]) -> float:
+        """Return the time of attention of chunks, which run together in one kernel [s].
+
+        Each takes its share of as many prompts of its length; the part before it was computed already.
+        """
+        together = max(1.0, len(chunks) / self.groups)
+        seconds = 0.0
+        for chunk in chunks:
+            length = chunk.new_tokens + chunk.past_tokens
+            done = chunk.past_tokens / length
+            seconds += self.prefill.at(together, length) * (1.0 - done * done) / together
+        return seconds / (len(chunks) / together) if self.groups > 1 else seconds
+
+
+@dataclass(frozen=True, slots=True)
+class GroupIteration:
+    """An ``Iteration`` as one group of data-parallel attention sees it: the others have as many requests."""
+
+    whole: EngineIteration
+    groups: int
+
+    def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
+        """Return the time of one iteration in which each group has what is given [s]."""
+        n = self.groups
+        return self.whole.seconds(
+            n * decodes, n * context_tokens, [chunk for chunk in chunks for _ in range(n)]
+        )
+
+    def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
+        """Return the time of ``steps`` iterations of decodes alone [s]."""
+        n = self.groups
+        return self.whole.decode_run(n * decodes, n * context_tokens, steps)

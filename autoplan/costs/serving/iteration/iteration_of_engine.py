@@ -1,0 +1,99 @@
+"""Building the iteration of an engine from a job, a layout and the kernels of its device."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from autoplan.costs.core.candidates import Array
+from autoplan.costs.serving.iteration.attention_prices import decode_seconds, prefill_seconds
+from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, HostTimes
+from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
+from autoplan.costs.serving.iteration.lookup import line_of, sheet_of
+from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
+from autoplan.costs.serving.iteration.token_prices import head_seconds, token_seconds
+from autoplan.errors import UnsupportedError
+from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
+from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.schema.hardware import DeviceSpec
+from autoplan.schema.serving.engine_facts import StepFacts
+from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.serving_spec import ServingJob
+
+__all__ = ["engine_iteration", "graph_sizes"]
+
+_TOKENS: Final = tuple(sorted({1, 2, 4, *(round(2 ** (n / 2)) for n in range(6, 39))}))
+_REQUESTS: Final = tuple(sorted({1, 2, 4, *(round(2 ** (n / 2)) for n in range(6, 27))}))
+_CONTEXTS: Final = tuple(round(2 ** (n / 2)) for n in range(12, 41))
+_PROMPTS: Final = (1, 2, 4, 8, 16, 64, 256)
+_LENGTHS: Final = tuple(round(2 ** (n / 2)) for n in range(8, 41))
+
+
+def engine_iteration(
+    job: ServingJob,
+    layout: EngineLayout,
+    kernels: KernelSpec,
+    measured: tuple[EngineKernelSpec, DeviceSpec] | None,
+) -> EngineIteration:
+    """Return the prices of iterations of one engine of ``layout``.
+
+    ``kernels`` are training's of the device; ``measured`` the engines' tables with the device that they were
+    measured on, None where there are none. Raises UnsupportedError for an engine without facts of a step.
+    """
+    step = job.engine.facts.step
+    if step is None:
+        raise UnsupportedError(f"the time of a step of {job.engine} is not known: its file has no `step`")
+    tables = None if measured is None else MeasuredKernels(*measured, engine=step.kernels)
+    prices = KernelPrices(job.cluster, tables, kernels, step.fuses_quantization)
+    m, requests = np.array(_TOKENS, dtype=np.float64), np.array(_REQUESTS, dtype=np.float64)
+    captured = token_seconds(job, layout, prices, m, graph=True)
+    launched = np.maximum(captured, token_seconds(job, layout, prices, m, graph=False))
+    contexts, lengths = np.array(_CONTEXTS, dtype=np.float64), np.array(_LENGTHS, dtype=np.float64)
+    prompts = np.array(_PROMPTS, dtype=np.float64)
+    return EngineIteration(
+        captured=line_of(_TOKENS, captured),
+        launched=line_of(_TOKENS, launched),
+        head=line_of(_TOKENS, head_seconds(job, layout, prices, m)),
+        decode=sheet_of(
+            _REQUESTS,
+            _CONTEXTS,
+            decode_seconds(job, layout, prices, requests[:, None], contexts[None, :]),
+        ),
+        prefill=sheet_of(
+            _PROMPTS,
+            _LENGTHS,
+            prefill_seconds(job, layout, prices, prompts[:, None], lengths[None, :]),
+        ),
+        host=HostTimes(
+            step=step.host.value,
+            per_request=step.host_per_request.value,
+            eager=step.eager_layer.value * job.model.layers,
+            hidden=job.engine.facts.scheduler.asynchronous,
+        ),
+        scale=step.scale.value,
+        mixed_graphs=step.graphs == "all",
+        decode_graphs=step.graphs != "none",
+        sizes=graph_sizes(step) if step.pads else (),
+        largest_graph=step.largest_graph.value,
+        stages=layout.pp,
+        send=line_of(_TOKENS, _sends(job, layout, prices, m)),
+        groups=layout.adp,
+    )
+
+
+def graph_sizes(step: StepFacts) -> tuple[int, ...]:
+    """Return the captured batches of decodes: 1, 2, 4, by 8 to 256 and by 16 to the largest.
+
+    Source: vLLM 0.33.0, config/vllm.py, cudagraph_capture_sizes; SGLang 0.5.23, srt/server_args.py, has
+    nearly the same.
+    """
+    largest = step.largest_graph.value
+    return tuple(n for n in (1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)) if n <= largest)
+
+
+def _sends(job: ServingJob, layout: EngineLayout, prices: KernelPrices, m: Array) -> Array:
+    if layout.pp == 1:
+        return np.zeros_like(m)
+    size = 2.0 * np.ceil(m / layout.adp) * job.model.hidden_size
+    return np.asarray(prices.send(size, layout.pp, layout.tp * layout.adp))

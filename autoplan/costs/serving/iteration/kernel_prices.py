@@ -1,0 +1,200 @@
+"""Prices of single kernels of an engine: measured where there is a table, else by training's kernels.
+
+Notation (this file only)::
+
+    m, n, k  tokens, output and input features of a product                          [1]
+    W        memory bandwidth that kernels reach                                     [byte/s]
+    t0       fixed time of a kernel                                                  [s]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from autoplan.costs.core.candidates import Array
+from autoplan.costs.device.kernels import attention_seconds, gemm_seconds_at_rate, smooth_maximum
+from autoplan.costs.device.machine import Links, attention_rate_of, gemm_rate_of, links_of
+from autoplan.costs.network.collectives import Group, Operation, collective_seconds, point_to_point_seconds
+from autoplan.costs.serving.iteration.layer_matrices import Matrix
+from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels, shape_of, table_seconds
+from autoplan.costs.serving.least_times import KernelShape, least_seconds
+from autoplan.costs.serving.served_weights import matrix_bytes
+from autoplan.costs.serving.small_gemm import gemm_light_seconds, table_gemm_seconds
+from autoplan.schema.costmodel.engine_kernels import KernelName
+from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.schema.job import Cluster
+from autoplan.schema.precision import Precision
+from autoplan.schema.serving.weight_formats import WeightFormat
+
+__all__ = ["KernelPrices"]
+
+#: Precision of training's products that a format computes in, where the device has it.
+_PRECISIONS: Final[dict[WeightFormat, Precision]] = {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "nvfp4"}
+#: Sharpness of the transition between computing and reading, as of training's products.
+_BLEND: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPrices:
+    """Prices of the kernels of one engine on one cluster."""
+
+    cluster: Cluster
+    measured: MeasuredKernels | None
+    kernels: KernelSpec
+    #: Whether norms and activations quantize what products read, which sweeps of products do beside them.
+    fuses_quantization: bool = False
+
+    @property
+    def bandwidth(self) -> float:
+        """Memory bandwidth that kernels reach [byte/s]."""
+        share = self.kernels.memory_bound.bandwidth_share.value
+        return self.cluster.device.memory.bandwidth.value * share
+
+    @property
+    def launch(self) -> float:
+        """Fixed time of a memory-bound kernel [s]."""
+        return self.kernels.memory_bound.launch.value
+
+    @property
+    def links(self) -> Links:
+        """The links of the cluster."""
+        return links_of(self.cluster, self.kernels)
+
+    def product(self, m: Array, matrix: Matrix) -> Array:
+        """Return the time of products of ``m`` tokens with ``matrix`` [s], never below the least time."""
+        n, k, weights = matrix
+        device = self.cluster.device
+        light = np.array([gemm_light_seconds(x, n, k, weights, device) for x in m.tolist()])
+        table = self.measured.gemm(weights) if self.measured else None
+        if table is None or self.measured is None:
+            return np.maximum(self._product_beyond(m, matrix), light)
+        on = self.measured.measured_on
+        wide, deep = max(n, table.outputs[0]), max(k, table.inner[0])
+        seconds = table_gemm_seconds(np.maximum(m, 1.0), wide, deep, table, on)
+        if self.fuses_quantization:
+            seconds = np.maximum(seconds - self.measured.quantization(table, on), seconds / 4)
+        if on.name != device.name:
+            least = [gemm_light_seconds(x, n, k, weights, on) for x in m.tolist()]
+            seconds = seconds * light / np.array(least)
+        return np.maximum(seconds, light)
+
+    def _product_beyond(self, m: Array, matrix: Matrix) -> Array:
+        """Return the time where the engine was not measured: training's rate, and bytes over W."""
+        n, k, weights = matrix
+        size = np.asarray(float(n)), np.asarray(float(k))
+        wanted = _PRECISIONS.get(weights, "bf16")
+        peak = self.cluster.device.peak_flops
+        has = wanted == "bf16" or peak("fp4" if wanted == "nvfp4" else wanted) is not None
+        precision: Precision = wanted if has else "bf16"
+        if precision == "bf16" and peak("bf16") is None:
+            precision = "fp16"
+        rate = gemm_rate_of(self.cluster, self.kernels, precision)
+        computing = gemm_seconds_at_rate((m, *size), rate, np.inf, 2)
+        moved = matrix_bytes(n * k, weights, k) + 2.0 * m * (n + k)
+        return smooth_maximum(computing, moved / self.bandwidth + rate.launch, _BLEND)
+
+    def kernel(
+        self,
+        name: KernelName,
+        kind: WeightFormat,
+        extents: tuple[Array, Array, Array],
+        *,
+        head_dim: int = 0,
+        window: int = 0,
+    ) -> Array:
+        """Return the time of attention or experts [s]; ``extents`` are those of ``EngineKernelTable``."""
+        device, measured = self.cluster.device, self.measured
+        table = measured.kernel(name, kind, head_dim, window) if measured else None
+        if table is None and measured and head_dim and name in {"decode-attention", "prefill-attention"}:
+            return self._other_width(name, kind, extents, head_dim, window)
+        if table is not None and measured is not None:
+            return table_seconds(table, extents, measured.measured_on, device)
+        return self._kernel_beyond(shape_of(("", name, kind, head_dim, window)), extents)
+
+    def _other_width(
+        self,
+        name: KernelName,
+        kind: WeightFormat,
+        extents: tuple[Array, Array, Array],
+        width: int,
+        window: int,
+    ) -> Array:
+        """Return the time with heads or windows that were not measured.
+
+        That of heads of 128 or 64, whole or with the keys of the window, by the ratio of the least times.
+        """
+        measured = self.measured
+        assert measured is not None  # noqa: S101 - the caller asks
+        near = [x for x in ((128, 0), (64, 0)) if measured.kernel(name, kind, *x)]
+        if not near or (near[0][0] == width and not window):
+            return self._kernel_beyond(shape_of(("", name, kind, width, window)), extents)
+        a, b, c = extents
+        seen = np.minimum(b, window) if window else b
+        whole = self.kernel(name, kind, (a, seen, c), head_dim=near[0][0])
+        least = least_seconds(shape_of(("", name, kind, width, window)), extents, self.cluster.device)
+        scale = least / least_seconds(
+            shape_of(("", name, kind, near[0][0], 0)), (a, seen, c), self.cluster.device
+        )
+        return np.maximum(whole * np.maximum(scale, 1.0 if window else 0.0), least)
+
+    def _kernel_beyond(self, shape: KernelShape, extents: tuple[Array, Array, Array]) -> Array:
+        """Return the time of a kernel that no engine was measured for: bytes over W, training's attention."""
+        a, b, c = np.broadcast_arrays(*extents)
+        device = self.cluster.device
+        least = least_seconds(shape, (a, b, c), device)
+        share = self.kernels.memory_bound.bandwidth_share.value
+        if shape.kernel in {"prefill-attention", "latent-prefill"}:
+            latent = shape.kernel == "latent-prefill"
+            tokens, rows, width = (c, a * b, 160.0) if latent else (b, a, float(shape.head_dim))
+            keys = np.minimum((tokens + 1) / 2, shape.window or np.inf)
+            rate = attention_rate_of(self.cluster, self.kernels)
+            one = np.ones_like(tokens)
+            seconds = attention_seconds(one, tokens, keys, rows, width, rate)
+            return np.maximum(seconds, least)
+        rate = gemm_rate_of(self.cluster, self.kernels, "bf16" if device.peak_flops("bf16") else "fp16")
+        if shape.kernel in {"experts", "split-experts"}:
+            groups = np.maximum(1.0, np.minimum(a, b))
+            rows = np.maximum(1.0, a / groups)
+            computing = gemm_seconds_at_rate(
+                (rows, shape.matrices * np.sqrt(c), np.sqrt(c)), rate, np.inf, 2, groups
+            )
+            narrow = least_seconds(
+                KernelShape(shape.kernel, 16.0, matrices=shape.matrices), (a, b, c), device
+            )
+            gain = np.minimum(1.0, least / narrow)
+            return np.maximum(
+                smooth_maximum(computing * gain, least / share + 2 * self.launch, _BLEND), least
+            )
+        return np.asarray(least / share + 2 * self.launch)
+
+    def all_reduce(self, size: Array, ranks: int, *, graph: bool) -> Array:
+        """Return the time of all-reduces of ``size`` bytes over neighbouring devices [s]."""
+        if ranks == 1:
+            return np.zeros_like(size)
+        table = self.measured.all_reduce(ranks, graph=graph) if self.measured else None
+        inside = ranks <= self.cluster.node.devices
+        if table is None or not inside or not self._has_fabric_of_table():
+            return self.collective("all_reduce", size, ranks)
+        sizes, times = np.asarray(table[0], dtype=np.float64), np.asarray(table[1]) * 1e-6
+        between = np.exp(np.interp(np.log(np.maximum(size, 1.0)), np.log(sizes), np.log(times)))
+        seconds: Array = np.where(size > sizes[-1], times[-1] * size / sizes[-1], between)
+        return seconds
+
+    def _has_fabric_of_table(self) -> bool:
+        """Whether devices are linked as those that were measured: by a switch, or by PCIe."""
+        assert self.measured is not None  # noqa: S101 - the caller asks
+        switched = self.cluster.node.fabric.topology == "switch"
+        return switched == (self.measured.measured_on.name != "l40s")
+
+    def collective(self, operation: Operation, size: Array, ranks: int) -> Array:
+        """Return the time of a collective of NCCL over neighbouring devices [s]."""
+        group = Group(np.asarray(float(ranks)), np.asarray(1.0))
+        return collective_seconds(operation, size, group, self.links)
+
+    def send(self, size: Array, stages: int, stride: int) -> Array:
+        """Return the time of a send from one pipeline stage to the next [s]."""
+        group = Group(np.asarray(float(stages)), np.asarray(float(stride)))
+        return point_to_point_seconds(size, group, self.links)

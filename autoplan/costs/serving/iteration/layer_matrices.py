@@ -1,0 +1,93 @@
+"""The matrices that a token passes in one layer on a device of an engine, packed as engines pack them.
+
+Notation (this file only)::
+
+    h        hidden size                     q, k     widths of queries and of keys       [1]
+    t        tensor-parallel degree          f        inner width of an MLP               [1]
+    r, l     query and key-value latents     n, p, v  widths of a latent head's parts     [1]
+    a        heads                                                                        [1]
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from autoplan.costs.core.sizes import attention_widths
+from autoplan.costs.serving.served_weights import format_of
+from autoplan.schema.model import ModelSpec
+from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.serving.weight_formats import WeightFormat
+
+__all__ = ["Matrix", "attention_matrices", "dense_matrices"]
+
+
+class Matrix(NamedTuple):
+    """A weight matrix on one device: ``outputs`` times ``inner`` weights."""
+
+    outputs: int
+    inner: int
+    weights: WeightFormat
+
+
+def attention_matrices(job: ServingJob, layout: EngineLayout) -> list[Matrix]:
+    """Return the matrices of attention: queries, keys and values in one, and the output.
+
+    [h, (q + 2k)/t] and [q/t, h]; a device has at least one key head. Latent: [h, r + l + p],
+    [r, a (n + p)/t], [l, a (n + v)/t], [a v/t, h].
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> job = load_serving_job("llama3.1-8b-1x-h100")
+    >>> [matrix[:2] for matrix in attention_matrices(job, EngineLayout(tp=4))]
+    [(1536, 4096), (4096, 1024)]
+
+    Leaves out: that decodes multiply by the latent up-projections head by head, after and before attention.
+    Source: vLLM 0.33.0, model_executor/layers/linear.py, QKVParallelLinear; attention/mla_attention.py.
+    """
+    model, t = job.model, layout.tp
+    kept, h = format_of(job, layout, "attention"), model.hidden_size
+    if model.mla is None:
+        queries, keys = (float(np.max(x)) for x in attention_widths(model, np.array(float(t))))
+        return [Matrix(round(queries + 2 * keys), h, kept), Matrix(h, round(queries), kept)]
+    return _latent_matrices(model, t, kept)
+
+
+def _latent_matrices(model: ModelSpec, t: int, kept: WeightFormat) -> list[Matrix]:
+    mla = model.mla
+    assert mla is not None  # noqa: S101 - the caller asks
+    h, a = model.hidden_size, model.heads / t
+    latent = (mla.q_lora_rank or 0) + mla.kv_lora_rank + mla.qk_rope_head_dim
+    up = Matrix(round(a * (mla.qk_nope_head_dim + mla.v_head_dim)), mla.kv_lora_rank, kept)
+    queries = Matrix(round(a * model.head_dim), mla.q_lora_rank or h, kept)
+    return [Matrix(latent, h, kept), queries, up, Matrix(h, round(a * mla.v_head_dim), kept)]
+
+
+def dense_matrices(job: ServingJob, layout: EngineLayout, layer: int) -> list[Matrix]:
+    """Return the matrices of the dense MLP of a layer, or of its shared experts and its router.
+
+    [h, 2f/t] with a gate, and [f/t, h]. Data-parallel attention gives shared experts whole to every device.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> job = load_serving_job("llama3.1-8b-1x-h100")
+    >>> [matrix[:2] for matrix in dense_matrices(job, EngineLayout(tp=4), 0)]
+    [(7168, 4096), (4096, 3584)]
+
+    Leaves out: routed experts.
+    Source: vLLM 0.33.0, model_executor/layers/linear.py, MergedColumnParallelLinear.
+    """
+    model, h = job.model, job.model.hidden_size
+    gate = 2 if model.gated else 1
+    moe = model.moe if model.is_moe_layer(layer) else None
+    if moe is None:
+        kept = format_of(job, layout, "dense_mlp")
+        return [
+            Matrix(gate * model.ffn_size // layout.tp, h, kept),
+            Matrix(h, model.ffn_size // layout.tp, kept),
+        ]
+    found = [Matrix(moe.experts, h, "bf16")]
+    if moe.shared_expert_ffn_size:
+        kept, f = format_of(job, layout, "shared_experts"), moe.shared_expert_ffn_size // layout.tp
+        found += [Matrix(gate * f, h, kept), Matrix(h, f, kept)]
+    return found

@@ -1,0 +1,138 @@
+"""Times of an engine's kernels from its measured tables, on the device itself or on one that is alike.
+
+Notation (this file only)::
+
+    x   extents of a kernel                                                          [1]
+    y   the nearest extents that were measured                                       [1]
+    T   measured time on the device of the table                                     [s]
+    u   least time on the device of the table, u' on the device that is priced       [s]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from autoplan.costs.core.candidates import Array
+from autoplan.costs.device.kernel_tables import ShapeGrid
+from autoplan.costs.serving.least_times import KernelShape, least_seconds
+from autoplan.costs.serving.small_gemm import table_gemm_seconds
+from autoplan.schema.costmodel.engine_kernels import (
+    EngineKernelSpec,
+    EngineKernelTable,
+    KernelName,
+    SmallGemmTable,
+)
+from autoplan.schema.hardware import DeviceSpec
+from autoplan.schema.serving.weight_formats import FORMATS, WeightFormat
+
+__all__ = ["MeasuredKernels", "shape_of", "table_seconds"]
+
+#: Formats whose tables stand for another: 16-bit floats alike, AWQ and GPTQ run in the same kernels.
+_ALIKE: dict[str, str] = {"fp16": "bf16", "int4-gptq": "int4-awq"}
+
+
+def shape_of(key: tuple[str, str, str, int, int]) -> KernelShape:
+    """Return what the least time of a table depends on."""
+    _, kernel, name, head_dim, window = key
+    kept = FORMATS[name]  # type: ignore[index]  # the schema admits formats alone
+    bits = kept.bits + (kept.scale_bits + kept.zero_bits) / kept.group if kept.group else float(kept.bits)
+    return KernelShape(kernel, bits, head_dim, window)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredKernels:
+    """The tables of one engine for one device; ``measured_on`` is the device that they were measured on."""
+
+    spec: EngineKernelSpec
+    measured_on: DeviceSpec
+    engine: str
+
+    def gemm(self, weights: WeightFormat) -> SmallGemmTable | None:
+        """Return the table of products in a format; where the engine has none, that of another engine."""
+        name = _ALIKE.get(weights, weights)
+        own = [table for table in self.spec.gemm if table.weights == name]
+        return next((x for x in own if x.engine == self.engine), own[0] if own else None)
+
+    def quantization(self, table: SmallGemmTable, device: DeviceSpec) -> float:
+        """Return the time of the quantization of inputs that a sweep of products holds [s].
+
+        What the smallest product takes above that of 16 bits, whose input needs none.
+        """
+        plain = self.gemm("bf16")
+        if plain is None or table.weights not in {"fp8", "nvfp4"}:
+            return 0.0
+        smallest = (np.ones(()), table.outputs[0], table.inner[0])
+        times = [float(table_gemm_seconds(*smallest, x, device)) for x in (table, plain)]
+        return max(0.0, times[0] - times[1])
+
+    def kernel(
+        self, name: KernelName, kind: str, head_dim: int = 0, window: int = 0
+    ) -> EngineKernelTable | None:
+        """Return the table of a kernel, likewise; of keys and values in 16 bits where 8 were not measured."""
+        kind = _ALIKE.get(kind, kind)
+        own = [x for x in self.spec.kernels if x.key[1:] == (name, kind, head_dim, window)]
+        found = next((x for x in own if x.engine == self.engine), own[0] if own else None)
+        if found is None and kind == "fp8" and name == "prefill-attention":
+            return self.kernel(name, "bf16", head_dim, window)
+        return found
+
+    def all_reduce(self, ranks: int, *, graph: bool) -> tuple[tuple[int, ...], tuple[float, ...]] | None:
+        """Return sizes [byte] and times [us] of all-reduces; None where they were not measured."""
+        modes = ("graph", "eager") if graph else ("eager", "graph")
+        tables = [x for mode in modes for x in self.spec.all_reduce if (x.mode, x.ranks) == (mode, ranks)]
+        own = [x for x in tables if x.engine == self.engine] or tables
+        return (own[0].bytes, own[0].microseconds) if own else None
+
+
+def table_seconds(
+    table: EngineKernelTable, extents: tuple[Array, Array, Array], on: DeviceSpec, device: DeviceSpec
+) -> Array:
+    """Return the time of a kernel on ``device`` by its table, which was measured on ``on`` [s].
+
+    T(y) u'(y) / u(y) u'(x) / u'(y), at least u'(x) and the shortest time of the table: between nodes
+    interpolated in logarithms, beyond the ends as the least time changes, on another device by the ratio of
+    the least times.
+
+    Source: the table's file.
+    """
+    shape = shape_of(table.key)
+    axes = (table.first, table.second, table.third)
+    a, b, c = np.broadcast_arrays(*extents)
+    inside = tuple(np.clip(x, axis[0], axis[-1]) for x, axis in zip((a, b, c), axes, strict=True))
+    measured = np.exp(_logs(_log_grid(axes, table.microseconds), inside))
+    at_edge = least_seconds(shape, inside, device)  # type: ignore[arg-type]
+    least = least_seconds(shape, (a, b, c), device)
+    transfer = 1.0 if on.name == device.name else at_edge / least_seconds(shape, inside, on)  # type: ignore[arg-type]
+    shortest = min(x for block in table.microseconds for row in block for x in row) * 1e-6
+    beyond = np.maximum(measured * transfer * least / at_edge, np.minimum(shortest, measured))
+    seconds: Array = np.maximum(beyond, least)
+    return seconds
+
+
+@lru_cache(maxsize=512)
+def _log_grid(
+    axes: tuple[tuple[int, ...], ...], microseconds: tuple[tuple[tuple[float, ...], ...], ...]
+) -> ShapeGrid:
+    logs = tuple(np.log(np.asarray(axis, dtype=np.float64)) for axis in axes)
+    return ShapeGrid(logs, np.log(np.asarray(microseconds) * 1e-6))
+
+
+def _logs(table: ShapeGrid, extents: tuple[Array, ...]) -> Array:
+    """Return the logarithm of the time, multilinear in those of the extents."""
+    total: Array = np.zeros(())
+    brackets = []
+    for x, logs in zip(extents, table.axes, strict=True):
+        at = np.log(x)
+        low = np.clip(np.searchsorted(logs, at, side="right") - 1, 0, max(len(logs) - 2, 0))
+        high = np.minimum(low + 1, len(logs) - 1)
+        width = np.where(high > low, logs[high] - logs[low], 1.0)
+        share = (at - logs[low]) / width
+        brackets.append(((low, 1.0 - share), (high, share)))
+    for i, u in brackets[0]:
+        for j, v in brackets[1]:
+            for k, w in brackets[2]:
+                total = total + u * v * w * table.slowness[i, j, k]
+    return total

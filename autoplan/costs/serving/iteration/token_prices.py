@@ -1,0 +1,131 @@
+"""What a step takes for its tokens, however long their contexts are: products, experts, traffic, collectives.
+
+Notation (this file only)::
+
+    m  tokens of a step                h  hidden size            t  tensor-parallel degree  [1]
+    q  attention groups (adp)          E  experts of a layer     K  experts of a token      [1]
+    f  inner width on a device         B  bytes of an element                               [1] or [byte]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.sizes import attention_widths
+from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
+from autoplan.costs.serving.iteration.layer_matrices import Matrix, attention_matrices, dense_matrices
+from autoplan.costs.serving.served_weights import format_of
+from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.serving_spec import ServingJob
+
+__all__ = ["head_seconds", "token_seconds", "traffic_seconds"]
+
+#: Memory-bound kernels of a layer: two norms with their residuals, rotation with the write to the cache, and
+#: the activation; a router's top-k.
+_KERNELS = 4
+_ROUTER_KERNELS = 2
+#: Accesses of the hidden state of a norm with its residual: read both, write both.
+_NORM_ACCESSES = 4
+#: Passes over fp32 logits of greedy or random sampling: softmax, sort-free selection, copy.
+_SAMPLER_PASSES = 4
+_SAMPLER_KERNELS = 6
+
+
+def token_seconds(
+    job: ServingJob, layout: EngineLayout, prices: KernelPrices, m: Array, *, graph: bool
+) -> Array:
+    """Return the time of all layers for ``m`` tokens, without attention [s], and of the embedding.
+
+    Data-parallel attention has m/q tokens on each device, and the experts see all of them.
+    """
+    model = job.model
+    kinds = Counter(map(model.is_moe_layer, range(model.layers)))
+    example = {model.is_moe_layer(layer): layer for layer in range(model.layers)}
+    own = np.maximum(1.0, np.ceil(m / layout.adp))
+    total: Array = np.zeros_like(m)
+    attention: Array = np.asarray(sum(prices.product(own, x) for x in attention_matrices(job, layout)))
+    for sparse, count in kinds.items():
+        dense = np.asarray(sum(prices.product(own, x) for x in dense_matrices(job, layout, example[sparse])))
+        layer = attention + dense + traffic_seconds(job, layout, prices, own, sparse=sparse)
+        if sparse:
+            layer = layer + expert_seconds(job, layout, prices, m)
+        total = total + count * (
+            layer + _layer_collectives(job, layout, prices, m, sparse=sparse, graph=graph)
+        )
+    # The embedding is divided by words, so its output is reduced; and read once.
+    size = 2.0 * own * model.hidden_size
+    return total + prices.all_reduce(size, layout.tp, graph=graph) + size / prices.bandwidth + prices.launch
+
+
+def expert_seconds(job: ServingJob, layout: EngineLayout, prices: KernelPrices, m: Array) -> Array:
+    """Return the time of the routed experts of a layer for ``m`` tokens on the fullest device [s]."""
+    moe = job.model.moe
+    assert moe is not None  # noqa: S101 - layers with experts alone
+    kept = format_of(job, layout, "experts")
+    rows = np.maximum(1.0, m * moe.top_k / layout.ep)
+    own = np.asarray(moe.experts / layout.ep)
+    weights = np.asarray(float(job.model.hidden_size) * moe.expert_ffn_size / layout.expert_tensor)
+    name = "experts" if layout.ep == 1 else "split-experts"
+    return prices.kernel(name, kept, (rows, own, weights))
+
+
+def traffic_seconds(
+    job: ServingJob, layout: EngineLayout, prices: KernelPrices, m: Array, *, sparse: bool
+) -> Array:
+    """Return the time of a layer's memory-bound kernels for ``m`` tokens [s].
+
+    Norms with their residuals, rotation of queries and keys with the write to the cache, the activation.
+    """
+    model = job.model
+    queries, keys = (float(np.max(x)) for x in attention_widths(model, np.array(float(layout.tp))))
+    norms = (4 if model.post_norms else 2) * _NORM_ACCESSES * model.hidden_size
+    rotation = 2 * (queries + keys) + 2 * keys
+    width = model.ffn_size / layout.tp
+    if sparse and model.moe is not None:
+        width = model.moe.shared_expert_ffn_size / layout.tp
+    activation = (3 if model.gated else 2) * width
+    kernels = _KERNELS + _ROUTER_KERNELS * sparse + model.qk_norm
+    moved = 2.0 * m * (norms + rotation + activation)
+    return np.asarray(moved / prices.bandwidth + kernels * prices.launch)
+
+
+def _layer_collectives(
+    job: ServingJob, layout: EngineLayout, prices: KernelPrices, m: Array, *, sparse: bool, graph: bool
+) -> Array:
+    """Return the time of a layer's collectives for ``m`` tokens [s].
+
+    Two all-reduces of m h elements over tp. With data-parallel attention tokens go to the experts and back:
+    each way the cheaper of an all-gather or reduce-scatter of all, and an all-to-all of the rows.
+    """
+    h, moe = job.model.hidden_size, job.model.moe
+    own = np.ceil(m / layout.adp)
+    reduced = prices.all_reduce(2.0 * own * h, layout.tp, graph=graph)
+    if layout.adp == 1 or not sparse or moe is None:
+        return reduced * 2
+    devices = layout.tp * layout.adp
+    everything = 2.0 * m * h
+    gathered = prices.collective("all_gather", everything, devices)
+    scattered = prices.collective("reduce_scatter", everything, devices)
+    visited = min(moe.top_k, layout.ep)
+    rows = prices.collective("all_to_all", 2.0 * own * h * visited, devices)
+    return reduced + np.minimum(gathered + scattered, 2.0 * rows)
+
+
+def head_seconds(job: ServingJob, layout: EngineLayout, prices: KernelPrices, sequences: Array) -> Array:
+    """Return the time of the output projection and of sampling for ``sequences`` requests [s].
+
+    Logits of the parts of the vocabulary are gathered, and sampled in fp32 on one device.
+    """
+    model = job.model
+    own = np.maximum(1.0, np.ceil(sequences / layout.adp))
+    words = -(-model.vocabulary // layout.tp)
+    seconds = prices.product(own, Matrix(words, model.hidden_size, "bf16"))
+    logits = own * model.vocabulary
+    if layout.tp > 1:
+        seconds = seconds + prices.collective("all_gather", 2.0 * logits, layout.tp)
+    return np.asarray(
+        seconds + 4.0 * _SAMPLER_PASSES * logits / prices.bandwidth + _SAMPLER_KERNELS * prices.launch
+    )

@@ -1,0 +1,98 @@
+"""Least times of the kernels of an engine: bytes over bandwidth and FLOPs over the peak rate.
+
+Notation (this file only)::
+
+    B  requests          k  key-value heads of a device    g  query heads of each    [1]
+    a  query heads       c  tokens of a request            w  keys of a window       [1]
+    d  width of a head   s  bytes of an element of keys and values           [1] or [byte]
+    r  rows of experts   E  experts of a device            e  weights of a matrix    [1]
+    W  memory bandwidth                                                      [byte/s]
+    P  peak rate                                                             [FLOP/s]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoplan.costs.core.candidates import Array
+from autoplan.schema.costmodel.engine_kernels import KernelName
+from autoplan.schema.hardware import DeviceSpec
+
+__all__ = ["LATENT_VALUE", "LATENT_WIDTH", "KernelShape", "distinct_experts", "least_seconds"]
+
+#: Widths of DeepSeek's latent attention that the sweeps were made with: latent and rotary key, values; and
+#: keys and values of a head in prefill.
+LATENT_WIDTH = 576
+LATENT_VALUE = 512
+_PREFILL_WIDTHS = 192 + 128
+
+
+@dataclass(frozen=True, slots=True)
+class KernelShape:
+    """What a kernel's least time depends on beside its extents; ``bits`` of keys, values or weights."""
+
+    kernel: KernelName
+    bits: float
+    head_dim: int = 0
+    window: int = 0
+    #: Matrices of an expert: 3 with a gate, else 2.
+    matrices: int = 3
+
+
+def distinct_experts(experts: Array, rows: Array) -> Array:
+    """Return how many of ``experts`` at least one of ``rows`` visits [1]: E (1 - (1 - 1/E)^r).
+
+    >>> rows = 8 * np.array([1.0, 8, 16, 32, 64])  # 8 of 128 experts for each of so many tokens
+    >>> distinct_experts(np.array(128.0), rows).round().tolist()
+    [8.0, 51.0, 81.0, 111.0, 126.0]
+
+    Leaves out: that the experts of one token differ; skew, which makes them fewer.
+    Source: the expectation of draws with replacement.
+    """
+    several = np.maximum(experts, 1.0)
+    hit: Array = several * (1.0 - (1.0 - 1.0 / np.maximum(several, 1.0 + 1e-9)) ** rows)
+    return np.minimum(hit, rows)
+
+
+def least_seconds(shape: KernelShape, extents: tuple[Array, Array, Array], device: DeviceSpec) -> Array:
+    """Return the least time of kernels on a device [s]; extents are those of ``EngineKernelTable``.
+
+    Decode: 2 B k min(c, w) d s / W, and its products 4 B k g c d / P. Prefill: 4 B a c min(c/2, w) d / P.
+    Experts: the larger of reading the distinct ones and 2 x matrices r e / P.
+
+    >>> from autoplan.catalog import load_entry
+    >>> h100, one = load_entry("device", "h100-sxm5-80gb"), np.ones(())
+    >>> decode = KernelShape("decode-attention", 16, 128)
+    >>> float(least_seconds(decode, (512 * one, 1024 * one, 4 * one), h100)) * 3.35e12  # 2 x 512 x 1024 x 256
+    268435456.0
+
+    Leaves out: queries and outputs; partly filled blocks of the cache.
+    Source: Pope et al. 2022, arXiv:2211.05102, section 3.3; Williams et al. 2009,
+    doi:10.1145/1498765.1498785.
+    """
+    a, b, c = extents
+    bandwidth, peak = device.memory.bandwidth.value, _peak(device, shape)
+    if shape.kernel == "decode-attention":
+        seen = np.minimum(b, shape.window or np.inf)
+        moved = 2.0 * a * seen * shape.head_dim * shape.bits / 8
+        return np.asarray(np.maximum(moved / bandwidth, 4.0 * a * c * seen * shape.head_dim / peak))
+    if shape.kernel == "prefill-attention":
+        seen = np.minimum(b / 2, shape.window or np.inf)
+        return np.asarray(4.0 * a * b * seen * shape.head_dim / peak)
+    if shape.kernel == "latent-decode":
+        moved, work = b * c * LATENT_WIDTH * shape.bits / 8, 2.0 * a * b * c * (LATENT_WIDTH + LATENT_VALUE)
+        return np.asarray(np.maximum(moved / bandwidth, work / peak))
+    if shape.kernel == "latent-prefill":
+        return np.asarray(a * b * c * c * _PREFILL_WIDTHS / peak)
+    read = distinct_experts(b, a) * shape.matrices * c * shape.bits / 8
+    return np.asarray(np.maximum(read / bandwidth, 2.0 * shape.matrices * a * c / peak))
+
+
+def _peak(device: DeviceSpec, shape: KernelShape) -> float:
+    """Return the rate that a kernel can compute in [FLOP/s]: 16 bits, or that of its narrower elements."""
+    plain = device.peak_flops("bf16") or device.peak_flops("fp16") or 1.0
+    narrow = device.peak_flops("fp8") if shape.bits <= 8 else None
+    four = device.peak_flops("fp4") if shape.bits < 8 else None
+    return max(plain, narrow or 0.0, four or 0.0)

@@ -1,0 +1,435 @@
+"""Event simulation of an engine's scheduler and its clients.
+
+One iteration at a time while prompts are computed; stretches of decodes alone jump to the next end of a
+request, arrival or shortage of blocks, so that the work grows with requests and not with tokens.
+
+Source of the rules: vLLM 0.33.0, v1/core/sched/scheduler.py (schedule) and async_scheduler.py; SGLang 0.5.23,
+srt/managers/schedule_policy.py (PrefillAdder) and scheduler.py; TensorRT-LLM, GUARANTEED_NO_EVICT of
+_torch/pyexecutor/scheduler.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import ceil, sqrt
+
+from autoplan.costs.core.serving.iteration import Chunk, Iteration
+from autoplan.costs.serving.queueing.decoding_set import DecodingSet
+from autoplan.costs.serving.queueing.request_load import RequestLoad
+from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
+from autoplan.errors import UnsupportedError
+
+__all__ = ["SimulatedRun", "StepCounts", "simulate"]
+
+#: Share of the tokens that running requests have left which is kept for them: at first, at least, and in how
+#: many iterations it falls (SGLang 0.5.23, srt/environ.py: SGLANG_INIT_NEW_TOKEN_RATIO and others).
+_FIRST_SHARE, _LEAST_SHARE, _DECAY_STEPS = 0.7, 0.098, 600
+#: Most tokens that a request is thought to have left (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION).
+_MOST_LEFT = 4096
+#: Iterations after which admission by an estimate is looked at again.
+_ESTIMATE_STEPS = 16
+
+
+@dataclass(slots=True)
+class StepCounts:
+    """What the iterations of a run did, in sums."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    decoded: int = 0
+    prefilled: int = 0
+    preempted: int = 0
+    recomputed: int = 0
+    #: Least free blocks.
+    least_free: int = 0
+    #: Time in which requests waited for a block, for one of the most requests, for tokens of a step.
+    waited_blocks: float = 0.0
+    waited_seqs: float = 0.0
+    waited_tokens: float = 0.0
+
+
+@dataclass(slots=True)
+class SimulatedRun:
+    """When each request was sent, admitted, and got its first and last token [s]."""
+
+    load: RequestLoad
+    queued: list[float]
+    scheduled: list[float]
+    first: list[float]
+    last: list[float]
+    #: Gaps between two tokens [s], each with how many had it.
+    gaps: list[tuple[float, int]] = field(default_factory=list)
+    counts: StepCounts = field(default_factory=StepCounts)
+    #: Blocks that are free at the end.
+    free: int = 0
+
+
+def simulate(load: RequestLoad, rules: SchedulerRules, iteration: Iteration) -> SimulatedRun:
+    """Return the run of ``load`` on one engine from its first to its last token.
+
+    Deterministic. Raises UnsupportedError for a request that is never admitted.
+
+    >>> from autoplan.costs.serving.queueing.affine_iteration import AffineIteration
+    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
+    >>> rules = SchedulerRules(4, 8, BlockPool(9, 4))
+    >>> run = simulate(RequestLoad((6, 6), (3, 1), (0.0, 0.0)), rules, AffineIteration(1.0))
+    >>> run.first, run.last  # 6 and 2 tokens, then a decode and 4 tokens, then a decode
+    ([1.0, 2.0], [3.0, 2.0])
+    """
+    return _Engine(load, rules, iteration).run()
+
+
+class _Engine:
+    """The state of a simulation."""
+
+    def __init__(self, load: RequestLoad, rules: SchedulerRules, iteration: Iteration) -> None:
+        self.load, self.rules, self.iteration = load, rules, iteration
+        self.decoding = DecodingSet(rules.pool)
+        size = len(load)
+        self.run_ = SimulatedRun(load, [0.0] * size, [-1.0] * size, [-1.0] * size, [-1.0] * size)
+        self.counts = self.run_.counts
+        self.counts.least_free = self.decoding.free
+        #: Time now, and when the last iteration began.
+        self.now = self.before = 0.0
+        self.incoming: deque[tuple[float, int]] = deque()
+        self.waiting: deque[int] = deque()
+        #: Requests that were admitted, the youngest last; some have ended.
+        self.admitted: list[int] = []
+        self.left = list(load.outputs)
+        #: Tokens of the prompt that a request computes: with what it had generated when it was preempted.
+        self.prompt = list(load.inputs)
+        #: The one prompt that is computed in part, its tokens so far; -1: none.
+        self.partial, self.partial_done = -1, 0
+        self.active: set[int] = set()
+        #: Blocks and places that ended requests give back after the next iteration.
+        self.returned_blocks = self.returned_seqs = 0
+        self.window_held: dict[int, int] = {}
+        self.reserved: dict[int, int] = {}
+        self.share = _FIRST_SHARE
+        self.stall, self.stalled = 0.0, 0
+        self.sent = self.done = 0
+        self.blocked = ""
+
+    def run(self) -> SimulatedRun:
+        self._check()
+        self._send_first()
+        total = len(self.load)
+        while self.done < total:
+            self._ingest()
+            if not self.active and not self.waiting:
+                self._wait()
+                continue
+            self._step()
+        self.run_.free = self.decoding.free + self.returned_blocks
+        self.counts.seconds = self.now
+        return self.run_
+
+    def _check(self) -> None:
+        """Raise UnsupportedError for a request that never fits."""
+        rules, pool = self.rules, self.rules.pool
+        for tokens, output in zip(self.load.inputs, self.load.outputs, strict=True):
+            blocks = pool.request_blocks(tokens + output - 1)
+            if blocks > pool.own_blocks:
+                raise UnsupportedError(
+                    f"a request of {tokens + output:,} tokens takes {blocks:,} blocks of the cache, which has"
+                    f" {pool.own_blocks:,}"
+                )
+            if not rules.chunked and tokens - rules.cached_tokens(tokens) > rules.max_num_batched_tokens:
+                raise UnsupportedError(
+                    f"a prompt of {tokens:,} tokens exceeds max_num_batched_tokens"
+                    f" {rules.max_num_batched_tokens:,}, and this engine does not divide prompts"
+                )
+
+    def _send_first(self) -> None:
+        clients = self.load.clients
+        if clients:
+            self.sent = min(clients, len(self.load))
+            self.incoming.extend((0.0, request) for request in range(self.sent))
+        else:
+            self.incoming.extend((time, request) for request, time in enumerate(self.load.arrivals))
+
+    def _ingest(self) -> None:
+        """Let those wait that the scheduler has seen: what came while it ran counts one iteration later."""
+        seen = self.before if self.rules.asynchronous else self.now
+        while self.incoming and self.incoming[0][0] <= seen:
+            time, request = self.incoming.popleft()
+            self.run_.queued[request] = time
+            self.waiting.append(request)
+
+    def _wait(self) -> None:
+        """Go to the next arrival: nothing runs."""
+        self._give_back()
+        self.now = max(self.now, self.incoming[0][0])
+        self.before = self.now
+
+    def _give_back(self) -> None:
+        self.decoding.free += self.returned_blocks
+        self.returned_blocks = self.returned_seqs = 0
+
+    def _step(self) -> None:
+        rules = self.rules
+        if rules.prefill == "first":
+            chunks = self._compose(rules.max_num_batched_tokens)
+            if chunks:
+                self._iterate(chunks, decodes=False)
+                return
+            if self.decoding.count:
+                self._make_room()
+                self._decode_stretch()
+                return
+        else:
+            preempted = self._make_room() if self.decoding.count else False
+            budget = rules.max_num_batched_tokens - self.decoding.count
+            chunks = [] if preempted and self.partial < 0 else self._compose(budget, new=not preempted)
+            if chunks:
+                self._iterate(chunks, decodes=True)
+                return
+            if self.decoding.count:
+                self._decode_stretch()
+                return
+        # Nothing runs, and what waits needs what ended requests have not given back yet.
+        self._give_back()
+        self.before = self.now
+
+    # What goes into an iteration.
+
+    def _compose(self, budget: int, *, new: bool = True) -> list[tuple[int, Chunk]]:
+        """Return the chunks of the next iteration with their requests: the one begun, then those waiting."""
+        chunks: list[tuple[int, Chunk]] = []
+        self.blocked = ""
+        if self.partial >= 0:
+            took = self._continue(budget)
+            chunks.append(took)
+            budget -= took[1].new_tokens
+        while new and self.waiting:
+            if budget <= 0 or self.partial >= 0:
+                self.blocked = "tokens"
+                break
+            request = self.waiting[0]
+            if len(self.active) + self.returned_seqs >= self.rules.max_num_seqs:
+                self.blocked = "seqs"
+                break
+            if not self._admits(request, budget):
+                break
+            self.waiting.popleft()
+            chunks.append(self._admit(request, budget))
+            budget -= chunks[-1][1].new_tokens
+        return chunks
+
+    def _continue(self, budget: int) -> tuple[int, Chunk]:
+        request, done = self.partial, self.partial_done
+        size = min(self.prompt[request] - done, max(1, budget))
+        self.partial_done += size
+        if self.partial_done == self.prompt[request]:
+            self.partial = -1
+        return request, Chunk(size, done)
+
+    def _admits(self, request: int, budget: int) -> bool:
+        """Return whether blocks, and tokens of a prompt that is not divided, are there for a request."""
+        rules, tokens = self.rules, self.prompt[request]
+        decoding, pool = self.decoding, rules.pool
+        if not rules.chunked and tokens - rules.cached_tokens(tokens) > budget:
+            self.blocked = "tokens"
+            return False
+        if rules.admission == "reserve":
+            fits = pool.request_blocks(tokens + self.left[request] - 1) <= decoding.free
+        elif rules.admission == "estimate":
+            block = pool.block_tokens * pool.groups
+            free = decoding.free - self.share * decoding.remaining / block
+            fits = pool.request_blocks(tokens + min(self.left[request], _MOST_LEFT)) <= free or (
+                not self.active and pool.request_blocks(tokens) <= decoding.free
+            )
+        else:
+            # The whole prompt has to fit, and what decodes needs its blocks first.
+            fits = pool.request_blocks(tokens) <= decoding.free - decoding.needed() * (
+                rules.prefill == "mixed"
+            )
+        if not fits:
+            self.blocked = "blocks"
+        return fits
+
+    def _admit(self, request: int, budget: int) -> tuple[int, Chunk]:
+        rules, tokens, pool = self.rules, self.prompt[request], self.rules.pool
+        held = tokens
+        if rules.admission == "reserve":
+            held = tokens + self.left[request] - 1
+            self.reserved[request] = held
+        self.decoding.free -= pool.request_blocks(held)
+        self.window_held[request] = pool.window_part(max(0, held - pool.shared_tokens))
+        self.active.add(request)
+        self.admitted.append(request)
+        if self.run_.scheduled[request] < 0:
+            self.run_.scheduled[request] = max(
+                self.before if rules.asynchronous else self.now, self.run_.queued[request]
+            )
+        cached = rules.cached_tokens(tokens)
+        size = min(tokens - cached, budget)
+        if cached + size < tokens:
+            self.partial, self.partial_done = request, cached + size
+        return request, Chunk(size, cached)
+
+    def _make_room(self) -> bool:
+        """Preempt the youngest until the next decodes have their blocks; return whether any was."""
+        decoding, preempted = self.decoding, False
+        if self.rules.admission == "reserve":
+            return False
+        while decoding.needed() > decoding.free:
+            preempted = True
+            if self.returned_blocks:
+                self._give_back()
+                continue
+            self._preempt()
+        return preempted
+
+    def _preempt(self) -> None:
+        youngest = self.admitted.pop()
+        while youngest not in self.active:
+            youngest = self.admitted.pop()
+        self.active.remove(youngest)
+        self.counts.preempted += 1
+        pool, decoding = self.rules.pool, self.decoding
+        if youngest == self.partial:
+            decoding.free += pool.request_blocks(self.prompt[youngest])
+            self.partial = -1
+        else:
+            tokens, left = decoding.remove(youngest)
+            decoding.free += self._held(youngest, tokens)
+            self.left[youngest], self.prompt[youngest] = left, tokens + 1
+            self.counts.recomputed += tokens + 1
+        self.waiting.appendleft(youngest)
+        self.share = min(1.0, max(self.share, _FIRST_SHARE))
+
+    def _held(self, request: int, tokens: int) -> int:
+        """Return the blocks that a request has."""
+        pool = self.rules.pool
+        own = max(0, self.reserved.pop(request, tokens) - pool.shared_tokens)
+        return pool.groups * -(-own // pool.block_tokens) + self.window_held.pop(request)
+
+    # Time.
+
+    def _iterate(self, chunks: list[tuple[int, Chunk]], *, decodes: bool) -> None:
+        """Run one iteration with chunks of prefill, beside the decodes or alone."""
+        decoding = self.decoding
+        count = decoding.count if decodes else 0
+        context = decoding.context if decodes else 0
+        seconds = self.iteration.seconds(count, context, [chunk for _, chunk in chunks])
+        self._pass(seconds, 1, last=seconds)
+        self.counts.prefilled += sum(chunk.new_tokens for _, chunk in chunks)
+        self._give_back()
+        if count:
+            self._advance(1)
+            self._gaps(seconds, 1)
+        elif decoding.count:
+            self.stall += seconds
+            self.stalled = decoding.count
+        if count:
+            self._finish_decoded()
+        for request, chunk in chunks:
+            if chunk.past_tokens + chunk.new_tokens == self.prompt[request]:
+                self._first_token(request)
+
+    def _decode_stretch(self) -> None:
+        """Run decodes alone up to the next end, arrival or shortage of blocks."""
+        decoding = self.decoding
+        steps = decoding.steps_to_next_end()
+        if self.rules.admission != "reserve":
+            steps = max(1, min(steps, decoding.steps_that_fit(steps)))
+        if self.waiting and (self.returned_blocks or self.returned_seqs):
+            steps = 1
+        elif self.waiting and self.rules.admission == "estimate":
+            steps = min(steps, _ESTIMATE_STEPS)
+        elif self.incoming and not self.waiting:
+            steps = min(steps, self._steps_to_arrival(steps))
+        count, context = decoding.count, decoding.context
+        seconds = self.iteration.decode_run(count, context, steps)
+        last = seconds
+        if steps > 1 and self.rules.asynchronous:
+            last = self.iteration.seconds(count, context + count * (steps - 1))
+        self._pass(seconds, steps, last=last)
+        self._give_back()
+        self._advance(steps)
+        self._gaps(seconds, steps)
+        self._finish_decoded()
+
+    def _steps_to_arrival(self, most: int) -> int:
+        """Return the iterations until the next arrival is seen [1], at most ``most``.
+
+        Iterations become longer as contexts grow, on a straight line between the first and the one in which
+        the arrival would fall if none did: t k + s k**2 / 2 is the time of k of them.
+        """
+        time, count, context = self.incoming[0][0], self.decoding.count, self.decoding.context
+        gap = time - self.now
+        if gap <= 0 or most == 1:
+            return 1
+        price = self.iteration.seconds
+        first = price(count, context)
+        if first <= 0:
+            return most
+        far = min(float(most), gap / first)
+        growth = max(0.0, price(count, context + count * far) - first) / max(far, 1.0)
+        steps = 2.0 * gap / (first + sqrt(first * first + 2.0 * growth * gap))
+        return max(1, min(most, ceil(steps)))
+
+    def _pass(self, seconds: float, steps: int, *, last: float) -> None:
+        counts = self.counts
+        if self.blocked and self.waiting:
+            name = f"waited_{self.blocked}"
+            setattr(counts, name, getattr(counts, name) + seconds)
+        counts.steps += steps
+        self.now += seconds
+        self.before = self.now - last
+        self.share = max(_LEAST_SHARE, self.share - steps * (_FIRST_SHARE - _LEAST_SHARE) / _DECAY_STEPS)
+
+    def _advance(self, steps: int) -> None:
+        decoding = self.decoding
+        if self.rules.admission == "reserve":
+            free = decoding.free
+            decoding.advance(steps)
+            decoding.free = free
+        else:
+            decoding.advance(steps)
+        self.counts.least_free = min(self.counts.least_free, decoding.free)
+        self.counts.decoded += steps * decoding.count
+
+    def _gaps(self, seconds: float, steps: int) -> None:
+        """Note the gaps between tokens; those that decoded before prefill went first waited for it, too."""
+        gaps, count = self.run_.gaps, self.decoding.count
+        each = seconds / steps
+        waited = min(self.stalled, count)
+        if waited:
+            gaps.append((each + self.stall, waited))
+        if count * steps > waited:
+            gaps.append((each, count * steps - waited))
+        self.stall, self.stalled = 0.0, 0
+
+    # Ends.
+
+    def _first_token(self, request: int) -> None:
+        if self.run_.first[request] < 0:
+            self.run_.first[request] = self.now
+        left = self.left[request] - 1
+        tokens = self.prompt[request]
+        if left:
+            self.decoding.add(request, tokens, left)
+        else:
+            self._end(request, tokens)
+
+    def _finish_decoded(self) -> None:
+        for request in self.decoding.ended():
+            tokens, _ = self.decoding.remove(request)
+            self._end(request, tokens)
+
+    def _end(self, request: int, tokens: int) -> None:
+        self.run_.last[request] = self.now
+        self.active.remove(request)
+        self.done += 1
+        blocks = self._held(request, tokens)
+        if self.rules.asynchronous:
+            self.returned_blocks += blocks
+            self.returned_seqs += 1
+        else:
+            self.decoding.free += blocks
+        if self.load.clients and self.sent < len(self.load):
+            self.incoming.append((self.now + self.load.client_seconds, self.sent))
+            self.sent += 1

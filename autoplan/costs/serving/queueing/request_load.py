@@ -1,0 +1,175 @@
+"""Requests that a server gets: lengths drawn from a distribution, and when they come.
+
+Notation (this file only)::
+
+    r  requests a second                                                             [1/s]
+    v  variance of a gap over the square of its mean                                 [1]
+    m  median    q  99 % quantile    z  quantile of the standard normal: 2.326       [1]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import log
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from autoplan.schema.serving.request_lengths import (
+    GammaArrivals,
+    Length,
+    LogNormalLength,
+    RequestClass,
+    RequestLengths,
+    ServingWorkload,
+    UniformLength,
+)
+from autoplan.schema.serving.request_trace import RequestTrace
+
+__all__ = ["CLIENT_SECONDS", "RequestLoad", "drawn_lengths", "drawn_load", "shared_out"]
+
+#: Time of a client between the end of an answer and its next request [s]: more than none, so that the
+#: iteration after the answer has begun.
+CLIENT_SECONDS = 1e-3
+_Z99 = 2.3263478740408408
+#: Longest length that is drawn from a distribution without end, over its 99 % quantile.
+_TAIL = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLoad:
+    """Requests of one engine in the order in which they are sent."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    #: When each is sent [s], in order; empty for a closed loop.
+    arrivals: tuple[float, ...] = ()
+    #: Clients of a closed loop, each with one request at a time; 0: an open loop.
+    clients: int = 0
+    client_seconds: float = CLIENT_SECONDS
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return len(self.inputs)
+
+    @property
+    def mean_input(self) -> float:
+        """Mean tokens of a prompt."""
+        return sum(self.inputs) / len(self.inputs)
+
+    @property
+    def mean_output(self) -> float:
+        """Mean tokens of an answer."""
+        return sum(self.outputs) / len(self.outputs)
+
+
+def drawn_lengths(
+    length: Length, requests: int, rng: Generator, recorded: tuple[int, ...] = ()
+) -> NDArray[np.int64]:
+    """Return ``requests`` whole numbers of tokens [1].
+
+    A log-normal length is exp(ln m + z' (ln q - ln m) / z), at most four times its 99 % quantile; a trace is
+    repeated from its start.
+
+    >>> drawn_lengths(7, 2, np.random.default_rng(0)).tolist()
+    [7, 7]
+    >>> from autoplan.schema.serving.request_lengths import TraceLength
+    >>> drawn_lengths(TraceLength(trace="x.csv"), 3, np.random.default_rng(0), (5, 6)).tolist()
+    [5, 6, 5]
+    """
+    if isinstance(length, int):
+        return np.full(requests, length, dtype=np.int64)
+    if isinstance(length, UniformLength):
+        first, last = length.uniform
+        return rng.integers(first, last, requests, endpoint=True)
+    if isinstance(length, LogNormalLength):
+        shape = length.lognormal
+        spread = (log(shape.p99) - log(shape.median)) / _Z99
+        drawn = np.exp(rng.normal(log(shape.median), spread, requests))
+        return np.clip(np.rint(drawn), 1, _TAIL * shape.p99).astype(np.int64)
+    return np.resize(np.array(recorded, dtype=np.int64), requests)
+
+
+def drawn_load(
+    workload: ServingWorkload, requests: int, seed: int = 0, trace: RequestTrace | None = None
+) -> RequestLoad:
+    """Return ``requests`` requests of ``workload`` for all engines together.
+
+    Gaps of an open loop have the mean 1/r and the variance v / r**2: 0 of constant, 1 of Poisson arrivals. A
+    trace without a rate comes as it was recorded; without concurrency or rate all come at once.
+
+    >>> load = drawn_load(ServingWorkload(input_tokens=8, output_tokens=4, request_rate=2.0,
+    ...                                   arrivals="constant"), 3)
+    >>> load.arrivals
+    (0.0, 0.5, 1.0)
+    """
+    rng = np.random.default_rng(seed)
+    inputs, outputs = _lengths(workload, requests, rng, trace)
+    load = RequestLoad(tuple(inputs.tolist()), tuple(outputs.tolist()))
+    if workload.concurrency is not None:
+        return replace(load, clients=workload.concurrency)
+    if workload.request_rate is not None:
+        times = _arrivals(workload, workload.request_rate, requests, rng)
+        return replace(load, arrivals=tuple(times.tolist()))
+    if trace is not None and trace.arrivals and trace.arrivals[-1] > 0:
+        return replace(load, arrivals=_repeated(trace.arrivals, requests))
+    return replace(load, arrivals=(0.0,) * requests)
+
+
+def _lengths(
+    workload: ServingWorkload, requests: int, rng: Generator, trace: RequestTrace | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    if not workload.classes:
+        return _of_kind(workload, requests, rng, trace)
+    weights = [known.weight for known in workload.classes]
+    chosen = rng.choice(len(weights), requests, p=np.array(weights) / sum(weights))
+    inputs, outputs = np.empty(requests, dtype=np.int64), np.empty(requests, dtype=np.int64)
+    for number, kind in enumerate(workload.classes):
+        here = chosen == number
+        inputs[here], outputs[here] = _of_kind(kind, int(here.sum()), rng, trace)
+    return inputs, outputs
+
+
+def _of_kind(
+    kind: RequestLengths | RequestClass, requests: int, rng: Generator, trace: RequestTrace | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    recorded = trace or RequestTrace((1,), (1,), ())
+    inputs = drawn_lengths(kind.input_tokens, requests, rng, recorded.inputs)
+    return inputs, drawn_lengths(kind.output_tokens, requests, rng, recorded.outputs)
+
+
+def _arrivals(workload: ServingWorkload, rate: float, requests: int, rng: Generator) -> NDArray[np.float64]:
+    mean = 1.0 / rate
+    if workload.arrivals == "constant":
+        gaps = np.full(requests, mean)
+    elif isinstance(workload.arrivals, GammaArrivals):
+        shape = 1.0 / workload.arrivals.gamma
+        gaps = rng.gamma(shape, mean / shape, requests)
+    else:
+        gaps = rng.exponential(mean, requests)
+    times: NDArray[np.float64] = np.concatenate(([0.0], np.cumsum(gaps)[:-1]))
+    return times
+
+
+def _repeated(arrivals: tuple[float, ...], requests: int) -> tuple[float, ...]:
+    """Return so many arrivals: those recorded, again and again a mean gap after the last."""
+    period = arrivals[-1] + arrivals[-1] / max(1, len(arrivals) - 1)
+    return tuple(arrivals[i % len(arrivals)] + period * (i // len(arrivals)) for i in range(requests))
+
+
+def shared_out(load: RequestLoad, engines: int, number: int = 0) -> RequestLoad:
+    """Return what engine ``number`` of ``engines`` gets where requests go to them in turn.
+
+    >>> whole = RequestLoad((1, 2, 3, 4, 5), (1, 1, 1, 1, 1), clients=5)
+    >>> shared_out(whole, 2).inputs, shared_out(whole, 2).clients, shared_out(whole, 2, 1).clients
+    ((1, 3, 5), 3, 2)
+    """
+    clients = len(range(number, load.clients, engines))
+    return replace(
+        load,
+        inputs=load.inputs[number::engines],
+        outputs=load.outputs[number::engines],
+        arrivals=load.arrivals[number::engines],
+        clients=clients,
+    )

@@ -1,0 +1,88 @@
+"""What a scheduler of an inference engine may put into an iteration, and the blocks it shares out.
+
+Notation (this file only)::
+
+    n  tokens of a request                 b  tokens of a block                      [1]
+    G  groups of layers without a window   W  blocks of those with one               [1]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["BlockPool", "SchedulerRules"]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPool:
+    """The blocks of one cache, and what a request takes of them."""
+
+    blocks: int
+    block_tokens: int
+    #: Groups of layers without a window: each has a block for every ``block_tokens`` of a request.
+    groups: int = 1
+    #: Groups with a window, and the most blocks that a request has in one of them.
+    window_groups: int = 0
+    window_blocks: int = 0
+    #: Tokens at the start of all requests that the cache holds once.
+    shared_tokens: int = 0
+
+    def window_part(self, tokens: int) -> int:
+        """Return the blocks of a request in groups with a window [1].
+
+        >>> BlockPool(100, 16, 1, window_groups=1, window_blocks=9).window_part(1600)
+        9
+        """
+        if not self.window_groups:
+            return 0
+        return self.window_groups * min(-(-tokens // self.block_tokens), self.window_blocks)
+
+    def request_blocks(self, tokens: int) -> int:
+        """Return the blocks of a request of n tokens [1]: G ceil(n / b) + W.
+
+        >>> BlockPool(100, 16).request_blocks(17)
+        2
+
+        Leaves out: blocks of the shared tokens, which are counted once for all requests.
+        Source: vLLM 0.33.0, v1/core/single_type_kv_cache_manager.py.
+        """
+        own = max(0, tokens - self.shared_tokens)
+        return self.groups * -(-own // self.block_tokens) + self.window_part(own)
+
+    @property
+    def own_blocks(self) -> int:
+        """Blocks that are left to what requests do not share."""
+        return self.blocks - self.groups * (self.shared_tokens // self.block_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerRules:
+    """How one engine, or one group of data-parallel attention in it, fills its iterations."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    pool: BlockPool
+    #: mixed: chunks of prefill share an iteration with decodes; first: prefill has iterations of its own.
+    prefill: Literal["mixed", "first"] = "mixed"
+    #: preempt: a request is admitted while its prompt fits; reserve: where input and output fit; estimate:
+    #: where its own output and a share of what running requests have left fit.
+    admission: Literal["preempt", "reserve", "estimate"] = "preempt"
+    #: Whether a prompt may be divided over iterations.
+    chunked: bool = True
+    #: Whether an iteration is composed while the one before it runs: what arrives or ends meanwhile counts
+    #: one iteration later.
+    asynchronous: bool = False
+    #: Share of prompt tokens found in the prefix cache, beside the shared ones.
+    hit_rate: float = 0.0
+
+    def cached_tokens(self, input_tokens: int) -> int:
+        """Return the tokens of a prompt that are not computed again [1]: whole blocks, not the last token.
+
+        >>> SchedulerRules(8, 64, BlockPool(9, 16), hit_rate=0.5).cached_tokens(100)
+        48
+        """
+        shared = min(self.pool.shared_tokens, input_tokens)
+        hit = max(shared, int(input_tokens * self.hit_rate))
+        block = self.pool.block_tokens
+        return min(hit // block * block, (input_tokens - 1) // block * block)

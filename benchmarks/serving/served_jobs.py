@@ -1,0 +1,252 @@
+"""From a measured serving run to a job and the layout of its engines."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, cast
+
+from pydantic import ValidationError
+
+from autoplan.catalog import entry_names, load_entry
+from autoplan.catalog.entries import engine
+from autoplan.errors import AutoplanError
+from autoplan.schema.hardware import DeviceSpec, NodeSpec
+from autoplan.schema.job import Cluster
+from autoplan.schema.model import ModelSpec
+from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.engine_stack import Engine
+from autoplan.schema.serving.request_lengths import ServingWorkload
+from autoplan.schema.serving.serving_choices import FormatChoices, ServingSearchSpec
+from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.serving.weight_formats import KvFormat, WeightFormat
+from benchmarks.serving.served_runs import ServedRun, WorkerLayout
+from benchmarks.skips import Skipped, skipped_by
+
+__all__ = ["ServedJob", "engine_name", "served_job", "worker_job"]
+
+#: Engines by the framework that a row names: the first pattern that fits. Versions that are not given are
+#: those of the date of the source.
+_ENGINES: Final = (
+    (r"^vllm \(2023\)|^vllm \(version not given\)$", "vllm-v0@0.4"),
+    (r"^vllm \(version not given\), enforce", "vllm-v0@0.4"),
+    (r"^vllm v?0\.[67]\b", "vllm-v0@0.7"),
+    (r"^vllm v?0\.(8|9|10)\b|^vllm \(july 2025\)", "vllm@0.11"),
+    (r"^vllm nightly", "vllm-v0@0.7"),
+    (r"^sglang \(july 2025\)", "sglang@0.5.5"),
+    (r"fastertransformer", "fastertransformer@5.0"),
+    (r"^megatron-lm", "megatron-lm@2.0"),
+    (r"^lmdeploy turbomind 0\.1", "lmdeploy@0.1"),
+    (r"^lmdeploy", "lmdeploy@0.2"),
+    (r"^tensorrt-llm v?0\.[56]\b", "tensorrt-llm@0.5"),
+    (r"^tensorrt-llm v?0\.(9|1[0-2])\b|^tensorrt-llm \(version not given\)|commit", "tensorrt-llm@0.9"),
+    (r"^tensorrt-llm v?0\.1[3-6]\b", "tensorrt-llm@0.14"),
+    (r"^tensorrt-llm v?0\.1[7-9]\b", "tensorrt-llm@0.17"),
+    (r"^tensorrt-llm v?0\.2\d\b", "tensorrt-llm@0.20"),
+    (r"^tensorrt-llm (post-)?1\.0", "tensorrt-llm@1.0"),
+    # Versions of Dynamo, whose containers hold TensorRT-LLM 1.2.
+    (r"^trtllm 0\.8", "tensorrt-llm@1.2"),
+    (r"^trtllm (version not given|gpt-oss-dev)", "tensorrt-llm@1.0"),
+)
+_MODELS: Final = {
+    "DeepSeek-R1/V3": "deepseek-v3",
+    "gpt-oss-120b": "gpt-oss-120b",
+    "gpt-oss-20b": "gpt-oss-20b",
+    "Llama-4-Maverick-17B-128E": "llama4-maverick",
+    "Llama-4-Scout-17B-16E": "llama4-scout",
+}
+#: Models whose fp8 checkpoints have scales by blocks.
+_BLOCKS: Final = re.compile(r"^(Qwen3|DeepSeek)")
+_QUALIFIED: Final = re.compile(r"\b(v?\d+(?:\.\d+)+(?:\.?(?:post|rc)\d+)*)")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedJob:
+    """A job with the one layout that a run had."""
+
+    job: ServingJob
+    layout: EngineLayout
+
+
+def engine_name(framework: str) -> str:
+    """Return the engine of a framework as a row names it. Raises Skipped for an unknown one.
+
+    >>> engine_name("vllm 0.12.0"), engine_name("trtllm 1.0.0rc3"), engine_name("TensorRT-LLM v0.6.1")
+    ('vllm@0.12.0', 'tensorrt-llm@1.0', 'tensorrt-llm@0.5')
+    """
+    lower = framework.lower()
+    for pattern, name in _ENGINES:
+        if re.search(pattern, lower):
+            return name
+    version = _QUALIFIED.search(lower)
+    for prefix, name in (("vllm", "vllm"), ("sglang", "sglang"), ("trtllm", "tensorrt-llm"), ("tensorrt", "tensorrt-llm")):
+        if lower.startswith(prefix) and version:
+            return f"{name}@{_known(name, version[1])}"
+    raise Skipped("the engine is not known", framework)
+
+
+def _known(name: str, version: str) -> str:
+    """Return the version, or the newest known one that is not newer."""
+    numbers = _numbers(version)
+    known = list(load_entry("engine", name).versions)  # type: ignore[attr-defined]
+    if any(version == x or version.startswith(f"{x}.") for x in known):
+        return version if "rc" not in version else ".".join(map(str, numbers[:2]))
+    older = [x for x in known if _numbers(x) <= numbers]
+    return older[-1] if older else known[0]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))[:3]
+
+
+@cache
+def _engine(name: str) -> Engine:
+    return engine(name, Path())
+
+
+@cache
+def _node(gpu: str, devices: int) -> NodeSpec:
+    names = [n for n in entry_names("node") if f"device: {gpu}\n" in _text(n)]
+    nodes = sorted((cast("NodeSpec", load_entry("node", n)) for n in names), key=lambda x: (x.devices, x.name))
+    found = next((x for x in nodes if x.devices >= devices), nodes[-1] if nodes else None)
+    return found or cast("NodeSpec", load_entry("node", f"8x-{gpu}"))
+
+
+def _text(name: str) -> str:
+    spec = cast("NodeSpec", load_entry("node", name))
+    return f"device: {spec.device}\n"
+
+
+def served_job(run: ServedRun) -> ServedJob:
+    """Return the job of a run. Raises Skipped with the reason for one that cannot be expressed."""
+    layout = run.layout
+    tp, pp, adp = layout.tp or 1, layout.pp or 1, layout.attention_dp or 1
+    per_engine = tp * pp * adp
+    replicas = layout.dp or 1
+    if per_engine * replicas > run.hardware.gpus:
+        # Groups of data-parallel attention over the same devices as tensor parallelism.
+        adp, per_engine = 1, tp * pp
+    ep = layout.ep or 1
+    if ep > tp * adp and run.hardware.gpus >= ep * pp:
+        adp = ep // tp
+    if (tp * adp) % ep:
+        ep = 1
+    devices = tp * pp * adp * replicas
+    if devices > run.hardware.gpus and run.hardware.gpus % (tp * pp * adp):
+        raise Skipped("the layout does not fit its devices", f"{devices} of {run.hardware.gpus}")
+    shape = EngineLayout(tp=tp, pp=pp, adp=adp, ep=ep, replicas=replicas)
+    return _with_job(run, shape, run.hardware.gpus)
+
+
+def worker_job(run: ServedRun, worker: WorkerLayout) -> ServedJob:
+    """Return the job of one pool of a disaggregated run."""
+    adp = worker.attention_dp
+    group = worker.tp * adp
+    ep = worker.moe_ep or 1
+    shape = EngineLayout(
+        tp=worker.tp, pp=worker.pp, adp=adp, ep=ep if group % ep == 0 else 1, replicas=worker.workers
+    )
+    return _with_job(run, shape, shape.devices)
+
+
+def _with_job(run: ServedRun, shape: EngineLayout, devices: int) -> ServedJob:
+    model, told = _model(run), run.engine
+    node = _node(run.hardware.gpu, min(devices, 72))
+    device = cast("DeviceSpec", load_entry("device", node.device))
+    weights = _weights(run)
+    layout = replace(
+        shape,
+        weights=weights,
+        kv=_kv(run, weights),
+        seqs=(told and (told.max_num_seqs or told.max_batch_size or told.max_running_requests)) or 0,
+        tokens=(told and (told.max_num_batched_tokens or told.max_num_tokens or told.chunked_prefill_size)) or 0,
+    )
+    share = told and (told.gpu_memory_utilization or told.free_gpu_memory_fraction or told.mem_fraction_static)
+    inputs, outputs = run.workload.input_len or 1, run.workload.output_len or 1
+    try:
+        job = ServingJob(
+            name="run",
+            model=model,
+            cluster=Cluster(device=device, node=node, devices=max(devices, shape.devices)),
+            engine=_served_engine(run),
+            workload=ServingWorkload(input_tokens=inputs, output_tokens=outputs),
+            precision=FormatChoices(unquantized=_unquantized(run, weights)),
+            search=ServingSearchSpec(gpu_memory_utilization=share or None),
+        )
+    except (AutoplanError, ValidationError) as error:
+        raise skipped_by("the run cannot be expressed", error) from error
+    return ServedJob(job, layout)
+
+
+def _served_engine(run: ServedRun) -> Engine:
+    """Return the engine of a run, with what its row tells of its settings."""
+    found = _engine(engine_name(run.layout.framework or ""))
+    told = run.engine
+    if told is None:
+        return found
+    facts = found.facts
+    if told.async_scheduling is not None:
+        scheduler = facts.scheduler.model_copy(update={"asynchronous": told.async_scheduling})
+        facts = facts.model_copy(update={"scheduler": scheduler})
+    return replace(found, facts=facts)
+
+
+def _unquantized(run: ServedRun, weights: WeightFormat) -> tuple[Any, ...]:
+    return ("attention",) if weights == "nvfp4" and run.model.name.startswith("DeepSeek") else ()
+
+
+def _weights(run: ServedRun) -> WeightFormat:
+    told, name = run.layout.weight_dtype, run.model.name
+    if told is None or told in {"fp16", "bf16"}:
+        return "bf16"
+    if told == "fp8":
+        return "fp8-block" if _BLOCKS.match(name) else "fp8"
+    if told == "fp4":
+        return "mxfp4" if name.startswith("gpt-oss") else "nvfp4"
+    raise Skipped("the format of the weights is not known", told)
+
+
+def _kv(run: ServedRun, weights: WeightFormat) -> KvFormat:
+    """Return the format of the cache; TensorRT-LLM's checkpoints in fp8 and nvfp4 keep it in fp8."""
+    told = (run.engine and run.engine.kv_cache_dtype) or run.layout.kv_dtype
+    if told is not None:
+        return "fp8" if "fp8" in told else "auto"
+    tensorrt = (run.layout.framework or "").lower().startswith("tensorrt")
+    return "fp8" if tensorrt and weights in {"fp8", "fp8-block", "nvfp4"} else "auto"
+
+
+def _model(run: ServedRun) -> ModelSpec:
+    entry = _MODELS.get(run.model.name)
+    if entry is not None:
+        return cast("ModelSpec", load_entry("model", entry))
+    try:
+        return ModelSpec.model_validate(_sizes(run))
+    except ValidationError as error:
+        raise skipped_by("the model cannot be expressed", error) from error
+
+
+def _sizes(run: ServedRun) -> dict[str, Any]:
+    told, name = run.model, run.model.name
+    plain = name.startswith(("GPT", "Falcon", "OPT", "MPT", "BLOOM"))
+    if told.attention is not None and re.search(r"\bMLA\b", told.attention):
+        raise Skipped("the architecture is not known", "sizes of the latent attention")
+    sizes: dict[str, Any] = {
+        "name": re.sub(r"[^a-z0-9._-]", "-", name.lower()).strip("-.") or "run",
+        "source": run.source[:100] or "a row",
+        "layers": told.layers,
+        "hidden_size": told.hidden,
+        "heads": told.heads,
+        "kv_heads": told.kv_heads,
+        "ffn_size": told.ffn,
+        "vocabulary": told.vocab,
+        "activation": "gelu" if plain else "swiglu",
+        "norm": "layernorm" if plain else "rmsnorm",
+        "qk_norm": name.startswith("Qwen3"),
+    }
+    if told.head_dim is not None:
+        sizes["head_dim"] = told.head_dim
+    if told.experts is not None and told.top_k is not None:
+        sizes["moe"] = {"experts": told.experts, "top_k": told.top_k, "expert_ffn_size": told.ffn}
+    return sizes

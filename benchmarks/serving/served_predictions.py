@@ -1,0 +1,252 @@
+"""Predictions of measured serving runs: the same capacity, iterations and queues that plans have.
+
+Notation (this file only)::
+
+    C  requests in flight        I, O  tokens of a prompt and of an answer           [1]
+    T  most tokens of a step     t     time of a step                                [s]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from statistics import fmean
+from typing import Final
+
+from autoplan.catalog import engine_kernels_for, kernels_for
+from autoplan.costs.core.serving.capacity import CapacityPrediction
+from autoplan.costs.core.serving.iteration import Chunk, Iteration
+from autoplan.costs.serving.engine_capacity import predict_capacity
+from autoplan.costs.serving.iteration.engine_iteration import GroupIteration
+from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
+from autoplan.costs.serving.queueing.event_simulation import SimulatedRun, simulate
+from autoplan.costs.serving.queueing.request_load import RequestLoad, drawn_load
+from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
+from autoplan.errors import AutoplanError
+from autoplan.schema.serving.request_lengths import ServingWorkload, UniformLength
+from benchmarks.serving.served_jobs import ServedJob, served_job, worker_job
+from benchmarks.serving.served_runs import METRICS, ServedRun, mode_of
+from benchmarks.skips import EXPECTED, Skipped, skipped_by
+
+__all__ = ["Served", "predicted", "priced_iteration"]
+
+#: Requests of a client in a closed loop where a row does not tell.
+_ROUNDS: Final = 10
+#: Requests of an open loop where a row does not tell.
+_OPEN_REQUESTS: Final = 500
+_SEEDS: Final = (0, 1, 2)
+#: Most requests of a simulated closed loop; the later rounds of a longer one are like those before.
+_SIMULATED: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Predictions of one run by metric, None where a run has none."""
+
+    values: dict[str, float | None]
+    saturated: bool
+    fits: bool
+
+
+def predicted(run: ServedRun) -> Served:
+    """Return the predictions of a run. Raises Skipped with the reason where it cannot be priced."""
+    mode = mode_of(run)
+    try:
+        if mode == "disaggregated":
+            return _disaggregated(run)
+        served = served_job(run)
+        capacity = predict_capacity(served.job, served.layout)
+        if capacity.pool.tokens < 1 or capacity.shortage in {"loading the weights", "no room for the cache"}:
+            return Served(dict.fromkeys(METRICS), saturated=False, fits=False)
+        priced = {"closed loop": _closed, "offline": _offline, "open loop": _open, "static": _static}[mode]
+        return priced(run, served, capacity, priced_iteration(served))
+    except AutoplanError as error:
+        raise skipped_by("it cannot be priced", error) from error
+    except EXPECTED as error:
+        raise skipped_by("pricing failed", error) from error
+
+
+def priced_iteration(served: ServedJob) -> Iteration:
+    """Return the price of iterations of one group of data-parallel attention of an engine."""
+    name = served.job.cluster.device.name
+    whole = engine_iteration(served.job, served.layout, kernels_for(name), engine_kernels_for(name))
+    return whole if served.layout.adp == 1 else GroupIteration(whole, served.layout.adp)
+
+
+def _rules(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, *, grow: bool = False) -> SchedulerRules:
+    facts = served.job.engine.facts
+    block = capacity.pool.block_tokens
+    tokens = capacity.max_num_batched_tokens
+    longest = run.workload.input_len or 1
+    chunked = served.job.engine.name != "tensorrt-llm"
+    if grow or not chunked:
+        tokens = max(tokens, longest)
+    return SchedulerRules(
+        max_num_seqs=capacity.max_num_seqs,
+        max_num_batched_tokens=tokens,
+        pool=BlockPool(max(1, capacity.pool.tokens // block), block),
+        prefill=facts.scheduler.prefill,
+        admission=facts.scheduler.admission,
+        chunked=chunked,
+        asynchronous=facts.scheduler.asynchronous,
+    )
+
+
+def _lengths(run: ServedRun, value: int) -> int | UniformLength:
+    told = run.client.lengths if run.client else None
+    if told is not None and told.startswith("uniform 0.8"):
+        return UniformLength(uniform=(max(1, round(0.8 * value)), value))
+    return value
+
+
+def _closed(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, iteration: Iteration) -> Served:
+    """Simulate a closed loop; clients are shared out to engines and groups of attention."""
+    parts = served.layout.replicas * served.layout.adp
+    clients = run.workload.concurrency or run.workload.batch
+    if clients is None:
+        raise Skipped("the load is not known", "clients of the closed loop")
+    told = run.client.requests if run.client else None
+    rounds = max(1.0, told / clients) if told else float(_ROUNDS)
+    own = max(1, ceil(clients / parts))
+    simulated = max(2, min(ceil(rounds), max(3, _SIMULATED // own)))
+    workload = ServingWorkload(
+        input_tokens=_lengths(run, run.workload.input_len or 1),
+        output_tokens=_lengths(run, run.workload.output_len or 1),
+        concurrency=own,
+    )
+    load = drawn_load(workload, own * simulated)
+    result = simulate(load, _rules(run, served, capacity), iteration)
+    values = _values(result, parts)
+    waits = [first - queued for first, queued in zip(result.first, result.queued, strict=True)]
+    later = fmean(waits[own:])
+    values["time_to_first_token_seconds"] = (fmean(waits[:own]) + (rounds - 1) * later) / rounds
+    return Served(values, _is_saturated(run, own, capacity), fits=True)
+
+
+def _is_saturated(run: ServedRun, clients: int, capacity: CapacityPrediction) -> bool:
+    """Whether more requests come than the cache or a step holds."""
+    length = (run.workload.input_len or 1) + (run.workload.output_len or 1)
+    return clients > capacity.max_num_seqs or clients * length > capacity.pool.tokens
+
+
+def _values(result: SimulatedRun, parts: int) -> dict[str, float | None]:
+    load = result.load
+    gaps = [
+        (last - first) / (output - 1)
+        for first, last, output in zip(result.first, result.last, load.outputs, strict=True)
+        if output > 1
+    ]
+    span = max(result.last) - min(result.queued)
+    values = (
+        fmean(first - queued for first, queued in zip(result.first, result.queued, strict=True)),
+        fmean(gaps) if gaps else None,
+        parts * sum(load.outputs) / span,
+        fmean(last - queued for last, queued in zip(result.last, result.queued, strict=True)),
+    )
+    return dict(zip(METRICS, values, strict=True))
+
+
+def _open(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, iteration: Iteration) -> Served:
+    """Simulate Poisson arrivals; the mean of a few draws."""
+    rate = run.workload.request_rate
+    if not isinstance(rate, int | float) or rate <= 0:
+        raise Skipped("the load is not known", "rate of requests")
+    parts = served.layout.replicas * served.layout.adp
+    workload = ServingWorkload(
+        input_tokens=run.workload.input_len or 1,
+        output_tokens=run.workload.output_len or 1,
+        request_rate=float(rate) / parts,
+    )
+    requests = ceil(((run.client and run.client.requests) or _OPEN_REQUESTS) / parts)
+    rules = _rules(run, served, capacity)
+    found = [_values(simulate(drawn_load(workload, requests, seed), rules, iteration), parts) for seed in _SEEDS]
+    values = {metric: _mean([one[metric] for one in found]) for metric in METRICS}
+    produced = values["output_tokens_per_second"] or 0.0
+    wanted = rate * (run.workload.output_len or 1)
+    return Served(values, saturated=produced < 0.9 * wanted, fits=True)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _static(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, iteration: Iteration) -> Served:
+    """One batch at once: its prompts, then a token a step."""
+    parts = served.layout.replicas * served.layout.adp
+    batch = ceil((run.workload.batch or 1) / parts)
+    inputs, outputs = run.workload.input_len or 1, run.workload.output_len or 1
+    load = RequestLoad((inputs,) * batch, (outputs,) * batch, (0.0,) * batch)
+    rules = _rules(run, served, capacity, grow=True)
+    result = simulate(load, replace(rules, asynchronous=False), iteration)
+    values = _values(result, parts)
+    values["request_latency_seconds"] = max(result.last)
+    return Served(values, _is_saturated(run, batch, capacity), fits=True)
+
+
+def _offline(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, iteration: Iteration) -> Served:
+    """Return the steady state of all requests at once: tokens/s = C / t(C decodes + C I/O prefill tokens).
+
+    C is what the cache holds and a step may have; prompts take at most T less the decodes of a step.
+    """
+    parts = served.layout.replicas * served.layout.adp
+    inputs, outputs = run.workload.input_len or 1, run.workload.output_len or 1
+    rules = _rules(run, served, capacity)
+    held = inputs + (outputs if rules.admission == "reserve" else outputs / 2)
+    flight = min(float(capacity.max_num_seqs), capacity.pool.tokens / held)
+    flight = max(1.0, min(flight, rules.max_num_batched_tokens / (1 + inputs / outputs)))
+    count = int(flight)
+    new = flight / outputs
+    context = flight * (inputs + outputs / 2)
+    seconds = _mixed(iteration, count, context, new, inputs)
+    rate = flight / seconds * parts
+    values = (None, seconds, rate, None)
+    return Served(dict(zip(METRICS, values, strict=True)), saturated=True, fits=True)
+
+
+def _mixed(iteration: Iteration, count: int, context: float, new: float, inputs: int) -> float:
+    """Return the mean time of a step that prefills ``new`` prompts on average [s].
+
+    Fewer than one: a share of the steps have one prompt.
+    """
+    if new >= 1:
+        whole = [Chunk(inputs)] * int(new)
+        rest = new - int(new)
+        low = iteration.seconds(count, context, whole)
+        return low + rest * (iteration.seconds(count, context, [*whole, Chunk(inputs)]) - low)
+    alone = iteration.seconds(count, context)
+    return alone + new * (iteration.seconds(count, context, [Chunk(inputs)]) - alone)
+
+
+def _disaggregated(run: ServedRun) -> Served:
+    """Return the steady state of two pools: N = X (TTFT + O t), X at most what the prefill pool does."""
+    pools = run.disaggregated
+    if pools is None or run.workload.input_len is None or run.workload.concurrency is None:
+        raise Skipped("the load is not known", "disaggregated")
+    inputs, outputs = run.workload.input_len, run.workload.output_len or 1
+    prefill, decode = worker_job(run, pools.prefill), worker_job(run, pools.decode)
+    capacity = predict_capacity(decode.job, decode.layout)
+    if not predict_capacity(prefill.job, prefill.layout).pool.tokens or not capacity.pool.tokens:
+        return Served(dict.fromkeys(METRICS), saturated=False, fits=False)
+    first, step = priced_iteration(prefill), priced_iteration(decode)
+    mean_in, mean_out = (0.9 * x if _is_drawn(run) else float(x) for x in (inputs, outputs))
+    own = first.seconds(0, 0, [Chunk(round(mean_in))])
+    servers = prefill.layout.replicas * prefill.layout.adp
+    parts = decode.layout.replicas * decode.layout.adp
+    clients = run.workload.concurrency
+    flight = min(float(clients), float(capacity.max_num_seqs * parts), capacity.pool.tokens * parts / (inputs + outputs))
+    waiting, rate, tpot = own, 0.0, 0.0
+    for _ in range(40):
+        count = max(1, round(flight / parts))
+        tpot = step.seconds(count, count * (mean_in + mean_out / 2))
+        rate = min(clients / (waiting + mean_out * tpot), servers / own)
+        flight = 0.5 * flight + 0.5 * min(flight, max(1.0, rate * mean_out * tpot))
+        busy = min(0.99, rate * own / servers)
+        waiting = max(own * (1 + busy / (2 * servers * (1 - busy))), clients / rate - mean_out * tpot)
+    values = (waiting, tpot, rate * mean_out, waiting + mean_out * tpot)
+    saturated = rate >= 0.99 * servers / own
+    return Served(dict(zip(METRICS, values, strict=True)), saturated=saturated, fits=True)
+
+
+def _is_drawn(run: ServedRun) -> bool:
+    return bool(run.client and (run.client.lengths or "").startswith("uniform 0.8"))
