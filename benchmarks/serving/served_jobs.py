@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
 
+import yaml
 from pydantic import ValidationError
 
 from autoplan.catalog import entry_names, load_entry
@@ -156,12 +157,13 @@ def _with_job(run: ServedRun, shape: EngineLayout, devices: int) -> ServedJob:
     node = _node(run.hardware.gpu, min(devices, 72))
     device = cast("DeviceSpec", load_entry("device", node.device))
     weights = _weights(run)
+    seqs, tokens = _scripted(run, shape.adp * shape.replicas)
     layout = replace(
         shape,
         weights=weights,
         kv=_kv(run, weights),
-        seqs=(told and (told.max_num_seqs or told.max_batch_size or told.max_running_requests)) or 0,
-        tokens=(told and (told.max_num_batched_tokens or told.max_num_tokens or told.chunked_prefill_size)) or 0,
+        seqs=(told and (told.max_num_seqs or told.max_batch_size or told.max_running_requests)) or seqs,
+        tokens=(told and (told.max_num_batched_tokens or told.max_num_tokens or told.chunked_prefill_size)) or tokens,
     )
     share = told and (told.gpu_memory_utilization or told.free_gpu_memory_fraction or told.mem_fraction_static)
     inputs, outputs = run.workload.input_len or 1, run.workload.output_len or 1
@@ -178,6 +180,32 @@ def _with_job(run: ServedRun, shape: EngineLayout, devices: int) -> ServedJob:
     except (AutoplanError, ValidationError) as error:
         raise skipped_by("the run cannot be expressed", error) from error
     return ServedJob(job, layout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """Settings that the scripts of a source give all its runs, where a row tells none."""
+
+    rows: str
+    source: str
+    tokens_beside_input: int
+    seqs: str
+    unless_told: bool = True
+
+
+@cache
+def _settings() -> tuple[_Setting, ...]:
+    text = (Path(__file__).parent / "data" / "served_facts.yaml").read_text(encoding="utf-8")
+    return tuple(_Setting(**entry) for entry in yaml.safe_load(text)["settings"])
+
+
+def _scripted(run: ServedRun, parts: int) -> tuple[int, int]:
+    """Return the requests and tokens of a step that the script of a source sets; 0 where none is known."""
+    for known in _settings():
+        if run.engine is None and run.disaggregated is None and re.search(known.rows, run.id):
+            seqs = -(-(run.workload.concurrency or run.workload.batch or 1) // parts)
+            return seqs, seqs + (run.workload.input_len or 1) + known.tokens_beside_input
+    return 0, 0
 
 
 def _served_engine(run: ServedRun) -> Engine:

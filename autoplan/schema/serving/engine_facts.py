@@ -197,6 +197,9 @@ class StepFacts(Frozen):
     )
     host: SourcedSeconds = Field(description="host time of a step: scheduling, inputs, outputs")
     host_per_request: SourcedSeconds = Field(description="in addition for each request of a step")
+    front_end_per_token: SourcedSeconds = Field(
+        description="time of a prompt token before the scheduler sees the request: HTTP, tokenizer, client"
+    )
     graphs: Literal["all", "decodes", "none"] = Field(
         description="steps that run as captured CUDA graphs: all; those of decodes alone; none"
     )
