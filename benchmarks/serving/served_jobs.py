@@ -241,7 +241,7 @@ def _kv(run: ServedRun, weights: WeightFormat) -> KvFormat:
     told = (run.engine and run.engine.kv_cache_dtype) or run.layout.kv_dtype
     if told is not None:
         return "fp8" if "fp8" in told else "auto"
-    tensorrt = (run.layout.framework or "").lower().startswith("tensorrt")
+    tensorrt = (run.layout.framework or "").lower().startswith(("tensorrt", "trtllm"))
     return "fp8" if tensorrt and weights in {"fp8", "fp8-block", "nvfp4"} else "auto"
 
 

@@ -203,8 +203,8 @@ class StepFacts(Frozen):
     graphs: Literal["all", "decodes", "none"] = Field(
         description="steps that run as captured CUDA graphs: all; those of decodes alone; none"
     )
-    eager_layer: SourcedSeconds = Field(
-        description="host time to launch one layer outside of graphs: where kernels are shorter they wait"
+    eager_kernel: SourcedSeconds = Field(
+        description="host time to launch one kernel outside of graphs: where kernels are shorter they wait"
     )
     pads: bool = Field(description="whether a batch of decodes is padded to the next captured size")
     largest_graph: SourcedCount = Field(description="largest batch of decodes that is captured")

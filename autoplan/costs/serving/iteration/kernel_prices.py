@@ -75,7 +75,9 @@ class KernelPrices:
         wide, deep = max(n, table.outputs[0]), max(k, table.inner[0])
         seconds = table_gemm_seconds(np.maximum(m, 1.0), wide, deep, table, on)
         if self.fuses_quantization:
-            seconds = np.maximum(seconds - self.measured.quantization(table, on), seconds / 4)
+            written = 3.0 * m * k / on.memory.bandwidth.value if weights in {"fp8", "nvfp4"} else 0.0
+            quantized = self.measured.quantization(table, on) + written
+            seconds = np.maximum(seconds - quantized, seconds / 4)
         if on.name != device.name:
             least = [gemm_light_seconds(x, n, k, weights, on) for x in m.tolist()]
             seconds = seconds * light / np.array(least)
@@ -107,11 +109,11 @@ class KernelPrices:
     ) -> Array:
         """Return the time of attention or experts [s]; ``extents`` are those of ``EngineKernelTable``."""
         device, measured = self.cluster.device, self.measured
-        table = measured.kernel(name, kind, head_dim, window) if measured else None
-        if table is None and measured and head_dim and name in {"decode-attention", "prefill-attention"}:
+        tables = measured.kernel(name, kind, head_dim, window) if measured else ()
+        if not tables and measured and head_dim and name in {"decode-attention", "prefill-attention"}:
             return self._other_width(name, kind, extents, head_dim, window)
-        if table is not None and measured is not None:
-            return table_seconds(table, extents, measured.measured_on, device)
+        if tables and measured is not None:
+            return table_seconds(tables, extents, measured.measured_on, device)
         return self._kernel_beyond(shape_of(("", name, kind, head_dim, window)), extents)
 
     def _other_width(
