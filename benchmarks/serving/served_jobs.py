@@ -184,28 +184,38 @@ def _with_job(run: ServedRun, shape: EngineLayout, devices: int) -> ServedJob:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """Settings that the scripts of a source give all its runs, where a row tells none."""
+    """Settings that the scripts of a source give its runs; ``told``: also those that tell settings."""
 
     rows: str
+    told: bool
     source: str
-    tokens_beside_input: int
-    seqs: str
-    unless_told: bool = True
+    tokens_beside_input: int = 0
+    stream_interval: int = 1
 
 
 @cache
-def _settings() -> tuple[_Setting, ...]:
+def _all_settings() -> tuple[_Setting, ...]:
     text = (Path(__file__).parent / "data" / "served_facts.yaml").read_text(encoding="utf-8")
     return tuple(_Setting(**entry) for entry in yaml.safe_load(text)["settings"])
 
 
+def _settings(run: ServedRun) -> list[_Setting]:
+    own = run.engine is not None or run.disaggregated is not None
+    return [x for x in _all_settings() if (x.told or not own) and re.search(x.rows, run.id)]
+
+
 def _scripted(run: ServedRun, parts: int) -> tuple[int, int]:
     """Return the requests and tokens of a step that the script of a source sets; 0 where none is known."""
-    for known in _settings():
-        if run.engine is None and run.disaggregated is None and re.search(known.rows, run.id):
-            seqs = -(-(run.workload.concurrency or run.workload.batch or 1) // parts)
-            return seqs, seqs + (run.workload.input_len or 1) + known.tokens_beside_input
-    return 0, 0
+    beside = max((x.tokens_beside_input for x in _settings(run)), default=0)
+    if not beside:
+        return 0, 0
+    seqs = -(-(run.workload.concurrency or run.workload.batch or 1) // parts)
+    return seqs, seqs + (run.workload.input_len or 1) + beside
+
+
+def stream_interval(run: ServedRun) -> int:
+    """Return the tokens after which a client of a run sees the first text."""
+    return max((x.stream_interval for x in _settings(run)), default=1)
 
 
 def _served_engine(run: ServedRun) -> Engine:
