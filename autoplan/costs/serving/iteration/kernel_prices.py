@@ -18,6 +18,7 @@ from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.kernels import attention_seconds, gemm_seconds_at_rate, smooth_maximum
 from autoplan.costs.device.machine import Links, attention_rate_of, gemm_rate_of, links_of
 from autoplan.costs.network.collectives import Group, Operation, collective_seconds, point_to_point_seconds
+from autoplan.costs.serving.iteration.expert_curves import ExpertLayer, curve_seconds
 from autoplan.costs.serving.iteration.layer_matrices import Matrix
 from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels, shape_of, table_seconds
 from autoplan.costs.serving.least_times import KernelShape, least_seconds
@@ -97,6 +98,12 @@ class KernelPrices:
         computing = gemm_seconds_at_rate((m, *size), rate, np.inf, 2)
         moved = matrix_bytes(n * k, weights, k) + 2.0 * m * (n + k)
         return smooth_maximum(computing, moved / self.bandwidth + rate.launch, _BLEND)
+
+    def experts(self, m: Array, layer: ExpertLayer) -> Array | None:
+        """Return the time of experts by curves of the same kind of layer [s]; None where there are none."""
+        if self.measured is None:
+            return None
+        return curve_seconds(m, layer, self.measured, self.cluster.device)
 
     def kernel(
         self,

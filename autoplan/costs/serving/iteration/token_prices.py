@@ -15,6 +15,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.sizes import attention_widths
+from autoplan.costs.serving.iteration.expert_curves import ExpertLayer
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
 from autoplan.costs.serving.iteration.layer_matrices import Matrix, attention_matrices, dense_matrices
 from autoplan.costs.serving.served_weights import format_of
@@ -65,6 +66,11 @@ def expert_seconds(job: ServingJob, layout: EngineLayout, prices: KernelPrices, 
     moe = job.model.moe
     assert moe is not None  # noqa: S101 - layers with experts alone
     kept = format_of(job, layout, "experts")
+    sharding = (layout.expert_tensor, layout.ep)
+    h, f = job.model.hidden_size, moe.expert_ffn_size
+    found = prices.experts(m, ExpertLayer(kept, moe.experts, moe.top_k, h, f, sharding))
+    if found is not None:
+        return found
     rows = np.maximum(1.0, m * moe.top_k / layout.ep)
     own = np.asarray(moe.experts / layout.ep)
     weights = np.asarray(float(job.model.hidden_size) * moe.expert_ffn_size / layout.expert_tensor)
