@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
 
+import yaml
 from pydantic import ValidationError
 
 from autoplan.catalog import entry_names, load_entry
@@ -156,12 +157,13 @@ def _with_job(run: ServedRun, shape: EngineLayout, devices: int) -> ServedJob:
     node = _node(run.hardware.gpu, min(devices, 72))
     device = cast("DeviceSpec", load_entry("device", node.device))
     weights = _weights(run)
+    seqs, tokens = _scripted(run, shape.adp * shape.replicas)
     layout = replace(
         shape,
         weights=weights,
         kv=_kv(run, weights),
-        seqs=(told and (told.max_num_seqs or told.max_batch_size or told.max_running_requests)) or 0,
-        tokens=(told and (told.max_num_batched_tokens or told.max_num_tokens or told.chunked_prefill_size)) or 0,
+        seqs=(told and (told.max_num_seqs or told.max_batch_size or told.max_running_requests)) or seqs,
+        tokens=(told and (told.max_num_batched_tokens or told.max_num_tokens or told.chunked_prefill_size)) or tokens,
     )
     share = told and (told.gpu_memory_utilization or told.free_gpu_memory_fraction or told.mem_fraction_static)
     inputs, outputs = run.workload.input_len or 1, run.workload.output_len or 1
@@ -178,6 +180,42 @@ def _with_job(run: ServedRun, shape: EngineLayout, devices: int) -> ServedJob:
     except (AutoplanError, ValidationError) as error:
         raise skipped_by("the run cannot be expressed", error) from error
     return ServedJob(job, layout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """Settings that the scripts of a source give its runs; ``told``: also those that tell settings."""
+
+    rows: str
+    told: bool
+    source: str
+    tokens_beside_input: int = 0
+    stream_interval: int = 1
+
+
+@cache
+def _all_settings() -> tuple[_Setting, ...]:
+    text = (Path(__file__).parent / "data" / "served_facts.yaml").read_text(encoding="utf-8")
+    return tuple(_Setting(**entry) for entry in yaml.safe_load(text)["settings"])
+
+
+def _settings(run: ServedRun) -> list[_Setting]:
+    own = run.engine is not None or run.disaggregated is not None
+    return [x for x in _all_settings() if (x.told or not own) and re.search(x.rows, run.id)]
+
+
+def _scripted(run: ServedRun, parts: int) -> tuple[int, int]:
+    """Return the requests and tokens of a step that the script of a source sets; 0 where none is known."""
+    beside = max((x.tokens_beside_input for x in _settings(run)), default=0)
+    if not beside:
+        return 0, 0
+    seqs = -(-(run.workload.concurrency or run.workload.batch or 1) // parts)
+    return seqs, seqs + (run.workload.input_len or 1) + beside
+
+
+def stream_interval(run: ServedRun) -> int:
+    """Return the tokens after which a client of a run sees the first text."""
+    return max((x.stream_interval for x in _settings(run)), default=1)
 
 
 def _served_engine(run: ServedRun) -> Engine:
@@ -213,7 +251,7 @@ def _kv(run: ServedRun, weights: WeightFormat) -> KvFormat:
     told = (run.engine and run.engine.kv_cache_dtype) or run.layout.kv_dtype
     if told is not None:
         return "fp8" if "fp8" in told else "auto"
-    tensorrt = (run.layout.framework or "").lower().startswith("tensorrt")
+    tensorrt = (run.layout.framework or "").lower().startswith(("tensorrt", "trtllm"))
     return "fp8" if tensorrt and weights in {"fp8", "fp8-block", "nvfp4"} else "auto"
 
 

@@ -20,11 +20,11 @@ from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.iteration.engine_iteration import GroupIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.queueing.event_simulation import SimulatedRun, simulate
-from autoplan.costs.serving.queueing.request_load import RequestLoad, drawn_load
+from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, RequestLoad, drawn_load
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 from autoplan.errors import AutoplanError
 from autoplan.schema.serving.request_lengths import ServingWorkload, UniformLength
-from benchmarks.serving.served_jobs import ServedJob, served_job, worker_job
+from benchmarks.serving.served_jobs import ServedJob, served_job, stream_interval, worker_job
 from benchmarks.serving.served_runs import METRICS, ServedRun, mode_of
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
@@ -114,13 +114,33 @@ def _closed(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, ite
         output_tokens=_lengths(run, run.workload.output_len or 1),
         concurrency=own,
     )
-    load = drawn_load(workload, own * simulated)
+    front = _front_end(run, served)
+    load = replace(drawn_load(workload, own * simulated), client_seconds=CLIENT_SECONDS + front)
     result = simulate(load, _rules(run, served, capacity), iteration)
     values = _values(result, parts)
-    waits = [first - queued for first, queued in zip(result.first, result.queued, strict=True)]
+    waits = [front + first - queued for first, queued in zip(result.first, result.queued, strict=True)]
     later = fmean(waits[own:])
     values["time_to_first_token_seconds"] = (fmean(waits[:own]) + (rounds - 1) * later) / rounds
-    return Served(values, _is_saturated(run, own, capacity), fits=True)
+    return Served(_streamed(run, values), _is_saturated(run, own, capacity), fits=True)
+
+
+def _streamed(run: ServedRun, values: dict[str, float | None]) -> dict[str, float | None]:
+    """Return what a client sees of a server that sends tokens n at a time: the first with n - 1 others.
+
+    TTFT + (n - 1) t, and t (O - n) / (O - 1) a token after that.
+    """
+    interval = stream_interval(run)
+    outputs, first, step = run.workload.output_len or 1, values[METRICS[0]], values[METRICS[1]]
+    if interval == 1 or outputs <= interval or first is None or step is None:
+        return values
+    seen = step * (outputs - interval) / (outputs - 1)
+    return {**values, METRICS[0]: first + (interval - 1) * step, METRICS[1]: seen}
+
+
+def _front_end(run: ServedRun, served: ServedJob) -> float:
+    """Return the time of a request before the scheduler sees it [s]."""
+    step = served.job.engine.facts.step
+    return step.front_end_per_token.value * (run.workload.input_len or 1) if step else 0.0
 
 
 def _is_saturated(run: ServedRun, clients: int, capacity: CapacityPrediction) -> bool:

@@ -113,6 +113,7 @@ class RunEngine(_Part):
     chunked_prefill_size: int | None = None
     mem_fraction_static: float | None = None
     kv_cache_dtype: str | None = None
+    stream_interval: Count | None = None
 
 
 class WorkerLayout(_Part):

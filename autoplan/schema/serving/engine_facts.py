@@ -198,11 +198,14 @@ class StepFacts(Frozen):
     )
     host: SourcedSeconds = Field(description="host time of a step: scheduling, inputs, outputs")
     host_per_request: SourcedSeconds = Field(description="in addition for each request of a step")
+    front_end_per_token: SourcedSeconds = Field(
+        description="time of a prompt token before the scheduler sees the request: HTTP, tokenizer, client"
+    )
     graphs: Literal["all", "decodes", "none"] = Field(
         description="steps that run as captured CUDA graphs: all; those of decodes alone; none"
     )
-    eager_layer: SourcedSeconds = Field(
-        description="host time to launch one layer outside of graphs: where kernels are shorter they wait"
+    eager_kernel: SourcedSeconds = Field(
+        description="host time to launch one kernel outside of graphs: where kernels are shorter they wait"
     )
     pads: bool = Field(description="whether a batch of decodes is padded to the next captured size")
     largest_graph: SourcedCount = Field(description="largest batch of decodes that is captured")
