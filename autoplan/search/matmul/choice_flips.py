@@ -41,9 +41,9 @@ _MOST_CANDIDATES: Final = 8_000
 class ChoiceFlip:
     """Two neighbouring values of a parameter with different choices; ``near`` has that of the question.
 
-    Latency and bandwidth are factors on those of the links, ``rows`` is m. ``choices`` are the schemes with
-    their grids at both, ``seconds`` their times there, each proven by the constraint model. ``far`` without
-    a choice: nothing fits there.
+    Latency and bandwidth are factors on those of the network, inside one node of the fabric; ``rows`` is m.
+    ``choices`` are the schemes with their grids at both, ``seconds`` their times there, each proven by the
+    constraint model. ``far`` without a choice: nothing fits there.
     """
 
     parameter: FlipParameter
@@ -84,12 +84,16 @@ class _FlipSpace:
 
 
 def changed_question(question: SchemeQuestion, parameter: FlipParameter, value: float) -> SchemeQuestion:
-    """Return ``question`` with latencies or bandwidths times ``value``, or with so many rows."""
+    """Return ``question`` with another number of rows, or with latencies or bandwidths times ``value``.
+
+    These are those of the network where the devices are on several nodes, else those of the fabric.
+    """
     if parameter == "rows":
         return replace(question, product=replace(question.product, m=int(value)))
+    across, machine = question.job.cluster.nodes > 1, question.machine
     if parameter == "latency":
-        return replace(question, machine=with_scaled_links(question.machine, latency=value))
-    return replace(question, machine=with_scaled_links(question.machine, bandwidth=value))
+        return replace(question, machine=with_scaled_links(machine, across=across, latency=value))
+    return replace(question, machine=with_scaled_links(machine, across=across, bandwidth=value))
 
 
 def choice_flips(
