@@ -195,6 +195,7 @@ def test_partial_sums_in_fp32_double_what_is_reduced(run):
     assert wide["sent_bytes"] == 2 * narrow["sent_bytes"]
 
 
+@pytest.mark.slow
 def test_devices_that_hold_too_little_exit_with_one_and_a_change_that_helps(run):
     """The changes were tried: with the rows and with the devices that are named it fits."""
     huge = ("--n", "163840", "--k", "16384")
@@ -272,6 +273,7 @@ def test_bad_input_is_refused_with_what_would_be_right(run, arguments, said):
     assert "\x1b" not in done.stderr
 
 
+@pytest.mark.slow
 def test_extents_at_the_edge_of_what_is_allowed_are_answered(run):
     """The largest and the smallest extents overflow nothing."""
     huge = str(2**40)

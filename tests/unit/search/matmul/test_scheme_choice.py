@@ -131,7 +131,9 @@ def test_dominated_candidates_are_never_best():
         )
 
 
-@pytest.mark.parametrize(("hardware", "devices"), [("dgx-a100-80gb", 4), ("selene", 16)])
+@pytest.mark.parametrize(
+    ("hardware", "devices"), [("dgx-a100-80gb", 4), pytest.param("selene", 16, marks=pytest.mark.slow)]
+)
 def test_the_choice_flips_where_it_is_said_to(hardware, devices):
     """On each side of a flip the constraint model, asked anew, chooses what the flip says."""
     question, priced = question_of(Product(16384, 16384, 16384), hardware, devices)
