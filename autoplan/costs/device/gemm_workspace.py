@@ -11,10 +11,13 @@ from typing import Final
 
 from autoplan.schema.hardware import DeviceSpec
 
-__all__ = ["cublas_workspace_bytes", "lt_workspace_bytes"]
+__all__ = ["cublas_workspace_bytes", "hipblas_workspace_bytes", "lt_workspace_bytes"]
 
 #: Architectures on which PyTorch gives cuBLAS the workspace of Hopper.
 _LARGE_WORKSPACE: Final = frozenset({"hopper", "blackwell"})
+#: Architectures on which PyTorch gives hipBLAS the larger workspace (gfx94, gfx95), and both sizes.
+_LARGE_HIPBLAS: Final = frozenset({"cdna3", "cdna4"})
+_HIPBLAS: Final = (32 * 2.0**20, 128 * 2.0**20)
 #: Workspace of cuBLASLt and of hipBLASLt.
 _LT_WORKSPACE: Final = {"nvidia": 2.0**20, "amd": 76 * 2.0**20}
 
@@ -31,6 +34,20 @@ def cublas_workspace_bytes(device: DeviceSpec, before_hopper: float, from_hopper
     Source: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize.
     """
     return from_hopper if device.architecture in _LARGE_WORKSPACE else before_hopper
+
+
+def hipblas_workspace_bytes(device: DeviceSpec) -> float:
+    """Return the workspace that PyTorch gives hipBLAS on a device of AMD [byte].
+
+    >>> from autoplan.catalog import load_entry
+    >>> [hipblas_workspace_bytes(load_entry("device", x)) / 2**20 for x in ("mi250x", "mi300x")]
+    [32.0, 128.0]
+
+    Leaves out: HIPBLAS_WORKSPACE_CONFIG in the environment.
+    Source: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize.
+    """
+    small, large = _HIPBLAS
+    return large if device.architecture in _LARGE_HIPBLAS else small
 
 
 def lt_workspace_bytes(device: DeviceSpec) -> float:

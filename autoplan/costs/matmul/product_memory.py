@@ -96,8 +96,8 @@ def inference_tensors(
 ) -> tuple[LiveTensor, ...]:
     """Return what is allocated while Y is computed [byte]: A, W, bias, residual, Y, and the workspaces.
 
-    ``workspaces`` are those of cuBLAS and cuBLASLt. Partial sums of split-k are in the first where they fit,
-    else in a buffer of their own.
+    ``workspaces`` are those of cuBLAS and cuBLASLt, or hipBLAS and hipBLASLt. Partial sums of split-k are in
+    the first where they fit, else in a buffer of their own.
 
     >>> [(x.name, x.size) for x in inference_tensors(Product(2, 3, 4), (1024.0, 0.0))]
     [('W', 24), ('workspace', 1024), ('A', 16), ('Y', 12)]
@@ -110,7 +110,7 @@ def inference_tensors(
         LiveTensor("W", bytes_of(g * k * n, product.operands), kept=True),
         LiveTensor("bias", bytes_of(g * n, product.output) if product.bias else 0, kept=True),
         LiveTensor("workspace", ceil(workspaces[0]), kept=True),
-        LiveTensor("workspace of cuBLASLt", ceil(workspaces[1]), kept=True),
+        LiveTensor("workspace (Lt)", ceil(workspaces[1]), kept=True),
         LiveTensor("A", bytes_of(g * m * k, product.operands)),
         LiveTensor("residual", bytes_of(g * m * n, product.output) if product.residual else 0),
         LiveTensor("split-k partial sums", partial if partial > workspaces[0] else 0),

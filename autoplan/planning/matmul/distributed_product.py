@@ -32,6 +32,7 @@ from autoplan.planning.matmul.scheme_changes import scheme_changes
 from autoplan.planning.matmul.scheme_words import choice_text, flip_text, scheme_notes, scheme_reasons
 from autoplan.planning.matmul.single_product import facts_of
 from autoplan.results.matmul.distributed_answer import (
+    BreakEvenRows,
     DistributedAnswer,
     FlipAnswer,
     LeastCommunication,
@@ -41,7 +42,7 @@ from autoplan.results.matmul.distributed_answer import (
     TransferRow,
 )
 from autoplan.search.cp.cp_sat import solver_version
-from autoplan.search.matmul.choice_flips import choice_flips
+from autoplan.search.matmul.choice_flips import break_even, choice_flips
 from autoplan.search.matmul.scheme_model import ChosenScheme, choose_scheme
 from autoplan.search.matmul.scheme_pricing import PricedSchemes, SchemeQuestion, priced_schemes
 from autoplan.search.matmul.scheme_space import scheme_space
@@ -88,6 +89,7 @@ def distributed_product(question: GemmQuestion) -> DistributedAnswer:
         panels=() if best is None else tuple(_panels(asked, priced, best, limit)),
         least=least,
         flips=() if best is None else tuple(_flips(asked, priced, limit, question.schemes)),
+        break_even=None if best is None else _break_even(asked, priced, limit, question.schemes),
         certificate=_certificate(chosen),
         reasons=tuple(scheme_reasons(chosen, priced, limit, question.schemes)),
         changes=() if best is not None else tuple(scheme_changes(asked, priced, limit, question.schemes)),
@@ -270,3 +272,13 @@ def _flips(
             near_seconds=flip.seconds[0],
             far_seconds=None if other is None else flip.seconds[1],
         )
+
+
+def _break_even(
+    asked: SchemeQuestion, priced: PricedSchemes, limit: float, allowed: tuple[SchemeName, ...]
+) -> BreakEvenRows | None:
+    found = break_even(asked, priced, limit, allowed)
+    if found is None:
+        return None
+    one, several = found.seconds
+    return BreakEvenRows(int(found.one), int(found.several), choice_text(found.choice), one, several)

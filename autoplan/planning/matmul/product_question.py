@@ -12,7 +12,7 @@ from autoplan.catalog.derived_nodes import derived_name
 from autoplan.catalog.entries import device as device_named
 from autoplan.catalog.entries import engine
 from autoplan.catalog.job_files import resolve_job
-from autoplan.costs.device.gemm_workspace import cublas_workspace_bytes
+from autoplan.costs.device.gemm_workspace import cublas_workspace_bytes, hipblas_workspace_bytes
 from autoplan.costs.matmul.extents import MOST_EXTENT, Extent
 from autoplan.costs.matmul.grids import ResultState, SchemeName, StartState
 from autoplan.costs.matmul.product import Product, output_precision
@@ -172,7 +172,9 @@ def _limits(settings: ProductSettings) -> Limits:
 
 
 def workspace_of(job: Job) -> float:
-    """Return the workspace that PyTorch gives cuBLAS on the job's device [byte]."""
+    """Return the workspace that PyTorch gives cuBLAS or hipBLAS on the job's device [byte], 0 if neither."""
+    if job.cluster.device.vendor == "amd":
+        return hipblas_workspace_bytes(job.cluster.device)
     facts = engine(_WORKSPACE_ENGINE, Path()).facts.forward
     if job.cluster.device.vendor != "nvidia":
         return 0.0

@@ -36,13 +36,13 @@ def flip_text(flip: ChoiceFlip, job: Job) -> str:
     """Return the value of a flip in its unit: of the network where devices are on several nodes."""
     if flip.parameter == "rows":
         return f"m = {flip.far:,.0f}"
-    node = job.cluster.node
-    across = job.cluster.nodes > 1
+    node, across = job.cluster.node, job.cluster.nodes > 1
+    factor = f"{flip.far:.4g} x {'network' if across else 'fabric'} {flip.parameter}"
     if flip.parameter == "latency":
         latency = node.network.latency if across else node.fabric.latency
-        return f"{flip.far:.4g} x latencies: {format_seconds(flip.far * latency.value)} a hop"
+        return f"{factor}: {format_seconds(flip.far * latency.value)} a hop"
     rate = node.network.bandwidth_per_device if across else node.fabric.bandwidth
-    return f"{flip.far:.4g} x bandwidths: {format_rate(flip.far * rate.value, 'B/s')} a device"
+    return f"{factor}: {format_rate(flip.far * rate.value, 'B/s')} a device"
 
 
 def scheme_reasons(

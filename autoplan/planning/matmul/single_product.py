@@ -56,8 +56,8 @@ _SOURCES: Final = (
         "workspace",
         (
             "PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp: parseChosenWorkspaceSize (cuBLAS, as"
-            " costmodels/engines/vllm.yaml says) and parseCUDABlasLtWorkspaceSize (cuBLASLt 1 MiB, hipBLASLt"
-            " 76 MiB)"
+            " costmodels/engines/vllm.yaml says; hipBLAS 32 MiB, 128 MiB on gfx94 and gfx95) and"
+            " parseCUDABlasLtWorkspaceSize (cuBLASLt 1 MiB, hipBLASLt 76 MiB)"
         ),
     ),
     (
@@ -250,6 +250,7 @@ def _roofline(product: Product, bench: _Bench, ridge: Fraction) -> Roofline:
 def _split_k(product: Product, bench: _Bench) -> SplitK:
     partial = split_k_bytes(product, bench.parts)
     return SplitK(
+        library="hipBLAS" if bench.job.cluster.device.vendor == "amd" else "cuBLAS",
         parts=bench.parts,
         bytes=partial,
         in_workspace=partial <= bench.workspace,

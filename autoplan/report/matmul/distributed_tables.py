@@ -92,7 +92,7 @@ def _facts(answer: DistributedAnswer, terminal: Terminal) -> Iterator[tuple[str,
                 "each moved while the one before is multiplied" if row.overlapped else "one after the other"
             )
             yield "panels", f"{row.steps} of {row.panel_width:,} along k, {overlap}"
-        if row.aggregated:
+        if row.aggregated and row.sent_messages:
             yield "batch", "the products of a group of devices communicate in one message"
         yield (
             "memory",
@@ -103,8 +103,8 @@ def _facts(answer: DistributedAnswer, terminal: Terminal) -> Iterator[tuple[str,
             ),
         )
     if answer.one_device_seconds is not None:
-        faster = f", {answer.one_device_seconds / row.seconds:.2f} {terminal.times} as long" if row else ""
-        yield "one device", f"{format_seconds(answer.one_device_seconds)}{faster}"
+        ratio = f", {answer.one_device_seconds / row.seconds:.2f} {terminal.times} as long" if row else ""
+        yield "one device", f"{format_seconds(answer.one_device_seconds)}{ratio}{_pays(answer)}"
     else:
         yield "one device", "does not hold it"
     if answer.least is not None:
@@ -116,6 +116,12 @@ def _facts(answer: DistributedAnswer, terminal: Terminal) -> Iterator[tuple[str,
                 f" {format_bytes(least.any_memory_bytes)}, with this {format_bytes(least.this_memory_bytes)})"
             ),
         )
+
+
+def _pays(answer: DistributedAnswer) -> str:
+    """Return from which number of rows on several devices pay."""
+    even = answer.break_even
+    return f"; several devices pay from m = {even.several_devices:,}" if even else ""
 
 
 def _schemes(answer: DistributedAnswer, terminal: Terminal) -> Table:

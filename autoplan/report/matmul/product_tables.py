@@ -158,12 +158,17 @@ def _split_k(answer: ProductAnswer) -> Iterator[str]:
     split = answer.split_k
     workspace = format_bytes(split.workspace_bytes)
     if split.parts > 1:
-        where = "in the workspace of cuBLAS" if split.in_workspace else "in a buffer of the kernel's own"
+        where = (
+            f"in the workspace of {split.library}"
+            if split.in_workspace
+            else "in a buffer of the kernel's own"
+        )
         size = format_bytes(split.bytes)
         yield f"Split-k in {split.parts} parts keeps {size} of partial sums in fp32, {where}."
     if split.workspace_bytes:
         most = f"split-k in up to {split.most_parts:,} parts" if split.most_parts > 1 else "no split-k"
-        yield f"The workspace that PyTorch gives cuBLAS, {workspace}, holds the partial sums of {most}."
+        given = f"The workspace that PyTorch gives {split.library}, {workspace}"
+        yield f"{given}, holds the partial sums of {most}."
     share = answer.time[0].modelled_share
     table = "inside" if share == 0 else "outside"
     yield f"This shape is {table} the measured table of the device ({answer.job.kernels.name})."

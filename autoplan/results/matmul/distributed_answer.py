@@ -8,6 +8,7 @@ from autoplan.results.matmul.product_answer import ProductFacts
 from autoplan.schema.job import Job
 
 __all__ = [
+    "BreakEvenRows",
     "DistributedAnswer",
     "FlipAnswer",
     "LeastCommunication",
@@ -109,6 +110,17 @@ class FlipAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class BreakEvenRows:
+    """Neighbouring numbers of rows between which it pays to use several devices, with the times there [s]."""
+
+    one_device: int
+    several_devices: int
+    choice: str
+    one_seconds: float
+    several_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class SchemeCertificate:
     """What proves the choice: the solver's status, objective and bound [s], equal to one tick."""
 
@@ -141,6 +153,7 @@ class DistributedAnswer:
     panels: tuple[PanelWidth, ...]
     least: LeastCommunication | None
     flips: tuple[FlipAnswer, ...]
+    break_even: BreakEvenRows | None
     certificate: SchemeCertificate
     reasons: tuple[str, ...]
     changes: tuple[str, ...]

@@ -100,6 +100,7 @@ class Roofline:
 class SplitK:
     """Partial sums of split-k, and the workspaces that hold them."""
 
+    library: str
     parts: int
     bytes: int
     in_workspace: bool

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from autoplan.costs.matmul.distributed_memory import scheme_memory
 from autoplan.costs.matmul.distributed_time import scheme_times
-from autoplan.costs.matmul.extents import MOST_EXTENT
+from autoplan.costs.matmul.extents import MOST_EXTENT, with_extent
 from autoplan.costs.matmul.grids import Grids, SchemeName
+from autoplan.costs.matmul.product_memory import inference_tensors, needed_memory
+from autoplan.costs.matmul.product_time import forward_seconds
 from autoplan.costs.matmul.scaled_links import with_scaled_links
 from autoplan.search.matmul.scheme_model import choose_scheme
 from autoplan.search.matmul.scheme_pricing import (
@@ -23,7 +25,7 @@ from autoplan.search.matmul.scheme_pricing import (
     undominated,
 )
 
-__all__ = ["ChoiceFlip", "FlipParameter", "changed_question", "choice_flips"]
+__all__ = ["BreakEven", "ChoiceFlip", "FlipParameter", "break_even", "changed_question", "choice_flips"]
 
 FlipParameter = Literal["latency", "bandwidth", "rows"]
 
@@ -41,9 +43,9 @@ _MOST_CANDIDATES: Final = 8_000
 class ChoiceFlip:
     """Two neighbouring values of a parameter with different choices; ``near`` has that of the question.
 
-    Latency and bandwidth are factors on those of the links, ``rows`` is m. ``choices`` are the schemes with
-    their grids at both, ``seconds`` their times there, each proven by the constraint model. ``far`` without
-    a choice: nothing fits there.
+    Latency and bandwidth are factors on those of the network, inside one node of the fabric; ``rows`` is m.
+    ``choices`` are the schemes with their grids at both, ``seconds`` their times there, each proven by the
+    constraint model. ``far`` without a choice: nothing fits there.
     """
 
     parameter: FlipParameter
@@ -84,12 +86,16 @@ class _FlipSpace:
 
 
 def changed_question(question: SchemeQuestion, parameter: FlipParameter, value: float) -> SchemeQuestion:
-    """Return ``question`` with latencies or bandwidths times ``value``, or with so many rows."""
+    """Return ``question`` with another number of rows, or with latencies or bandwidths times ``value``.
+
+    These are those of the network where the devices are on several nodes, else those of the fabric.
+    """
     if parameter == "rows":
         return replace(question, product=replace(question.product, m=int(value)))
+    across, machine = question.job.cluster.nodes > 1, question.machine
     if parameter == "latency":
-        return replace(question, machine=with_scaled_links(question.machine, latency=value))
-    return replace(question, machine=with_scaled_links(question.machine, bandwidth=value))
+        return replace(question, machine=with_scaled_links(machine, across=across, latency=value))
+    return replace(question, machine=with_scaled_links(machine, across=across, bandwidth=value))
 
 
 def choice_flips(
@@ -127,8 +133,63 @@ def _chooser(space: _FlipSpace, parameter: FlipParameter) -> Callable[[float], G
     return best
 
 
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """Neighbouring numbers of rows: with ``one`` a single device is as fast, with ``several`` all are faster.
+
+    ``choice`` is the scheme of these, and ``seconds`` are the times of one and of several, each at its rows.
+    """
+
+    one: float
+    several: float
+    choice: GridKey
+    seconds: tuple[float, float]
+
+
+def break_even(
+    question: SchemeQuestion, priced: PricedSchemes, limit: float, allowed: Collection[SchemeName] = ()
+) -> BreakEven | None:
+    """Return the nearest numbers of rows from which it pays to use several devices; None without.
+
+    One device has all of A and W at the start, and of Y at the end; where it does not hold them it is not as
+    fast. Looked for among fewer rows where several devices pay now, among more where they do not. Found like
+    a flip, and the constraint model solves both sides.
+    """
+    space = _FlipSpace.of(question, priced, limit, allowed)
+
+    def faster(rows: float) -> bool:
+        return _several_seconds(space, rows) < _one_seconds(question, rows)
+
+    here = float(question.product.m)
+    edge = _edge(faster, here, whole=True, upwards=not faster(here))
+    if edge is None:
+        return None
+    several, one = edge if faster(edge[0]) else edge[::-1]
+    _, beside = _solved(space, changed_question(question, "rows", one))
+    choice, seconds = _solved(space, changed_question(question, "rows", several))
+    alone = _one_seconds(question, one)
+    if choice is None or alone > beside or seconds >= _one_seconds(question, several):
+        return None
+    return BreakEven(one, several, choice, (alone, seconds))
+
+
+def _one_seconds(question: SchemeQuestion, rows: float) -> float:
+    """Return the time of so many rows on one device [s], infinite where it does not hold them."""
+    product = with_extent(question.product, "m", int(rows))
+    tensors = inference_tensors(product, (question.workspace, 0.0))
+    fits = needed_memory(tensors, question.job).fits
+    return forward_seconds(product, question.machine) if fits else np.inf
+
+
+def _several_seconds(space: _FlipSpace, rows: float) -> float:
+    """Return the time of so many rows under the fastest candidate [s], infinite where none is admitted."""
+    question = changed_question(space.question, "rows", rows)
+    times = scheme_times(space.grids, question.product, question.terms, question.machine)
+    return float(np.min(np.where(space.admitted(question), times.seconds, np.inf)))
+
+
 def _edge(
-    best: Callable[[float], GridKey | None], here: float, *, whole: bool, upwards: bool
+    best: Callable[[float], object], here: float, *, whole: bool, upwards: bool
 ) -> tuple[float, float] | None:
     """Return two neighbouring values between which the choice changes, the nearer one first; None without."""
     choice = best(here)
@@ -145,7 +206,7 @@ def _edge(
 
 
 def _bisected(
-    best: Callable[[float], GridKey | None], near: float, far: float, *, whole: bool
+    best: Callable[[float], object], near: float, far: float, *, whole: bool
 ) -> tuple[float, float]:
     choice = best(near)
     while abs(far - near) > (1.0 if whole else _WIDTH * near):
@@ -162,14 +223,18 @@ def _bisected(
 
 def _proven(space: _FlipSpace, parameter: FlipParameter, near: float, far: float) -> ChoiceFlip | None:
     """Return the flip as the constraint model finds it on both sides; None where it chooses alike."""
-    found: list[tuple[GridKey | None, float]] = []
-    for value in (near, far):
-        question = changed_question(space.question, parameter, value)
-        grids = space.whole.take(space.whole.rows <= question.product.m)
-        priced = priced_schemes(question, grids)
-        chosen = choose_scheme(priced, space.limit, space.allowed)
-        found.append((None if chosen.index is None else priced.key(chosen.index), chosen.seconds))
+    found = [_solved(space, changed_question(space.question, parameter, value)) for value in (near, far)]
     (key, seconds), (other, other_seconds) = found
     if key is None or key == other:
         return None
     return ChoiceFlip(parameter, near, far, (key, other), (seconds, other_seconds))
+
+
+def _solved(space: _FlipSpace, question: SchemeQuestion) -> tuple[GridKey | None, float]:
+    """Return what the constraint model chooses, None if nothing is possible, and its time [s]."""
+    grids = space.whole.take(space.whole.rows <= question.product.m)
+    if not len(grids):
+        return None, np.inf
+    priced = priced_schemes(question, grids)
+    chosen = choose_scheme(priced, space.limit, space.allowed)
+    return (None if chosen.index is None else priced.key(chosen.index)), chosen.seconds

@@ -9,8 +9,9 @@ from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.matmul.grids import Terms
 from autoplan.costs.matmul.product import Product
+from autoplan.costs.matmul.product_time import forward_seconds
 from autoplan.planning.matmul.product_question import GemmQuestion, pricing_job
-from autoplan.search.matmul.choice_flips import changed_question, choice_flips
+from autoplan.search.matmul.choice_flips import break_even, changed_question, choice_flips
 from autoplan.search.matmul.scheme_model import choose_scheme
 from autoplan.search.matmul.scheme_pricing import SchemeQuestion, priced_schemes, undominated
 from autoplan.search.matmul.scheme_space import scheme_space
@@ -130,7 +131,9 @@ def test_dominated_candidates_are_never_best():
         )
 
 
-@pytest.mark.parametrize(("hardware", "devices"), [("dgx-a100-80gb", 4), ("selene", 16)])
+@pytest.mark.parametrize(
+    ("hardware", "devices"), [("dgx-a100-80gb", 4), pytest.param("selene", 16, marks=pytest.mark.slow)]
+)
 def test_the_choice_flips_where_it_is_said_to(hardware, devices):
     """On each side of a flip the constraint model, asked anew, chooses what the flip says."""
     question, priced = question_of(Product(16384, 16384, 16384), hardware, devices)
@@ -183,3 +186,20 @@ def test_rows_that_are_fewer_than_devices_are_not_split():
     assert (grids.rows <= 3).all()
     assert (grids.columns == 1).all()
     assert len(scheme_space(Product(1, 1, 1), 4, 8, Terms())) == 0
+
+
+@pytest.mark.parametrize(("hardware", "devices"), [("dgx-a100-80gb", 8), ("2x-rtx4090", 2)])
+@pytest.mark.parametrize("m", [512, 65536])
+def test_several_devices_pay_from_the_rows_that_are_named(hardware, devices, m):
+    """One row less, and one device that has all operands is as fast as the best scheme."""
+    question, priced = question_of(Product(m, 2048, 2048), hardware, devices)
+    limit = memory_limit_bytes(question.job)
+    found = break_even(question, priced, limit)
+
+    assert found.several - found.one == 1
+    for rows, pays in ((found.one, False), (found.several, True)):
+        asked = changed_question(question, "rows", rows)
+        grids = scheme_space(asked.product, devices, question.job.cluster.node.devices, asked.terms)
+        several = choose_scheme(priced_schemes(asked, grids), limit).seconds
+
+        assert (several < forward_seconds(asked.product, asked.machine)) == pays
