@@ -134,7 +134,8 @@ def _crossovers(comparison: LayoutComparison, terminal: Terminal) -> Iterator[Re
     """Yield the values at which another layout wins."""
     rows = [row for knob in comparison.knobs for row in _knob_rows(knob)]
     heads = ("what changes", "now", "flips at", "below", "above", "too close to call")
-    yield Text("where another layout wins", style="bold")
+    again = "kind wins, each planned again there" if comparison.replanned else "layout wins"
+    yield Text(f"where another {again}", style="bold")
     columns = zip(*rows, strict=True)
     yield columns_table(
         [Column(head, tuple(cells), "left") for head, cells in zip(heads, columns, strict=True)], terminal
