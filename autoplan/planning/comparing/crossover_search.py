@@ -133,6 +133,7 @@ def _crossing(question: _Question, low: KnobSide, high: KnobSide) -> Crossing:
         below=sides[0],
         above=sides[1],
         by_memory=by_memory,
+        noise=None if by_memory else question.noise,
         noise_low=band[0],
         noise_high=band[1],
         microbatches=tuple(value / size for size in question.rounds),

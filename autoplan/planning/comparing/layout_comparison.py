@@ -50,9 +50,7 @@ def compare(
     InfeasibleError where fewer than two are left to compare.
     """
     if replan and (layouts or not axes):
-        raise UnsupportedError(
-            "only kinds of layouts are planned again: ask for each kind, and name no layout"
-        )
+        raise UnsupportedError("only kinds are planned again: ask for each kind, and name no layout")
     job = _one_size(plannable(job), layouts)
     deadline = Deadline.of(deadline, job.deadline)
     timed = replace(job, objectives=("step_time",))
@@ -65,6 +63,7 @@ def compare(
     _check_number(named, best, missing)
     compared = tuple(_compared(job, name, plan) for name, plan in named)
     if replan:
+        best = fastest_within(timed, deadline)
         kinds = {kind.name: kind for kind in layout_kinds(job)}
         knobs = replanned_knobs(job, [kinds[name] for name, _ in named], deadline)
     else:

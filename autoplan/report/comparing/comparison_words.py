@@ -157,9 +157,11 @@ def noise_words(knob: Knob, crossing: Crossing) -> str:
     """Return the values between which the two steps are within the noise of the model."""
     if crossing.by_memory:
         return "memory decides"
+    if crossing.noise is None:
+        return ""
     low, high = crossing.noise_low, crossing.noise_high
     if low is None and high is None:
-        return "at all values" if crossing.below.winner is not None else ""
+        return "at all values"
     if low is None or high is None:
         end = "below " if low is None else "above "
         return end + knob_value(knob, high if high is not None else low or 0.0)
