@@ -51,8 +51,8 @@ class Crossing:
 
     ``by_memory`` says that it changes because a layout fits on one side alone. Between ``noise_low`` and
     ``noise_high`` the two steps are closer than ``noise``, which the cost model cannot tell apart; these are
-    None where the range ends first, and all three where nothing is known of that. ``microbatches`` of a step are those of each layout,
-    where the batch is varied.
+    None where the range ends first, and all three where nothing is known of that. ``microbatches`` of a step
+    are those of each layout, where the batch is varied.
     """
 
     value: float

@@ -170,6 +170,21 @@ def test_a_batch_is_one_that_every_layout_takes():
     assert all(x % 64 == 0 for x in lengths.points)
 
 
+@given(low=st.integers(1, 400), high=st.integers(1, 400))
+def test_the_middle_of_two_batches_is_a_batch_between_them(low, high):
+    """Bisection of counts ends: a middle is a multiple of the unit, strictly between, or there is none."""
+    job = load_job("llama3-8b-8x-a100")
+    domain = domain_of(job, knob_of(job, "global_batch_size"), [read_layout(job, "tp=2,mbs=2")])
+    first, last = (8.0 * x for x in sorted((low, high)))
+    middle = domain.middle(first, last)
+
+    if middle is None:
+        assert last - first <= 8
+    else:
+        assert first < middle < last
+        assert middle % 8 == 0
+
+
 def test_no_network_is_varied_in_one_node(comparison):
     """One node has no network, and two nodes have one."""
     two = replace(load_job("llama3-8b-8x-a100"), stack=stack("megatron-core"))
@@ -182,7 +197,7 @@ def test_no_network_is_varied_in_one_node(comparison):
 
 @pytest.mark.slow
 def test_kinds_planned_again_flip_where_planning_says():
-    """With replan, planning each kind on both sides of every flip has the steps and the winner that are told."""
+    """With replan, planning each kind on both sides of a flip has the steps and the winner that are told."""
     job = load_job(JOB)
     narrow = {"microbatch_size": 1, "recompute": ("none", "full"), "context_parallel": 1, "stages": "even"}
     job = replace(job, search=job.search.model_copy(update=narrow))
