@@ -57,6 +57,13 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
             " expert parallel.",
         ),
     ] = False,
+    replan: Annotated[
+        bool,
+        typer.Option(
+            "--replan",
+            help="With --axes: plan each kind again at every bandwidth, latency, batch and length.",
+        ),
+    ] = False,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -89,7 +96,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
         if deadline is None:
             limit.seconds = loaded.deadline
         read = None if file is None else _launch_file(file, variables, arguments)
-        answer = _compared(loaded, layouts or [], (read, framework), limit, axes=axes)
+        answer = _compared(loaded, layouts or [], (read, framework), limit, axes=axes, replan=replan)
     from autoplan.report.comparing.layouts_document import layouts_document
     from autoplan.report.comparing.layouts_table import layouts_table
 
@@ -117,6 +124,7 @@ def _compared(
     deadline: Deadline,
     *,
     axes: bool,
+    replan: bool,
 ) -> LayoutComparison:
     """Return the comparison of ``layouts``, with that of a file before them."""
     from autoplan import planning
@@ -125,13 +133,14 @@ def _compared(
     with Bar("compare:") as bar:
         load_solver()
         if file is None:
-            return planning.compare(job, layouts, axes=axes, progress=bar, deadline=deadline)
+            return planning.compare(job, layouts, axes=axes, replan=replan, progress=bar, deadline=deadline)
         found, own, job = planning.evaluate_file(job, file, framework)
         answer = planning.compare(
             job,
             [own.layout, *layouts],
             names=[file.name, *layouts],
             axes=axes,
+            replan=replan,
             progress=bar,
             deadline=deadline,
         )

@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.scope import scope_of
-from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
-from autoplan.costs.predict import Steps
-from autoplan.deadline import Deadline, DeadlineOver, check_deadline
-from autoplan.planning.comparing.hypothetical_jobs import knob_of, with_value
-from autoplan.planning.comparing.knob_domains import Domain, domain_of
+from autoplan.deadline import Deadline, DeadlineOver
+from autoplan.planning.comparing.hypothetical_jobs import knob_of
+from autoplan.planning.comparing.knob_domains import Domain, domain_of, planned_domain
+from autoplan.planning.comparing.knob_pricing import SidePricing, kinds_planned, layouts_priced
+from autoplan.planning.comparing.layout_kinds import LayoutKind
 from autoplan.results import Plan
-from autoplan.results.comparing.compared_layouts import ranked
 from autoplan.results.comparing.crossovers import Crossing, Knob, KnobName, KnobRange, KnobSide
 from autoplan.schema.job import Job
-from autoplan.schema.layout import Layout
 
-__all__ = ["solved_knobs"]
+__all__ = ["replanned_knobs", "solved_knobs"]
 
 #: How far from a crossing the layouts are priced again to show that the winner changes.
 _SIDE: Final = 1.05
 #: Rounds in which the end of a band of noise is narrowed down.
 _NOISE_ROUNDS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One knob to solve: its values, what prices them, and what is asked besides the crossings.
+
+    ``noise`` is the share below which two steps are too close to call, None where no band is asked for.
+    ``rounds`` are the sequences that each layout takes at once, for counts of microbatches.
+    """
+
+    knob: Knob
+    domain: Domain
+    price: SidePricing
+    noise: float | None = None
+    rounds: tuple[int, ...] = ()
 
 
 def solved_knobs(job: Job, plans: Sequence[Plan], deadline: Deadline) -> tuple[KnobRange, ...]:
@@ -35,16 +47,43 @@ def solved_knobs(job: Job, plans: Sequence[Plan], deadline: Deadline) -> tuple[K
     ends are named and not solved.
     """
     layouts, fits = [plan.layout for plan in plans], [plan.predicted.fits for plan in plans]
-    ranges = []
+    order = job.stack.uncertainty.order
+
+    def question(knob: Knob) -> _Question:
+        batch = knob.name == "global_batch_size"
+        return _Question(
+            knob,
+            domain_of(job, knob, layouts),
+            layouts_priced(job, knob, layouts, fits),
+            None if order is None else order.value,
+            tuple(x.dp * x.microbatch for x in layouts) if batch else (),
+        )
+
+    return tuple(_ranges(job, deadline, question))
+
+
+def replanned_knobs(job: Job, kinds: Sequence[LayoutKind], deadline: Deadline) -> tuple[KnobRange, ...]:
+    """Return for each knob the values at which another of ``kinds`` becomes the best one.
+
+    Each kind is planned again at every value, so its layout may be another one there. Knobs that are left
+    when ``deadline`` ends are named and not solved.
+    """
+
+    def question(knob: Knob) -> _Question:
+        return _Question(knob, planned_domain(job, knob), kinds_planned(job, knob, kinds, deadline))
+
+    return tuple(_ranges(job, deadline, question))
+
+
+def _ranges(job: Job, deadline: Deadline, question: Callable[[Knob], _Question]) -> Iterator[KnobRange]:
     for name in _names(job):
         knob = knob_of(job, name)
         try:
             with deadline.in_force():
-                ranges.append(_solved(job, knob, layouts, fits))
+                yield _solved(question(knob))
         except DeadlineOver:
             why = f"not solved: {deadline.reason}"
-            ranges.append(KnobRange(knob, knob.present, knob.present, (), why=why))
-    return tuple(ranges)
+            yield KnobRange(knob, knob.present, knob.present, (), why=why)
 
 
 def _names(job: Job) -> Iterator[KnobName]:
@@ -56,149 +95,92 @@ def _names(job: Job) -> Iterator[KnobName]:
     yield from ("global_batch_size", "sequence_length")
 
 
-def _pricing(
-    job: Job, knob: Knob, layouts: Sequence[Layout], fits: Sequence[bool]
-) -> Callable[[float], KnobSide]:
-    """Return the function that prices ``layouts`` at a value of ``knob``, each value once.
-
-    ``fits`` says which fit at the present value. What fits does not depend on links.
-    """
-    known: dict[float, KnobSide] = {}
-    on_links = knob.dimension is not None
-    steps = [Steps.of(job, [layout]) for layout in layouts] if on_links else None
-
-    def side(value: float) -> KnobSide:
-        if value not in known:
-            check_deadline()
-            there = with_value(job, knob.name, value)
-            priced = steps or [Steps.of(there, [layout]) for layout in layouts]
-            seconds = [float(one.seconds(there)[0]) for one in priced]
-            fitting = list(fits) if on_links else [_fits(there, x) for x in layouts]
-            best = ranked(seconds, fitting)[0] if any(fitting) or not any(fits) else None
-            known[value] = KnobSide(value, tuple(seconds), tuple(fitting), best)
-        return known[value]
-
-    return side
-
-
-def _fits(job: Job, layout: Layout) -> bool:
-    scope = scope_of(job, Candidates.of([layout]))
-    return memory_predictions(scope, StageCounts.of([layout]))[0].fits
-
-
-def _solved(job: Job, knob: Knob, layouts: Sequence[Layout], fits: Sequence[bool]) -> KnobRange:
-    domain, price = domain_of(job, knob, layouts), _pricing(job, knob, layouts, fits)
-    sides = [price(value) for value in domain.points]
-    noise = job.stack.uncertainty.order
-    share = None if noise is None else noise.value
+def _solved(question: _Question) -> KnobRange:
+    sides = [question.price(value) for value in question.domain.points]
     crossings = tuple(
-        _crossing(knob, layouts, domain, price, (low, high), share)
+        _crossing(question, low, high)
         for first, second in pairwise(sides)
-        for low, high in _changes(first, second, domain, price)
+        for low, high in _changes(first, second, question)
     )
-    return KnobRange(knob, sides[0].value, sides[-1].value, crossings, sides[0].winner, sides[-1].winner)
+    first, last = sides[0], sides[-1]
+    return KnobRange(question.knob, first.value, last.value, crossings, first.winner, last.winner)
 
 
-def _changes(
-    low: KnobSide, high: KnobSide, domain: Domain, price: Callable[[float], KnobSide]
-) -> Iterator[tuple[KnobSide, KnobSide]]:
+def _changes(low: KnobSide, high: KnobSide, question: _Question) -> Iterator[tuple[KnobSide, KnobSide]]:
     """Yield neighbouring values between which the winner changes, the lower ones first.
 
     Bisection: of each half only that whose ends have other winners is looked at.
     """
     if low.winner == high.winner:
         return
-    middle = domain.middle(low.value, high.value)
+    middle = question.domain.middle(low.value, high.value)
     if middle is None:
         yield low, high
         return
-    between = price(middle)
-    yield from _changes(low, between, domain, price)
-    yield from _changes(between, high, domain, price)
+    between = question.price(middle)
+    yield from _changes(low, between, question)
+    yield from _changes(between, high, question)
 
 
-def _crossing(
-    knob: Knob,
-    layouts: Sequence[Layout],
-    domain: Domain,
-    price: Callable[[float], KnobSide],
-    ends: tuple[KnobSide, KnobSide],
-    noise: float | None,
-) -> Crossing:
-    low, high = ends
-    pair = (low.winner, high.winner)
+def _crossing(question: _Question, low: KnobSide, high: KnobSide) -> Crossing:
+    pair, counted = (low.winner, high.winner), question.domain.counted
     by_memory = None in pair or any(low.fits[i] != high.fits[i] for i in pair if i is not None)
-    value = high.value if domain.counted else math.sqrt(low.value * high.value)
-    below, above = ends if domain.counted else _apart(low, high, value, price)
-    bands = (None, None) if noise is None or by_memory else _noise_band(domain, price, ends, noise)
-    counted = tuple(value / (x.dp * x.microbatch) for x in layouts)
+    value = high.value if counted else math.sqrt(low.value * high.value)
+    sides = (low, high) if counted else _apart(question, low, high, value)
+    band = (None, None) if by_memory or question.noise is None else _noise_band(question, low, high)
     return Crossing(
         value=value,
-        below=below,
-        above=above,
+        below=sides[0],
+        above=sides[1],
         by_memory=by_memory,
-        noise_low=bands[0],
-        noise_high=bands[1],
-        microbatches=counted if knob.name == "global_batch_size" else (),
+        noise=None if by_memory else question.noise,
+        noise_low=band[0],
+        noise_high=band[1],
+        microbatches=tuple(value / size for size in question.rounds),
     )
 
 
-def _apart(
-    low: KnobSide, high: KnobSide, value: float, price: Callable[[float], KnobSide]
-) -> tuple[KnobSide, KnobSide]:
+def _apart(question: _Question, low: KnobSide, high: KnobSide, value: float) -> tuple[KnobSide, KnobSide]:
     """Return the sides 5 % from ``value`` where they have the winners of ``low`` and ``high``, else these."""
-    below, above = price(value / _SIDE), price(value * _SIDE)
+    below, above = question.price(value / _SIDE), question.price(value * _SIDE)
     alike = below.winner == low.winner and above.winner == high.winner
     return (below, above) if alike else (low, high)
 
 
-def _noise_band(
-    domain: Domain,
-    price: Callable[[float], KnobSide],
-    ends: tuple[KnobSide, KnobSide],
-    noise: float,
-) -> tuple[float | None, float | None]:
-    """Return the values between which the steps of both winners differ by less than ``noise``."""
-    low, high = ends
+def _noise_band(question: _Question, low: KnobSide, high: KnobSide) -> tuple[float | None, float | None]:
+    """Return the values between which the steps of both winners differ by less than the noise."""
+    noise = question.noise or 0.0
 
-    def close(side: KnobSide) -> bool:
-        first, second = (side.step_seconds[end.winner or 0] for end in ends)
+    def close(value: float) -> bool:
+        side = question.price(value)
+        first, second = (side.step_seconds[end.winner or 0] for end in (low, high))
         return max(first, second) <= min(first, second) * (1.0 + noise)
 
-    down = [value for value in reversed(domain.points) if value < low.value]
-    up = [value for value in domain.points if value > high.value]
-    return _last_close(low.value, down, domain, price, close), _last_close(
-        high.value, up, domain, price, close
+    down = [value for value in reversed(question.domain.points) if value < low.value]
+    up = [value for value in question.domain.points if value > high.value]
+    return (
+        _last_close(low.value, down, question.domain, close),
+        _last_close(high.value, up, question.domain, close),
     )
 
 
 def _last_close(
-    start: float,
-    points: Sequence[float],
-    domain: Domain,
-    price: Callable[[float], KnobSide],
-    close: Callable[[KnobSide], bool],
+    start: float, points: Sequence[float], domain: Domain, close: Callable[[float], bool]
 ) -> float | None:
     """Return the last value from ``start`` along ``points`` at which the steps are close; None at the end."""
     inner = start
     for outer in points:
-        if not close(price(outer)):
-            return _narrowed(inner, outer, domain, price, close)
+        if not close(outer):
+            return _narrowed(inner, outer, domain, close)
         inner = outer
     return None
 
 
-def _narrowed(
-    inner: float,
-    outer: float,
-    domain: Domain,
-    price: Callable[[float], KnobSide],
-    close: Callable[[KnobSide], bool],
-) -> float:
+def _narrowed(inner: float, outer: float, domain: Domain, close: Callable[[float], bool]) -> float:
     """Return the value next to ``outer`` at which the steps are close, as they are at ``inner``."""
     for _ in range(_NOISE_ROUNDS):
         middle = domain.middle(min(inner, outer), max(inner, outer))
         if middle is None:
             break
-        inner, outer = (middle, outer) if close(price(middle)) else (inner, middle)
+        inner, outer = (middle, outer) if close(middle) else (inner, middle)
     return inner

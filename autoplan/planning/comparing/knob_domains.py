@@ -13,13 +13,15 @@ from autoplan.rules import broken_rules
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["Domain", "domain_of"]
+__all__ = ["Domain", "domain_of", "planned_domain"]
 
 #: Factor between neighbouring values of a link that are priced first, and the steps on either side.
 _LINK_FACTOR: Final = 4.0
 _LINK_STEPS: Final = 3
 #: Ratio of two values of a link between which nothing is looked for any more.
 _LINK_TOLERANCE: Final = 1.01
+#: Ratio of two values between which nothing is looked for where a job is planned at each of them.
+_PLANNED_TOLERANCE: Final = 1.05
 #: Tokens of which sequences are multiples.
 _TOKENS: Final = 64
 #: Binary digits between neighbouring batches or lengths that are priced first, and the steps beyond.
@@ -46,15 +48,34 @@ def domain_of(job: Job, knob: Knob, layouts: Sequence[Layout]) -> Domain:
     more, and down to the least that the layouts take.
     """
     if knob.dimension is not None:
-        steps = range(-_LINK_STEPS, _LINK_STEPS + 1)
-        points = tuple(knob.present * _LINK_FACTOR**step for step in steps)
-        return Domain(points, _geometric_mean, counted=False)
+        return _links(knob, _LINK_TOLERANCE)
     unit = _batch_unit(layouts) if knob.name == "global_batch_size" else _token_unit(layouts)
     return _multiples(knob, unit, lambda value: _runs(job, knob.name, value, layouts))
 
 
-def _geometric_mean(low: float, high: float) -> float | None:
-    return None if high <= low * _LINK_TOLERANCE else math.sqrt(low * high)
+def planned_domain(job: Job, knob: Knob) -> Domain:
+    """Return the values of ``knob`` at which ``job`` is planned again: as ``domain_of``, but farther apart.
+
+    Batches are multiples of its devices, sequences of what these can split.
+    """
+    if knob.dimension is not None:
+        return _links(knob, _PLANNED_TOLERANCE)
+    devices = job.cluster.devices
+    unit = devices if knob.name == "global_batch_size" else math.lcm(_TOKENS, 2 * devices)
+    exact = _multiples(knob, unit, lambda _: True)
+
+    def middle(low: float, high: float) -> float | None:
+        return None if high <= low * _PLANNED_TOLERANCE else exact.middle(low, high)
+
+    return Domain(exact.points, middle, counted=True)
+
+
+def _links(knob: Knob, tolerance: float) -> Domain:
+    def middle(low: float, high: float) -> float | None:
+        return None if high <= low * tolerance else math.sqrt(low * high)
+
+    steps = range(-_LINK_STEPS, _LINK_STEPS + 1)
+    return Domain(tuple(knob.present * _LINK_FACTOR**step for step in steps), middle, counted=False)
 
 
 def _batch_unit(layouts: Sequence[Layout]) -> int:

@@ -11,8 +11,8 @@ from autoplan.costs.predict import facts_of, microbatch_seconds, predict
 from autoplan.deadline import Deadline
 from autoplan.errors import InfeasibleError, LayoutError, UnsupportedError
 from autoplan.planning.comparing.collective_counts import axis_seconds, layout_traffic
-from autoplan.planning.comparing.crossover_search import solved_knobs
-from autoplan.planning.comparing.layout_kinds import fastest_of_kinds
+from autoplan.planning.comparing.crossover_search import replanned_knobs, solved_knobs
+from autoplan.planning.comparing.layout_kinds import fastest_of_kinds, layout_kinds
 from autoplan.planning.comparing.tensor_splits import tensor_splits
 from autoplan.planning.explaining.fastest_within import FastestPlan, fastest_within
 from autoplan.planning.plan_and_evaluate import chosen, plannable, valid_layout
@@ -35,18 +35,22 @@ def compare(
     *,
     names: Sequence[str] | None = None,
     axes: bool = False,
+    replan: bool = False,
     progress: Callable[[int, int, str], None] = lambda *_: None,
     deadline: Deadline | float | None = None,
 ) -> LayoutComparison:
     """Return ``layouts`` of ``job`` side by side, and the values of its links and workload that reorder them.
 
     With ``axes`` also the fastest layout of each kind: data, sharded data, tensor, pipeline, context and
-    expert parallel. A layout that is alone is compared with the fastest one of the job. ``names`` are what
+    expert parallel; and with ``replan`` these are planned again at every value, else all layouts stay as they
+    are. A layout that is alone is compared with the fastest one of the job. ``names`` are what
     the layouts are called, by default themselves. ``progress`` is called with the solves done, all of them,
     and the next one. Kinds and crossovers that are left when ``deadline`` ends (as in ``plan``) are named and
     not solved. Raises LayoutError as ``evaluate`` does, UnsupportedError for too many layouts or none, and
     InfeasibleError where fewer than two are left to compare.
     """
+    if replan and (layouts or not axes):
+        raise UnsupportedError("only kinds are planned again: ask for each kind, and name no layout")
     job = _one_size(plannable(job), layouts)
     deadline = Deadline.of(deadline, job.deadline)
     timed = replace(job, objectives=("step_time",))
@@ -58,9 +62,16 @@ def compare(
         _add(named, BEST, best.plan)
     _check_number(named, best, missing)
     compared = tuple(_compared(job, name, plan) for name, plan in named)
-    knobs = solved_knobs(job, [plan for _, plan in named], deadline)
+    if replan:
+        best = fastest_within(timed, deadline)
+        kinds = {kind.name: kind for kind in layout_kinds(job)}
+        knobs = replanned_knobs(job, [kinds[name] for name, _ in named], deadline)
+    else:
+        knobs = solved_knobs(job, [plan for _, plan in named], deadline)
     best = best or fastest_within(timed, deadline)
-    return LayoutComparison(job, compared, knobs, best.plan, best.proven, best.why, tuple(missing))
+    return LayoutComparison(
+        job, compared, knobs, best.plan, best.proven, best.why, tuple(missing), replanned=replan
+    )
 
 
 def _one_size(job: Job, layouts: Sequence[Layout | str]) -> Job:

@@ -62,7 +62,8 @@ def device_scaling(
     done, all of them, and the next one.
     """
     numbers = device_numbers(job)
-    known = {} if best is None else {_size(job): FastestPlan(best)}
+    own = FastestPlan(None, "no such layout fits") if best is None else FastestPlan(best)
+    known = {_size(job): own}
     kinds: tuple[ScalingKind, ...] = ("strong", "weak")
     lines = []
     for at, kind in enumerate(kinds):

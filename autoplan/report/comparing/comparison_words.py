@@ -26,6 +26,8 @@ KNOB_NAMES: Final = {
 _COUNTED: Final = {"global_batch_size": "sequences", "sequence_length": "tokens"}
 #: Losses below this share of a step are not named.
 _NEGLIGIBLE: Final = 0.005
+#: Latency over that of the winner, up to which another layout is said to be the sooner one.
+_MUCH_SOONER: Final = 0.9
 #: Most parts of a step that are named as what decides.
 _MOST_PARTS: Final = 2
 
@@ -155,9 +157,11 @@ def noise_words(knob: Knob, crossing: Crossing) -> str:
     """Return the values between which the two steps are within the noise of the model."""
     if crossing.by_memory:
         return "memory decides"
+    if crossing.noise is None:
+        return ""
     low, high = crossing.noise_low, crossing.noise_high
     if low is None and high is None:
-        return "at all values" if crossing.below.winner is not None else ""
+        return "at all values"
     if low is None or high is None:
         end = "below " if low is None else "above "
         return end + knob_value(knob, high if high is not None else low or 0.0)
@@ -170,7 +174,7 @@ def _latency(comparison: LayoutComparison) -> Iterator[str]:
     """Yield the sentence on latency against throughput, where they have different winners."""
     layouts = comparison.layouts
     quickest = min(layouts, key=lambda x: x.latency_seconds)
-    if quickest is comparison.winner:
+    if quickest.latency_seconds > comparison.winner.latency_seconds * _MUCH_SOONER:
         return
     yield (
         f"One microbatch passes soonest under {quickest.name}, in {format_seconds(quickest.latency_seconds)}"

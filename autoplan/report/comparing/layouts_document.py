@@ -24,6 +24,7 @@ def layouts_document(comparison: LayoutComparison) -> Document:
         "order": [number + 1 for number in comparison.order],
         "order_noise": plain(noise),
         "layouts": [_layout(comparison, number) for number in range(len(comparison.layouts))],
+        "replanned": comparison.replanned,
         "crossovers": [_knob(knob) for knob in comparison.knobs],
         "best": brief(comparison.best) if comparison.best else None,
         "best_proven": comparison.best_proven,

@@ -15,7 +15,7 @@ from autoplan.report.front_report import heading, listed
 from autoplan.report.render.columns import Column, columns_table
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_NAMES
-from autoplan.report.wording.sentences import job_lines, surety_sentences
+from autoplan.report.wording.sentences import fits_sentence, job_lines, surety_sentences
 from autoplan.results.comparing.compared_layouts import (
     AxisDegree,
     CollectiveTraffic,
@@ -134,7 +134,8 @@ def _crossovers(comparison: LayoutComparison, terminal: Terminal) -> Iterator[Re
     """Yield the values at which another layout wins."""
     rows = [row for knob in comparison.knobs for row in _knob_rows(knob)]
     heads = ("what changes", "now", "flips at", "below", "above", "too close to call")
-    yield Text("where another layout wins", style="bold")
+    again = "kind wins, each planned again there" if comparison.replanned else "layout wins"
+    yield Text(f"where another {again}", style="bold")
     columns = zip(*rows, strict=True)
     yield columns_table(
         [Column(head, tuple(cells), "left") for head, cells in zip(heads, columns, strict=True)], terminal
@@ -225,5 +226,9 @@ def _traffic_row(number: int, traffic: CollectiveTraffic) -> tuple[str, ...]:
 
 
 def _missing(comparison: LayoutComparison) -> Iterator[str]:
+    for compared in comparison.layouts:
+        if not compared.plan.predicted.fits:
+            verdict = fits_sentence(compared.plan.predicted)
+            yield f"{compared.name} {verdict}: `autoplan explain --layout` says what makes room"
     for kind in comparison.missing:
         yield f"{kind.name}: none, {kind.why}"

@@ -58,6 +58,7 @@ def guide_table(guide: TrainingGuide, terminal: Terminal) -> str:
         *_precisions(guide, terminal),
         *listed(list(_notes(guide))),
         *listed(surety_sentences(guide.job, [best.predicted] if best else [])),
+        *_job_file(guide),
     ]
     return render(Group(*parts), terminal)
 
@@ -73,6 +74,15 @@ def _answer(guide: TrainingGuide) -> Iterator[Text]:
 def _notes(guide: TrainingGuide) -> Iterator[str]:
     if guide.assumed:
         yield f"assumed: {', '.join(guide.assumed)}"
+
+
+def _job_file(guide: TrainingGuide) -> Iterator[Text]:
+    """Yield the job that the guide made, as a file for the other commands."""
+    if guide.assumed and guide.job.source is not None:
+        yield Text("")
+        yield Text("the job, as a file for autoplan plan, compare and explain", style="dim")
+        for line in guide.job.source.text.splitlines():
+            yield Text(f"  {line}", style="dim", no_wrap=True, overflow="ignore")
 
 
 def _titled(

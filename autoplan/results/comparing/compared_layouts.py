@@ -122,6 +122,8 @@ class LayoutComparison:
     best_proven: bool
     best_why: str = ""
     missing: tuple[UnsolvedKind, ...] = ()
+    #: Whether the knobs have each kind of layouts planned again at every value.
+    replanned: bool = False
     #: What is to be known of a file that a layout was read from.
     notes: tuple[str, ...] = ()
 

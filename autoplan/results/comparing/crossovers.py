@@ -50,15 +50,16 @@ class Crossing:
     """A value at which the winner changes, and the layouts priced on either side of it.
 
     ``by_memory`` says that it changes because a layout fits on one side alone. Between ``noise_low`` and
-    ``noise_high`` the two steps are closer than the cost model can tell apart; None where the stack does not
-    say how close that is, or where the range ends first. ``microbatches`` of a step are those of each layout,
-    where the batch is varied.
+    ``noise_high`` the two steps are closer than ``noise``, which the cost model cannot tell apart; these are
+    None where the range ends first, and all three where nothing is known of that. ``microbatches`` of a step
+    are those of each layout, where the batch is varied.
     """
 
     value: float
     below: KnobSide
     above: KnobSide
     by_memory: bool
+    noise: float | None = None
     noise_low: float | None = None
     noise_high: float | None = None
     microbatches: tuple[float, ...] = ()

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoplan import compare, evaluate, load_job, plan
+from autoplan import UnsupportedError, compare, evaluate, load_job, plan
 from autoplan.catalog import stack
 from autoplan.costs.predict import predict
 from autoplan.planning.comparing.hypothetical_jobs import knob_of, with_value
 from autoplan.planning.comparing.knob_domains import domain_of
+from autoplan.planning.comparing.layout_kinds import layout_kinds, narrowed
 from autoplan.planning.plan_and_evaluate import read_layout
 
 JOB = "llama3.2-1b-2x-rtx3090"
@@ -169,6 +170,21 @@ def test_a_batch_is_one_that_every_layout_takes():
     assert all(x % 64 == 0 for x in lengths.points)
 
 
+@given(low=st.integers(1, 400), high=st.integers(1, 400))
+def test_the_middle_of_two_batches_is_a_batch_between_them(low, high):
+    """Bisection of counts ends: a middle is a multiple of the unit, strictly between, or there is none."""
+    job = load_job("llama3-8b-8x-a100")
+    domain = domain_of(job, knob_of(job, "global_batch_size"), [read_layout(job, "tp=2,mbs=2")])
+    first, last = (8.0 * x for x in sorted((low, high)))
+    middle = domain.middle(first, last)
+
+    if middle is None:
+        assert last - first <= 8
+    else:
+        assert first < middle < last
+        assert middle % 8 == 0
+
+
 def test_no_network_is_varied_in_one_node(comparison):
     """One node has no network, and two nodes have one."""
     two = replace(load_job("llama3-8b-8x-a100"), stack=stack("megatron-core"))
@@ -177,3 +193,31 @@ def test_no_network_is_varied_in_one_node(comparison):
 
     assert {"network_bandwidth", "network_latency"} <= names
     assert not any(x.knob.name.startswith("network") for x in comparison.knobs)
+
+
+@pytest.mark.slow
+def test_kinds_planned_again_flip_where_planning_says():
+    """With replan, planning each kind on both sides of a flip has the steps and the winner that are told."""
+    job = load_job(JOB)
+    narrow = {"microbatch_size": 1, "recompute": ("none", "full"), "context_parallel": 1, "stages": "even"}
+    job = replace(job, search=job.search.model_copy(update=narrow))
+    both = compare(job, axes=True, replan=True, deadline=200)
+    kinds = {kind.name: kind for kind in layout_kinds(job)}
+    bandwidth = both.knobs[0]
+
+    assert both.replanned
+    assert bandwidth.crossings
+    for crossing in bandwidth.crossings:
+        for side in (crossing.below, crossing.above):
+            there = with_value(job, "fabric_bandwidth", side.value)
+            plans = [plan(narrowed(there, kinds[x.name])).fastest for x in both.layouts]
+            steps = [x.predicted.step_seconds for x in plans]
+            assert side.step_seconds == pytest.approx(steps, rel=1e-9)
+            assert steps.index(min(steps)) == side.winner
+
+
+def test_only_kinds_are_planned_again():
+    """A layout that is named stays as it is: replan with one is refused, and without kinds too."""
+    for layouts, axes in (((), False), (("tp=2",), True)):
+        with pytest.raises(UnsupportedError, match="only kinds are planned again"):
+            compare(JOB, layouts, axes=axes, replan=True)

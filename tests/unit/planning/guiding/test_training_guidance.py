@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autoplan import UnsupportedError, evaluate, guide, guided_job, load_job, plan
 from autoplan.costs.predict import facts_of, predict
@@ -166,11 +168,15 @@ def test_memory_is_that_of_one_device():
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_laws_go_through_the_points_that_fix_them():
-    """The share from a speedup gives that speedup again, under either law."""
+@given(n=st.floats(1.5, 1024), efficiency=st.floats(0.01, 1.0))
+def test_laws_go_through_the_points_that_fix_them(n, efficiency):
+    """The share from a speedup gives that speedup again, under either law, and no law exceeds the devices."""
     for kind, law in (("strong", amdahl_speedup), ("weak", gustafson_speedup)):
-        for speedup in (1.1, 1.7, 2.0):
-            assert law(2.0, serial_share(kind, 2.0, speedup)) == pytest.approx(speedup)
+        speedup = max(1.0, n * efficiency)
+        share = serial_share(kind, n, speedup)
+        assert law(n, share) == pytest.approx(speedup, rel=1e-6)
+        assert -1e-9 <= share <= 1 + 1e-9
+        assert 1.0 - 1e-9 <= law(2 * n, share) <= 2 * n + 1e-6
 
 
 def test_scaling_is_over_the_tokens_of_the_plans(small):

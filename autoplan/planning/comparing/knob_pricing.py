@@ -1,0 +1,88 @@
+"""Layouts priced at a value of a knob: as they are, or each kind of layouts planned again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.scope import scope_of
+from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
+from autoplan.costs.predict import Steps
+from autoplan.deadline import Deadline, DeadlineOver, check_deadline
+from autoplan.planning.comparing.hypothetical_jobs import with_value
+from autoplan.planning.comparing.layout_kinds import LayoutKind, narrowed
+from autoplan.planning.explaining.fastest_within import FastestPlan, fastest_within
+from autoplan.results.comparing.compared_layouts import ranked
+from autoplan.results.comparing.crossovers import Knob, KnobSide
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+
+__all__ = ["SidePricing", "kinds_planned", "layouts_priced"]
+
+#: The layouts at a value of a knob; raises DeadlineOver.
+SidePricing: TypeAlias = Callable[[float], KnobSide]
+
+
+def layouts_priced(job: Job, knob: Knob, layouts: Sequence[Layout], fits: Sequence[bool]) -> SidePricing:
+    """Return the function that prices ``layouts`` at a value of ``knob``, each value once.
+
+    ``fits`` says which fit at the present value. What fits does not depend on links.
+    """
+    on_links = knob.dimension is not None
+    steps = [Steps.of(job, [layout]) for layout in layouts] if on_links else None
+
+    def side(value: float) -> KnobSide:
+        there = with_value(job, knob.name, value)
+        priced = steps or [Steps.of(there, [layout]) for layout in layouts]
+        seconds = [float(one.seconds(there)[0]) for one in priced]
+        fitting = list(fits) if on_links else [_fits(there, x) for x in layouts]
+        best = ranked(seconds, fitting)[0] if any(fitting) or not any(fits) else None
+        return KnobSide(value, tuple(seconds), tuple(fitting), best)
+
+    return _each_once(side)
+
+
+def kinds_planned(job: Job, knob: Knob, kinds: Sequence[LayoutKind], deadline: Deadline) -> SidePricing:
+    """Return the function that plans each of ``kinds`` again at a value of ``knob``, each value once.
+
+    The step of a kind without a layout is infinite.
+    """
+
+    def side(value: float) -> KnobSide:
+        there = with_value(job, knob.name, value)
+        plans = [_planned(there, kind, deadline).plan for kind in kinds]
+        seconds = [math.inf if plan is None else plan.predicted.step_seconds for plan in plans]
+        fitting = [plan is not None for plan in plans]
+        return KnobSide(
+            value, tuple(seconds), tuple(fitting), ranked(seconds, fitting)[0] if any(fitting) else None
+        )
+
+    return _each_once(side)
+
+
+def _planned(job: Job, kind: LayoutKind, deadline: Deadline) -> FastestPlan:
+    """Return the fastest layout of ``kind``; raises DeadlineOver where it is not proven to be that."""
+    own = narrowed(job, kind)
+    found = FastestPlan(None) if own is None else fastest_within(own, deadline)
+    if not found.proven and deadline.over:
+        raise DeadlineOver
+    return found
+
+
+def _each_once(price: SidePricing) -> SidePricing:
+    known: dict[float, KnobSide] = {}
+
+    def side(value: float) -> KnobSide:
+        if value not in known:
+            check_deadline()
+            known[value] = price(value)
+        return known[value]
+
+    return side
+
+
+def _fits(job: Job, layout: Layout) -> bool:
+    scope = scope_of(job, Candidates.of([layout]))
+    return memory_predictions(scope, StageCounts.of([layout]))[0].fits
