@@ -79,6 +79,7 @@ _ALLOCATION: Final = re.compile(r"(?:cuda|hip)(?:Malloc|Free)(?:_v\d+)?$|cuMem(?
 _RANK: Final = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
 #: Microseconds since 1970, and far beyond.
 _LATEST: Final = 9e15
+_NUMBERS: Final = frozenset({int, float})
 
 
 def read_kineto(path: Path) -> list[DeviceTrace]:
@@ -127,7 +128,7 @@ def is_optimizer(name: str) -> bool:
 
 def _is_time(value: object) -> TypeGuard[float]:
     return (
-        isinstance(value, float | int) and value is not True and value is not False and abs(value) <= _LATEST
+        type(value) in _NUMBERS and abs(value) <= _LATEST  # type: ignore[arg-type]
     )
 
 
@@ -215,8 +216,11 @@ class _Reader:
             columns.add(start, end, kind, name, correlation)
 
     def _columns(self, device: str) -> KernelColumns:
-        self.threads.clear()
-        return self.devices.setdefault(device[:40], KernelColumns())
+        found = self.devices.get(device)
+        if found is None:
+            self.threads.clear()
+            found = self.devices[device[:40]] = KernelColumns()
+        return found
 
     def _call(self, event: Mapping[str, Any], args: dict[str, Any], number: int) -> None:
         start, end = self._span(event, number)
