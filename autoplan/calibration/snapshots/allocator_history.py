@@ -23,7 +23,7 @@ _EVENTS: Final = {"optimizer": "optimizer step", "backward": "backward", "activa
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _AllocatorAction:
     """One action of the allocator."""
 
     action: str
@@ -50,7 +50,7 @@ def measured_snapshot(value: Mapping[str, Any], name: str) -> MemoryMeasurement:
 
 
 def _measurement(
-    segments: Sequence[Mapping[str, Any]], entries: Sequence[_Entry], name: str
+    segments: Sequence[Mapping[str, Any]], entries: Sequence[_AllocatorAction], name: str
 ) -> MemoryMeasurement:
     living = {address: (size, category) for address, size, category in _living_blocks(segments, name)}
     reserved = sum(_count(x, "total_size", "segments", name) for x in segments)
@@ -73,12 +73,14 @@ def _measurement(
     )
 
 
-def _peak(entries: Sequence[_Entry], now: int) -> tuple[int, int]:
+def _peak(entries: Sequence[_AllocatorAction], now: int) -> tuple[int, int]:
     """Return the highest allocation [byte] and after how many entries it was."""
     return _highest(entries, now, {"alloc"}, {"free_requested"})
 
 
-def _highest(entries: Sequence[_Entry], now: int, grows: set[str], shrinks: set[str]) -> tuple[int, int]:
+def _highest(
+    entries: Sequence[_AllocatorAction], now: int, grows: set[str], shrinks: set[str]
+) -> tuple[int, int]:
     """Return the highest level before ``now`` [byte], and after how many entries it was."""
     best, at = now, len(entries)
     for index in range(len(entries) - 1, -1, -1):
@@ -90,7 +92,7 @@ def _highest(entries: Sequence[_Entry], now: int, grows: set[str], shrinks: set[
 
 
 def _living_at(
-    entries: Sequence[_Entry], at: int, living: Mapping[int, tuple[int, str]]
+    entries: Sequence[_AllocatorAction], at: int, living: Mapping[int, tuple[int, str]]
 ) -> Iterator[tuple[int, str]]:
     """Yield size and category of each block that lives after ``at`` entries."""
     asked: dict[int, int] = {}
@@ -125,7 +127,7 @@ def _living_blocks(segments: Sequence[Mapping[str, Any]], name: str) -> Iterator
             address += size
 
 
-def _entries(history: Sequence[Any], name: str) -> Iterator[_Entry]:
+def _entries(history: Sequence[Any], name: str) -> Iterator[_AllocatorAction]:
     for number, entry in enumerate(history[:_MOST_ENTRIES]):
         place = f"device_traces entry {number}"
         if not isinstance(entry, dict) or not isinstance(entry.get("action"), str):
@@ -133,7 +135,9 @@ def _entries(history: Sequence[Any], name: str) -> Iterator[_Entry]:
         action = entry["action"]
         size = _count(entry, "size", place, name, 0)
         address = _count(entry, "addr", place, name, 0)
-        yield _Entry(action, address, size, _category(entry.get("frames")) if action == "alloc" else "")
+        yield _AllocatorAction(
+            action, address, size, _category(entry.get("frames")) if action == "alloc" else ""
+        )
 
 
 def _category(frames: object) -> str:

@@ -31,7 +31,7 @@ from autoplan.calibration.traces.timeline_record import (
     StepRange,
     merged_steps,
 )
-from autoplan.costs.core.step_slices import PREDICTED_PART
+from autoplan.costs.core.prediction import PREDICTED_PART
 from autoplan.errors import Problem, SpecError
 
 __all__ = [
@@ -87,7 +87,7 @@ def read_kineto(path: Path) -> list[DeviceTrace]:
 
     Raises SpecError for what is no such trace, CatalogError for a file that cannot be read.
     """
-    reader = _Reader(str(path))
+    reader = _KinetoReader(str(path))
     for key, value in trace_items(path):
         if key == "traceEvents":
             reader.event(value)
@@ -138,7 +138,7 @@ def is_allocation(name: str) -> bool:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _KinetoReader:
     """Collects what is needed of the events as they come."""
 
     file: str

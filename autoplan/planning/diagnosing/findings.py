@@ -12,8 +12,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from autoplan.costs.core.prediction import PART_OF_AXIS, Communication
-from autoplan.costs.core.step_slices import StepTimeline
+from autoplan.costs.core.prediction import PART_OF_AXIS, Communication, StepTimeline
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.network.collectives import (
     Group,
