@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
@@ -114,6 +115,7 @@ def _living_at(
 
 def _living_blocks(segments: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[int, int, str]]:
     """Yield address, size and category of the blocks that hold a tensor."""
+    known: dict[int, str] = {}
     for number, segment in enumerate(segments):
         address = _count(segment, "address", f"segments[{number}]", name)
         for block in _list(segment.get("blocks", []), f"segments[{number}].blocks", name):
@@ -123,11 +125,16 @@ def _living_blocks(segments: Sequence[Mapping[str, Any]], name: str) -> Iterator
             size = _count(block, "size", place, name)
             if block.get("state") == "active_allocated":
                 # Older snapshots leave addresses of blocks out: they follow each other.
-                yield _count(block, "address", place, name, address), size, _category(block.get("frames"))
+                yield (
+                    _count(block, "address", place, name, address),
+                    size,
+                    _category(block.get("frames"), known),
+                )
             address += size
 
 
 def _entries(history: Sequence[Any], name: str) -> Iterator[_AllocatorAction]:
+    known: dict[int, str] = {}
     for number, entry in enumerate(history[:_MOST_ENTRIES]):
         place = f"device_traces entry {number}"
         if not isinstance(entry, dict) or not isinstance(entry.get("action"), str):
@@ -136,12 +143,22 @@ def _entries(history: Sequence[Any], name: str) -> Iterator[_AllocatorAction]:
         size = _count(entry, "size", place, name, 0)
         address = _count(entry, "addr", place, name, 0)
         yield _AllocatorAction(
-            action, address, size, _category(entry.get("frames")) if action == "alloc" else ""
+            action, address, size, _category(entry.get("frames"), known) if action == "alloc" else ""
         )
 
 
-def _category(frames: object) -> str:
-    """Return what an allocation is for, by the program that asked for it, the innermost frame first."""
+def _category(frames: object, known: dict[int, str]) -> str:
+    """Return what an allocation is for, by the program that asked for it.
+
+    ``known`` has the answers for lists of frames by identity: allocations of one place share theirs.
+    """
+    found = known.get(id(frames))
+    if found is None:
+        found = known[id(frames)] = _category_of_frames(frames)
+    return found
+
+
+def _category_of_frames(frames: object) -> str:
     found = set()
     for frame in frames[:200] if isinstance(frames, list) else ():
         if isinstance(frame, dict):
@@ -150,6 +167,7 @@ def _category(frames: object) -> str:
     return next((category for category in order if category in found), "unknown")
 
 
+@lru_cache(maxsize=65_536)
 def _frame_category(file: str, function: str) -> str:
     """Return what a frame of a stack says of an allocation."""
     file = file.replace("\\", "/")
