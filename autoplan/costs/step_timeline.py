@@ -17,8 +17,8 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.layer_types import layer_types_of
+from autoplan.costs.core.prediction import Phase, StepSlice, StepTimeline
 from autoplan.costs.core.scope import microbatches
-from autoplan.costs.core.step_slices import Phase, StepSlice, StepTimeline
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.memory.layout_memory import StageCounts

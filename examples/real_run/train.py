@@ -4,7 +4,7 @@
 
 Rank 0 plans; the others get the layout as text. The collectives of one step are counted, and written with
 the losses of all steps to a JSON file for each job in the folder --output. --single trains in one process
-without any layout.
+without any layout. --profile writes a trace of a few warm steps for each rank, for ``autoplan diagnose``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile, schedule
 
 import autoplan
 from examples.real_run.context_parallel import positions_of
@@ -43,7 +46,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     try:
         for path in options.jobs:
-            found = _trained(path, options.steps)
+            found = _trained(path, options.steps, options.profile)
             if dist.get_rank() == 0:
                 _write(options.output, path.stem, found)
     finally:
@@ -56,6 +59,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--output", type=Path, help="folder for the results; printed if left out")
     parser.add_argument("--single", action="store_true")
+    parser.add_argument("--profile", type=Path, help="folder for traces: one for each job and rank")
     return parser.parse_args()
 
 
@@ -94,7 +98,23 @@ def refuse_unknown(job: autoplan.Job, layout: autoplan.Layout) -> None:
         raise ValueError(f"this program has no {', '.join(name for name, is_so in beyond.items() if is_so)}")
 
 
-def _trained(path: Path, steps: int) -> dict[str, Any]:
+@contextmanager
+def _profiled(folder: Path | None, name: str) -> Iterator[Callable[[], None]]:
+    """Record steps 3 to 5 of the block, which calls what is yielded after each; nothing without a folder."""
+    if folder is None:
+        yield lambda: None
+        return
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    trace = folder / name / f"rank{dist.get_rank()}.json.gz"
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        schedule=schedule(wait=2, warmup=1, active=3, repeat=1),
+        on_trace_ready=lambda profiled: profiled.export_chrome_trace(str(trace)),
+    ) as profiled:
+        yield profiled.step
+
+
+def _trained(path: Path, steps: int, traces: Path | None = None) -> dict[str, Any]:
     """Train under the planned layout; return losses, and what each rank counted and holds."""
     job = autoplan.load_job(path)
     layout = planned_layout(job)
@@ -104,14 +124,16 @@ def _trained(path: Path, steps: int) -> dict[str, Any]:
     model = Llama(job, layout, Parallel.of(job, layout, mesh), stage)
     trained = data_parallel(model, job, layout, mesh)
     losses, counter = [], CollectiveCounter()
-    for step in range(steps):
-        batch = _Batch(job, layout, mesh, step)
-        if step == COUNTED_STEP:
-            with counter:
+    with _profiled(traces, path.stem) as step_done:
+        for step in range(steps):
+            batch = _Batch(job, layout, mesh, step)
+            if step == COUNTED_STEP:
+                with counter:
+                    loss = batch.trained(trained)
+            else:
                 loss = batch.trained(trained)
-        else:
-            loss = batch.trained(trained)
-        losses.append(_summed(loss, mesh))
+            losses.append(_summed(loss, mesh))
+            step_done()
     parameters, optimizer = trained.state_bytes()
     calls = [[x.operation, x.ranks, x.stride, x.message_bytes, n] for x, n in sorted(counter.calls.items())]
     own = {"stage": stage, "parameters": parameters, "optimizer": optimizer, "calls": calls}

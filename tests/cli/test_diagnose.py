@@ -109,7 +109,9 @@ HOSTILE = "\x1b[2Jkernel\x07\u202e[bold]evil[/bold]"
 
 def test_names_of_a_trace_do_nothing_to_a_terminal(run, tmp_path):
     """Kernels, ranks and files may be called anything: nothing of it reaches the terminal unescaped."""
-    path = written(tmp_path / "\u202ename[red].json", [kernel(HOSTILE, 0, 30e6) | {"args": {"device": HOSTILE}}])
+    path = written(
+        tmp_path / "\u202ename[red].json", [kernel(HOSTILE, 0, 30e6) | {"args": {"device": HOSTILE}}]
+    )
     other = written(tmp_path / "other.json", [kernel(HOSTILE, 0, 40e6)])
     done = run("diagnose", JOB, "-l", LAYOUT, "-t", str(path), "-t", str(other), "--steps", "1")
 

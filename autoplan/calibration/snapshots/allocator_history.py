@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
@@ -23,7 +24,7 @@ _EVENTS: Final = {"optimizer": "optimizer step", "backward": "backward", "activa
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _AllocatorAction:
     """One action of the allocator."""
 
     action: str
@@ -50,7 +51,7 @@ def measured_snapshot(value: Mapping[str, Any], name: str) -> MemoryMeasurement:
 
 
 def _measurement(
-    segments: Sequence[Mapping[str, Any]], entries: Sequence[_Entry], name: str
+    segments: Sequence[Mapping[str, Any]], entries: Sequence[_AllocatorAction], name: str
 ) -> MemoryMeasurement:
     living = {address: (size, category) for address, size, category in _living_blocks(segments, name)}
     reserved = sum(_count(x, "total_size", "segments", name) for x in segments)
@@ -73,12 +74,14 @@ def _measurement(
     )
 
 
-def _peak(entries: Sequence[_Entry], now: int) -> tuple[int, int]:
+def _peak(entries: Sequence[_AllocatorAction], now: int) -> tuple[int, int]:
     """Return the highest allocation [byte] and after how many entries it was."""
     return _highest(entries, now, {"alloc"}, {"free_requested"})
 
 
-def _highest(entries: Sequence[_Entry], now: int, grows: set[str], shrinks: set[str]) -> tuple[int, int]:
+def _highest(
+    entries: Sequence[_AllocatorAction], now: int, grows: set[str], shrinks: set[str]
+) -> tuple[int, int]:
     """Return the highest level before ``now`` [byte], and after how many entries it was."""
     best, at = now, len(entries)
     for index in range(len(entries) - 1, -1, -1):
@@ -90,7 +93,7 @@ def _highest(entries: Sequence[_Entry], now: int, grows: set[str], shrinks: set[
 
 
 def _living_at(
-    entries: Sequence[_Entry], at: int, living: Mapping[int, tuple[int, str]]
+    entries: Sequence[_AllocatorAction], at: int, living: Mapping[int, tuple[int, str]]
 ) -> Iterator[tuple[int, str]]:
     """Yield size and category of each block that lives after ``at`` entries."""
     asked: dict[int, int] = {}
@@ -112,6 +115,7 @@ def _living_at(
 
 def _living_blocks(segments: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[int, int, str]]:
     """Yield address, size and category of the blocks that hold a tensor."""
+    known: dict[int, str] = {}
     for number, segment in enumerate(segments):
         address = _count(segment, "address", f"segments[{number}]", name)
         for block in _list(segment.get("blocks", []), f"segments[{number}].blocks", name):
@@ -121,11 +125,16 @@ def _living_blocks(segments: Sequence[Mapping[str, Any]], name: str) -> Iterator
             size = _count(block, "size", place, name)
             if block.get("state") == "active_allocated":
                 # Older snapshots leave addresses of blocks out: they follow each other.
-                yield _count(block, "address", place, name, address), size, _category(block.get("frames"))
+                yield (
+                    _count(block, "address", place, name, address),
+                    size,
+                    _category(block.get("frames"), known),
+                )
             address += size
 
 
-def _entries(history: Sequence[Any], name: str) -> Iterator[_Entry]:
+def _entries(history: Sequence[Any], name: str) -> Iterator[_AllocatorAction]:
+    known: dict[int, str] = {}
     for number, entry in enumerate(history[:_MOST_ENTRIES]):
         place = f"device_traces entry {number}"
         if not isinstance(entry, dict) or not isinstance(entry.get("action"), str):
@@ -133,11 +142,23 @@ def _entries(history: Sequence[Any], name: str) -> Iterator[_Entry]:
         action = entry["action"]
         size = _count(entry, "size", place, name, 0)
         address = _count(entry, "addr", place, name, 0)
-        yield _Entry(action, address, size, _category(entry.get("frames")) if action == "alloc" else "")
+        yield _AllocatorAction(
+            action, address, size, _category(entry.get("frames"), known) if action == "alloc" else ""
+        )
 
 
-def _category(frames: object) -> str:
-    """Return what an allocation is for, by the program that asked for it, the innermost frame first."""
+def _category(frames: object, known: dict[int, str]) -> str:
+    """Return what an allocation is for, by the program that asked for it.
+
+    ``known`` has the answers for lists of frames by identity: allocations of one place share theirs.
+    """
+    found = known.get(id(frames))
+    if found is None:
+        found = known[id(frames)] = _category_of_frames(frames)
+    return found
+
+
+def _category_of_frames(frames: object) -> str:
     found = set()
     for frame in frames[:200] if isinstance(frames, list) else ():
         if isinstance(frame, dict):
@@ -146,6 +167,7 @@ def _category(frames: object) -> str:
     return next((category for category in order if category in found), "unknown")
 
 
+@lru_cache(maxsize=65_536)
 def _frame_category(file: str, function: str) -> str:
     """Return what a frame of a stack says of an allocation."""
     file = file.replace("\\", "/")

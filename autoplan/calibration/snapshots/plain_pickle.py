@@ -93,8 +93,6 @@ class _Machine:
 
     def _bytes(self, count: int) -> bytes:
         """Return the next bytes of the file; raises CatalogError where it ends before."""
-        if count < 0:
-            raise ValueError("a length below zero")
         self.read += count
         if self.read > _LARGEST:
             raise CatalogError(f"{self.name} is larger than {_LARGEST // 2**30} GiB")
@@ -105,27 +103,31 @@ class _Machine:
             )
         return found
 
-    def number(self, form: str) -> int:
-        """Return the next integer in a format of ``struct``."""
-        return int(struct.unpack(form, self._bytes(struct.calcsize(form)))[0])
+    def count(self, size: int) -> int:
+        """Return the next whole number of ``size`` bytes, without a sign."""
+        return int.from_bytes(self._bytes(size), "little")
 
     def push(self, value: Any) -> None:  # noqa: ANN401
         """Put a value on the stack."""
         self.stack.append(value)
 
-    def text(self, form: str) -> None:
-        """Push a text, whose length comes first."""
-        length = self.number(form)
+    def text(self, size: int) -> None:
+        """Push a text, whose length comes first in ``size`` bytes."""
+        length = self.count(size)
         if length > _LONGEST_TEXT:
             raise ValueError(f"a text of {length:,} bytes")
         self.push(self._bytes(length).decode("utf-8", "surrogatepass"))
 
-    def long(self, form: str) -> None:
-        """Push an integer of any length up to that of an address, which comes first."""
-        length = self.number(form)
+    def long(self, size: int) -> None:
+        """Push an integer of any length up to that of an address, which comes first in ``size`` bytes."""
+        length = self.count(size)
         if length > 16:
             raise ValueError(f"an integer of {length:,} bytes")
         self.push(int.from_bytes(self._bytes(length), "little", signed=True))
+
+    def integer(self, size: int) -> None:
+        """Push an integer of ``size`` bytes."""
+        self.push(int.from_bytes(self._bytes(size), "little", signed=True))
 
     def double(self) -> None:
         """Push a floating-point number."""
@@ -179,7 +181,7 @@ def _two(machine: _Machine) -> list[Any]:
 
 
 _INSTRUCTIONS: Final[dict[bytes, Callable[[_Machine], Any]]] = {
-    b"\x80": lambda m: m.number("<B"),
+    b"\x80": lambda m: m.count(1),
     b"\x95": _Machine.frame,
     b"}": lambda m: m.push({}),
     b"]": lambda m: m.push([]),
@@ -188,15 +190,15 @@ _INSTRUCTIONS: Final[dict[bytes, Callable[[_Machine], Any]]] = {
     b"N": lambda m: m.push(None),
     b"\x88": lambda m: m.push(True),  # noqa: FBT003 - a value of the file
     b"\x89": lambda m: m.push(False),  # noqa: FBT003 - a value of the file
-    b"J": lambda m: m.push(m.number("<i")),
-    b"K": lambda m: m.push(m.number("<B")),
-    b"M": lambda m: m.push(m.number("<H")),
-    b"\x8a": lambda m: m.long("<B"),
-    b"\x8b": lambda m: m.long("<i"),
+    b"J": lambda m: m.integer(4),
+    b"K": lambda m: m.push(m.count(1)),
+    b"M": lambda m: m.push(m.count(2)),
+    b"\x8a": lambda m: m.long(1),
+    b"\x8b": lambda m: m.long(4),
     b"G": _Machine.double,
-    b"\x8c": lambda m: m.text("<B"),
-    b"X": lambda m: m.text("<I"),
-    b"\x8d": lambda m: m.text("<Q"),
+    b"\x8c": lambda m: m.text(1),
+    b"X": lambda m: m.text(4),
+    b"\x8d": lambda m: m.text(8),
     b"\x85": lambda m: m.tuple_of(1),
     b"\x86": lambda m: m.tuple_of(2),
     b"\x87": lambda m: m.tuple_of(3),
@@ -206,8 +208,8 @@ _INSTRUCTIONS: Final[dict[bytes, Callable[[_Machine], Any]]] = {
     b"s": lambda m: m.set_items(_two(m)),
     b"u": lambda m: m.set_items(m.group()),
     b"\x94": lambda m: m.remember(len(m.memo)),
-    b"q": lambda m: m.remember(m.number("<B")),
-    b"r": lambda m: m.remember(m.number("<I")),
-    b"h": lambda m: m.push(m.memo[m.number("<B")]),
-    b"j": lambda m: m.push(m.memo[m.number("<I")]),
+    b"q": lambda m: m.remember(m.count(1)),
+    b"r": lambda m: m.remember(m.count(4)),
+    b"h": lambda m: m.push(m.memo[m.count(1)]),
+    b"j": lambda m: m.push(m.memo[m.count(4)]),
 }

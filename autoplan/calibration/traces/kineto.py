@@ -31,7 +31,7 @@ from autoplan.calibration.traces.timeline_record import (
     StepRange,
     merged_steps,
 )
-from autoplan.costs.core.step_slices import PREDICTED_PART
+from autoplan.costs.core.prediction import PREDICTED_PART
 from autoplan.errors import Problem, SpecError
 
 __all__ = [
@@ -79,6 +79,7 @@ _ALLOCATION: Final = re.compile(r"(?:cuda|hip)(?:Malloc|Free)(?:_v\d+)?$|cuMem(?
 _RANK: Final = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
 #: Microseconds since 1970, and far beyond.
 _LATEST: Final = 9e15
+_NUMBERS: Final = frozenset({int, float})
 
 
 def read_kineto(path: Path) -> list[DeviceTrace]:
@@ -86,7 +87,7 @@ def read_kineto(path: Path) -> list[DeviceTrace]:
 
     Raises SpecError for what is no such trace, CatalogError for a file that cannot be read.
     """
-    reader = _Reader(str(path))
+    reader = _KinetoReader(str(path))
     for key, value in trace_items(path):
         if key == "traceEvents":
             reader.event(value)
@@ -127,7 +128,7 @@ def is_optimizer(name: str) -> bool:
 
 def _is_time(value: object) -> TypeGuard[float]:
     return (
-        isinstance(value, float | int) and value is not True and value is not False and abs(value) <= _LATEST
+        type(value) in _NUMBERS and abs(value) <= _LATEST  # type: ignore[arg-type]
     )
 
 
@@ -137,7 +138,7 @@ def is_allocation(name: str) -> bool:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _KinetoReader:
     """Collects what is needed of the events as they come."""
 
     file: str
@@ -215,8 +216,11 @@ class _Reader:
             columns.add(start, end, kind, name, correlation)
 
     def _columns(self, device: str) -> KernelColumns:
-        self.threads.clear()
-        return self.devices.setdefault(device[:40], KernelColumns())
+        found = self.devices.get(device)
+        if found is None:
+            self.threads.clear()
+            found = self.devices[device[:40]] = KernelColumns()
+        return found
 
     def _call(self, event: Mapping[str, Any], args: dict[str, Any], number: int) -> None:
         start, end = self._span(event, number)

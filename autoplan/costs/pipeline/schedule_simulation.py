@@ -1,4 +1,4 @@
-"""Pipeline schedules played out task by task: the reference for closed forms.
+"""Pipeline schedules played out task by task: a step as it unfolds, and the reference for closed forms.
 
 Notation (this file only)::
 
@@ -49,17 +49,29 @@ class Trace:
 
     @property
     def seconds(self) -> float:
-        """The time from the first forward to the last backward, weight gradients included [s]."""
+        """The time from the first forward to the last backward, weight gradients included [s].
+
+        >>> simulate([1, 1], [2, 2], 4, 1, "1f1b").seconds  # 4 x 3 + 3
+        15.0
+        """
         return max(row[-1].end for row in self.stages)
 
     @property
     def busy(self) -> tuple[float, ...]:
-        """Seconds that each stage works [s]."""
+        """Seconds that each stage works [s].
+
+        >>> simulate([1, 1], [2, 2], 4, 1, "1f1b").busy
+        (12.0, 12.0)
+        """
         return tuple(sum(slot.end - slot.start for slot in row) for row in self.stages)
 
     @property
     def idle(self) -> tuple[float, ...]:
-        """Seconds of the step that each stage waits [s]."""
+        """Seconds of the step that each stage waits [s].
+
+        >>> simulate([1, 1], [2, 2], 4, 1, "1f1b").idle
+        (3.0, 3.0)
+        """
         return tuple(self.seconds - busy for busy in self.busy)
 
     @property
@@ -67,6 +79,9 @@ class Trace:
         """Microbatches that each stage holds at most, from the start of F to the end of B, chunks as 1/v.
 
         Under zero-bubble a part of each is kept until the end of W (Qi et al. 2023, section 2.3).
+
+        >>> simulate([1, 1], [2, 2], 4, 1, "gpipe").in_flight
+        (4.0, 4.0)
         """
         return tuple(_most_held(row) / self.chunks for row in self.stages)
 

@@ -175,7 +175,12 @@ def parts_of_microbatch(parts: Sequence[StageParts], layers: StageLayers, at: tu
 def parts_of_forward(parts: Sequence[StageParts], layers: StageLayers, at: tuple[int, int]) -> Parts:
     """Return the breakdown of the forward of a microbatch of the stage ``at`` (layout, stage) [s].
 
-    The forward's part of ``parts_of_microbatch``, which has its arguments.
+    X + sum n_k x_k of the forward; the arguments are those of ``parts_of_microbatch``.
+
+    >>> one = Parts(compute=1.0).wide((1, 1))
+    >>> layers = StageLayers(*[np.full((1, 1, 1), 3.0)] * 3, *[np.zeros((1, 1), int)] * 3)
+    >>> parts_of_forward([StageParts(one, one, one, one, one, one)], layers, (0, 0)).total  # 1 + 3
+    array(4.)
     """
     seconds = parts[0].outside_forward.at(at)
     for own, n in zip(parts, layers.layers, strict=True):

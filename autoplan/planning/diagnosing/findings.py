@@ -12,8 +12,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from autoplan.costs.core.prediction import PART_OF_AXIS, Communication
-from autoplan.costs.core.step_slices import StepTimeline
+from autoplan.costs.core.prediction import PART_OF_AXIS, Communication, StepTimeline
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.network.collectives import (
     Group,
@@ -169,7 +168,8 @@ def _compute(run: MeasuredRun) -> Iterator[Finding]:
     lost = run.lost("compute")
     if lost >= run.least:
         shares = {name: fmean(getattr(x.parts, name) for x in run.compared) for name in _KERNEL_KINDS}
-        longest = max((k for x in run.compared for k in x.longest[:1]), key=lambda k: k.seconds, default=None)
+        computing = (k for x in run.compared for k in x.longest if k.kind in _KERNEL_KINDS)
+        longest = max(computing, key=lambda k: k.seconds, default=None)
         facts: list[tuple[str, float | int | str]] = [(f"{name}_seconds", s) for name, s in shares.items()]
         facts += [("kernel", longest.name), ("kernel_seconds", longest.seconds)] if longest else []
         yield Finding("slow compute", lost, tuple(facts))
@@ -192,7 +192,8 @@ def _waiting_for_host(run: MeasuredRun) -> Iterator[Finding]:
             ("small_share", small),
             ("median_kernel_seconds", run.mean("median_kernel_seconds")),
         )
-        yield Finding("small kernels" if small >= _MANY_SMALL else "host", host, facts)
+        launched = not any(x.on_host for x in run.compared)
+        yield Finding("small kernels" if launched and small >= _MANY_SMALL else "host", host, facts)
     if loader >= run.least:
         yield Finding("data loader", loader, ())
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.prediction import StepTimeline
 from autoplan.costs.core.scope import microbatches
-from autoplan.costs.core.step_slices import StepTimeline
 from autoplan.costs.step_timeline import step_timeline
 from autoplan.errors import UnsupportedError
 from autoplan.planning.plan_and_evaluate import chosen, plannable, valid_layout

@@ -9,8 +9,7 @@ from statistics import fmean, median
 
 from autoplan.calibration.traces import read_trace, trace_files
 from autoplan.calibration.traces.attribution import measurement
-from autoplan.costs.core.prediction import Communication
-from autoplan.costs.core.step_slices import StepTimeline
+from autoplan.costs.core.prediction import Communication, StepTimeline
 from autoplan.costs.device.machine import machine_of
 from autoplan.errors import UnsupportedError
 from autoplan.planning.communicating import communication

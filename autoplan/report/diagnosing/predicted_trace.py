@@ -12,8 +12,13 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from autoplan.costs.core.prediction import PART_OF_AXIS, Communication
-from autoplan.costs.core.step_slices import PREDICTED_PART, StepSlice, StepTimeline
+from autoplan.costs.core.prediction import (
+    PART_OF_AXIS,
+    PREDICTED_PART,
+    Communication,
+    StepSlice,
+    StepTimeline,
+)
 from autoplan.report.wording.part_names import TIME_NAMES
 from autoplan.results import Plan
 from autoplan.schema.job import Job
