@@ -14,7 +14,7 @@ from autoplan.errors import Problem
 from autoplan.launch.configuration import Written
 from autoplan.launch.scripts.pieces import Unknown, Word
 
-__all__ = ["Argument", "Arguments", "arities", "parse_arguments"]
+__all__ = ["Argument", "Arguments", "arities", "one_letter_off", "parse_arguments"]
 
 _SIMILAR: Final = 0.9
 
@@ -179,7 +179,7 @@ def _foreign(name: str, line: int, wanted: frozenset[str], result: Arguments) ->
     """Return the name of an argument that Megatron-LM does not have; refuse it where it is a misspelling."""
     known = arities()
     dashed = name.replace("_", "-")
-    near = [dashed] if dashed in known else [other for other in known if _one_letter_off(name, other)]
+    near = [dashed] if dashed in known else [other for other in known if one_letter_off(name, other)]
     near += difflib.get_close_matches(name, wanted, 2, _SIMILAR)
     if not near:
         return [name]
@@ -189,10 +189,10 @@ def _foreign(name: str, line: int, wanted: frozenset[str], result: Arguments) ->
     return []
 
 
-def _one_letter_off(one: str, other: str) -> bool:
+def one_letter_off(one: str, other: str) -> bool:
     """Return whether a letter more, less, changed or swapped with the next makes two names equal.
 
-    >>> [_one_letter_off("--bf16", name) for name in ("--fp16", "--bf1", "--bf61", "--bfl6", "--bf16")]
+    >>> [one_letter_off("--bf16", name) for name in ("--fp16", "--bf1", "--bf61", "--bfl6", "--bf16")]
     [False, True, True, True, False]
     """
     if one == other or abs(len(one) - len(other)) > 1:
