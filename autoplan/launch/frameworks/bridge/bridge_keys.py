@@ -54,7 +54,7 @@ SWITCHES: Final[Mapping[str, str]] = {
 FLAGS: Final[Mapping[str, str]] = {**VALUES, **SWITCHES}
 #: Keys that have to say the same as another one.
 MIRRORED: Final[Mapping[str, str]] = {
-    "model.seq_length": "dataset.seq_length",
+    "model.seq_length": "dataset.sequence_length",
     "ddp.use_megatron_fsdp": "dist.use_megatron_fsdp",
     "ddp.use_distributed_optimizer": "optimizer.use_distributed_optimizer",
 }
