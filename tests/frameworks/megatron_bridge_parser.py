@@ -135,6 +135,7 @@ def checked(case):
         "instances": ddp.num_distributed_optimizer_instances,
         "offload": [optimizer.optimizer_cpu_offload, model.cpu_offloading_num_layers],
         "formats": [model.bf16, model.fp16, model.fp8],
+        "gradients": ddp.grad_reduce_in_fp32,
         "optimizer": optimizer.optimizer,
         "sequence_length": [model.seq_length, found.dataset.seq_length],
     }

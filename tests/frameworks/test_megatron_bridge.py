@@ -42,6 +42,7 @@ ACCEPTED = {
     "hybrid sharding": ("llama3-8b", "tp=2,dp=4,dp_shard=2,zero=1", {}),
     "optimizer offload": ("llama3-8b", "dp=8,offload=optimizer,zero=1", {}),
     "activation offload": ("llama3-8b", "dp=8,offload=activations,zero=1", {}),
+    "gradients in bf16": ("llama3-8b", "dp=8,zero=1", {"stack": "megatron-bridge"}),
     "sharded parameters": ("llama3-8b", "dp=8,zero=3", {}),
     "without sharding": ("llama3-8b", "dp=8,zero=0", {"optimizer": "sgd"}),
     "1,024 devices": ("llama3-70b", "tp=8,pp=4,dp=32,zero=1", {}),
@@ -67,9 +68,10 @@ BROKEN = {
 
 def emitted(model, text, changes):
     """Return a layout, the job, and the cases of the file and of the words that are emitted."""
-    job = autoplan.load_job("llama3-8b-8x-a100")
+    job, changes = autoplan.load_job("llama3-8b-8x-a100"), dict(changes)
     workload = Workload(sequence_length=2048, global_batch_size=1024)
-    job = replace(job, model=load_entry("model", model), workload=workload, **changes)
+    stack = load_entry("stack", changes.pop("stack", "megatron-core"))
+    job = replace(job, model=load_entry("model", model), workload=workload, stack=stack, **changes)
     layout = parse_layout(text, layers=job.model.layers, devices=1)
     emission = TARGET.emit(PlannedRun(job, layout))
     sizes = {"num_attention_heads": job.model.heads, "hidden_size": job.model.hidden_size}
@@ -117,6 +119,7 @@ def test_megatron_bridge_accepts_and_its_container_has_the_layout(accepted, name
     ]
     assert found["formats"][:2] == [job.precision != "fp16", job.precision == "fp16"]
     assert bool(found["formats"][2]) == (job.precision == "fp8")
+    assert found["gradients"] == (job.precision != "fp16" and job.stack.memory.gradient_bytes == 4)
     assert found["optimizer"] == ("sgd" if job.optimizer == "sgd" else "adam")
     assert found["sequence_length"] == [2048, 2048]
 

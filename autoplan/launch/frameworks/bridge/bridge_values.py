@@ -113,6 +113,10 @@ def _add(document: WrittenDocument, word: Word) -> None:
     except (yaml.YAMLError, ValueError, RecursionError):
         document.refuse(f"{text[:40]!r} is no value", path, line)
         return
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            document.entries[f"{path}.{key}"] = Written(inner, line, word.text[:200])
+        value = None
     document.entries[path] = Written(value, line, word.text[:200])
 
 
@@ -146,6 +150,17 @@ def _arguments(document: WrittenDocument) -> Iterator[tuple[str, Argument]]:
 
 def _precision(document: WrittenDocument) -> Iterator[tuple[str, Argument]]:
     """Yield the arguments of the precision that the name of a recipe of formats stands for."""
+    halved = document.flag("mixed_precision.grad_reduce_in_fp32")
+    if halved is not None and not halved.value:
+        yield "--grad-reduce-in-bf16", Argument("--grad-reduce-in-bf16", (), halved.line or 0)
+    for name in ("bf16", "fp16"):
+        flag = document.flag(f"mixed_precision.{name}")
+        if flag is not None and flag.value:
+            yield f"--{name}", Argument(f"--{name}", (), flag.line or 0)
+    eighths = document.text("mixed_precision.fp8")
+    if eighths is not None:
+        word = Word(eighths.value, eighths.line or 0)
+        yield "--fp8-format", Argument("--fp8-format", (word,), eighths.line or 0)
     named = document.text("mixed_precision")
     if named is None:
         return

@@ -27,7 +27,7 @@ _FILE: Final = "megatron_bridge.yaml"
 _ASIDE: Final = frozenset(
     {
         *("--bf16", "--fp16", "--fp8-format", "--fp8-recipe", "--fp4-format", "--fp4-recipe"),
-        "--accumulate-allreduce-grads-in-fp32",
+        *("--accumulate-allreduce-grads-in-fp32", "--grad-reduce-in-bf16"),
     }
 )
 _OPTIMIZERS: Final = frozenset({"adamw", "sgd", "muon"})
@@ -57,7 +57,7 @@ def emit_bridge(run: PlannedRun) -> Emission:
 
 def override_values(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the overrides by path."""
-    refuse_software(job)
+    refuse_software(job, ("gradients",))
     if job.optimizer not in _OPTIMIZERS or job.optimizer in STATE_TYPES:
         raise InexpressibleError(f"the optimizer {job.optimizer}")
     if job.routing.capacity_factor is not None:
@@ -79,7 +79,26 @@ def override_values(job: Job, layout: Layout) -> dict[str, Any]:
     found["ddp.num_distributed_optimizer_instances"] = found["ddp.num_distributed_optimizer_instances"] or 1
     found["model.expert_model_parallel_size"] = found["model.expert_model_parallel_size"] or 1
     found |= {mirror: found[path] for path, mirror in MIRRORED.items()}
-    return {**found, "mixed_precision": PRECISION_NAMES[job.precision]}
+    return {**found, "mixed_precision": _formats(job, halved="--grad-reduce-in-bf16" in given)}
+
+
+def _formats(job: Job, *, halved: bool) -> Any:  # noqa: ANN401 - any value of YAML
+    """Return the name of a recipe of formats, all of which reduce gradients in fp32, or the formats."""
+    if not halved:
+        return PRECISION_NAMES[job.precision]
+    if job.precision != "bf16":
+        part = f"gradients that are reduced in bf16 beside {job.precision} (set software.gradients: fp32)"
+        raise InexpressibleError(part)
+    number = {"_target_": "torch.bfloat16", "_call_": False}
+    return {
+        "_target_": "megatron.bridge.training.mixed_precision.MixedPrecisionConfig",
+        "_call_": True,
+        "bf16": True,
+        "params_dtype": number,
+        "pipeline_dtype": dict(number),
+        "autocast_enabled": False,
+        "grad_reduce_in_fp32": False,
+    }
 
 
 def _arguments(job: Job, layout: Layout) -> Iterator[tuple[str, ...]]:
@@ -106,6 +125,8 @@ def _hydra(value: object) -> str:
     """Return a value as Hydra reads it; text is quoted, and none of it has a quote."""
     if value is None or isinstance(value, bool):
         return str(value).lower().replace("none", "null")
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_hydra(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, list):
         return f"[{','.join(map(str, value))}]"
     return f"'{value}'" if isinstance(value, str) else str(value)
