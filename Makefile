@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FRAMEWORKS := $(VENV)/.frameworks
+# Frameworks whose own requirements exclude each other: tests import from their wheels what they need.
+WHEELS := axolotl==0.19.0 llamafactory==0.9.5 megatron-bridge==0.3.1
 
 .DEFAULT_GOAL := help
 .PHONY: help plan test test-slow test-frameworks check lint types floors docs bench clean
@@ -64,4 +66,6 @@ $(READY): pyproject.toml
 $(FRAMEWORKS): $(READY)
 	@echo "installing the frameworks that tests run against into $(VENV) (once)" >&2
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[frameworks]'
+	@$(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps \
+		--dest $(VENV)/framework-wheels $(WHEELS)
 	@touch $@

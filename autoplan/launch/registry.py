@@ -17,6 +17,7 @@ __all__ = ["TARGETS", "find_target", "recognised", "starting", "target_names"]
 #: Module of each target, which has it as ``TARGET``. A reader recognises files in this order.
 TARGETS: Final = {
     "megatron-lm": "autoplan.launch.frameworks.megatron.megatron_lm",
+    "megatron-bridge": "autoplan.launch.frameworks.bridge.megatron_bridge",
     "deepspeed": "autoplan.launch.frameworks.deepspeed",
     "accelerate": "autoplan.launch.frameworks.accelerate",
     "torchtitan": "autoplan.launch.frameworks.torchtitan.torchtitan",

@@ -144,6 +144,7 @@ ON_STACKS = [
     ("accelerate", "deepspeed"),
     ("accelerate", "megatron-core"),
     ("torchtitan", "fsdp2"),
+    ("megatron-bridge", "megatron-bridge"),
     *(
         (name, stack)
         for name in ("trainer", "axolotl", "llama-factory")

@@ -1,0 +1,56 @@
+"""Ten plans of different shapes, and what each target of ``emit`` says to them."""
+
+from dataclasses import replace
+
+import autoplan
+from autoplan.catalog import load_entry
+from autoplan.launch.registry import find_target
+from autoplan.launch.target import PlannedRun
+from autoplan.schema.job import Workload
+from autoplan.schema.layout import parse_layout
+
+__all__ = ["REFUSED", "SHAPES", "STACKS", "planned"]
+
+#: Stack and ZeRO stage of what a target runs.
+STACKS = {
+    "megatron-lm": ("megatron-core", 1),
+    "megatron-bridge": ("megatron-bridge", 1),
+    "deepspeed": ("deepspeed", 3),
+    "accelerate": ("fsdp2", 3),
+    "torchtitan": ("fsdp2", 3),
+    "trainer": ("hf-fsdp2", 3),
+    "axolotl": ("fsdp2", 3),
+    "llama-factory": ("hf-fsdp2", 3),
+}
+#: Model, layout without its ZeRO stage, and changes of the job.
+SHAPES = {
+    "uneven stages": ("llama3-8b", "pp=2,dp=4,stages=15/17", {}),
+    "interleaved": ("llama3-70b", "pp=4,vpp=2,dp=2", {}),
+    "experts": ("qwen3-30b-a3b", "dp=8,ep=8", {}),
+    "latent attention": ("deepseek-v3", "tp=2,dp=4,recompute=full", {}),
+    "context parallel": ("llama3-8b", "cp=2,dp=4", {}),
+    "hybrid sharding": ("llama3-8b", "dp=8,dp_shard=4", {}),
+    "offload": ("llama3-8b", "dp=8,offload=optimizer", {}),
+    "fp8": ("llama3-8b", "dp=8", {"precision": "fp8"}),
+    "one device": ("llama3-8b", "dp=1,zero=0", {}),
+    "1,024 devices": ("llama3-70b", "dp=1024", {}),
+}
+#: What is said to the shapes that a target cannot express; it expresses all others.
+REFUSED = {}
+
+
+def planned(target, shape):
+    """Return a shape as a run of a target, which ``find_target(target).emit`` takes."""
+    model, text, changes = SHAPES[shape]
+    stack, zero = STACKS[target]
+    job = replace(
+        autoplan.load_job("llama3-8b-8x-a100"),
+        stack=load_entry("stack", stack),
+        model=load_entry("model", model),
+        workload=Workload(sequence_length=2048, global_batch_size=1024),
+        **changes,
+    )
+    full = text if "zero=" in text else f"{text},zero={zero}"
+    layout = parse_layout(full, layers=job.model.layers, devices=1)
+    assert find_target(target).emit is not None
+    return PlannedRun(job, layout)
