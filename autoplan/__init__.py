@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         plan,
         read,
         read_values,
+        remaining,
         sweep,
         verify,
     )
@@ -69,6 +70,7 @@ __all__ = [
     "plan",
     "read",
     "read_values",
+    "remaining",
     "sweep",
     "verify",
 ]
@@ -93,6 +95,7 @@ _HOMES = {
     "plan": "autoplan.planning",
     "read": "autoplan.planning",
     "read_values": "autoplan.planning",
+    "remaining": "autoplan.planning",
     "sweep": "autoplan.planning",
     "Verdict": "autoplan.results",
     "verify": "autoplan.planning",

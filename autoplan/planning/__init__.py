@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from autoplan.planning.measuring import measure
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
     from autoplan.planning.reading_configurations import read, read_text, read_values
+    from autoplan.planning.remaining_devices import remaining
     from autoplan.planning.serving_capacity import capacity
     from autoplan.planning.sweeping.executors import dask_executor
     from autoplan.planning.sweeping.grid_planning import sweep
@@ -57,6 +58,7 @@ __all__ = [
     "read",
     "read_text",
     "read_values",
+    "remaining",
     "remedied",
     "saved_plan",
     "suggested",
@@ -90,6 +92,7 @@ _HOMES: Final = {
     "read": "autoplan.planning.reading_configurations",
     "read_text": "autoplan.planning.reading_configurations",
     "read_values": "autoplan.planning.reading_configurations",
+    "remaining": "autoplan.planning.remaining_devices",
     "remedied": "autoplan.planning.explaining.applied_remedies",
     "saved_plan": "autoplan.planning.emitting",
     "suggested": "autoplan.planning.infeasible.smallest_relaxations",

@@ -25,7 +25,7 @@ _FOLLOWING: Final = frozenset({"--ckpt-format", "--cp-comm-type", "--optimizer-o
 
 def keyed_text(text: str, keys: Mapping[str, Key]) -> str:
     """Return a message with keys of the document in the place of arguments."""
-    names = {key.flag: path for path, key in reversed(keys.items())}
+    names = {key.flag: path for path, key in reversed(list(keys.items()))}
     return _FLAG.sub(lambda match: names.get(match[0], match[0]), text)
 
 
