@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     )
     from autoplan.planning.communicating import communication
     from autoplan.planning.comparing_files import compare_file, evaluate_file
+    from autoplan.planning.elastic.remaining_devices import remaining
     from autoplan.planning.emitting import emit, is_saved_plan, saved_plan
     from autoplan.planning.explaining.applied_remedies import remedied
     from autoplan.planning.explaining.contrasts import explain_choice
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from autoplan.planning.measuring import measure
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
     from autoplan.planning.reading_configurations import read, read_text, read_values
-    from autoplan.planning.remaining_devices import remaining
     from autoplan.planning.serving_capacity import capacity
     from autoplan.planning.sweeping.executors import dask_executor
     from autoplan.planning.sweeping.grid_planning import sweep
@@ -92,7 +92,7 @@ _HOMES: Final = {
     "read": "autoplan.planning.reading_configurations",
     "read_text": "autoplan.planning.reading_configurations",
     "read_values": "autoplan.planning.reading_configurations",
-    "remaining": "autoplan.planning.remaining_devices",
+    "remaining": "autoplan.planning.elastic.remaining_devices",
     "remedied": "autoplan.planning.explaining.applied_remedies",
     "saved_plan": "autoplan.planning.emitting",
     "suggested": "autoplan.planning.infeasible.smallest_relaxations",

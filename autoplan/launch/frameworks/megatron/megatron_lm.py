@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from autoplan.launch.configuration import Configuration, LaunchFile
-from autoplan.launch.frameworks.megatron.argument_documents import (
+from autoplan.launch.frameworks.megatron.documents.argument_documents import (
     document_edits,
     is_argument_document,
     is_nested_document,
