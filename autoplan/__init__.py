@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         plan,
         read,
         read_values,
+        remaining,
         sweep,
         verify,
     )
@@ -75,6 +76,7 @@ __all__ = [
     "plan",
     "read",
     "read_values",
+    "remaining",
     "sweep",
     "verify",
 ]
@@ -102,6 +104,7 @@ _HOMES = {
     "plan": "autoplan.planning",
     "read": "autoplan.planning",
     "read_values": "autoplan.planning",
+    "remaining": "autoplan.planning",
     "sweep": "autoplan.planning",
     "Verdict": "autoplan.results",
     "verify": "autoplan.planning",

@@ -40,7 +40,7 @@ ApplyOption = Annotated[
 ]
 
 
-def plan(
+def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
     job: JobArgument,
     form: FormatOption = Format.table,
     output: OutputOption = None,
@@ -50,6 +50,16 @@ def plan(
     deadline: DeadlineOption = None,
     cache: CacheOption = None,
     apply: ApplyOption = None,
+    lost_nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--lost-nodes",
+            metavar="N",
+            min=1,
+            help="Plan for the nodes that are left without N of JOB's, with the same global batch.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Find the layouts of JOB that are Pareto-optimal in step time and memory, with the proof.
 
@@ -66,7 +76,7 @@ def plan(
     progress, limit = Progress(), Deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
         try:
-            loaded = load_job(job)
+            loaded = load_job(job) if lost_nodes is None else planning.remaining(job, lost_nodes)
             if deadline is None:
                 limit.seconds = loaded.deadline
             load_solver()

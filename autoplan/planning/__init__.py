@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from autoplan.planning.comparing_files import compare_file, evaluate_file, file_notes
     from autoplan.planning.diagnosing.predicted_step import predicted_step
     from autoplan.planning.diagnosing.run_diagnosis import diagnose, run_record
+    from autoplan.planning.comparing_files import compare_file, evaluate_file
+    from autoplan.planning.elastic.remaining_devices import remaining
     from autoplan.planning.emitting import emit, is_saved_plan, saved_plan
     from autoplan.planning.explaining.applied_remedies import remedied
     from autoplan.planning.explaining.contrasts import explain_choice
@@ -70,6 +72,7 @@ __all__ = [
     "read",
     "read_text",
     "read_values",
+    "remaining",
     "remedied",
     "run_record",
     "saved_plan",
@@ -111,6 +114,7 @@ _HOMES: Final = {
     "read": "autoplan.planning.reading_configurations",
     "read_text": "autoplan.planning.reading_configurations",
     "read_values": "autoplan.planning.reading_configurations",
+    "remaining": "autoplan.planning.elastic.remaining_devices",
     "remedied": "autoplan.planning.explaining.applied_remedies",
     "run_record": "autoplan.planning.diagnosing.run_diagnosis",
     "saved_plan": "autoplan.planning.emitting",

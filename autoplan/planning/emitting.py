@@ -60,17 +60,18 @@ def emit(  # noqa: PLR0913 - a keyword for each choice
     parts, and the nearest layout that it can, priced.
     """
     found = find_target(target)
-    if found.emit is None:
-        raise UnsupportedError(f"{target} can be read and not be emitted")
     the_job, the_plan = _asked_plan(plan, job, number)
     if found.starts:
         found = starting(found, framework, the_job.stack.name, program, image)
     elif framework or program or image:
         raise UnsupportedError(f"{target} is no launcher: it starts no framework, program or image")
+    emitted = found.emit
+    if emitted is None:
+        raise UnsupportedError(f"{target} can be read and not be emitted")
     made_by = command or f'autoplan.emit(plan, "{target}")'
     run = PlannedRun(the_job, the_plan.layout, header_lines(found, the_job, the_plan, made_by))
     try:
-        return found.emit(run)  # type: ignore[misc] - a target that starts another one has it
+        return emitted(run)
     except InexpressibleError as error:
         raise UnsupportedError(_refusal(found, run, the_plan, error)) from error
 

@@ -1,7 +1,7 @@
 """What launchers' own parsers make of what is emitted, run by the Python that has them.
 
-A case has the ``kind`` of parser and the ``words`` or the ``text``; the answer to each is what was read, or the
-``error`` that refused it.
+A case has the ``kind`` of parser and the ``words`` or the ``text``; the answer to each is what was read, or
+the ``error`` that refused it.
 """
 
 import contextlib

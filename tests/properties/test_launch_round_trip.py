@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from autoplan.catalog import load_entry, load_job
-from autoplan.errors import SpecError
+from autoplan.errors import SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.registry import find_target
+from autoplan.launch.registry import find_target, starting
 from autoplan.launch.target import InexpressibleError, PlannedRun
 from autoplan.schema.job import Workload
 from autoplan.schema.layout import Layout, parse_layout
@@ -124,6 +124,24 @@ def test_what_is_emitted_is_read_back(name, run):
     assert (found.job["precision"], found.job["optimizer"]) == (job.precision, job.optimizer)
     assert target.recognises(LaunchFile(main.name, main.text))
     assert found.unspecified == ()
+
+
+@pytest.mark.parametrize("name", ["slurm", "torchrun"])
+@given(run=runs())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+def test_what_a_launcher_starts_is_read_back(name, run):
+    """A script that starts Megatron-LM says its layout, model and devices, whatever the plan is."""
+    job, layout = run
+    try:
+        emission = starting(find_target(name), "megatron-lm", "").emit(PlannedRun(job, layout))
+    except UnsupportedError:
+        assume(False)
+
+    main = emission.files[0]
+    found = find_target("megatron-lm").read(LaunchFile(main.name, main.text))
+
+    assert found.layout == layout
+    assert (found.job["model"], found.job["devices"]) == (job.model.name, layout.devices)
 
 
 def expressible(target, run):

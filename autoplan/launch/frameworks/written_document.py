@@ -159,7 +159,7 @@ def _walk(
     document: WrittenDocument, loader: _Loader, node: yaml.MappingNode, prefix: str, *, merged: bool = False
 ) -> None:
     """Add the values of a mapping; of one that is merged (``<<``) those that its place does not have."""
-    merges = []
+    merges: list[yaml.Node] = []
     for key, value in node.value:
         name, line = str(getattr(key, "value", "?"))[:200], key.start_mark.line + 1
         path = f"{prefix}{name}"

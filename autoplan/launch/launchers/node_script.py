@@ -19,8 +19,9 @@ __all__ = ["PORT", "NodeGroup", "file_lines", "job_name", "node_group", "start_l
 
 #: Port of the rendezvous, PyTorch's own default.
 PORT: Final = 29500
-_PROGRAMS: Final = {"megatron-lm": "pretrain_gpt.py"}
-_USUAL: Final = "train.py"
+#: Words of the usual training program of a framework.
+_PROGRAMS: Final = {"megatron-lm": ("pretrain_gpt.py",), "torchtitan": ("-m", "torchtitan.train")}
+_USUAL: Final = ("train.py",)
 #: Frameworks whose program is told the file, and by which argument; accelerate's launcher is told itself.
 _FILE_ARGUMENTS: Final = {"deepspeed": "--deepspeed"}
 _FOLDER: Final = "CONFIG_DIR"
@@ -104,7 +105,7 @@ def start_lines(
         first = ["torchrun", "--standalone", f"--nproc-per-node={group.per_node}"]
     else:
         first = ["torchrun", f"--nnodes={group.nodes}", f"--nproc-per-node={group.per_node}", *meeting]
-    program = started.program or (_PROGRAMS.get(started.framework, _USUAL),)
+    program = started.program or _PROGRAMS.get(started.framework, _USUAL)
     return [" ".join(first), shlex.join(program), *_arguments(started)]
 
 

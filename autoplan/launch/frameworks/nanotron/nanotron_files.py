@@ -261,7 +261,7 @@ def _refuse(job: Job, layout: Layout) -> None:
         none = (0,) * layout.pp
         near = replace(layout, layers=stages, selective=none, full=none) if min(stages) > 0 else None
         part = f"stages of {layout.layers} layers: its balance gives {shown}"
-        raise InexpressibleError(part, [near.with_uniform_recompute(layout.mode or "none")] if near else [])
+        raise InexpressibleError(part, [near.with_uniform_recompute(layout.mode)] if near else [])
 
 
 def _lacking(layout: Layout) -> Iterator[tuple[str, bool, dict[str, Any]]]:

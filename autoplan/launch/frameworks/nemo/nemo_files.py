@@ -14,8 +14,8 @@ from autoplan.errors import Problem, SpecError
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.interpolated_values import OVERRIDE, overridden, resolved
 from autoplan.launch.frameworks.megatron.argument_table import Arguments
-from autoplan.launch.frameworks.megatron.core_keys import Key, add_key, refuse_misspelt
-from autoplan.launch.frameworks.megatron.key_edits import keyed_edits, keyed_error, keyed_text
+from autoplan.launch.frameworks.megatron.documents.core_keys import Key, add_key, refuse_misspelt
+from autoplan.launch.frameworks.megatron.documents.key_edits import keyed_edits, keyed_error, keyed_text
 from autoplan.launch.frameworks.megatron.reading import configured
 from autoplan.launch.frameworks.nemo.nemo_keys import (
     NEMO_KEYS,

@@ -12,7 +12,7 @@ from typing import Final
 
 from autoplan.launch.configuration import Written
 from autoplan.launch.frameworks.megatron.argument_table import Arguments
-from autoplan.launch.frameworks.megatron.core_keys import CORE_KEYS, Key, add_key
+from autoplan.launch.frameworks.megatron.documents.core_keys import CORE_KEYS, Key, add_key
 from autoplan.launch.frameworks.written_document import WrittenDocument
 
 __all__ = ["NEMO_KEYS", "RECIPE_KEYS", "SPECIAL_KEYS", "add_special_keys"]

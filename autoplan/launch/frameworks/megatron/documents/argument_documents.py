@@ -16,14 +16,14 @@ from autoplan.errors import SpecError
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.interpolated_values import overridden
 from autoplan.launch.frameworks.megatron.argument_table import Arguments, arities, parse_arguments
-from autoplan.launch.frameworks.megatron.core_keys import (
+from autoplan.launch.frameworks.megatron.documents.core_keys import (
     CORE_KEYS,
     Key,
     add_key,
     refuse_misspelt,
     value_words,
 )
-from autoplan.launch.frameworks.megatron.key_edits import keyed_edits, keyed_error
+from autoplan.launch.frameworks.megatron.documents.key_edits import keyed_edits, keyed_error
 from autoplan.launch.frameworks.megatron.reading import READ_FLAGS, configured
 from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
 from autoplan.launch.scripts.pieces import Word

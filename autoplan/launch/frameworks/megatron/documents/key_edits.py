@@ -9,7 +9,7 @@ from typing import Any, Final
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.configuration import Written
 from autoplan.launch.frameworks.document_edits import KeyEdit, key_edits
-from autoplan.launch.frameworks.megatron.core_keys import Key
+from autoplan.launch.frameworks.megatron.documents.core_keys import Key
 from autoplan.launch.frameworks.megatron.layout_arguments import layout_arguments
 from autoplan.launch.target import InexpressibleError
 from autoplan.results.launching.file_comparison import FileEdit
@@ -25,7 +25,7 @@ _FOLLOWING: Final = frozenset({"--ckpt-format", "--cp-comm-type", "--optimizer-o
 
 def keyed_text(text: str, keys: Mapping[str, Key]) -> str:
     """Return a message with keys of the document in the place of arguments."""
-    names = {key.flag: path for path, key in reversed(keys.items())}
+    names = {key.flag: path for path, key in reversed(list(keys.items()))}
     return _FLAG.sub(lambda match: names.get(match[0], match[0]), text)
 
 

@@ -1,0 +1,1 @@
+"""Jobs whose devices change while they run."""
