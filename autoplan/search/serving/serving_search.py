@@ -111,7 +111,8 @@ class ServingSearch:
         self.solves += search.solves
         if search.stopped:
             self.stopped = self.stopped or "the solver reached its work limit"
-        return found
+        values = [known.values for known in search.found]
+        return [chosen for chosen, own in zip(found, values, strict=True) if not _beaten(own, values)]
 
     def candidates(self, allowed: dict[str, float] | None = None) -> list[EngineOption]:
         """Return the options that hold every limit on means; ``allowed`` replaces single limits."""
@@ -202,6 +203,14 @@ def _carried(
     """Return a known choice with its counts over fewer options."""
     counts = {id(option): n for n, option in zip(allocation.counts, before, strict=True)}
     return Allocation(tuple(counts[id(option)] for option in after), allocation.values)
+
+
+def _beaten(own: Sequence[int], values: Sequence[Sequence[int]]) -> bool:
+    """Whether another choice is no worse in every objective and better in one."""
+    return any(
+        tuple(other) != tuple(own) and all(a <= b for a, b in zip(other, own, strict=True))
+        for other in values
+    )
 
 
 def _sorted(plans: Sequence[ServingPlan]) -> tuple[ServingPlan, ...]:
