@@ -117,7 +117,7 @@ class EngineIteration:
             length = chunk.new_tokens + chunk.past_tokens
             done = chunk.past_tokens / length
             seconds += self.prefill.at(together, length) * (1.0 - done * done) / together
-        return seconds / (len(chunks) / together)  if self.groups > 1 else seconds
+        return seconds / (len(chunks) / together) if self.groups > 1 else seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,9 @@ class GroupIteration:
     def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time of one iteration in which each group has what is given [s]."""
         n = self.groups
-        return self.whole.seconds(n * decodes, n * context_tokens, [chunk for chunk in chunks for _ in range(n)])
+        return self.whole.seconds(
+            n * decodes, n * context_tokens, [chunk for chunk in chunks for _ in range(n)]
+        )
 
     def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
         """Return the time of ``steps`` iterations of decodes alone [s]."""

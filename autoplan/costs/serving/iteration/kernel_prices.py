@@ -124,7 +124,12 @@ class KernelPrices:
         return self._kernel_beyond(shape_of(("", name, kind, head_dim, window)), extents)
 
     def _other_width(
-        self, name: KernelName, kind: WeightFormat, extents: tuple[Array, Array, Array], width: int, window: int
+        self,
+        name: KernelName,
+        kind: WeightFormat,
+        extents: tuple[Array, Array, Array],
+        width: int,
+        window: int,
     ) -> Array:
         """Return the time with heads or windows that were not measured.
 
@@ -165,9 +170,13 @@ class KernelPrices:
             computing = gemm_seconds_at_rate(
                 (rows, shape.matrices * np.sqrt(c), np.sqrt(c)), rate, np.inf, 2, groups
             )
-            narrow = least_seconds(KernelShape(shape.kernel, 16.0, matrices=shape.matrices), (a, b, c), device)
+            narrow = least_seconds(
+                KernelShape(shape.kernel, 16.0, matrices=shape.matrices), (a, b, c), device
+            )
             gain = np.minimum(1.0, least / narrow)
-            return np.maximum(smooth_maximum(computing * gain, least / share + 2 * self.launch, _BLEND), least)
+            return np.maximum(
+                smooth_maximum(computing * gain, least / share + 2 * self.launch, _BLEND), least
+            )
         return np.asarray(least / share + 2 * self.launch)
 
     def all_reduce(self, size: Array, ranks: int, *, graph: bool) -> Array:

@@ -82,7 +82,10 @@ def dense_matrices(job: ServingJob, layout: EngineLayout, layer: int) -> list[Ma
     moe = model.moe if model.is_moe_layer(layer) else None
     if moe is None:
         kept = format_of(job, layout, "dense_mlp")
-        return [Matrix(gate * model.ffn_size // layout.tp, h, kept), Matrix(h, model.ffn_size // layout.tp, kept)]
+        return [
+            Matrix(gate * model.ffn_size // layout.tp, h, kept),
+            Matrix(h, model.ffn_size // layout.tp, kept),
+        ]
     found = [Matrix(moe.experts, h, "bf16")]
     if moe.shared_expert_ffn_size:
         kept, f = format_of(job, layout, "shared_experts"), moe.shared_expert_ffn_size // layout.tp

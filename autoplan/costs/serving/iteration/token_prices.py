@@ -55,7 +55,9 @@ def token_seconds(
         layer = attention + dense + traffic_seconds(job, layout, prices, own, sparse=sparse)
         if sparse:
             layer = layer + expert_seconds(job, layout, prices, m)
-        total = total + count * (layer + _layer_collectives(job, layout, prices, m, sparse=sparse, graph=graph))
+        total = total + count * (
+            layer + _layer_collectives(job, layout, prices, m, sparse=sparse, graph=graph)
+        )
     # The embedding is divided by words, so its output is reduced; and read once.
     size = 2.0 * own * model.hidden_size
     return total + prices.all_reduce(size, layout.tp, graph=graph) + size / prices.bandwidth + prices.launch
@@ -157,4 +159,6 @@ def head_seconds(job: ServingJob, layout: EngineLayout, prices: KernelPrices, se
     logits = own * model.vocabulary
     if layout.tp > 1:
         seconds = seconds + prices.collective("all_gather", 2.0 * logits, layout.tp)
-    return np.asarray(seconds + 4.0 * _SAMPLER_PASSES * logits / prices.bandwidth + _SAMPLER_KERNELS * prices.launch)
+    return np.asarray(
+        seconds + 4.0 * _SAMPLER_PASSES * logits / prices.bandwidth + _SAMPLER_KERNELS * prices.launch
+    )

@@ -21,7 +21,18 @@ __all__ = ["DecodingSet"]
 class DecodingSet:
     """Requests that decode, the blocks that are free, and when each request ends."""
 
-    __slots__ = ("_ends", "_period", "_phases", "_started", "context", "count", "free", "pool", "remaining", "steps")
+    __slots__ = (
+        "_ends",
+        "_period",
+        "_phases",
+        "_started",
+        "context",
+        "count",
+        "free",
+        "pool",
+        "remaining",
+        "steps",
+    )
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool

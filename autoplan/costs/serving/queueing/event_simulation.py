@@ -160,8 +160,7 @@ class _Engine:
     def _wait(self) -> None:
         """Go to the next arrival: nothing runs."""
         self._give_back()
-        if self.incoming[0][0] > self.now:
-            self.now = self.incoming[0][0]
+        self.now = max(self.now, self.incoming[0][0])
         self.before = self.now
 
     def _give_back(self) -> None:
@@ -243,7 +242,9 @@ class _Engine:
             )
         else:
             # The whole prompt has to fit, and what decodes needs its blocks first.
-            fits = pool.request_blocks(tokens) <= decoding.free - decoding.needed() * (rules.prefill == "mixed")
+            fits = pool.request_blocks(tokens) <= decoding.free - decoding.needed() * (
+                rules.prefill == "mixed"
+            )
         if not fits:
             self.blocked = "blocks"
         return fits
@@ -259,7 +260,9 @@ class _Engine:
         self.active.add(request)
         self.admitted.append(request)
         if self.run_.scheduled[request] < 0:
-            self.run_.scheduled[request] = max(self.before if rules.asynchronous else self.now, self.run_.queued[request])
+            self.run_.scheduled[request] = max(
+                self.before if rules.asynchronous else self.now, self.run_.queued[request]
+            )
         cached = rules.cached_tokens(tokens)
         size = min(tokens - cached, budget)
         if cached + size < tokens:

@@ -23,7 +23,6 @@ from autoplan.schema.serving.request_lengths import (
     RequestClass,
     RequestLengths,
     ServingWorkload,
-    TraceLength,
     UniformLength,
 )
 from autoplan.schema.serving.request_trace import RequestTrace
