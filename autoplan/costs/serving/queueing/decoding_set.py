@@ -117,11 +117,12 @@ class DecodingSet:
             heappop(self._ends)
 
     def ended(self) -> list[int]:
-        """Return the requests that have no more tokens to get, in order of their numbers."""
-        done: list[int] = []
+        """Return the requests that have no more tokens to get, in the order of their ends."""
+        # A request that was taken out and came back may stand there twice.
+        done: dict[int, None] = {}
         while self._ends and self._ends[0][0] <= self.steps:
             end, request = heappop(self._ends)
             known = self._started.get(request)
             if known is not None and known[1] + known[2] == end:
-                done.append(request)
-        return done
+                done[request] = None
+        return list(done)

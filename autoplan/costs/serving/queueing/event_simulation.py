@@ -320,9 +320,9 @@ class _Engine:
         if count:
             self._advance(1)
             self._gaps(seconds, 1)
-        else:
+        elif decoding.count:
             self.stall += seconds
-            self.stalled = max(self.stalled, decoding.count)
+            self.stalled = decoding.count
         if count:
             self._finish_decoded()
         for request, chunk in chunks:

@@ -74,6 +74,7 @@ def drawn_lengths(
 
     >>> drawn_lengths(7, 2, np.random.default_rng(0)).tolist()
     [7, 7]
+    >>> from autoplan.schema.serving.request_lengths import TraceLength
     >>> drawn_lengths(TraceLength(trace="x.csv"), 3, np.random.default_rng(0), (5, 6)).tolist()
     [5, 6, 5]
     """
@@ -109,7 +110,7 @@ def drawn_load(
     if workload.concurrency is not None:
         return replace(load, clients=workload.concurrency)
     if workload.request_rate is not None:
-        times = _arrivals(workload, requests, rng)
+        times = _arrivals(workload, workload.request_rate, requests, rng)
         return replace(load, arrivals=tuple(times.tolist()))
     if trace is not None and trace.arrivals and trace.arrivals[-1] > 0:
         return replace(load, arrivals=_repeated(trace.arrivals, requests))
@@ -138,9 +139,8 @@ def _of_kind(
     return inputs, drawn_lengths(kind.output_tokens, requests, rng, recorded.outputs)
 
 
-def _arrivals(workload: ServingWorkload, requests: int, rng: Generator) -> NDArray[np.float64]:
-    assert workload.request_rate is not None
-    mean = 1.0 / workload.request_rate
+def _arrivals(workload: ServingWorkload, rate: float, requests: int, rng: Generator) -> NDArray[np.float64]:
+    mean = 1.0 / rate
     if workload.arrivals == "constant":
         gaps = np.full(requests, mean)
     elif isinstance(workload.arrivals, GammaArrivals):

@@ -1,0 +1,95 @@
+"""Mean lengths of requests, as the closed forms of queues need them.
+
+Notation (this file only)::
+
+    I  tokens of a prompt    O  tokens of an answer    E  mean over requests         [1]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.costs.serving.queueing.request_load import RequestLoad
+from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
+
+__all__ = ["LengthMoments", "length_moments"]
+
+
+@dataclass(frozen=True, slots=True)
+class LengthMoments:
+    """Mean lengths of requests under the rules of a scheduler [token]."""
+
+    input: float
+    #: Tokens of a prompt that are computed, and those that the prefix cache has.
+    computed: float
+    cached: float
+    output: float
+    #: Own tokens that a request has in the cache while it decodes, over its iterations, and at its end.
+    context: float
+    whole: float
+    #: Mean square of a request's own tokens at its end.
+    whole_square: float
+    #: Tokens that a request reads while it decodes: with those that requests share.
+    read: float
+    #: Tokens that it has yet to get, over its iterations.
+    remaining: float
+    #: Tokens at the start of a prompt that are not its own.
+    shared: float
+    #: Blocks that a request takes while it decodes, at its end, and with its prompt alone.
+    context_blocks: float
+    whole_blocks: float
+    prompt_blocks: float
+    #: Whether all requests are alike.
+    fixed: bool
+    #: Standard deviation of an answer's length over its mean.
+    spread: float
+
+
+def length_moments(load: RequestLoad, rules: SchedulerRules) -> LengthMoments:
+    """Return the mean lengths of ``load`` under ``rules``.
+
+    A request decodes O - 1 times, so that means over iterations weigh it by O - 1: the context is
+    E[(O - 1)(I + (O - 1)/2)] / E[O - 1].
+
+    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
+    >>> load = RequestLoad((10, 10), (5, 5), (0.0, 0.0))
+    >>> moments = length_moments(load, SchedulerRules(4, 8, BlockPool(9, 4)))
+    >>> moments.context, moments.whole, moments.context_blocks
+    (12.0, 14.0, 3.375)
+    """
+    pool = rules.pool
+    inputs, outputs = np.array(load.inputs), np.array(load.outputs)
+    cached = np.array([rules.cached_tokens(int(n)) for n in inputs])
+    shared = np.minimum(pool.shared_tokens, inputs)
+    steps = np.maximum(outputs - 1, 1e-9)
+    weight = steps / steps.sum()
+    context = inputs - shared + (outputs - 1) / 2
+    # A block is half empty on average, and a request takes its first with its first token.
+    half = (pool.block_tokens - 1) / 2
+    windows = pool.window_groups * np.minimum(np.ceil(context / pool.block_tokens), pool.window_blocks)
+    blocks = pool.groups * (context + half) / pool.block_tokens + windows
+    whole = inputs + outputs - 1
+    return LengthMoments(
+        input=float(inputs.mean()),
+        computed=float((inputs - cached).mean()),
+        cached=float(cached.mean()),
+        output=float(outputs.mean()),
+        context=float((context * weight).sum()),
+        whole=float((whole - shared).mean()),
+        whole_square=float(((whole - shared) ** 2.0).mean()),
+        read=float(((context + shared) * weight).sum()),
+        remaining=float((weight * (outputs - 1) / 2).sum()),
+        shared=float(shared.mean()),
+        context_blocks=float((blocks * weight).sum()),
+        whole_blocks=float((_blocks(rules, whole) * weight).sum()),
+        prompt_blocks=float(_blocks(rules, inputs).mean()),
+        fixed=bool((inputs == inputs[0]).all() and (outputs == outputs[0]).all()),
+        spread=float(outputs.std() / outputs.mean()),
+    )
+
+
+def _blocks(rules: SchedulerRules, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.array([rules.pool.request_blocks(int(n)) for n in tokens], dtype=np.float64)

@@ -1,0 +1,184 @@
+"""Steady states of requests that come at a rate, in closed form.
+
+Notation (this file only)::
+
+    r  requests a second                      X  most requests a second             [1/s]
+    D  requests that decode                   O  tokens of an answer                [1]
+    t  time of an iteration                   w  time of a prompt in an iteration   [s]
+    v  variance of a gap between requests over the square of its mean               [1]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, inf
+
+from autoplan.costs.core.serving.iteration import Iteration
+from autoplan.costs.core.serving.latencies import OperatingPoint
+from autoplan.costs.serving.queueing.length_moments import LengthMoments
+from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
+from autoplan.costs.serving.queueing.steady_state import maximum, running_limit, steady_point
+from autoplan.costs.serving.queueing.step_mixture import StepMixture
+
+__all__ = ["open_loop"]
+
+_ROUNDS = 60
+
+
+def open_loop(
+    rate: float,
+    lengths: LengthMoments,
+    rules: SchedulerRules,
+    iteration: Iteration,
+    *,
+    variability: float = 1.0,
+) -> OperatingPoint:
+    """Return the steady state of r requests a second: D such that X(D) = D / ((O - 1) t) is r.
+
+    TTFT is the rest of the iteration that runs, E[t^2] / 2 E[t], another one where iterations are composed
+    ahead, the iterations of the own prompt, and the wait for prompts before it. Stable where r is less than
+    the maximum; above it the wait grows without end.
+
+    >>> from autoplan.costs.serving.queueing.affine_iteration import AffineIteration
+    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
+    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
+    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
+    >>> rules = SchedulerRules(64, 64, BlockPool(999, 4))
+    >>> lengths = length_moments(RequestLoad((8, 8), (11, 11), (0.0, 0.0)), rules)
+    >>> point = open_loop(0.5, lengths, rules, AffineIteration(1.0))
+    >>> round(point.decodes, 2), round(point.time_to_first_token, 1)  # 0.5 x 10 s; half a step and its own
+    (5.0, 1.5)
+
+    Leaves out: that the cache or the places run short now and then below the maximum.
+    Source: Kleinrock 1975, Queueing Systems 1, section 5.7, for the rest of a period and the wait.
+    """
+    top = maximum(lengths, rules, iteration, at_once=False)
+    if rate >= top.requests_per_second:
+        return _overloaded(top)
+    if lengths.output <= 1:
+        return _prompts_alone(rate, lengths, rules, iteration, variability)
+    low, high = 0.0, running_limit(lengths, rules).decodes
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high) if steady_point(middle, lengths, rules, iteration)[0] < rate else (low, middle)
+        )
+        if high - low < 1e-4 * high:
+            break
+    decodes = (low + high) / 2
+    _, mixture = steady_point(decodes, lengths, rules, iteration)
+    burst = _burst(rate, mixture, lengths, rules)
+    ttft = _first_token(rate, decodes, mixture, burst, lengths, rules, variability)
+    return OperatingPoint(
+        decodes=decodes,
+        requests=decodes + rate * ttft,
+        step_seconds=mixture.mean,
+        decode_step_seconds=mixture.decode,
+        time_to_first_token=ttft,
+        time_per_output_token=mixture.mean + burst.longer,
+        requests_per_second=rate,
+        output_tokens_per_second=rate * lengths.output,
+        recomputed=1.0,
+        saturated=False,
+        cause=top.cause,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Burst:
+    """What follows from longer iterations getting more arrivals."""
+
+    #: Variance of an iteration [s^2], and what a token waits longer for than a mean iteration [s].
+    variance: float
+    longer: float
+
+
+def _burst(rate: float, mixture: StepMixture, lengths: LengthMoments, rules: SchedulerRules) -> _Burst:
+    """Return how far iterations spread: more requests come during a long one, so that the next is long, too.
+
+    With w seconds a prompt, A prompts that come in an iteration of t seconds make the next one of
+    base + w A seconds. So iterations j apart correlate with rho^j, rho = r w, their variance is
+    w^2 r E[t] / (1 - rho^2), and there are more requests in long ones: their mean over tokens exceeds E[t] by
+    w rho (1 - rho^(O-1)) / ((1 - rho^2) (1 - rho) (O - 1)).
+    """
+    spread = max(0.0, mixture.second_moment - mixture.mean**2)
+    if rules.prefill == "first":
+        # Prompts that come during prefill are computed before the next decode: nothing is carried over.
+        return _Burst(spread, 0.0)
+    prompts = rate * mixture.mean
+    w = max(0.0, mixture.mean - mixture.decode) / prompts
+    rho, steps = min(0.99, rate * w), lengths.output - 1
+    longer = w * rho * (1 - rho**steps) / ((1 - rho**2) * (1 - rho) * steps)
+    return _Burst(spread / (1 - rho**2), longer)
+
+
+def _overloaded(top: OperatingPoint) -> OperatingPoint:
+    return OperatingPoint(
+        decodes=top.decodes,
+        requests=inf,
+        step_seconds=top.step_seconds,
+        decode_step_seconds=top.decode_step_seconds,
+        time_to_first_token=inf,
+        time_per_output_token=top.time_per_output_token,
+        requests_per_second=top.requests_per_second,
+        output_tokens_per_second=top.output_tokens_per_second,
+        recomputed=top.recomputed,
+        saturated=True,
+        cause=top.cause,
+    )
+
+
+def _first_token(
+    rate: float,
+    decodes: float,
+    mixture: StepMixture,
+    burst: _Burst,
+    lengths: LengthMoments,
+    rules: SchedulerRules,
+    variability: float,
+) -> float:
+    """Return the mean time to a first token [s]."""
+    # With few decodes an engine is idle now and then: no iteration runs then, and the own one starts at once.
+    busy = 1.0 - exp(-decodes)
+    spread = burst.variance / mixture.mean
+    if rules.prefill == "first":
+        begun = mixture.decode / 2
+        load = min(0.999, rate * mixture.own)
+        queue = load / (1.0 - load) * mixture.own * (variability + 1.0) / 4.0
+        return busy * begun + busy * mixture.decode * rules.asynchronous + mixture.own + queue
+    rest = busy * (mixture.mean + spread) / 2.0
+    ahead = busy * (mixture.mean + spread) * rules.asynchronous
+    # Prompts that came in the same iteration, of which a long one gets more.
+    w = max(0.0, mixture.mean - mixture.decode) / max(rate * mixture.mean, 1e-12)
+    crowd = w * rate * spread * variability
+    capacity = max(1.0, rules.max_num_batched_tokens - decodes)
+    # The budget for prompts is a server whose load is the share of it that prompts use.
+    load = min(0.999, rate * mixture.mean * lengths.computed / capacity)
+    service = mixture.mean * lengths.computed / capacity
+    queue = load / (1.0 - load) * service * (variability + 1.0) / 2.0
+    return rest + ahead + mixture.own + crowd + queue
+
+
+def _prompts_alone(
+    rate: float, lengths: LengthMoments, rules: SchedulerRules, iteration: Iteration, variability: float
+) -> OperatingPoint:
+    """Return the steady state of requests with one token each: a server of prompts."""
+    top = maximum(lengths, rules, iteration, at_once=False)
+    _, mixture = steady_point(0.0, lengths, rules, iteration)
+    service = 1.0 / top.requests_per_second
+    load = rate * service
+    wait = load / (1.0 - load) * service * (variability + 1.0) / 2.0
+    ttft = mixture.own + wait
+    return OperatingPoint(
+        decodes=0.0,
+        requests=rate * ttft,
+        step_seconds=mixture.own,
+        decode_step_seconds=mixture.decode,
+        time_to_first_token=ttft,
+        time_per_output_token=0.0,
+        requests_per_second=rate,
+        output_tokens_per_second=rate,
+        recomputed=1.0,
+        saturated=False,
+        cause=top.cause,
+    )

@@ -1,0 +1,90 @@
+"""Percentiles and rates of a simulated run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import starmap
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.costs.core.serving.latencies import Distribution, LatencyStatistics, SaturationCause
+from autoplan.costs.serving.queueing.event_simulation import SimulatedRun
+
+__all__ = ["Good", "distribution", "run_statistics"]
+
+#: Whether a request with this time to its first token, per output token and in all [s] holds every limit.
+Good = Callable[[float, float, float], bool]
+#: Share of the time that requests wait for room above which an engine is saturated.
+_SATURATED = 0.5
+
+
+def distribution(values: NDArray[np.float64], weights: NDArray[np.int64] | None = None) -> Distribution:
+    """Return mean and quantiles of ``values``, each counted ``weights`` times.
+
+    >>> distribution(np.array([1.0, 3.0]), np.array([3, 1]))
+    Distribution(mean=1.5, p50=1.0, p90=3.0, p99=3.0)
+    """
+    if weights is None:
+        p50, p90, p99 = np.quantile(values, (0.5, 0.9, 0.99)).tolist()
+        return Distribution(float(values.mean()), p50, p90, p99)
+    order = np.argsort(values)
+    total = np.cumsum(weights[order])
+    places = np.searchsorted(total, np.array([0.5, 0.9, 0.99]) * total[-1])
+    p50, p90, p99 = values[order][np.minimum(places, len(order) - 1)].tolist()
+    return Distribution(float((values * weights).sum() / total[-1]), p50, p90, p99)
+
+
+def run_statistics(
+    run: SimulatedRun, *, warm: int = 0, drain: int = 0, good: Good | None = None
+) -> LatencyStatistics:
+    """Return what the requests of ``run`` saw, without the first ``warm`` and the last ``drain`` of them.
+
+    Rates are those between the ends of the first and the last answer that count: of the whole run without
+    ``warm`` and ``drain``. The gaps between tokens are those of the whole run.
+    """
+    chosen = slice(warm, len(run.load) - drain)
+    queued, first, last = (np.array(x)[chosen] for x in (run.queued, run.first, run.last))
+    outputs = np.array(run.load.outputs)[chosen]
+    several = outputs > 1
+    ttft, latency = first - queued, last - queued
+    tpot = (last - first) / np.maximum(outputs - 1, 1)
+    share = float(np.mean(list(starmap(good, zip(ttft, tpot, latency, strict=True))))) if good else 1.0
+    requests, tokens, seconds = _rates(run, warm, drain)
+    gaps = np.array(run.gaps).reshape(-1, 2)
+    return LatencyStatistics(
+        requests=len(queued),
+        seconds=run.counts.seconds,
+        time_to_first_token=distribution(ttft),
+        time_per_output_token=distribution(tpot[several]) if several.any() else None,
+        inter_token=distribution(gaps[:, 0], gaps[:, 1].astype(np.int64)) if len(gaps) else None,
+        request_latency=distribution(latency),
+        output_tokens_per_second=tokens / seconds,
+        requests_per_second=requests / seconds,
+        goodput=share,
+        good_requests_per_second=share * requests / seconds,
+        preempted=run.counts.preempted,
+        saturation=_saturation(run),
+    )
+
+
+def _rates(run: SimulatedRun, warm: int, drain: int) -> tuple[int, float, float]:
+    """Return the requests that end in the time that counts, their tokens, and that time [s]."""
+    last, outputs = np.array(run.last), np.array(run.load.outputs)
+    order = np.argsort(last, kind="stable")
+    end = len(last) - drain
+    if warm == 0:
+        return end, float(outputs[order[:end]].sum()), float(last[order[end - 1]] - min(run.queued))
+    counted = order[warm:end]
+    return len(counted), float(outputs[counted].sum()), float(last[order[end - 1]] - last[order[warm - 1]])
+
+
+def _saturation(run: SimulatedRun) -> SaturationCause | None:
+    counts = run.counts
+    waited: dict[SaturationCause, float] = {
+        "kv cache": counts.waited_blocks,
+        "max_num_seqs": counts.waited_seqs,
+        "max_num_batched_tokens": counts.waited_tokens,
+    }
+    most = max(waited, key=lambda cause: waited[cause])
+    return most if waited[most] > _SATURATED * counts.seconds else None

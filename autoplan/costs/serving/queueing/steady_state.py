@@ -1,0 +1,360 @@
+"""Steady states in closed form: the maximum of an engine, and a closed loop of clients.
+
+Notation (this file only)::
+
+    N  clients       C  requests that run      D  requests that decode               [1]
+    I  tokens of a prompt                      O  tokens of an answer                [1]
+    X  requests a second                                                             [1/s]
+    t  mean time of an iteration                                                     [s]
+    P  blocks of the cache      S  max_num_seqs      T  max_num_batched_tokens       [1]
+    p  preemptions of a request                                                      [1]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, exp, floor, inf, sqrt
+
+from autoplan.costs.core.serving.iteration import Iteration
+from autoplan.costs.core.serving.latencies import OperatingPoint, SaturationCause
+from autoplan.costs.serving.queueing.length_moments import LengthMoments
+from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
+from autoplan.costs.serving.queueing.step_mixture import StepMixture, step_mixture
+
+__all__ = ["RunningLimit", "closed_loop", "maximum", "running_limit", "steady_point"]
+
+#: Share of what running requests have left that an estimate keeps in the steady state
+#: (SGLang 0.5.23, srt/environ.py: 0.7 x 0.14).
+_ESTIMATED_SHARE = 0.098
+_ROUNDS = 60
+#: Rounds after which the preempted requests and those that run agree.
+_CACHE_ROUNDS = 4
+_EXACT = 1e-9
+#: Share of the decodes that the search for them leaves open.
+_CLOSE = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class RunningLimit:
+    """Most requests that run at once, and what says so."""
+
+    decodes: float
+    cause: SaturationCause
+    #: Tokens that a request computes again because it was preempted, and preempted requests that wait.
+    recomputed: float = 0.0
+    preempted: float = 0.0
+
+
+def running_limit(lengths: LengthMoments, rules: SchedulerRules, *, together: bool = False) -> RunningLimit:
+    """Return the most requests that decode at once, of max_num_seqs, the tokens of a step and the cache.
+
+    Tokens: an iteration with D decodes begins D / (O - 1) prompts, so D (1 + I / (O - 1)) <= T. Cache: with
+    reservation C (blocks of I + O) <= P, less half of a request that does not fit; with preemption requests
+    hold their present tokens: D (blocks of I + O/2) + (1 + p) blocks of I / 2 = P. There, the request that
+    ends leaves I + O tokens, which prompts fill at once although running requests need O of them. These come
+    first in an iteration in which a request ends; in the others, a share exp(-D / O), the youngest are dropped:
+    O exp(-D / O) tokens for each request that ends, p = O exp(-D / O) / I. Running requests grow by D tokens
+    in an iteration and D / O of them end with I + O each, so that what started requests lack is a queue with
+    the drift -D I / O and the variance D / O (I + O)**2: (I + O)**2 / 2 I tokens on average, of the youngest,
+    whose contexts are O / D tokens apart.
+
+    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
+    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
+    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
+    >>> load = RequestLoad((96, 96), (33, 33), (0.0, 0.0))
+    >>> rules = SchedulerRules(256, 8192, BlockPool(80, 16), admission="reserve")
+    >>> running_limit(length_moments(load, rules), rules, together=True)  # 10 of 8 blocks
+    RunningLimit(decodes=9.696969696969697, cause='kv cache', recomputed=0.0, preempted=0.0)
+
+    Leaves out: that requests which were preempted early are found in the prefix cache.
+    Source: the mechanisms of autoplan/costs/serving/queueing/event_simulation.py, in mean values.
+    """
+    steps = max(lengths.output - 1, _EXACT)
+    # A request holds its place in the iterations of its prompt, and one more until it is given back.
+    capacity = max(1.0, rules.max_num_batched_tokens - min(rules.max_num_seqs, steps))
+    prefills = max(1.0, lengths.computed / capacity) if rules.prefill == "mixed" else 0.0
+    held = prefills + rules.asynchronous
+    by_seqs = rules.max_num_seqs * steps / (steps + held)
+    limits = [RunningLimit(by_seqs, "max_num_seqs"), _by_cache(lengths, rules, held, together=together)]
+    if rules.prefill == "mixed":
+        by_tokens = rules.max_num_batched_tokens / (1.0 + lengths.computed / steps)
+        limits.append(RunningLimit(by_tokens, "max_num_batched_tokens"))
+    return min(limits, key=lambda limit: limit.decodes)
+
+
+def _by_cache(lengths: LengthMoments, rules: SchedulerRules, held: float, *, together: bool) -> RunningLimit:
+    steps, blocks = max(lengths.output - 1, _EXACT), float(rules.pool.own_blocks)
+    decoding = steps / (steps + held)
+    if rules.admission == "reserve":
+        whole = lengths.whole_blocks
+        running = floor(blocks / whole + _EXACT) if together else max(1.0, blocks / whole - 0.5)
+        return RunningLimit(running * decoding, "kv cache")
+    # Prompts in the iterations before they decode, and requests that are given back late.
+    extra = (held - rules.asynchronous) * lengths.prompt_blocks + rules.asynchronous * lengths.whole_blocks
+    each = lengths.context_blocks + extra / steps
+    if rules.admission == "estimate":
+        block = rules.pool.block_tokens / rules.pool.groups
+        each += _ESTIMATED_SHARE * lengths.remaining / block
+        slack = (lengths.whole_blocks + lengths.whole_blocks - lengths.prompt_blocks) / 2
+        return RunningLimit(max(decoding, (blocks - slack) / each), "kv cache")
+    whole, prompt = lengths.whole_blocks, lengths.prompt_blocks
+    if blocks < whole + prompt:
+        return RunningLimit(decoding, "kv cache")
+    decodes = blocks / each
+    for _ in range(_CACHE_ROUNDS):
+        again = steps * exp(-decodes / steps)
+        transient = again / lengths.input
+        decodes = max(decoding, (blocks - prompt * (1 + transient) / 2) / each + transient / 2)
+    # Lengths vary, and with them what running requests need together: a queue of preempted ones.
+    excess = lengths.whole_square / (2.0 * lengths.input)
+    apart = lengths.output / decodes
+    waiting = (sqrt(lengths.input**2 + 2.0 * excess * apart) - lengths.input) / apart if again else 0.0
+    return RunningLimit(decodes, "kv cache", again, waiting)
+
+
+def steady_point(
+    decodes: float,
+    lengths: LengthMoments,
+    rules: SchedulerRules,
+    iteration: Iteration,
+    *,
+    recomputed: float = 0.0,
+    together: float = 0.0,
+) -> tuple[float, StepMixture]:
+    """Return requests a second [1/s] with D decodes, X = D / ((O - 1) t), and the mixture of iterations.
+
+    Each preempted request computes its prompt again, and what it had generated.
+    """
+    steps = max(lengths.output - 1, _EXACT)
+    prompts = decodes / steps
+    again = 1.0 + recomputed / lengths.computed
+    mixture = step_mixture(decodes, prompts * again, lengths, rules, iteration, together=together)
+    return prompts / mixture.mean, mixture
+
+
+def maximum(
+    lengths: LengthMoments, rules: SchedulerRules, iteration: Iteration, *, at_once: bool = True
+) -> OperatingPoint:
+    """Return the steady state with requests always waiting: tokens/s = O X at the most that run.
+
+    ``at_once``: requests that are alike and came together stay together, in groups of as many prompts as an
+    iteration takes.
+    """
+    if lengths.output <= 1:
+        return _prefill_only(lengths, rules, iteration, inf)
+    limit = running_limit(lengths, rules)
+    if lengths.fixed and at_once:
+        running = _running_together(lengths, rules)
+        if running and not _short_of_tokens(running, limit):
+            return _lockstep(running, inf, lengths, rules, iteration, limit.cause)
+    return _saturated(limit, lengths, rules, iteration, inf)
+
+
+def _short_of_tokens(running: float, limit: RunningLimit) -> bool:
+    return limit.cause == "max_num_batched_tokens" and running > limit.decodes
+
+
+def _running_together(lengths: LengthMoments, rules: SchedulerRules) -> int:
+    """Return the requests that run where all are alike and in step; 0 where the cache breaks the step."""
+    whole = floor(rules.pool.own_blocks / lengths.whole_blocks + _EXACT)
+    if rules.admission == "reserve":
+        return max(1, min(whole, rules.max_num_seqs))
+    return rules.max_num_seqs if whole >= rules.max_num_seqs else 0
+
+
+def _saturated(
+    limit: RunningLimit,
+    lengths: LengthMoments,
+    rules: SchedulerRules,
+    iteration: Iteration,
+    clients: float,
+) -> OperatingPoint:
+    rate, mixture = steady_point(limit.decodes, lengths, rules, iteration, recomputed=limit.recomputed)
+    return _point(limit, lengths, mixture, rate, clients)
+
+
+def _point(
+    limit: RunningLimit,
+    lengths: LengthMoments,
+    mixture: StepMixture,
+    rate: float,
+    clients: float,
+    ttft: float | None = None,
+) -> OperatingPoint:
+    """Return a steady state as a value; without ``ttft`` it is saturated, and Little's law gives that."""
+    # Preempted requests are between two tokens as well.
+    tpot = mixture.mean * (1.0 + limit.preempted / limit.decodes)
+    answered = (lengths.output - 1) * tpot
+    return OperatingPoint(
+        decodes=limit.decodes,
+        requests=clients if clients < inf else rate * (answered + mixture.own),
+        step_seconds=mixture.mean,
+        decode_step_seconds=mixture.decode,
+        time_to_first_token=max(mixture.own, clients / rate - answered) if ttft is None else ttft,
+        time_per_output_token=tpot,
+        requests_per_second=rate,
+        output_tokens_per_second=rate * lengths.output,
+        recomputed=1.0 + limit.recomputed / lengths.computed,
+        saturated=ttft is None,
+        cause=limit.cause,
+    )
+
+
+def _prefill_only(
+    lengths: LengthMoments, rules: SchedulerRules, iteration: Iteration, clients: float
+) -> OperatingPoint:
+    """Return the steady state of requests with one token each: iterations of prompts alone."""
+    room = rules.max_num_batched_tokens / lengths.computed
+    limit: SaturationCause = "max_num_batched_tokens"
+    prompts = min(room, float(rules.max_num_seqs), clients, rules.pool.own_blocks / lengths.prompt_blocks)
+    mixture = step_mixture(0.0, prompts, lengths, rules, iteration, together=1.0)
+    time = mixture.mean if rules.prefill == "mixed" else mixture.own
+    rate = prompts / time
+    waits = clients / rate if clients < inf else inf
+    return OperatingPoint(
+        0.0, clients, time, mixture.decode, max(time, waits), 0.0, rate, rate, 1.0, clients > prompts, limit
+    )
+
+
+def closed_loop(
+    clients: float,
+    lengths: LengthMoments,
+    rules: SchedulerRules,
+    iteration: Iteration,
+    *,
+    client_seconds: float = 0.0,
+) -> OperatingPoint:
+    """Return the steady state of N clients with a request each: N = X (TTFT + (O - 1) TPOT).
+
+    A request waits for the iterations that have begun, one or, where iterations are composed ahead, two, and
+    then for its own. It sees the other N - 1 clients as they are on average. Where more clients ask than run,
+    the others wait: TTFT is what Little's law leaves.
+
+    Source: Reiser and Lavenberg 1980, doi:10.1145/322186.322195, for what a request sees of the others.
+    """
+    if lengths.output <= 1:
+        return _prefill_only(lengths, rules, iteration, clients)
+    limit = running_limit(lengths, rules)
+    if lengths.fixed:
+        running: float = _running_together(lengths, rules)
+        if clients <= running or clients * lengths.whole_blocks <= rules.pool.own_blocks:
+            running = min(clients, rules.max_num_seqs)
+        if running and not _short_of_tokens(running, limit):
+            return _lockstep(running, clients, lengths, rules, iteration, limit.cause, client_seconds)
+    loop = _ClosedLoop(clients, lengths, rules, iteration, client_seconds)
+    if limit.decodes <= clients and loop.state(limit.decodes).clients <= clients:
+        return _saturated(limit, lengths, rules, iteration, clients)
+    low, high = 0.0, min(limit.decodes, clients)
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if loop.state(middle).clients < clients else (low, middle)
+        if high - low < _CLOSE * high:
+            break
+    state = loop.state((low + high) / 2)
+    found = RunningLimit((low + high) / 2, limit.cause)
+    return _point(found, lengths, state.mixture, state.rate, clients, state.ttft)
+
+
+@dataclass(frozen=True, slots=True)
+class _LoopState:
+    """What a request sees with D requests decoding, and the clients that there then are."""
+
+    clients: float
+    rate: float
+    ttft: float
+    mixture: StepMixture
+
+
+@dataclass(frozen=True, slots=True)
+class _ClosedLoop:
+    """A closed loop whose number of decodes is looked for."""
+
+    total: float
+    lengths: LengthMoments
+    rules: SchedulerRules
+    iteration: Iteration
+    client_seconds: float
+
+    def state(self, decodes: float) -> _LoopState:
+        steps, others = self.lengths.output - 1, 1.0 - 1.0 / max(1.0, self.total)
+        # Beside its own decode a request sees those of the others, and their prompts.
+        mixture = step_mixture(
+            1.0 + decodes * others, decodes / steps * others, self.lengths, self.rules, self.iteration
+        )
+        rate = decodes / steps / mixture.mean
+        busy = 1.0 - (1.0 - min(1.0, decodes / self.total)) ** max(0.0, self.total - 1.0)
+        begun = mixture.decode if self.rules.prefill == "first" else mixture.mean
+        waited = busy * (1.0 + self.rules.asynchronous)
+        ttft = max(0.0, waited * begun - busy * self.client_seconds) + mixture.own
+        return _LoopState(rate * (ttft + self.client_seconds + steps * mixture.mean), rate, ttft, mixture)
+
+
+def _lockstep(
+    running: float,
+    clients: float,
+    lengths: LengthMoments,
+    rules: SchedulerRules,
+    iteration: Iteration,
+    cause: SaturationCause,
+    client_seconds: float = 0.0,
+) -> OperatingPoint:
+    """Return the steady state of requests that are alike: they stay in the groups they began in.
+
+    A group is as many prompts as an iteration takes, and its requests end together. From one request of a
+    place to the next there are O - 1 iterations and those of the prompt and of waiting; g = C I / T of them
+    have prompts, one after the other. The groups before it decide what a request waits for. Where prefill
+    goes first, all groups decode together, and so they end together. What does not run waits: Little's law.
+    """
+    alone = clients <= running
+    steps, waited = lengths.output - 1, float(rules.asynchronous) + alone
+    delay = client_seconds if alone else 0.0
+    if rules.prefill == "first" or running * lengths.computed <= rules.max_num_batched_tokens:
+        first, begun, decode = _one_group(running, lengths, rules, iteration)
+        cycle = first + steps * decode + delay
+        ttft, tpot, step = begun, (steps * decode + first - begun) / steps, decode
+        decodes = running * steps * decode / cycle
+    else:
+        pieces = ceil(lengths.computed / rules.max_num_batched_tokens)
+        count = steps + waited + pieces
+        decodes = running * steps / count
+        groups = ceil(running * lengths.computed / (rules.max_num_batched_tokens - decodes) - _EXACT)
+        mixture = step_mixture(
+            decodes, running / count, lengths, rules, iteration, together=min(1.0, groups / count)
+        )
+        full = mixture.decode + (mixture.mean - mixture.decode) / min(1.0, groups / count)
+        cycle = max(count * mixture.mean, groups * full)
+        before = [min(i, waited) for i in range(groups)]
+        waits = sum(n * full + (waited - n) * mixture.decode for n in before) / groups
+        ttft, step, decode = max(0.0, waits - delay) + pieces * full, mixture.mean, mixture.decode
+        tpot = max(decode, (cycle - waits - pieces * full) / steps)
+    rate = running / cycle
+    late = ttft if alone else max(ttft, clients / rate - steps * tpot - delay)
+    return OperatingPoint(
+        decodes=decodes,
+        requests=clients if clients < inf else running,
+        step_seconds=step,
+        decode_step_seconds=decode,
+        time_to_first_token=late,
+        time_per_output_token=tpot,
+        requests_per_second=rate,
+        output_tokens_per_second=rate * lengths.output,
+        recomputed=1.0,
+        saturated=not alone,
+        cause=cause,
+    )
+
+
+def _one_group(
+    running: float, lengths: LengthMoments, rules: SchedulerRules, iteration: Iteration
+) -> tuple[float, float, float]:
+    """Return the time of all prompts, the mean time to a first token, and that of a decode [s]."""
+    decode = step_mixture(running, 0.0, lengths, rules, iteration).decode
+    whole = max(1.0, rules.max_num_batched_tokens // lengths.computed)
+    first, ended, left = 0.0, 0.0, running
+    while left > 0:
+        count = min(left, whole)
+        prompts = step_mixture(0.0, count, lengths, rules, iteration, together=1.0)
+        first += prompts.mean if rules.prefill == "mixed" else prompts.own
+        ended += count * first
+        left -= count
+    return first, ended / running, decode

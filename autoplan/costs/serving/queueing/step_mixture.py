@@ -1,0 +1,213 @@
+"""The iterations of a steady state: how many prompts one computes beside its decodes, and how long it takes.
+
+Notation (this file only)::
+
+    q  prompts that begin in an iteration, on average      D  requests that decode   [1]
+    c  tokens of prompts that an iteration takes           n  tokens of a prompt     [1]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, exp
+
+from autoplan.costs.core.serving.iteration import Chunk, Iteration
+from autoplan.costs.serving.queueing.length_moments import LengthMoments
+from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
+
+__all__ = ["StepMixture", "poisson", "step_mixture"]
+
+#: Probability of more prompts in an iteration that is left out.
+_TAIL = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class StepMixture:
+    """Mean times of the iterations of a steady state [s]."""
+
+    #: An iteration in which requests decode, with the prefill iterations that come before it.
+    mean: float
+    second_moment: float
+    #: An iteration of decodes alone.
+    decode: float
+    #: From the start of the iteration that begins a prompt to its first token.
+    own: float
+    #: Iterations that a prompt is in.
+    chunks: float
+
+
+def poisson(mean: float) -> Iterator[tuple[int, float]]:
+    """Yield counts with their probabilities up to a small tail, the rest on the last.
+
+    >>> [(k, round(p, 3)) for k, p in poisson(0.01)]
+    [(0, 0.99), (1, 0.01)]
+    """
+    probability, count, left = exp(-mean), 0, 1.0
+    while left - probability > _TAIL:
+        yield count, probability
+        left -= probability
+        count += 1
+        probability *= mean / count
+    yield count, left
+
+
+def step_mixture(
+    decodes: float,
+    prompts: float,
+    lengths: LengthMoments,
+    rules: SchedulerRules,
+    iteration: Iteration,
+    *,
+    together: float = 0.0,
+) -> StepMixture:
+    """Return the times of iterations with D decodes in which q prompts begin.
+
+    Requests of unlike lengths end at any time, so prompts come as a Poisson process: k in an iteration, as
+    many as c tokens take. Prompts longer than c take ceil(n / c) iterations. ``together``: instead, a share
+    of iterations is full of prompts and the others have none, as with requests that are alike and began
+    together.
+
+    >>> from autoplan.costs.serving.queueing.affine_iteration import AffineIteration
+    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
+    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
+    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
+    >>> rules = SchedulerRules(4, 64, BlockPool(99, 4))
+    >>> lengths = length_moments(RequestLoad((10, 10), (6, 4), (0.0, 0.0)), rules)
+    >>> steps = step_mixture(2, 0.5, lengths, rules, AffineIteration(1.0, per_token=0.1))
+    >>> round(steps.mean, 6), steps.decode  # 1 + 0.5 x 10 x 0.1
+    (1.5, 1.0)
+
+    Leaves out: spread of prompts around their mean length.
+    Source: Kleinrock 1975, Queueing Systems 1, for arrivals that do not depend on each other.
+    """
+    price = _Prices(decodes, lengths, rules, iteration)
+    if rules.prefill == "first":
+        return _prefill_first(price, prompts, lengths, rules)
+    capacity = max(1.0, rules.max_num_batched_tokens - decodes)
+    n = lengths.computed
+    pieces = max(1, ceil(n / capacity - 1e-9))
+    if together or prompts * n >= capacity:
+        share = min(1.0, prompts * n / capacity) if not together else min(1.0, together)
+        tokens = prompts * n / share if share else 0.0
+        weights = [(1.0 - share, 0.0), (share, tokens)]
+    elif pieces > 1:
+        weights = _long_prompts(prompts, n, capacity, pieces)
+    else:
+        weights = _short_prompts(prompts, n, capacity)
+    times = [(weight, tokens, price.mixed(tokens)) for weight, tokens in weights if weight > 0]
+    return StepMixture(
+        mean=sum(weight * time for weight, _, time in times),
+        second_moment=sum(weight * time * time for weight, _, time in times),
+        decode=price.mixed(0.0),
+        own=_own_seconds(price, 0.0 if together else prompts, n, pieces),
+        chunks=float(pieces),
+    )
+
+
+def _own_seconds(price: _Prices, prompts: float, n: float, pieces: int) -> float:
+    """Return the time of the iterations of a prompt, beside those that came with it [s].
+
+    Of several that take more than an iteration, the prompt is one in the middle.
+    """
+    capacity = price.capacity
+    if pieces > 1:
+        return (pieces - 1) * price.mixed(capacity) + price.mixed(n - (pieces - 1) * capacity)
+    seconds = 0.0
+    for count, weight in poisson(min(prompts, capacity / n)):
+        tokens = (count + 1) * n
+        whole = 1.0 if tokens <= capacity else max(1.0, (count + 2) / 2 * n / capacity)
+        seconds += weight * whole * price.mixed(min(tokens, capacity))
+    return seconds
+
+
+class _Prices:
+    """Times of iterations with so many decodes, by tokens of prompts."""
+
+    def __init__(
+        self, decodes: float, lengths: LengthMoments, rules: SchedulerRules, iteration: Iteration
+    ) -> None:
+        self.decodes, self.lengths, self.iteration = decodes, lengths, iteration
+        self.capacity = max(1.0, rules.max_num_batched_tokens - (rules.prefill == "mixed") * decodes)
+
+    def mixed(self, tokens: float) -> float:
+        return self._time(self.decodes, tokens)
+
+    def alone(self, tokens: float) -> float:
+        return self._time(0.0, tokens)
+
+    def _time(self, decodes: float, tokens: float) -> float:
+        """Return the time with decodes between two whole numbers on the line between them [s]."""
+        low = int(decodes)
+        part = decodes - low
+        chunks = self._chunks(tokens)
+        read = self.lengths.read
+        time = self.iteration.seconds(low, low * read, chunks)
+        if part < 1e-6:
+            return time
+        return time + part * (self.iteration.seconds(low + 1, (low + 1) * read, chunks) - time)
+
+    def _chunks(self, tokens: float) -> list[Chunk]:
+        """Return whole prompts and a part of one; of a long prompt the chunk in its middle."""
+        n = self.lengths.computed
+        cached = round(self.lengths.cached)
+        if tokens <= 0:
+            return []
+        if n > self.capacity:
+            past = cached + max(0, round((n - tokens) / 2))
+            return [Chunk(max(1, round(tokens)), past)]
+        whole, rest = divmod(tokens, n)
+        chunks = [Chunk(max(1, round(n)), cached)] * int(whole)
+        return [*chunks, Chunk(round(rest), cached)] if rest >= 1 or not chunks else chunks
+
+
+def _short_prompts(prompts: float, n: float, capacity: float) -> list[tuple[float, float]]:
+    """Return weights and tokens of iterations; what exceeds c goes to iterations that had no prompts."""
+    weights = [(weight, count * n) for count, weight in poisson(prompts)]
+    over = sum(weight * max(0.0, tokens - capacity) for weight, tokens in weights)
+    kept = [(weight, min(tokens, capacity)) for weight, tokens in weights]
+    missing = prompts * n - sum(weight * tokens for weight, tokens in kept) - over
+    over += max(0.0, missing)
+    moved = over / min(capacity, n)
+    if over <= 0:
+        return kept
+    if moved > kept[0][0]:  # Hardly an iteration has no prompts: then all that have are full.
+        share = min(1.0, prompts * n / capacity)
+        return [(1.0 - share, 0.0), (share, capacity)]
+    return [(kept[0][0] - moved, 0.0), (moved, min(capacity, n)), *kept[1:]]
+
+
+def _long_prompts(prompts: float, n: float, capacity: float, pieces: int) -> list[tuple[float, float]]:
+    """Return weights and tokens of iterations where a prompt takes several: all full but its last."""
+    last = n - (pieces - 1) * capacity
+    full, tail = prompts * (pieces - 1), prompts
+    busy = full + tail
+    if busy > 1.0:  # Then the end of one prompt shares an iteration with the start of the next.
+        share = prompts * n / capacity
+        return [(1.0 - share, 0.0), (share, capacity)]
+    return [(1.0 - busy, 0.0), (full, capacity), (tail, last)]
+
+
+def _prefill_first(
+    price: _Prices, prompts: float, lengths: LengthMoments, rules: SchedulerRules
+) -> StepMixture:
+    """Return the times where prompts have iterations of their own between those of decodes."""
+    n, capacity = lengths.computed, float(rules.max_num_batched_tokens)
+    decode = price.mixed(0.0)
+    mean, second, own = 0.0, 0.0, 0.0
+    for count, weight in poisson(prompts):
+        time = _prefill_seconds(price, count * n, capacity)
+        mean += weight * (decode + time)
+        second += weight * (decode + time) ** 2
+        # A prompt is one in the middle of those that came with it.
+        own += weight * _prefill_seconds(
+            price, min((count + 1) * n, max(capacity, (count + 2) / 2 * n)), capacity
+        )
+    return StepMixture(mean, second, decode, own, float(max(1, ceil(n / capacity))))
+
+
+def _prefill_seconds(price: _Prices, tokens: float, capacity: float) -> float:
+    """Return the time of the iterations that compute ``tokens`` of prompts [s]."""
+    full, rest = divmod(tokens, capacity)
+    time = full * price.alone(capacity) if full else 0.0
+    return time + (price.alone(rest) if rest >= 1 else 0.0)
