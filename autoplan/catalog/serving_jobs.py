@@ -80,10 +80,15 @@ def _resolved(spec: ServingSpec, name: str, base: Path, attempts: Attempts) -> S
         objectives=spec.objectives,
         price=spec.price,
         deadline=spec.deadline,
+        devices_open=spec.devices is None and _has_load(spec),
     )
     if len(clusters) == 1:
         return job
     return replace(job, choices=tuple(replace(job, cluster=cluster) for cluster in clusters))
+
+
+def _has_load(spec: ServingSpec) -> bool:
+    return spec.workload.concurrency is not None or spec.workload.request_rate is not None
 
 
 def _powered(spec: ServingSpec, cluster: Cluster) -> None:

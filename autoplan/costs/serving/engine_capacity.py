@@ -9,8 +9,15 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from autoplan.costs.core.serving.capacity import CachePool, CapacityPrediction, DeviceMemoryUse, Shortage
+from autoplan.costs.core.serving.capacity import (
+    CachePool,
+    CapacityPrediction,
+    DeviceMemoryUse,
+    Shortage,
+    WeightBytes,
+)
 from autoplan.costs.serving.engine_memory import (
     EngineMemory,
     cache_room,
@@ -23,13 +30,32 @@ from autoplan.costs.serving.served_weights import stage_layers_of_engine, stage_
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["LENGTHS", "largest_true", "predict_capacity"]
+__all__ = ["LENGTHS", "StageContents", "largest_true", "predict_capacity", "stage_contents"]
 
 #: Lengths of requests that every capacity counts, beside the longest.
 LENGTHS = (1024, 8192, 32768)
 
 
-def predict_capacity(job: ServingJob, layout: EngineLayout) -> CapacityPrediction:
+@dataclass(frozen=True, slots=True)
+class StageContents:
+    """What does not depend on the sizes of steps: weights and shape of the cache of each stage."""
+
+    weights: tuple[WeightBytes, ...]
+    shapes: tuple[CacheShape, ...]
+
+
+def stage_contents(job: ServingJob, layout: EngineLayout) -> StageContents:
+    """Return weights and cache of each stage, for many sizes of steps."""
+    stages = range(layout.pp)
+    return StageContents(
+        tuple(stage_weights(job, layout, stage) for stage in stages),
+        tuple(cache_shape(job, layout, stage) for stage in stages),
+    )
+
+
+def predict_capacity(
+    job: ServingJob, layout: EngineLayout, contents: StageContents | None = None
+) -> CapacityPrediction:
     """Return the memory of each stage and the requests that caches hold: floor(P / bytes of a request).
 
     Stages keep the same requests, so the one with the least room counts. Each group of data-parallel
@@ -45,9 +71,12 @@ def predict_capacity(job: ServingJob, layout: EngineLayout) -> CapacityPredictio
     Source: vLLM 0.33.0, v1/core/kv_cache_utils.py, get_kv_cache_configs.
     """
     seqs, tokens = step_sizes(job, layout)
+    contents = contents or stage_contents(job, layout)
     others = [engine_memory(job, layout, stage) for stage in range(layout.pp)]
-    stages = tuple(_device(job, layout, stage, other) for stage, other in enumerate(others))
-    shapes = [cache_shape(job, layout, stage) for stage in range(layout.pp)]
+    stages = tuple(
+        _device(job, layout, stage, other, contents.weights[stage]) for stage, other in enumerate(others)
+    )
+    shapes = list(contents.shapes)
     rooms = [max(0.0, stage.room) for stage in stages]
     least = min(range(layout.pp), key=lambda i: shapes[i].tokens(rooms[i]))
     caches = layout.adp * layout.replicas
@@ -86,8 +115,9 @@ def _pool(shape: CacheShape, room: float, largest: int) -> CachePool:
     )
 
 
-def _device(job: ServingJob, layout: EngineLayout, stage: int, other: EngineMemory) -> DeviceMemoryUse:
-    weights = stage_weights(job, layout, stage)
+def _device(
+    job: ServingJob, layout: EngineLayout, stage: int, other: EngineMemory, weights: WeightBytes
+) -> DeviceMemoryUse:
     room = cache_room(job, layout, weights.total, other)
     first, end = stage_layers_of_engine(
         job.model.layers, layout.pp, job.engine.facts.scheduler.splits_layers

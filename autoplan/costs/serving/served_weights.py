@@ -12,6 +12,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 
 from autoplan.costs.core.parameters import (
     LayerParameters,
@@ -53,6 +54,7 @@ def matrix_bytes(weights: float, weight_format: WeightFormat, row: int) -> float
     return weights * (kept.bits + (kept.scale_bits + kept.zero_bits) / group) / 8
 
 
+@lru_cache(maxsize=1024)
 def stage_layers_of_engine(layers: int, pp: int, rule: str) -> tuple[tuple[int, int], ...]:
     """Return the first layer of each stage and the one after its last [1].
 

@@ -182,6 +182,7 @@ class SchedulerFacts(Frozen):
         " out; reserve: only where input and output fit; estimate: by a share of the output that adapts"
     )
     asynchronous: bool = Field(description="whether the host prepares a step while the one before runs")
+    chunked: bool = Field(default=True, description="whether a prompt may be divided over steps by default")
     splits_layers: Literal["middle", "last", "first"] = Field(
         description="stages that hold the layers left over: those before the last, the last, or the first"
     )

@@ -35,7 +35,11 @@ class ServingSpec(Frozen):
         Count
         | Annotated[tuple[Count, ...], Field(min_length=1, max_length=64), AfterValidator(distinct)]
         | None
-    ) = Field(default=None, description="devices to use, or a list to plan for each; all when left out")
+    ) = Field(
+        default=None,
+        description="devices to use, or a list to plan for each; left out: with a load the fewest that hold"
+        " the limits, else all",
+    )
     stack: str = Field(
         min_length=1,
         description="the engine: a name in costmodels/engines, with @VERSION or in its newest known version",
@@ -87,6 +91,8 @@ class ServingJob:
     #: The jobs to plan for, where there are several numbers of devices; this is the first.
     choices: tuple[ServingJob, ...] = ()
     deadline: float = field(default=DEFAULT_SECONDS, compare=False)
+    #: Whether the job leaves its devices out and has a load: the fewest that hold its limits are asked for.
+    devices_open: bool = False
     #: What it was read from, where it was; not compared.
     source: JobFile | None = field(default=None, compare=False)
 

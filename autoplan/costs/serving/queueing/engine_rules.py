@@ -10,7 +10,8 @@ from __future__ import annotations
 from math import ceil
 
 from autoplan.costs.core.serving.capacity import CapacityPrediction
-from autoplan.costs.serving.kv_cache import CacheShape, cache_shape
+from autoplan.costs.serving.engine_capacity import StageContents, stage_contents
+from autoplan.costs.serving.kv_cache import CacheShape
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -18,7 +19,12 @@ from autoplan.schema.serving.serving_spec import ServingJob
 __all__ = ["scheduler_rules"]
 
 
-def scheduler_rules(job: ServingJob, layout: EngineLayout, capacity: CapacityPrediction) -> SchedulerRules:
+def scheduler_rules(
+    job: ServingJob,
+    layout: EngineLayout,
+    capacity: CapacityPrediction,
+    contents: StageContents | None = None,
+) -> SchedulerRules:
     """Return the rules of one engine of ``layout``, or of one of its groups of data-parallel attention.
 
     >>> from autoplan.catalog import load_serving_job
@@ -33,7 +39,7 @@ def scheduler_rules(job: ServingJob, layout: EngineLayout, capacity: CapacityPre
     """
     facts = job.engine.facts.scheduler
     rooms = [max(0.0, stage.room) for stage in capacity.stages]
-    shapes = [cache_shape(job, layout, stage) for stage in range(layout.pp)]
+    shapes = (contents or stage_contents(job, layout)).shapes
     least = min(range(layout.pp), key=lambda stage: shapes[stage].tokens(rooms[stage]))
     prefix = job.workload.prefix
     return SchedulerRules(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import ceil, sqrt
 
 from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.serving.queueing.decoding_set import DecodingSet
@@ -28,7 +29,6 @@ _FIRST_SHARE, _LEAST_SHARE, _DECAY_STEPS = 0.7, 0.098, 600
 _MOST_LEFT = 4096
 #: Iterations after which admission by an estimate is looked at again.
 _ESTIMATE_STEPS = 16
-_NEVER = float("inf")
 
 
 @dataclass(slots=True)
@@ -355,28 +355,21 @@ class _Engine:
     def _steps_to_arrival(self, most: int) -> int:
         """Return the iterations until the next arrival is seen [1], at most ``most``.
 
-        Iterations become longer as contexts grow, so the first one gives a number that is too large; that of
-        a straight line through the run is then corrected by single iterations.
+        Iterations become longer as contexts grow, on a straight line between the first and the one in which
+        the arrival would fall if none did: t k + s k**2 / 2 is the time of k of them.
         """
-        time = self.incoming[0][0]
-        if self.rules.asynchronous and time <= self.now:
-            return 1
-        gap, count, context = time - self.now, self.decoding.count, self.decoding.context
+        time, count, context = self.incoming[0][0], self.decoding.count, self.decoding.context
+        gap = time - self.now
         if gap <= 0 or most == 1:
             return 1
-        price = self.iteration.decode_run
-        first = price(count, context, 1)
-        steps = int(min(most, gap / first + 1)) if first > 0 else most
-        if first > 0 and steps > 1:
-            whole = price(count, context, steps)
-            if whole < gap:
-                return most
-            steps = max(1, int(steps * gap / whole))
-            while steps < most and price(count, context, steps) < gap:
-                steps += 1
-            while steps > 1 and price(count, context, steps - 1) >= gap:
-                steps -= 1
-        return min(most, max(1, steps))
+        price = self.iteration.seconds
+        first = price(count, context)
+        if first <= 0:
+            return most
+        far = min(float(most), gap / first)
+        growth = max(0.0, price(count, context + count * far) - first) / max(far, 1.0)
+        steps = 2.0 * gap / (first + sqrt(first * first + 2.0 * growth * gap))
+        return max(1, min(most, ceil(steps)))
 
     def _pass(self, seconds: float, steps: int, *, last: float) -> None:
         counts = self.counts

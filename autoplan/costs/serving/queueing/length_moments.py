@@ -62,7 +62,9 @@ def length_moments(load: RequestLoad, rules: SchedulerRules) -> LengthMoments:
     """
     pool = rules.pool
     inputs, outputs = np.array(load.inputs), np.array(load.outputs)
-    cached = np.array([rules.cached_tokens(int(n)) for n in inputs])
+    cached = np.zeros_like(inputs)
+    if rules.hit_rate or pool.shared_tokens:
+        cached = np.array([rules.cached_tokens(int(n)) for n in inputs])
     shared = np.minimum(pool.shared_tokens, inputs)
     steps = np.maximum(outputs - 1, 1e-9)
     weight = steps / steps.sum()
@@ -92,4 +94,8 @@ def length_moments(load: RequestLoad, rules: SchedulerRules) -> LengthMoments:
 
 
 def _blocks(rules: SchedulerRules, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.array([rules.pool.request_blocks(int(n)) for n in tokens], dtype=np.float64)
+    """Return ``request_blocks`` of many requests."""
+    pool = rules.pool
+    own = -(-np.maximum(0, tokens - pool.shared_tokens) // pool.block_tokens)
+    blocks = pool.groups * own + pool.window_groups * np.minimum(own, pool.window_blocks)
+    return np.asarray(blocks, dtype=np.float64)

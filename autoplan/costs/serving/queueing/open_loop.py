@@ -17,12 +17,15 @@ from autoplan.costs.core.serving.iteration import Iteration
 from autoplan.costs.core.serving.latencies import OperatingPoint
 from autoplan.costs.serving.queueing.length_moments import LengthMoments
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
-from autoplan.costs.serving.queueing.steady_state import maximum, running_limit, steady_point
+from autoplan.costs.serving.queueing.steady_state import (
+    balanced,
+    maximum,
+    running_limit,
+    steady_point,
+)
 from autoplan.costs.serving.queueing.step_mixture import StepMixture
 
 __all__ = ["open_loop"]
-
-_ROUNDS = 60
 
 
 def open_loop(
@@ -57,15 +60,8 @@ def open_loop(
         return _overloaded(top)
     if lengths.output <= 1:
         return _prompts_alone(rate, lengths, rules, iteration, variability)
-    low, high = 0.0, running_limit(lengths, rules).decodes
-    for _ in range(_ROUNDS):
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if steady_point(middle, lengths, rules, iteration)[0] < rate else (low, middle)
-        )
-        if high - low < 1e-4 * high:
-            break
-    decodes = (low + high) / 2
+    most = running_limit(lengths, rules).decodes
+    decodes = balanced(lambda d: steady_point(d, lengths, rules, iteration, own=False)[0] - rate, most)
     _, mixture = steady_point(decodes, lengths, rules, iteration)
     burst = _burst(rate, mixture, lengths, rules)
     ttft = _first_token(rate, decodes, mixture, burst, lengths, rules, variability)

@@ -12,6 +12,7 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, exp, floor, inf, sqrt
 
@@ -21,17 +22,17 @@ from autoplan.costs.serving.queueing.length_moments import LengthMoments
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.step_mixture import StepMixture, step_mixture
 
-__all__ = ["RunningLimit", "closed_loop", "maximum", "running_limit", "steady_point"]
+__all__ = ["RunningLimit", "balanced", "closed_loop", "maximum", "running_limit", "steady_point"]
 
 #: Share of what running requests have left that an estimate keeps in the steady state
 #: (SGLang 0.5.23, srt/environ.py: 0.7 x 0.14).
 _ESTIMATED_SHARE = 0.098
-_ROUNDS = 60
+_ROUNDS = 40
 #: Rounds after which the preempted requests and those that run agree.
 _CACHE_ROUNDS = 4
 _EXACT = 1e-9
 #: Share of the decodes that the search for them leaves open.
-_CLOSE = 1e-4
+_CLOSE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def running_limit(lengths: LengthMoments, rules: SchedulerRules, *, together: bo
     reservation C (blocks of I + O) <= P, less half of a request that does not fit; with preemption requests
     hold their present tokens: D (blocks of I + O/2) + (1 + p) blocks of I / 2 = P. There, the request that
     ends leaves I + O tokens, which prompts fill at once although running requests need O of them. These come
-    first in an iteration in which a request ends; in the others, a share exp(-D / O), the youngest are dropped:
+    first in an iteration in which a request ends; in others, a share exp(-D / O), the youngest are dropped:
     O exp(-D / O) tokens for each request that ends, p = O exp(-D / O) / I. Running requests grow by D tokens
     in an iteration and D / O of them end with I + O each, so that what started requests lack is a queue with
     the drift -D I / O and the variance D / O (I + O)**2: (I + O)**2 / 2 I tokens on average, of the youngest,
@@ -119,7 +120,7 @@ def steady_point(
     iteration: Iteration,
     *,
     recomputed: float = 0.0,
-    together: float = 0.0,
+    own: bool = True,
 ) -> tuple[float, StepMixture]:
     """Return requests a second [1/s] with D decodes, X = D / ((O - 1) t), and the mixture of iterations.
 
@@ -128,8 +129,35 @@ def steady_point(
     steps = max(lengths.output - 1, _EXACT)
     prompts = decodes / steps
     again = 1.0 + recomputed / lengths.computed
-    mixture = step_mixture(decodes, prompts * again, lengths, rules, iteration, together=together)
+    mixture = step_mixture(decodes, prompts * again, lengths, rules, iteration, own=own)
     return prompts / mixture.mean, mixture
+
+
+def balanced(excess: Callable[[float], float], most: float) -> float:
+    """Return the decodes, up to ``most``, at which ``excess``, which grows with them, is none.
+
+    The rule of Illinois: a straight line between the ends, of which the one that stays counts half.
+
+    >>> round(balanced(lambda d: d * d - 2.0, 4.0), 3)
+    1.414
+    """
+    low, high = 0.0, most
+    below, above = excess(most * 1e-3), excess(most)
+    if above <= 0:
+        return most
+    if below >= 0:
+        return most * 1e-3
+    low = most * 1e-3
+    for _ in range(_ROUNDS):
+        middle = high - above * (high - low) / (above - below)
+        found = excess(middle)
+        if abs(middle - (high if found * above > 0 else low)) < _CLOSE * middle or found == 0:
+            return middle
+        if found > 0:
+            high, above, below = middle, found, below / 2
+        else:
+            low, below, above = middle, found, above / 2
+    return (low + high) / 2
 
 
 def maximum(
@@ -244,14 +272,9 @@ def closed_loop(
     loop = _ClosedLoop(clients, lengths, rules, iteration, client_seconds)
     if limit.decodes <= clients and loop.state(limit.decodes).clients <= clients:
         return _saturated(limit, lengths, rules, iteration, clients)
-    low, high = 0.0, min(limit.decodes, clients)
-    for _ in range(_ROUNDS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if loop.state(middle).clients < clients else (low, middle)
-        if high - low < _CLOSE * high:
-            break
-    state = loop.state((low + high) / 2)
-    found = RunningLimit((low + high) / 2, limit.cause)
+    decodes = balanced(lambda d: loop.state(d).clients - clients, min(limit.decodes, clients))
+    state = loop.state(decodes)
+    found = RunningLimit(decodes, limit.cause)
     return _point(found, lengths, state.mixture, state.rate, clients, state.ttft)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, exp
+from math import ceil, exp, sqrt
 
 from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.serving.queueing.length_moments import LengthMoments
@@ -20,6 +20,10 @@ __all__ = ["StepMixture", "poisson", "step_mixture"]
 
 #: Probability of more prompts in an iteration that is left out.
 _TAIL = 1e-3
+#: Mean from which three counts stand for all.
+_MANY = 12.0
+#: Decodes below which parts of one count.
+_FINE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +44,15 @@ class StepMixture:
 def poisson(mean: float) -> Iterator[tuple[int, float]]:
     """Yield counts with their probabilities up to a small tail, the rest on the last.
 
+    A large mean has three counts, which have the mean and the variance of all.
+
     >>> [(k, round(p, 3)) for k, p in poisson(0.01)]
     [(0, 0.99), (1, 0.01)]
     """
+    if mean > _MANY:
+        spread = sqrt(3 * mean)
+        yield from ((round(mean - spread), 1 / 6), (round(mean), 2 / 3), (round(mean + spread), 1 / 6))
+        return
     probability, count, left = exp(-mean), 0, 1.0
     while left - probability > _TAIL:
         yield count, probability
@@ -60,13 +70,14 @@ def step_mixture(
     iteration: Iteration,
     *,
     together: float = 0.0,
+    own: bool = True,
 ) -> StepMixture:
     """Return the times of iterations with D decodes in which q prompts begin.
 
     Requests of unlike lengths end at any time, so prompts come as a Poisson process: k in an iteration, as
     many as c tokens take. Prompts longer than c take ceil(n / c) iterations. ``together``: instead, a share
     of iterations is full of prompts and the others have none, as with requests that are alike and began
-    together.
+    together. Without ``own`` the time of a prompt is left out.
 
     >>> from autoplan.costs.serving.queueing.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
@@ -100,7 +111,7 @@ def step_mixture(
         mean=sum(weight * time for weight, _, time in times),
         second_moment=sum(weight * time * time for weight, _, time in times),
         decode=price.mixed(0.0),
-        own=_own_seconds(price, 0.0 if together else prompts, n, pieces),
+        own=_own_seconds(price, 0.0 if together else prompts, n, pieces) if own else 0.0,
         chunks=float(pieces),
     )
 
@@ -138,8 +149,8 @@ class _Prices:
 
     def _time(self, decodes: float, tokens: float) -> float:
         """Return the time with decodes between two whole numbers on the line between them [s]."""
-        low = int(decodes)
-        part = decodes - low
+        low = int(decodes) if decodes < _FINE else round(decodes)
+        part = max(0.0, decodes - low) if decodes < _FINE else 0.0
         chunks = self._chunks(tokens)
         read = self.lengths.read
         time = self.iteration.seconds(low, low * read, chunks)

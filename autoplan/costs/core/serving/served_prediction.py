@@ -1,0 +1,102 @@
+"""The prediction of engines under a load as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from autoplan.costs.core.serving.capacity import CapacityPrediction
+from autoplan.costs.core.serving.latencies import LatencyStatistics, OperatingPoint
+
+__all__ = ["EngineLoad", "ServedPrediction", "SimulatedPrediction", "StepBound"]
+
+#: What most of an iteration's time goes to.
+StepBound = Literal["compute", "memory bandwidth"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What one engine is asked for: clients of a closed loop, requests a second, or as much as it can."""
+
+    kind: Literal["closed loop", "open loop", "maximum"]
+    #: Clients or requests a second; of a maximum, no number.
+    amount: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPrediction:
+    """A simulation of the same load, with its seed, and how far the closed form is from it."""
+
+    statistics: LatencyStatistics
+    seed: int
+    #: Largest relative difference of throughput, TPOT and TTFT from the closed form.
+    gap: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPrediction:
+    """Engines that are alike, under a load that is shared out evenly; means over all requests."""
+
+    engines: int
+    devices: int
+    load: EngineLoad
+    #: The steady state of one group of attention of one engine, and the groups of all engines.
+    point: OperatingPoint
+    groups: int
+    capacity: CapacityPrediction
+    #: Requests of mean length that run at once in all engines.
+    max_concurrency: int
+    bound: StepBound
+    #: Why the engines cannot serve: they do not start, or a prompt does not fit into a step.
+    shortage: str | None = None
+    simulation: SimulatedPrediction | None = None
+
+    @property
+    def time_to_first_token(self) -> float:
+        """Mean time to the first token [s]; infinite where requests come faster than they are answered."""
+        return self.point.time_to_first_token
+
+    @property
+    def time_per_output_token(self) -> float:
+        """Mean time between the tokens of an answer [s]."""
+        return self.point.time_per_output_token
+
+    @property
+    def request_latency(self) -> float:
+        """Mean time from a request to the end of its answer [s]."""
+        return self.point.request_latency
+
+    @property
+    def output_tokens_per_second(self) -> float:
+        """Output tokens a second of all engines."""
+        return self.point.output_tokens_per_second * self.groups
+
+    @property
+    def output_tokens_per_second_per_device(self) -> float:
+        """Output tokens a second over the devices of all engines."""
+        return self.output_tokens_per_second / self.devices
+
+    @property
+    def requests_per_second(self) -> float:
+        """Requests a second of all engines."""
+        return self.point.requests_per_second * self.groups
+
+    @property
+    def peak_memory_bytes_per_device(self) -> float:
+        """Memory that the fullest device uses [byte]."""
+        return max(stage.taken for stage in self.capacity.stages)
+
+    @property
+    def saturated(self) -> bool:
+        """Whether requests wait for room."""
+        return self.point.saturated
+
+    @property
+    def starts(self) -> bool:
+        """Whether the engines start, admit the longest request, and their steps take the prompts."""
+        return self.shortage is None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the engines start and keep up with the load."""
+        return self.starts and self.point.time_to_first_token < float("inf")

@@ -1,0 +1,252 @@
+"""Engines of a layout under the load of a job: the steady state in closed form, and by simulation.
+
+Notation (this file only)::
+
+    I  tokens of a prompt    S  max_num_seqs    P  blocks of the cache               [1]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from typing import Final
+
+from autoplan.costs.core.serving.capacity import CapacityPrediction
+from autoplan.costs.core.serving.iteration import Iteration
+from autoplan.costs.core.serving.latencies import LatencyStatistics, OperatingPoint
+from autoplan.costs.core.serving.served_prediction import (
+    EngineLoad,
+    ServedPrediction,
+    SimulatedPrediction,
+    StepBound,
+)
+from autoplan.costs.serving.engine_capacity import StageContents, predict_capacity, stage_contents
+from autoplan.costs.serving.iteration.engine_iteration import GroupIteration
+from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
+from autoplan.costs.serving.queueing.engine_rules import scheduler_rules
+from autoplan.costs.serving.queueing.event_simulation import simulate
+from autoplan.costs.serving.queueing.length_moments import LengthMoments, length_moments
+from autoplan.costs.serving.queueing.open_loop import open_loop
+from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, RequestLoad, drawn_load
+from autoplan.costs.serving.queueing.run_statistics import Good, run_statistics
+from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
+from autoplan.costs.serving.queueing.steady_state import closed_loop, maximum
+from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
+from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.schema.hardware import DeviceSpec
+from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.request_lengths import GammaArrivals
+from autoplan.schema.serving.request_trace import RequestTrace
+from autoplan.schema.serving.serving_spec import ServingJob
+
+__all__ = [
+    "PricedEngine",
+    "ServingCosts",
+    "UnitParts",
+    "engine_load",
+    "priced_engine",
+    "served",
+    "simulated",
+    "unit_parts",
+]
+
+#: Requests whose lengths stand for all, and those of a simulation: at least, and at most.
+_SAMPLE: Final = 2000
+_FEWEST: Final = 400
+_MOST: Final = 4000
+#: Rounds of each client in a simulation: two until the loop is steady, and one as it ends.
+_ROUNDS: Final = 6
+_SEED: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServingCosts:
+    """What prices of engines depend on besides job and layout."""
+
+    kernels: KernelSpec
+    measured: tuple[EngineKernelSpec, DeviceSpec] | None
+    trace: RequestTrace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PricedEngine:
+    """One engine of a layout: its memory, its scheduler, the price of its iterations, and its requests."""
+
+    layout: EngineLayout
+    capacity: CapacityPrediction
+    rules: SchedulerRules
+    iteration: Iteration
+    lengths: LengthMoments
+    #: Why it cannot serve.
+    shortage: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitParts:
+    """What engines that differ in the sizes of their steps have in common."""
+
+    contents: StageContents
+    iteration: Iteration
+    #: Requests whose lengths stand for all.
+    sample: RequestLoad
+
+
+def unit_parts(job: ServingJob, layout: EngineLayout, costs: ServingCosts) -> UnitParts:
+    """Return the parts of engines of ``layout`` of any sizes of steps.
+
+    Raises UnsupportedError for an engine whose steps have no known time.
+    """
+    whole = engine_iteration(job, layout, costs.kernels, costs.measured)
+    return UnitParts(
+        contents=stage_contents(job, layout),
+        iteration=whole if layout.adp == 1 else GroupIteration(whole, layout.adp),
+        sample=drawn_load(job.workload, _sampled(job), _SEED, costs.trace),
+    )
+
+
+def priced_engine(job: ServingJob, layout: EngineLayout, parts: UnitParts) -> PricedEngine:
+    """Return an engine of ``layout`` made of ``parts``."""
+    capacity = predict_capacity(job, replace(layout, replicas=1), parts.contents)
+    rules = scheduler_rules(job, layout, capacity, parts.contents)
+    lengths = length_moments(parts.sample, rules)
+    return PricedEngine(
+        layout, capacity, rules, parts.iteration, lengths, _shortage(capacity, rules, parts.sample)
+    )
+
+
+def _sampled(job: ServingJob) -> int:
+    fixed = not job.workload.classes and isinstance(job.workload.input_tokens, int)
+    return 1 if fixed and isinstance(job.workload.output_tokens, int) else _SAMPLE
+
+
+def _shortage(capacity: CapacityPrediction, rules: SchedulerRules, load: RequestLoad) -> str | None:
+    """Return why the engine cannot serve the load."""
+    if capacity.shortage is not None:
+        return capacity.shortage
+    most = max(a + b for a, b in zip(load.inputs, load.outputs, strict=True))
+    if rules.pool.request_blocks(most - 1) > rules.pool.own_blocks:
+        return "a request takes more blocks than the cache has"
+    longest = max(load.inputs)
+    if not rules.chunked and longest - rules.cached_tokens(longest) > rules.max_num_batched_tokens:
+        return (
+            f"a prompt of {longest:,} tokens exceeds max_num_batched_tokens"
+            f" {rules.max_num_batched_tokens:,}, and prompts are not divided"
+        )
+    return None
+
+
+def engine_load(job: ServingJob, engines: int) -> EngineLoad:
+    """Return what each of ``engines`` is asked for: an even share of the job's load."""
+    workload = job.workload
+    if workload.concurrency is not None:
+        return EngineLoad("closed loop", workload.concurrency / engines)
+    if workload.request_rate is not None:
+        return EngineLoad("open loop", workload.request_rate / engines)
+    return EngineLoad("maximum")
+
+
+def served(job: ServingJob, engine: PricedEngine, load: EngineLoad, engines: int = 1) -> ServedPrediction:
+    """Return ``engines`` that are alike, each under ``load``, in the steady state.
+
+    A closed loop of fewer clients than groups of attention leaves groups idle.
+    """
+    layout, groups = engine.layout, engine.layout.adp * engines
+    busy = groups
+    if load.kind == "closed loop":
+        busy = max(1, min(groups, round(load.amount * engines)))
+    point = _idle_point() if engine.shortage else _point(job, engine, load, engines / busy)
+    whole = max(1.0, engine.lengths.whole_blocks)
+    at_once = min(engine.rules.max_num_seqs, int(engine.rules.pool.own_blocks // whole))
+    return ServedPrediction(
+        engines=engines,
+        devices=layout.devices_per_engine * engines,
+        load=load,
+        point=point,
+        groups=busy,
+        capacity=engine.capacity,
+        max_concurrency=at_once * groups,
+        bound="memory bandwidth" if engine.shortage else _bound(engine, point),
+        shortage=engine.shortage,
+    )
+
+
+def _point(job: ServingJob, engine: PricedEngine, load: EngineLoad, share: float) -> OperatingPoint:
+    """Return the steady state of one group, which gets ``share`` of the engine's load."""
+    lengths, rules, iteration = engine.lengths, engine.rules, engine.iteration
+    if load.kind == "maximum":
+        return maximum(lengths, rules, iteration)
+    amount = load.amount * share
+    if load.kind == "closed loop":
+        return closed_loop(max(1.0, amount), lengths, rules, iteration, client_seconds=CLIENT_SECONDS)
+    return open_loop(amount, lengths, rules, iteration, variability=_variability(job))
+
+
+def _idle_point() -> OperatingPoint:
+    return OperatingPoint(0.0, 0.0, inf, inf, inf, inf, 0.0, 0.0, 1.0, saturated=True, cause="kv cache")
+
+
+def _variability(job: ServingJob) -> float:
+    """Return the variance of a gap between requests over the square of its mean [1]."""
+    arrivals = job.workload.arrivals
+    if isinstance(arrivals, GammaArrivals):
+        return arrivals.gamma
+    return 0.0 if arrivals == "constant" else 1.0
+
+
+def _bound(engine: PricedEngine, point: OperatingPoint) -> StepBound:
+    """Return what limits an iteration: with twice the tokens, one that computes takes about twice as long."""
+    if point.step_seconds > 2 * point.decode_step_seconds:
+        return "compute"
+    decodes = max(1, round(point.decodes))
+    context = decodes * engine.lengths.read
+    now = engine.iteration.seconds(decodes, context)
+    return "compute" if engine.iteration.seconds(2 * decodes, context) > 1.5 * now else "memory bandwidth"
+
+
+def simulated(
+    job: ServingJob,
+    engine: PricedEngine,
+    prediction: ServedPrediction,
+    trace: RequestTrace | None = None,
+    good: Good | None = None,
+) -> SimulatedPrediction | None:
+    """Return the simulation of one group of attention of ``prediction``; None where engines cannot serve.
+
+    A closed loop runs six rounds of its clients, of which the first two and the last do not count; others
+    have their steady part in the middle, an open loop above its maximum all of it.
+    """
+    if engine.shortage:
+        return None
+    load, point, parts = prediction.load, prediction.point, prediction.groups
+    workload = job.workload
+    if load.kind == "closed loop":
+        clients = max(1, ceil(load.amount * prediction.engines / parts - 1e-9))
+        requests = min(_MOST, max(_FEWEST, _ROUNDS * clients))
+        warm, drain = min(2 * clients, requests // 2), min(clients, requests // 4)
+        workload = workload.model_copy(update={"concurrency": clients})
+    else:
+        several = ceil(2 * point.decodes)
+        requests = min(_MOST, max(_FEWEST, 5 * several))
+        warm = drain = min(several, requests // 4)
+        if load.kind == "open loop":
+            rate = load.amount * prediction.engines / parts
+            workload = workload.model_copy(update={"request_rate": rate})
+            warm, drain = (requests // 5, requests // 5) if point.time_to_first_token < inf else (0, 0)
+    drawn = drawn_load(workload, requests, _SEED, trace)
+    run = simulate(drawn, engine.rules, engine.iteration)
+    statistics = run_statistics(run, warm=warm, drain=drain, good=good)
+    return SimulatedPrediction(statistics, _SEED, _gap(point, statistics, load))
+
+
+def _gap(point: OperatingPoint, run: LatencyStatistics, load: EngineLoad) -> float:
+    # What an open loop answers is what it is asked for, but for the draw of arrivals.
+    pairs = (
+        []
+        if load.kind == "open loop" and point.time_to_first_token < inf
+        else [(point.output_tokens_per_second, run.output_tokens_per_second)]
+    )
+    if run.time_per_output_token is not None:
+        pairs.append((point.time_per_output_token, run.time_per_output_token.mean))
+    if load.kind != "maximum" and point.time_to_first_token < inf:
+        pairs.append((point.time_to_first_token, run.time_to_first_token.mean))
+    return max((abs(closed / simulated - 1) for closed, simulated in pairs if simulated > 0), default=0.0)

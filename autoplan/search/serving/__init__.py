@@ -1,0 +1,1 @@
+"""Search of serving plans: engines, their operating points, and how many of each."""

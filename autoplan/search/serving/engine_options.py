@@ -1,0 +1,193 @@
+"""Options of a serving search: one engine with sizes of its steps and its share of the load, priced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil, inf, isfinite
+from typing import Final
+
+from autoplan.costs.core.serving.served_prediction import EngineLoad, ServedPrediction
+from autoplan.costs.serving.engine_capacity import StageContents, predict_capacity
+from autoplan.costs.serving.served_layouts import (
+    PricedEngine,
+    ServingCosts,
+    engine_load,
+    priced_engine,
+    served,
+    unit_parts,
+)
+from autoplan.deadline import check_deadline
+from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.serving_limits import Percentiles, ServingLimits, TimeLimit
+from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.search.serving.engine_units import seqs_menu, tokens_menu
+from autoplan.search.serving.load_shares import WHOLE, shares
+
+__all__ = ["EngineOption", "PricedOptions", "holds", "mean_limit", "undominated"]
+
+#: Values of max_num_seqs below the clients of an engine that are tried: they let requests wait.
+_CAPS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOption:
+    """One engine with its sizes and its share of the load."""
+
+    engine: PricedEngine
+    #: Part of the load [1/WHOLE]; 0 where there is none.
+    share: int
+    predicted: ServedPrediction
+
+    @property
+    def layout(self) -> EngineLayout:
+        """The layout of the engine."""
+        return self.engine.layout
+
+    @property
+    def devices(self) -> int:
+        """Devices of the engine."""
+        return self.predicted.devices
+
+
+def _full(option: EngineOption) -> bool:
+    return option.predicted.point.cause == "kv cache"
+
+
+@dataclass
+class PricedOptions:
+    """The options of a job, priced unit by unit."""
+
+    job: ServingJob
+    units: tuple[EngineLayout, ...]
+    costs: ServingCosts
+
+    @cached_property
+    def all(self) -> tuple[EngineOption, ...]:
+        """Every option of the menus whose engine starts and keeps up with its share."""
+        return tuple(option for unit in self.units for option in self._of_unit(unit))
+
+    @cached_property
+    def shortages(self) -> dict[str, int]:
+        """Reasons why engines cannot serve, with how many units fell to each."""
+        found: dict[str, int] = {}
+        for unit in self.units:
+            shortage = self._shortage(unit)
+            if shortage is not None:
+                found[shortage] = found.get(shortage, 0) + 1
+        return found
+
+    def _shortage(self, unit: EngineLayout, contents: StageContents | None = None) -> str | None:
+        """Return why no size of a step lets the unit start."""
+        smallest = replace(unit, tokens=tokens_menu(self.job, unit)[0], seqs=seqs_menu(self.job, unit)[0])
+        return predict_capacity(self.job, smallest, contents).shortage
+
+    def _of_unit(self, unit: EngineLayout) -> Iterator[EngineOption]:
+        check_deadline()
+        if self._shortage(unit) is not None:
+            return
+        # Neither weights nor the price of iterations depend on the sizes of steps.
+        parts = unit_parts(self.job, unit, self.costs)
+        loads = list(self._loads(unit))
+        for tokens in tokens_menu(self.job, unit):
+            engines: dict[int, PricedEngine] = {}
+            for share, load in loads:
+                for seqs in self._sizes(unit, load, tokens):
+                    if seqs not in engines:
+                        layout = replace(unit, seqs=seqs, tokens=tokens)
+                        engines[seqs] = priced_engine(self.job, layout, parts)
+                    option = self._option(engines[seqs], share, load)
+                    if option is not None:
+                        yield option
+                    if option is not None and load.kind == "maximum" and _full(option):
+                        # The cache is what limits: a larger max_num_seqs only takes of it.
+                        break
+
+    def _option(self, engine: PricedEngine, share: int, load: EngineLoad) -> EngineOption | None:
+        """Return an engine under a load; None where it cannot serve, or does not keep up."""
+        if engine.shortage is not None:
+            return None
+        predicted = served(self.job, engine, load)
+        return EngineOption(engine, share, predicted) if load.kind == "maximum" or predicted.fits else None
+
+    def _loads(self, unit: EngineLayout) -> Iterator[tuple[int, EngineLoad]]:
+        """Yield the shares that an engine of ``unit`` may get, with its load."""
+        whole = engine_load(self.job, 1)
+        if whole.kind == "maximum":
+            yield 0, whole
+            return
+        most = self.job.cluster.devices // unit.devices_per_engine
+        mixed = len({other.devices_per_engine for other in self.units}) > 1
+        for share in shares(most, mixed=mixed and most > 1):
+            amount = whole.amount * share / WHOLE
+            if whole.kind == "open loop" or amount >= 1 or share == WHOLE:
+                yield share, EngineLoad(whole.kind, amount)
+
+    def _sizes(self, unit: EngineLayout, load: EngineLoad, tokens: int) -> Iterable[int]:
+        """Return the values of max_num_seqs worth trying.
+
+        More than the clients of a group only takes memory; fewer let requests wait, which shortens the time
+        per token. An open loop has the engine's default and what keeps it short.
+        """
+        menu = [seqs for seqs in seqs_menu(self.job, unit) if seqs <= tokens]
+        if load.kind == "maximum":
+            return menu
+        if load.kind == "open loop":
+            return menu[-_CAPS:]
+        clients = max(1, ceil(load.amount / unit.adp))
+        enough = [seqs for seqs in menu if seqs >= clients][:1]
+        return [*[seqs for seqs in menu if seqs < clients][-_CAPS:], *enough]
+
+
+def mean_limit(limit: TimeLimit | None) -> float:
+    """Return a limit on the mean of a time [s]; infinite where there is none.
+
+    A percentile bounds the mean, too: at most a share of the requests exceed it, so that a mean above it by
+    more than rounding needs a simulation to hold; those are left to it.
+    """
+    if limit is None:
+        return inf
+    if isinstance(limit, Percentiles):
+        return limit.mean if limit.mean is not None else inf
+    return limit
+
+
+def holds(option: EngineOption, limits: ServingLimits, allowed: dict[str, float] | None = None) -> bool:
+    """Return whether an engine holds every limit on means; ``allowed`` replaces single limits."""
+    for name, value in times_of(option).items():
+        limit = mean_limit(getattr(limits, name))
+        if allowed and name in allowed:
+            limit = allowed[name]
+        if value > limit * (1 + 1e-9):
+            return False
+    return True
+
+
+def times_of(option: EngineOption) -> dict[str, float]:
+    """Return the times of an option by their limits [s]; of a maximum the time per token alone."""
+    predicted = option.predicted
+    times = {"time_per_output_token": predicted.time_per_output_token}
+    if predicted.load.kind != "maximum":
+        times["time_to_first_token"] = predicted.time_to_first_token
+        times["request_latency"] = predicted.request_latency
+    return times
+
+
+def undominated(options: Iterable[EngineOption]) -> list[EngineOption]:
+    """Return the options that no other one of as many devices and the same share beats in every respect."""
+    kept: dict[tuple[int, int], list[EngineOption]] = {}
+    order = sorted(options, key=lambda option: (_respects(option), str(option.layout)))
+    for option in order:
+        rivals = kept.setdefault((option.devices, option.share), [])
+        mine = _respects(option)
+        if not any(all(a <= b for a, b in zip(_respects(rival), mine, strict=True)) for rival in rivals):
+            rivals.append(option)
+    return [option for rivals in kept.values() for option in rivals]
+
+
+def _respects(option: EngineOption) -> tuple[float, ...]:
+    """Return what a limit or an objective may look at, less being better."""
+    times = times_of(option)
+    finite = [value if isfinite(value) else 1e300 for value in times.values()]
+    return (-option.predicted.output_tokens_per_second, *finite)

@@ -1,0 +1,98 @@
+"""The engines that a serving job may choose: degrees and formats, and the sizes of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from autoplan.costs.serving.engine_memory import step_sizes
+from autoplan.results.serving.serving_front import UnitRejection
+from autoplan.rules.engine_rules import broken_engine_rules
+from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.serving_spec import ServingJob
+
+__all__ = ["EngineUnits", "engine_units", "seqs_menu", "tokens_menu"]
+
+#: Devices of the largest engine that is tried where degrees are left open.
+_LARGEST: Final = 64
+#: Tokens of a step that are tried beside the engine's default.
+_TOKENS: Final = (2048, 8192, 16384)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineUnits:
+    """The engines of a search space, and how many fell to which rule."""
+
+    units: tuple[EngineLayout, ...]
+    rejected: tuple[UnitRejection, ...]
+
+    @property
+    def total(self) -> int:
+        """Engines of the whole space."""
+        return len(self.units) + sum(rejection.units for rejection in self.rejected)
+
+
+def engine_units(job: ServingJob) -> EngineUnits:
+    """Return the engines of the job's degrees and formats that break no rule; sizes are left open."""
+    units: list[EngineLayout] = []
+    fallen: dict[str, int] = {}
+    for layout in _degrees(job):
+        broken = broken_engine_rules(job, layout) or _placement(job, layout)
+        if broken:
+            fallen[broken[0]] = fallen.get(broken[0], 0) + 1
+        else:
+            units.append(layout)
+    return EngineUnits(tuple(units), tuple(UnitRejection(why, count) for why, count in fallen.items()))
+
+
+def _placement(job: ServingJob, layout: EngineLayout) -> list[str]:
+    """Return why an engine has no place: it takes whole nodes, or so many devices that nodes fill evenly."""
+    size, node = layout.devices_per_engine, job.cluster.node.devices
+    if job.cluster.nodes == 1 or node % size == 0 or size % node == 0:
+        return []
+    return [f"an engine of {size} devices leaves devices of a node of {node} idle"]
+
+
+def _degrees(job: ServingJob) -> Iterator[EngineLayout]:
+    search, most = job.search, min(job.cluster.devices, _LARGEST)
+    open_degrees = tuple(n for n in range(1, most + 1) if n & (n - 1) == 0 or job.cluster.devices % n == 0)
+    moe = job.model.moe is not None
+    for tp in _allowed(search.tensor_parallel, open_degrees):
+        for pp in _allowed(search.pipeline_parallel, open_degrees):
+            for adp in _allowed(search.attention_data_parallel, open_degrees if moe else (1,)):
+                if tp * pp * adp <= job.cluster.devices:
+                    yield from _formats(job, EngineLayout(tp=tp, pp=pp, adp=adp))
+
+
+def _formats(job: ServingJob, shape: EngineLayout) -> Iterator[EngineLayout]:
+    group = shape.tp * shape.adp
+    experts = tuple(dict.fromkeys((1, group))) if job.model.moe else (1,)
+    for ep in _allowed(job.search.expert_parallel, experts):
+        for dcp in _allowed(job.search.decode_context_parallel, (1,)):
+            if group % ep or shape.tp % dcp:
+                continue
+            for weights in job.precision.weights:
+                for kv in job.precision.kv_cache:
+                    yield replace(shape, ep=ep, dcp=dcp, weights=weights, kv=kv)
+
+
+def _allowed(choice: str | int | tuple[int, ...], known: Iterable[int]) -> tuple[int, ...]:
+    if isinstance(choice, str):
+        return tuple(known)
+    return choice if isinstance(choice, tuple) else (choice,)
+
+
+def tokens_menu(job: ServingJob, layout: EngineLayout) -> tuple[int, ...]:
+    """Return the values of max_num_batched_tokens to choose among: the job's, else the default and others."""
+    default = step_sizes(job, layout)[1]
+    return tuple(sorted(set(_allowed(job.search.max_num_batched_tokens, (default, *_TOKENS)))))
+
+
+def seqs_menu(job: ServingJob, layout: EngineLayout) -> tuple[int, ...]:
+    """Return the values of max_num_seqs: the job's, else powers of two to the default."""
+    default = step_sizes(job, layout)[0]
+    steps = {1 << k for k in range(default.bit_length())}
+    return tuple(
+        sorted(set(_allowed(job.search.max_num_seqs, {n for n in steps if n <= default} | {default})))
+    )

@@ -1,0 +1,236 @@
+"""Search of a serving job's front: price the options, let CP-SAT choose, simulate what percentiles decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Final
+
+from autoplan.costs.serving.served_layouts import ServingCosts, served
+from autoplan.deadline import ENDLESS, Deadline, DeadlineOver
+from autoplan.errors import UnsupportedError
+from autoplan.results.serving.serving_front import (
+    EngineGroup,
+    ServingCertificate,
+    ServingFront,
+    ServingPlan,
+    UnitRejection,
+)
+from autoplan.schema.serving.serving_limits import Percentiles, ServingObjective
+from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.search.cp.cp_sat import solver_parameters, solver_version
+from autoplan.search.serving.engine_allocation import Allocation, AllocationProblem, AllocationSearch
+from autoplan.search.serving.engine_options import EngineOption, PricedOptions, holds, times_of, undominated
+from autoplan.search.serving.engine_units import EngineUnits, engine_units
+from autoplan.search.serving.load_shares import WHOLE
+from autoplan.search.serving.simulated_limits import LimitSimulation, simulated_limits
+
+__all__ = ["SERVING_THINNING", "ServingSearch", "least_rate_per_device", "search_serving"]
+
+#: Least relative difference in an objective between plans of a front.
+SERVING_THINNING: Final = 0.01
+_MILLION: Final = 1e6
+#: A mean time above this multiple of a limit on a percentile is not simulated.
+_HOPELESS: Final = {"p50": 2.0, "p90": 1.5, "p99": 1.5}
+
+
+def least_rate_per_device(job: ServingJob) -> float:
+    """Return the tokens a second and device that the limits on cost and energy ask for [1/s]; 0: none.
+
+    A million tokens cost c / 3600 / rate x 1e6 for c an hour and device, and take P / rate x 1e6 joules.
+    """
+    rates = [0.0]
+    if job.limits.cost is not None and job.price is not None:
+        rates.append(job.price.per_device_hour / 3600 * _MILLION / job.limits.cost)
+    power = job.cluster.device.power
+    if job.limits.energy is not None and power is not None:
+        rates.append(power.value * _MILLION / job.limits.energy)
+    return max(rates)
+
+
+@dataclass
+class ServingSearch:
+    """One search: the units, their options, and what the certificate counts."""
+
+    job: ServingJob
+    costs: ServingCosts
+    thinning: float = SERVING_THINNING
+    solves: int = 0
+    dominated: int = 0
+    excluded: list[EngineOption] = field(default_factory=list)
+    stopped: str | None = None
+
+    def __post_init__(self) -> None:
+        self.units: EngineUnits = engine_units(self.job)
+        self.options = PricedOptions(self.job, self.units.units, self.costs)
+        self.simulation = LimitSimulation(self.job, self.costs.trace)
+
+    def front(self, *, most_plans: int | None = None) -> ServingFront:
+        """Return the front; without a plan it has no reasons yet."""
+        devices = self.job.cluster.devices
+        if self.job.limits.devices is not None:
+            devices = min(devices, self.job.limits.devices)
+        if self.job.devices_open:
+            fewest = self._allocations(("devices",), devices, most=1)
+            if not fewest:
+                return self._front(())
+            devices = self._devices(fewest[0])
+        found = self._allocations(self.job.objectives, devices, most=most_plans)
+        return self._front([self._plan(options) for options in found])
+
+    def _devices(self, chosen: Sequence[tuple[int, EngineOption]]) -> int:
+        return sum(count * option.devices for count, option in chosen)
+
+    def _allocations(
+        self, objectives: tuple[ServingObjective, ...], devices: int, *, most: int | None
+    ) -> list[list[tuple[int, EngineOption]]]:
+        """Return the Pareto-optimal choices, each as counts with their options."""
+        options = self.candidates()
+        found: list[list[tuple[int, EngineOption]]] = []
+        search = AllocationSearch(self.problem(options, objectives, devices), self.thinning)
+        while most is None or len(found) < most:
+            allocation = search.next()
+            if allocation is None:
+                break
+            chosen = _chosen(search.problem.options, allocation)
+            wrong = [option for _, option in chosen if self._breaks(option)]
+            if wrong:
+                # What a simulation excludes is excluded for good; the choices found so far stay.
+                self.excluded += wrong
+                kept = [option for option in search.problem.options if option not in wrong]
+                known = [known for known in search.found if known is not allocation]
+                search = AllocationSearch(
+                    self.problem(kept, objectives, devices),
+                    self.thinning,
+                    [_carried(x, search.problem.options, kept) for x in known],
+                    search.solves,
+                )
+                continue
+            found.append(chosen)
+        self.solves += search.solves
+        if search.stopped:
+            self.stopped = self.stopped or "the solver reached its work limit"
+        values = [known.values for known in search.found]
+        return [chosen for chosen, own in zip(found, values, strict=True) if not _beaten(own, values)]
+
+    def candidates(self, allowed: dict[str, float] | None = None) -> list[EngineOption]:
+        """Return the options that hold every limit on means; ``allowed`` replaces single limits."""
+        limits = self.job.limits
+        holding = [o for o in self.options.all if holds(o, limits, allowed) and not self._hopeless(o)]
+        kept = undominated(holding)
+        self.dominated = len(holding) - len(kept)
+        return [option for option in kept if option not in self.excluded]
+
+    def _hopeless(self, option: EngineOption) -> bool:
+        """Whether the mean of a time is far above a limit on its percentile."""
+        for name, value in times_of(option).items():
+            limit = getattr(self.job.limits, name)
+            if isinstance(limit, Percentiles):
+                bounds = [(getattr(limit, p), factor) for p, factor in _HOPELESS.items()]
+                if any(most is not None and value > factor * most for most, factor in bounds):
+                    return True
+        return False
+
+    def problem(
+        self, options: Sequence[EngineOption], objectives: tuple[ServingObjective, ...], devices: int
+    ) -> AllocationProblem:
+        """Return the choice among ``options`` on at most ``devices``."""
+        workload = self.job.workload
+        return AllocationProblem(
+            options=options,
+            devices=devices,
+            node_devices=self.job.cluster.node.devices,
+            objectives=objectives,
+            shared=workload.concurrency is not None or workload.request_rate is not None,
+            least_rate=self.job.limits.throughput or 0.0,
+            least_rate_per_device=least_rate_per_device(self.job),
+        )
+
+    def _breaks(self, option: EngineOption) -> bool:
+        if not simulated_limits(self.job.limits):
+            return False
+        return bool(self.simulation.breaks(option.engine, option.predicted))
+
+    def _plan(self, chosen: Iterable[tuple[int, EngineOption]]) -> ServingPlan:
+        """Return engines as a plan, priced again as groups that are alike."""
+        groups = []
+        for count, option in chosen:
+            predicted = served(self.job, option.engine, option.predicted.load, count)
+            groups.append(
+                EngineGroup(
+                    layout=replace(option.layout, replicas=count),
+                    share=count * option.share / WHOLE if option.share else 1.0,
+                    predicted=self.simulation.of(option.engine, predicted),
+                )
+            )
+        if not groups[0].predicted.load.amount and len(groups) > 1:
+            total = sum(group.predicted.output_tokens_per_second for group in groups)
+            groups = [replace(g, share=g.predicted.output_tokens_per_second / total) for g in groups]
+        return ServingPlan(tuple(sorted(groups, key=lambda group: -group.share)))
+
+    def _front(self, plans: Sequence[ServingPlan]) -> ServingFront:
+        from autoplan import __version__
+
+        status = "infeasible" if not plans else "optimal"
+        certificate = ServingCertificate(
+            status="feasible" if self.stopped else status,
+            units_total=self.units.total,
+            units=len(self.units.units),
+            options=len(self.options.all),
+            dominated=self.dominated,
+            excluded=len(self.excluded),
+            solves=self.solves,
+            thinning=self.thinning,
+            objectives=self.job.objectives,
+            simulated=simulated_limits(self.job.limits),
+            solver=solver_version(),
+            solver_parameters=tuple(solver_parameters().items()),
+            stopped=self.stopped,
+            autoplan_version=__version__,
+        )
+        starts = tuple(UnitRejection(why, count) for why, count in self.options.shortages.items())
+        return ServingFront(self.job, _sorted(plans), certificate, (*self.units.rejected, *starts))
+
+
+def _chosen(options: Sequence[EngineOption], allocation: Allocation) -> list[tuple[int, EngineOption]]:
+    return [(n, option) for n, option in zip(allocation.counts, options, strict=True) if n]
+
+
+def _carried(
+    allocation: Allocation, before: Sequence[EngineOption], after: Sequence[EngineOption]
+) -> Allocation:
+    """Return a known choice with its counts over fewer options."""
+    counts = {id(option): n for n, option in zip(allocation.counts, before, strict=True)}
+    return Allocation(tuple(counts[id(option)] for option in after), allocation.values)
+
+
+def _beaten(own: Sequence[int], values: Sequence[Sequence[int]]) -> bool:
+    """Whether another choice is no worse in every objective and better in one."""
+    return any(
+        tuple(other) != tuple(own) and all(a <= b for a, b in zip(other, own, strict=True))
+        for other in values
+    )
+
+
+def _sorted(plans: Sequence[ServingPlan]) -> tuple[ServingPlan, ...]:
+    return tuple(sorted(plans, key=lambda plan: (plan.time_per_output_token or inf, plan.devices)))
+
+
+def search_serving(
+    job: ServingJob, costs: ServingCosts, *, deadline: Deadline = ENDLESS, thinning: float = SERVING_THINNING
+) -> ServingFront:
+    """Return the front of a serving job, thinned; without a plan, with the reasons why.
+
+    Raises UnsupportedError where the deadline ends before there is an answer.
+    """
+    from autoplan.search.serving.unmet_limits import explained
+
+    search = ServingSearch(job, costs, thinning)
+    with deadline.in_force():
+        try:
+            front = search.front()
+            return front if front.plans else explained(search, front)
+        except DeadlineOver:
+            reason = deadline.reason or "the search was stopped"
+            raise UnsupportedError(f"{reason} before any plan was found: narrow the job's `search`") from None

@@ -1,0 +1,165 @@
+"""Why no plan holds a serving job's limits: the limits that clash, and the smallest change of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil, inf
+from typing import Final
+
+from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
+from autoplan.schema.serving.serving_limits import Percentiles, ServingObjective
+from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.serving.weight_formats import FORMATS, KV_BITS
+from autoplan.search.serving.serving_search import ServingSearch
+from autoplan.units import format_seconds
+
+__all__ = ["explained"]
+
+#: Limits that may clash, each with the objective that comes nearest to it.
+_LIMITS: Final[dict[str, ServingObjective]] = {
+    "time_to_first_token": "time_to_first_token",
+    "time_per_output_token": "time_per_output_token",
+    "request_latency": "request_latency",
+    "goodput": "request_latency",
+    "throughput": "throughput",
+    "cost": "throughput_per_device",
+    "energy": "throughput_per_device",
+}
+#: Factors of devices that are tried.
+_MORE_DEVICES: Final = (2, 4, 8)
+
+
+def explained(search: ServingSearch, front: ServingFront) -> ServingFront:
+    """Return the empty ``front`` with its reasons, the limits that clash, and changes that help."""
+    given = [name for name in _LIMITS if getattr(search.job.limits, name) is not None]
+    conflict = _conflict(search, given)
+    reasons = tuple(_reasons(search, conflict))
+    changes = (*(_relaxed(search, conflict) if conflict else ()), *_other_jobs(search))
+    return replace(front, reasons=reasons, conflict=tuple(conflict), changes=tuple(changes))
+
+
+def _reasons(search: ServingSearch, conflict: list[str]) -> Iterator[str]:
+    job, units = search.job, search.units
+    if not units.units:
+        yield f"no engine can run on {job.cluster.devices} devices"
+        yield from (rejection.reason for rejection in units.rejected[:3])
+    elif not search.options.all:
+        shortages = search.options.shortages
+        if len(shortages) and sum(shortages.values()) == len(units.units):
+            yield "no engine starts: " + ", ".join(f"{why} ({n} of them)" for why, n in shortages.items())
+        elif job.workload.request_rate is not None:
+            yield (
+                f"no engines on {job.cluster.devices} devices keep up with"
+                f" {job.workload.request_rate:g} requests a second"
+            )
+        else:
+            yield "no engine that starts can serve these requests"
+    elif conflict:
+        yield "no plan holds these limits together: " + ", ".join(_said(job, name) for name in conflict)
+    else:
+        yield f"no choice of engines on {job.cluster.devices} devices serves the whole load"
+
+
+def _said(job: ServingJob, name: str) -> str:
+    value = getattr(job.limits, name)
+    if isinstance(value, Percentiles):
+        parts = value.model_dump(exclude_none=True).items()
+        return f"{name} " + " and ".join(f"{key} {format_seconds(part)}" for key, part in parts)
+    if name == "goodput":
+        return f"{name} {value * 100:g} %"
+    return (
+        f"{name} {value:g}" if name in {"throughput", "cost", "energy"} else f"{name} {format_seconds(value)}"
+    )
+
+
+def _without(job: ServingJob, names: list[str]) -> ServingJob:
+    cleared: dict[str, None] = dict.fromkeys(names)
+    return replace(job, limits=job.limits.model_copy(update=cleared))
+
+
+def _with_options(search: ServingSearch, job: ServingJob) -> ServingSearch:
+    """Return a search of the same options under other limits."""
+    other = ServingSearch(job, search.costs, search.thinning)
+    other.options.__dict__["all"] = search.options.all
+    return other
+
+
+def _conflict(search: ServingSearch, given: list[str]) -> list[str]:
+    """Return limits that no plan holds together, any fewer of which can be held; empty: not the limits."""
+    job, kept = search.job, list(given)
+
+    def feasible(names: list[str]) -> bool:
+        dropped = [name for name in given if name not in names]
+        return bool(_with_options(search, _without(job, dropped)).front(most_plans=1).plans)
+
+    if not search.options.all or not feasible([]):
+        return []
+    for name in given:
+        fewer = [other for other in kept if other != name]
+        if not feasible(fewer):
+            kept = fewer
+    return kept
+
+
+def _relaxed(search: ServingSearch, conflict: list[str]) -> Iterator[ServingChange]:
+    """Yield for each limit of a conflict the value nearest to it that a plan holds with the others."""
+    for name in conflict:
+        job = replace(_without(search.job, [name]), objectives=(_LIMITS[name],))
+        plans = _with_options(search, job).front(most_plans=1).plans
+        if plans:
+            value = _value(search.job, name, plans[0])
+            if value is not None:
+                yield ServingChange(f"limits.{name}", *value, plans[0])
+
+
+def _value(job: ServingJob, name: str, plan: ServingPlan) -> tuple[str, str] | None:
+    """Return the value of a limit that ``plan`` holds, and a sentence."""
+    if name == "throughput":
+        rate = plan.output_tokens_per_second
+        return f"{int(rate)}", f"at most {rate:,.0f} output tokens a second are possible"
+    if name in {"cost", "energy", "goodput"}:
+        return None
+    limit, run = getattr(job.limits, name), plan.statistics
+    if isinstance(limit, Percentiles) and run is not None:
+        found = getattr(run, name)
+        key = next(p for p in ("p99", "p90", "p50", "mean") if getattr(limit, p) is not None)
+        text = _milliseconds(getattr(found, key))
+        return f"{{{key}: {text}}}", f"at least {text} at {key} with the other limits, in a simulation"
+    time = getattr(plan, name)
+    if time is None:
+        return None
+    text = _milliseconds(time)
+    return text, f"at least {text} with the other limits"
+
+
+def _milliseconds(seconds: float) -> str:
+    """Return a duration rounded up to three digits."""
+    scale = 10 ** max(0, 2 - len(str(int(seconds * 1000))) + 1)
+    value = ceil(seconds * 1000 * scale) / scale
+    return f"{value:g} ms"
+
+
+def _other_jobs(search: ServingSearch) -> Iterator[ServingChange]:
+    """Yield other formats and more devices, where they make a plan possible."""
+    for key, value, sentence, job in _edits(search.job):
+        found = ServingSearch(job, search.costs, search.thinning).front(most_plans=1)
+        if found.plans:
+            yield ServingChange(key, value, sentence, found.plans[0])
+            if key == "devices":
+                return
+
+
+def _edits(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
+    if all(KV_BITS[kv] == 16 for kv in job.precision.kv_cache):
+        formats = job.precision.model_copy(update={"kv_cache": ("fp8",)})
+        yield "precision.kv_cache", "fp8", "keys and values in fp8", replace(job, precision=formats)
+    if all(FORMATS[weights].bits == 16 for weights in job.precision.weights):
+        formats = job.precision.model_copy(update={"weights": ("fp8",)})
+        yield "precision.weights", "fp8", "weights in fp8", replace(job, precision=formats)
+    for factor in _MORE_DEVICES:
+        devices, node = job.cluster.devices * factor, job.cluster.node.devices
+        if (job.limits.devices or inf) < devices or (devices > node and devices % node):
+            continue
+        larger = replace(job, cluster=replace(job.cluster, devices=devices), choices=())
+        yield "devices", str(devices), f"{devices} devices", larger

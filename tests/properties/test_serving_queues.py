@@ -1,0 +1,167 @@
+"""What holds for every run of a scheduler, and that closed forms agree with it (V3, V4)."""
+
+import math
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from autoplan.costs.serving.queueing.affine_iteration import AffineIteration
+from autoplan.costs.serving.queueing.event_simulation import simulate
+from autoplan.costs.serving.queueing.length_moments import length_moments
+from autoplan.costs.serving.queueing.open_loop import open_loop
+from autoplan.costs.serving.queueing.run_statistics import run_statistics
+from autoplan.costs.serving.queueing.steady_state import closed_loop, maximum
+from tests.support.serving_queues import ENGINES, RoofIteration, drawn, iterations, loads, rules, rules_of
+
+ITERATIONS = (AffineIteration(8e-3, 2e-5, 8e-8, 5e-5, 1e-9), RoofIteration())
+
+
+@given(load=loads, rules=rules, iteration=iterations)
+@settings(max_examples=150, deadline=None)
+def test_a_run_conserves_tokens_and_blocks(load, rules, iteration):
+    """Every token is generated once, every prompt computed once and again after preemption (V4)."""
+    run = simulate(load, rules, iteration)
+    counts = run.counts
+
+    assert run.free == rules.pool.own_blocks
+    assert counts.least_free >= 0
+    # A preempted request gets its next token from a prompt that is computed again.
+    resumed = sum(load.outputs) - len(load) - counts.decoded
+    assert 0 <= resumed <= counts.preempted
+    prompts = sum(n - rules.cached_tokens(n) for n in load.inputs)
+    assert prompts <= counts.prefilled
+    assert counts.preempted or counts.prefilled == prompts
+    assert sum(weight for _, weight in run.gaps) == counts.decoded
+
+
+@given(load=loads, rules=rules, iteration=iterations)
+@settings(max_examples=100, deadline=None)
+def test_requests_are_served_in_order(load, rules, iteration):
+    """First come, first served: nobody is admitted before somebody who came earlier (V4)."""
+    run = simulate(load, rules, iteration)
+
+    in_order = sorted(range(len(load)), key=lambda i: (run.queued[i], i))
+    admitted = [run.scheduled[i] for i in in_order]
+    assert admitted == sorted(admitted)
+    for queued, scheduled, first, last in zip(run.queued, run.scheduled, run.first, run.last, strict=True):
+        assert queued <= scheduled < first <= last
+
+
+@given(load=loads, rules=rules)
+@settings(max_examples=50, deadline=None)
+def test_steps_hold_no_more_than_they_may(load, rules):
+    """No iteration exceeds max_num_batched_tokens or max_num_seqs."""
+    steps = []
+
+    class Counted(AffineIteration):
+        def seconds(self, decodes, context_tokens, chunks=()):
+            steps.append((decodes, [chunk.new_tokens for chunk in chunks]))
+            return super().seconds(decodes, context_tokens, chunks)
+
+    simulate(load, rules, Counted(1e-2, per_token=1e-5))
+
+    for decodes, chunks in steps:
+        assert decodes + sum(chunks) <= max(rules.max_num_batched_tokens, 1)
+        assert decodes + len(chunks) <= rules.max_num_seqs
+        assert min(chunks, default=1) >= 1
+
+
+@given(load=loads, rules=rules, iteration=iterations)
+@settings(max_examples=30, deadline=None)
+def test_the_same_load_gives_the_same_run(load, rules, iteration):
+    """A simulation draws nothing."""
+    assert simulate(load, rules, iteration) == simulate(load, rules, iteration)
+
+
+def near(predicted, simulated, share):
+    """Whether two values differ by no more than a share."""
+    return math.isclose(predicted, simulated, rel_tol=share)
+
+
+lengths = st.tuples(st.integers(64, 2500), st.integers(120, 1200))
+
+
+@given(
+    lengths=lengths,
+    clients=st.integers(1, 200),
+    engine=st.sampled_from(ENGINES),
+    ahead=st.booleans(),
+    iteration=st.sampled_from(ITERATIONS),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_closed_loop_in_closed_form(lengths, clients, engine, ahead, iteration, seed):
+    """Throughput and time per output token lie within 5 % of the simulation, saturated or not (V3)."""
+    rules = rules_of(engine, seqs=256, tokens=8192, blocks=12_000, asynchronous=ahead)
+    load = drawn(*lengths, clients * 12 + 200, seed, clients=clients)
+    point = closed_loop(clients, length_moments(load, rules), rules, iteration, client_seconds=1e-3)
+    assume(_is_steady(point, engine, lengths))
+    run = run_statistics(simulate(load, rules, iteration), warm=4 * clients, drain=clients)
+
+    assert near(point.output_tokens_per_second, run.output_tokens_per_second, 0.05)
+    assert near(point.time_per_output_token, run.time_per_output_token.mean, 0.05)
+    assert near(point.request_latency, run.request_latency.mean, 0.06)
+
+
+@given(
+    lengths=lengths,
+    engine=st.sampled_from(ENGINES),
+    blocks=st.sampled_from((3000, 6000, 20_000)),
+    iteration=st.sampled_from(ITERATIONS),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=20, deadline=None)
+def test_the_maximum_in_closed_form(lengths, engine, blocks, iteration, seed):
+    """The mean field lies within 5 % of the simulation with all requests at once (V3)."""
+    rules = rules_of(engine, seqs=256, tokens=8192, blocks=blocks)
+    load = drawn(*lengths, 2500, seed)
+    point = maximum(length_moments(load, rules), rules, iteration)
+    assume(_is_steady(point, engine, lengths))
+    several = 2 * int(point.decodes) + 2
+    run = run_statistics(simulate(load, rules, iteration), warm=several, drain=several)
+
+    assert near(point.output_tokens_per_second, run.output_tokens_per_second, 0.05)
+
+
+@given(
+    lengths=lengths,
+    share=st.floats(0.1, 0.8),
+    engine=st.sampled_from(ENGINES),
+    ahead=st.booleans(),
+    iteration=st.sampled_from(ITERATIONS),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=20, deadline=None)
+def test_an_open_loop_in_closed_form(lengths, share, engine, ahead, iteration, seed):
+    """Time per output token lies within 5 % of the simulation below the maximum (V3)."""
+    rules = rules_of(engine, seqs=256, tokens=8192, blocks=20_000, asynchronous=ahead)
+    sample = length_moments(drawn(*lengths, 2000, seed), rules)
+    rate = share * maximum(sample, rules, iteration, at_once=False).requests_per_second
+    load = drawn(*lengths, 3000, seed, rate=rate)
+    point = open_loop(rate, length_moments(load, rules), rules, iteration)
+    assume(_is_steady(point, engine, lengths) and point.decodes < 300)
+    run = run_statistics(simulate(load, rules, iteration), warm=800, drain=800)
+
+    assert near(point.output_tokens_per_second, run.output_tokens_per_second, 0.05)
+    assert near(point.time_per_output_token, run.time_per_output_token.mean, 0.06)
+
+
+def _is_steady(point, engine, lengths):
+    """Whether prompts take less than half of the time, and preempted work is not most of it."""
+    prefill = 1 - point.decode_step_seconds / point.step_seconds
+    alike = lengths[1] < 6 * lengths[0] or point.recomputed == 1
+    return prefill < 0.5 and alike
+
+
+def test_above_the_maximum_the_wait_has_no_end():
+    """An open loop that asks for more than an engine does is saturated."""
+    load = drawn(500, 300, 500)
+    rules = rules_of(ENGINES[0])
+    lengths = length_moments(load, rules)
+    top = maximum(lengths, rules, ITERATIONS[0], at_once=False)
+    point = open_loop(1.01 * top.requests_per_second, lengths, rules, ITERATIONS[0])
+
+    assert point.saturated
+    assert math.isinf(point.time_to_first_token)
+    assert point.output_tokens_per_second == pytest.approx(top.output_tokens_per_second)
