@@ -20,7 +20,7 @@ from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.iteration.engine_iteration import GroupIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.queueing.event_simulation import SimulatedRun, simulate
-from autoplan.costs.serving.queueing.request_load import RequestLoad, drawn_load
+from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, RequestLoad, drawn_load
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 from autoplan.errors import AutoplanError
 from autoplan.schema.serving.request_lengths import ServingWorkload, UniformLength
@@ -73,7 +73,9 @@ def priced_iteration(served: ServedJob) -> Iteration:
     return whole if served.layout.adp == 1 else GroupIteration(whole, served.layout.adp)
 
 
-def _rules(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, *, grow: bool = False) -> SchedulerRules:
+def _rules(
+    run: ServedRun, served: ServedJob, capacity: CapacityPrediction, *, grow: bool = False
+) -> SchedulerRules:
     facts = served.job.engine.facts
     block = capacity.pool.block_tokens
     tokens = capacity.max_num_batched_tokens
@@ -114,13 +116,22 @@ def _closed(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, ite
         output_tokens=_lengths(run, run.workload.output_len or 1),
         concurrency=own,
     )
-    load = drawn_load(workload, own * simulated)
+    front = _front_end(run, served)
+    load = replace(drawn_load(workload, own * simulated), client_seconds=CLIENT_SECONDS + front)
     result = simulate(load, _rules(run, served, capacity), iteration)
     values = _values(result, parts)
-    waits = [first - queued for first, queued in zip(result.first, result.queued, strict=True)]
+    waits = [front + first - queued for first, queued in zip(result.first, result.queued, strict=True)]
     later = fmean(waits[own:])
     values["time_to_first_token_seconds"] = (fmean(waits[:own]) + (rounds - 1) * later) / rounds
     return Served(values, _is_saturated(run, own, capacity), fits=True)
+
+
+def _front_end(run: ServedRun, served: ServedJob) -> float:
+    """Return the time of a request before the scheduler sees it [s]."""
+    step = served.job.engine.facts.step
+    if step is None:
+        return 0.0
+    return step.front_end.value + step.front_end_per_token.value * (run.workload.input_len or 1)
 
 
 def _is_saturated(run: ServedRun, clients: int, capacity: CapacityPrediction) -> bool:
@@ -159,7 +170,9 @@ def _open(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, itera
     )
     requests = ceil(((run.client and run.client.requests) or _OPEN_REQUESTS) / parts)
     rules = _rules(run, served, capacity)
-    found = [_values(simulate(drawn_load(workload, requests, seed), rules, iteration), parts) for seed in _SEEDS]
+    found = [
+        _values(simulate(drawn_load(workload, requests, seed), rules, iteration), parts) for seed in _SEEDS
+    ]
     values = {metric: _mean([one[metric] for one in found]) for metric in METRICS}
     produced = values["output_tokens_per_second"] or 0.0
     wanted = rate * (run.workload.output_len or 1)
@@ -234,7 +247,11 @@ def _disaggregated(run: ServedRun) -> Served:
     servers = prefill.layout.replicas * prefill.layout.adp
     parts = decode.layout.replicas * decode.layout.adp
     clients = run.workload.concurrency
-    flight = min(float(clients), float(capacity.max_num_seqs * parts), capacity.pool.tokens * parts / (inputs + outputs))
+    flight = min(
+        float(clients),
+        float(capacity.max_num_seqs * parts),
+        capacity.pool.tokens * parts / (inputs + outputs),
+    )
     waiting, rate, tpot = own, 0.0, 0.0
     for _ in range(40):
         count = max(1, round(flight / parts))

@@ -15,13 +15,13 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from autoplan.catalog import load_entry
-from autoplan.costs.serving.least_times import least_seconds
 from autoplan.costs.serving.iteration.measured_kernels import shape_of
+from autoplan.costs.serving.least_times import least_seconds
 from autoplan.schema.hardware import DeviceSpec
 from benchmarks.serving.tabulate_gemm import (
     ENGINES,
@@ -95,10 +95,78 @@ class KernelPoint(NamedTuple):
 def kernel_points(sweeps: Path, gpu: str) -> list[KernelPoint]:
     """Return the fastest kernel of each shape."""
     best: dict[tuple[Key, tuple[float, float, float]], float] = {}
-    for key, extents, microseconds in (*_attention(sweeps, gpu), *_latent(sweeps, gpu), *_experts(sweeps, gpu)):
+    for key, extents, microseconds in (
+        *_attention(sweeps, gpu),
+        *_latent(sweeps, gpu),
+        *_experts(sweeps, gpu),
+    ):
         at = (key, extents)
         best[at] = min(best.get(at, np.inf), microseconds * 1e-6)
     return [KernelPoint(*at, seconds) for at, seconds in best.items()]
+
+
+#: Tokens of the curves of experts.
+_CURVE: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16384)
+
+
+def _expert_lines(sweeps: Path, gpu: str) -> Iterator[str]:
+    """Yield a table for each kind of layer: a curve for each sharding, made non-decreasing."""
+    curves: dict[tuple[Any, ...], dict[tuple[int, int], dict[int, float]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
+    for row in _expert_rows(sweeps, gpu):
+        layer = (row.experts, row.top_k, row.hidden, row.inter)
+        curve = curves[ENGINES[row.framework], _EXPERTS[row.kind], *layer][row.tp, row.ep]
+        if row.tokens in _CURVE:
+            curve[row.tokens] = min(curve.get(row.tokens, np.inf), row.microseconds)
+    for (engine, kind, experts, top_k, hidden, inter), found in sorted(curves.items()):
+        whole = {at: curve for at, curve in sorted(found.items()) if len(curve) == len(_CURVE)}
+        if not whole:
+            continue
+        yield f"- engine: {engine}\n  format: {kind}\n  experts: {experts}\n  top_k: {top_k}"
+        yield f"  hidden_size: {hidden}\n  ffn_size: {inter}\n  kind: measured\n  source: aic"
+        yield f"  tokens: [{', '.join(map(str, _CURVE))}]"
+        yield f"  shardings: [{', '.join(f'[{tp}, {ep}]' for tp, ep in whole)}]"
+        yield "  microseconds:"
+        for curve in whole.values():
+            logs = np.log([curve[tokens] for tokens in _CURVE])
+            times = np.exp(monotone(logs.reshape(-1, 1, 1)).ravel())
+            yield f"  - [{', '.join(map(digits, times))}]"
+
+
+class _ExpertRow(NamedTuple):
+    framework: str
+    kind: str
+    experts: int
+    top_k: int
+    hidden: int
+    inter: int
+    tp: int
+    ep: int
+    tokens: int
+    microseconds: float
+
+
+def _expert_rows(sweeps: Path, gpu: str) -> Iterator[_ExpertRow]:
+    """Yield the experts of a device, with tokens by a power law of exponent 1.2."""
+    for row in (*rows_of(sweeps / f"moe_serving_{gpu}.csv"), *rows_of(sweeps / "moe_layer.csv")):
+        layer = "gpu" in row
+        other = layer and (row["gpu"] != gpu or gpu not in {"a100_sxm", "l40s"})
+        if other or row["moe_dtype"] not in _EXPERTS or (layer and row["distribution"] != "power_law_1.2"):
+            continue
+        size = "_size" if layer else ""
+        yield _ExpertRow(
+            row["framework"],
+            row["moe_dtype"],
+            int(row["num_experts" if layer else "experts"]),
+            int(row["topk"]),
+            int(row[f"hidden{size}"]),
+            int(row[f"inter{size}"]),
+            int(row[f"moe_tp{size}"]),
+            int(row[f"moe_ep{size}"]),
+            int(row["num_tokens"]),
+            float(row["latency_us"]),
+        )
 
 
 Found = Iterator[tuple[Key, tuple[float, float, float], float]]
@@ -127,22 +195,13 @@ def _latent(sweeps: Path, gpu: str) -> Found:
 
 
 def _experts(sweeps: Path, gpu: str) -> Found:
-    for row in (*rows_of(sweeps / f"moe_serving_{gpu}.csv"), *rows_of(sweeps / "moe_layer.csv")):
-        layer = "gpu" in row
-        if layer and (row["gpu"] != gpu or gpu not in {"a100_sxm", "l40s"} or "power" not in row["distribution"]):
-            continue
-        if layer and row["distribution"] != "power_law_1.2":
-            continue
-        size = "_size" if layer else ""
-        tp, ep = int(row[f"moe_tp{size}"]), int(row[f"moe_ep{size}"])
-        hidden, inter = int(row[f"hidden{size}"]), int(row[f"inter{size}"])
-        experts, top = int(row["num_experts" if layer else "experts"]), int(row["topk"])
-        if row["moe_dtype"] not in _EXPERTS or hidden * inter / tp < 10**5:
-            continue
-        name = "experts" if ep == 1 else "split-experts"
-        key = (ENGINES[row["framework"]], name, _EXPERTS[row["moe_dtype"]], 0, 0)
-        extents = (max(1.0, int(row["num_tokens"]) * top / ep), experts / ep, hidden * inter / tp)
-        yield key, extents, float(row["latency_us"])
+    for row in _expert_rows(sweeps, gpu):
+        weights = row.hidden * row.inter / row.tp
+        if weights >= 10**5:
+            name = "experts" if row.ep == 1 else "split-experts"
+            key = (ENGINES[row.framework], name, _EXPERTS[row.kind], 0, 0)
+            rows = max(1.0, row.tokens * row.top_k / row.ep)
+            yield key, (rows, row.experts / row.ep, weights), row.microseconds
 
 
 def _nodes(kernel: str, points: list[KernelPoint]) -> tuple[tuple[int, ...], ...]:
@@ -248,13 +307,17 @@ def _file(sweeps: Path, name: str) -> Iterator[str]:
     yield from gemm_lines(points_of(sweeps, name), device)
     yield "kernels:"
     yield from _kernel_lines(kernel_points(sweeps, GPUS[name]), device)
+    yield "experts:"
+    yield from _expert_lines(sweeps, GPUS[name])
     yield "all_reduce:"
     yield from _all_reduce_lines(sweeps, GPUS[name])
 
 
 def main() -> None:
     """Print the file of a device."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("sweeps", type=Path)
     parser.add_argument("device", choices=sorted(GPUS))
     parser.add_argument("--held-out", choices=("gemm", "kernels"), help="print what the fits leave out")

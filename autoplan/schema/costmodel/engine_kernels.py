@@ -9,10 +9,18 @@ from pydantic import Field, model_validator
 
 from autoplan.schema.base import Frozen, Sourced
 
-__all__ = ["EngineAllReduceTable", "EngineKernelSpec", "EngineKernelTable", "KernelName", "SmallGemmTable"]
+__all__ = [
+    "EngineAllReduceTable",
+    "EngineKernelSpec",
+    "EngineKernelTable",
+    "ExpertTable",
+    "KernelName",
+    "SmallGemmTable",
+]
 
 Nodes = Annotated[tuple[Annotated[int, Field(ge=1, le=10**9)], ...], Field(min_length=2)]
 Extents = Annotated[tuple[Annotated[int, Field(ge=1, le=10**9)], ...], Field(min_length=1)]
+Size = Annotated[int, Field(ge=1, le=10**6)]
 Reached = Annotated[float, Field(ge=1e-7, le=1)]
 Microseconds = Annotated[float, Field(gt=0, le=1e9)]
 
@@ -101,6 +109,46 @@ class EngineKernelTable(Sourced):
         return self
 
 
+class ExpertTable(Sourced):
+    """Time of the experts of one layer on one device by tokens, for one kind of layer."""
+
+    engine: str = Field(
+        min_length=2, description="engine whose kernels were measured, by the name of its file"
+    )
+    format: Literal["bf16", "fp8", "fp8-block", "nvfp4", "int4-awq", "mxfp4"] = Field(
+        description="format of the weights"
+    )
+    experts: Annotated[int, Field(ge=1)] = Field(description="experts of the layer")
+    top_k: Annotated[int, Field(ge=1)] = Field(description="experts that a token visits")
+    hidden_size: Annotated[int, Field(ge=1)] = Field(description="width of a token")
+    ffn_size: Annotated[int, Field(ge=1)] = Field(description="inner width of an expert")
+    tokens: Extents = Field(description="tokens that enter the layer, ascending")
+    shardings: Annotated[tuple[tuple[Size, Size], ...], Field(min_length=1)] = Field(
+        description="pairs of tensor and expert parallelism of the experts"
+    )
+    microseconds: tuple[tuple[Microseconds, ...], ...] = Field(
+        description="time for each sharding, in it for each number of tokens"
+    )
+
+    @property
+    def key(self) -> tuple[str, str, int, int, int, int]:
+        """What tells tables of one device apart."""
+        return self.engine, self.format, self.experts, self.top_k, self.hidden_size, self.ffn_size
+
+    @model_validator(mode="after")
+    def _is_a_table(self) -> Self:
+        if any(b <= a for a, b in pairwise(self.tokens)):
+            raise ValueError("tokens must be ascending")
+        if len(set(self.shardings)) != len(self.shardings):
+            raise ValueError("two rows are of the same sharding")
+        rows = {len(row) for row in self.microseconds}
+        if len(self.microseconds) != len(self.shardings) or rows != {len(self.tokens)}:
+            raise ValueError(
+                "microseconds must have a row for each sharding, with a value for each of tokens"
+            )
+        return self
+
+
 class EngineAllReduceTable(Sourced):
     """Time of an engine's all-reduce by size."""
 
@@ -137,16 +185,18 @@ class EngineKernelSpec(Frozen):
     sources: dict[str, str] = Field(description="the sources of the tables: a key and the source in full")
     gemm: tuple[SmallGemmTable, ...] = Field(description="matrix products by engine and weight format")
     kernels: tuple[EngineKernelTable, ...] = Field(default=(), description="attention and experts by engine")
+    experts: tuple[ExpertTable, ...] = Field(default=(), description="experts by engine and kind of layer")
     all_reduce: tuple[EngineAllReduceTable, ...] = Field(default=(), description="all-reduces by engine")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        tables = (*self.gemm, *self.kernels, *self.all_reduce)
+        tables = (*self.gemm, *self.kernels, *self.experts, *self.all_reduce)
         wrong = sorted({table.source for table in tables} - set(self.sources))
         if wrong:
             raise ValueError(f"`sources` lacks {', '.join(wrong)}")
         products = [(table.engine, table.weights) for table in self.gemm]
-        for keys in (products, [x.key for x in self.kernels], [x.key for x in self.all_reduce]):
+        kinds = (self.kernels, self.experts, self.all_reduce)
+        for keys in (products, *([table.key for table in kind] for kind in kinds)):
             if len(set(keys)) != len(keys):
                 raise ValueError("two tables are of the same engine, kernel and format")
         return self

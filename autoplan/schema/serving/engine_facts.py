@@ -198,15 +198,22 @@ class StepFacts(Frozen):
     )
     host: SourcedSeconds = Field(description="host time of a step: scheduling, inputs, outputs")
     host_per_request: SourcedSeconds = Field(description="in addition for each request of a step")
+    front_end: SourcedSeconds = Field(
+        description="time of a request outside of the engine: HTTP, processes, client"
+    )
+    front_end_per_token: SourcedSeconds = Field(
+        description="in addition for each token of its prompt: tokenizer"
+    )
     graphs: Literal["all", "decodes", "none"] = Field(
         description="steps that run as captured CUDA graphs: all; those of decodes alone; none"
     )
-    eager_layer: SourcedSeconds = Field(
-        description="host time to launch one layer outside of graphs: where kernels are shorter they wait"
+    eager_kernel: SourcedSeconds = Field(
+        description="host time to launch one kernel outside of graphs: where kernels are shorter they wait"
     )
     pads: bool = Field(description="whether a batch of decodes is padded to the next captured size")
     largest_graph: SourcedCount = Field(description="largest batch of decodes that is captured")
     fuses_quantization: bool = Field(
-        default=False, description="whether norms and activations quantize the inputs of fp8 and nvfp4 products"
+        default=False,
+        description="whether norms and activations quantize the inputs of fp8 and nvfp4 products",
     )
     all_reduce: Literal["custom", "nccl"] = Field(description="whose all-reduce small messages take")

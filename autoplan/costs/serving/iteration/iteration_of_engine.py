@@ -12,7 +12,7 @@ from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, H
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
 from autoplan.costs.serving.iteration.lookup import line_of, sheet_of
 from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
-from autoplan.costs.serving.iteration.token_prices import head_seconds, token_seconds
+from autoplan.costs.serving.iteration.token_prices import head_seconds, launched_kernels, token_seconds
 from autoplan.errors import UnsupportedError
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
@@ -68,7 +68,7 @@ def engine_iteration(
         host=HostTimes(
             step=step.host.value,
             per_request=step.host_per_request.value,
-            eager=step.eager_layer.value * job.model.layers,
+            eager=step.eager_kernel.value * launched_kernels(job, layout),
             hidden=job.engine.facts.scheduler.asynchronous,
         ),
         scale=step.scale.value,

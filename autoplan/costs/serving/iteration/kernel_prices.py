@@ -18,6 +18,7 @@ from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.kernels import attention_seconds, gemm_seconds_at_rate, smooth_maximum
 from autoplan.costs.device.machine import Links, attention_rate_of, gemm_rate_of, links_of
 from autoplan.costs.network.collectives import Group, Operation, collective_seconds, point_to_point_seconds
+from autoplan.costs.serving.iteration.expert_curves import ExpertLayer, curve_seconds
 from autoplan.costs.serving.iteration.layer_matrices import Matrix
 from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels, shape_of, table_seconds
 from autoplan.costs.serving.least_times import KernelShape, least_seconds
@@ -75,7 +76,9 @@ class KernelPrices:
         wide, deep = max(n, table.outputs[0]), max(k, table.inner[0])
         seconds = table_gemm_seconds(np.maximum(m, 1.0), wide, deep, table, on)
         if self.fuses_quantization:
-            seconds = np.maximum(seconds - self.measured.quantization(table, on), seconds / 4)
+            written = 3.0 * m * k / on.memory.bandwidth.value if weights in {"fp8", "nvfp4"} else 0.0
+            quantized = self.measured.quantization(table, on) + written
+            seconds = np.maximum(seconds - quantized, seconds / 4)
         if on.name != device.name:
             least = [gemm_light_seconds(x, n, k, weights, on) for x in m.tolist()]
             seconds = seconds * light / np.array(least)
@@ -96,6 +99,12 @@ class KernelPrices:
         moved = matrix_bytes(n * k, weights, k) + 2.0 * m * (n + k)
         return smooth_maximum(computing, moved / self.bandwidth + rate.launch, _BLEND)
 
+    def experts(self, m: Array, layer: ExpertLayer) -> Array | None:
+        """Return the time of experts by curves of the same kind of layer [s]; None where there are none."""
+        if self.measured is None:
+            return None
+        return curve_seconds(m, layer, self.measured, self.cluster.device)
+
     def kernel(
         self,
         name: KernelName,
@@ -107,11 +116,11 @@ class KernelPrices:
     ) -> Array:
         """Return the time of attention or experts [s]; ``extents`` are those of ``EngineKernelTable``."""
         device, measured = self.cluster.device, self.measured
-        table = measured.kernel(name, kind, head_dim, window) if measured else None
-        if table is None and measured and head_dim and name in {"decode-attention", "prefill-attention"}:
+        tables = measured.kernel(name, kind, head_dim, window) if measured else ()
+        if not tables and measured and head_dim and name in {"decode-attention", "prefill-attention"}:
             return self._other_width(name, kind, extents, head_dim, window)
-        if table is not None and measured is not None:
-            return table_seconds(table, extents, measured.measured_on, device)
+        if tables and measured is not None:
+            return table_seconds(tables, extents, measured.measured_on, device)
         return self._kernel_beyond(shape_of(("", name, kind, head_dim, window)), extents)
 
     def _other_width(

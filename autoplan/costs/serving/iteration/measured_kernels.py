@@ -70,14 +70,16 @@ class MeasuredKernels:
 
     def kernel(
         self, name: KernelName, kind: str, head_dim: int = 0, window: int = 0
-    ) -> EngineKernelTable | None:
-        """Return the table of a kernel, likewise; of keys and values in 16 bits where 8 were not measured."""
+    ) -> tuple[EngineKernelTable, ...]:
+        """Return the tables of a kernel: the engine's own first, then those of other engines.
+
+        Prefill with keys and values in 8 bits has the tables of 16 bits, since only those were measured.
+        """
         kind = _ALIKE.get(kind, kind)
-        own = [x for x in self.spec.kernels if x.key[1:] == (name, kind, head_dim, window)]
-        found = next((x for x in own if x.engine == self.engine), own[0] if own else None)
-        if found is None and kind == "fp8" and name == "prefill-attention":
+        found = [x for x in self.spec.kernels if x.key[1:] == (name, kind, head_dim, window)]
+        if not found and kind == "fp8" and name == "prefill-attention":
             return self.kernel(name, "bf16", head_dim, window)
-        return found
+        return tuple(sorted(found, key=lambda x: x.engine != self.engine))
 
     def all_reduce(self, ranks: int, *, graph: bool) -> tuple[tuple[int, ...], tuple[float, ...]] | None:
         """Return sizes [byte] and times [us] of all-reduces; None where they were not measured."""
@@ -88,27 +90,59 @@ class MeasuredKernels:
 
 
 def table_seconds(
-    table: EngineKernelTable, extents: tuple[Array, Array, Array], on: DeviceSpec, device: DeviceSpec
+    tables: tuple[EngineKernelTable, ...],
+    extents: tuple[Array, Array, Array],
+    on: DeviceSpec,
+    device: DeviceSpec,
 ) -> Array:
-    """Return the time of a kernel on ``device`` by its table, which was measured on ``on`` [s].
+    """Return the time of a kernel on ``device`` by the first of ``tables``, measured on ``on`` [s].
 
     T(y) u'(y) / u(y) u'(x) / u'(y), at least u'(x) and the shortest time of the table: between nodes
     interpolated in logarithms, beyond the ends as the least time changes, on another device by the ratio of
-    the least times.
+    the least times. Where another table reaches further, it says how the time changes beyond the first.
 
-    Source: the table's file.
+    Source: the tables' files.
     """
+    table = tables[0]
     shape = shape_of(table.key)
-    axes = (table.first, table.second, table.third)
     a, b, c = np.broadcast_arrays(*extents)
-    inside = tuple(np.clip(x, axis[0], axis[-1]) for x, axis in zip((a, b, c), axes, strict=True))
-    measured = np.exp(_logs(_log_grid(axes, table.microseconds), inside))
-    at_edge = least_seconds(shape, inside, device)  # type: ignore[arg-type]
-    least = least_seconds(shape, (a, b, c), device)
-    transfer = 1.0 if on.name == device.name else at_edge / least_seconds(shape, inside, on)  # type: ignore[arg-type]
-    shortest = min(x for block in table.microseconds for row in block for x in row) * 1e-6
-    beyond = np.maximum(measured * transfer * least / at_edge, np.minimum(shortest, measured))
+    x = (a, b, c)
+    y = _clipped(table, x)
+    measured = _measured(table, y)
+    at_edge, least = least_seconds(shape, y, device), least_seconds(shape, x, device)
+    growth = least / at_edge
+    for other in tables[1:]:
+        if _reach(other, x) > _reach(table, x):
+            there = _clipped(other, x)
+            growth = _measured(other, there) / _measured(other, _clipped(other, y))
+            growth = growth * least / least_seconds(shape, there, device)
+            break
+    transfer = 1.0 if on.name == device.name else at_edge / least_seconds(shape, y, on)
+    shortest = min(t for block in table.microseconds for row in block for t in row) * 1e-6
+    beyond = np.maximum(measured * transfer * growth, np.minimum(shortest, measured))
     seconds: Array = np.maximum(beyond, least)
+    return seconds
+
+
+def _clipped(table: EngineKernelTable, x: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    """Return the nearest extents that a table has."""
+    a, b, c = (
+        np.clip(extent, axis[0], axis[-1])
+        for extent, axis in zip(x, (table.first, table.second, table.third), strict=True)
+    )
+    return a, b, c
+
+
+def _reach(table: EngineKernelTable, x: tuple[Array, Array, Array]) -> float:
+    """Return the share of extents that a table has, over its last two axes [1]."""
+    inside = np.ones(x[1].shape)
+    for extent, axis in zip(x[1:], (table.second, table.third), strict=True):
+        inside = inside * ((extent >= 0.97 * axis[0]) & (extent <= 1.03 * axis[-1]))
+    return float(inside.mean())
+
+
+def _measured(table: EngineKernelTable, x: tuple[Array, Array, Array]) -> Array:
+    seconds: Array = np.exp(_logs(_log_grid((table.first, table.second, table.third), table.microseconds), x))
     return seconds
 
 

@@ -15,18 +15,21 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.sizes import attention_widths
+from autoplan.costs.serving.iteration.expert_curves import ExpertLayer
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
 from autoplan.costs.serving.iteration.layer_matrices import Matrix, attention_matrices, dense_matrices
 from autoplan.costs.serving.served_weights import format_of
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["head_seconds", "token_seconds", "traffic_seconds"]
+__all__ = ["head_seconds", "launched_kernels", "token_seconds", "traffic_seconds"]
 
 #: Memory-bound kernels of a layer: two norms with their residuals, rotation with the write to the cache, and
 #: the activation; a router's top-k.
 _KERNELS = 4
 _ROUTER_KERNELS = 2
+#: Kernels that sort tokens by expert, quantize, gather and sum them.
+_SORTING_KERNELS = 6
 #: Accesses of the hidden state of a norm with its residual: read both, write both.
 _NORM_ACCESSES = 4
 #: Passes over fp32 logits of greedy or random sampling: softmax, sort-free selection, copy.
@@ -65,6 +68,11 @@ def expert_seconds(job: ServingJob, layout: EngineLayout, prices: KernelPrices, 
     moe = job.model.moe
     assert moe is not None  # noqa: S101 - layers with experts alone
     kept = format_of(job, layout, "experts")
+    sharding = (layout.expert_tensor, layout.ep)
+    h, f = job.model.hidden_size, moe.expert_ffn_size
+    found = prices.experts(m, ExpertLayer(kept, moe.experts, moe.top_k, h, f, sharding))
+    if found is not None:
+        return found
     rows = np.maximum(1.0, m * moe.top_k / layout.ep)
     own = np.asarray(moe.experts / layout.ep)
     weights = np.asarray(float(job.model.hidden_size) * moe.expert_ffn_size / layout.expert_tensor)
@@ -112,6 +120,31 @@ def _layer_collectives(
     visited = min(moe.top_k, layout.ep)
     rows = prices.collective("all_to_all", 2.0 * own * h * visited, devices)
     return reduced + np.minimum(gathered + scattered, 2.0 * rows)
+
+
+def launched_kernels(job: ServingJob, layout: EngineLayout) -> int:
+    """Return the kernels of all layers of a step [1], which the host launches one by one outside of graphs.
+
+    Products with the quantization of their input, attention, memory-bound kernels, all-reduces; experts have
+    two products, and kernels that sort tokens by expert and gather them.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> launched_kernels(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()) / 32
+    9.0
+
+    Leaves out: views, copies and reductions that engines add.
+    """
+    model = job.model
+    total = 0
+    for layer in range(model.layers):
+        sparse = model.is_moe_layer(layer)
+        products = len(attention_matrices(job, layout)) + len(dense_matrices(job, layout, layer))
+        quantized = 0 if layout.weights in {"bf16", "fp16"} else products
+        experts = (2 + _SORTING_KERNELS) * sparse
+        reduced = 2 * (layout.tp > 1)
+        memory = _KERNELS + _ROUTER_KERNELS * sparse + model.qk_norm
+        total += products + quantized + 1 + memory + experts + reduced
+    return total
 
 
 def head_seconds(job: ServingJob, layout: EngineLayout, prices: KernelPrices, sequences: Array) -> Array:

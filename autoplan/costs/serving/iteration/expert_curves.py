@@ -1,0 +1,93 @@
+"""Time of the experts of a layer from measured curves of the same kind of layer.
+
+Notation (this file only)::
+
+    m     tokens that enter the layer                                                [1]
+    y, x  sharding of a measured curve, and the one that is asked for                [1]
+    T     measured time                                                              [s]
+    u     least time                                                                 [s]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoplan.costs.core.candidates import Array
+from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels, shape_of
+from autoplan.costs.serving.least_times import least_seconds
+from autoplan.schema.costmodel.engine_kernels import ExpertTable
+from autoplan.schema.hardware import DeviceSpec
+from autoplan.schema.serving.weight_formats import WeightFormat
+
+__all__ = ["ExpertLayer", "curve_seconds"]
+
+Sharding = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLayer:
+    """A kind of layer of experts, and how a device shares it."""
+
+    weights: WeightFormat
+    experts: int
+    top_k: int
+    hidden_size: int
+    ffn_size: int
+    sharding: Sharding
+
+    def least(self, m: Array, sharding: Sharding, device: DeviceSpec) -> Array:
+        """Return the least time on a device [s]."""
+        tp, ep = sharding
+        shape = shape_of(("", "experts", self.weights, 0, 0))
+        rows = np.maximum(1.0, m * self.top_k / ep)
+        weights = np.asarray(float(self.hidden_size) * self.ffn_size / tp)
+        return least_seconds(shape, (rows, np.asarray(self.experts / ep), weights), device)
+
+
+def curve_seconds(
+    m: Array, layer: ExpertLayer, measured: MeasuredKernels, device: DeviceSpec
+) -> Array | None:
+    """Return the time of experts for ``m`` tokens [s]; None where this kind of layer was not measured.
+
+    Of the engine's own curves the one with the nearest sharding; where another engine has both shardings, that
+    tells how the time changes from one to the other, else the least time: T(y) u(x) / u(y), at least u(x).
+
+    Source: the tables' files.
+    """
+    tables = [x for x in measured.spec.experts if x.key[1:] == _key(layer)]
+    tables.sort(key=lambda x: x.engine != measured.engine)
+    if not tables:
+        return None
+    x, on = layer.sharding, measured.measured_on
+    table = tables[0]
+    y = min(table.shardings, key=lambda at: _distance(at, x))
+    least = layer.least(m, x, device)
+    seconds = _curve(m, table, y, layer, on) * layer.least(m, y, device) / layer.least(m, y, on)
+    if y != x:
+        growth = least / layer.least(m, y, device)
+        both = next((other for other in tables[1:] if {x, y} <= set(other.shardings)), None)
+        if both is not None:
+            growth = _curve(m, both, x, layer, on) / _curve(m, both, y, layer, on)
+        seconds = seconds * growth
+    return np.asarray(np.maximum(seconds, least))
+
+
+def _key(layer: ExpertLayer) -> tuple[str, int, int, int, int]:
+    return layer.weights, layer.experts, layer.top_k, layer.hidden_size, layer.ffn_size
+
+
+def _distance(one: Sharding, other: Sharding) -> float:
+    return float(sum(abs(np.log2(a / b)) for a, b in zip(one, other, strict=True)))
+
+
+def _curve(m: Array, table: ExpertTable, sharding: Sharding, layer: ExpertLayer, on: DeviceSpec) -> Array:
+    """Return the time of a curve, beyond its last node as the least time grows [s]."""
+    times = table.microseconds[table.shardings.index(sharding)]
+    inside = np.clip(m, table.tokens[0], table.tokens[-1])
+    between = np.exp(np.interp(np.log(inside), np.log(table.tokens), np.log(times))) * 1e-6
+    beyond: Array = between * np.maximum(
+        1.0, layer.least(m, sharding, on) / layer.least(inside, sharding, on)
+    )
+    return beyond
