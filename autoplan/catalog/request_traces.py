@@ -60,7 +60,9 @@ def read_request_trace(path: Path) -> RequestTrace:
     places = [head.index(name) for name in ("input_tokens", "output_tokens")]
     at = head.index("arrival_s") if "arrival_s" in head else None
     problems: list[Problem] = []
-    inputs, outputs, arrivals = [], [], []
+    inputs: list[int] = []
+    outputs: list[int] = []
+    arrivals: list[float] = []
     for number, row in enumerate(rows, start=2):
         if not any(cell.strip() for cell in row):
             continue

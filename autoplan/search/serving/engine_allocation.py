@@ -246,8 +246,9 @@ class _Model:
             for size in small
         }
         for k in range(nodes):
-            self.model.add(sum(size * placed[size][k] for size in small) <= node * shared[k])
+            taken = cp_model.LinearExpr.weighted_sum([placed[size][k] for size in small], small)
+            self.model.add(taken <= node * shared[k])
         for size in small:
             engines = self._sum([int(option.devices == size) for option in options])
-            self.model.add(sum(placed[size]) == engines)
-        self.model.add(sum(shared) + whole <= nodes)
+            self.model.add(cp_model.LinearExpr.sum(placed[size]) == engines)
+        self.model.add(cp_model.LinearExpr.sum(shared) <= nodes - whole)

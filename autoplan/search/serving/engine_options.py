@@ -128,8 +128,8 @@ class PricedOptions:
     def _sizes(self, unit: EngineLayout, load: EngineLoad, tokens: int) -> Iterable[int]:
         """Return the values of max_num_seqs worth trying.
 
-        More than the clients of a group only takes memory; fewer let requests wait, which shortens the time
-        per token. An open loop has the engine's default and what keeps it short.
+        More than the clients of a group only takes memory. Fewer let requests wait for a shorter time per
+        token, which is worth it where that is limited. An open loop has the largest sizes.
         """
         menu = [seqs for seqs in seqs_menu(self.job, unit) if seqs <= tokens]
         if load.kind == "maximum":
@@ -137,8 +137,9 @@ class PricedOptions:
         if load.kind == "open loop":
             return menu[-_CAPS:]
         clients = max(1, ceil(load.amount / unit.adp))
-        enough = [seqs for seqs in menu if seqs >= clients][:1]
-        return [*[seqs for seqs in menu if seqs < clients][-_CAPS:], *enough]
+        enough, fewer = [s for s in menu if s >= clients][:1], [s for s in menu if s < clients]
+        held = self.job.limits.time_per_output_token is not None
+        return [*(fewer[-_CAPS:] if held or not enough else ()), *enough]
 
 
 def holds(option: EngineOption, limits: ServingLimits) -> bool:

@@ -158,9 +158,8 @@ class ServingSearch:
     def _front(self, plans: Sequence[ServingPlan]) -> ServingFront:
         from autoplan import __version__
 
-        status = "infeasible" if not plans else "optimal"
         certificate = ServingCertificate(
-            status="feasible" if self.stopped else status,
+            status="feasible" if self.stopped else "optimal" if plans else "infeasible",
             units_total=self.units.total,
             units=len(self.units.units),
             options=len(self.options.all),
