@@ -17,6 +17,7 @@ from autoplan.errors import AutoplanError
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import Cluster
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.serving.engine_facts import StepFacts
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.engine_stack import Engine
 from autoplan.schema.serving.request_lengths import ServingWorkload
@@ -26,7 +27,7 @@ from autoplan.schema.serving.weight_formats import KvFormat, WeightFormat
 from benchmarks.serving.served_runs import ServedRun, WorkerLayout
 from benchmarks.skips import Skipped, skipped_by
 
-__all__ = ["ServedJob", "engine_name", "served_job", "worker_job"]
+__all__ = ["ServedJob", "engine_name", "engine_of", "served_job", "try_step", "worker_job"]
 
 #: Engines by the framework that a row names: the first pattern that fits. Versions that are not given are
 #: those of the date of the source.
@@ -49,7 +50,7 @@ _ENGINES: Final = (
     (r"^tensorrt-llm (post-)?1\.0", "tensorrt-llm@1.0"),
     # Versions of Dynamo, whose containers hold TensorRT-LLM 1.2.
     (r"^trtllm 0\.8", "tensorrt-llm@1.2"),
-    (r"^trtllm (version not given|gpt-oss-dev)", "tensorrt-llm@1.0"),
+    (r"^trtllm (version not given|gpt-oss-dev)", "tensorrt-llm@1.1"),
 )
 _MODELS: Final = {
     "DeepSeek-R1/V3": "deepseek-v3",
@@ -82,7 +83,12 @@ def engine_name(framework: str) -> str:
         if re.search(pattern, lower):
             return name
     version = _QUALIFIED.search(lower)
-    for prefix, name in (("vllm", "vllm"), ("sglang", "sglang"), ("trtllm", "tensorrt-llm"), ("tensorrt", "tensorrt-llm")):
+    for prefix, name in (
+        ("vllm", "vllm"),
+        ("sglang", "sglang"),
+        ("trtllm", "tensorrt-llm"),
+        ("tensorrt", "tensorrt-llm"),
+    ):
         if lower.startswith(prefix) and version:
             return f"{name}@{_known(name, version[1])}"
     raise Skipped("the engine is not known", framework)
@@ -107,10 +113,29 @@ def _engine(name: str) -> Engine:
     return engine(name, Path())
 
 
+#: Times of a step that a fit tries, by engine.
+_TRIED: dict[str, StepFacts] = {}
+
+
+def try_step(name: str, step: StepFacts | None) -> None:
+    """Let runs of an engine have other times of a step; None: those of its file."""
+    if step is None:
+        _TRIED.pop(name, None)
+    else:
+        _TRIED[name] = step
+
+
+def engine_of(run: ServedRun) -> Engine:
+    """Return the engine of a run as its file describes it. Raises Skipped for an unknown one."""
+    return _engine(engine_name(run.layout.framework or ""))
+
+
 @cache
 def _node(gpu: str, devices: int) -> NodeSpec:
     names = [n for n in entry_names("node") if f"device: {gpu}\n" in _text(n)]
-    nodes = sorted((cast("NodeSpec", load_entry("node", n)) for n in names), key=lambda x: (x.devices, x.name))
+    nodes = sorted(
+        (cast("NodeSpec", load_entry("node", n)) for n in names), key=lambda x: (x.devices, x.name)
+    )
     found = next((x for x in nodes if x.devices >= devices), nodes[-1] if nodes else None)
     return found or cast("NodeSpec", load_entry("node", f"8x-{gpu}"))
 
@@ -163,9 +188,12 @@ def _with_job(run: ServedRun, shape: EngineLayout, devices: int) -> ServedJob:
         weights=weights,
         kv=_kv(run, weights),
         seqs=(told and (told.max_num_seqs or told.max_batch_size or told.max_running_requests)) or seqs,
-        tokens=(told and (told.max_num_batched_tokens or told.max_num_tokens or told.chunked_prefill_size)) or tokens,
+        tokens=(told and (told.max_num_batched_tokens or told.max_num_tokens or told.chunked_prefill_size))
+        or tokens,
     )
-    share = told and (told.gpu_memory_utilization or told.free_gpu_memory_fraction or told.mem_fraction_static)
+    share = told and (
+        told.gpu_memory_utilization or told.free_gpu_memory_fraction or told.mem_fraction_static
+    )
     inputs, outputs = run.workload.input_len or 1, run.workload.output_len or 1
     try:
         job = ServingJob(
@@ -190,7 +218,6 @@ class _Setting:
     told: bool
     source: str
     tokens_beside_input: int = 0
-    stream_interval: int = 1
 
 
 @cache
@@ -213,14 +240,12 @@ def _scripted(run: ServedRun, parts: int) -> tuple[int, int]:
     return seqs, seqs + (run.workload.input_len or 1) + beside
 
 
-def stream_interval(run: ServedRun) -> int:
-    """Return the tokens after which a client of a run sees the first text."""
-    return max((x.stream_interval for x in _settings(run)), default=1)
-
-
 def _served_engine(run: ServedRun) -> Engine:
     """Return the engine of a run, with what its row tells of its settings."""
     found = _engine(engine_name(run.layout.framework or ""))
+    tried = _TRIED.get(str(found))
+    if tried is not None:
+        found = replace(found, facts=found.facts.model_copy(update={"step": tried}))
     told = run.engine
     if told is None:
         return found

@@ -24,7 +24,7 @@ from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, Request
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 from autoplan.errors import AutoplanError
 from autoplan.schema.serving.request_lengths import ServingWorkload, UniformLength
-from benchmarks.serving.served_jobs import ServedJob, served_job, stream_interval, worker_job
+from benchmarks.serving.served_jobs import ServedJob, served_job, worker_job
 from benchmarks.serving.served_runs import METRICS, ServedRun, mode_of
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
@@ -73,7 +73,9 @@ def priced_iteration(served: ServedJob) -> Iteration:
     return whole if served.layout.adp == 1 else GroupIteration(whole, served.layout.adp)
 
 
-def _rules(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, *, grow: bool = False) -> SchedulerRules:
+def _rules(
+    run: ServedRun, served: ServedJob, capacity: CapacityPrediction, *, grow: bool = False
+) -> SchedulerRules:
     facts = served.job.engine.facts
     block = capacity.pool.block_tokens
     tokens = capacity.max_num_batched_tokens
@@ -121,26 +123,15 @@ def _closed(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, ite
     waits = [front + first - queued for first, queued in zip(result.first, result.queued, strict=True)]
     later = fmean(waits[own:])
     values["time_to_first_token_seconds"] = (fmean(waits[:own]) + (rounds - 1) * later) / rounds
-    return Served(_streamed(run, values), _is_saturated(run, own, capacity), fits=True)
-
-
-def _streamed(run: ServedRun, values: dict[str, float | None]) -> dict[str, float | None]:
-    """Return what a client sees of a server that sends tokens n at a time: the first with n - 1 others.
-
-    TTFT + (n - 1) t, and t (O - n) / (O - 1) a token after that.
-    """
-    interval = stream_interval(run)
-    outputs, first, step = run.workload.output_len or 1, values[METRICS[0]], values[METRICS[1]]
-    if interval == 1 or outputs <= interval or first is None or step is None:
-        return values
-    seen = step * (outputs - interval) / (outputs - 1)
-    return {**values, METRICS[0]: first + (interval - 1) * step, METRICS[1]: seen}
+    return Served(values, _is_saturated(run, own, capacity), fits=True)
 
 
 def _front_end(run: ServedRun, served: ServedJob) -> float:
     """Return the time of a request before the scheduler sees it [s]."""
     step = served.job.engine.facts.step
-    return step.front_end_per_token.value * (run.workload.input_len or 1) if step else 0.0
+    if step is None:
+        return 0.0
+    return step.front_end.value + step.front_end_per_token.value * (run.workload.input_len or 1)
 
 
 def _is_saturated(run: ServedRun, clients: int, capacity: CapacityPrediction) -> bool:
@@ -179,7 +170,9 @@ def _open(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, itera
     )
     requests = ceil(((run.client and run.client.requests) or _OPEN_REQUESTS) / parts)
     rules = _rules(run, served, capacity)
-    found = [_values(simulate(drawn_load(workload, requests, seed), rules, iteration), parts) for seed in _SEEDS]
+    found = [
+        _values(simulate(drawn_load(workload, requests, seed), rules, iteration), parts) for seed in _SEEDS
+    ]
     values = {metric: _mean([one[metric] for one in found]) for metric in METRICS}
     produced = values["output_tokens_per_second"] or 0.0
     wanted = rate * (run.workload.output_len or 1)
@@ -254,7 +247,11 @@ def _disaggregated(run: ServedRun) -> Served:
     servers = prefill.layout.replicas * prefill.layout.adp
     parts = decode.layout.replicas * decode.layout.adp
     clients = run.workload.concurrency
-    flight = min(float(clients), float(capacity.max_num_seqs * parts), capacity.pool.tokens * parts / (inputs + outputs))
+    flight = min(
+        float(clients),
+        float(capacity.max_num_seqs * parts),
+        capacity.pool.tokens * parts / (inputs + outputs),
+    )
     waiting, rate, tpot = own, 0.0, 0.0
     for _ in range(40):
         count = max(1, round(flight / parts))

@@ -171,7 +171,9 @@ def mode_of(run: ServedRun) -> Mode:
     mode, load = run.workload.mode or "", run.workload
     if run.disaggregated is not None:
         return "disaggregated"
-    if load.input_len is None or (load.output_len is None and "first" not in mode and run.measured.ttft_ms is None):
+    if load.input_len is None or (
+        load.output_len is None and "first" not in mode and run.measured.ttft_ms is None
+    ):
         raise Skipped("the lengths of requests are not known", mode)
     if "closed loop" in mode:
         return "closed loop"

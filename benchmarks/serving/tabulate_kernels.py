@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from autoplan.catalog import load_entry
-from autoplan.costs.serving.least_times import least_seconds
 from autoplan.costs.serving.iteration.measured_kernels import shape_of
+from autoplan.costs.serving.least_times import least_seconds
 from autoplan.schema.hardware import DeviceSpec
 from benchmarks.serving.tabulate_gemm import (
     ENGINES,
@@ -95,7 +95,11 @@ class KernelPoint(NamedTuple):
 def kernel_points(sweeps: Path, gpu: str) -> list[KernelPoint]:
     """Return the fastest kernel of each shape."""
     best: dict[tuple[Key, tuple[float, float, float]], float] = {}
-    for key, extents, microseconds in (*_attention(sweeps, gpu), *_latent(sweeps, gpu), *_experts(sweeps, gpu)):
+    for key, extents, microseconds in (
+        *_attention(sweeps, gpu),
+        *_latent(sweeps, gpu),
+        *_experts(sweeps, gpu),
+    ):
         at = (key, extents)
         best[at] = min(best.get(at, np.inf), microseconds * 1e-6)
     return [KernelPoint(*at, seconds) for at, seconds in best.items()]
@@ -311,7 +315,9 @@ def _file(sweeps: Path, name: str) -> Iterator[str]:
 
 def main() -> None:
     """Print the file of a device."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("sweeps", type=Path)
     parser.add_argument("device", choices=sorted(GPUS))
     parser.add_argument("--held-out", choices=("gemm", "kernels"), help="print what the fits leave out")

@@ -9,7 +9,14 @@ from pydantic import Field, model_validator
 
 from autoplan.schema.base import Frozen, Sourced
 
-__all__ = ["EngineAllReduceTable", "EngineKernelSpec", "EngineKernelTable", "ExpertTable", "KernelName", "SmallGemmTable"]
+__all__ = [
+    "EngineAllReduceTable",
+    "EngineKernelSpec",
+    "EngineKernelTable",
+    "ExpertTable",
+    "KernelName",
+    "SmallGemmTable",
+]
 
 Nodes = Annotated[tuple[Annotated[int, Field(ge=1, le=10**9)], ...], Field(min_length=2)]
 Extents = Annotated[tuple[Annotated[int, Field(ge=1, le=10**9)], ...], Field(min_length=1)]
@@ -136,7 +143,9 @@ class ExpertTable(Sourced):
             raise ValueError("two rows are of the same sharding")
         rows = {len(row) for row in self.microseconds}
         if len(self.microseconds) != len(self.shardings) or rows != {len(self.tokens)}:
-            raise ValueError("microseconds must have a row for each sharding, with a value for each of tokens")
+            raise ValueError(
+                "microseconds must have a row for each sharding, with a value for each of tokens"
+            )
         return self
 
 

@@ -198,8 +198,11 @@ class StepFacts(Frozen):
     )
     host: SourcedSeconds = Field(description="host time of a step: scheduling, inputs, outputs")
     host_per_request: SourcedSeconds = Field(description="in addition for each request of a step")
+    front_end: SourcedSeconds = Field(
+        description="time of a request outside of the engine: HTTP, processes, client"
+    )
     front_end_per_token: SourcedSeconds = Field(
-        description="time of a prompt token before the scheduler sees the request: HTTP, tokenizer, client"
+        description="in addition for each token of its prompt: tokenizer"
     )
     graphs: Literal["all", "decodes", "none"] = Field(
         description="steps that run as captured CUDA graphs: all; those of decodes alone; none"
@@ -210,6 +213,7 @@ class StepFacts(Frozen):
     pads: bool = Field(description="whether a batch of decodes is padded to the next captured size")
     largest_graph: SourcedCount = Field(description="largest batch of decodes that is captured")
     fuses_quantization: bool = Field(
-        default=False, description="whether norms and activations quantize the inputs of fp8 and nvfp4 products"
+        default=False,
+        description="whether norms and activations quantize the inputs of fp8 and nvfp4 products",
     )
     all_reduce: Literal["custom", "nccl"] = Field(description="whose all-reduce small messages take")

@@ -1,13 +1,13 @@
 """CP-SAT chooses how many engines of which option serve a job.
 
-Integers: counts of engines; output tokens a second in thousandths, rounded down; times in microseconds,
-rounded up; the share of a load in parts of ``WHOLE``.
+Integers: counts of engines; output tokens in 10 s, rounded down; times in microseconds, rounded up; the share
+of a load in parts of ``WHOLE``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil, floor
 from typing import Final
@@ -19,20 +19,18 @@ from autoplan.search.cp.cp_sat import MOST_WORK, run_solver
 from autoplan.search.serving.engine_options import EngineOption, times_of
 from autoplan.search.serving.load_shares import WHOLE
 
-__all__ = ["Allocation", "AllocationProblem", "AllocationSearch", "millitokens", "objective_values"]
+__all__ = ["Allocation", "AllocationProblem", "AllocationSearch", "decitokens", "objective_values"]
 
 #: Units of a rate and of a time in the solver.
-_RATE: Final = 1000
+_RATE: Final = 10
 _TIME: Final = 1_000_000
 _TIMES: Final[frozenset[ServingObjective]] = frozenset(
     {"time_to_first_token", "time_per_output_token", "request_latency"}
 )
-#: Objectives that all mean tokens a second over devices: price and power are those of each device.
-_RATIOS: Final[frozenset[ServingObjective]] = frozenset({"throughput_per_device", "cost", "energy"})
 
 
-def millitokens(option: EngineOption) -> int:
-    """Return the output tokens of an option in 1,000 s, rounded down [1]."""
+def decitokens(option: EngineOption) -> int:
+    """Return the output tokens of an option in 10 s, rounded down [1]."""
     return floor(option.predicted.output_tokens_per_second * _RATE)
 
 
@@ -62,14 +60,20 @@ class AllocationProblem:
     least_rate: float = 0.0
     least_rate_per_device: float = 0.0
 
+    @property
+    def highest(self) -> int:
+        """Most output tokens in 10 s that the devices give."""
+        return ceil(max(decitokens(option) / option.devices for option in self.options) * self.devices)
+
 
 def objective_values(problem: AllocationProblem, counts: Sequence[int]) -> tuple[int, ...]:
     """Return the objectives of a choice in the solver's units, each to be small [1].
 
-    Rates are negated. A ratio is tokens over devices, rounded down.
+    Rates are negated. A ratio is tokens over devices, rounded down; price and power are those of each device,
+    so that cost and energy are such ratios, too.
     """
     chosen = [(count, option) for count, option in zip(counts, problem.options, strict=True) if count]
-    rate = sum(count * millitokens(option) for count, option in chosen)
+    rate = sum(count * decitokens(option) for count, option in chosen)
     devices = sum(count * option.devices for count, option in chosen)
     values = []
     for name in problem.objectives:
@@ -84,7 +88,11 @@ def objective_values(problem: AllocationProblem, counts: Sequence[int]) -> tuple
 
 @dataclass
 class AllocationSearch:
-    """The Pareto-optimal choices, one solve each: every solve asks for something better than all before."""
+    """The Pareto-optimal choices, one solve each: every solve asks for something better than all before.
+
+    With one time among two objectives, the options within an ever shorter time are what is left to choose
+    from. A later choice may then equal an earlier one in the other objective.
+    """
 
     problem: AllocationProblem
     thinning: float
@@ -94,11 +102,14 @@ class AllocationSearch:
     stopped: bool = False
 
     def next(self) -> Allocation | None:
-        """Return a choice that no known one dominates, or None where there is none."""
-        if not self.problem.options:
+        """Return a choice that is better than all before in some objective, or None where there is none."""
+        problem = self._within()
+        if not problem.options:
             return None
-        model, counts = self._model()
-        solver, status, _ = run_solver(model, MOST_WORK, brief=False, placed=False)
+        model = _Model(problem)
+        if problem.objectives == self.problem.objectives:
+            model.improve(self.found, self.thinning)
+        solver, status = model.solved()
         self.solves += 1
         if status == cp_model.INFEASIBLE:
             return None
@@ -106,131 +117,138 @@ class AllocationSearch:
             self.stopped = True
             return None
         self.stopped = self.stopped or status != cp_model.OPTIMAL
-        chosen = tuple(solver.value(count) for count in counts)
+        counts = {
+            id(option): solver.value(count)
+            for option, count in zip(problem.options, model.counts, strict=True)
+        }
+        chosen = tuple(counts.get(id(option), 0) for option in self.problem.options)
         allocation = Allocation(chosen, objective_values(self.problem, chosen))
         self.found.append(allocation)
         return allocation
 
-    def _model(self) -> tuple[cp_model.CpModel, list[cp_model.IntVar]]:
-        problem = self.problem
-        model = cp_model.CpModel()
-        most = [problem.devices // option.devices for option in problem.options]
-        counts = [model.new_int_var(0, n, f"engines_{i}") for i, n in enumerate(most)]
-        devices = model.new_int_var(1, problem.devices, "devices")
-        sizes = [option.devices for option in problem.options]
-        model.add(devices == _weighted(sizes, counts))
-        rates = [millitokens(option) for option in problem.options]
-        rate = model.new_int_var(0, self._highest(), "millitokens")
-        model.add(rate == _weighted(rates, counts))
-        if problem.shared:
-            model.add(_weighted([option.share for option in problem.options], counts) == WHOLE)
-        if problem.least_rate:
-            model.add(rate >= ceil(problem.least_rate * _RATE))
-        if problem.least_rate_per_device:
-            model.add(rate >= ceil(problem.least_rate_per_device * _RATE) * devices)
-        self._pack(model, counts)
-        objectives = [self._objective(model, name, counts, rate, devices) for name in problem.objectives]
-        self._improve(model, objectives)
-        self._aim(model, objectives, rate)
-        return model, counts
+    def _within(self) -> AllocationProblem:
+        """Return the problem with the options within the time that is left, where one time is swept."""
+        objectives, options = self.problem.objectives, self.problem.options
+        times = [name for name in objectives if name in _TIMES]
+        if len(times) != 1 or len(objectives) != 2:
+            return self.problem
+        if self.found:
+            last = min(known.values[objectives.index(times[0])] for known in self.found)
+            most = last - _step(last, self.thinning)
+            options = [option for option in options if _microseconds(option, times[0]) <= most]
+        others = tuple(name for name in objectives if name != times[0])
+        return replace(self.problem, options=options, objectives=others)
 
-    def _objective(
-        self,
-        model: cp_model.CpModel,
-        name: ServingObjective,
-        counts: Sequence[cp_model.IntVar],
-        rate: cp_model.IntVar,
-        devices: cp_model.IntVar,
-    ) -> cp_model.IntVar:
+
+def _step(value: int, thinning: float) -> int:
+    return max(1, ceil(abs(value) * thinning))
+
+
+class _Model:
+    """The constraint model of one choice."""
+
+    def __init__(self, problem: AllocationProblem) -> None:
+        self.problem, self.model = problem, cp_model.CpModel()
+        options, model = problem.options, self.model
+        self.counts = [
+            model.new_int_var(0, problem.devices // option.devices, f"engines_{number}")
+            for number, option in enumerate(options)
+        ]
+        self.rates = [decitokens(option) for option in options]
+        self.devices = model.new_int_var(1, problem.devices, "devices")
+        self.rate = model.new_int_var(0, problem.highest, "decitokens")
+        model.add(self.devices == self._sum([option.devices for option in options]))
+        model.add(self.rate == self._sum(self.rates))
+        if problem.shared:
+            model.add(self._sum([option.share for option in options]) == WHOLE)
+        if problem.least_rate:
+            model.add(self.rate >= ceil(problem.least_rate * _RATE))
+        if problem.least_rate_per_device:
+            model.add(self.rate >= ceil(problem.least_rate_per_device * _RATE) * self.devices)
+        self._pack()
+        self.objectives = [self._objective(name) for name in problem.objectives]
+
+    def _sum(self, weights: Sequence[int]) -> cp_model.LinearExprT:
+        return cp_model.LinearExpr.weighted_sum(self.counts, list(weights))
+
+    def solved(self) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus]:
+        """Return the least sum of the objectives over their scales, and of equal ones the most tokens."""
+        scales = [self._scale(name) for name in self.problem.objectives]
+        weights = [max(1, max(scales) // scale) for scale in scales]
+        self.model.minimize(cp_model.LinearExpr.weighted_sum(self.objectives, weights))
+        solver, status, _ = run_solver(self.model, MOST_WORK, brief=False, placed=False)
+        if status != cp_model.OPTIMAL or "throughput" in self.problem.objectives:
+            return solver, status
+        for objective in self.objectives:
+            self.model.add(objective == solver.value(objective))
+        self.model.maximize(self.rate)
+        again, found, _ = run_solver(self.model, MOST_WORK, brief=False, placed=False)
+        return (again, status) if found == cp_model.OPTIMAL else (solver, status)
+
+    def improve(self, found: Sequence[Allocation], thinning: float) -> None:
+        """Ask for something better than every known choice, by the thinning or by a unit."""
+        for number, known in enumerate(found):
+            better = []
+            for objective, value in zip(self.objectives, known.values, strict=True):
+                less = self.model.new_bool_var(f"better_{number}_{objective.name}")
+                self.model.add(objective <= value - _step(value, thinning)).only_enforce_if(less)
+                better.append(less)
+            self.model.add_bool_or(better)
+
+    def _objective(self, name: ServingObjective) -> cp_model.IntVar:
         """Return a variable of an objective, to be small."""
         if name == "devices":
-            return devices
+            return self.devices
         if name in _TIMES:
-            return self._slowest(model, name, counts)
-        worth = model.new_int_var(-self._highest(), 0, name)
+            return self._slowest(name)
+        worth = self.model.new_int_var(-self.problem.highest, 0, name)
         if name == "throughput":
-            model.add(worth == -rate)
+            self.model.add(worth == -self.rate)
             return worth
-        each = model.new_int_var(0, self._highest(), f"{name}_each")
-        model.add_division_equality(each, rate, devices)
-        model.add(worth == -each)
+        # Tokens over devices: for each number of devices a straight line.
+        for number in range(1, self.problem.devices + 1):
+            taken = self.model.new_bool_var(f"{name}_{number}")
+            self.model.add(self.devices != number).only_enforce_if(~taken)
+            self.model.add(-number * worth <= self.rate).only_enforce_if(taken)
         return worth
 
-    def _slowest(
-        self, model: cp_model.CpModel, name: ServingObjective, counts: Sequence[cp_model.IntVar]
-    ) -> cp_model.IntVar:
+    def _slowest(self, name: ServingObjective) -> cp_model.IntVar:
         """Return the largest time of the engines that are used."""
         times = [_microseconds(option, name) for option in self.problem.options]
-        slowest = model.new_int_var_from_domain(cp_model.Domain.from_values(sorted({0, *times})), name)
-        for i, (count, time) in enumerate(zip(counts, times, strict=True)):
-            used = model.new_bool_var(f"{name}_{i}")
-            model.add(count == 0).only_enforce_if(~used)
-            model.add(slowest >= time).only_enforce_if(used)
+        values = cp_model.Domain.from_values(sorted({0, *times}))
+        slowest = self.model.new_int_var_from_domain(values, name)
+        for number, (count, time) in enumerate(zip(self.counts, times, strict=True)):
+            used = self.model.new_bool_var(f"{name}_{number}")
+            self.model.add(count == 0).only_enforce_if(~used)
+            self.model.add(slowest >= time).only_enforce_if(used)
         return slowest
 
-    def _pack(self, model: cp_model.CpModel, counts: Sequence[cp_model.IntVar]) -> None:
-        """Place engines on nodes where sizes do not divide each other; else what fits in number fits."""
-        node = self.problem.node_devices
-        nodes = -(-self.problem.devices // node)
-        sizes = sorted({option.devices for option in self.problem.options})
-        small = [size for size in sizes if size < node]
-        chain = all(b % a == 0 for a, b in pairwise(small))
-        if nodes == 1 or (chain and all(node % size == 0 for size in small)):
-            return
-        of_size = {
-            size: sum(
-                count
-                for count, option in zip(counts, self.problem.options, strict=True)
-                if option.devices == size
-            )
-            for size in sizes
-        }
-        whole = sum(of_size[size] * (size // node) for size in sizes if size >= node)
-        placed = {
-            size: [model.new_int_var(0, node // size, f"size_{size}_node_{k}") for k in range(nodes)]
-            for size in small
-        }
-        shared = [model.new_bool_var(f"shared_{k}") for k in range(nodes)]
-        for k in range(nodes):
-            model.add(sum(size * placed[size][k] for size in small) <= node * shared[k])
-        for size in small:
-            model.add(sum(placed[size]) == of_size[size])
-        model.add(sum(shared) + whole <= nodes)
-
-    def _improve(self, model: cp_model.CpModel, objectives: Sequence[cp_model.IntVar]) -> None:
-        """Ask for something better than every known choice, by the thinning or by a unit."""
-        for number, known in enumerate(self.found):
-            better = []
-            for objective, value in zip(objectives, known.values, strict=True):
-                step = max(1, ceil(abs(value) * self.thinning))
-                less = model.new_bool_var(f"better_{number}_{objective.name}")
-                model.add(objective <= value - step).only_enforce_if(less)
-                better.append(less)
-            model.add_bool_or(better)
-
-    def _aim(
-        self, model: cp_model.CpModel, objectives: Sequence[cp_model.IntVar], rate: cp_model.IntVar
-    ) -> None:
-        """Minimise the objectives, each over its scale; of equal ones the larger throughput."""
-        scales = [max(1, self._scale(name)) for name in self.problem.objectives]
-        top = max(scales)
-        weights = [max(1, top // scale) for scale in scales]
-        model.minimize((self._highest() + 1) * _weighted(weights, objectives) - rate)
-
-    def _highest(self) -> int:
-        """Return the most output tokens in 1,000 s that the devices give."""
-        most = max(millitokens(option) / option.devices for option in self.problem.options)
-        return ceil(most * self.problem.devices)
-
     def _scale(self, name: ServingObjective) -> int:
-        options = self.problem.options
         if name == "devices":
             return self.problem.devices
         if name in _TIMES:
-            return max(_microseconds(option, name) for option in options)
-        most = max(millitokens(option) // option.devices for option in options)
-        return most * self.problem.devices if name == "throughput" else most
+            return max(1, *(_microseconds(option, name) for option in self.problem.options))
+        highest = self.problem.highest
+        return max(1, highest if name == "throughput" else highest // self.problem.devices)
 
-
-def _weighted(weights: Sequence[int], variables: Sequence[cp_model.IntVar]) -> cp_model.LinearExprT:
-    return cp_model.LinearExpr.weighted_sum(list(variables), list(weights))
+    def _pack(self) -> None:
+        """Place engines on nodes where sizes do not divide each other; else what fits in number fits."""
+        node, options = self.problem.node_devices, self.problem.options
+        nodes = -(-self.problem.devices // node)
+        small = sorted({option.devices for option in options if option.devices < node})
+        divide = all(b % a == 0 for a, b in pairwise([*small, node]))
+        if nodes == 1 or divide:
+            return
+        whole = self._sum([option.devices // node for option in options])
+        shared = [self.model.new_bool_var(f"shared_{k}") for k in range(nodes)]
+        placed = {
+            size: [self.model.new_int_var(0, node // size, f"size_{size}_node_{k}") for k in range(nodes)]
+            for size in small
+        }
+        for k in range(nodes):
+            taken = cp_model.LinearExpr.weighted_sum([placed[size][k] for size in small], small)
+            self.model.add(taken <= node * shared[k])
+        for size in small:
+            engines = self._sum([int(option.devices == size) for option in options])
+            self.model.add(cp_model.LinearExpr.sum(placed[size]) == engines)
+        self.model.add(cp_model.LinearExpr.sum(shared) <= nodes - whole)

@@ -87,5 +87,7 @@ def _curve(m: Array, table: ExpertTable, sharding: Sharding, layer: ExpertLayer,
     times = table.microseconds[table.shardings.index(sharding)]
     inside = np.clip(m, table.tokens[0], table.tokens[-1])
     between = np.exp(np.interp(np.log(inside), np.log(table.tokens), np.log(times))) * 1e-6
-    beyond: Array = between * np.maximum(1.0, layer.least(m, sharding, on) / layer.least(inside, sharding, on))
+    beyond: Array = between * np.maximum(
+        1.0, layer.least(m, sharding, on) / layer.least(inside, sharding, on)
+    )
     return beyond

@@ -1,0 +1,128 @@
+"""Outcomes of measured serving runs: what was predicted, with intervals, or why a run is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from math import exp, log
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from benchmarks.serving.served_jobs import engine_of
+from benchmarks.serving.served_predictions import predicted
+from benchmarks.serving.served_runs import METRICS, ServedRun, mode_of, read_served_runs
+from benchmarks.skips import EXPECTED, Skipped, skipped_by
+
+__all__ = ["INTERVALS", "ServedOutcome", "Spread", "load_spreads", "outcomes_of_files", "residual", "row_of"]
+
+INTERVALS: Final = Path(__file__).parent / "data" / "served_intervals.yaml"
+_PROCESSES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The 5 % and the 95 % quantile of the logarithm of measured over predicted."""
+
+    low: float
+    high: float
+
+
+Spreads = Mapping[tuple[str, str], Spread]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedOutcome:
+    """One run: what was measured and what was predicted, by metric."""
+
+    id: str
+    skipped: str | None = None
+    category: str = ""
+    mode: str = ""
+    engine: str = ""
+    device: str = ""
+    source: str = ""
+    group: str = ""
+    measured: Mapping[str, float] = field(default_factory=dict)
+    values: Mapping[str, float | None] = field(default_factory=lambda: dict.fromkeys(METRICS))
+    saturated: bool = False
+    was_saturated: bool | None = None
+    fits: bool = False
+
+
+def outcomes_of_files(files: Path | Sequence[Path]) -> list[ServedOutcome]:
+    """Return the outcomes of the runs of ``files``, in order."""
+    paths = [files] if isinstance(files, Path) else list(files)
+    rows = [row for path in paths for row in read_served_runs(path)]
+    if len(rows) < 50:
+        return [_outcome(row) for row in rows]
+    with ProcessPoolExecutor(_PROCESSES) as pool:
+        return list(pool.map(_outcome, rows, chunksize=16))
+
+
+def _outcome(row: tuple[str, ServedRun | Skipped]) -> ServedOutcome:
+    name, run = row
+    if isinstance(run, Skipped):
+        return ServedOutcome(name, skipped=str(run), category=run.category)
+    known: dict[str, Any] = {
+        "device": run.hardware.gpu,
+        "source": _source(name),
+        "group": run.group or name,
+        "measured": run.figures,
+        "was_saturated": run.saturated,
+    }
+    try:
+        mode = mode_of(run)
+        engine = str(engine_of(run))
+        found = predicted(run)
+    except Skipped as reason:
+        return ServedOutcome(name, skipped=str(reason), category=reason.category, **known)
+    except EXPECTED as error:
+        reason = skipped_by("pricing failed", error)
+        return ServedOutcome(name, skipped=str(reason), category=reason.category, **known)
+    return ServedOutcome(
+        name,
+        mode=mode,
+        engine=engine,
+        values=found.values,
+        saturated=found.saturated,
+        fits=found.fits,
+        **known,
+    )
+
+
+def _source(name: str) -> str:
+    """Return the kind of a row by its id: what precedes the first dash."""
+    return name.partition("-")[0]
+
+
+def residual(outcome: ServedOutcome, metric: str) -> float | None:
+    """Return the logarithm of measured over predicted; None where one of them is missing."""
+    value, measured = outcome.values.get(metric), outcome.measured.get(metric)
+    return log(measured / value) if value and measured else None
+
+
+def load_spreads(path: Path = INTERVALS) -> dict[tuple[str, str], Spread]:
+    """Return the recorded spreads by mode and metric; none where the file is not there."""
+    if not path.exists():
+        return {}
+    entries: Iterable[Mapping[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))["spreads"]
+    return {(x["mode"], x["metric"]): Spread(float(x["low"]), float(x["high"])) for x in entries}
+
+
+def row_of(outcome: ServedOutcome, spreads: Spreads) -> dict[str, Any]:
+    """Return the JSON row of an outcome: each prediction with the ends of its 90 % interval."""
+    row: dict[str, Any] = {"id": outcome.id}
+    for metric in METRICS:
+        value = outcome.values.get(metric)
+        spread = spreads.get((outcome.mode, metric)) or spreads.get(("all", metric)) or Spread(-0.5, 0.5)
+        row[f"predicted_{metric}"] = value
+        row[f"predicted_{metric}_low"] = None if value is None else value * exp(spread.low)
+        row[f"predicted_{metric}_high"] = None if value is None else value * exp(spread.high)
+    unknown = outcome.skipped is not None
+    row["predicted_saturated"] = None if unknown else outcome.saturated
+    row["fits"] = None if unknown else outcome.fits
+    row["skipped"] = outcome.skipped
+    return row

@@ -1,0 +1,155 @@
+"""Errors of predicted serving runs: by metric, engine, device and source, with the cover of intervals."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import exp
+from statistics import fmean, median
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.serving.outcomes import ServedOutcome, Spread, residual
+from benchmarks.serving.served_runs import METRICS
+
+__all__ = ["figures_of", "render", "spreads_of", "summary_of"]
+
+#: Fewer runs than this have no spread of their own.
+_LEAST_RUNS: Final = 20
+Key = tuple[str, str]
+
+
+def summary_of(outcomes: Sequence[ServedOutcome]) -> dict[str, Any]:
+    """Return the errors as shares of what was measured, and what was skipped and why."""
+    skipped = Counter(x.category for x in outcomes if x.skipped is not None)
+    return {
+        "rows": len(outcomes),
+        "skipped": sum(skipped.values()),
+        "reasons": dict(skipped.most_common()),
+        "said_not_to_fit": sum(not x.fits for x in outcomes if x.skipped is None),
+        "metrics": _table(outcomes, lambda x: x.mode),
+        "by_engine": _table(outcomes, lambda x: x.engine),
+        "by_device": _table(outcomes, lambda x: x.device),
+        "by_source": _table(outcomes, lambda x: x.source),
+        "saturation": _saturation(outcomes),
+        "coverage": _coverage(outcomes),
+    }
+
+
+def _table(outcomes: Iterable[ServedOutcome], name: Callable[[ServedOutcome], str]) -> list[dict[str, Any]]:
+    groups: dict[Key, list[float]] = defaultdict(list)
+    for outcome in outcomes:
+        for metric in METRICS:
+            found = residual(outcome, metric)
+            if found is not None:
+                groups[name(outcome), metric].append(exp(-found) - 1.0)
+    return [
+        {"of": of, "metric": metric, **_errors(errors)} for (of, metric), errors in sorted(groups.items())
+    ]
+
+
+def _errors(errors: Sequence[float]) -> dict[str, float]:
+    sizes = [abs(error) for error in errors]
+    return {
+        "n": len(errors),
+        "median": median(sizes),
+        "mean": fmean(sizes),
+        "p90": float(np.quantile(sizes, 0.9)),
+        "bias": median(errors),
+    }
+
+
+def _saturation(outcomes: Iterable[ServedOutcome]) -> dict[str, float | None]:
+    """Return the share of saturated closed loops that are found, and of others that are said to be."""
+    loops = [x for x in outcomes if x.mode == "closed loop" and x.skipped is None]
+    found = [x.saturated for x in loops if x.was_saturated]
+    false = [x.saturated for x in loops if not x.was_saturated]
+    return {
+        "n": len(found),
+        "found": fmean(found) if found else None,
+        "false": fmean(false) if false else None,
+    }
+
+
+def spreads_of(outcomes: Iterable[ServedOutcome], without: str | None = None) -> dict[Key, Spread]:
+    """Return the spread of each mode and metric, and of all modes together, but for one group.
+
+    Groups weigh alike up to ten runs, so that one with many runs does not decide.
+    """
+    found: dict[Key, list[tuple[float, float]]] = defaultdict(list)
+    sizes = Counter(x.group for x in outcomes)
+    for outcome in outcomes:
+        if outcome.group == without:
+            continue
+        for metric in METRICS:
+            value = residual(outcome, metric)
+            if value is not None:
+                weight = min(1.0, 10.0 / sizes[outcome.group])
+                found[outcome.mode, metric].append((value, weight))
+                found["all", metric].append((value, weight))
+    return {
+        key: Spread(_quantile(values, 0.05), _quantile(values, 0.95))
+        for key, values in found.items()
+        if len(values) >= _LEAST_RUNS
+    }
+
+
+def _quantile(values: list[tuple[float, float]], share: float) -> float:
+    ordered = sorted(values)
+    total, reached = sum(weight for _, weight in ordered), 0.0
+    for value, weight in ordered:
+        reached += weight
+        if reached >= share * total:
+            return value
+    return ordered[-1][0]
+
+
+def _coverage(outcomes: Sequence[ServedOutcome]) -> list[dict[str, Any]]:
+    """Return the share of runs within their interval, where each group is judged by those of the others."""
+    inside: dict[Key, list[bool]] = defaultdict(list)
+    for group in sorted({x.group for x in outcomes}):
+        spreads = spreads_of(outcomes, without=group)
+        for outcome in (x for x in outcomes if x.group == group):
+            for metric in METRICS:
+                value = residual(outcome, metric)
+                spread = spreads.get((outcome.mode, metric)) or spreads.get(("all", metric))
+                if value is not None and spread is not None:
+                    inside[outcome.mode, metric].append(spread.low <= value <= spread.high)
+    return [
+        {"of": mode, "metric": metric, "n": len(found), "share": fmean(found)}
+        for (mode, metric), found in sorted(inside.items())
+    ]
+
+
+def figures_of(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the figures that are recorded."""
+    found = {
+        f"{x['of']}, {x['metric']}": {key: round(x[key], 4) for key in ("n", "median", "mean", "p90")}
+        for x in summary["metrics"]
+    }
+    found["rows"] = {"n": summary["rows"] - summary["skipped"]}
+    return found
+
+
+def render(summary: Mapping[str, Any]) -> str:
+    """Return the summary as text."""
+    lines = [
+        f"{summary['rows']} rows, {summary['skipped']} skipped, {summary['said_not_to_fit']} said not to fit",
+        *(f"  {count} x {reason}" for reason, count in summary["reasons"].items()),
+    ]
+    for title in ("metrics", "by_engine", "by_device", "by_source"):
+        lines += ["", f"{title.replace('_', ' '):44} {'metric':30} {'n':>5} median   mean    p90   bias"]
+        lines += [
+            f"{x['of']:44} {x['metric']:30} {x['n']:5} {x['median']:6.1%} {x['mean']:6.1%} {x['p90']:6.1%}"
+            f" {x['bias']:+6.1%}"
+            for x in summary[title]
+        ]
+    lines += ["", "90 % intervals by the other groups"]
+    lines += [f"{x['of']:44} {x['metric']:30} {x['n']:5} {x['share']:6.1%}" for x in summary["coverage"]]
+    saturation = summary["saturation"]
+    if saturation["found"] is not None:
+        lines.append(f"saturated: {saturation['found']:.0%} of {saturation['n']} found")
+    if saturation["false"] is not None:
+        lines.append(f"others said to be saturated: {saturation['false']:.1%}")
+    return "\n".join(lines)
