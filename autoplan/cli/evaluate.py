@@ -23,8 +23,8 @@ from autoplan.cli.shared.output import (
     present,
 )
 from autoplan.cli.shared.planned import planned
-from autoplan.cli.shared.trace_output import asks_for_trace, write_trace
 from autoplan.cli.shared.serving_answers import evaluate_serving_layout
+from autoplan.cli.shared.trace_output import asks_for_trace, write_trace
 
 if TYPE_CHECKING:
     from autoplan.launch.configuration import LaunchFile

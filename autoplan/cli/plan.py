@@ -21,8 +21,8 @@ from autoplan.cli.shared.output import (
     write,
 )
 from autoplan.cli.shared.progress import Bar, Progress
-from autoplan.cli.shared.trace_output import asks_for_trace, write_trace
 from autoplan.cli.shared.serving_answers import plan_serving_job
+from autoplan.cli.shared.trace_output import asks_for_trace, write_trace
 
 if TYPE_CHECKING:
     from autoplan.report.render.terminal import Terminal

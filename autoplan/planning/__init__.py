@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from autoplan.planning.comparing_files import compare_file, evaluate_file, file_notes
     from autoplan.planning.diagnosing.predicted_step import predicted_step
     from autoplan.planning.diagnosing.run_diagnosis import diagnose, run_record
-    from autoplan.planning.comparing_files import compare_file, evaluate_file
     from autoplan.planning.elastic.remaining_devices import remaining
     from autoplan.planning.emitting import emit, is_saved_plan, saved_plan
     from autoplan.planning.explaining.applied_remedies import remedied

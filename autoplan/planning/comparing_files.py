@@ -68,6 +68,8 @@ def compare_file(job: Job, file: LaunchFile, found: Configuration, own: Plan, fr
 def file_notes(job: Job, found: Configuration, own: Plan) -> list[str]:
     """Return what is to be known of a file whose layout is compared: what it left open, unlike the job."""
     return [*found.warnings, *_left_open(found, own), *_unlike(job, found)]
+
+
 def _missing(job: Job, file: LaunchFile, framework: str, own: Plan, best: Plan) -> str | None:
     """Return what of the best layout the framework, or a file of its kind, cannot express."""
     target = find_target(framework)

@@ -6,7 +6,6 @@ from typing import Final
 
 from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.launch.frameworks.argument_array import argument_array, torchrun_words
-from autoplan.launch.frameworks.megatron.argument_documents import (
 from autoplan.launch.frameworks.megatron.documents.argument_documents import (
     document_edits,
     is_argument_document,
