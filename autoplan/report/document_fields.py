@@ -97,6 +97,8 @@ def explanation_document(job: Job, explanation: Explanation) -> Document:
             "stages": [_stage(stage) for stage in plan.predicted.memory.stages],
             "remedies": [_remedy(remedy) for remedy in explanation.remedies],
             "standing": _standing(explanation.standing),
+            "bound": explanation.bound,
+            "bottlenecks": plain(explanation.bottlenecks),
         },
         "provenance": plain(provenance(job)),
     }

@@ -8,6 +8,7 @@ from typing import Final
 from autoplan.report.charts.memory_svg import memory_svg
 from autoplan.report.render.svg import printable
 from autoplan.report.render.terminal import Terminal
+from autoplan.report.wording.bottleneck_words import bound_sentence
 from autoplan.report.wording.remedy_words import (
     REMEDY_HEADS,
     remedy_note,
@@ -76,6 +77,7 @@ def explanation_page(job: Job, explanation: Explanation) -> str:
         _element("p", verdict, "yes" if plan.predicted.fits else "no"),
         *(_element("p", sentence) for sentence in more),
         _element("p", standing_sentence(explanation.standing)),
+        _element("p", bound_sentence(explanation)),
         f'<div class="picture">\n{memory_svg(job, plan)}</div>',
         _element("h2", remedy_title(explanation)),
         *([_table(explanation)] if explanation.remedies else []),

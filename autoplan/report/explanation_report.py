@@ -14,6 +14,7 @@ from autoplan.report.front_report import heading, listed
 from autoplan.report.render.columns import Column, columns_table
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.standing_report import standing_lines
+from autoplan.report.wording.bottleneck_words import bound_sentence
 from autoplan.report.wording.remedy_words import (
     REMEDY_HEADS,
     remedy_note,
@@ -43,6 +44,7 @@ def explanation_table(job: Job, explanation: Explanation, terminal: Terminal) ->
         Text(verdict, style="green" if predicted.fits else "bold red"),
         *map(Text, more),
         *standing_lines(explanation.standing, terminal),
+        Text(bound_sentence(explanation)),
         Text(""),
         *memory_picture(predicted, judged_stage(job, predicted), terminal),
         Text(""),

@@ -9,7 +9,7 @@ from autoplan.results.plan import Plan
 from autoplan.results.standing import Standing
 from autoplan.schema.job import Job
 
-__all__ = ["Explanation", "Remedy", "judged_bytes", "judged_stage"]
+__all__ = ["BottleneckShare", "Explanation", "Remedy", "judged_bytes", "judged_stage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,37 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True)
+class BottleneckShare:
+    """Seconds of a step that one class of work takes, their share of it, and what would shorten them.
+
+    ``bound`` is what the class waits for: compute, HBM bandwidth, host, network or pipeline.
+    """
+
+    name: str
+    seconds: float
+    share: float
+    bound: str
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """A layout with its prediction, and its remedies: first those that make it fit, the fastest first.
 
-    ``standing`` is its comparison with the front.
+    ``standing`` is its comparison with the front, ``bottlenecks`` take its step apart.
     """
 
     plan: Plan
     remedies: tuple[Remedy, ...]
     standing: Standing
+    bottlenecks: tuple[BottleneckShare, ...] = ()
+
+    @property
+    def bound(self) -> str:
+        """What most of the step waits for; empty where the step was not taken apart."""
+        seconds: dict[str, float] = {}
+        for x in self.bottlenecks:
+            seconds[x.bound] = seconds.get(x.bound, 0.0) + x.seconds
+        return max(seconds, key=seconds.__getitem__, default="")
 
 
 def judged_bytes(job: Job, stage: StageMemory) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from autoplan.costs.predict import facts_of, predict
 from autoplan.deadline import Deadline
+from autoplan.planning.explaining.bottlenecks import bottlenecks
 from autoplan.planning.explaining.dominance import refusal_of, standing_of
 from autoplan.planning.explaining.remedies import remedies_of
 from autoplan.planning.plan_and_evaluate import chosen, plannable, read_layout
@@ -45,4 +46,4 @@ def explain(
         from autoplan.search import search
 
         standing = standing_of(job, plan, search(job, progress=progress, deadline=limit))
-    return Explanation(plan, remedies_of(job, plan), standing)
+    return Explanation(plan, remedies_of(job, plan), standing, bottlenecks(job, plan))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from autoplan.deadline import Deadline
 from autoplan.errors import UnsupportedError
+from autoplan.planning.explaining.bottlenecks import bottlenecks
 from autoplan.planning.guiding.baseline_ladder import baseline_ladder
 from autoplan.planning.guiding.batch_facts import batch_facts
-from autoplan.planning.guiding.bottlenecks import bottlenecks
 from autoplan.planning.guiding.degree_choices import degree_choices
 from autoplan.planning.guiding.device_scaling import device_scaling
 from autoplan.planning.guiding.memory_needs import memory_needs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autoplan.results.explanation import BottleneckShare
 from autoplan.results.front import Front
 from autoplan.results.guiding.scaling_lines import ScalingLine
 from autoplan.results.plan import Plan
@@ -12,7 +13,6 @@ from autoplan.schema.job import Job
 
 __all__ = [
     "BatchFacts",
-    "BottleneckShare",
     "DegreeChoice",
     "LadderRung",
     "MemoryNeeds",
@@ -93,15 +93,6 @@ class DegreeChoice:
     key: str
     value: int
     others: tuple[Contrast, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BottleneckShare:
-    """Seconds of the best layout's step that one class of work takes, and their share of it."""
-
-    name: str
-    seconds: float
-    share: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from autoplan import UnsupportedError, evaluate, guide, guided_job, load_job, plan
 from autoplan.costs.predict import facts_of, predict
+from autoplan.planning.explaining.bottlenecks import bottlenecks
 from autoplan.planning.guiding.baseline_ladder import rung_jobs
 from autoplan.planning.guiding.batch_facts import batch_facts
-from autoplan.planning.guiding.bottlenecks import bottlenecks
 from autoplan.planning.guiding.device_scaling import (
     amdahl_speedup,
     device_numbers,

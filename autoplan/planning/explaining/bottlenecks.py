@@ -1,4 +1,4 @@
-"""What the best layout's step is made of: classes of bottlenecks with their shares.
+"""What a layout's step is made of: classes of bottlenecks with their shares.
 
 Notation (this file only)::
 
@@ -17,22 +17,22 @@ from autoplan.costs.core.prediction import TimePrediction
 from autoplan.costs.device.machine import Machine, Rate, machine_of
 from autoplan.costs.predict import time_on
 from autoplan.results import Plan
-from autoplan.results.guiding.training_guide import BottleneckShare
+from autoplan.results.explanation import BottleneckShare
 from autoplan.schema.job import Job
 
 __all__ = ["bottlenecks"]
 
 #: How much faster memory is where its traffic takes no time to speak of.
 _FREE: Final = 1e6
-#: Exposed communication by axis, and host copies, as they are called.
+#: Exposed communication by axis, the bubble and host copies, as they are called, and what they wait for.
 _EXPOSED: Final = {
-    "tp_exposed": "tensor-parallel communication",
-    "cp_exposed": "context-parallel communication",
-    "ep_exposed": "expert-parallel communication",
-    "pp_exposed": "pipeline send/receive",
-    "dp_exposed": "data-parallel communication",
-    "bubble": "pipeline bubble",
-    "overhead": "activation offload",
+    "tp_exposed": ("tensor-parallel communication", "network"),
+    "cp_exposed": ("context-parallel communication", "network"),
+    "ep_exposed": ("expert-parallel communication", "network"),
+    "pp_exposed": ("pipeline send/receive", "network"),
+    "dp_exposed": ("data-parallel communication", "network"),
+    "bubble": ("pipeline bubble", "pipeline"),
+    "overhead": ("activation offload", "host"),
 }
 
 
@@ -49,18 +49,18 @@ def bottlenecks(job: Job, plan: Plan) -> tuple[BottleneckShare, ...]:
         _kernels(x) for x in (time, *(time_on(job, plan.layout, m) for m in (launched, _unlimited(launched))))
     )
     classes = {
-        "matrix products and attention": unlimited,
-        "HBM bandwidth": free - unlimited,
-        "small kernels and host": before - free,
+        ("matrix products and attention", "compute"): unlimited,
+        ("HBM bandwidth", "HBM bandwidth"): free - unlimited,
+        ("small kernels and host", "host"): before - free,
         **{name: getattr(time, part) for part, name in _EXPOSED.items()},
     }
     return tuple(_shares(classes, plan.predicted.step_seconds))
 
 
-def _shares(classes: dict[str, float], step: float) -> Iterator[BottleneckShare]:
-    for name, seconds in sorted(classes.items(), key=lambda item: -item[1]):
+def _shares(classes: dict[tuple[str, str], float], step: float) -> Iterator[BottleneckShare]:
+    for (name, bound), seconds in sorted(classes.items(), key=lambda item: -item[1]):
         if seconds:
-            yield BottleneckShare(name, seconds, seconds / step)
+            yield BottleneckShare(name, seconds, seconds / step, bound)
 
 
 def _kernels(time: TimePrediction) -> float:
