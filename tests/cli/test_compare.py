@@ -17,7 +17,7 @@ CHOSEN = ("--layout", LAYOUTS[0], "--layout", LAYOUTS[1])
 @pytest.fixture(scope="module")
 def answer():
     """Return the comparison of two layouts."""
-    return compare(JOB, LAYOUTS)
+    return compare(JOB, LAYOUTS, deadline=3600)
 
 
 def test_the_first_screen_concludes(answer):

@@ -18,7 +18,7 @@ QUESTION = ("llama3.2-1b", "2x-rtx3090", "--global-batch-size", "64", "--sequenc
 def answer():
     """Return the guide that the command prints."""
     job, assumed = guided_job("llama3.2-1b", "2x-rtx3090", sequence_length=4096, global_batch_size=64)
-    return guide(job, assumed=assumed)
+    return guide(job, assumed=assumed, deadline=3600)
 
 
 def test_the_first_screen_answers(answer):
@@ -63,7 +63,7 @@ def test_every_part_is_there(answer):
 @pytest.mark.slow
 def test_json_is_the_document_of_the_api(run, answer):
     """The command prints what the API returns, number for number, and the job file that it is about."""
-    done = run("guide", *QUESTION, "--format", "json")
+    done = run("guide", *QUESTION, "--deadline", "3600", "--format", "json")
     document = json.loads(done.stdout)
 
     assert done.exit_code == 0

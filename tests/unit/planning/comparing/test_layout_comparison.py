@@ -46,7 +46,7 @@ def degrees(axes):
 @pytest.fixture(scope="module")
 def kinds():
     """Return the best layout of each kind on two PCIe cards."""
-    return compare(SMALL, axes=True)
+    return compare(SMALL, axes=True, deadline=3600)
 
 
 @pytest.mark.parametrize(("name", "text"), CASES)
@@ -215,7 +215,7 @@ def test_a_kind_keeps_to_the_search_of_the_job():
 @pytest.mark.slow
 def test_a_layout_that_is_alone_is_compared_with_the_best():
     """One layout gets the best one of the job beside it."""
-    both = compare(SMALL, ["tp=2,recompute=full"])
+    both = compare(SMALL, ["tp=2,recompute=full"], deadline=3600)
 
     assert [x.name for x in both.layouts] == ["tp=2,recompute=full", "the best layout"]
     assert both.plans[1] == both.best
