@@ -11,14 +11,12 @@ import pytest
 
 import autoplan
 from autoplan.catalog import load_entry
-from autoplan.launch.frameworks.bridge.bridge_keys import FLAGS, SWITCHES
-from autoplan.launch.frameworks.megatron.argument_table import parse_arguments
 from autoplan.launch.frameworks.megatron.megatron_lm import TARGET
-from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.target import PlannedRun
 from autoplan.schema.job import Workload
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.stage_layers import chunks_of
+from tests.frameworks.core_fields import core_case
 from tests.frameworks.framework_python import asked, has_module
 
 PARSER = Path(__file__).with_name("megatron_core_parser.py")
@@ -56,31 +54,12 @@ BROKEN = {
     "stages that do not divide": {"num_layers_in_first_pipeline_stage": None, "num_layers": 33},
     "layout of fewer stages": {
         "num_layers_in_first_pipeline_stage": None,
-        "pipeline_model_parallel_layout": "Et*15|t*8|t*8|tL",
+        "pipeline_model_parallel_layout": "Et*8|t*8|t*16L",
     },
     "experts that do not divide": {"num_moe_experts": 8, "expert_model_parallel_size": 3},
     "offload with pipelines": {"cpu_offloading": True, "cpu_offloading_num_layers": 4},
     "sequence parallel without tensors": {"tensor_model_parallel_size": 1, "sequence_parallel": True},
 }
-
-
-def fields_of(job, arguments):
-    """Return the fields of TransformerConfig that arguments of Megatron-LM stand for."""
-    given = parse_arguments([Word(text, 1) for text in arguments], "arguments", frozenset()).given
-    found = {}
-    for flag, path in FLAGS.items():
-        section, _, name = path.partition(".")
-        if section != "model" or flag not in given or name == "seq_length":
-            continue
-        words = [word.text for word in given[flag].values]
-        value = int(words[0]) if words and words[0].isdigit() else words[0] if words else True
-        found[name] = words if name == "recompute_modules" else flag in SWITCHES or value
-    model = job.model
-    sizes = {"num_attention_heads": model.heads, "num_query_groups": model.kv_heads}
-    if model.moe is not None:
-        sizes["num_moe_experts"] = model.moe.experts
-    offloaded = {"cpu_offloading": True} if "cpu_offloading_num_layers" in found else {}
-    return {**found, "hidden_size": model.hidden_size, **sizes, **offloaded}
 
 
 def emitted(model, text):
@@ -91,9 +70,8 @@ def emitted(model, text):
         workload=Workload(sequence_length=2048, global_batch_size=1024),
     )
     layout = parse_layout(text, layers=job.model.layers, devices=1)
-    arguments = TARGET.emit(PlannedRun(job, layout)).arguments
-    batch = {"global": 1024, "micro": layout.microbatch, "ranks": layout.dp}
-    return layout, {"fields": fields_of(job, arguments), "batch": batch}
+    run = PlannedRun(job, layout)
+    return layout, core_case(run, TARGET.emit(run).arguments)
 
 
 @pytest.fixture(scope="module")

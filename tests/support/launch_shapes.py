@@ -35,8 +35,47 @@ SHAPES = {
     "one device": ("llama3-8b", "dp=1,zero=0", {}),
     "1,024 devices": ("llama3-70b", "dp=1024", {}),
 }
-#: What is said to the shapes that a target cannot express; it expresses all others.
-REFUSED = {}
+_STAGES = ("uneven stages", "interleaved")
+_EXPERTS = "expert parallelism (ep=8, etp=1)"
+_OFFLOAD = "offload of optimizer states alone"
+_DATA_ALONE = {
+    **dict.fromkeys(_STAGES, "the Trainer has none"),
+    "experts": _EXPERTS,
+    "latent attention": "tensor and context parallelism (tp=2, cp=1)",
+    "context parallel": "tensor and context parallelism (tp=1, cp=2)",
+    "hybrid sharding": "hybrid sharding (dp_shard=4)",
+    "offload": _OFFLOAD,
+    "fp8": "the precision fp8",
+}
+#: What of a shape a target lacks; it expresses all shapes that are not here.
+REFUSED = {
+    "megatron-lm": {},
+    "megatron-bridge": {"fp8": "gradients that are reduced in bf16 beside fp8"},
+    "deepspeed": {
+        **dict.fromkeys(_STAGES, "an argument of PipelineModule"),
+        "experts": _EXPERTS,
+        "latent attention": "sequence parallelism beside tensor parallelism",
+        "hybrid sharding": "MiCS was removed",
+        "fp8": "the precision fp8",
+    },
+    "accelerate": {
+        **dict.fromkeys(_STAGES, "stages in the Megatron section alone"),
+        "experts": _EXPERTS,
+        "latent attention": "sequence parallelism beside tensor parallelism",
+        "offload": _OFFLOAD,
+        "fp8": "whose recipe is chosen in fp8_config",
+    },
+    "torchtitan": {"offload": _OFFLOAD, "fp8": "converters of the configuration function choose it"},
+    "trainer": _DATA_ALONE,
+    "axolotl": {
+        **dict.fromkeys(_STAGES, "the Trainer has none"),
+        "experts": _EXPERTS,
+        "latent attention": "sequence parallelism beside tensor parallelism",
+        "offload": _OFFLOAD,
+        "fp8": "the precision fp8",
+    },
+    "llama-factory": _DATA_ALONE,
+}
 
 
 def planned(target, shape):

@@ -48,7 +48,8 @@ def is_trainer(file: LaunchFile) -> bool:
     """Return whether a file has TrainingArguments, as a JSON file or as arguments in a script."""
     if file.text.lstrip().startswith("{"):
         return f'"{_BATCH}"' in file.text
-    return f"--{_BATCH}" in file.text or f"--{_BATCH.replace('_', '-')}" in file.text
+    lines = [line for line in file.text.splitlines() if not line.lstrip().startswith("#")]
+    return any(f"--{name}" in line for name in (_BATCH, _BATCH.replace("_", "-")) for line in lines)
 
 
 def read_trainer(file: LaunchFile) -> Configuration:
