@@ -122,7 +122,7 @@ def expressible_edits(name, file, old, layout):
 
 @pytest.mark.parametrize("name", FILES)
 @given(layout=layouts())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 def test_edits_make_the_layout(name, layout):
     """A file with its edits made is read as the layout that they are for."""
     target = find_target(name)
@@ -166,7 +166,7 @@ def test_edits_have_their_lines_and_keys():
 
 @pytest.mark.parametrize("name", FILES)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_broken_file_is_an_error_and_never_a_crash(name, data):
     """Whatever is cut from a file or put into it, it is read, or refused with its reasons."""
     text = FILES[name]

@@ -50,7 +50,7 @@ def key_edits(entries: Mapping[str, Written], wanted: Iterable[KeyEdit]) -> Iter
     """Yield the edits of a file with ``entries`` that give its keys the ``wanted`` values."""
     for edit in wanted:
         written = entries.get(edit.path)
-        name = edit.path.rpartition(".")[2]
+        name = written.words.partition(":")[0] if written else edit.path.rpartition(".")[2]
         if edit.removed:
             if written is not None:
                 yield FileEdit(written.words, "", written.line, edit.path)

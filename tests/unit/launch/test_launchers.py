@@ -14,7 +14,8 @@ import autoplan
 from autoplan.catalog import load_entry, load_job
 from autoplan.errors import UnsupportedError
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.registry import find_target, target_names
+from autoplan.launch.registry import find_target, starting, target_names
+from autoplan.launch.target import PlannedRun
 from autoplan.schema.layout import parse_layout
 
 LAUNCHERS = ("torchrun", "slurm", "skypilot", "kubernetes")
@@ -43,17 +44,17 @@ def job_of(framework, devices=8):
 
 
 @functools.cache
-def plan_of(framework, devices=8):
-    """Return the job of a framework and its plan."""
+def run_of(framework, devices=8):
+    """Return a run of a framework."""
     job = job_of(framework, devices)
-    return job, autoplan.evaluate(job, LAYOUTS[framework])
+    return PlannedRun(job, parse_layout(LAYOUTS[framework], layers=job.model.layers, devices=devices))
 
 
-def emitted(launcher, framework, devices=8, **more):
+def emitted(launcher, framework, devices=8, program=()):
     """Return what is emitted for a launcher."""
-    job, plan = plan_of(framework, devices)
-    image = {"image": "registry/image:1"} if launcher == "kubernetes" else {}
-    return autoplan.emit(plan, launcher, job=job, framework=framework, **{**image, **more})
+    image = "registry/image:1" if launcher == "kubernetes" else ""
+    target = starting(find_target(launcher), framework, "", program, image)
+    return target.emit(run_of(framework, devices))
 
 
 @pytest.fixture
@@ -114,10 +115,9 @@ ENVIRONMENT = {
 def test_scripts_start_the_framework_with_the_plan(launcher, framework, devices, run_script):
     """Each script starts the processes of its node with all arguments and files of the plan."""
     emission = emitted(launcher, framework, devices)
-    job, plan = plan_of(framework, devices)
-    alone = autoplan.emit(plan, framework, job=job)
+    alone = find_target(framework).emit(run_of(framework, devices))
 
-    for script in scripts_of(launcher, emission):
+    for script in dict.fromkeys(scripts_of(launcher, emission)):
         done = run_script(script, **ENVIRONMENT[launcher])
         words = done["words"][1:]
 
@@ -201,15 +201,16 @@ def test_manifests_have_nodes_devices_and_image():
 
 def test_the_framework_is_by_default_that_of_the_stack():
     """Megatron's stack starts Megatron-LM, FSDP's accelerate."""
-    for framework in STACKS:
-        job, plan = plan_of(framework)
-        text = autoplan.emit(plan, "torchrun", job=job).files[0].text
-        assert find_target(framework).framework in text.splitlines()[3]
+    for framework, stack in STACKS.items():
+        target = starting(find_target("torchrun"), None, stack)
+        assert target.framework.startswith(find_target(framework).framework)
+        assert target.framework.endswith("started by torchrun")
 
 
 def test_what_cannot_be_started_is_refused():
     """A target that is no framework, a missing image, and a plan that the framework lacks are errors."""
-    job, plan = plan_of("megatron-lm")
+    job = job_of("megatron-lm")
+    plan = autoplan.evaluate(job, "tp=2,zero=1")
 
     with pytest.raises(UnsupportedError, match="slurm cannot start torchrun: frameworks are megatron-lm"):
         autoplan.emit(plan, "slurm", job=job, framework="torchrun")

@@ -2,10 +2,12 @@
 
 import pytest
 
+import autoplan
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.nemo.nemo_files import TARGET
 from autoplan.launch.registry import recognised
+from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.layout import parse_layout
 
 NEMO1 = """trainer:
@@ -140,3 +142,16 @@ def test_what_contradicts_is_refused(old, new, line, sentence):
     problem = next(p for p in caught.value.problems if sentence in p.message)
     assert (problem.file, problem.line) == ("nemo.yaml", line)
     assert "--" not in problem.message.replace("--arg", "")
+
+
+def test_edits_are_keys_of_the_file_or_overrides_of_the_script():
+    """A recipe's YAML file has its keys edited where they stand, a script the words of its command."""
+    job = autoplan.load_job("llama3-8b-8x-a100")
+    old, new = (parse_layout(text, layers=32, devices=8) for text in ("tp=2,pp=2,sp=off", "tp=4,pp=2,sp=off"))
+
+    (key,) = TARGET.edits(LaunchFile("a.yaml", RECIPE), job, old, new)
+    (word,) = TARGET.edits(LaunchFile("a.sh", SCRIPT, {"TP": "8"}), job, old, new)
+
+    path = "trainer.strategy.tensor_model_parallel_size"
+    assert key == FileEdit(f"{path}: 2", f"{path}: 4", 4, f"MODEL_ARGS.{path}")
+    assert (word.before, word.after, word.line, word.path) == (f"{path}=8", f"{path}=4", 4, "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
@@ -82,8 +83,6 @@ def read_nemo(file: LaunchFile) -> Configuration:
 
 def _named(found: Configuration, *, recipe: bool, whole: bool) -> Configuration:
     """Return a configuration whose warnings have keys, and say what a recipe decides."""
-    from dataclasses import replace
-
     keys = RECIPE_KEYS if recipe else NEMO_KEYS
     warnings = [keyed_text(warning, keys) for warning in found.warnings]
     if not whole:
@@ -107,12 +106,16 @@ def _document(file: LaunchFile) -> tuple[WrittenDocument, bool]:
     if file.values is None and _is_script(file):
         return _overrides(file), False
     document = read_yaml(file)
-    for wrapper in _WRAPPED:
-        if f"{wrapper}.trainer" in document.entries or f"{wrapper}.trainer.devices" in document.entries:
-            kept = {path.removeprefix(f"{wrapper}."): written for path, written in document.entries.items()}
-            document.entries = kept
+    prefix = _prefix(document.entries)
+    document.entries = {path.removeprefix(prefix): written for path, written in document.entries.items()}
     overridden(document, file.arguments)
     return resolved(document, file, _WRAPPED), True
+
+
+def _prefix(entries: Mapping[str, Written]) -> str:
+    """Return what the paths of NeMo's keys begin with in a file of a launcher or a test."""
+    keys = ("trainer", "trainer.devices", "trainer.num_nodes")
+    return next((f"{w}." for w in _WRAPPED if any(f"{w}.{key}" in entries for key in keys)), "")
 
 
 def _overrides(file: LaunchFile) -> WrittenDocument:
@@ -157,11 +160,24 @@ def _devices(document: WrittenDocument) -> Written | None:
 
 
 def nemo_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
-    """Return the edits of a file that make its layout ``new``; raises InexpressibleError without a key."""
+    """Return the edits of a file that make its layout ``new``; raises InexpressibleError without a key.
+
+    Those of a script are overrides, those of a YAML file keys where the file has them.
+    """
     document, _ = _document(file)
     recipe = any(path in document.entries for path in RECIPE_KEYS)
     special: Mapping[str, Mapping[str, Any]] = {} if recipe else _SPECIAL
-    return keyed_edits(document.entries, RECIPE_KEYS if recipe else NEMO_KEYS, job, (old, new), special)
+    edits = keyed_edits(document.entries, RECIPE_KEYS if recipe else NEMO_KEYS, job, (old, new), special)
+    if _is_script(file):
+        return tuple(_as_override(edit) for edit in edits)
+    prefix = _prefix(read_yaml(file).entries)
+    return tuple(replace(edit, path=f"{prefix}{edit.path}") for edit in edits)
+
+
+def _as_override(edit: FileEdit) -> FileEdit:
+    """Return an edit of a key as one of the words of a command."""
+    after = f"{edit.path}={edit.after.partition(': ')[2]}" if edit.after else f"~{edit.path}"
+    return FileEdit(edit.before, after, edit.line)
 
 
 TARGET: Final = Target(
