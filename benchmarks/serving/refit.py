@@ -32,7 +32,7 @@ _FACTORS: Final = {
     "front_end": (0.0, 0.5, 2.0, 3.0, 4.0),
 }
 #: Most runs of a version that a fit looks at, evenly taken.
-_MOST_RUNS: Final = 80
+_MOST_RUNS: Final = 40
 
 
 def fitted_steps(

@@ -127,7 +127,15 @@ def try_step(name: str, step: StepFacts | None) -> None:
 
 def engine_of(run: ServedRun) -> Engine:
     """Return the engine of a run as its file describes it. Raises Skipped for an unknown one."""
-    return _engine(engine_name(run.layout.framework or ""))
+    return _engine(_engine_name(run))
+
+
+def _engine_name(run: ServedRun) -> str:
+    """Return the engine of a run; vLLM on AMD devices is a build of its own."""
+    name = engine_name(run.layout.framework or "")
+    if not run.hardware.gpu.startswith("mi") or not name.startswith("vllm"):
+        return name
+    return "vllm-rocm@0.4" if name == "vllm-v0@0.4" else "vllm-rocm@0.7"
 
 
 @cache
@@ -242,7 +250,7 @@ def _scripted(run: ServedRun, parts: int) -> tuple[int, int]:
 
 def _served_engine(run: ServedRun) -> Engine:
     """Return the engine of a run, with what its row tells of its settings."""
-    found = _engine(engine_name(run.layout.framework or ""))
+    found = engine_of(run)
     tried = _TRIED.get(str(found))
     if tried is not None:
         found = replace(found, facts=found.facts.model_copy(update={"step": tried}))
