@@ -260,6 +260,11 @@ def test_a_scheme_that_no_grid_has_is_told_with_those_that_there_are(run):
         ((*SQUARE, *A100, "--memory", "1e400 GiB"), "--memory"),
         ((*SQUARE, *A100, "--stack", "nonsense"), "nonsense"),
         ((*LARGE, *FOUR, "--scheme", "magic"), "--scheme"),
+        ((*LARGE, *FOUR, "--bias"), "--bias: is for one device: leave it out"),
+        ((*LARGE, *FOUR, "--split-k", "2"), "--split-k: is for one device: leave it out"),
+        ((*SQUARE, *A100, "--scheme", "rows"), "--scheme: needs several: --devices N"),
+        ((*SQUARE, *A100, "--no-overlap"), "--no-overlap: needs several: --devices N"),
+        ((*SQUARE, "--hardware", "\x1b[31mnode"), "no hardware is called"),
     ],
 )
 def test_bad_input_is_refused_with_what_would_be_right(run, arguments, said):

@@ -126,7 +126,27 @@ def _problems(question: GemmQuestion) -> list[Problem]:
         problems.append(Problem("several devices need the links between them: --hardware NAME", "--device"))
     if missing and question.several:
         problems.append(Problem("on several devices all of m, n and k are needed", f"--{missing[0]}"))
-    return problems
+    return [*problems, *_misplaced(question)]
+
+
+def _misplaced(question: GemmQuestion) -> list[Problem]:
+    """Return a problem for each option that means nothing on so many devices."""
+    settings = question.settings
+    alone = {
+        "--bias": settings.bias,
+        "--residual": settings.residual,
+        "--split-k": settings.split_k > 1,
+        "--find": question.find != "largest",
+    }
+    spread = {
+        "--scheme": bool(question.schemes),
+        "--start": question.start != "one-copy",
+        "--result": question.result != "sharded",
+        "--no-overlap": not question.overlap,
+    }
+    if question.several:
+        return [Problem("is for one device: leave it out", name) for name, given in alone.items() if given]
+    return [Problem("needs several: --devices N", name) for name, given in spread.items() if given]
 
 
 def pricing_job(question: GemmQuestion) -> Job:
