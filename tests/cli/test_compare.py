@@ -28,7 +28,7 @@ def test_the_first_screen_concludes(answer):
     assert "tensor parallel communication (+" in first
     assert "Pick tp=2,recompute=full where the bandwidth in a node is above " in first
     assert "GB/s" in first
-    assert "2 devices have room for one axis" in first
+    assert "the same degrees and other choices" in first
 
 
 def test_json_is_the_document_of_the_api(run, answer):

@@ -93,7 +93,9 @@ def _deciding(comparison: LayoutComparison, number: int) -> str:
     if not lost:
         return "no part of the step decides"
     parts = [f"{_part_name(x.part)} (+{format_seconds(x.lost_seconds)})" for x in lost]
-    return f"{_listed(parts)} {'decide' if len(parts) > 1 else 'decides'}"
+    saved = [x for x in comparison.losses(number) if x.lost_seconds < -_NEGLIGIBLE * step][-1:]
+    against = [f", against {_part_name(x.part)} (-{format_seconds(-x.lost_seconds)})" for x in saved]
+    return f"{_listed(parts)} {'decide' if len(parts) > 1 else 'decides'}{''.join(against)}"
 
 
 def _part_name(part: str) -> str:
@@ -195,7 +197,10 @@ def _combine(comparison: LayoutComparison) -> Iterator[str]:
         return
     gain = 1 - best.predicted.step_seconds / winner.predicted.step_seconds
     parts = f"{_model_axes_words(best.layout)}, {format_seconds(best.predicted.step_seconds)}"
-    if _model_axes(best.layout) > 1 and _gains(comparison, best):
+    if _model_axes_words(best.layout) == _model_axes_words(winner.layout):
+        less = f"{format_seconds(best.predicted.step_seconds)} a step, {max(gain, 0.0) * 100:.1f} % less"
+        yield f"The {said} layout of the job has the same degrees and other choices: {less}."
+    elif _model_axes(best.layout) > 1 and _gains(comparison, best):
         yield f"Combine: the {said} layout of the job has {parts} a step, {gain * 100:.1f} % less."
     elif comparison.job.cluster.devices < 4:
         yield (

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from autoplan import UnsupportedError, evaluate, guide, guided_job, load_job, plan
 from autoplan.costs.predict import facts_of, predict
+from autoplan.deadline import Deadline
 from autoplan.planning.explaining.bottlenecks import bottlenecks
 from autoplan.planning.guiding.baseline_ladder import rung_jobs
 from autoplan.planning.guiding.batch_facts import batch_facts
@@ -20,6 +21,9 @@ from autoplan.planning.guiding.device_scaling import (
 )
 from autoplan.planning.guiding.memory_needs import memory_needs
 from autoplan.planning.plan_and_evaluate import read_layout
+from autoplan.report.guiding.guide_document import guide_document
+from autoplan.report.guiding.guide_table import guide_table
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.part_names import TIME_NAMES
 from autoplan.results import Plan
 from autoplan.results.guiding.scaling_lines import ScalingPoint
@@ -287,3 +291,23 @@ def test_nothing_feasible_is_an_answer():
     assert all(rung.plan is None for rung in answer.rungs)
     assert any(point.plan for line in answer.scaling for point in line.points)
     assert answer.bottlenecks == ()
+
+
+def test_what_is_left_at_the_deadline_is_named():
+    """When the search is stopped after the best plan, every other part says so, and the answer stands."""
+    limit = Deadline(None)
+    answer = guide(SMALL, progress=lambda *_: limit.stop(), deadline=limit)
+    whys = [
+        *(rung.why for rung in answer.rungs[:-1]),
+        *(other.why for choice in answer.degrees for other in choice.others),
+        *(x.why for x in answer.precisions if x.precision in {"fp16", "fp32"}),
+        *(x.why for line in answer.scaling for x in line.points if x.plan is None),
+    ]
+
+    assert answer.best is not None
+    assert answer.rungs[-1].plan == answer.best
+    assert answer.bottlenecks
+    assert len(whys) > 10
+    assert set(whys) == {"not solved: interrupted"}
+    assert "not solved: interrupted" in guide_table(answer, Terminal(width=200))
+    assert guide_document(answer)["feasible"]
