@@ -77,8 +77,9 @@ _LOADER: Final = re.compile(
 _OPTIMIZER: Final = re.compile(r"Optimizer\.step#|^optimizer(?:[-_. ](?:step|update))?$", re.IGNORECASE)
 _ALLOCATION: Final = re.compile(r"(?:cuda|hip)(?:Malloc|Free)(?:_v\d+)?$|cuMem(?:Create|Release)")
 _RANK: Final = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
-#: Microseconds since 1970, and far beyond.
-_LATEST: Final = 9e15
+#: Microseconds since 1970, until 2096, and how long an event may take: nanoseconds stay within 64 bits.
+_LATEST: Final = 4e15
+_LONGEST: Final = 1e14
 _NUMBERS: Final = frozenset({int, float})
 
 
@@ -186,6 +187,8 @@ class _KinetoReader:
             raise self._problem(f"{repr(start)[:40]} is no time in microseconds", number, "ts")
         if not _is_time(length):
             raise self._problem(f"{repr(length)[:40]} is no time in microseconds", number, "dur")
+        if length > _LONGEST:
+            raise self._problem(f"a duration of {length:g} us is longer than three years", number, "dur")
         if length < 0:
             raise self._problem(f"a duration of {length:g} us is negative", number, "dur")
         begin = round(start * 1000)
