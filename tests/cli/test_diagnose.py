@@ -201,3 +201,19 @@ def test_a_plan_writes_the_trace_of_its_fastest(run, tmp_path):
     assert done.exit_code == 0, done.stderr
     assert f"fastest: {trace['autoplan']['layout']}" in done.stdout
     assert "front" in json.loads(other.read_text(encoding="utf-8"))
+
+
+def test_without_a_plan_there_is_no_trace(run, tmp_path):
+    """An infeasible job answers with its reasons, and writes no file."""
+    path = tmp_path / "trace.json"
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "kind: training\nmodel: llama3-70b\nhardware: 2x-rtx3090\n"
+        "workload: {sequence_length: 4096, global_batch_size: 8}\n",
+        encoding="utf-8",
+    )
+    done = run("plan", str(job), "--output", str(path), "--deadline", "5")
+
+    assert done.exit_code == 1
+    assert done.stdout
+    assert not path.exists()
