@@ -102,6 +102,9 @@ def test_memory_lies_beside_the_plan(run, trace, tmp_path):
     assert "memory of memory-timeline.raw.json.gz" in table
     assert [x["measured"]["allocated"] for x in document["memory"]] == [2**30, 3_082_832_104]
     assert document["memory"][0]["predicted_allocated"] > 2**30
+    events = dict(document["memory"][0]["predicted_events"])
+    assert max(events.values()) == document["memory"][0]["predicted_allocated"]
+    assert all(event in table for event in events)
 
 
 HOSTILE = "\x1b[2Jkernel\x07\u202e[bold]evil[/bold]"
