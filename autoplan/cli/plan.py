@@ -106,10 +106,11 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
 
 def _present(front: Front, form: Format, output: Path | None, *, all_plans: bool) -> None:
     """Write the answer; imports of tables are deferred until one is needed."""
-    if output is not None and front.feasible and asks_for_trace(form, output):
-        from autoplan.results.merged_front import at_batch
+    if output is not None and asks_for_trace(form, output):
+        if front.feasible:
+            from autoplan.results.merged_front import at_batch
 
-        write_trace(at_batch(front.job, front.fastest), front.fastest, output)
+            write_trace(at_batch(front.job, front.fastest), front.fastest, output)
         output = None
 
     def document() -> dict[str, Any]:

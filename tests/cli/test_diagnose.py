@@ -102,6 +102,9 @@ def test_memory_lies_beside_the_plan(run, trace, tmp_path):
     assert "memory of memory-timeline.raw.json.gz" in table
     assert [x["measured"]["allocated"] for x in document["memory"]] == [2**30, 3_082_832_104]
     assert document["memory"][0]["predicted_allocated"] > 2**30
+    events = dict(document["memory"][0]["predicted_events"])
+    assert max(events.values()) == document["memory"][0]["predicted_allocated"]
+    assert all(event in table for event in events)
 
 
 HOSTILE = "\x1b[2Jkernel\x07\u202e[bold]evil[/bold]"
@@ -201,3 +204,19 @@ def test_a_plan_writes_the_trace_of_its_fastest(run, tmp_path):
     assert done.exit_code == 0, done.stderr
     assert f"fastest: {trace['autoplan']['layout']}" in done.stdout
     assert "front" in json.loads(other.read_text(encoding="utf-8"))
+
+
+def test_without_a_plan_there_is_no_trace(run, tmp_path):
+    """An infeasible job answers with its reasons, and writes no file."""
+    path = tmp_path / "trace.json"
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "kind: training\nmodel: llama3-70b\nhardware: 2x-rtx3090\n"
+        "workload: {sequence_length: 4096, global_batch_size: 8}\n",
+        encoding="utf-8",
+    )
+    done = run("plan", str(job), "--output", str(path), "--deadline", "5")
+
+    assert done.exit_code == 1
+    assert done.stdout
+    assert not path.exists()

@@ -163,11 +163,11 @@ class _Text:
 
         What comes after them, such as an object that the window cuts, is left for ``value``.
         """
-        scan, between = _DECODER.scan_once, _BETWEEN.match
+        decode, between = _DECODER.raw_decode, _BETWEEN.match
         while True:
             try:
-                value, end = scan(self.window, self.at)
-            except (StopIteration, ValueError, RecursionError):
+                value, end = decode(self.window, self.at)
+            except (ValueError, RecursionError):
                 return
             found = between(self.window, end)
             if not isinstance(value, dict) or found is None or found.end() == len(self.window):

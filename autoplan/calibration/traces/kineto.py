@@ -77,8 +77,9 @@ _LOADER: Final = re.compile(
 _OPTIMIZER: Final = re.compile(r"Optimizer\.step#|^optimizer(?:[-_. ](?:step|update))?$", re.IGNORECASE)
 _ALLOCATION: Final = re.compile(r"(?:cuda|hip)(?:Malloc|Free)(?:_v\d+)?$|cuMem(?:Create|Release)")
 _RANK: Final = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
-#: Microseconds since 1970, and far beyond.
-_LATEST: Final = 9e15
+#: Microseconds since 1970, until 2096, and how long an event may take: nanoseconds stay within 64 bits.
+_LATEST: Final = 4e15
+_LONGEST: Final = 1e14
 _NUMBERS: Final = frozenset({int, float})
 
 
@@ -150,6 +151,7 @@ class _KinetoReader:
     known: dict[str, int] = field(default_factory=dict)
     backends: list[tuple[int, int, str, str]] = field(default_factory=list)
     steps: list[StepRange] = field(default_factory=list)
+    device_steps: list[StepRange] = field(default_factory=list)
     loader: tuple[array[int], array[int]] = field(default_factory=lambda: (array("q"), array("q")))
     optimizer: tuple[array[int], array[int]] = field(default_factory=lambda: (array("q"), array("q")))
     calls: tuple[array[int], array[int], array[int]] = field(
@@ -176,6 +178,8 @@ class _KinetoReader:
             self._operator(event, number)
         elif category == "user_annotation":
             self._annotation(event, number)
+        elif category == "gpu_user_annotation":
+            self._device_annotation(event, number)
         elif PREDICTED_PART in args:
             self._predicted(event, args, number)
 
@@ -186,6 +190,8 @@ class _KinetoReader:
             raise self._problem(f"{repr(start)[:40]} is no time in microseconds", number, "ts")
         if not _is_time(length):
             raise self._problem(f"{repr(length)[:40]} is no time in microseconds", number, "dur")
+        if length > _LONGEST:
+            raise self._problem(f"a duration of {length:g} us is longer than three years", number, "dur")
         if length < 0:
             raise self._problem(f"a duration of {length:g} us is negative", number, "dur")
         begin = round(start * 1000)
@@ -259,6 +265,12 @@ class _KinetoReader:
             ranges[0].append(start)
             ranges[1].append(end)
 
+    def _device_annotation(self, event: Mapping[str, Any], number: int) -> None:
+        """Take in a step as the device saw it, which counts where the host was not recorded."""
+        step = step_of(self._name(event, number))
+        if step is not None:
+            self.device_steps.append(StepRange(step, *self._span(event, number)))
+
     def _predicted(self, event: Mapping[str, Any], args: dict[str, Any], number: int) -> None:
         """Take in an event of autoplan's own trace, which names its part."""
         start, end = self._span(event, number)
@@ -286,7 +298,7 @@ class _KinetoReader:
         told = self.distributed.get("rank")
         own = told if isinstance(told, int) and not isinstance(told, bool) and told >= 0 else rank
         loader = Times.of(instants_of(self.loader[0]), instants_of(self.loader[1]))
-        host = HostTrace(merged_steps(self.steps), loader, instants_of(self.allocations))
+        host = HostTrace(merged_steps(self.steps or self.device_steps), loader, instants_of(self.allocations))
         calls = (instants_of(self.calls[0]), instants_of(self.calls[1]), instants_of(self.calls[2]))
         configured = configured_groups(self.distributed)
         alone = len(self.devices) == 1

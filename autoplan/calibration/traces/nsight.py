@@ -37,7 +37,7 @@ _RANGES: Final = "NVTX_EVENTS"
 _NAMES: Final = "StringIds"
 #: Beyond this, names of kernels are no names.
 _MOST_NAMES: Final = 2_000_000
-_LATEST: Final = 2**62
+_LATEST: Final = 2**61
 
 
 def read_nsight(path: Path) -> list[DeviceTrace]:

@@ -47,8 +47,10 @@ def step_windows(trace: DeviceTrace, steps: int | None = None) -> StepWindows:
         if kept:
             windows = tuple(numbers[k] for k in kept), bounds[:-1][kept], bounds[1:][kept]
             return StepWindows(*windows, annotated=True)
-    start, end = int(trace.start.min()), max(int(trace.end.max()), int(trace.start.min()) + 1)
-    bounds = np.linspace(start, end, (steps or 1) + 1).astype(np.int64)
+    count, start = steps or 1, int(trace.start.min())
+    # Every step lasts a nanosecond at least.
+    length = max(int(trace.end.max()) - start, count)
+    bounds = start + np.linspace(0, length, count + 1).astype(np.int64)
     return StepWindows(tuple(range(len(bounds) - 1)), bounds[:-1], bounds[1:], annotated=False)
 
 

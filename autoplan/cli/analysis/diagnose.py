@@ -64,6 +64,7 @@ StepsOption = Annotated[
         "--steps",
         metavar="N",
         min=1,
+        max=100_000,
         help="How many steps a trace covers that has none annotated.",
         show_default=False,
     ),

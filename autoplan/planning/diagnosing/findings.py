@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Final, Literal, get_args
+from typing import Final, cast, get_args
 
 import numpy as np
 
@@ -40,6 +40,7 @@ _UNEVEN: Final = 0.05
 #: Share of short kernels from which launching them counts.
 _MANY_SMALL: Final = 0.3
 _OPERATIONS: Final = get_args(Operation)
+_KERNEL_KINDS: Final = ("gemm", "attention", "elementwise", "other")
 _EXPOSED: Final = ("tp_exposed", "cp_exposed", "ep_exposed", "dp_exposed")
 
 
@@ -118,49 +119,55 @@ def _slow_collectives(run: MeasuredRun) -> Iterator[Finding]:
     for part in (*_EXPOSED, "pp_exposed"):
         worst: Finding | None = None
         for x in (x for device in run.compared for x in device.collectives if x.part == part):
-            predicted = _predicted_seconds(run, x)
-            if predicted is None or x.shortest_seconds < _SLOW * predicted:
+            group = _group_of(run, x)
+            if group is None:
+                continue
+            predicted = _predicted_seconds(run, x, group)
+            if x.shortest_seconds < _SLOW * predicted:
                 continue
             lost = min((x.shortest_seconds - predicted) * x.calls, run.traffic(part)[1])
             if lost >= run.least and (worst is None or lost > worst.lost_seconds):
-                worst = Finding("slow collectives", lost, _collective_facts(x, predicted))
+                worst = Finding("slow collectives", lost, _collective_facts(x, group, predicted))
         if worst is not None:
             yield worst
 
 
-def _collective_facts(x: CollectiveTiming, predicted: float) -> tuple[tuple[str, float | int | str], ...]:
-    ranks = x.ranks or 2
-    operation: Operation = "all_gather" if x.operation not in _OPERATIONS else x.operation  # type: ignore[assignment]
-    factor = 1.0 if x.operation == "send" else float(bus_bandwidth_factor(operation, np.array(float(ranks))))
+def _group_of(run: MeasuredRun, x: CollectiveTiming) -> Group | None:
+    """Return the group of a collective that the model can price; None where the trace tells too little."""
+    sends = x.operation == "send"
+    if not x.message_bytes or not x.shortest_seconds or not (sends or x.operation in _OPERATIONS):
+        return None
+    own = [m for m in run.messages if PART_OF_AXIS[m.axis] == x.part]
+    groups = {(m.ranks, m.stride) for m in own if sends or x.ranks in {None, m.ranks}}
+    if len(groups) != 1:
+        return None
+    ((ranks, stride),) = groups
+    return Group(np.array(float(ranks)), np.array(float(stride)))
+
+
+def _predicted_seconds(run: MeasuredRun, x: CollectiveTiming, group: Group) -> float:
+    """Return what the model says that one call takes alone [s]."""
+    size, links = np.array(x.message_bytes), run.machine.links
+    if x.operation == "send":
+        return float(point_to_point_seconds(size, group, links))
+    return float(collective_seconds(cast("Operation", x.operation), size, group, links))
+
+
+def _collective_facts(
+    x: CollectiveTiming, group: Group, predicted: float
+) -> tuple[tuple[str, float | int | str], ...]:
+    sends = x.operation == "send"
+    factor = 1.0 if sends else float(bus_bandwidth_factor(cast("Operation", x.operation), group.ranks))
     return (
         ("part", x.part),
         ("operation", x.operation),
-        ("ranks", ranks),
+        ("ranks", 2 if sends else int(group.ranks)),
         ("message_bytes", x.message_bytes),
         ("calls", x.calls),
         ("shortest_seconds", x.shortest_seconds),
         ("predicted_seconds", predicted),
         ("bus_bandwidth", factor * x.message_bytes / x.shortest_seconds),
     )
-
-
-def _predicted_seconds(run: MeasuredRun, x: CollectiveTiming) -> float | None:
-    """Return what the model says that one call takes alone [s]; None where the trace tells too little."""
-    if not x.message_bytes or not x.shortest_seconds:
-        return None
-    own = [m for m in run.messages if PART_OF_AXIS[m.axis] == x.part]
-    strides = {m.stride for m in own if x.ranks in {None, m.ranks} or x.operation == "send"}
-    ranks = {m.ranks for m in own} if x.operation == "send" else {x.ranks}
-    if len(strides) != 1 or len(ranks) != 1:
-        return None
-    group = Group(np.array(float(ranks.pop() or 1)), np.array(float(strides.pop())))
-    size = np.array(x.message_bytes)
-    if x.operation == "send":
-        return float(point_to_point_seconds(size, group, run.machine.links))
-    if x.operation not in _OPERATIONS:
-        return None
-    operation: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"] = x.operation  # type: ignore[assignment]
-    return float(collective_seconds(operation, size, group, run.machine.links))
 
 
 def _compute(run: MeasuredRun) -> Iterator[Finding]:
@@ -177,9 +184,6 @@ def _compute(run: MeasuredRun) -> Iterator[Finding]:
     if optimizer >= run.least:
         predicted = run.parts["optimizer"].predicted or 0.0
         yield Finding("slow optimizer", optimizer, (("predicted_seconds", predicted),))
-
-
-_KERNEL_KINDS: Final = ("gemm", "attention", "elementwise", "other")
 
 
 def _waiting_for_host(run: MeasuredRun) -> Iterator[Finding]:
@@ -200,7 +204,8 @@ def _waiting_for_host(run: MeasuredRun) -> Iterator[Finding]:
 
 def _between_ranks(run: MeasuredRun) -> Iterator[Finding]:
     """Ranks that do alike work: who computes longer, and how long the others wait in collectives."""
-    if len(run.compared) < 2:
+    # Ranks whose stage is not known may do unlike work.
+    if len(run.compared) < 2 or any(x.stage is None for x in run.compared):
         return
     compute = [x.parts.compute + x.parts.recompute for x in run.compared]
     mean, most = fmean(compute), max(compute)

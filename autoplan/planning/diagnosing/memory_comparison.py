@@ -51,6 +51,7 @@ def compare_memory(file: Path, plan: Plan, stage: int | None) -> MemoryCompariso
         predicted_event=own.event,
         predicted_allocated=own.allocated,
         predicted_reserved=own.reserved,
+        predicted_events=tuple((x.event, x.allocated) for x in own.events),
         categories=_categories(measured, predicted),
     )
 

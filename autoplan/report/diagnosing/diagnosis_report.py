@@ -224,6 +224,22 @@ def _memory(memory: MemoryComparison, terminal: Terminal) -> Iterator[Renderable
         ],
         terminal,
     )
+    yield Text("")
+    yield columns_table(
+        [
+            Column("predicted event", tuple(event for event, _ in memory.predicted_events), "left"),
+            Column("allocated (GiB)", tuple(f"{size / GIB:,.3f}" for _, size in memory.predicted_events)),
+            Column(
+                "of measured peak (%)",
+                tuple(_percent(size, measured.allocated) for _, size in memory.predicted_events),
+            ),
+        ],
+        terminal,
+    )
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{part / whole * 100:.0f}" if whole else "-"
 
 
 def _findings(diagnosis: Diagnosis) -> Iterator[RenderableType]:

@@ -38,11 +38,16 @@ class CategoryComparison:
 
 @dataclass(frozen=True, slots=True)
 class MemoryComparison:
-    """The measured memory of a device beside that predicted for ``stage``."""
+    """The measured memory of a device beside that predicted for ``stage`` [byte].
+
+    ``predicted_events`` are the allocated bytes at each event of the predicted step; ``categories`` are those
+    at its peak.
+    """
 
     measured: MemoryMeasurement
     stage: int
     predicted_event: str
     predicted_allocated: float
     predicted_reserved: float
+    predicted_events: tuple[tuple[str, float], ...]
     categories: tuple[CategoryComparison, ...]

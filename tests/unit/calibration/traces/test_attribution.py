@@ -103,6 +103,19 @@ def test_a_step_begins_when_the_device_has_ended_the_one_before(tmp_path):
     assert found.parts.gemm == pytest.approx(25 * US)
 
 
+def test_steps_of_the_device_stand_for_those_of_the_host(tmp_path):
+    """A trace of the device alone has its own annotations: the gap between two steps is in the first."""
+    events = [kernel("gemm", start, 20) for start in (0, 30, 60)]
+    events += [
+        annotation(f"ProfilerStep#{step}", 30 * step, 20) | {"cat": "gpu_user_annotation"}
+        for step in range(3)
+    ]
+    found = measured(tmp_path, events)
+
+    assert found.step_numbers == (0, 1, 2)
+    assert found.step_seconds == pytest.approx([30 * US, 30 * US, 20 * US])
+
+
 def test_the_step_of_median_length_is_measured(tmp_path):
     """One slow step among three changes nothing."""
     events, start = [], 0
