@@ -104,6 +104,8 @@ def _add(document: WrittenDocument, word: Word) -> None:
     if not path or not equals:
         return
     line = word.line or None
+    if word.unknown is not None and path not in {*FLAGS.values(), "mixed_precision"}:
+        return
     if word.unknown is not None:
         do = f": give --set {word.unknown.name}=VALUE" if word.unknown.name else ": give it with --arg"
         document.refuse(f"its value depends on {word.unknown.reason}{do}", path, line)
