@@ -156,9 +156,9 @@ def _precision(document: WrittenDocument) -> Iterator[tuple[str, Argument]]:
     if halved is not None and not halved.value:
         yield "--grad-reduce-in-bf16", Argument("--grad-reduce-in-bf16", (), halved.line or 0)
     for name in ("bf16", "fp16"):
-        flag = document.flag(f"mixed_precision.{name}")
-        if flag is not None and flag.value:
-            yield f"--{name}", Argument(f"--{name}", (), flag.line or 0)
+        enabled = document.flag(f"mixed_precision.{name}")
+        if enabled is not None and enabled.value:
+            yield f"--{name}", Argument(f"--{name}", (), enabled.line or 0)
     eighths = document.text("mixed_precision.fp8")
     if eighths is not None:
         word = Word(eighths.value, eighths.line or 0)
