@@ -58,6 +58,13 @@ def test_files_are_read(more, said):
     assert recognised(LaunchFile("overrides.yaml", text)).name == "megatron-bridge"
 
 
+def test_a_file_of_nemo_is_another_ones():
+    """A model section beside a trainer is NeMo's, whose batches stand elsewhere."""
+    text = FILE.format("  micro_batch_size: 1").replace("train:", "trainer:")
+
+    assert not TARGET.recognises(LaunchFile("model_config.yaml", text))
+
+
 def test_what_the_recipe_decides_stays_open():
     """Fields that no override gives are the recipe's: they are named as not given, and not guessed."""
     found = read(FILE.format(""), devices=8)

@@ -23,6 +23,7 @@ from autoplan.launch.scripts.training_command import launched_devices, training_
 __all__ = ["is_bridge", "read_bridge"]
 
 _SIGN: Final = re.compile(r"(?m)(^ {1,8}|\bmodel\.)(tensor|pipeline)_model_parallel_size\s*[:=]")
+_NEMO: Final = re.compile(r"(?m)^\s*trainer[.:]|\btrainer\.(devices|num_nodes)\b|\bmodel\.micro_batch_size\b")
 _WORD: Final = re.compile(
     r"\+{0,2}((?:model|train|ddp|dist|optimizer|checkpoint|dataset|mixed_precision)[\w.]*)"
 )
@@ -43,7 +44,9 @@ _DECIDING: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def is_bridge(file: LaunchFile) -> bool:
-    """Return whether a file has overrides of Megatron Bridge."""
+    """Return whether a file has overrides of Megatron Bridge, and is none of NeMo, which has a trainer."""
+    if _NEMO.search(file.text):
+        return False
     yaml_file = re.search(r"(?m)^model\s*:", file.text) is not None
     return (yaml_file or "model." in file.text) and _SIGN.search(file.text) is not None
 
