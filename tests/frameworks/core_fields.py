@@ -18,7 +18,7 @@ def core_case(run, arguments):
         found[name] = words if name == "recompute_modules" else flag in SWITCHES or value
     model, layout = run.job.model, run.layout
     found |= {"hidden_size": model.hidden_size, "num_attention_heads": model.heads}
-    found["num_query_groups"] = model.kv_heads
+    found |= {"num_query_groups": model.kv_heads, "add_bias_linear": model.bias.mlp}
     if model.moe is not None:
         found["num_moe_experts"] = model.moe.experts
     if "cpu_offloading_num_layers" in found:

@@ -41,7 +41,8 @@ def case_of(target, run):
     if target == "megatron-bridge":
         model = run.job.model
         experts = {"num_moe_experts": model.moe.experts} if model.moe else {}
-        case["sizes"] = {"num_attention_heads": model.heads, "hidden_size": model.hidden_size, **experts}
+        sizes = {"num_attention_heads": model.heads, "hidden_size": model.hidden_size}
+        case["sizes"] = {**sizes, **experts, "add_bias_linear": model.bias.mlp}
     return case
 
 

@@ -207,6 +207,52 @@ fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: true}
 parallelism_config: {parallelism_config_dp_shard_size: 4, parallelism_config_tp_size: 2}
 """,
 }
+TEXTS |= {
+    "torchtitan": """[model]
+name = "llama3"
+flavor = "8B"
+converters = ["float8"]
+[training]
+local_batch_size = 2
+[parallelism]
+pipeline_parallel_degree = 2
+module_fqns_per_model_part = [["layers.0"], ["layers.1"]]
+[activation_checkpoint]
+mode = "selective"
+""",
+    "trainer": """{"per_device_train_batch_size": 2, "bf16": true, "fsdp": ["full_shard", "offload"],
+"fsdp_config": {"reshard_after_forward": true}, "activation_checkpointing_kwargs": {"offload": true},
+"deepspeed": {"zero_optimization": {"stage": 2}}, "activation_checkpointing": true, "optim": "sgd"}""",
+    "axolotl": """base_model: gpt2
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+fsdp: [full_shard]
+fsdp_config: {offload_params: true, reshard_after_forward: true}
+gradient_checkpointing: true
+activation_offloading: hidden_states
+adapter: lora
+lora_r: 8
+lora_target_modules: [q_proj]
+""",
+    "llama-factory": """model_name_or_path: gpt2
+finetuning_type: lora
+lora_target: all
+deepspeed: examples/deepspeed/ds_z2_config.json
+per_device_train_batch_size: 1
+recompute_granularity: full
+""",
+    "megatron-bridge": """model:
+  num_layers: 4
+  tensor_model_parallel_size: 2
+  recompute_granularity: full
+  recompute_method: uniform
+  recompute_num_layers: 1
+  recompute_modules: [core_attn]
+train: {global_batch_size: 8, micro_batch_size: 1}
+ddp: {use_megatron_fsdp: true}
+mixed_precision: bf16_mixed
+""",
+}
 PIECES = st.sampled_from(
     [
         *"{}[]:,\"'#&*!|>%@`-? \n\t0",

@@ -17,8 +17,8 @@ WITHOUT_NEAREST = {"fp8"}
 
 def test_every_framework_is_in_the_table():
     """A framework that plans are emitted for has its column here."""
-    assert {name for name, module in TARGETS.items() if ".frameworks." in module} == set(STACKS)
-    assert set(STACKS) <= set(target_names(emitted=True))
+    frameworks = {name for name, module in TARGETS.items() if ".frameworks." in module}
+    assert frameworks & set(target_names(emitted=True)) == set(STACKS)
     assert REFUSED.keys() == STACKS.keys()
 
 

@@ -23,6 +23,7 @@ from autoplan.launch.scripts.training_command import launched_devices, training_
 __all__ = ["is_bridge", "read_bridge"]
 
 _SIGN: Final = re.compile(r"(?m)(^ {1,8}|\bmodel\.)(tensor|pipeline)_model_parallel_size\s*[:=]")
+_NEMO: Final = re.compile(r"(?m)^\s*trainer[.:]|\btrainer\.(devices|num_nodes)\b|\bmodel\.micro_batch_size\b")
 _WORD: Final = re.compile(
     r"\+{0,2}((?:model|train|ddp|dist|optimizer|checkpoint|dataset|mixed_precision)[\w.]*)"
 )
@@ -43,7 +44,9 @@ _DECIDING: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def is_bridge(file: LaunchFile) -> bool:
-    """Return whether a file has overrides of Megatron Bridge."""
+    """Return whether a file has overrides of Megatron Bridge, and is none of NeMo, which has a trainer."""
+    if _NEMO.search(file.text):
+        return False
     yaml_file = re.search(r"(?m)^model\s*:", file.text) is not None
     return (yaml_file or "model." in file.text) and _SIGN.search(file.text) is not None
 
@@ -104,6 +107,8 @@ def _add(document: WrittenDocument, word: Word) -> None:
     if not path or not equals:
         return
     line = word.line or None
+    if word.unknown is not None and path not in {*FLAGS.values(), "mixed_precision"}:
+        return
     if word.unknown is not None:
         do = f": give --set {word.unknown.name}=VALUE" if word.unknown.name else ": give it with --arg"
         document.refuse(f"its value depends on {word.unknown.reason}{do}", path, line)
@@ -154,9 +159,9 @@ def _precision(document: WrittenDocument) -> Iterator[tuple[str, Argument]]:
     if halved is not None and not halved.value:
         yield "--grad-reduce-in-bf16", Argument("--grad-reduce-in-bf16", (), halved.line or 0)
     for name in ("bf16", "fp16"):
-        flag = document.flag(f"mixed_precision.{name}")
-        if flag is not None and flag.value:
-            yield f"--{name}", Argument(f"--{name}", (), flag.line or 0)
+        enabled = document.flag(f"mixed_precision.{name}")
+        if enabled is not None and enabled.value:
+            yield f"--{name}", Argument(f"--{name}", (), enabled.line or 0)
     eighths = document.text("mixed_precision.fp8")
     if eighths is not None:
         word = Word(eighths.value, eighths.line or 0)

@@ -166,19 +166,19 @@ def _recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict
         sentence = f"{str(written.value)[:40]!r} is none of {', '.join(_CHECKPOINTING)}"
         document.refuse(sentence, "gradient_checkpointing")
     moved = document.given("activation_offloading")
-    on = written is not None and written.value not in {False, "false"}
+    on = written is not None and str(written.value).lower() != "false"
     inner = document.flag(f"{_CONFIG}activation_checkpointing")
     where = written if on else inner if inner is not None and inner.value else written
+    full = on or (inner is not None and bool(inner.value))
+    there = moved is not None and str(moved.value).lower() != "false"
+    if there and not full:
+        document.refuse("it needs gradient_checkpointing", "activation_offloading")
     if where is None:
         return {}
-    full = on or (inner is not None and inner.value)
     found = {"recompute": Written("full" if full else "none", where.line, where.words)}
     if stands(document, "selective_checkpointing") and full:
         document.notes.append("selective_checkpointing is read as recompute of all of each layer")
-    offloads = written is not None and written.value in {"offload", "offload_disk"}
-    there = moved is not None and moved.value not in {False, "false"}
-    if there and not full:
-        document.refuse("it needs gradient_checkpointing", "activation_offloading")
+    offloads = written is not None and str(written.value) in {"offload", "offload_disk"}
     if full and (offloads or there):
         place = moved if there and moved is not None else where
         states = "offload" in values

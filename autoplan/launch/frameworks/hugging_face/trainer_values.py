@@ -33,6 +33,14 @@ _BATCH: Final = "per_device_train_batch_size"
 #: What training programs call the tokens of a sequence.
 _LENGTHS: Final = ("max_length", "max_seq_length", "model_max_length", "block_size", "cutoff_len")
 _PROGRAM: Final = (*_LENGTHS, "model_name_or_path", "evaluation_strategy", "no_cuda", "warmup_ratio")
+#: Arguments that decide a layout or what it costs: an unknown value of any other one does not matter.
+_WANTED: Final = frozenset(
+    {
+        *(*_LENGTHS, _BATCH, "gradient_accumulation_steps", "bf16", "fp16", "optim", "fsdp", "fsdp_config"),
+        *("deepspeed", "activation_checkpointing", "gradient_checkpointing", "torch_compile"),
+        *("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs", "use_liger_kernel"),
+    }
+)
 #: Strategies of the text that ``fsdp`` had before, and whether each is hybrid.
 _STRATEGIES: Final = {
     "full_shard": (3, False),
@@ -108,6 +116,8 @@ def add_options(document: WrittenDocument, words: Sequence[Word]) -> None:
 def _set(document: WrittenDocument, name: str, word: Word, given: Word | None) -> None:
     line = (given.line if given else word.line) or None
     unknown = given.unknown if given else None
+    if unknown is not None and name not in _WANTED:
+        return
     if unknown is not None:
         do = f": give --set {unknown.name}=VALUE" if unknown.name else ": give the argument with --arg"
         document.refuse(f"its value depends on {unknown.reason}{do}", name, line)
@@ -146,7 +156,7 @@ def sharding_values(document: WrittenDocument) -> dict[str, Written]:
         _refuse_both(document)
         return _deepspeed(document)
     fsdp = document.entries.get("fsdp")
-    if fsdp is None or fsdp.value in {None, False, ""} or str(fsdp.value).lower() == "false":
+    if fsdp is None or not fsdp.value or str(fsdp.value).lower() == "false":
         return {}
     other = document.text("fsdp_config")
     if other is not None and f"{_CONFIG}version" not in document.entries:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.configuration import LaunchFile, Written
+from autoplan.launch.frameworks.torchtitan.config_functions import DEFAULTS
 from autoplan.launch.frameworks.written_document import WrittenDocument
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
@@ -49,6 +50,8 @@ SECTIONS: Final[Mapping[str, frozenset[str]]] = {
         }
     ),
 }
+#: Values beside those with a default that decide a layout or what it costs.
+_WANTED: Final = frozenset({"parallelism.module_fqns_per_model_part", "compile.components"})
 _FRAMEWORK: Final = "torchtitan"
 _SUBCOMMAND: Final = "activation-checkpoint:"
 _TABLE: Final = re.compile(r"\[\s*([\w.\"'-]+)\s*\]\s*(?:#.*)?")
@@ -160,6 +163,8 @@ def _set(document: WrittenDocument, name: str, line: int, given: Sequence[Word])
     off = dot and not given and key.startswith("no_")
     path = f"{section}{dot}{key.removeprefix('no_') if off else key}"
     unknown = next((word.unknown for word in given if word.unknown is not None), None)
+    if unknown is not None and path not in DEFAULTS and path not in _WANTED:
+        return
     if unknown is not None:
         do = f": give --set {unknown.name}=VALUE" if unknown.name else ": give the override with --arg"
         document.refuse(f"its value depends on {unknown.reason}{do}", path, line or None)

@@ -1,0 +1,259 @@
+"""The Hugging Face Trainer, axolotl and LLaMA-Factory: what is refused, and what files of each kind say."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import autoplan
+from autoplan.catalog import load_entry
+from autoplan.errors import SpecError
+from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.registry import find_target, recognised
+from autoplan.launch.target import InexpressibleError, PlannedRun
+from autoplan.schema.job import AdapterSpec
+from autoplan.schema.layout import parse_layout
+
+AXOLOTL = """base_model: mistralai/Mistral-7B-v0.1
+sequence_len: 4096
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+optimizer: adamw_torch_fused
+bf16: auto
+{}
+"""
+FSDP2 = "fsdp_version: 2\nfsdp_config:\n  reshard_after_forward: true"
+MEGATRON = """tensor_model_parallel_size: 2
+pipeline_model_parallel_size: 2
+sequence_parallel: true
+use_distributed_optimizer: true
+recompute_granularity: selective"""
+FACTORY = """### model
+model_name_or_path: meta-llama/Meta-Llama-3-8B
+stage: sft
+do_train: true
+finetuning_type: {}
+cutoff_len: 2048
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 2
+bf16: true
+{}
+"""
+SCRIPT = """GPUS=8
+torchrun --nproc_per_node=$GPUS run_clm.py --model_name_or_path mistralai/Mistral-7B-v0.1 --bf16 \\
+    --per_device_train_batch_size 4 --gradient_accumulation_steps=2 --block_size 2048 {}
+"""
+
+
+def read(target, text, **more):
+    """Return what a file of a target says."""
+    return find_target(target).read(LaunchFile("file", text, **more))
+
+
+def trainer(**fields):
+    """Return a JSON file of TrainingArguments."""
+    return json.dumps({"per_device_train_batch_size": 2, "bf16": True, **fields}, indent=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "layout", "batch"),
+    [
+        (trainer(), "dp=8,mbs=2,zero=0", 16),
+        (
+            trainer(gradient_checkpointing=True, fsdp="full_shard auto_wrap"),
+            "mbs=2,zero=3,recompute=full",
+            16,
+        ),
+        (trainer(fsdp=True, fsdp_config={"reshard_after_forward": False}), "dp=8,mbs=2,zero=2", 16),
+        (
+            trainer(fsdp=["shard_grad_op", "offload"], gradient_accumulation_steps=4),
+            "mbs=2,zero=2,offload=optimizer",
+            64,
+        ),
+        (
+            trainer(deepspeed={"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}),
+            "mbs=2,zero=3,offload=optimizer",
+            16,
+        ),
+        (
+            trainer(activation_checkpointing=True, activation_checkpointing_kwargs={"offload": True}),
+            "mbs=2,zero=0,recompute=full,offload=activations",
+            16,
+        ),
+    ],
+)
+def test_training_arguments_are_read(text, layout, batch):
+    """Sharding of every kind and version, recompute and batches are the layout that they stand for."""
+    found = read("trainer", text, devices=8)
+
+    assert parse_layout(found.layout_string, layers=32, devices=8) == parse_layout(
+        layout, layers=32, devices=8
+    )
+    assert found.job["workload"]["global_batch_size"] == batch
+    assert found.job["precision"] == "bf16"
+    assert recognised(LaunchFile("args.json", text)).name == "trainer"
+
+
+def test_arguments_in_a_script_are_read():
+    """A script's arguments, its launcher's devices, and mappings in JSON are read as the file is."""
+    text = SCRIPT.format("--learning_rate $LR --fsdp --fsdp_config '{\"reshard_after_forward\": false}'")
+    found = read("trainer", text)
+
+    assert found.layout == parse_layout("dp=8,mbs=4,zero=2", layers=32, devices=8)
+    assert found.job["workload"] == {"sequence_length": 2048, "global_batch_size": 64}
+    assert found.job["model"] == "mistral-7b"
+    assert recognised(LaunchFile("run.sh", text)).name == "trainer"
+
+
+@pytest.mark.parametrize(
+    ("more", "layout"),
+    [
+        ("", "dp=8,mbs=2,zero=0"),
+        ("gradient_checkpointing: true\ndeepspeed: configs/zero2.json", "mbs=2,zero=2,recompute=full"),
+        ("deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_all.json", "mbs=2,zero=3,offload=optimizer"),
+        ("deepspeed:\nfsdp_config:\n  fsdp_reshard_after_forward: false\nfsdp_version: 2", "mbs=2,zero=2"),
+        ("fsdp: [full_shard]\nfsdp_config: {fsdp_offload_params: true}", "mbs=2,zero=3,offload=optimizer"),
+        (
+            f"{FSDP2}\ndp_shard_size: 2\ndp_replicate_size: 2\ntensor_parallel_size: 2",
+            "tp=2,sp=off,dp=4,mbs=2,zero=3,dp_shard=2",
+        ),
+        ("fsdp_config:\n  offload_params: false\nsequence_parallel_degree: 2", "cp=2,dp=4,mbs=2,zero=3"),
+        ("gradient_checkpointing: offload", "mbs=2,zero=0,recompute=full,offload=activations"),
+    ],
+)  # fmt: skip
+def test_files_of_axolotl_are_read(more, layout):
+    """FSDP of both versions, DeepSpeed's shipped files, degrees and recompute are the layout."""
+    text = AXOLOTL.format(more)
+    found = read("axolotl", text, devices=8)
+
+    assert found.layout == parse_layout(layout, layers=32, devices=8)
+    assert (found.job["model"], found.job["precision"]) == ("mistral-7b", "bf16")
+    assert found.job["workload"]["global_batch_size"] == 2 * 4 * found.layout.dp
+    assert recognised(LaunchFile("config.yml", text)).name == "axolotl"
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "layout"),
+    [
+        ("full", "", "mbs=1,zero=0,recompute=full"),
+        ("full", "deepspeed: examples/deepspeed/ds_z3_config.json", "mbs=1,zero=3,recompute=full"),
+        (
+            "full",
+            "deepspeed: examples/deepspeed/ds_z2_offload_config.json\ndisable_gradient_checkpointing: true",
+            "mbs=1,zero=2,offload=optimizer",
+        ),
+        ("lora", "lora_rank: 16\nlora_target: all", "mbs=1,zero=0,recompute=full"),
+        ("full", "fsdp: full_shard auto_wrap\nfsdp_config: {version: 2}", "mbs=1,zero=3,recompute=full"),
+        (
+            "full",
+            MEGATRON,
+            "tp=2,pp=2,dp=2,mbs=1,zero=1,recompute=selective",
+        ),
+    ],
+)
+def test_files_of_llama_factory_are_read(kind, more, layout):
+    """Shipped files of DeepSpeed, adapters, and what is recomputed by default are the layout."""
+    text = FACTORY.format(kind, more)
+    found = read("llama-factory", text, devices=8)
+
+    assert found.layout == parse_layout(layout, layers=32, devices=8)
+    assert found.job["model"] == "llama3-8b"
+    assert found.job.get("adapters") == ({"rank": 16, "targets": "all"} if kind == "lora" else None)
+    assert recognised(LaunchFile("sft.yaml", text)).name == "llama-factory"
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("trainer", trainer(deepspeed="configs/zero3.json")),
+        ("axolotl", AXOLOTL.format("deepspeed: own/zero.json")),
+        ("llama-factory", FACTORY.format("full", "deepspeed: own.json")),
+    ],
+)
+def test_a_file_of_ones_own_leaves_the_sharding_open(target, text):
+    """Where another file has the sharding, that is said, and nothing is assumed."""
+    found = read(target, text, devices=8)
+
+    assert "zero" in found.unspecified
+    assert any("read that file" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "line", "sentence"),
+    [
+        ("trainer", trainer(per_device_train_batchsize=1), 4, "did you mean per_device_train_batch_size?"),
+        ("trainer", trainer(fp16=True), 4, "both true"),
+        ("trainer", trainer(fsdp="full_shrad"), 4, "'full_shrad' is none of"),
+        (
+            "trainer",
+            trainer(fsdp=True, deepspeed={"zero_optimization": {"stage": 1}}),
+            5,
+            "exclude each other",
+        ),
+        ("trainer", trainer(deepspeed={"zero_optimization": {"stages": 1}}), 6, "did you mean stage?"),
+        ("trainer", SCRIPT.format("--optim $OPTIM"), 3, "give --set OPTIM=VALUE"),
+        ("trainer", SCRIPT.format("--fsdp_config '{no'"), 3, "no JSON object"),
+        ("axolotl", AXOLOTL.format("micro_batch_sise: 4"), 7, "did you mean micro_batch_size?"),
+        ("axolotl", AXOLOTL.format("dp_shard_size: 2"), 7, "needs fsdp_config"),
+        ("axolotl", AXOLOTL.format("gradient_checkpointing: some"), 7, "none of true, false"),
+        ("axolotl", AXOLOTL.format("activation_offloading: true"), 7, "needs gradient_checkpointing"),
+        ("axolotl", AXOLOTL.format("fsdp_config: {}\nfsdp: [full_shard]\ndeepspeed: a.json"), 9, "exclude"),
+        ("axolotl", AXOLOTL.format("tensor_parallel_size: 3"), 7, "does not divide"),
+        ("llama-factory", FACTORY.format("full", "cutof_len: 1"), 10, "did you mean cutoff_len?"),
+        ("llama-factory", FACTORY.format("fully", ""), 5, "none of lora"),
+        ("llama-factory", FACTORY.format("full", "tensor_model_parallel_size: 3"), 10, "does not divide"),
+        ("llama-factory", FACTORY.format("full", "fp16: true"), 10, "both true"),
+    ],
+)
+def test_what_contradicts_is_refused(target, text, line, sentence):
+    """Contradictions and misspellings are errors with their line."""
+    with pytest.raises(SpecError) as caught:
+        read(target, text, devices=8)
+
+    problem = next(p for p in caught.value.problems if sentence in p.message)
+    assert (problem.file, problem.line) == ("file", line)
+
+
+@pytest.mark.parametrize(
+    ("target", "stack", "layout", "changes", "part"),
+    [
+        ("trainer", "hf-fsdp2", "dp=8,zero=1", {}, "ZeRO-1 beside FSDP2"),
+        ("trainer", "hf-fsdp2", "dp=1,zero=3", {}, "nothing to shard over"),
+        ("trainer", "hf-trainer", "dp=8,recompute=full:4", {}, "of some layers"),
+        ("trainer", "hf-trainer", "dp=8", {"adapters": AdapterSpec(rank=8)}, "low-rank adapters"),
+        ("trainer", "hf-trainer", "dp=8", {"optimizer": "muon"}, "optimizer muon"),
+        ("trainer", "deepspeed", "dp=8,zero=3,dp_shard=4", {}, "hybrid sharding"),
+        ("axolotl", "hf-trainer", "tp=2,dp=4,zero=0", {}, "tensor and context parallelism"),
+        ("axolotl", "fsdp2", "tp=2,dp=4,zero=3", {}, "sequence parallelism"),
+        ("axolotl", "hf-trainer", "dp=8", {"optimizer": "adam"}, "optimizer adam"),
+        ("llama-factory", "hf-fsdp2", "dp=8,zero=3,recompute=full,offload=activations", {}, "offload of act"),
+        ("llama-factory", "hf-trainer", "dp=8,offload=optimizer", {}, "offload without FSDP or DeepSpeed"),
+        ("llama-factory", "hf-trainer", "pp=2,dp=4", {}, "pipeline stages"),
+    ],
+)
+def test_what_has_no_key_is_refused(target, stack, layout, changes, part):
+    """A part that a target has no key for is named, with a layout that lacks it."""
+    job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", stack), **changes)
+    run = PlannedRun(job, parse_layout(layout, layers=32, devices=8))
+
+    with pytest.raises(InexpressibleError) as caught:
+        find_target(target).emit(run)
+
+    assert part in caught.value.part
+    assert caught.value.nearest or changes
+
+
+@pytest.mark.parametrize("target", ["axolotl", "llama-factory"])
+@pytest.mark.parametrize("targets", ["all", "attention"])
+def test_adapters_are_emitted_and_read_back(target, targets):
+    """Rank and products of low-rank adapters are those of the job, and fused kernels those of its stack."""
+    job = autoplan.load_job("llama3-8b-8x-a100")
+    adapters = AdapterSpec(rank=32, targets=targets)
+    job = replace(job, stack=load_entry("stack", "hf-trainer-liger"), adapters=adapters)
+    layout = parse_layout("dp=8,recompute=full", layers=32, devices=8)
+    text = find_target(target).emit(PlannedRun(job, layout)).files[0].text
+    found = read(target, text, devices=8)
+
+    assert found.job["adapters"] == {"rank": 32, "targets": targets}
+    assert found.job["software"] == {"loss": "chunked", "fused_kernels": True}
+    assert found.layout == layout
