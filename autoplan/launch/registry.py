@@ -29,6 +29,9 @@ TARGETS: Final = {
 }
 
 
+#: Targets whose signs are among those of another one, whose file it is where that has its own: NeMo's sections
+#: ``model`` and ``trainer``, and Megatron-LM's ``language_model`` beside keys of the top level.
+_LOOSER: Final = {"nemo": ("megatron-bridge",), "megatron-lm": ("axolotl",)}
 #: Frameworks of stacks, by how their names begin.
 _FRAMEWORKS: Final = (("megatron", "megatron-lm"), ("deepspeed", "deepspeed"))
 
@@ -78,6 +81,8 @@ def target_names(*, emitted: bool) -> tuple[str, ...]:
 def recognised(file: LaunchFile) -> Target:
     """Return the target that ``file`` is of; raises SpecError where it is of none, or of several."""
     found = [t for t in _targets() if t.recognises is not None and t.recognises(file)]
+    looser = {name for t in found for name in _LOOSER.get(t.name, ())}
+    found = [t for t in found if t.name not in looser]
     if len(found) == 1:
         return found[0]
     names = ", ".join(t.name for t in found) or "none"
