@@ -29,8 +29,8 @@ TARGETS: Final = {
 }
 
 
-#: Targets whose signs are among those of another one, whose file it is where that has its own: NeMo's sections
-#: ``model`` and ``trainer``, and Megatron-LM's ``language_model`` beside keys of the top level.
+#: Targets whose signs files of another one have too, which has signs of its own: NeMo its section ``trainer``
+#: beside ``model``, and Megatron-LM its section ``language_model`` beside keys of the top level.
 _LOOSER: Final = {"nemo": ("megatron-bridge",), "megatron-lm": ("axolotl",)}
 #: Frameworks of stacks, by how their names begin.
 _FRAMEWORKS: Final = (("megatron", "megatron-lm"), ("deepspeed", "deepspeed"))
