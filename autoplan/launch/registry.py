@@ -34,6 +34,9 @@ TARGETS: Final = {
 }
 
 
+#: Targets whose signs files of another one have too, which has signs of its own: NeMo its section ``trainer``
+#: beside ``model``, and Megatron-LM its section ``language_model`` beside keys of the top level.
+_LOOSER: Final = {"nemo": ("megatron-bridge",), "megatron-lm": ("axolotl",)}
 #: Frameworks of stacks, by how their names begin.
 _FRAMEWORKS: Final = (("megatron", "megatron-lm"), ("deepspeed", "deepspeed"))
 
@@ -83,6 +86,8 @@ def target_names(*, emitted: bool) -> tuple[str, ...]:
 def recognised(file: LaunchFile) -> Target:
     """Return the target that ``file`` is of; raises SpecError where it is of none, or of several."""
     found = [t for t in _targets() if t.recognises is not None and t.recognises(file)]
+    looser = {name for t in found for name in _LOOSER.get(t.name, ())}
+    found = [t for t in found if t.name not in looser]
     if len(found) == 1:
         return found[0]
     names = ", ".join(t.name for t in found) or "none"

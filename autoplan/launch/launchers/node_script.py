@@ -122,13 +122,13 @@ def _accelerate_words(started: StartedProgram, group: NodeGroup, rank: str) -> l
 
 
 def _arguments(started: StartedProgram) -> Iterator[str]:
-    """Yield a line for each option of the plan, with its values."""
+    """Yield a line for each option of the plan, with its values, and for each word that belongs to none."""
     argument = _FILE_ARGUMENTS.get(started.framework)
     if argument is not None:
         yield f'{argument} "${_FOLDER}"/{shlex.quote(started.emission.files[0].name)}'
     line: list[str] = []
     for word in started.emission.arguments:
-        if word.startswith("--") and line:
+        if line and (word.startswith("--") or not line[0].startswith("--")):
             yield shlex.join(line)
             line = []
         line.append(word)
