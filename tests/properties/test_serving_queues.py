@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from autoplan.costs.serving.queueing.affine_iteration import AffineIteration
+from autoplan.costs.core.serving.affine_iteration import AffineIteration
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.length_moments import length_moments
 from autoplan.costs.serving.queueing.open_loop import open_loop

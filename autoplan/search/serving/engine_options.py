@@ -135,7 +135,7 @@ class PricedOptions:
         if load.kind == "maximum":
             return menu
         if load.kind == "open loop":
-            return menu[-_CAPS:]
+            return menu[-1:] if len(menu) < 3 else [menu[-3], menu[-1]]
         clients = max(1, ceil(load.amount / unit.adp))
         enough, fewer = [s for s in menu if s >= clients][:1], [s for s in menu if s < clients]
         held = self.job.limits.time_per_output_token is not None

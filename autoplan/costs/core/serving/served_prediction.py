@@ -1,4 +1,9 @@
-"""The prediction of engines under a load as a value."""
+"""The prediction of engines under a load as a value.
+
+Notation (this file only)::
+
+    rates are of a second, times mean values over requests                           [s]
+"""
 
 from __future__ import annotations
 

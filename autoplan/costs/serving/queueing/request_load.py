@@ -2,7 +2,7 @@
 
 Notation (this file only)::
 
-    r  requests a second                                                             [1/s]
+    r  requests of a second                                                          [1]
     v  variance of a gap over the square of its mean                                 [1]
     m  median    q  99 % quantile    z  quantile of the standard normal: 2.326       [1]
 """
