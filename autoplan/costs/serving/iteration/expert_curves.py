@@ -51,8 +51,9 @@ def curve_seconds(
 ) -> Array | None:
     """Return the time of experts for ``m`` tokens [s]; None where this kind of layer was not measured.
 
-    Of the engine's own curves the one with the nearest sharding; where another engine has both shardings, that
-    tells how the time changes from one to the other, else the least time: T(y) u(x) / u(y), at least u(x).
+    Of the engine's own curves the one with the nearest sharding; where another engine has both shardings,
+    that tells how the time changes from one to the other, else the least time: T(y) u(x) / u(y), at least
+    u(x).
 
     Source: the tables' files.
     """

@@ -34,8 +34,8 @@ __all__ = ["KernelPrices"]
 
 #: Precision of training's products that a format computes in, where the device has it.
 _PRECISIONS: Final[dict[WeightFormat, Precision]] = {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "nvfp4"}
-#: Share of PCIe that collectives reach: 20 of 32 GB/s with two L40S (ai-dynamo/aiconfigurator's nccl_perf). With
-#: more devices that one host falls to 5 and 1.4 GB/s, which others do not.
+#: Share of PCIe that collectives reach: 20 of 32 GB/s with two L40S (ai-dynamo/aiconfigurator's nccl_perf).
+#: With more devices that one host falls to 5 and 1.4 GB/s, which others do not.
 _PCIE_SHARE: Final = 0.62
 #: Sharpness of the transition between computing and reading, as of training's products.
 _BLEND: Final = 4.0
