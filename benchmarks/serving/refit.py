@@ -1,7 +1,7 @@
 """Fit of the few numbers of an engine's version that may be fitted: scale of a step and host times.
 
-Each is one value for all runs of a version together, whatever their source, model, device or load. The loss is
-the mean of the absolute logarithms of predicted over measured, each at most one.
+Each is one value for all runs of a version together, whatever their source, model, device or load. The loss
+is the mean of the absolute logarithms of predicted over measured, each at most one.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ __all__ = ["KernelPrices"]
 
 #: Precision of training's products that a format computes in, where the device has it.
 _PRECISIONS: Final[dict[WeightFormat, Precision]] = {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "nvfp4"}
-#: Share of PCIe that collectives reach: 20 of 32 GB/s with two L40S (ai-dynamo/aiconfigurator's nccl_perf). With
-#: more devices that one host falls to 5 and 1.4 GB/s, which others do not.
+#: Share of PCIe that collectives reach: 20 of 32 GB/s with two L40S (ai-dynamo/aiconfigurator's nccl_perf).
+#: With more devices that one host falls to 5 and 1.4 GB/s, which others do not.
 _PCIE_SHARE: Final = 0.62
 #: Sharpness of the transition between computing and reading, as of training's products.
 _BLEND: Final = 4.0
@@ -79,7 +79,7 @@ class KernelPrices:
         light = np.array([gemm_light_seconds(x, n, k, weights, device) for x in m.tolist()])
         table = self.measured.gemm(weights) if self.measured else None
         if table is None or self.measured is None:
-            return np.maximum(self._product_beyond(m, matrix), light)
+            return np.asarray(np.maximum(self._product_beyond(m, matrix), light))
         on = self.measured.measured_on
         wide, deep = max(n, table.outputs[0]), max(k, table.inner[0])
         seconds = table_gemm_seconds(np.maximum(m, 1.0), wide, deep, table, on)
@@ -90,7 +90,7 @@ class KernelPrices:
         if on.name != device.name:
             least = [gemm_light_seconds(x, n, k, weights, on) for x in m.tolist()]
             seconds = seconds * light / np.array(least)
-        return np.maximum(seconds, light)
+        return np.asarray(np.maximum(seconds, light))
 
     def _product_beyond(self, m: Array, matrix: Matrix) -> Array:
         """Return the time where the engine was not measured: training's rate, and bytes over W."""
