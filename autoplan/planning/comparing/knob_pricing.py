@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.scope import scope_of
@@ -21,6 +22,7 @@ from autoplan.schema.layout import Layout
 
 __all__ = ["SidePricing", "kinds_planned", "layouts_priced"]
 
+_V = TypeVar("_V", float, bool)
 #: The layouts at a value of a knob; raises DeadlineOver.
 SidePricing: TypeAlias = Callable[[float], KnobSide]
 
@@ -31,17 +33,48 @@ def layouts_priced(job: Job, knob: Knob, layouts: Sequence[Layout], fits: Sequen
     ``fits`` says which fit at the present value. What fits does not depend on links.
     """
     on_links = knob.dimension is not None
-    steps = [Steps.of(job, [layout]) for layout in layouts] if on_links else None
+    groups = _groups(layouts)
+    steps = _steps(job, groups) if on_links else None
 
     def side(value: float) -> KnobSide:
         there = with_value(job, knob.name, value)
-        priced = steps or [Steps.of(there, [layout]) for layout in layouts]
-        seconds = [float(one.seconds(there)[0]) for one in priced]
-        fitting = list(fits) if on_links else [_fits(there, x) for x in layouts]
+        priced = steps or _steps(there, groups)
+        seconds = _in_order(groups, [[float(x) for x in one.seconds(there)] for one in priced])
+        fitting = list(fits) if on_links else _in_order(groups, [_fits(there, x) for x in groups])
         best = ranked(seconds, fitting)[0] if any(fitting) or not any(fits) else None
         return KnobSide(value, tuple(seconds), tuple(fitting), best)
 
     return _each_once(side)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Layouts of equal pipeline depth, which are priced at once, and their numbers among all."""
+
+    numbers: tuple[int, ...]
+    layouts: tuple[Layout, ...]
+
+
+def _groups(layouts: Sequence[Layout]) -> tuple[_Group, ...]:
+    depths = dict.fromkeys(layout.pp for layout in layouts)
+    numbers = [tuple(i for i, x in enumerate(layouts) if x.pp == depth) for depth in depths]
+    return tuple(_Group(found, tuple(layouts[i] for i in found)) for found in numbers)
+
+
+def _in_order(groups: Sequence[_Group], values: Sequence[Sequence[_V]]) -> list[_V]:
+    """Return the values of the layouts of ``groups`` in the order of the layouts."""
+    numbers = [i for group in groups for i in group.numbers]
+    found = dict(zip(numbers, (x for own in values for x in own), strict=True))
+    return [found[i] for i in range(len(found))]
+
+
+def _steps(job: Job, groups: Sequence[_Group]) -> list[Steps]:
+    return [Steps.of(job, group.layouts) for group in groups]
+
+
+def _fits(job: Job, group: _Group) -> list[bool]:
+    scope = scope_of(job, Candidates.of(group.layouts))
+    return [memory.fits for memory in memory_predictions(scope, StageCounts.of(group.layouts))]
 
 
 def kinds_planned(job: Job, knob: Knob, kinds: Sequence[LayoutKind], deadline: Deadline) -> SidePricing:
@@ -81,8 +114,3 @@ def _each_once(price: SidePricing) -> SidePricing:
         return known[value]
 
     return side
-
-
-def _fits(job: Job, layout: Layout) -> bool:
-    scope = scope_of(job, Candidates.of([layout]))
-    return memory_predictions(scope, StageCounts.of([layout]))[0].fits

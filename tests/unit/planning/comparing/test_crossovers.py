@@ -11,6 +11,7 @@ from autoplan.catalog import stack
 from autoplan.costs.predict import predict
 from autoplan.planning.comparing.hypothetical_jobs import knob_of, with_value
 from autoplan.planning.comparing.knob_domains import domain_of
+from autoplan.planning.comparing.knob_pricing import layouts_priced
 from autoplan.planning.comparing.layout_kinds import layout_kinds, narrowed
 from autoplan.planning.plan_and_evaluate import read_layout
 
@@ -183,6 +184,20 @@ def test_the_middle_of_two_batches_is_a_batch_between_them(low, high):
     else:
         assert first < middle < last
         assert middle % 8 == 0
+
+
+@pytest.mark.parametrize("name", ["fabric_bandwidth", "global_batch_size", "sequence_length"])
+def test_layouts_priced_together_keep_their_order(name):
+    """Layouts of several depths at the present value have the steps and fits of their predictions."""
+    job = load_job("llama3-8b-8x-a100")
+    layouts = [read_layout(job, text) for text in ("pp=2,tp=2", "tp=2", "pp=4", "pp=2,mbs=4", "cp=2,tp=2")]
+    predicted = [predict(job, layout) for layout in layouts]
+    knob = knob_of(job, name)
+    side = layouts_priced(job, knob, layouts, [x.fits for x in predicted])(knob.present)
+
+    assert side.step_seconds == pytest.approx([x.step_seconds for x in predicted], rel=1e-12)
+    assert side.fits == tuple(x.fits for x in predicted)
+    assert len(set(side.fits)) == 2
 
 
 def test_no_network_is_varied_in_one_node(comparison):
