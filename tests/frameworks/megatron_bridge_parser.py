@@ -127,11 +127,8 @@ def checked(case):
         "stages": stages(model),
         "microbatches": ConstantNumMicroBatchesCalculator(*batches, False, 0).get(),
         "recompute": [model.recompute_granularity, model.recompute_method, model.recompute_num_layers],
-        "sharding": [
-            ddp.use_distributed_optimizer,
-            ddp.use_megatron_fsdp,
-            ddp.data_parallel_sharding_strategy,
-        ],
+        "sharding": [ddp.use_distributed_optimizer, ddp.use_megatron_fsdp],
+        "strategy": ddp.data_parallel_sharding_strategy,
         "instances": ddp.num_distributed_optimizer_instances,
         "offload": [optimizer.optimizer_cpu_offload, model.cpu_offloading_num_layers],
         "formats": [model.bf16, model.fp16, model.fp8],

@@ -40,7 +40,8 @@ def refuse_for_fsdp(layout: Layout, stages: str) -> None:
         raise InexpressibleError("FSDP with nothing to shard over (dp=1, cp=1)", nearest)
     if layout.zero < 2:
         part = f"ZeRO-{layout.zero} beside FSDP2, which shards gradients at least"
-        raise InexpressibleError(part, [replace(layout, zero=zero) for zero in (2, 3)])
+        replicas = replace(layout, zero=0, dp_shard=0, optimizer_offload=False)
+        raise InexpressibleError(part, [*(replace(layout, zero=zero) for zero in (2, 3)), replicas])
     _refuse_hybrid(layout)
     _refuse_offload(layout)
     refuse_partial_recompute(layout)

@@ -28,13 +28,6 @@ __all__ = ["is_axolotl", "read_axolotl"]
 
 #: Files that axolotl ships in deepspeed_configs.
 _SHIPPED: Final = re.compile(r"(?:.*/)?zero([123])(?:_bf16)?(?:_torch_compile)?(_bf16_cpuoffload\w*)?\.json")
-_PLUGINS: Final = frozenset(
-    {
-        *("liger_rope", "liger_rms_norm", "liger_layer_norm", "liger_swiglu", "liger_glu_activation"),
-        *("liger_cross_entropy", "liger_fused_linear_cross_entropy", "cut_cross_entropy"),
-        *("expert_parallel_size", "expert_parallel_backend", "liger_rms_norm_gated"),
-    }
-)
 _CONFIG: Final = "fsdp_config."
 _CHECKPOINTING: Final = ("true", "false", "offload", "offload_disk", "unsloth")
 _STRATEGIES: Final = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "no_shard": 0}
@@ -42,16 +35,15 @@ _STRATEGIES: Final = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "n
 
 def is_axolotl(file: LaunchFile) -> bool:
     """Return whether a file is one of axolotl."""
-    return (
-        re.search(r"(?m)^base_model\s*:", file.text) is not None
-        or re.search(r"(?m)^micro_batch_size\s*:", file.text) is not None
-    )
+    named = re.search(r"(?m)^base_model\s*:", file.text)
+    sizes = (re.search(rf"(?m)^{key}\s*:", file.text) for key in ("micro_batch_size", "sequence_len"))
+    return named is not None or all(size is not None for size in sizes)
 
 
 def read_axolotl(file: LaunchFile) -> Configuration:
     """Return what a YAML file of axolotl says; raises SpecError with all problems."""
     document = read_yaml(file)
-    document.check_names("", key_names("axolotl") | _PLUGINS, "axolotl")
+    document.check_names("", key_names("axolotl") | key_names("axolotl.plugins"), "axolotl")
     known = key_names("axolotl.fsdp_config")
     document.check_names("fsdp_config", known | {f"fsdp_{name}" for name in known} | {"version"}, "axolotl")
     values = {**alone(), **_precision(document), "optimizer": optimizer_of(document, "optimizer")}

@@ -61,7 +61,7 @@ _ALONE: Final[Mapping[str, Any]] = {
 
 @cache
 def key_names(framework: str) -> frozenset[str]:
-    """Return the keys of ``trainer``, ``axolotl``, ``llama-factory`` or ``axolotl.fsdp_config``."""
+    """Return the keys of ``trainer``, ``axolotl``, ``llama-factory`` or a part, ``axolotl.plugins``."""
     text = (files(__package__) / "key_names.json").read_text(encoding="utf-8")
     return frozenset(json.loads(text)[framework])
 

@@ -122,7 +122,8 @@ def _refused_or_sizes(layout: Layout) -> tuple[int, int]:
     """Return the ranks that replicate and those that shard; context-parallel ranks shard as well."""
     if layout.zero == 1:
         part = "ZeRO-1 beside FSDP2, which shards gradients at least"
-        raise InexpressibleError(part, [replace(layout, zero=zero) for zero in (2, 3)])
+        replicas = replace(layout, zero=0, dp_shard=0, optimizer_offload=False)
+        raise InexpressibleError(part, [*(replace(layout, zero=zero) for zero in (2, 3)), replicas])
     if layout.zero == 0:
         if layout.cp > 1:
             part = f"context parallelism without sharding over its ranks (cp={layout.cp}, zero=0)"
