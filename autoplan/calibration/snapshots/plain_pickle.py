@@ -21,6 +21,7 @@ __all__ = ["read_plain_pickle"]
 
 #: Python's objects for a snapshot take about ten times as much as its file.
 _LARGEST: Final = 2 * 2**30
+_WINDOW: Final = 2**20
 _LONGEST_TEXT: Final = 2**24
 _MOST_VALUES: Final = 200_000_000
 
@@ -56,7 +57,9 @@ class _Machine:
     name: str
     stack: list[Any] = field(default_factory=list)
     memo: dict[int, Any] = field(default_factory=dict)
-    read: int = 0
+    window: bytes = b""
+    at: int = 0
+    before: int = 0
 
     def run(self) -> Any:  # noqa: ANN401
         """Follow the instructions to the end and return the value that they leave."""
@@ -79,11 +82,11 @@ class _Machine:
         import pickletools
 
         known = {x.code.encode("latin-1"): x.name for x in pickletools.opcodes}
-        what = known.get(opcode, f"byte 0x{opcode.hex()}")
+        what, place = known.get(opcode, f"byte 0x{opcode.hex()}"), self.before + self.at - 1
         return SpecError(
             [
                 Problem(
-                    f"instruction {what} at byte {self.read - 1:,}: a memory snapshot holds dictionaries,"
+                    f"instruction {what} at byte {place:,}: a memory snapshot holds dictionaries,"
                     " lists, texts and numbers only, and nothing else of a pickle is read or executed",
                     "$",
                     self.name,
@@ -93,15 +96,24 @@ class _Machine:
 
     def _bytes(self, count: int) -> bytes:
         """Return the next bytes of the file; raises CatalogError where it ends before."""
-        self.read += count
-        if self.read > _LARGEST:
+        at = self.at
+        self.at = end = at + count
+        if end > len(self.window):
+            at, end = self._fill(at, count)
+        return self.window[at:end]
+
+    def _fill(self, at: int, count: int) -> tuple[int, int]:
+        """Read on, so that ``count`` bytes from ``at`` are in the window; return where they are now."""
+        self.before += at
+        if self.before + count > _LARGEST:
             raise CatalogError(f"{self.name} is larger than {_LARGEST // 2**30} GiB")
-        found = self.file.read(count)
-        if len(found) < count:
-            raise CatalogError(
-                f"{self.name} ends within its pickle, at byte {self.read - count + len(found):,}"
-            )
-        return found
+        self.window = self.window[at:]
+        self.window += self.file.read(max(_WINDOW, count - len(self.window)))
+        if len(self.window) < count:
+            place = self.before + len(self.window)
+            raise CatalogError(f"{self.name} ends within its pickle, at byte {place:,}: it is cut off")
+        self.at = count
+        return 0, count
 
     def count(self, size: int) -> int:
         """Return the next whole number of ``size`` bytes, without a sign."""
