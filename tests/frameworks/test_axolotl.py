@@ -4,6 +4,8 @@ AUTOPLAN_FRAMEWORKS_PYTHON names a Python with transformers, by default this one
 AUTOPLAN_FRAMEWORK_WHEELS a folder with axolotl's wheel; skipped where one of them is missing.
 """
 
+import ast
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,6 +125,25 @@ def test_a_broken_file_is_refused_by_both(broken, name):
     assert "refused" in answer
     with pytest.raises(autoplan.SpecError):
         TARGET.read(LaunchFile("axolotl.yaml", text, devices=8))
+
+
+def test_names_of_plugins_are_those_of_the_wheel():
+    """The keys of plugins that a reader knows are the fields of their classes in the wheel."""
+    found = set()
+    with zipfile.ZipFile(WHEEL) as archive:
+        for name in archive.namelist():
+            if name.startswith("axolotl/integrations/") and name.endswith(("args.py", "config.py")):
+                found |= set(fields_in(ast.parse(archive.read(name))))
+
+    assert found - key_names("axolotl") == key_names("axolotl.plugins")
+
+
+def fields_in(tree):
+    """Yield the public fields of the classes of arguments in a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name.endswith(("Args", "Config")):
+            names = (item.target.id for item in node.body if isinstance(item, ast.AnnAssign))
+            yield from (name for name in names if not name.startswith("_") and name != "model_config")
 
 
 def test_names_are_those_of_the_package():

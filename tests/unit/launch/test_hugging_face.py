@@ -118,6 +118,7 @@ def test_arguments_in_a_script_are_read():
             "tp=2,sp=off,dp=4,mbs=2,zero=3,dp_shard=2",
         ),
         ("fsdp_config:\n  offload_params: false\nsequence_parallel_degree: 2", "cp=2,dp=4,mbs=2,zero=3"),
+        ("fsdp: [auto_wrap]\nfsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}", "mbs=2,zero=2"),
         ("gradient_checkpointing: offload", "mbs=2,zero=0,recompute=full,offload=activations"),
     ],
 )  # fmt: skip

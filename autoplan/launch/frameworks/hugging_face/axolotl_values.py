@@ -29,8 +29,18 @@ __all__ = ["is_axolotl", "read_axolotl"]
 #: Files that axolotl ships in deepspeed_configs.
 _SHIPPED: Final = re.compile(r"(?:.*/)?zero([123])(?:_bf16)?(?:_torch_compile)?(_bf16_cpuoffload\w*)?\.json")
 _CONFIG: Final = "fsdp_config."
+#: Keys of FSDP1 that earlier versions had.
+_EARLIER: Final = frozenset(
+    {"sharding_strategy", "limit_all_gathers", "backward_prefetch", "forward_prefetch", "ignored_modules"}
+)
 _CHECKPOINTING: Final = ("true", "false", "offload", "offload_disk", "unsloth")
-_STRATEGIES: Final = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "no_shard": 0}
+_STRATEGIES: Final = {
+    "full_shard": 3,
+    "shard_grad_op": 2,
+    "no_shard": 0,
+    "hybrid_shard": 3,
+    "hybrid_shard_zero2": 2,
+}
 
 
 def is_axolotl(file: LaunchFile) -> bool:
@@ -44,7 +54,7 @@ def read_axolotl(file: LaunchFile) -> Configuration:
     """Return what a YAML file of axolotl says; raises SpecError with all problems."""
     document = read_yaml(file)
     document.check_names("", key_names("axolotl") | key_names("axolotl.plugins"), "axolotl")
-    known = key_names("axolotl.fsdp_config")
+    known = key_names("axolotl.fsdp_config") | _EARLIER
     document.check_names("fsdp_config", known | {f"fsdp_{name}" for name in known} | {"version"}, "axolotl")
     values = {**alone(), **_precision(document), "optimizer": optimizer_of(document, "optimizer")}
     values |= _sharding(document, file)
@@ -139,6 +149,7 @@ def _fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
     strategy = next((str(item).lower() for item in items if str(item).lower() in _STRATEGIES), None)
     zero = Written(_STRATEGIES[strategy], fsdp.line, fsdp.words) if strategy else Written(3, default=True)
     for prefix in ("", "fsdp_"):
+        zero = _earlier_strategy(document, f"{_CONFIG}{prefix}sharding_strategy") or zero
         written = document.given(f"{_CONFIG}{prefix}reshard_after_forward")
         if written is not None:
             flag = document.flag(f"{_CONFIG}{prefix}reshard_after_forward")
@@ -149,6 +160,21 @@ def _fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
         found["offload"] = Written("optimizer", states.line, states.words)
         document.notes.append(f"{states.words}: parameters are in host memory as well, which is not priced")
     return found
+
+
+def _earlier_strategy(document: WrittenDocument, path: str) -> Written | None:
+    """Return the ZeRO stage of a strategy of FSDP1, which is a name or a number."""
+    written = document.given(path)
+    if written is None:
+        return None
+    numbered = dict(enumerate(("full_shard", "shard_grad_op", "no_shard", "hybrid_shard"), 1))
+    name = str(numbered.get(written.value, written.value)).lower()
+    if name not in _STRATEGIES:
+        document.refuse(f"{name[:40]!r} is none of {', '.join(_STRATEGIES)}", path)
+        return None
+    if name.startswith("hybrid"):
+        document.notes.append(f"{written.words}: sharded inside of each machine, whose devices are not known")
+    return Written(_STRATEGIES[name], written.line, written.words)
 
 
 def _recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict[str, Written]:
