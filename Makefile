@@ -44,6 +44,7 @@ docs: $(READY) ## write docs/cli.md anew from the command line itself
 bench: $(READY) ## speed, error of memory and of step time; fails where a recorded error is worse
 	-@$(BIN)/python -m benchmarks.speed --plot docs/speed.svg
 	@$(BIN)/python -m benchmarks.memory
+	@$(BIN)/python -m benchmarks.serving --check
 	@$(BIN)/python -m benchmarks.accuracy --check --plot docs/accuracy.svg
 
 clean: ## remove the environment and every cache

@@ -1,7 +1,7 @@
 """Fit of the few numbers of an engine's version that may be fitted: scale of a step and host times.
 
-Each is one value for all runs of a version together, whatever their source, model, device or load. The loss is
-the mean of the absolute logarithms of predicted over measured, each at most one.
+Each is one value for all runs of a version together, whatever their source, model, device or load. The loss
+is the mean of the absolute logarithms of predicted over measured, each at most one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FACTORS: Final = {
     "front_end": (0.0, 0.5, 2.0, 3.0, 4.0),
 }
 #: Most runs of a version that a fit looks at, evenly taken.
-_MOST_RUNS: Final = 80
+_MOST_RUNS: Final = 40
 
 
 def fitted_steps(

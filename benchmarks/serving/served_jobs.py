@@ -97,7 +97,7 @@ def engine_name(framework: str) -> str:
 def _known(name: str, version: str) -> str:
     """Return the version, or the newest known one that is not newer."""
     numbers = _numbers(version)
-    known = list(load_entry("engine", name).versions)  # type: ignore[attr-defined]
+    known: list[str] = list(load_entry("engine", name).versions)  # type: ignore[attr-defined]
     if any(version == x or version.startswith(f"{x}.") for x in known):
         return version if "rc" not in version else ".".join(map(str, numbers[:2]))
     older = [x for x in known if _numbers(x) <= numbers]
@@ -127,7 +127,15 @@ def try_step(name: str, step: StepFacts | None) -> None:
 
 def engine_of(run: ServedRun) -> Engine:
     """Return the engine of a run as its file describes it. Raises Skipped for an unknown one."""
-    return _engine(engine_name(run.layout.framework or ""))
+    return _engine(_engine_name(run))
+
+
+def _engine_name(run: ServedRun) -> str:
+    """Return the engine of a run; vLLM on AMD devices is a build of its own."""
+    name = engine_name(run.layout.framework or "")
+    if not run.hardware.gpu.startswith("mi") or not name.startswith("vllm"):
+        return name
+    return "vllm-rocm@0.4" if name == "vllm-v0@0.4" else "vllm-rocm@0.7"
 
 
 @cache
@@ -242,7 +250,7 @@ def _scripted(run: ServedRun, parts: int) -> tuple[int, int]:
 
 def _served_engine(run: ServedRun) -> Engine:
     """Return the engine of a run, with what its row tells of its settings."""
-    found = _engine(engine_name(run.layout.framework or ""))
+    found = engine_of(run)
     tried = _TRIED.get(str(found))
     if tried is not None:
         found = replace(found, facts=found.facts.model_copy(update={"step": tried}))
@@ -262,12 +270,14 @@ def _unquantized(run: ServedRun, weights: WeightFormat) -> tuple[Any, ...]:
 
 def _weights(run: ServedRun) -> WeightFormat:
     told, name = run.layout.weight_dtype, run.model.name
+    if name.startswith("gpt-oss"):  # Its experts are published in mxfp4, whatever activations a row names.
+        return "mxfp4"
     if told is None or told in {"fp16", "bf16"}:
         return "bf16"
     if told == "fp8":
         return "fp8-block" if _BLOCKS.match(name) else "fp8"
     if told == "fp4":
-        return "mxfp4" if name.startswith("gpt-oss") else "nvfp4"
+        return "nvfp4"
     raise Skipped("the format of the weights is not known", told)
 
 

@@ -21,7 +21,8 @@ from autoplan.costs.serving.iteration.engine_iteration import GroupIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, RequestLoad, drawn_load
-from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
+from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
+from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.simulated_run import SimulatedRun
 from autoplan.errors import AutoplanError
 from autoplan.schema.serving.request_lengths import ServingWorkload, UniformLength
@@ -77,22 +78,12 @@ def priced_iteration(served: ServedJob) -> Iteration:
 def _rules(
     run: ServedRun, served: ServedJob, capacity: CapacityPrediction, *, grow: bool = False
 ) -> SchedulerRules:
-    facts = served.job.engine.facts
-    block = capacity.pool.block_tokens
-    tokens = capacity.max_num_batched_tokens
-    longest = run.workload.input_len or 1
-    chunked = served.job.engine.name != "tensorrt-llm"
-    if grow or not chunked:
-        tokens = max(tokens, longest)
-    return SchedulerRules(
-        max_num_seqs=capacity.max_num_seqs,
-        max_num_batched_tokens=tokens,
-        pool=BlockPool(max(1, capacity.pool.tokens // block), block),
-        prefill=facts.scheduler.prefill,
-        admission=facts.scheduler.admission,
-        chunked=chunked,
-        asynchronous=facts.scheduler.asynchronous,
-    )
+    """Return the rules of the scheduler; a step that may not divide prompts holds at least one."""
+    rules = scheduler_rules(served.job, served.layout, capacity)
+    if grow or not rules.chunked:
+        most = max(rules.max_num_batched_tokens, run.workload.input_len or 1)
+        return replace(rules, max_num_batched_tokens=most)
+    return rules
 
 
 def _lengths(run: ServedRun, value: int) -> int | UniformLength:
@@ -175,6 +166,8 @@ def _open(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, itera
         _values(simulate(drawn_load(workload, requests, seed), rules, iteration), parts) for seed in _SEEDS
     ]
     values = {metric: _mean([one[metric] for one in found]) for metric in METRICS}
+    for metric in (METRICS[0], METRICS[3]):
+        values[metric] = (values[metric] or 0.0) + _front_end(run, served)
     produced = values["output_tokens_per_second"] or 0.0
     wanted = rate * (run.workload.output_len or 1)
     return Served(values, saturated=produced < 0.9 * wanted, fits=True)
@@ -199,6 +192,26 @@ def _static(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, ite
 
 
 def _offline(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, iteration: Iteration) -> Served:
+    """Return the most of the layouts that a row allows: where it names tp alone, experts may be shared.
+
+    A table of the most tokens a second has the better of tensor parallelism, expert parallelism and
+    data-parallel attention.
+    """
+    found = [_steady(run, served, capacity, iteration)]
+    layout = served.layout
+    if run.layout.ep is None and served.job.model.moe is not None and layout.tp > 1:
+        for shape in (
+            replace(layout, ep=layout.tp),
+            replace(layout, tp=1, adp=layout.tp, ep=layout.tp),
+        ):
+            other = ServedJob(served.job, shape)
+            room = predict_capacity(other.job, shape)
+            if room.pool.tokens > 0:
+                found.append(_steady(run, other, room, priced_iteration(other)))
+    return max(found, key=lambda one: one.values["output_tokens_per_second"] or 0.0)
+
+
+def _steady(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, iteration: Iteration) -> Served:
     """Return the steady state of all requests at once: tokens/s = C / t(C decodes + C I/O prefill tokens).
 
     C is what the cache holds and a step may have; prompts take at most T less the decodes of a step.
@@ -261,6 +274,10 @@ def _disaggregated(run: ServedRun) -> Served:
         flight = 0.5 * flight + 0.5 * min(flight, max(1.0, rate * mean_out * tpot))
         busy = min(0.99, rate * own / servers)
         waiting = max(own * (1 + busy / (2 * servers * (1 - busy))), clients / rate - mean_out * tpot)
+    told = run.client.requests if run.client else None
+    rounds = max(1.0, told / clients) if told else float(_ROUNDS)
+    # All clients begin at once: in the first round they wait for half of the prompts of all.
+    waiting += clients * own / servers / 2 / rounds
     values = (waiting, tpot, rate * mean_out, waiting + mean_out * tpot)
     saturated = rate >= 0.99 * servers / own
     return Served(dict(zip(METRICS, values, strict=True)), saturated=saturated, fits=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -204,6 +204,6 @@ def read_served_runs(path: Path) -> list[tuple[str, ServedRun | Skipped]]:
     return found
 
 
-def _id_of(entry: Any, number: int) -> str:
+def _id_of(entry: object, number: int) -> str:
     value = entry.get("id") if isinstance(entry, Mapping) else None
     return value if isinstance(value, str) else f"row {number}"

@@ -194,9 +194,11 @@ class EngineKernelSpec(Frozen):
         wrong = sorted({table.source for table in tables} - set(self.sources))
         if wrong:
             raise ValueError(f"`sources` lacks {', '.join(wrong)}")
-        products = [(table.engine, table.weights) for table in self.gemm]
-        kinds = (self.kernels, self.experts, self.all_reduce)
-        for keys in (products, *([table.key for table in kind] for kind in kinds)):
+        products: list[tuple[object, ...]] = [(table.engine, table.weights) for table in self.gemm]
+        kernels: list[tuple[object, ...]] = [table.key for table in self.kernels]
+        experts: list[tuple[object, ...]] = [table.key for table in self.experts]
+        reduced: list[tuple[object, ...]] = [table.key for table in self.all_reduce]
+        for keys in (products, kernels, experts, reduced):
             if len(set(keys)) != len(keys):
                 raise ValueError("two tables are of the same engine, kernel and format")
         return self

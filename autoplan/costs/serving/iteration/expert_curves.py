@@ -51,8 +51,9 @@ def curve_seconds(
 ) -> Array | None:
     """Return the time of experts for ``m`` tokens [s]; None where this kind of layer was not measured.
 
-    Of the engine's own curves the one with the nearest sharding; where another engine has both shardings, that
-    tells how the time changes from one to the other, else the least time: T(y) u(x) / u(y), at least u(x).
+    Of the engine's own curves the one with the nearest sharding. Of other engines that have both shardings,
+    the most alike tells how the time changes from one to the other, else the least time: T(y) u(x) / u(y),
+    at least u(x).
 
     Source: the tables' files.
     """
@@ -67,9 +68,10 @@ def curve_seconds(
     seconds = _curve(m, table, y, layer, on) * layer.least(m, y, device) / layer.least(m, y, on)
     if y != x:
         growth = least / layer.least(m, y, device)
-        both = next((other for other in tables[1:] if {x, y} <= set(other.shardings)), None)
-        if both is not None:
-            growth = _curve(m, both, x, layer, on) / _curve(m, both, y, layer, on)
+        both = [other for other in tables[1:] if {x, y} <= set(other.shardings)]
+        if both:
+            both.sort(key=lambda other: _unlike(m, table, other, y, layer, on))
+            growth = _curve(m, both[0], x, layer, on) / _curve(m, both[0], y, layer, on)
         seconds = seconds * growth
     return np.asarray(np.maximum(seconds, least))
 
@@ -80,6 +82,14 @@ def _key(layer: ExpertLayer) -> tuple[str, int, int, int, int]:
 
 def _distance(one: Sharding, other: Sharding) -> float:
     return float(sum(abs(np.log2(a / b)) for a, b in zip(one, other, strict=True)))
+
+
+def _unlike(
+    m: Array, one: ExpertTable, other: ExpertTable, sharding: Sharding, layer: ExpertLayer, on: DeviceSpec
+) -> float:
+    """Return how far two engines are apart with one sharding [1]: mean absolute logarithm."""
+    ratio = _curve(m, one, sharding, layer, on) / _curve(m, other, sharding, layer, on)
+    return float(np.abs(np.log(ratio)).mean())
 
 
 def _curve(m: Array, table: ExpertTable, sharding: Sharding, layer: ExpertLayer, on: DeviceSpec) -> Array:

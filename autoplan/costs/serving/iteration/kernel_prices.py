@@ -9,7 +9,7 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -34,6 +34,9 @@ __all__ = ["KernelPrices"]
 
 #: Precision of training's products that a format computes in, where the device has it.
 _PRECISIONS: Final[dict[WeightFormat, Precision]] = {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "nvfp4"}
+#: Share of PCIe that collectives reach: 20 of 32 GB/s with two L40S (ai-dynamo/aiconfigurator's nccl_perf).
+#: With more devices that one host falls to 5 and 1.4 GB/s, which others do not.
+_PCIE_SHARE: Final = 0.62
 #: Sharpness of the transition between computing and reading, as of training's products.
 _BLEND: Final = 4.0
 
@@ -62,7 +65,12 @@ class KernelPrices:
     @property
     def links(self) -> Links:
         """The links of the cluster."""
-        return links_of(self.cluster, self.kernels)
+        links = links_of(self.cluster, self.kernels)
+        fabric = self.cluster.node.fabric
+        if fabric.topology not in {"pcie-switch", "host"}:
+            return links
+        reached = _PCIE_SHARE * fabric.bandwidth.value
+        return replace(links, tables=(), fabric_bandwidth=reached, pair_bandwidth=reached)
 
     def product(self, m: Array, matrix: Matrix) -> Array:
         """Return the time of products of ``m`` tokens with ``matrix`` [s], never below the least time."""
@@ -71,7 +79,7 @@ class KernelPrices:
         light = np.array([gemm_light_seconds(x, n, k, weights, device) for x in m.tolist()])
         table = self.measured.gemm(weights) if self.measured else None
         if table is None or self.measured is None:
-            return np.maximum(self._product_beyond(m, matrix), light)
+            return np.asarray(np.maximum(self._product_beyond(m, matrix), light))
         on = self.measured.measured_on
         wide, deep = max(n, table.outputs[0]), max(k, table.inner[0])
         seconds = table_gemm_seconds(np.maximum(m, 1.0), wide, deep, table, on)
@@ -82,7 +90,7 @@ class KernelPrices:
         if on.name != device.name:
             least = [gemm_light_seconds(x, n, k, weights, on) for x in m.tolist()]
             seconds = seconds * light / np.array(least)
-        return np.maximum(seconds, light)
+        return np.asarray(np.maximum(seconds, light))
 
     def _product_beyond(self, m: Array, matrix: Matrix) -> Array:
         """Return the time where the engine was not measured: training's rate, and bytes over W."""
@@ -185,18 +193,20 @@ class KernelPrices:
             return np.zeros_like(size)
         table = self.measured.all_reduce(ranks, graph=graph) if self.measured else None
         inside = ranks <= self.cluster.node.devices
-        if table is None or not inside or not self._has_fabric_of_table():
+        if table is None or not inside or not self._switched:
             return self.collective("all_reduce", size, ranks)
         sizes, times = np.asarray(table[0], dtype=np.float64), np.asarray(table[1]) * 1e-6
         between = np.exp(np.interp(np.log(np.maximum(size, 1.0)), np.log(sizes), np.log(times)))
         seconds: Array = np.where(size > sizes[-1], times[-1] * size / sizes[-1], between)
         return seconds
 
-    def _has_fabric_of_table(self) -> bool:
-        """Whether devices are linked as those that were measured: by a switch, or by PCIe."""
-        assert self.measured is not None  # noqa: S101 - the caller asks
-        switched = self.cluster.node.fabric.topology == "switch"
-        return switched == (self.measured.measured_on.name != "l40s")
+    @property
+    def _switched(self) -> bool:
+        """Whether devices are linked by a switch, as those whose collectives were measured.
+
+        Sweeps over PCIe tell of one host alone: others are several times faster or slower.
+        """
+        return self.cluster.node.fabric.topology == "switch"
 
     def collective(self, operation: Operation, size: Array, ranks: int) -> Array:
         """Return the time of a collective of NCCL over neighbouring devices [s]."""

@@ -19,6 +19,7 @@ from autoplan.costs.serving.iteration.expert_curves import ExpertLayer
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
 from autoplan.costs.serving.iteration.layer_matrices import Matrix, attention_matrices, dense_matrices
 from autoplan.costs.serving.served_weights import format_of
+from autoplan.schema.costmodel.engine_kernels import KernelName
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
@@ -76,7 +77,7 @@ def expert_seconds(job: ServingJob, layout: EngineLayout, prices: KernelPrices, 
     rows = np.maximum(1.0, m * moe.top_k / layout.ep)
     own = np.asarray(moe.experts / layout.ep)
     weights = np.asarray(float(job.model.hidden_size) * moe.expert_ffn_size / layout.expert_tensor)
-    name = "experts" if layout.ep == 1 else "split-experts"
+    name: KernelName = "experts" if layout.ep == 1 else "split-experts"
     return prices.kernel(name, kept, (rows, own, weights))
 
 
@@ -119,7 +120,7 @@ def _layer_collectives(
     scattered = prices.collective("reduce_scatter", everything, devices)
     visited = min(moe.top_k, layout.ep)
     rows = prices.collective("all_to_all", 2.0 * own * h * visited, devices)
-    return reduced + np.minimum(gathered + scattered, 2.0 * rows)
+    return np.asarray(reduced + np.minimum(gathered + scattered, 2.0 * rows))
 
 
 def launched_kernels(job: ServingJob, layout: EngineLayout) -> int:
