@@ -97,7 +97,7 @@ def engine_name(framework: str) -> str:
 def _known(name: str, version: str) -> str:
     """Return the version, or the newest known one that is not newer."""
     numbers = _numbers(version)
-    known = list(load_entry("engine", name).versions)  # type: ignore[attr-defined]
+    known: list[str] = list(load_entry("engine", name).versions)  # type: ignore[attr-defined]
     if any(version == x or version.startswith(f"{x}.") for x in known):
         return version if "rc" not in version else ".".join(map(str, numbers[:2]))
     older = [x for x in known if _numbers(x) <= numbers]

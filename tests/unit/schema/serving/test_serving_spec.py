@@ -126,7 +126,7 @@ def test_all_problems_are_told_at_once_with_their_lines(tmp_path):
     [
         ("stack: vllm@0.24.0", "stack: vllm@0.23", "vLLM '0.23' is not known"),
         ("stack: vllm@0.24.0", "stack: vllm@", "vLLM '' is not known"),
-        ("stack: vllm@0.24.0", "stack: vlm", "did you mean vllm?"),
+        ("stack: vllm@0.24.0", "stack: vlm", "did you mean vllm"),
         ("request_rate: 12/s", "request_rate: 0/s", "more than 0"),
         ("request_rate: 12/s", "request_rate: .inf", "not a finite number"),
         ("request_rate: 12/s", "request_rate: 12", "with its unit"),
