@@ -92,7 +92,7 @@ class EngineIteration:
         if p > 1:
             device += (p - 1) * self.send.at(m)
         host = self.host.step + self.host.per_request * (own + len(chunks))
-        return max(device, host) if self.host.hidden else device + host
+        return max(device, host) if self.host.hidden else device + p * host
 
     def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
         """Return the time of ``steps`` iterations of decodes alone [s]; each adds a token to each context.

@@ -80,7 +80,8 @@ def engine_iteration(
             step=step.host.value,
             per_request=step.host_per_request.value,
             eager=step.eager_kernel.value * launched_kernels(job, layout),
-            hidden=job.engine.facts.scheduler.asynchronous,
+            # With stages the host waits for the tokens of a batch before it prepares the next one.
+            hidden=job.engine.facts.scheduler.asynchronous and layout.pp == 1,
         ),
         scale=step.scale.value,
         mixed_graphs=step.graphs == "all",
