@@ -68,5 +68,5 @@ $(FRAMEWORKS): $(READY)
 	@echo "installing the frameworks that tests run against into $(VENV) (once)" >&2
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[frameworks]'
 	@$(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps \
-		--dest $(VENV)/framework-wheels $(WHEELS)
+		--dest $(VENV)/framework-wheels $(WHEELS) || echo "their wheels were not found: tests that need them are skipped" >&2
 	@touch $@

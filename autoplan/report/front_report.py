@@ -41,7 +41,13 @@ MOST_ROWS: Final = 12
 #: Columns below which a table leaves out what is least asked for.
 _ROOMY: Final = 100
 #: Targets of ``emit`` by what names of stacks begin with; all others are Megatron-LM's.
-_TARGETS: Final = {"deepspeed": "deepspeed", "hf-": "accelerate", "fsdp": "accelerate", "ddp": "accelerate"}
+_TARGETS: Final = {
+    "deepspeed": "deepspeed",
+    "megatron-bridge": "megatron-bridge",
+    "hf-": "accelerate",
+    "fsdp": "accelerate",
+    "ddp": "accelerate",
+}
 
 _BAR: Final = 10
 

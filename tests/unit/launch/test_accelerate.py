@@ -168,6 +168,7 @@ def test_what_a_file_leaves_open_is_said_where_it_is_priced():
         ("hf-fsdp2", "accelerate"),
         ("fsdp2", "accelerate"),
         ("megatron-core", "megatron-lm"),
+        ("megatron-bridge-fp8", "megatron-bridge"),
         ("analytic", "megatron-lm"),
     ],
 )

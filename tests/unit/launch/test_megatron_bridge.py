@@ -1,5 +1,6 @@
 """Megatron Bridge: what is emitted and refused, and what YAML files and words of Hydra say."""
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -143,3 +144,37 @@ def test_file_and_words_say_the_same():
         read(f"torchrun --nproc-per-node 8 run.py {words}\n").layout_string
         == read(emission.files[0].text, devices=8).layout_string
     )
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        "dp=8,zero=1,recompute=full",
+        "pp=4,dp=2,zero=1,stages=7/8/9/8",
+        "tp=4,cp=2,dp=1,zero=1,recompute=selective",
+    ],
+)
+def test_edits_make_the_other_layout(new):
+    """A file, or a script, in which the edits were made has the layout that they are for."""
+    job = autoplan.load_job("llama3-8b-8x-a100")
+    old = parse_layout("tp=2,pp=2,dp=2,zero=1", layers=32, devices=8)
+    layout = parse_layout(new, layers=32, devices=8)
+    emission = TARGET.emit(PlannedRun(job, old))
+    main = LaunchFile("overrides.yaml", emission.files[0].text, devices=8)
+    lines = main.text.splitlines()
+    edits = TARGET.edits(main, job, old, layout)
+    for edit in sorted(edits, key=lambda edit: not edit.before):
+        if not edit.before:
+            section, _, key = edit.after.partition(".")
+            lines.insert(lines.index(f"{section}:") + 1, f"  {key}")
+            continue
+        assert edit.before.partition(":")[0] in lines[edit.line - 1]
+        lines[edit.line - 1] = f"  {edit.after}"
+    words = {word.partition("=")[0]: word for word in emission.arguments}
+    script = LaunchFile("run.sh", f"torchrun --nproc-per-node 8 run.py {shlex.join(words.values())}\n")
+    for edit in TARGET.edits(script, job, old, layout):
+        words[edit.after.partition("=")[0]] = edit.after
+    text = f"torchrun --nproc-per-node 8 run.py {shlex.join(words.values())}\n"
+
+    for found in (read("\n".join(lines) + "\n", devices=8), read(text)):
+        assert parse_layout(found.layout_string, layers=32, devices=8) == layout

@@ -211,3 +211,48 @@ def test_choices_of_software_are_overrides():
 
     assert found.job["software"] == {"compile": True, "pure_bf16": True, "cuda_graphs": True}
     assert "module" not in " ".join(emission.notes)
+
+
+def edited(text, edits, *, toml):
+    """Return a file with the edits made; what is added goes to the end of a script, or into its table."""
+    lines = text.splitlines()
+    for edit in sorted(edits, key=lambda edit: not edit.before):
+        if edit.before:
+            key = edit.before.partition(" ")[0]
+            assert key in lines[edit.line - 1]
+            start = lines[edit.line - 1].index(key)
+            behind = "" if toml else lines[edit.line - 1][start + len(edit.before) :]
+            lines[edit.line - 1] = f"{lines[edit.line - 1][:start]}{edit.after}{behind}"
+        elif toml:
+            table, _, line = edit.after.partition(" ")
+            lines.insert(lines.index(table) + 1, line)
+        else:
+            lines[-1] += f" {edit.after}"
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        "dp=8,zero=3,recompute=full",
+        "tp=2,dp=4,zero=2,recompute=full",
+        "pp=4,dp=2,zero=2,recompute=selective,stages=7/9/9/7",
+        "pp=2,vpp=2,dp=4,zero=3,recompute=full",
+        "dp=8,dp_shard=4,mbs=2,zero=3,recompute=none",
+        "cp=2,dp=4,zero=2,recompute=selective",
+    ],
+)
+@pytest.mark.parametrize("kind", ["script", "toml"])
+def test_edits_make_the_other_layout(kind, new):
+    """A file in which the edits were made has the layout that they are for."""
+    job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", "fsdp2"))
+    text = RUN.format(f"{P}tensor_parallel_degree 2 {LOCAL} 1 --training.global_batch_size 128")
+    text = (
+        toml() if kind == "toml" else f"{text.strip()} --training.disable_cuda_graphs --training.gc_freq 9\n"
+    )
+    file = LaunchFile("run_train", text, devices=8)
+    old, layout = TARGET.read(file).layout, parse_layout(new, layers=32, devices=8)
+    edits = TARGET.edits(file, job, old, layout)
+
+    assert all(edit.line for edit in edits if edit.before)
+    assert read(edited(text, edits, toml=kind == "toml"), devices=8).layout == layout

@@ -20,7 +20,7 @@ from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
 
-__all__ = ["is_bridge", "read_bridge"]
+__all__ = ["is_bridge", "override_document", "read_bridge"]
 
 _SIGN: Final = re.compile(r"(?m)(^ {1,8}|\bmodel\.)(tensor|pipeline)_model_parallel_size\s*[:=]")
 _NEMO: Final = re.compile(r"(?m)^\s*trainer[.:]|\btrainer\.(devices|num_nodes)\b|\bmodel\.micro_batch_size\b")
@@ -53,7 +53,7 @@ def is_bridge(file: LaunchFile) -> bool:
 
 def read_bridge(file: LaunchFile) -> Configuration:
     """Return what a YAML file or a script says; what neither gives is the recipe's, and stays open."""
-    document, devices = _document(file)
+    document, devices = override_document(file)
     for section in _SECTIONS:
         names = {path.rpartition(".")[2] for path in FLAGS.values() if path.startswith(f"{section}.")}
         _refuse_misspelt(document, section, names)
@@ -77,7 +77,8 @@ def read_bridge(file: LaunchFile) -> Configuration:
     return assembled("megatron-bridge", file, values, warnings=given.notes)
 
 
-def _document(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
+def override_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
+    """Return the overrides of a file by path, and the number of devices that a script starts."""
     words: list[Word] = []
     if re.search(r"(?m)^model\s*:", file.text):
         document, devices = read_yaml(file), None

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import yaml
 
+from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.frameworks.bridge.bridge_edits import edits_between, hydra_text
 from autoplan.launch.frameworks.bridge.bridge_keys import FLAGS, MIRRORED, PRECISION_NAMES, SWITCHES
 from autoplan.launch.frameworks.bridge.bridge_values import is_bridge, read_bridge
 from autoplan.launch.frameworks.megatron.layout_arguments import layout_arguments
@@ -17,6 +19,7 @@ from autoplan.launch.frameworks.megatron.training_arguments import STATE_TYPES, 
 from autoplan.launch.frameworks.missing_parts import refuse_software, stack_note
 from autoplan.launch.header import as_comment
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -49,7 +52,7 @@ def emit_bridge(run: PlannedRun) -> Emission:
         inner[key] = value
     # A line of YAML is never folded, and text is quoted by the library.
     text = yaml.safe_dump(document, sort_keys=False, width=10_000)
-    words = tuple(f"{path}={_hydra(value)}" for path, value in values.items())
+    words = tuple(f"{path}={hydra_text(value)}" for path, value in values.items())
     file = EmittedFile(_FILE, f"{as_comment((*run.header, _USAGE))}{text}")
     notes = stack_note(job, ("megatron",), "megatron-bridge", "Megatron Bridge")
     return Emission((file,), words, notes=notes, by_arguments=True)
@@ -121,15 +124,9 @@ def _value(flag: str, words: tuple[str, ...] | None) -> Any:  # noqa: ANN401 - a
     return int(text) if text.isdigit() else text
 
 
-def _hydra(value: object) -> str:
-    """Return a value as Hydra reads it; text is quoted, and none of it has a quote."""
-    if value is None or isinstance(value, bool):
-        return str(value).lower().replace("none", "null")
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_hydra(inner)}' for key, inner in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{','.join(map(str, value))}]"
-    return f"'{value}'" if isinstance(value, str) else str(value)
+def bridge_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
+    """Return the edits of ``file`` that make its layout ``new`` instead of ``old``."""
+    return tuple(edits_between(file, override_values(job, old), override_values(job, new)))
 
 
 TARGET: Final = Target(
@@ -140,4 +137,5 @@ TARGET: Final = Target(
     emit=emit_bridge,
     recognises=is_bridge,
     read=read_bridge,
+    edits=bridge_edits,
 )

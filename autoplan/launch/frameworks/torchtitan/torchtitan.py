@@ -6,6 +6,7 @@ from typing import Final
 
 from autoplan.launch.frameworks.argument_array import argument_array, torchrun_words
 from autoplan.launch.frameworks.missing_parts import stack_note
+from autoplan.launch.frameworks.torchtitan.override_edits import torchtitan_edits
 from autoplan.launch.frameworks.torchtitan.overrides import layout_overrides, model_words, training_overrides
 from autoplan.launch.frameworks.torchtitan.torchtitan_values import is_torchtitan, read_torchtitan
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
@@ -56,4 +57,5 @@ TARGET: Final = Target(
     emit=emit_torchtitan,
     recognises=is_torchtitan,
     read=read_torchtitan,
+    edits=torchtitan_edits,
 )
