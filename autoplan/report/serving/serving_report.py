@@ -113,8 +113,8 @@ def _notes(front: ServingFront) -> Iterator[str]:
     if found:
         gap, first = max(x.gap for x in found), max(x.first_token_gap for x in found)
         yield (
-            f"simulations of these plans differ from the closed form by {format_share(gap)} at most in throughput"
-            f" and time per token, by {format_share(first)} in the first token"
+            f"simulations of these plans differ from the closed form by {format_share(gap)} at most in"
+            f" throughput and time per token, by {format_share(first)} in the first token"
         )
     if (
         any(plan.saturated for plan in front.plans)
