@@ -84,7 +84,7 @@ engines = st.builds(
     least=st.sampled_from((0.0, 40.0)),
     each=st.sampled_from((0.0, 15.0)),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_front_equals_brute_force(options, objectives, shared, least, each):
     """On up to 8 devices the search finds every choice that no other dominates, and nothing else."""
     problem = AllocationProblem(tuple(options), 8, 8, objectives, shared, least, each)
@@ -109,8 +109,8 @@ def test_the_front_of_a_job_equals_brute_force(load):
     assert front_by_search(problem) == front_by_force(problem)
 
 
-@given(options=st.lists(engines, min_size=1, max_size=5), shared=st.booleans())
-@settings(max_examples=30, deadline=None)
+@given(options=st.lists(engines, min_size=1, max_size=4), shared=st.booleans())
+@settings(max_examples=20, deadline=None)
 def test_leaving_dominated_options_out_changes_no_front(options, shared):
     """An option that another of its size and share beats in every respect is on no front."""
     objectives = ("throughput_per_device", "time_per_output_token")

@@ -219,3 +219,37 @@ def test_a_trace_is_planned_for(run, job, tmp_path):
 
     assert done.exit_code == 0
     assert json.loads(done.stdout)["predicted"]["output_tokens_per_second"] == pytest.approx(79, rel=0.03)
+
+
+def test_a_recorded_trace_comes_at_its_own_rate(run, job, tmp_path):
+    """Without a rate or clients, requests come as the trace says: here two a second."""
+    rows = "".join(f"{i * 0.5},{200 + 10 * i},{20 + i}\n" for i in range(41))
+    (tmp_path / "requests.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows, encoding="utf-8")
+    path = job(
+        "devices: 1\n",
+        "workload: {input_tokens: {trace: requests.csv}, output_tokens: {trace: requests.csv}}\n",
+    )
+    done = run("evaluate", path, "--layout", "tp=1", "--format", "json")
+    predicted = json.loads(done.stdout)["predicted"]
+
+    assert predicted["requests_per_second"] == pytest.approx(2)
+    assert predicted["time_to_first_token_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "key"),
+    [
+        ("cost: 0.01", "limits.cost"),
+        ("energy: 1000 J", "limits.energy"),
+        ("throughput: 1e7", "limits.throughput"),
+    ],
+)
+def test_a_limit_on_cost_energy_or_throughput_has_a_nearest_value(run, job, limit, key):
+    """The change says what is possible, and with it the job has a plan."""
+    price = "price: {per_device_hour: 2.5, date: 2026-11-01}\n"
+    code, answer = planned(run, job("devices: 1\n", LOAD, SMALL, price, f"limits: {{{limit}}}\n"))
+    change = next(c for c in answer["changes"] if c["key"] == key)
+
+    assert code == 1
+    fixed = f"limits: {{{key.removeprefix('limits.')}: {change['value']}}}\n"
+    assert planned(run, job("devices: 1\n", LOAD, SMALL, price, fixed))[0] == 0

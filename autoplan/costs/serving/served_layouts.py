@@ -275,18 +275,21 @@ def simulated(
     drawn = drawn_load(workload, requests, _SEED, trace)
     run = simulate(drawn, engine.rules, engine.iteration)
     statistics = run_statistics(run, warm=warm, drain=drain, good=good)
-    return SimulatedPrediction(statistics, _SEED, _gap(point, statistics, load))
+    return SimulatedPrediction(statistics, _SEED, *_gaps(point, statistics, load))
 
 
-def _gap(point: OperatingPoint, run: LatencyStatistics, load: EngineLoad) -> float:
+def _gaps(point: OperatingPoint, run: LatencyStatistics, load: EngineLoad) -> tuple[float, float]:
+    """Return how far the closed form is from a simulation: throughput and TPOT, and TTFT."""
+    known = load.kind != "maximum" and point.time_to_first_token < inf
+    pairs = []
     # What an open loop answers is what it is asked for, but for the draw of arrivals.
-    pairs = (
-        []
-        if load.kind == "open loop" and point.time_to_first_token < inf
-        else [(point.output_tokens_per_second, run.output_tokens_per_second)]
-    )
+    if load.kind != "open loop" or not known:
+        pairs.append((point.output_tokens_per_second, run.output_tokens_per_second))
     if run.time_per_output_token is not None:
         pairs.append((point.time_per_output_token, run.time_per_output_token.mean))
-    if load.kind != "maximum" and point.time_to_first_token < inf:
-        pairs.append((point.time_to_first_token, run.time_to_first_token.mean))
-    return max((abs(closed / simulated - 1) for closed, simulated in pairs if simulated > 0), default=0.0)
+    first = [(point.time_to_first_token, run.time_to_first_token.mean)] if known else []
+    return _largest(pairs), _largest(first)
+
+
+def _largest(pairs: list[tuple[float, float]]) -> float:
+    return max((abs(closed / found - 1) for closed, found in pairs if found > 0), default=0.0)

@@ -45,7 +45,7 @@ _MOST_DEVICES: Final = 64
 
 def serving_job(job: ServingJob | str | Path) -> ServingJob:
     """Return the loaded job; raises UnsupportedError for one that this version cannot plan."""
-    job = job if isinstance(job, ServingJob) else load_serving_job(job)
+    job = _recorded(job if isinstance(job, ServingJob) else load_serving_job(job))
     workload = job.workload
     wrong = {
         "speculation is not planned yet: leave the section out": job.speculation is not None,
@@ -67,6 +67,17 @@ def serving_job(job: ServingJob | str | Path) -> ServingJob:
     if said:
         raise UnsupportedError("; ".join(said))
     return job
+
+
+def _recorded(job: ServingJob) -> ServingJob:
+    """Return ``job`` with the rate of its trace, where nothing else says how requests come."""
+    workload = job.workload
+    if workload.concurrency is not None or workload.request_rate is not None:
+        return job
+    trace = request_trace_of(job)
+    if trace is None or not trace.rate:
+        return job
+    return replace(job, workload=workload.model_copy(update={"request_rate": trace.rate}))
 
 
 def _needs_load(job: ServingJob) -> bool:

@@ -180,6 +180,7 @@ def _simulation(predicted: ServedPrediction) -> Document | None:
         "seconds": run.seconds,
         "seed": found.seed,
         "gap": found.gap,
+        "first_token_gap": found.first_token_gap,
         "preempted": run.preempted,
         "saturated_by": run.saturation,
     }

@@ -104,14 +104,18 @@ def _certificate(front: ServingFront) -> Iterator[str]:
 
 
 def _notes(front: ServingFront) -> Iterator[str]:
-    gaps = [
-        group.predicted.simulation.gap
+    found = [
+        group.predicted.simulation
         for plan in front.plans
         for group in plan.groups
         if group.predicted.simulation is not None
     ]
-    if gaps:
-        yield f"simulations of these plans differ from the closed form by {format_share(max(gaps))} at most"
+    if found:
+        gap, first = max(x.gap for x in found), max(x.first_token_gap for x in found)
+        yield (
+            f"simulations of these plans differ from the closed form by {format_share(gap)} at most in"
+            f" throughput and time per token, by {format_share(first)} in the first token"
+        )
     if (
         any(plan.saturated for plan in front.plans)
         and front.plans[0].groups[0].predicted.load.kind != "maximum"

@@ -34,8 +34,9 @@ class SimulatedPrediction:
 
     statistics: LatencyStatistics
     seed: int
-    #: Largest relative difference of throughput, TPOT and TTFT from the closed form.
+    #: Larger of the relative differences of throughput and TPOT from the closed form, and that of TTFT.
     gap: float
+    first_token_gap: float
 
 
 @dataclass(frozen=True, slots=True)
