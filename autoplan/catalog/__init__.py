@@ -25,7 +25,7 @@ from autoplan.catalog.roots import (
     is_path,
     read_file,
 )
-from autoplan.catalog.serving_jobs import load_serving_job, resolve_serving_job
+from autoplan.catalog.serving_jobs import is_serving_job, load_serving_job, resolve_serving_job
 from autoplan.catalog.stack_inheritance import ExtendedStack, read_stack
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "find_entries",
     "find_hardware",
     "is_path",
+    "is_serving_job",
     "kernels_for",
     "load_entry",
     "load_grid",

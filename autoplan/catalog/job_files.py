@@ -28,7 +28,7 @@ from autoplan.schema.yaml.parser import parse_yaml
 __all__ = ["job_of_text", "load_job", "opened", "resolve_job", "usual_objectives"]
 
 #: What a command for training says of a serving job.
-SERVING_JOB: Final = "a serving job cannot be planned or evaluated yet"
+SERVING_JOB: Final = "this is a serving job, which this command does not take"
 
 _MOST_CHOICES: Final = 64
 #: Placeholders of invalid required keys, so that the other keys are validated.
@@ -56,7 +56,7 @@ def job_of_text(text: str, file: str, *, name: str, base: Path, reference: str) 
     """
     document = parse_yaml(text, name=file)
     if document.at(["kind"]) == "serving":
-        message = f"{SERVING_JOB}: `autoplan capacity {reference}` says what its engines hold"
+        message = f"{SERVING_JOB}: `autoplan plan {reference}` plans it"
         raise SpecError([Problem(message, "$.kind", document.name, document.line(["kind"]))])
     spec, wrong, problems = valid_part(document, JobSpec, _STAND_INS)
     job = _resolved(spec, name, base, Attempts(document, wrong, problems))
@@ -71,9 +71,7 @@ def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]
         path = Path(reference)
         return read_file(path), text, path.stem, path.parent
     if kind == "job" and text not in entry_names("job") and text in entry_names("serving"):
-        raise UnsupportedError(
-            f"{text}: {SERVING_JOB}: `autoplan capacity {text}` says what its engines hold"
-        )
+        raise UnsupportedError(f"{text}: {SERVING_JOB}: `autoplan plan {text}` plans it")
     content, file = entry_text(kind, text)
     return content, file, text, Path()
 

@@ -9,7 +9,8 @@ from typing import Final
 from autoplan.catalog.entries import engine, model
 from autoplan.catalog.job_files import opened
 from autoplan.catalog.look_ups import Attempts, clusters_of
-from autoplan.errors import Problem, SpecError, UnsupportedError
+from autoplan.catalog.roots import entry_names, is_path, read_file
+from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.schema.job import Cluster, JobFile
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.serving_spec import ServingJob, ServingSpec
@@ -17,7 +18,7 @@ from autoplan.schema.user_rules.expression import Name, Node
 from autoplan.schema.yaml.loader import valid_part
 from autoplan.schema.yaml.parser import parse_yaml
 
-__all__ = ["load_serving_job", "resolve_serving_job"]
+__all__ = ["is_serving_job", "load_serving_job", "resolve_serving_job"]
 
 #: Placeholders of invalid required keys, so that the other keys are validated.
 _STAND_INS: Final = {
@@ -29,6 +30,18 @@ _STAND_INS: Final = {
 }
 #: Names of rules that an engine has.
 _RULE_NAMES: Final = frozenset({"tp", "pp", "ep", "devices", "devices_per_node", "heads", "kv_heads"})
+
+
+def is_serving_job(reference: str | Path) -> bool:
+    """Return whether ``reference`` names a serving job; False where it cannot be read, too."""
+    text = str(reference)
+    if not (isinstance(reference, Path) or is_path(text)):
+        return text not in entry_names("job") and text in entry_names("serving")
+    try:
+        document = parse_yaml(read_file(Path(reference)), name=text)
+    except AutoplanError:
+        return False
+    return document.at(["kind"]) == "serving"
 
 
 def load_serving_job(reference: str | Path) -> ServingJob:

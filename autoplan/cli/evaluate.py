@@ -23,6 +23,7 @@ from autoplan.cli.shared.output import (
     present,
 )
 from autoplan.cli.shared.planned import planned
+from autoplan.cli.shared.serving_answers import evaluate_serving_layout
 
 if TYPE_CHECKING:
     from autoplan.launch.configuration import LaunchFile
@@ -61,15 +62,23 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
 ) -> None:
     """Predict step time and memory of one layout of JOB, whether it fits or not.
 
+    Of a serving job: time to the first token and per output token, throughput and memory of engines such as
+    tp=4,replicas=2,seqs=256.
+
     The layout is named, or read from a file, which is not executed. Then the answer also has the proven best
     layout of JOB, and the fewest edits of the file that gain most. A layout that breaks a rule of the model,
     the devices or the stack is bad input: exit code 2.
     """
     from autoplan import planning
-    from autoplan.catalog import load_job
+    from autoplan.catalog import is_serving_job, load_job
 
     if (layout is None) == (file is None):
         raise typer.BadParameter("give one of --layout and --from", param_hint="--layout")
+    if is_serving_job(job):
+        if layout is None:
+            raise typer.BadParameter("a serving job needs --layout", param_hint="--from")
+        evaluate_serving_layout(job, layout, form, output)
+        return
     loaded = load_job(job)
     if file is not None:
         from autoplan.launch.configuration import LaunchFile

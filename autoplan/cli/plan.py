@@ -21,6 +21,7 @@ from autoplan.cli.shared.output import (
     write,
 )
 from autoplan.cli.shared.progress import Bar, Progress
+from autoplan.cli.shared.serving_answers import plan_serving_job
 
 if TYPE_CHECKING:
     from autoplan.report.render.terminal import Terminal
@@ -52,15 +53,22 @@ def plan(
 ) -> None:
     """Find the layouts of JOB that are Pareto-optimal in step time and memory, with the proof.
 
+    A serving job is planned for throughput and latency: engines, the sizes of their steps, and how many.
+
     Exit code 1: no layout is feasible. The answer has the reasons, the limits that conflict, and the smallest
     changes that make a plan possible, each one solved; --apply N > new.yaml makes one of them. Ctrl-C and
     SIGTERM return the best plans so far, as the deadline does, with exit code 130 or 143; a second one ends
     the program at once.
     """
     from autoplan import planning
-    from autoplan.catalog import load_job
+    from autoplan.catalog import is_serving_job, load_job
     from autoplan.deadline import Deadline
 
+    if is_serving_job(job):
+        if apply is not None:
+            raise typer.BadParameter("changes of a serving job are made by hand", param_hint="--apply")
+        plan_serving_job(job, form, output, deadline, all_plans=all_plans)
+        return
     progress, limit = Progress(), Deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
         try:

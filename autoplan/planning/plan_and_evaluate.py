@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, overload
 
-from autoplan.catalog import entry_names, load_job, stack
+from autoplan.catalog import entry_names, is_serving_job, load_job, stack
 from autoplan.costs.device.machine import peak_flops
 from autoplan.costs.predict import facts_of, predict
 from autoplan.errors import LayoutError, UnsupportedError
@@ -15,9 +15,12 @@ from autoplan.planning.caching.cached_search import cache_folder, cached
 from autoplan.planning.plausible_stacks import stack_steps
 from autoplan.results import Front, Plan
 from autoplan.results.merged_front import at_batch, merged
+from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job, RoutingSpec
 from autoplan.schema.layout import Layout, devices_of, parse_layout
+from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.serving_spec import ServingJob
 
 if TYPE_CHECKING:
     from autoplan.deadline import Deadline
@@ -28,14 +31,46 @@ __all__ = ["MOST_LAYERS", "chosen", "evaluate", "plan", "plannable", "read_layou
 MOST_LAYERS: Final = 256
 
 
+@overload
 def plan(
-    job: Job | str | Path,
+    job: Job,
     *,
     progress: Callable[[int, float], None] | None = None,
     deadline: Deadline | float | None = None,
     cache: bool | str | Path | None = None,
-) -> Front:
+) -> Front: ...
+
+
+@overload
+def plan(
+    job: ServingJob,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
+    cache: bool | str | Path | None = None,
+) -> ServingFront: ...
+
+
+@overload
+def plan(
+    job: str | Path,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
+    cache: bool | str | Path | None = None,
+) -> Front | ServingFront: ...
+
+
+def plan(
+    job: Job | ServingJob | str | Path,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
+    cache: bool | str | Path | None = None,
+) -> Front | ServingFront:
     """Return the proven Pareto front of ``job``: a loaded job, a path to its file or a shipped name.
+
+    A serving job has a front of its own kind, without progress and cache.
 
     ``progress`` is called after each plan with the number of plans and the plan's share of the memory limit.
     The front is empty, with reasons, when no layout is feasible. Raises SpecError or CatalogError for a
@@ -48,6 +83,10 @@ def plan(
     does; False is none. An answer is found by the resolved job, autoplan's code and the solver's version, so
     that no other one is taken for it. Raises CatalogError where the folder cannot be used.
     """
+    if isinstance(job, ServingJob) or (not isinstance(job, Job) and is_serving_job(job)):
+        from autoplan.planning.serving.serving_plans import plan_serving
+
+        return plan_serving(job, deadline=deadline)
     job = plannable(job)
     from autoplan.deadline import Deadline
 
@@ -74,11 +113,30 @@ def _with_stacks(front: Front) -> Front:
     return replace(front, stacks=stack_steps(at_batch(front.job, fastest), fastest.layout))
 
 
-def evaluate(job: Job | str | Path, layout: Layout | str) -> Plan:
+@overload
+def evaluate(job: Job, layout: Layout | str) -> Plan: ...
+
+
+@overload
+def evaluate(job: ServingJob, layout: EngineLayout | str) -> ServingPlan: ...
+
+
+@overload
+def evaluate(job: str | Path, layout: Layout | EngineLayout | str) -> Plan | ServingPlan: ...
+
+
+def evaluate(job: Job | ServingJob | str | Path, layout: Layout | EngineLayout | str) -> Plan | ServingPlan:
     """Return ``layout`` with its prediction for ``job``, whether or not it fits.
 
-    Raises LayoutError with every rule that the layout breaks.
+    A serving job has layouts and plans of its own kind. Raises LayoutError with every rule that the layout
+    breaks.
     """
+    if isinstance(job, ServingJob) or (not isinstance(job, Job) and is_serving_job(job)):
+        from autoplan.planning.serving.serving_plans import evaluate_serving
+
+        return evaluate_serving(job, layout)[1]
+    if isinstance(layout, EngineLayout):
+        raise LayoutError([f"{layout} is a layout of engines, and the job is one of training"])
     job = chosen(plannable(job), layout)
     layout = valid_layout(job, layout)
     return Plan(layout, predict(job, layout), facts_of(job), stack_steps(job, layout))

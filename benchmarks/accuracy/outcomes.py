@@ -18,6 +18,7 @@ from autoplan.results import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import fewest_layers
+from benchmarks.accuracy.facts import told_of
 from benchmarks.accuracy.jobs import (
     job_of,
     recompute_of,
@@ -236,6 +237,6 @@ def _layout(run: Run, job: Job, recompute: str, microbatch: int, zero: int) -> L
         schedule="interleaved" if told.vpp > 1 else "1f1b",
         cp=told.cp,
         ep=told.ep,
-        expert_tensor=_expert_split(told),
+        expert_tensor=_expert_split(told_of(run).layout),
         dp_shard=sharing_ranks(run),
     )

@@ -19,10 +19,11 @@ from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.iteration.engine_iteration import GroupIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-from autoplan.costs.serving.queueing.engine_rules import scheduler_rules
-from autoplan.costs.serving.queueing.event_simulation import SimulatedRun, simulate
+from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, RequestLoad, drawn_load
+from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
+from autoplan.costs.serving.queueing.simulated_run import SimulatedRun
 from autoplan.errors import AutoplanError
 from autoplan.schema.serving.request_lengths import ServingWorkload, UniformLength
 from benchmarks.serving.served_jobs import ServedJob, served_job, worker_job

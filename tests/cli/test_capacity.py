@@ -97,7 +97,7 @@ def test_bad_input_is_refused(run, arguments, said):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", [("plan",), ("evaluate", "--layout", "tp=1")])
+@pytest.mark.parametrize("command", [("explain",), ("emit", "--for", "deepspeed")])
 def test_commands_for_training_say_what_a_serving_job_needs(run, command, tmp_path):
     """A serving job by name or in a file is refused with the command that takes it."""
     name, *options = command
@@ -107,7 +107,7 @@ def test_commands_for_training_say_what_a_serving_job_needs(run, command, tmp_pa
         done = run(name, reference, *options)
 
         assert done.exit_code == 2
-        assert f"autoplan capacity {reference}" in done.stderr
+        assert f"autoplan plan {reference}" in done.stderr
 
 
 def test_a_capacity_cannot_be_asked_of_a_training_job(run):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from autoplan.costs.serving.queueing.affine_iteration import AffineIteration
+from autoplan.costs.core.serving.affine_iteration import AffineIteration
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.length_moments import length_moments
 from autoplan.costs.serving.queueing.open_loop import open_loop
@@ -90,7 +90,7 @@ lengths = st.tuples(st.integers(64, 2500), st.integers(120, 1200))
     iteration=st.sampled_from(ITERATIONS),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_a_closed_loop_in_closed_form(lengths, clients, engine, ahead, iteration, seed):
     """Throughput and time per output token lie within 5 % of the simulation, saturated or not (V3)."""
     rules = rules_of(engine, seqs=256, tokens=8192, blocks=12_000, asynchronous=ahead)
@@ -104,6 +104,7 @@ def test_a_closed_loop_in_closed_form(lengths, clients, engine, ahead, iteration
     assert near(point.request_latency, run.request_latency.mean, 0.06)
 
 
+@pytest.mark.slow
 @given(
     lengths=lengths,
     engine=st.sampled_from(ENGINES),
@@ -124,6 +125,7 @@ def test_the_maximum_in_closed_form(lengths, engine, blocks, iteration, seed):
     assert near(point.output_tokens_per_second, run.output_tokens_per_second, 0.05)
 
 
+@pytest.mark.slow
 @given(
     lengths=lengths,
     share=st.floats(0.1, 0.8),

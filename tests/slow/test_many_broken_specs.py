@@ -8,7 +8,7 @@ from tests.support.broken_specs import broken_specs
 from tests.support.spec_runs import assert_answered_or_refused, swept_here
 
 #: `make test` takes the first hundred.
-SPECS = 4_000
+SPECS = 2_000
 BATCH = 500
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from autoplan.costs.serving.queueing.affine_iteration import AffineIteration
+from autoplan.costs.core.serving.affine_iteration import AffineIteration
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 

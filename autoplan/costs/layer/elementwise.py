@@ -23,7 +23,7 @@ from autoplan.costs.device.kernels import from_memory, memory_bound_seconds
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.casts import cast_elements
 from autoplan.costs.layer.mla import mla_elements
-from autoplan.costs.layer.moe import expert_elements
+from autoplan.costs.layer.moe import expert_elements, permute_elements
 from autoplan.schema.job import Job
 
 __all__ = ["DROPOUT_ACCESSES", "elementwise_seconds"]
@@ -64,15 +64,17 @@ def elementwise_seconds(
 
     Leaves out: what one kernel leaves in the last-level cache for the next.
     Source: bytes that each kernel reads and writes. The stack's ``norm_traffic`` and ``elementwise_traffic``
-    scale the traffic of norms and additions, and of all other kernels.
+    scale the traffic of norms and additions, and of all other kernels but the permutation of tokens, which
+    is what its kernels move.
     """
     moe_share, policy = moe_layer_share(job.model), job.stack.experts
-    block = job.stack.block
+    block, permuted = job.stack.block, permute_elements(job, candidates)
     groups = [
         (4, block.norm_traffic.value, _norms_and_additions(job, candidates)),
         (4, block.norm_traffic.value, _bias_elements(job, candidates)),
         (2, block.elementwise_traffic.value, _attention_and_mlp(job, candidates)),
         (4, block.elementwise_traffic.value, _mla_moe_cast_elements(job, candidates)),
+        (4, 1.0, (permuted, permuted)),
     ]
     tensor_bytes = machine.element_bytes * tokens
     calls = _MEMORY_BOUND_KERNELS + (moe_share * policy.routing_kernels if policy else 0.0)

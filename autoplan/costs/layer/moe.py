@@ -32,6 +32,7 @@ __all__ = [
     "expert_kernels",
     "expert_saved_bytes",
     "load_factor",
+    "permute_elements",
     "routed_per_token",
 ]
 
@@ -153,35 +154,59 @@ def expert_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     return gemms
 
 
-def expert_elements(job: Job, candidates: Candidates, activation: float) -> Array:
-    """Return elements per token that an MoE layer reads and writes between its GEMMs [1], shape [C].
+def permute_elements(job: Job, candidates: Candidates) -> Array:
+    """Return elements per token that sorting by expert, and back, reads and writes [1], shape [C].
 
-    For forward, or for backward, of the average layer. Permute and unpermute: h (3 K/s + 1/s), and h 4 R more
-    to sort by expert what several ranks sent. Activation: ``activation`` accesses per element of the inner
-    widths R f/y and of the shared expert. Router: scores and top-k.
+    For forward, or for backward, of the average layer. Fused: a token is read once and written K times, K
+    results are read and their sum is written: h (2 K + 2)/s. Otherwise an index_select reads and writes K
+    times, a scatter_add reads K results and reads and writes the sum, which begins as zeros, K times:
+    h (5 K + 1)/s. h 4 R more where several ranks send, to sort by expert and back. Router: scores and top-k.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
-    >>> float(expert_elements(load_job("mixtral-8x7b-8x-h200"), one, 3.0)[0])
-    114752.0
-    >>> 4096 * (3 * 2 + 1) + 3 * 2 * 14336 + 8 * 8  # one rank, so no second sort
-    114752
+    >>> float(permute_elements(load_job("mixtral-8x7b-8x-h200"), one)[0])
+    45120.0
+    >>> 4096 * (5 * 2 + 1) + 8 * 8  # one rank, so no second sort
+    45120
 
-    Leaves out: indices and counts.
-    Source: Megatron-LM, megatron/core/transformer/moe/moe_utils.py, permute and unpermute.
+    Leaves out: indices and counts; what of a token read K times stays in the cache.
+    Source: Megatron-Core 0.16.1, megatron/core/transformer/moe/moe_utils.py, permute, unpermute and
+    sort_chunks_by_idxs; TransformerEngine, transformer_engine/common/triton/permutation.py, for fused ones.
+    """
+    moe, policy, moe_share = job.model.moe, job.stack.experts, moe_layer_share(job.model)
+    sp_degree = _sequence_parallel_degree(candidates)
+    if moe is None:
+        return np.zeros_like(sp_degree)
+    fused = policy is not None and policy.permute_fusion
+    sorting = 2.0 * moe.top_k + 2.0 if fused else 5.0 * moe.top_k + 1.0
+    routed, h = routed_per_token(job, candidates), job.model.hidden_size
+    second_sort = np.where((candidates.ep > 1) & (candidates.ep < moe.experts), 4.0 * routed, 0.0)
+    router = _ROUTER_ACCESSES * moe.experts / sp_degree
+    elements: Array = moe_share * (h * (sorting / sp_degree + second_sort) + router)
+    return elements
+
+
+def expert_elements(job: Job, candidates: Candidates, activation: float) -> Array:
+    """Return elements per token of the experts' activation, and of the shared expert's gate [1], shape [C].
+
+    For forward, or for backward, of the average layer: ``activation`` accesses per element of the inner
+    widths R f/y and of the shared expert.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.layout import parse_layout
+    >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
+    >>> float(expert_elements(load_job("mixtral-8x7b-8x-h200"), one, 3.0)[0]), 3 * 2 * 14336
+    (86016.0, 86016)
     """
     moe, moe_share = job.model.moe, moe_layer_share(job.model)
     sp_degree = _sequence_parallel_degree(candidates)
     if moe is None:
         return np.zeros_like(sp_degree)
     routed, h = routed_per_token(job, candidates), job.model.hidden_size
-    second_sort = np.where((candidates.ep > 1) & (candidates.ep < moe.experts), 4.0 * routed, 0.0)
-    permute = h * ((3.0 * moe.top_k + 1.0) / sp_degree + second_sort)
     inner = routed * moe.expert_ffn_size / candidates.etp + moe.shared_expert_ffn_size / candidates.tp
     gate = 3.0 * h / sp_degree if moe.shared_expert_gate else 0.0
-    router = _ROUTER_ACCESSES * moe.experts / sp_degree
-    elements: Array = moe_share * (permute + activation * inner + gate + router)
+    elements: Array = moe_share * (activation * inner + gate)
     return elements
 
 

@@ -45,7 +45,12 @@ class StageContents:
 
 
 def stage_contents(job: ServingJob, layout: EngineLayout) -> StageContents:
-    """Return weights and cache of each stage, for many sizes of steps."""
+    """Return weights and cache of each stage, for many sizes of steps.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> len(stage_contents(load_serving_job("llama3-70b-8x-h100"), EngineLayout(tp=4, pp=2)).weights)
+    2
+    """
     stages = range(layout.pp)
     return StageContents(
         tuple(stage_weights(job, layout, stage) for stage in stages),

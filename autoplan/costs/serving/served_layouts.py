@@ -2,7 +2,9 @@
 
 Notation (this file only)::
 
-    I  tokens of a prompt    S  max_num_seqs    P  blocks of the cache               [1]
+    groups are those of data-parallel attention, each with requests of its own       [1]
+
+Source: autoplan/costs/serving/queueing, and the engine's file.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ from autoplan.costs.core.serving.served_prediction import (
 from autoplan.costs.serving.engine_capacity import StageContents, predict_capacity, stage_contents
 from autoplan.costs.serving.iteration.engine_iteration import GroupIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-from autoplan.costs.serving.queueing.engine_rules import scheduler_rules
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.length_moments import LengthMoments, length_moments
 from autoplan.costs.serving.queueing.open_loop import open_loop
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, RequestLoad, drawn_load
 from autoplan.costs.serving.queueing.run_statistics import Good, run_statistics
+from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.steady_state import closed_loop, maximum
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
@@ -94,6 +96,13 @@ class UnitParts:
 def unit_parts(job: ServingJob, layout: EngineLayout, costs: ServingCosts) -> UnitParts:
     """Return the parts of engines of ``layout`` of any sizes of steps.
 
+    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
+    >>> name = job.cluster.device.name
+    >>> parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
+    >>> parts.iteration.seconds(1, 1024) > 4.5e-3  # 15 GB of weights take as long to read
+    True
+
     Raises UnsupportedError for an engine whose steps have no known time.
     """
     whole = engine_iteration(job, layout, costs.kernels, costs.measured)
@@ -105,7 +114,15 @@ def unit_parts(job: ServingJob, layout: EngineLayout, costs: ServingCosts) -> Un
 
 
 def priced_engine(job: ServingJob, layout: EngineLayout, parts: UnitParts) -> PricedEngine:
-    """Return an engine of ``layout`` made of ``parts``."""
+    """Return an engine of ``layout`` made of ``parts``.
+
+    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
+    >>> name = job.cluster.device.name
+    >>> parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
+    >>> priced_engine(job, layout, parts).shortage is None
+    True
+    """
     capacity = predict_capacity(job, replace(layout, replicas=1), parts.contents)
     rules = scheduler_rules(job, layout, capacity, parts.contents)
     lengths = length_moments(parts.sample, rules)
@@ -136,7 +153,12 @@ def _shortage(capacity: CapacityPrediction, rules: SchedulerRules, load: Request
 
 
 def engine_load(job: ServingJob, engines: int) -> EngineLoad:
-    """Return what each of ``engines`` is asked for: an even share of the job's load."""
+    """Return what each of ``engines`` is asked for: an even share of the job's load.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> engine_load(load_serving_job("llama3-70b-8x-h100"), 2)
+    EngineLoad(kind='closed loop', amount=32.0)
+    """
     workload = job.workload
     if workload.concurrency is not None:
         return EngineLoad("closed loop", workload.concurrency / engines)
@@ -149,6 +171,15 @@ def served(job: ServingJob, engine: PricedEngine, load: EngineLoad, engines: int
     """Return ``engines`` that are alike, each under ``load``, in the steady state.
 
     A closed loop of fewer clients than groups of attention leaves groups idle.
+
+    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
+    >>> name = job.cluster.device.name
+    >>> parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
+    >>> engine = priced_engine(job, layout, parts)
+    >>> one, two = (served(job, engine, EngineLoad("closed loop", 4.0), n) for n in (1, 2))
+    >>> two.output_tokens_per_second == 2 * one.output_tokens_per_second, two.devices
+    (True, 2)
     """
     layout, groups = engine.layout, engine.layout.adp * engines
     busy = groups
@@ -214,6 +245,15 @@ def simulated(
 
     A closed loop runs six rounds of its clients, of which the first two and the last do not count; others
     have their steady part in the middle, an open loop above its maximum all of it.
+
+    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
+    >>> name = job.cluster.device.name
+    >>> parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
+    >>> engine = priced_engine(job, layout, parts)
+    >>> prediction = served(job, engine, EngineLoad("closed loop", 4.0))
+    >>> simulated(job, engine, prediction).gap < 0.05
+    True
     """
     if engine.shortage:
         return None
@@ -235,18 +275,21 @@ def simulated(
     drawn = drawn_load(workload, requests, _SEED, trace)
     run = simulate(drawn, engine.rules, engine.iteration)
     statistics = run_statistics(run, warm=warm, drain=drain, good=good)
-    return SimulatedPrediction(statistics, _SEED, _gap(point, statistics, load))
+    return SimulatedPrediction(statistics, _SEED, *_gaps(point, statistics, load))
 
 
-def _gap(point: OperatingPoint, run: LatencyStatistics, load: EngineLoad) -> float:
+def _gaps(point: OperatingPoint, run: LatencyStatistics, load: EngineLoad) -> tuple[float, float]:
+    """Return how far the closed form is from a simulation: throughput and TPOT, and TTFT."""
+    known = load.kind != "maximum" and point.time_to_first_token < inf
+    pairs = []
     # What an open loop answers is what it is asked for, but for the draw of arrivals.
-    pairs = (
-        []
-        if load.kind == "open loop" and point.time_to_first_token < inf
-        else [(point.output_tokens_per_second, run.output_tokens_per_second)]
-    )
+    if load.kind != "open loop" or not known:
+        pairs.append((point.output_tokens_per_second, run.output_tokens_per_second))
     if run.time_per_output_token is not None:
         pairs.append((point.time_per_output_token, run.time_per_output_token.mean))
-    if load.kind != "maximum" and point.time_to_first_token < inf:
-        pairs.append((point.time_to_first_token, run.time_to_first_token.mean))
-    return max((abs(closed / simulated - 1) for closed, simulated in pairs if simulated > 0), default=0.0)
+    first = [(point.time_to_first_token, run.time_to_first_token.mean)] if known else []
+    return _largest(pairs), _largest(first)
+
+
+def _largest(pairs: list[tuple[float, float]]) -> float:
+    return max((abs(closed / found - 1) for closed, found in pairs if found > 0), default=0.0)

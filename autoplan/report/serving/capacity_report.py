@@ -21,7 +21,7 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_share
 
-__all__ = ["capacity_document", "capacity_table"]
+__all__ = ["capacity_document", "capacity_table", "serving_job_document", "serving_job_lines"]
 
 #: Stages and layouts that a table shows.
 _MOST_ROWS: Final = 8
@@ -33,7 +33,7 @@ def capacity_document(answer: CapacityAnswer) -> Document:
     return {
         "schema": SCHEMA,
         "kind": "capacity",
-        "job": _job(answer.job),
+        "job": serving_job_document(answer.job),
         "layout": str(answer.layout),
         "layout_chosen": answer.chosen,
         **_predicted(answer.layout, answer.predicted),
@@ -44,7 +44,8 @@ def capacity_document(answer: CapacityAnswer) -> Document:
     }
 
 
-def _job(job: ServingJob) -> Document:
+def serving_job_document(job: ServingJob) -> Document:
+    """Return what a serving job asks for."""
     return {
         "name": job.name,
         "model": job.model.name,
@@ -130,7 +131,7 @@ def _sources(job: ServingJob) -> Document:
 def capacity_table(answer: CapacityAnswer, terminal: Terminal) -> str:
     """Return the capacity as text."""
     parts: list[RenderableType] = [
-        *heading(_lines(answer.job, terminal)),
+        *heading(serving_job_lines(answer.job, terminal)),
         Text(str(answer.layout), style="green", no_wrap=True, overflow="ignore"),
         Text(""),
         _verdict(answer),
@@ -147,7 +148,8 @@ def capacity_table(answer: CapacityAnswer, terminal: Terminal) -> str:
     return render(Group(*parts), terminal)
 
 
-def _lines(job: ServingJob, terminal: Terminal) -> tuple[str, str]:
+def serving_job_lines(job: ServingJob, terminal: Terminal) -> tuple[str, str]:
+    """Return the title lines of a serving job."""
     cluster = job.cluster
     model = job.model.title or job.model.name
     newest = ", the newest known version" if job.engine.version_assumed else ""

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from autoplan.costs.core.prediction import JobFacts, Prediction
+from autoplan.report.wording.allocator_words import near_limit_sentences
 from autoplan.report.wording.noise_words import noise_sentence
 from autoplan.report.wording.provenance import kernels_measured, number_kinds
 from autoplan.report.wording.stack_words import assumed_sentences, stack_title, stacks_sentences
@@ -269,7 +270,7 @@ def surety_sentences(
     where = "measured on this device" if kernels_measured(job) else "not measured on this device"
     kinds = ", ".join(f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(job.kernels).items() if n)
     curves = f"kernel curves {job.kernels.name}: {where}; numbers: {kinds}"
-    intervals = [_intervals(job, predicted)] if predicted else []
+    intervals = [*near_limit_sentences(job, predicted), _intervals(job, predicted)] if predicted else []
     return [*assumed_sentences(job), *stacks_sentences(stacks), *intervals, curves, *_derived_node(job)]
 
 

@@ -148,8 +148,8 @@ class ServingCertificate:
 
     ``status`` optimal: for mean values, no choice of engines, sizes and numbers of the menus dominates a
     plan, and every one is dominated, within ``thinning``, by a plan. ``units`` are engines by degrees and
-    formats, ``options`` those with a size of a step and a share of the load, of which ``dominated`` are worse than
-    another one of equal devices and share in every respect. ``simulated``: limits that only a simulation
+    formats, ``options`` those with a size of a step and a share of the load, of which ``dominated`` are worse
+    than another one of equal devices and share in every respect. ``simulated``: limits that only a simulation
     decides; options that break them are left out, ``excluded`` in number.
     """
 

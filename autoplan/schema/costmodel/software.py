@@ -56,6 +56,10 @@ class SoftwareSpec(Frozen):
     bucket: Annotated[Bytes, Field(gt=0)] | None = Field(
         default=None, description="size of a gradient bucket", examples=["25 MiB"]
     )
+    permute_fusion: bool | None = Field(
+        default=None,
+        description="one kernel each sorts tokens by expert and adds their results up (--moe-permute-fusion)",
+    )
     recompute_early_stop: bool | None = Field(
         default=None, description="recompute of a layer stops before its last product (PyTorch >= 2.1)"
     )
@@ -114,6 +118,7 @@ def with_software(stack: StackSpec, software: SoftwareSpec) -> StackSpec:
         "memory": _memory_changes(software),
         "block": _block_changes(software),
         "overlap": _overlap_changes(stack, software),
+        "experts": _expert_changes(stack, software),
     }
     parts = {
         section: getattr(stack, section).model_copy(update=fields)
@@ -153,6 +158,12 @@ def _block_changes(software: SoftwareSpec) -> dict[str, Any]:
     if software.recompute_early_stop is not None:
         changes["checkpoint_early_stop"] = software.recompute_early_stop
     return changes
+
+
+def _expert_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
+    if stack.experts is None or software.permute_fusion is None:
+        return {}
+    return {"permute_fusion": software.permute_fusion}
 
 
 def _overlap_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:

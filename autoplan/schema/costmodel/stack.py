@@ -268,6 +268,10 @@ class ExpertPolicy(Frozen):
         description="tensors of hidden size saved for each expert of a token: the expert's input; its output,"
         " where it is weighted; what is added up",
     )
+    permute_fusion: bool = Field(
+        description="one kernel sorts tokens by expert and one adds their results up; otherwise an"
+        " index_select and a scatter_add (Megatron's moe_permute_fusion)"
+    )
     routing_kernels: int = Field(
         ge=0, le=500, description="kernels that routing, dispatch and combine add to a layer's forward"
     )

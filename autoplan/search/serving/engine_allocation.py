@@ -27,6 +27,8 @@ _TIME: Final = 1_000_000
 _TIMES: Final[frozenset[ServingObjective]] = frozenset(
     {"time_to_first_token", "time_per_output_token", "request_latency"}
 )
+#: Objectives that are tokens over devices: price and power are those of each device.
+_RATIOS: Final[frozenset[ServingObjective]] = frozenset({"throughput_per_device", "cost", "energy"})
 
 
 def decitokens(option: EngineOption) -> int:
@@ -104,10 +106,10 @@ class AllocationSearch:
     def next(self) -> Allocation | None:
         """Return a choice that is better than all before in some objective, or None where there is none."""
         problem = self._within()
-        if not problem.options:
+        if not problem.options or (self.found and len(self.problem.objectives) == 1):
             return None
         model = _Model(problem)
-        if problem.objectives == self.problem.objectives:
+        if problem.objectives == self.problem.objectives and self.found:
             model.improve(self.found, self.thinning)
         solver, status = model.solved()
         self.solves += 1
@@ -166,24 +168,55 @@ class _Model:
         if problem.least_rate_per_device:
             model.add(self.rate >= ceil(problem.least_rate_per_device * _RATE) * self.devices)
         self._pack()
-        self.objectives = [self._objective(name) for name in problem.objectives]
+        # A ratio alone needs no variable.
+        alone = len(problem.objectives) == 1 and problem.objectives[0] in _RATIOS
+        self.objectives = [] if alone else [self._objective(name) for name in problem.objectives]
 
     def _sum(self, weights: Sequence[int]) -> cp_model.LinearExprT:
         return cp_model.LinearExpr.weighted_sum(self.counts, list(weights))
 
     def solved(self) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus]:
         """Return the least sum of the objectives over their scales, and of equal ones the most tokens."""
-        scales = [self._scale(name) for name in self.problem.objectives]
-        weights = [max(1, max(scales) // scale) for scale in scales]
-        self.model.minimize(cp_model.LinearExpr.weighted_sum(self.objectives, weights))
-        solver, status, _ = run_solver(self.model, MOST_WORK, brief=False, placed=False)
-        if status != cp_model.OPTIMAL or "throughput" in self.problem.objectives:
+        if len(self.objectives) == 0:
+            solver, status = self._best_ratio()
+        else:
+            scales = [self._scale(name) for name in self.problem.objectives]
+            weights = [max(1, max(scales) // scale) for scale in scales]
+            self.model.minimize(cp_model.LinearExpr.weighted_sum(self.objectives, weights))
+            solver, status = self._run()
+        if status != cp_model.OPTIMAL or self.problem.shared or "throughput" in self.problem.objectives:
             return solver, status
         for objective in self.objectives:
             self.model.add(objective == solver.value(objective))
+        if not self.objectives:
+            each = solver.value(self.rate) // solver.value(self.devices)
+            self.model.add(self.rate >= each * self.devices)
         self.model.maximize(self.rate)
-        again, found, _ = run_solver(self.model, MOST_WORK, brief=False, placed=False)
+        again, found = self._run()
         return (again, status) if found == cp_model.OPTIMAL else (solver, status)
+
+    def _run(self) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus]:
+        solver, status, _ = run_solver(self.model, MOST_WORK, brief=False, placed=False)
+        return solver, status
+
+    def _best_ratio(self) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus]:
+        """Return the most tokens over devices, by straight lines: rate - ratio x devices is none at the best.
+
+        The best single option bounds the ratio; each solve then gives the ratio of the next line.
+        Source: Dinkelbach 1967, doi:10.1287/mnsc.13.7.492.
+        """
+        options = self.problem.options
+        best = max(options, key=lambda option: decitokens(option) / option.devices)
+        tokens, devices = decitokens(best), best.devices
+        while True:
+            self.model.maximize(devices * self.rate - tokens * self.devices)
+            solver, status = self._run()
+            if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
+                return solver, status
+            found = solver.value(self.rate), solver.value(self.devices)
+            if status == cp_model.FEASIBLE or devices * found[0] == tokens * found[1]:
+                return solver, status
+            tokens, devices = found
 
     def improve(self, found: Sequence[Allocation], thinning: float) -> None:
         """Ask for something better than every known choice, by the thinning or by a unit."""
@@ -246,8 +279,9 @@ class _Model:
             for size in small
         }
         for k in range(nodes):
-            self.model.add(sum(size * placed[size][k] for size in small) <= node * shared[k])
+            taken = cp_model.LinearExpr.weighted_sum([placed[size][k] for size in small], small)
+            self.model.add(taken <= node * shared[k])
         for size in small:
             engines = self._sum([int(option.devices == size) for option in options])
-            self.model.add(sum(placed[size]) == engines)
-        self.model.add(sum(shared) + whole <= nodes)
+            self.model.add(cp_model.LinearExpr.sum(placed[size]) == engines)
+        self.model.add(cp_model.LinearExpr.sum(shared) <= nodes - whole)

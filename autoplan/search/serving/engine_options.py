@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, inf, isfinite
+from math import ceil, isfinite
 from typing import Final
 
 from autoplan.costs.core.serving.served_prediction import EngineLoad, ServedPrediction
@@ -19,13 +19,14 @@ from autoplan.costs.serving.served_layouts import (
     unit_parts,
 )
 from autoplan.deadline import check_deadline
+from autoplan.rules.serving_limit_rules import broken_mean_limits
 from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.serving_limits import Percentiles, ServingLimits, TimeLimit
+from autoplan.schema.serving.serving_limits import ServingLimits
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.search.serving.engine_units import seqs_menu, tokens_menu
 from autoplan.search.serving.load_shares import WHOLE, shares
 
-__all__ = ["EngineOption", "PricedOptions", "holds", "mean_limit", "undominated"]
+__all__ = ["EngineOption", "PricedOptions", "holds", "times_of", "undominated"]
 
 #: Values of max_num_seqs below the clients of an engine that are tried: they let requests wait.
 _CAPS: Final = 4
@@ -127,41 +128,23 @@ class PricedOptions:
     def _sizes(self, unit: EngineLayout, load: EngineLoad, tokens: int) -> Iterable[int]:
         """Return the values of max_num_seqs worth trying.
 
-        More than the clients of a group only takes memory; fewer let requests wait, which shortens the time
-        per token. An open loop has the engine's default and what keeps it short.
+        More than the clients of a group only takes memory. Fewer let requests wait for a shorter time per
+        token, which is worth it where that is limited. An open loop has the largest sizes.
         """
         menu = [seqs for seqs in seqs_menu(self.job, unit) if seqs <= tokens]
         if load.kind == "maximum":
             return menu
         if load.kind == "open loop":
-            return menu[-_CAPS:]
+            return menu[-1:] if len(menu) < 3 else [menu[-3], menu[-1]]
         clients = max(1, ceil(load.amount / unit.adp))
-        enough = [seqs for seqs in menu if seqs >= clients][:1]
-        return [*[seqs for seqs in menu if seqs < clients][-_CAPS:], *enough]
+        enough, fewer = [s for s in menu if s >= clients][:1], [s for s in menu if s < clients]
+        held = self.job.limits.time_per_output_token is not None
+        return [*(fewer[-_CAPS:] if held or not enough else ()), *enough]
 
 
-def mean_limit(limit: TimeLimit | None) -> float:
-    """Return a limit on the mean of a time [s]; infinite where there is none.
-
-    A percentile bounds the mean, too: at most a share of the requests exceed it, so that a mean above it by
-    more than rounding needs a simulation to hold; those are left to it.
-    """
-    if limit is None:
-        return inf
-    if isinstance(limit, Percentiles):
-        return limit.mean if limit.mean is not None else inf
-    return limit
-
-
-def holds(option: EngineOption, limits: ServingLimits, allowed: dict[str, float] | None = None) -> bool:
-    """Return whether an engine holds every limit on means; ``allowed`` replaces single limits."""
-    for name, value in times_of(option).items():
-        limit = mean_limit(getattr(limits, name))
-        if allowed and name in allowed:
-            limit = allowed[name]
-        if value > limit * (1 + 1e-9):
-            return False
-    return True
+def holds(option: EngineOption, limits: ServingLimits) -> bool:
+    """Return whether an engine holds every limit on means."""
+    return not list(broken_mean_limits(limits, times_of(option)))
 
 
 def times_of(option: EngineOption) -> dict[str, float]:

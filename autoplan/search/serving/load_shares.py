@@ -10,8 +10,8 @@ from typing import Final
 
 __all__ = ["WHOLE", "shares"]
 
-#: The whole load: a multiple of every number up to 16, of 32 and of 64.
-WHOLE: Final = 2_882_880
+#: The whole load: a multiple of every number up to 10, and of 64. Small, which the solver likes.
+WHOLE: Final = 20_160
 #: Shares besides 1/k, so that a large engine may serve beside small ones.
 _UNEVEN: Final = ((2, 3), (3, 4), (2, 5), (3, 5), (4, 5))
 

@@ -17,6 +17,7 @@ from autoplan.results.serving.serving_front import (
     ServingPlan,
     UnitRejection,
 )
+from autoplan.rules.serving_limit_rules import least_rate_per_device, simulated_limits
 from autoplan.schema.serving.serving_limits import Percentiles, ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.search.cp.cp_sat import solver_parameters, solver_version
@@ -24,29 +25,14 @@ from autoplan.search.serving.engine_allocation import Allocation, AllocationProb
 from autoplan.search.serving.engine_options import EngineOption, PricedOptions, holds, times_of, undominated
 from autoplan.search.serving.engine_units import EngineUnits, engine_units
 from autoplan.search.serving.load_shares import WHOLE
-from autoplan.search.serving.simulated_limits import LimitSimulation, simulated_limits
+from autoplan.search.serving.simulated_limits import LimitSimulation
 
-__all__ = ["SERVING_THINNING", "ServingSearch", "least_rate_per_device", "search_serving"]
+__all__ = ["SERVING_THINNING", "ServingSearch", "search_serving"]
 
 #: Least relative difference in an objective between plans of a front.
 SERVING_THINNING: Final = 0.01
-_MILLION: Final = 1e6
 #: A mean time above this multiple of a limit on a percentile is not simulated.
 _HOPELESS: Final = {"p50": 2.0, "p90": 1.5, "p99": 1.5}
-
-
-def least_rate_per_device(job: ServingJob) -> float:
-    """Return the tokens a second and device that the limits on cost and energy ask for [1/s]; 0: none.
-
-    A million tokens cost c / 3600 / rate x 1e6 for c an hour and device, and take P / rate x 1e6 joules.
-    """
-    rates = [0.0]
-    if job.limits.cost is not None and job.price is not None:
-        rates.append(job.price.per_device_hour / 3600 * _MILLION / job.limits.cost)
-    power = job.cluster.device.power
-    if job.limits.energy is not None and power is not None:
-        rates.append(power.value * _MILLION / job.limits.energy)
-    return max(rates)
 
 
 @dataclass
@@ -114,10 +100,10 @@ class ServingSearch:
         values = [known.values for known in search.found]
         return [chosen for chosen, own in zip(found, values, strict=True) if not _beaten(own, values)]
 
-    def candidates(self, allowed: dict[str, float] | None = None) -> list[EngineOption]:
-        """Return the options that hold every limit on means; ``allowed`` replaces single limits."""
+    def candidates(self) -> list[EngineOption]:
+        """Return the options that hold every limit on means, without those that another one dominates."""
         limits = self.job.limits
-        holding = [o for o in self.options.all if holds(o, limits, allowed) and not self._hopeless(o)]
+        holding = [o for o in self.options.all if holds(o, limits) and not self._hopeless(o)]
         kept = undominated(holding)
         self.dominated = len(holding) - len(kept)
         return [option for option in kept if option not in self.excluded]
@@ -172,9 +158,8 @@ class ServingSearch:
     def _front(self, plans: Sequence[ServingPlan]) -> ServingFront:
         from autoplan import __version__
 
-        status = "infeasible" if not plans else "optimal"
         certificate = ServingCertificate(
-            status="feasible" if self.stopped else status,
+            status="feasible" if self.stopped else "optimal" if plans else "infeasible",
             units_total=self.units.total,
             units=len(self.units.units),
             options=len(self.options.all),

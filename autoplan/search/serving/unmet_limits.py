@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import ceil, inf
+from math import ceil, floor, inf, log10
 from typing import Final
 
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
@@ -115,11 +115,8 @@ def _relaxed(search: ServingSearch, conflict: list[str]) -> Iterator[ServingChan
 
 def _value(job: ServingJob, name: str, plan: ServingPlan) -> tuple[str, str] | None:
     """Return the value of a limit that ``plan`` holds, and a sentence."""
-    if name == "throughput":
-        rate = plan.output_tokens_per_second
-        return f"{int(rate)}", f"at most {rate:,.0f} output tokens a second are possible"
-    if name in {"cost", "energy", "goodput"}:
-        return None
+    if name in {"throughput", "cost", "energy", "goodput"}:
+        return _rate_value(job, name, plan)
     limit, run = getattr(job.limits, name), plan.statistics
     if isinstance(limit, Percentiles) and run is not None:
         found = getattr(run, name)
@@ -131,6 +128,27 @@ def _value(job: ServingJob, name: str, plan: ServingPlan) -> tuple[str, str] | N
         return None
     text = _milliseconds(time)
     return text, f"at least {text} with the other limits"
+
+
+def _rate_value(job: ServingJob, name: str, plan: ServingPlan) -> tuple[str, str] | None:
+    """Return the value of a limit on throughput, cost or energy; costs are rounded up to three digits."""
+    rate, each = plan.output_tokens_per_second, plan.output_tokens_per_second_per_device
+    if name == "throughput":
+        return f"{int(rate)}", f"at most {rate:,.0f} output tokens a second are possible"
+    power = job.cluster.device.power
+    if name == "cost" and job.price is not None:
+        cost = _upwards(job.price.per_device_hour / 3600 * 1e6 / each)
+        return f"{cost:g}", f"at least {cost:g} {job.price.currency} for a million tokens"
+    if name == "energy" and power is not None:
+        joules = round(_upwards(power.value * 1e6 / each))
+        return f"{joules} J", f"at least {joules:,} J for a million tokens"
+    return None
+
+
+def _upwards(value: float) -> float:
+    """Return ``value`` rounded up to three digits."""
+    unit = 10.0 ** (floor(log10(value)) - 2)
+    return ceil(value / unit) * unit
 
 
 def _milliseconds(seconds: float) -> str:

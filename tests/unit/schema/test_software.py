@@ -1,10 +1,13 @@
 """What a job says of its software moves what is predicted for it."""
 
+from dataclasses import replace
+
 import pytest
 
 from autoplan import load_job
 from autoplan.errors import SpecError
 from autoplan.planning import evaluate
+from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.layout import parse_layout
 
 JOB = """
@@ -87,3 +90,17 @@ def test_weights_in_fp8_need_products_in_fp8(tmp_path):
     assert told[1] < plain[1]
     with pytest.raises(SpecError, match="fp8_weights needs precision"):
         predicted(tmp_path, "software: {fp8_weights: true}")
+
+
+def test_fused_permutation_moves_steps_of_experts_alone():
+    """A model without experts permutes nothing."""
+
+    def seconds(name, layout, *, fused):
+        job = load_job(name)
+        told = replace(job, stack=with_software(job.stack, SoftwareSpec(permute_fusion=fused)))
+        return evaluate(told, layout).predicted.step_seconds
+
+    moe, dense = ("mixtral-8x7b-8x-h200", "ep=8,dp=8,mbs=1"), ("llama3-8b-8x-a100", "tp=8,mbs=1")
+
+    assert seconds(*moe, fused=True) < seconds(*moe, fused=False)
+    assert seconds(*dense, fused=True) == seconds(*dense, fused=False)

@@ -1,4 +1,9 @@
-"""One iteration of an inference engine as an interface: what a step holds, and who prices it."""
+"""One iteration of an inference engine as an interface: what a step holds, and who prices it.
+
+Notation (this file only)::
+
+    an iteration is one pass of a model over the tokens of all running requests      [1]
+"""
 
 from __future__ import annotations
 

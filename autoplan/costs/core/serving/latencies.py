@@ -1,4 +1,9 @@
-"""How fast engines answer, as values: latencies, throughput, and what saturates."""
+"""How fast engines answer, as values: latencies, throughput, and what saturates.
+
+Notation (this file only)::
+
+    O  tokens of an answer                                                           [1]
+"""
 
 from __future__ import annotations
 
@@ -66,6 +71,10 @@ class OperatingPoint:
 
     @property
     def request_latency(self) -> float:
-        """Mean time from a request to the end of its answer [s]."""
+        """Mean time from a request to the end of its answer [s]: TTFT + (O - 1) TPOT.
+
+        >>> OperatingPoint(1, 1, 2.0, 2.0, 2.0, 2.0, 0.25, 2.75, 1.0, False, "kv cache").request_latency
+        22.0
+        """
         output = self.output_tokens_per_second / self.requests_per_second
         return self.time_to_first_token + (output - 1) * self.time_per_output_token

@@ -1,4 +1,9 @@
-"""The prediction of engines under a load as a value."""
+"""The prediction of engines under a load as a value.
+
+Notation (this file only)::
+
+    rates are of a second, times mean values over requests                           [s]
+"""
 
 from __future__ import annotations
 
@@ -29,8 +34,9 @@ class SimulatedPrediction:
 
     statistics: LatencyStatistics
     seed: int
-    #: Largest relative difference of throughput, TPOT and TTFT from the closed form.
+    #: Larger of the relative differences of throughput and TPOT from the closed form, and that of TTFT.
     gap: float
+    first_token_gap: float
 
 
 @dataclass(frozen=True, slots=True)

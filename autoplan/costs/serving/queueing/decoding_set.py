@@ -83,6 +83,12 @@ class DecodingSet:
         """Return the iterations, up to ``most``, whose blocks are free [1].
 
         In b iterations each request takes one block of each group.
+
+        >>> decoding = DecodingSet(BlockPool(3, 4))
+        >>> decoding.free = 1  # a request of 6 tokens has two blocks, and two tokens are left in them
+        >>> decoding.add(0, 6, 20)
+        >>> decoding.steps_that_fit(20)
+        6
         """
         cycle = self.pool.groups * self.count
         fit = self.free // cycle * self._period if cycle else most
@@ -97,7 +103,14 @@ class DecodingSet:
         return fit
 
     def advance(self, steps: int) -> None:
-        """Give each request ``steps`` tokens; their blocks have to be free."""
+        """Give each request ``steps`` tokens; their blocks have to be free.
+
+        >>> decoding = DecodingSet(BlockPool(9, 4))
+        >>> decoding.add(0, 6, 20)
+        >>> decoding.advance(3)
+        >>> decoding.free, decoding.context, decoding.remaining  # 9 tokens take a third block
+        (8, 9, 17)
+        """
         cycles, rest = divmod(steps, self._period)
         taken = cycles * self.count
         for step in range(self.steps, self.steps + rest):

@@ -1,5 +1,10 @@
 """Event simulation of an engine's scheduler and its clients.
 
+Notation (this file only)::
+
+    k  iterations of decodes to an arrival    t  time of the first of them           [1] or [s]
+    s  growth of an iteration to the next                                            [s]
+
 One iteration at a time while prompts are computed; stretches of decodes alone jump to the next end of a
 request, arrival or shortage of blocks, so that the work grows with requests and not with tokens.
 
@@ -11,16 +16,16 @@ _torch/pyexecutor/scheduler.py.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from math import ceil, sqrt
 
 from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.serving.queueing.decoding_set import DecodingSet
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
+from autoplan.costs.serving.queueing.simulated_run import SimulatedRun
 from autoplan.errors import UnsupportedError
 
-__all__ = ["SimulatedRun", "StepCounts", "simulate"]
+__all__ = ["simulate"]
 
 #: Share of the tokens that running requests have left which is kept for them: at first, at least, and in how
 #: many iterations it falls (SGLang 0.5.23, srt/environ.py: SGLANG_INIT_NEW_TOKEN_RATIO and others).
@@ -31,46 +36,12 @@ _MOST_LEFT = 4096
 _ESTIMATE_STEPS = 16
 
 
-@dataclass(slots=True)
-class StepCounts:
-    """What the iterations of a run did, in sums."""
-
-    steps: int = 0
-    seconds: float = 0.0
-    decoded: int = 0
-    prefilled: int = 0
-    preempted: int = 0
-    recomputed: int = 0
-    #: Least free blocks.
-    least_free: int = 0
-    #: Time in which requests waited for a block, for one of the most requests, for tokens of a step.
-    waited_blocks: float = 0.0
-    waited_seqs: float = 0.0
-    waited_tokens: float = 0.0
-
-
-@dataclass(slots=True)
-class SimulatedRun:
-    """When each request was sent, admitted, and got its first and last token [s]."""
-
-    load: RequestLoad
-    queued: list[float]
-    scheduled: list[float]
-    first: list[float]
-    last: list[float]
-    #: Gaps between two tokens [s], each with how many had it.
-    gaps: list[tuple[float, int]] = field(default_factory=list)
-    counts: StepCounts = field(default_factory=StepCounts)
-    #: Blocks that are free at the end.
-    free: int = 0
-
-
 def simulate(load: RequestLoad, rules: SchedulerRules, iteration: Iteration) -> SimulatedRun:
     """Return the run of ``load`` on one engine from its first to its last token.
 
     Deterministic. Raises UnsupportedError for a request that is never admitted.
 
-    >>> from autoplan.costs.serving.queueing.affine_iteration import AffineIteration
+    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> rules = SchedulerRules(4, 8, BlockPool(9, 4))
     >>> run = simulate(RequestLoad((6, 6), (3, 1), (0.0, 0.0)), rules, AffineIteration(1.0))
@@ -160,8 +131,7 @@ class _Engine:
     def _wait(self) -> None:
         """Go to the next arrival: nothing runs."""
         self._give_back()
-        self.now = max(self.now, self.incoming[0][0])
-        self.before = self.now
+        self.now = self.before = max(self.now, self.incoming[0][0])
 
     def _give_back(self) -> None:
         self.decoding.free += self.returned_blocks
@@ -320,11 +290,9 @@ class _Engine:
         if count:
             self._advance(1)
             self._gaps(seconds, 1)
-        elif decoding.count:
-            self.stall += seconds
-            self.stalled = decoding.count
-        if count:
             self._finish_decoded()
+        elif decoding.count:
+            self.stall, self.stalled = self.stall + seconds, decoding.count
         for request, chunk in chunks:
             if chunk.past_tokens + chunk.new_tokens == self.prompt[request]:
                 self._first_token(request)
@@ -343,9 +311,8 @@ class _Engine:
             steps = min(steps, self._steps_to_arrival(steps))
         count, context = decoding.count, decoding.context
         seconds = self.iteration.decode_run(count, context, steps)
-        last = seconds
-        if steps > 1 and self.rules.asynchronous:
-            last = self.iteration.seconds(count, context + count * (steps - 1))
+        several = steps > 1 and self.rules.asynchronous
+        last = self.iteration.seconds(count, context + count * (steps - 1)) if several else seconds
         self._pass(seconds, steps, last=last)
         self._give_back()
         self._advance(steps)
@@ -383,12 +350,10 @@ class _Engine:
 
     def _advance(self, steps: int) -> None:
         decoding = self.decoding
+        free = decoding.free
+        decoding.advance(steps)
         if self.rules.admission == "reserve":
-            free = decoding.free
-            decoding.advance(steps)
             decoding.free = free
-        else:
-            decoding.advance(steps)
         self.counts.least_free = min(self.counts.least_free, decoding.free)
         self.counts.decoded += steps * decoding.count
 
@@ -410,10 +375,10 @@ class _Engine:
             self.run_.first[request] = self.now
         left = self.left[request] - 1
         tokens = self.prompt[request]
-        if left:
-            self.decoding.add(request, tokens, left)
-        else:
+        if not left:
             self._end(request, tokens)
+            return
+        self.decoding.add(request, tokens, left)
 
     def _finish_decoded(self) -> None:
         for request in self.decoding.ended():

@@ -2,10 +2,10 @@
 
 Notation (this file only)::
 
-    r  requests a second                      X  most requests a second             [1/s]
-    D  requests that decode                   O  tokens of an answer                [1]
-    t  time of an iteration                   w  time of a prompt in an iteration   [s]
-    v  variance of a gap between requests over the square of its mean               [1]
+    r  requests of a second                   X  most requests of a second           [1]
+    D  requests that decode                   O  tokens of an answer                 [1]
+    t  time of an iteration                   w  time of a prompt in an iteration    [s]
+    v  variance of a gap between requests over the square of its mean                [1]
 """
 
 from __future__ import annotations
@@ -16,13 +16,9 @@ from math import exp, inf
 from autoplan.costs.core.serving.iteration import Iteration
 from autoplan.costs.core.serving.latencies import OperatingPoint
 from autoplan.costs.serving.queueing.length_moments import LengthMoments
+from autoplan.costs.serving.queueing.running_limit import running_limit
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
-from autoplan.costs.serving.queueing.steady_state import (
-    balanced,
-    maximum,
-    running_limit,
-    steady_point,
-)
+from autoplan.costs.serving.queueing.steady_state import balanced, maximum, steady_point
 from autoplan.costs.serving.queueing.step_mixture import StepMixture
 
 __all__ = ["open_loop"]
@@ -42,7 +38,7 @@ def open_loop(
     ahead, the iterations of the own prompt, and the wait for prompts before it. Stable where r is less than
     the maximum; above it the wait grows without end.
 
-    >>> from autoplan.costs.serving.queueing.affine_iteration import AffineIteration
+    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool

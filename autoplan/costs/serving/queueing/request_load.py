@@ -2,7 +2,7 @@
 
 Notation (this file only)::
 
-    r  requests a second                                                             [1/s]
+    r  requests of a second                                                          [1]
     v  variance of a gap over the square of its mean                                 [1]
     m  median    q  99 % quantile    z  quantile of the standard normal: 2.326       [1]
 """
@@ -97,7 +97,8 @@ def drawn_load(
     """Return ``requests`` requests of ``workload`` for all engines together.
 
     Gaps of an open loop have the mean 1/r and the variance v / r**2: 0 of constant, 1 of Poisson arrivals. A
-    trace without a rate comes as it was recorded; without concurrency or rate all come at once.
+    trace with arrivals comes as it was recorded, at the rate asked for; without concurrency or rate all come
+    at once.
 
     >>> load = drawn_load(ServingWorkload(input_tokens=8, output_tokens=4, request_rate=2.0,
     ...                                   arrivals="constant"), 3)
@@ -109,11 +110,14 @@ def drawn_load(
     load = RequestLoad(tuple(inputs.tolist()), tuple(outputs.tolist()))
     if workload.concurrency is not None:
         return replace(load, clients=workload.concurrency)
+    recorded = trace is not None and trace.rate > 0 and workload.arrivals is None
+    if workload.request_rate is not None and trace is not None and recorded:
+        faster = trace.rate / workload.request_rate
+        again = _repeated(trace.arrivals, requests)
+        return replace(load, arrivals=tuple(time * faster for time in again))
     if workload.request_rate is not None:
         times = _arrivals(workload, workload.request_rate, requests, rng)
         return replace(load, arrivals=tuple(times.tolist()))
-    if trace is not None and trace.arrivals and trace.arrivals[-1] > 0:
-        return replace(load, arrivals=_repeated(trace.arrivals, requests))
     return replace(load, arrivals=(0.0,) * requests)
 
 

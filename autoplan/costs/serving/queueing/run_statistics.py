@@ -1,4 +1,9 @@
-"""Percentiles and rates of a simulated run."""
+"""Percentiles and rates of a simulated run.
+
+Notation (this file only)::
+
+    p50, p90, p99  quantiles of a duration over requests                             [s]
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.serving.latencies import Distribution, LatencyStatistics, SaturationCause
-from autoplan.costs.serving.queueing.event_simulation import SimulatedRun
+from autoplan.costs.serving.queueing.simulated_run import SimulatedRun
 
 __all__ = ["Good", "distribution", "run_statistics"]
 
@@ -42,6 +47,16 @@ def run_statistics(
 
     Rates are those between the ends of the first and the last answer that count: of the whole run without
     ``warm`` and ``drain``. The gaps between tokens are those of the whole run.
+
+    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
+    >>> from autoplan.costs.serving.queueing.event_simulation import simulate
+    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
+    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
+    >>> load = RequestLoad((5, 5), (3, 3), (0.0, 0.0))
+    >>> run = simulate(load, SchedulerRules(2, 64, BlockPool(9, 16)), AffineIteration(1.0))
+    >>> found = run_statistics(run)
+    >>> found.time_to_first_token.p99, found.output_tokens_per_second  # 6 tokens in 3 s
+    (1.0, 2.0)
     """
     chosen = slice(warm, len(run.load) - drain)
     queued, first, last = (np.array(x)[chosen] for x in (run.queued, run.first, run.last))

@@ -4,113 +4,30 @@ Notation (this file only)::
 
     N  clients       C  requests that run      D  requests that decode               [1]
     I  tokens of a prompt                      O  tokens of an answer                [1]
-    X  requests a second                                                             [1/s]
+    X  requests of a second                                                          [1]
     t  mean time of an iteration                                                     [s]
-    P  blocks of the cache      S  max_num_seqs      T  max_num_batched_tokens       [1]
-    p  preemptions of a request                                                      [1]
+    T  max_num_batched_tokens                                                        [1]
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, exp, floor, inf, sqrt
+from math import ceil, floor, inf
 
 from autoplan.costs.core.serving.iteration import Iteration
 from autoplan.costs.core.serving.latencies import OperatingPoint, SaturationCause
 from autoplan.costs.serving.queueing.length_moments import LengthMoments
+from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.step_mixture import StepMixture, step_mixture
 
-__all__ = ["RunningLimit", "balanced", "closed_loop", "maximum", "running_limit", "steady_point"]
+__all__ = ["balanced", "closed_loop", "maximum", "steady_point"]
 
-#: Share of what running requests have left that an estimate keeps in the steady state
-#: (SGLang 0.5.23, srt/environ.py: 0.7 x 0.14).
-_ESTIMATED_SHARE = 0.098
 _ROUNDS = 40
-#: Rounds after which the preempted requests and those that run agree.
-_CACHE_ROUNDS = 4
 _EXACT = 1e-9
 #: Share of the decodes that the search for them leaves open.
 _CLOSE = 1e-3
-
-
-@dataclass(frozen=True, slots=True)
-class RunningLimit:
-    """Most requests that run at once, and what says so."""
-
-    decodes: float
-    cause: SaturationCause
-    #: Tokens that a request computes again because it was preempted, and preempted requests that wait.
-    recomputed: float = 0.0
-    preempted: float = 0.0
-
-
-def running_limit(lengths: LengthMoments, rules: SchedulerRules, *, together: bool = False) -> RunningLimit:
-    """Return the most requests that decode at once, of max_num_seqs, the tokens of a step and the cache.
-
-    Tokens: an iteration with D decodes begins D / (O - 1) prompts, so D (1 + I / (O - 1)) <= T. Cache: with
-    reservation C (blocks of I + O) <= P, less half of a request that does not fit; with preemption requests
-    hold their present tokens: D (blocks of I + O/2) + (1 + p) blocks of I / 2 = P. There, the request that
-    ends leaves I + O tokens, which prompts fill at once although running requests need O of them. These come
-    first in an iteration in which a request ends; in others, a share exp(-D / O), the youngest are dropped:
-    O exp(-D / O) tokens for each request that ends, p = O exp(-D / O) / I. Running requests grow by D tokens
-    in an iteration and D / O of them end with I + O each, so that what started requests lack is a queue with
-    the drift -D I / O and the variance D / O (I + O)**2: (I + O)**2 / 2 I tokens on average, of the youngest,
-    whose contexts are O / D tokens apart.
-
-    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
-    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
-    >>> load = RequestLoad((96, 96), (33, 33), (0.0, 0.0))
-    >>> rules = SchedulerRules(256, 8192, BlockPool(80, 16), admission="reserve")
-    >>> running_limit(length_moments(load, rules), rules, together=True)  # 10 of 8 blocks
-    RunningLimit(decodes=9.696969696969697, cause='kv cache', recomputed=0.0, preempted=0.0)
-
-    Leaves out: that requests which were preempted early are found in the prefix cache.
-    Source: the mechanisms of autoplan/costs/serving/queueing/event_simulation.py, in mean values.
-    """
-    steps = max(lengths.output - 1, _EXACT)
-    # A request holds its place in the iterations of its prompt, and one more until it is given back.
-    capacity = max(1.0, rules.max_num_batched_tokens - min(rules.max_num_seqs, steps))
-    prefills = max(1.0, lengths.computed / capacity) if rules.prefill == "mixed" else 0.0
-    held = prefills + rules.asynchronous
-    by_seqs = rules.max_num_seqs * steps / (steps + held)
-    limits = [RunningLimit(by_seqs, "max_num_seqs"), _by_cache(lengths, rules, held, together=together)]
-    if rules.prefill == "mixed":
-        by_tokens = rules.max_num_batched_tokens / (1.0 + lengths.computed / steps)
-        limits.append(RunningLimit(by_tokens, "max_num_batched_tokens"))
-    return min(limits, key=lambda limit: limit.decodes)
-
-
-def _by_cache(lengths: LengthMoments, rules: SchedulerRules, held: float, *, together: bool) -> RunningLimit:
-    steps, blocks = max(lengths.output - 1, _EXACT), float(rules.pool.own_blocks)
-    decoding = steps / (steps + held)
-    if rules.admission == "reserve":
-        whole = lengths.whole_blocks
-        running = floor(blocks / whole + _EXACT) if together else max(1.0, blocks / whole - 0.5)
-        return RunningLimit(running * decoding, "kv cache")
-    # Prompts in the iterations before they decode, and requests that are given back late.
-    extra = (held - rules.asynchronous) * lengths.prompt_blocks + rules.asynchronous * lengths.whole_blocks
-    each = lengths.context_blocks + extra / steps
-    if rules.admission == "estimate":
-        block = rules.pool.block_tokens / rules.pool.groups
-        each += _ESTIMATED_SHARE * lengths.remaining / block
-        slack = (lengths.whole_blocks + lengths.whole_blocks - lengths.prompt_blocks) / 2
-        return RunningLimit(max(decoding, (blocks - slack) / each), "kv cache")
-    whole, prompt = lengths.whole_blocks, lengths.prompt_blocks
-    if blocks < whole + prompt:
-        return RunningLimit(decoding, "kv cache")
-    decodes = blocks / each
-    for _ in range(_CACHE_ROUNDS):
-        again = steps * exp(-decodes / steps)
-        transient = again / lengths.input
-        decodes = max(decoding, (blocks - prompt * (1 + transient) / 2) / each + transient / 2)
-    # Lengths vary, and with them what running requests need together: a queue of preempted ones.
-    excess = lengths.whole_square / (2.0 * lengths.input)
-    apart = lengths.output / decodes
-    waiting = (sqrt(lengths.input**2 + 2.0 * excess * apart) - lengths.input) / apart if again else 0.0
-    return RunningLimit(decodes, "kv cache", again, waiting)
 
 
 def steady_point(
@@ -125,6 +42,16 @@ def steady_point(
     """Return requests a second [1/s] with D decodes, X = D / ((O - 1) t), and the mixture of iterations.
 
     Each preempted request computes its prompt again, and what it had generated.
+
+    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
+    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
+    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
+    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
+    >>> rules = SchedulerRules(8, 64, BlockPool(999, 4))
+    >>> lengths = length_moments(RequestLoad((8, 8), (11, 11), (0.0, 0.0)), rules)
+    >>> rate, _ = steady_point(5.0, lengths, rules, AffineIteration(2.0))
+    >>> rate  # 5 / (10 x 2 s)
+    0.25
     """
     steps = max(lengths.output - 1, _EXACT)
     prompts = decodes / steps
@@ -167,6 +94,16 @@ def maximum(
 
     ``at_once``: requests that are alike and came together stay together, in groups of as many prompts as an
     iteration takes.
+
+    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
+    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
+    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
+    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
+    >>> rules = SchedulerRules(8, 64, BlockPool(999, 4))
+    >>> lengths = length_moments(RequestLoad((8, 8), (11, 11), (0.0, 0.0)), rules)
+    >>> point = maximum(lengths, rules, AffineIteration(2.0))  # 8 places, an answer in 11 iterations
+    >>> round(point.output_tokens_per_second, 6), point.cause
+    (4.0, 'max_num_seqs')
     """
     if lengths.output <= 1:
         return _prefill_only(lengths, rules, iteration, inf)
@@ -257,6 +194,16 @@ def closed_loop(
     A request waits for the iterations that have begun, one or, where iterations are composed ahead, two, and
     then for its own. It sees the other N - 1 clients as they are on average. Where more clients ask than run,
     the others wait: TTFT is what Little's law leaves.
+
+    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
+    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
+    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
+    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
+    >>> rules = SchedulerRules(8, 64, BlockPool(999, 4))
+    >>> lengths = length_moments(RequestLoad((8, 8), (11, 11), (0.0, 0.0)), rules)
+    >>> point = closed_loop(1, lengths, rules, AffineIteration(2.0))  # a prompt, and 10 decodes
+    >>> point.time_to_first_token, point.time_per_output_token, round(1 / point.requests_per_second, 6)
+    (2.0, 2.0, 22.0)
 
     Source: Reiser and Lavenberg 1980, doi:10.1145/322186.322195, for what a request sees of the others.
     """

@@ -79,7 +79,7 @@ def step_mixture(
     of iterations is full of prompts and the others have none, as with requests that are alike and began
     together. Without ``own`` the time of a prompt is left out.
 
-    >>> from autoplan.costs.serving.queueing.affine_iteration import AffineIteration
+    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
@@ -92,7 +92,7 @@ def step_mixture(
     Leaves out: spread of prompts around their mean length.
     Source: Kleinrock 1975, Queueing Systems 1, for arrivals that do not depend on each other.
     """
-    price = _Prices(decodes, lengths, rules, iteration)
+    price = _StepPrices(decodes, lengths, rules, iteration)
     if rules.prefill == "first":
         return _prefill_first(price, prompts, lengths, rules)
     capacity = max(1.0, rules.max_num_batched_tokens - decodes)
@@ -116,7 +116,7 @@ def step_mixture(
     )
 
 
-def _own_seconds(price: _Prices, prompts: float, n: float, pieces: int) -> float:
+def _own_seconds(price: _StepPrices, prompts: float, n: float, pieces: int) -> float:
     """Return the time of the iterations of a prompt, beside those that came with it [s].
 
     Of several that take more than an iteration, the prompt is one in the middle.
@@ -132,7 +132,7 @@ def _own_seconds(price: _Prices, prompts: float, n: float, pieces: int) -> float
     return seconds
 
 
-class _Prices:
+class _StepPrices:
     """Times of iterations with so many decodes, by tokens of prompts."""
 
     def __init__(
@@ -200,7 +200,7 @@ def _long_prompts(prompts: float, n: float, capacity: float, pieces: int) -> lis
 
 
 def _prefill_first(
-    price: _Prices, prompts: float, lengths: LengthMoments, rules: SchedulerRules
+    price: _StepPrices, prompts: float, lengths: LengthMoments, rules: SchedulerRules
 ) -> StepMixture:
     """Return the times where prompts have iterations of their own between those of decodes."""
     n, capacity = lengths.computed, float(rules.max_num_batched_tokens)
@@ -217,7 +217,7 @@ def _prefill_first(
     return StepMixture(mean, second, decode, own, float(max(1, ceil(n / capacity))))
 
 
-def _prefill_seconds(price: _Prices, tokens: float, capacity: float) -> float:
+def _prefill_seconds(price: _StepPrices, tokens: float, capacity: float) -> float:
     """Return the time of the iterations that compute ``tokens`` of prompts [s]."""
     full, rest = divmod(tokens, capacity)
     time = full * price.alone(capacity) if full else 0.0

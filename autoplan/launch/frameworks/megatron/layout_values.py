@@ -31,6 +31,7 @@ LAYOUT_FLAGS: Final = frozenset(
         *("--bf16", "--fp16", "--fp8-format", "--fp8-recipe", "--fp4-format", "--fp8-param-gather"),
         *("--optimizer", "--exp-avg-dtype", "--grad-reduce-in-bf16", "--cross-entropy-loss-fusion"),
         *("--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity", "--ddp-bucket-size"),
+        "--moe-permute-fusion",
         *("--zero-stage", "--no-pipeline-parallel", "--checkpoint-activations", "--checkpoint-num-layers"),
         *STAGE_FLAGS,
     }
@@ -218,6 +219,8 @@ def _training(given: Arguments) -> dict[str, Written]:
         software["fp8_weights"] = True
     if given.flag("--cross-entropy-loss-fusion"):
         software["loss"] = "fused"
+    if given.flag("--moe-permute-fusion"):
+        software["permute_fusion"] = True
     if software:
         found["software"] = Written(software)
     routing: dict[str, Any] = {}

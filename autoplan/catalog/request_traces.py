@@ -1,0 +1,109 @@
+"""Traces of requests: CSV files of lengths and arrivals that a serving job names."""
+
+from __future__ import annotations
+
+import csv
+import io
+from math import isfinite
+from pathlib import Path
+from typing import Final
+
+from autoplan.catalog.roots import read_file
+from autoplan.errors import Problem, SpecError
+from autoplan.schema.serving.request_lengths import Length, TraceLength
+from autoplan.schema.serving.request_trace import RequestTrace
+from autoplan.schema.serving.serving_spec import ServingJob
+
+__all__ = ["read_request_trace", "request_trace_of"]
+
+#: Most requests of a trace, and most tokens of one.
+_MOST_REQUESTS: Final = 10_000_000
+_MOST_TOKENS: Final = 100_000_000
+#: Problems of a file that an error tells.
+_MOST_PROBLEMS: Final = 20
+
+
+def request_trace_of(job: ServingJob) -> RequestTrace | None:
+    """Return the trace that the lengths of ``job`` name; None where they name none.
+
+    Raises SpecError with the problems of the file, CatalogError where it cannot be read.
+    """
+    kinds = (job.workload, *job.workload.classes)
+    names = [
+        name for kind in kinds for name in (_named(kind.input_tokens), _named(kind.output_tokens)) if name
+    ]
+    if not names:
+        return None
+    if len(set(names)) > 1:
+        several = ", ".join(sorted(set(names)))
+        raise SpecError(
+            [Problem(f"the lengths of a job are from one trace, not several: {several}", "$.workload")]
+        )
+    folder = job.source.folder if job.source else Path()
+    return read_request_trace(folder / names[0])
+
+
+def _named(length: Length) -> str | None:
+    return length.trace if isinstance(length, TraceLength) else None
+
+
+def read_request_trace(path: Path) -> RequestTrace:
+    """Return the requests of a CSV file with input_tokens, output_tokens and, if it has it, arrival_s.
+
+    Raises SpecError with the line of each problem: a hole, a length below 1, arrivals that go back.
+    """
+    rows = csv.reader(io.StringIO(read_file(path)))
+    head = [name.strip() for name in next(rows, [])]
+    missing = [name for name in ("input_tokens", "output_tokens") if name not in head]
+    if missing:
+        raise SpecError([Problem(f"the trace has no column {', '.join(missing)}", "$", str(path), 1)])
+    places = [head.index(name) for name in ("input_tokens", "output_tokens")]
+    at = head.index("arrival_s") if "arrival_s" in head else None
+    problems: list[Problem] = []
+    inputs: list[int] = []
+    outputs: list[int] = []
+    arrivals: list[float] = []
+    for number, row in enumerate(rows, start=2):
+        if not any(cell.strip() for cell in row):
+            continue
+        if len(problems) >= _MOST_PROBLEMS or len(inputs) >= _MOST_REQUESTS:
+            break
+        found = [_tokens(row, place, head[place], str(path), number, problems) for place in places]
+        inputs.append(found[0])
+        outputs.append(found[1])
+        if at is not None:
+            arrivals.append(_seconds(row, at, arrivals, str(path), number, problems))
+    if not inputs and not problems:
+        problems.append(Problem("the trace has no requests", "$", str(path), 1))
+    if problems:
+        raise SpecError(problems)
+    start = arrivals[0] if arrivals else 0.0
+    return RequestTrace(tuple(inputs), tuple(outputs), tuple(time - start for time in arrivals))
+
+
+def _tokens(row: list[str], place: int, name: str, file: str, line: int, problems: list[Problem]) -> int:
+    text = row[place].strip() if place < len(row) else ""
+    if text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= _MOST_TOKENS:
+        return int(text)
+    said = f"{name} is {text[:40]!r}" if text else f"{name} is missing"
+    problems.append(Problem(f"{said}: a whole number from 1 to {_MOST_TOKENS:,} is needed", "$", file, line))
+    return 1
+
+
+def _seconds(
+    row: list[str], place: int, before: list[float], file: str, line: int, problems: list[Problem]
+) -> float:
+    text = row[place].strip() if place < len(row) else ""
+    last = before[-1] if before else 0.0
+    try:
+        time = float(text)
+    except ValueError:
+        said = f"arrival_s is {text[:40]!r}" if text else "arrival_s is missing"
+        problems.append(Problem(f"{said}: seconds are needed", "$", file, line))
+        return last
+    if not isfinite(time) or (before and time < last):
+        problems.append(
+            Problem(f"arrival_s is {text[:40]}, before {last:g} of the request before", "$", file, line)
+        )
+        return last
+    return time

@@ -1,0 +1,105 @@
+"""The most requests that run at once, in mean values, and what decides.
+
+Notation (this file only)::
+
+    C  requests that run      D  requests that decode                                [1]
+    I  tokens of a prompt                      O  tokens of an answer                [1]
+    P  blocks of the cache      S  max_num_seqs      T  max_num_batched_tokens       [1]
+    p  preemptions of a request                                                      [1]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, floor, sqrt
+
+from autoplan.costs.core.serving.latencies import SaturationCause
+from autoplan.costs.serving.queueing.length_moments import LengthMoments
+from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
+
+__all__ = ["RunningLimit", "running_limit"]
+
+#: Share of what running requests have left that an estimate keeps in the steady state
+#: (SGLang 0.5.23, srt/environ.py: 0.7 x 0.14).
+_ESTIMATED_SHARE = 0.098
+_EXACT = 1e-9
+#: Rounds after which the preempted requests and those that run agree.
+_CACHE_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RunningLimit:
+    """Most requests that run at once, and what says so."""
+
+    decodes: float
+    cause: SaturationCause
+    #: Tokens that a request computes again because it was preempted, and preempted requests that wait.
+    recomputed: float = 0.0
+    preempted: float = 0.0
+
+
+def running_limit(lengths: LengthMoments, rules: SchedulerRules, *, together: bool = False) -> RunningLimit:
+    """Return the most requests that decode at once, of max_num_seqs, the tokens of a step and the cache.
+
+    Tokens: an iteration with D decodes begins D / (O - 1) prompts, so D (1 + I / (O - 1)) <= T. Cache: with
+    reservation C (blocks of I + O) <= P, less half of a request that does not fit; with preemption requests
+    hold their present tokens: D (blocks of I + O/2) + (1 + p) blocks of I / 2 = P. There, the request that
+    ends leaves I + O tokens, which prompts fill at once although running requests need O of them. These come
+    first in an iteration in which a request ends; in others, a share exp(-D / O), the youngest are dropped:
+    O exp(-D / O) tokens for each request that ends, p = O exp(-D / O) / I. Running requests grow by D tokens
+    in an iteration and D / O of them end with I + O each, so that what started requests lack is a queue with
+    the drift -D I / O and the variance D / O (I + O)**2: (I + O)**2 / 2 I tokens on average, of the youngest,
+    whose contexts are O / D tokens apart.
+
+    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
+    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
+    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
+    >>> load = RequestLoad((96, 96), (33, 33), (0.0, 0.0))
+    >>> rules = SchedulerRules(256, 8192, BlockPool(80, 16), admission="reserve")
+    >>> running_limit(length_moments(load, rules), rules, together=True)  # 10 of 8 blocks
+    RunningLimit(decodes=9.696969696969697, cause='kv cache', recomputed=0.0, preempted=0.0)
+
+    Leaves out: that requests which were preempted early are found in the prefix cache.
+    Source: the mechanisms of autoplan/costs/serving/queueing/event_simulation.py, in mean values.
+    """
+    steps = max(lengths.output - 1, _EXACT)
+    # A request holds its place in the iterations of its prompt, and one more until it is given back.
+    capacity = max(1.0, rules.max_num_batched_tokens - min(rules.max_num_seqs, steps))
+    prefills = max(1.0, lengths.computed / capacity) if rules.prefill == "mixed" else 0.0
+    held = prefills + rules.asynchronous
+    by_seqs = rules.max_num_seqs * steps / (steps + held)
+    limits = [RunningLimit(by_seqs, "max_num_seqs"), _by_cache(lengths, rules, held, together=together)]
+    if rules.prefill == "mixed":
+        by_tokens = rules.max_num_batched_tokens / (1.0 + lengths.computed / steps)
+        limits.append(RunningLimit(by_tokens, "max_num_batched_tokens"))
+    return min(limits, key=lambda limit: limit.decodes)
+
+
+def _by_cache(lengths: LengthMoments, rules: SchedulerRules, held: float, *, together: bool) -> RunningLimit:
+    steps, blocks = max(lengths.output - 1, _EXACT), float(rules.pool.own_blocks)
+    decoding = steps / (steps + held)
+    if rules.admission == "reserve":
+        whole = lengths.whole_blocks
+        running = floor(blocks / whole + _EXACT) if together else max(1.0, blocks / whole - 0.5)
+        return RunningLimit(running * decoding, "kv cache")
+    # Prompts in the iterations before they decode, and requests that are given back late.
+    extra = (held - rules.asynchronous) * lengths.prompt_blocks + rules.asynchronous * lengths.whole_blocks
+    each = lengths.context_blocks + extra / steps
+    if rules.admission == "estimate":
+        block = rules.pool.block_tokens / rules.pool.groups
+        each += _ESTIMATED_SHARE * lengths.remaining / block
+        slack = (lengths.whole_blocks + lengths.whole_blocks - lengths.prompt_blocks) / 2
+        return RunningLimit(max(decoding, (blocks - slack) / each), "kv cache")
+    whole, prompt = lengths.whole_blocks, lengths.prompt_blocks
+    if blocks < whole + prompt:
+        return RunningLimit(decoding, "kv cache")
+    decodes = blocks / each
+    for _ in range(_CACHE_ROUNDS):
+        again = steps * exp(-decodes / steps)
+        transient = again / lengths.input
+        decodes = max(decoding, (blocks - prompt * (1 + transient) / 2) / each + transient / 2)
+    # Lengths vary, and with them what running requests need together: a queue of preempted ones.
+    excess = lengths.whole_square / (2.0 * lengths.input)
+    apart = lengths.output / decodes
+    waiting = (sqrt(lengths.input**2 + 2.0 * excess * apart) - lengths.input) / apart if again else 0.0
+    return RunningLimit(decodes, "kv cache", again, waiting)

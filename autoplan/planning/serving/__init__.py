@@ -1,0 +1,1 @@
+"""Use cases of serving: plans of engines under a load."""

@@ -1,0 +1,185 @@
+"""Plan a serving job, and evaluate one of its layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+from autoplan.catalog.request_traces import request_trace_of
+from autoplan.costs.core.serving.served_prediction import ServedPrediction
+from autoplan.costs.serving.served_layouts import (
+    ServingCosts,
+    engine_load,
+    priced_engine,
+    served,
+    simulated,
+    unit_parts,
+)
+from autoplan.errors import LayoutError, UnsupportedError
+from autoplan.results.serving.serving_front import EngineGroup, ServingFront, ServingPlan
+from autoplan.rules.engine_rules import broken_engine_rules
+from autoplan.rules.serving_limit_rules import (
+    LIMITED_TIMES,
+    broken_mean_limits,
+    broken_rate_limits,
+    broken_simulated_limits,
+    good_requests,
+)
+from autoplan.schema.layout import Layout
+from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
+from autoplan.schema.serving.serving_spec import ServingJob
+
+if TYPE_CHECKING:
+    from autoplan.deadline import Deadline
+
+__all__ = ["evaluate_serving", "plan_serving", "serving_job"]
+
+#: Most requests a second or clients, above which a load is a mistake of units.
+_MOST_LOAD: Final = 1e6
+#: Devices that are tried where a job leaves them out and those of the hardware do not do.
+_MOST_DEVICES: Final = 64
+
+
+def serving_job(job: ServingJob | str | Path) -> ServingJob:
+    """Return the loaded job; raises UnsupportedError for one that this version cannot plan."""
+    job = _recorded(job if isinstance(job, ServingJob) else load_serving_job(job))
+    workload = job.workload
+    wrong = {
+        "speculation is not planned yet: leave the section out": job.speculation is not None,
+        "search.disaggregated is not planned yet: leave it out": True in job.search.disaggregated,
+        "limits of a class alone are not planned yet: give the limits of the job": any(
+            known.limits is not None for known in workload.classes
+        ),
+        "a prefix of a class alone is not planned yet: give workload.prefix": any(
+            known.prefix is not None for known in workload.classes
+        ),
+        f"a load above {_MOST_LOAD:,.0f} is not supported": (
+            max(workload.concurrency or 0, workload.request_rate or 0) > _MOST_LOAD
+        ),
+        "a limit on the time to the first token needs a load: give concurrency or request_rate": (
+            _needs_load(job)
+        ),
+    }
+    said = [sentence for sentence, broken in wrong.items() if broken]
+    if said:
+        raise UnsupportedError("; ".join(said))
+    return job
+
+
+def _recorded(job: ServingJob) -> ServingJob:
+    """Return ``job`` with the rate of its trace, where nothing else says how requests come."""
+    workload = job.workload
+    if workload.concurrency is not None or workload.request_rate is not None:
+        return job
+    trace = request_trace_of(job)
+    if trace is None or not trace.rate:
+        return job
+    return replace(job, workload=workload.model_copy(update={"request_rate": trace.rate}))
+
+
+def _needs_load(job: ServingJob) -> bool:
+    asked = {"time_to_first_token", "request_latency"}
+    limited = any(getattr(job.limits, name) is not None for name in asked)
+    without = job.workload.concurrency is None and job.workload.request_rate is None
+    return without and (limited or not asked.isdisjoint(job.objectives))
+
+
+def _costs(job: ServingJob) -> ServingCosts:
+    device = job.cluster.device.name
+    return ServingCosts(kernels_for(device), engine_kernels_for(device), request_trace_of(job))
+
+
+def plan_serving(job: ServingJob | str | Path, *, deadline: Deadline | float | None = None) -> ServingFront:
+    """Return the front of a serving job: engines, sizes of their steps, and how many of each.
+
+    Proven for mean values; percentiles are those of a simulation. The front is empty, with reasons, where no
+    plan holds the limits. Where the job leaves its devices out and has a load, the plans take the fewest
+    devices that hold the limits. Raises SpecError or CatalogError for a job that cannot be read.
+    """
+    job = serving_job(job)
+    from autoplan.deadline import Deadline
+    from autoplan.search.serving.serving_search import search_serving
+
+    limit = Deadline.of(deadline, job.deadline)
+
+    def front(choice: ServingJob) -> ServingFront:
+        return search_serving(choice, _costs(choice), deadline=limit)
+
+    if job.choices:
+        answers = tuple(front(choice) for choice in job.choices)
+        best = max(answers, key=lambda answer: answer.feasible)
+        plans = tuple(plan for answer in answers for plan in answer.plans)
+        return replace(best, job=job, plans=plans, answers=answers)
+    found = front(job)
+    if not job.devices_open or found.feasible:
+        return found
+    for larger in _larger(job):
+        more = front(larger)
+        if more.feasible:
+            return more
+    return found
+
+
+def _larger(job: ServingJob) -> list[ServingJob]:
+    """Return the job on more nodes, up to its limit."""
+    node, most = job.cluster.node.devices, min(_MOST_DEVICES, job.limits.devices or _MOST_DEVICES)
+    numbers = [n for k in range(1, 7) if job.cluster.devices < (n := node << k) <= most]
+    return [replace(job, cluster=replace(job.cluster, devices=devices)) for devices in numbers]
+
+
+def evaluate_serving(
+    job: ServingJob | str | Path, layout: Layout | EngineLayout | str
+) -> tuple[ServingJob, ServingPlan]:
+    """Return a layout with its prediction, whether or not it fits, and the job with as many devices.
+
+    Engines share the load evenly. Raises LayoutError with every rule that the layout breaks.
+    """
+    job = serving_job(job)
+    layout = _read(job, layout)
+    job = _with_devices(job, layout)
+    broken = broken_engine_rules(job, layout)
+    if broken:
+        raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
+    costs = _costs(job)
+    engine = priced_engine(job, layout, unit_parts(job, layout, costs))
+    predicted = served(job, engine, engine_load(job, layout.replicas), layout.replicas)
+    simulation = simulated(job, engine, predicted, costs.trace, good_requests(job.limits))
+    group = EngineGroup(layout, 1.0, replace(predicted, simulation=simulation))
+    return job, ServingPlan((group,), tuple(_broken(job, group.predicted)))
+
+
+def _broken(job: ServingJob, predicted: ServedPrediction) -> Iterator[str]:
+    """Yield the limits that engines break, where they start."""
+    if not predicted.starts:
+        return
+    names = LIMITED_TIMES if predicted.load.kind != "maximum" else ("time_per_output_token",)
+    yield from broken_mean_limits(job.limits, {name: getattr(predicted, name) for name in names})
+    if predicted.simulation is not None:
+        yield from broken_simulated_limits(job.limits, predicted.simulation.statistics)
+    yield from broken_rate_limits(job, predicted.output_tokens_per_second, predicted.devices)
+
+
+def _read(job: ServingJob, layout: Layout | EngineLayout | str) -> EngineLayout:
+    """Return the layout of a string; omitted formats are the job's first, replicas fill the devices."""
+    if isinstance(layout, EngineLayout):
+        return layout
+    if isinstance(layout, Layout):
+        raise LayoutError([f"{layout} is a layout of training, and the job is one of serving"])
+    first = EngineLayout(weights=job.precision.weights[0], kv=job.precision.kv_cache[0])
+    read = parse_serving_layout(layout, first)
+    if isinstance(read, DisaggregatedLayout):
+        raise UnsupportedError("pools for prefill and decode are not evaluated yet: give one layout")
+    if read.spec:
+        raise UnsupportedError("speculation is not evaluated yet: leave spec out")
+    if "replicas" in layout or "x=" in layout:
+        return read
+    return replace(read, replicas=max(1, job.cluster.devices // read.devices_per_engine))
+
+
+def _with_devices(job: ServingJob, layout: EngineLayout) -> ServingJob:
+    """Return the choice of ``job`` with the fewest devices that hold ``layout``, else with the most."""
+    numbers = {choice.cluster.devices: choice for choice in job.choices or (job,)}
+    return numbers[min((n for n in numbers if n >= layout.devices), default=max(numbers))]

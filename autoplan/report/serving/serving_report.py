@@ -1,0 +1,219 @@
+"""Serving plans and their front as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from autoplan.costs.core.serving.latencies import Distribution
+from autoplan.costs.core.serving.served_prediction import ServedPrediction
+from autoplan.report.front_report import heading, listed
+from autoplan.report.render.columns import Column, columns_table
+from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.serving.capacity_report import serving_job_lines
+from autoplan.report.wording.part_names import GIB
+from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.units import format_seconds, format_share
+
+__all__ = ["serving_front_table", "serving_plan_table"]
+
+#: Plans that a table shows unless all are asked for.
+_MOST_ROWS: Final = 16
+_BOUNDS: Final = {
+    "compute": "matrix products take most of a step",
+    "memory bandwidth": "reading weights and cache takes most of a step",
+}
+
+
+def serving_front_table(front: ServingFront, terminal: Terminal, *, all_plans: bool = False) -> str:
+    """Return the plans of a serving job as a table, or the reasons why there are none."""
+    parts: list[RenderableType] = [*heading((*serving_job_lines(front.job, terminal), _load(front.job)))]
+    if front.plans:
+        shown = front.plans if all_plans else front.plans[:_MOST_ROWS]
+        parts += [_plans(shown, terminal), Text("")]
+        if len(shown) < len(front.plans):
+            parts += [Text(f"{len(front.plans) - len(shown)} more plans: --all"), Text("")]
+        parts += listed([*_certificate(front), *_notes(front)])
+    else:
+        parts.append(Text("nothing is feasible", style="bold red"))
+        parts += listed(front.reasons, style="")
+        if front.changes:
+            parts += [
+                Text(""),
+                Text("changes that help, each one solved", style="bold"),
+                _changes(front, terminal),
+            ]
+        parts += [Text(""), *listed(list(_certificate(front)))]
+    return render(Group(*parts), terminal)
+
+
+def _load(job: ServingJob) -> str:
+    workload = job.workload
+    if workload.concurrency is not None:
+        return f"{workload.concurrency:,} clients, each with a request at a time"
+    if workload.request_rate is not None:
+        return f"{workload.request_rate:g} requests a second"
+    return "as many requests as engines take"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else format_seconds(value)
+
+
+def _plans(plans: Sequence[ServingPlan], terminal: Terminal) -> Table:
+    return columns_table(
+        [
+            Column("#", tuple(str(number) for number, _ in enumerate(plans, start=1))),
+            Column("time/token", tuple(_seconds(plan.time_per_output_token) for plan in plans)),
+            Column("first token", tuple(_seconds(plan.time_to_first_token) for plan in plans)),
+            Column(
+                "tokens/s/device", tuple(f"{plan.output_tokens_per_second_per_device:,.0f}" for plan in plans)
+            ),
+            Column("tokens/s", tuple(f"{plan.output_tokens_per_second:,.0f}" for plan in plans)),
+            Column("devices", tuple(str(plan.devices) for plan in plans)),
+            Column("waits", tuple(_waits(plan) for plan in plans), "left"),
+            Column("layout", tuple(plan.layout_string for plan in plans), "left"),
+        ],
+        terminal,
+    )
+
+
+def _waits(plan: ServingPlan) -> str:
+    predicted = plan.groups[0].predicted
+    return predicted.point.cause if plan.saturated and predicted.load.kind != "maximum" else ""
+
+
+def _certificate(front: ServingFront) -> Iterator[str]:
+    found = front.certificate
+    if found.stopped:
+        yield f"{found.stopped}: the plans are the best so far"
+    elif front.plans:
+        yield (
+            f"proven for mean values: no choice of {found.units} engines, {found.options:,} with sizes and"
+            f" shares, is better by {format_share(found.thinning)} or more ({found.solves} solves)"
+        )
+    else:
+        yield f"{found.units_total} engines, {found.units} that can run, {found.options:,} sizes and shares"
+    if found.simulated:
+        yield f"decided by simulation, not proven: {', '.join(found.simulated)}"
+
+
+def _notes(front: ServingFront) -> Iterator[str]:
+    found = [
+        group.predicted.simulation
+        for plan in front.plans
+        for group in plan.groups
+        if group.predicted.simulation is not None
+    ]
+    if found:
+        gap, first = max(x.gap for x in found), max(x.first_token_gap for x in found)
+        yield (
+            f"simulations of these plans differ from the closed form by {format_share(gap)} at most in"
+            f" throughput and time per token, by {format_share(first)} in the first token"
+        )
+    if (
+        any(plan.saturated for plan in front.plans)
+        and front.plans[0].groups[0].predicted.load.kind != "maximum"
+    ):
+        yield "where requests wait for room, the first token waits for earlier requests to end"
+
+
+def _changes(front: ServingFront, terminal: Terminal) -> Table:
+    changes = front.changes
+    return columns_table(
+        [
+            Column("change", tuple(change.sentence for change in changes), "left"),
+            Column("key", tuple(f"{change.key}: {change.value}" for change in changes), "left"),
+            Column("time/token", tuple(_seconds(change.plan.time_per_output_token) for change in changes)),
+            Column("first token", tuple(_seconds(change.plan.time_to_first_token) for change in changes)),
+            Column("layout", tuple(change.plan.layout_string for change in changes), "left"),
+        ],
+        terminal,
+    )
+
+
+def serving_plan_table(job: ServingJob, plan: ServingPlan, terminal: Terminal) -> str:
+    """Return the prediction of one plan as text."""
+    predicted = plan.groups[0].predicted
+    parts: list[RenderableType] = [
+        *heading((*serving_job_lines(job, terminal), _load(job))),
+        Text(plan.layout_string, style="green", no_wrap=True, overflow="ignore"),
+        Text(""),
+        _verdict(plan),
+    ]
+    if predicted.starts:
+        parts += [_facts(plan, predicted), Text("")]
+        if predicted.simulation is not None:
+            parts += [_percentiles(plan, terminal), Text("")]
+    parts.append(_memory(predicted, terminal))
+    return render(Group(*parts), terminal)
+
+
+def _verdict(plan: ServingPlan) -> Text:
+    shortage = plan.groups[0].predicted.shortage
+    if shortage is not None:
+        return Text(f"cannot serve: {shortage}", style="bold red")
+    if not plan.fits:
+        return Text("requests come faster than they are answered: the wait has no end", style="bold red")
+    if plan.broken:
+        return Text("\n".join(f"breaks a limit: {sentence}" for sentence in plan.broken), style="bold red")
+    return Text("holds every limit", style="green")
+
+
+def _facts(plan: ServingPlan, predicted: ServedPrediction) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    point = predicted.point
+    each = f"{plan.output_tokens_per_second_per_device:,.0f} of each device"
+    rows = [
+        ("first token", _seconds(plan.time_to_first_token)),
+        ("time/token", _seconds(plan.time_per_output_token)),
+        ("latency", _seconds(plan.request_latency)),
+        ("tokens/s", f"{plan.output_tokens_per_second:,.0f}, {each}"),
+        ("requests/s", f"{plan.requests_per_second:,.3g}"),
+        (
+            "at once",
+            f"{plan.max_concurrency:,} requests of mean length fit, {point.decodes:,.1f} decode a step",
+        ),
+        ("a step", f"{_seconds(point.step_seconds)}, of decodes alone {_seconds(point.decode_step_seconds)}"),
+        ("", _BOUNDS[predicted.bound]),
+        ("first limit", f"{point.cause}{', reached' if plan.saturated else ''}"),
+    ]
+    if point.recomputed > 1.001:
+        rows.append(("preemption", f"prompts are computed {point.recomputed:.2f} times on average"))
+    for name, text in rows:
+        table.add_row(Text(name, style="dim"), Text(text))
+    return table
+
+
+def _percentiles(plan: ServingPlan, terminal: Terminal) -> Table:
+    run = plan.statistics
+    names: list[tuple[str, Distribution | None]] = []
+    if run is not None:
+        names = [
+            ("first token", run.time_to_first_token),
+            ("time/token", run.time_per_output_token),
+            ("between tokens", run.inter_token),
+            ("latency", run.request_latency),
+        ]
+    known = [(name, times) for name, times in names if times is not None]
+    columns = [Column("simulated", tuple(name for name, _ in known), "left")]
+    columns += [
+        Column(key, tuple(format_seconds(getattr(times, key)) for _, times in known))
+        for key in ("mean", "p50", "p90", "p99")
+    ]
+    return columns_table(columns, terminal)
+
+
+def _memory(predicted: ServedPrediction, terminal: Terminal) -> Table:
+    names = ("weights", "cache", "activation", "graphs", "overhead", "reserve", "free")
+    columns = [Column("GiB of a device", names, "left")]
+    for stage in predicted.capacity.stages[:8]:
+        values = [stage.weights.total, *(getattr(stage, name) for name in names[1:])]
+        head = f"stage {stage.stage}" if len(predicted.capacity.stages) > 1 else ""
+        columns.append(Column(head, tuple(f"{value / GIB:,.2f}" for value in values)))
+    return columns_table(columns, terminal)

@@ -1,0 +1,122 @@
+"""Limits of a serving job, as sentences: means, percentiles of a simulation, throughput, cost and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import inf
+from typing import Final
+
+from autoplan.costs.core.serving.latencies import Distribution, LatencyStatistics
+from autoplan.schema.serving.serving_limits import Percentiles, ServingLimits, TimeLimit
+from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.units import format_seconds, format_share
+
+__all__ = [
+    "LIMITED_TIMES",
+    "broken_mean_limits",
+    "broken_rate_limits",
+    "broken_simulated_limits",
+    "good_requests",
+    "least_rate_per_device",
+    "mean_limit",
+    "simulated_limits",
+]
+
+#: Times that a job may limit.
+LIMITED_TIMES: Final = ("time_to_first_token", "time_per_output_token", "request_latency")
+_PERCENTILES: Final = ("p50", "p90", "p99")
+_MILLION: Final = 1e6
+#: Rounding of a value that lies on its limit.
+_ROUNDING: Final = 1e-9
+
+
+def mean_limit(limit: TimeLimit | None) -> float:
+    """Return a limit on the mean of a time [s]; infinite where there is none."""
+    if isinstance(limit, Percentiles):
+        return limit.mean if limit.mean is not None else inf
+    return inf if limit is None else limit
+
+
+def broken_mean_limits(limits: ServingLimits, times: Mapping[str, float]) -> Iterator[str]:
+    """Yield a sentence for each limit on a mean that ``times`` exceed; infinite: they grow without end."""
+    for name, value in times.items():
+        most = mean_limit(getattr(limits, name))
+        if value > most * (1 + _ROUNDING):
+            found = format_seconds(value) if value < inf else "without end"
+            yield f"{name} is {found}, over {format_seconds(most)}"
+
+
+def simulated_limits(limits: ServingLimits) -> tuple[str, ...]:
+    """Return the limits that only a simulation decides, by name."""
+    names = [
+        f"{name}.{percentile}"
+        for name in LIMITED_TIMES
+        for percentile in _PERCENTILES
+        if isinstance(getattr(limits, name), Percentiles) and getattr(getattr(limits, name), percentile)
+    ]
+    return (*names, *(["goodput"] if limits.goodput is not None else []))
+
+
+def good_requests(limits: ServingLimits) -> Callable[[float, float, float], bool] | None:
+    """Return the test whether a request holds every limit on a time; None where there is none.
+
+    A single request may take what the limit on the mean, or on the highest percentile, says.
+    """
+    bounds = [_longest(getattr(limits, name)) for name in LIMITED_TIMES]
+    if all(bound is None for bound in bounds):
+        return None
+
+    def good(ttft: float, tpot: float, latency: float) -> bool:
+        times = zip((ttft, tpot, latency), bounds, strict=True)
+        return all(bound is None or time <= bound for time, bound in times)
+
+    return good
+
+
+def _longest(limit: TimeLimit | None) -> float | None:
+    if not isinstance(limit, Percentiles):
+        return limit
+    return limit.p99 or limit.p90 or limit.p50 or limit.mean
+
+
+def broken_simulated_limits(limits: ServingLimits, run: LatencyStatistics) -> Iterator[str]:
+    """Yield a sentence for each limit on a percentile, or on goodput, that a simulated ``run`` breaks."""
+    for name in LIMITED_TIMES:
+        limit, times = getattr(limits, name), getattr(run, name)
+        if isinstance(limit, Percentiles) and isinstance(times, Distribution):
+            for percentile in _PERCENTILES:
+                most, found = getattr(limit, percentile), getattr(times, percentile)
+                if most is not None and found > most:
+                    took, allowed = format_seconds(found), format_seconds(most)
+                    yield f"{name}.{percentile} is {took} in a simulation, over {allowed}"
+    if limits.goodput is not None and run.goodput < limits.goodput:
+        share, least = format_share(run.goodput), format_share(limits.goodput)
+        yield f"goodput is {share} in a simulation, under {least}"
+
+
+def least_rate_per_device(job: ServingJob) -> float:
+    """Return the tokens a second and device that the limits on cost and energy ask for [1/s]; 0: none.
+
+    A million tokens cost c / 3600 / rate x 1e6 for c an hour and device, and take P / rate x 1e6 joules.
+    """
+    rates = [0.0]
+    if job.limits.cost is not None and job.price is not None:
+        rates.append(job.price.per_device_hour / 3600 * _MILLION / job.limits.cost)
+    power = job.cluster.device.power
+    if job.limits.energy is not None and power is not None:
+        rates.append(power.value * _MILLION / job.limits.energy)
+    return max(rates)
+
+
+def broken_rate_limits(job: ServingJob, tokens_per_second: float, devices: int) -> Iterator[str]:
+    """Yield a sentence for each limit on throughput, cost, energy and devices that engines break."""
+    limits = job.limits
+    if limits.throughput is not None and tokens_per_second < limits.throughput * (1 - _ROUNDING):
+        yield f"throughput is {tokens_per_second:,.0f} tokens a second, under {limits.throughput:,.0f}"
+    least = least_rate_per_device(job)
+    if least and tokens_per_second / devices < least * (1 - _ROUNDING):
+        names = " and ".join(name for name in ("cost", "energy") if getattr(limits, name) is not None)
+        each = tokens_per_second / devices
+        yield f"{names}: {each:,.0f} tokens a second and device, under the {least:,.0f} that the limit needs"
+    if limits.devices is not None and devices > limits.devices:
+        yield f"the layout takes {devices} devices, over {limits.devices}"

@@ -1,0 +1,255 @@
+"""``plan`` and ``evaluate`` of serving jobs: answers, limits, and what is wrong with a job."""
+
+import json
+
+import pytest
+
+HEAD = "schema: 1\nkind: serving\nmodel: llama3.1-8b\nhardware: dgx-h100\nstack: vllm@0.24\n"
+LOAD = "workload: {input_tokens: 1024, output_tokens: 256, concurrency: 32}\n"
+#: One engine of one device with few sizes: quick to plan.
+SMALL = (
+    "search: {tensor_parallel: [1, 2], pipeline_parallel: 1, max_num_batched_tokens: 2048,"
+    " max_num_seqs: [16, 64]}\n"
+)
+#: What the contract says of a serving plan's ``predicted``.
+CONTRACT = (
+    "time_to_first_token_seconds",
+    "time_per_output_token_seconds",
+    "output_tokens_per_second",
+    "output_tokens_per_second_per_device",
+    "max_concurrency",
+    "peak_memory_bytes_per_device",
+    "memory",
+)
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Return a function that writes a job and returns its path."""
+
+    def write(*parts, head=HEAD):
+        path = tmp_path / "job.yaml"
+        path.write_text(head + "".join(parts), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def planned(run, path, *options):
+    """Return exit code and document of a plan."""
+    done = run("plan", path, "--format", "json", *options)
+    assert "Traceback" not in done.stderr
+    return done.exit_code, json.loads(done.stdout)
+
+
+def test_a_plan_has_what_the_contract_says(run, job):
+    """Each plan of the front has its layout and prediction, and the answer its certificate."""
+    code, answer = planned(run, job("devices: 2\n", LOAD, SMALL))
+
+    assert (code, answer["schema"], answer["certificate"]["status"]) == (0, 1, "optimal")
+    assert answer["front"]
+    for plan in answer["front"]:
+        assert all(plan["predicted"][key] is not None for key in CONTRACT)
+        assert plan["predicted"]["fits"]
+        assert plan["predicted"]["devices"] <= 2
+        quantiles = plan["predicted"]["percentiles"]["time_to_first_token_seconds"]
+        assert quantiles["p50"] <= quantiles["p90"] <= quantiles["p99"]
+    times = [plan["predicted"]["time_per_output_token_seconds"] for plan in answer["front"]]
+    assert times == sorted(times)
+
+
+def test_a_layout_of_the_front_evaluates_to_the_same(run, job):
+    """``evaluate`` prices the layout as ``plan`` did (R1)."""
+    path = job("devices: 2\n", LOAD, SMALL)
+    _, answer = planned(run, path)
+
+    for plan in answer["front"]:
+        done = run("evaluate", path, "--layout", plan["layout_string"], "--format", "json")
+        assert json.loads(done.stdout)["predicted"] == plan["predicted"]
+
+
+def test_limits_hold_on_the_front(run, job):
+    """Means and percentiles of every plan are within the limits, and the answer says what is simulated."""
+    limits = "limits: {time_to_first_token: {p99: 1 s}, time_per_output_token: 12 ms, goodput: 90 %}\n"
+    code, answer = planned(run, job("devices: 2\n", LOAD, SMALL, limits))
+
+    assert code == 0
+    assert answer["certificate"]["simulated"] == ["time_to_first_token.p99", "goodput"]
+    for plan in answer["front"]:
+        predicted = plan["predicted"]
+        assert predicted["percentiles"]["time_to_first_token_seconds"]["p99"] <= 1
+        assert predicted["time_per_output_token_seconds"] <= 0.012
+        assert predicted["percentiles"]["goodput"] >= 0.9
+
+
+def test_left_out_devices_are_the_fewest_that_hold_the_limits(run, job):
+    """A rate that one engine cannot keep up with takes two devices, and no more."""
+    rate = "workload: {input_tokens: 1024, output_tokens: 256, request_rate: RATE/s}\n"
+    used = []
+    for amount in (2, 40):
+        code, answer = planned(run, job(rate.replace("RATE", str(amount)), SMALL))
+        assert code == 0
+        used.append({plan["predicted"]["devices"] for plan in answer["front"]})
+
+    assert used[0] == {1}
+    assert len(used[1]) == 1
+    assert max(used[1]) > 1
+
+
+def test_what_cannot_be_held_is_said_with_what_can(run, job):
+    """Exit code 1: the limit that clashes, and the nearest value, which then has a plan."""
+    path = job("devices: 2\n", LOAD, SMALL, "limits: {time_per_output_token: 1 ms, request_latency: 60 s}\n")
+    code, answer = planned(run, path)
+
+    assert code == 1
+    assert answer["conflict"] == ["time_per_output_token"]
+    change = next(c for c in answer["changes"] if c["key"] == "limits.time_per_output_token")
+    relaxed = job(
+        "devices: 2\n",
+        LOAD,
+        SMALL,
+        f"limits: {{time_per_output_token: {change['value']}, request_latency: 60 s}}\n",
+    )
+    assert planned(run, relaxed)[0] == 0
+
+
+def test_a_table_says_what_is_proven_and_what_is_simulated(run, job):
+    """The table has the layout, and sentences on the proof and on the simulation."""
+    done = run("plan", job("devices: 2\n", LOAD, SMALL))
+
+    assert "proven for mean values" in done.stdout
+    assert "simulations of these plans differ" in done.stdout
+
+
+def test_an_engine_that_does_not_start_says_why(run, job):
+    """A 70B in 16 bits on one device: no engine starts, and narrower weights help."""
+    head = HEAD.replace("llama3.1-8b", "llama3.1-70b")
+    code, answer = planned(run, job("devices: 1\n", LOAD, head=head))
+
+    assert code == 1
+    assert "no engine starts: loading the weights" in answer["reasons"][0]
+    assert {"devices"} <= {change["key"] for change in answer["changes"]}
+
+
+def test_evaluate_shows_a_layout_that_cannot_serve(run, job):
+    """The table says what fails, as the engine's log would."""
+    head = HEAD.replace("llama3.1-8b", "llama3.1-70b")
+    done = run("evaluate", job("devices: 1\n", LOAD, head=head), "--layout", "tp=1")
+
+    assert done.exit_code == 0
+    assert "cannot serve: loading the weights" in done.stdout
+
+
+def test_more_requests_than_an_engine_answers(run, job):
+    """A rate above the maximum has no time to the first token, and the answer says so."""
+    path = job("devices: 1\n", "workload: {input_tokens: 1024, output_tokens: 256, request_rate: 900/s}\n")
+    done = run("evaluate", path, "--layout", "tp=1", "--format", "json")
+    predicted = json.loads(done.stdout)["predicted"]
+
+    assert (predicted["fits"], predicted["time_to_first_token_seconds"]) == (False, None)
+    assert predicted["saturated"]
+    code, answer = planned(run, path)
+    assert code == 1
+    assert "keep up with 900 requests a second" in answer["reasons"][0]
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (("stack: vllm@0.5\n", LOAD), "known versions are"),
+        (("workload: {input_tokens: 9, output_tokens: 9, request_rate: 0/s}\n",), "must be more than 0"),
+        (
+            ("workload: {input_tokens: 9, output_tokens: 9, request_rate: inf/s}\n",),
+            "write a rate with its unit",
+        ),
+        (("workload: {input_tokens: 9, output_tokens: 9, request_rate: 9999999/s}\n",), "is not supported"),
+        (("workload: {input_tokens: 9, output_tokens: 9, concurrency: 10000000}\n",), "is not supported"),
+        (
+            (LOAD, "limits: {time_per_output_token: {p50: 2 s, p99: 1 s}}\n"),
+            "p50 and p99 contradict each other",
+        ),
+        (
+            ("workload: {input_tokens: 9, output_tokens: 9}\n", "limits: {time_to_first_token: 1 s}\n"),
+            "needs a load",
+        ),
+        (("workload: {input_tokens: {trace: none.csv}, output_tokens: 9}\n",), "none.csv"),
+        (
+            (LOAD, "speculation: {method: ngram, tokens: 3, acceptance: 0.5}\n"),
+            "speculation is not planned yet",
+        ),
+        ((LOAD, "search: {disaggregated: true}\n"), "search.disaggregated is not planned yet"),
+    ],
+)
+def test_a_wrong_job_ends_with_a_sentence(run, job, parts, said):
+    """Exit code 2, and never a traceback."""
+    head = HEAD.replace("stack: vllm@0.24\n", "") if parts[0].startswith("stack") else HEAD
+    done = run("plan", job("devices: 1\n", *parts, head=head))
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("tp=3", "must divide the 32 query heads"),
+        ("tp=64,replicas=1", "tp=64"),
+        ("tp=2,replicas=2", "takes 4 devices"),
+        ("prefill=(tp=1,x=1)/decode=(tp=1,x=1)", "not evaluated yet"),
+        ("tp=0", "must be an integer from 1"),
+        ("seqs=8,tokens=4", "each request needs a token"),
+    ],
+)
+def test_a_wrong_layout_ends_with_a_sentence(run, job, layout, said):
+    """Exit code 2 with the rule that it breaks."""
+    done = run("evaluate", job("devices: 2\n", LOAD), "--layout", layout)
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr.replace("\n", " ")
+
+
+def test_a_trace_is_planned_for(run, job, tmp_path):
+    """Lengths and arrivals come from the file beside the job."""
+    rows = "".join(f"{i * 0.5},{200 + 10 * i},{20 + i}\n" for i in range(40))
+    (tmp_path / "requests.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows, encoding="utf-8")
+    lengths = "{input_tokens: {trace: requests.csv}, output_tokens: {trace: requests.csv}, request_rate: 2/s}"
+    path = job("devices: 1\n", f"workload: {lengths}\n")
+    done = run("evaluate", path, "--layout", "tp=1", "--format", "json")
+
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["predicted"]["output_tokens_per_second"] == pytest.approx(79, rel=0.03)
+
+
+def test_a_recorded_trace_comes_at_its_own_rate(run, job, tmp_path):
+    """Without a rate or clients, requests come as the trace says: here two a second."""
+    rows = "".join(f"{i * 0.5},{200 + 10 * i},{20 + i}\n" for i in range(41))
+    (tmp_path / "requests.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows, encoding="utf-8")
+    path = job(
+        "devices: 1\n",
+        "workload: {input_tokens: {trace: requests.csv}, output_tokens: {trace: requests.csv}}\n",
+    )
+    done = run("evaluate", path, "--layout", "tp=1", "--format", "json")
+    predicted = json.loads(done.stdout)["predicted"]
+
+    assert predicted["requests_per_second"] == pytest.approx(2)
+    assert predicted["time_to_first_token_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "key"),
+    [
+        ("cost: 0.01", "limits.cost"),
+        ("energy: 1000 J", "limits.energy"),
+        ("throughput: 1e7", "limits.throughput"),
+    ],
+)
+def test_a_limit_on_cost_energy_or_throughput_has_a_nearest_value(run, job, limit, key):
+    """The change says what is possible, and with it the job has a plan."""
+    price = "price: {per_device_hour: 2.5, date: 2026-11-01}\n"
+    code, answer = planned(run, job("devices: 1\n", LOAD, SMALL, price, f"limits: {{{limit}}}\n"))
+    change = next(c for c in answer["changes"] if c["key"] == key)
+
+    assert code == 1
+    fixed = f"limits: {{{key.removeprefix('limits.')}: {change['value']}}}\n"
+    assert planned(run, job("devices: 1\n", LOAD, SMALL, price, fixed))[0] == 0

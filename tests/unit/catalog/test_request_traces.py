@@ -1,0 +1,66 @@
+"""Traces of requests: what is read, and what is refused with its line."""
+
+import pytest
+
+from autoplan.catalog.request_traces import read_request_trace
+from autoplan.errors import CatalogError, SpecError
+
+
+def trace(tmp_path, text):
+    """Return the path of a trace of this text."""
+    path = tmp_path / "requests.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_trace_is_read(tmp_path):
+    """Lengths and arrivals since the first; other columns do not matter."""
+    found = read_request_trace(
+        trace(tmp_path, "arrival_s,input_tokens,x,output_tokens\n2,10,a,3\n2.5,7,b,1\n")
+    )
+
+    assert (found.inputs, found.outputs, found.arrivals) == ((10, 7), (3, 1), (0.0, 0.5))
+    assert found.longest == 13
+
+
+def test_a_trace_may_have_no_arrivals(tmp_path):
+    """Then a rate or a number of clients says when requests come."""
+    assert read_request_trace(trace(tmp_path, "input_tokens,output_tokens\n1,2\n")).arrivals == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("input_tokens\n1\n", "has no column output_tokens"),
+        ("input_tokens,output_tokens\n5,2\n5,\n", "output_tokens is missing"),
+        ("input_tokens,output_tokens\n5,2\n-5,2\n", "input_tokens is '-5'"),
+        ("input_tokens,output_tokens\n0,2\n", "input_tokens is '0'"),
+        ("input_tokens,output_tokens\n1e3,2\n", "input_tokens is '1e3'"),
+        ("input_tokens,output_tokens,arrival_s\n1,2,nan\n", "arrival_s is nan"),
+        ("input_tokens,output_tokens,arrival_s\n1,2,3\n1,2,1\n", "arrival_s is 1, before 3"),
+        ("input_tokens,output_tokens,arrival_s\n1,2\n", "arrival_s is missing"),
+        ("input_tokens,output_tokens\n", "has no requests"),
+        ("", "has no column"),
+    ],
+)
+def test_a_trace_with_holes_is_refused(tmp_path, text, said):
+    """The message says which column of which line is wrong."""
+    with pytest.raises(SpecError, match=said) as error:
+        read_request_trace(trace(tmp_path, text))
+
+    of_head = "column" in said or "no requests" in said
+    assert error.value.problems[0].line == (1 if of_head else len(text.splitlines()))
+
+
+def test_many_problems_are_not_all_told(tmp_path):
+    """A file of another kind does not fill the screen."""
+    with pytest.raises(SpecError) as error:
+        read_request_trace(trace(tmp_path, "input_tokens,output_tokens\n" + "x,y\n" * 1000))
+
+    assert len(error.value.problems) <= 22
+
+
+def test_a_missing_trace_is_said(tmp_path):
+    """As any other file that a job names."""
+    with pytest.raises(CatalogError, match="requests"):
+        read_request_trace(tmp_path / "requests.csv")
