@@ -9,7 +9,7 @@ __all__ = ["Axis", "round_values"]
 
 
 def round_values(low: float, high: float, most: int) -> list[float]:
-    """Return the multiples of 1, 2 or 5 times a power of ten from ``low`` to ``high``, about ``most`` of them.
+    """Return the multiples of a round step from ``low`` to ``high``, about ``most`` of them.
 
     >>> round_values(0.0, 79.2, 6), round_values(37.4, 66.7, 4)
     ([0.0, 20.0, 40.0, 60.0], [40.0, 50.0, 60.0])

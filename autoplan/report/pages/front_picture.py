@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 
@@ -35,12 +35,12 @@ _DARK: Final = """
 """
 
 
-def front_picture(plans: Sequence[Mapping[str, Any]], chosen: int) -> str:
+def front_picture(plans: Mapping[int, Mapping[str, Any]], chosen: int) -> str:
     """Return the picture of ``plans`` as HTML, with plan number ``chosen`` marked.
 
-    ``plans`` are those of a document, as ``front_document`` has them; their numbers begin with 1.
+    ``plans`` are by number, as ``front_document`` has them.
     """
-    predicted = [plan["predicted"] for plan in plans]
+    predicted = [plan["predicted"] for plan in plans.values()]
     steps = [p["step_seconds"] for p in predicted]
     room = 0.05 * (max(steps) - min(steps)) or 0.1 * steps[0]
     x = Axis(min(steps) - room, max(steps) + room, _LEFT, _RIGHT)
@@ -55,7 +55,7 @@ def front_picture(plans: Sequence[Mapping[str, Any]], chosen: int) -> str:
     _axes(svg, x, y)
     add_line(svg, (_LEFT, y.at(limit)), (_RIGHT, y.at(limit)), "limit")
     add_text(svg, (_RIGHT, y.at(limit) - 6), f"limit {format_bytes(limit)}", "small end")
-    for number, plan in enumerate(plans, start=1):
+    for number, plan in plans.items():
         _point(svg, (x, y), number, plan, chosen=number == chosen)
     return region("the front", written(svg), "picture drawn")
 

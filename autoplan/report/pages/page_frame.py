@@ -1,6 +1,6 @@
 """The frame of every page: head, style sheet, script, and elements whose text is escaped.
 
-A page loads nothing: a content security policy forbids every request, and allows no script but the page's own.
+A page loads nothing: a content security policy forbids every request, and any script but the page's own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from typing import Final
 
 from autoplan.report.render.svg import printable
 
-__all__ = ["code_cell", "element", "number_cell", "page", "region", "safe", "table", "text_cell"]
+__all__ = [
+    "code_cell",
+    "element",
+    "number_cell",
+    "page",
+    "preformatted",
+    "region",
+    "safe",
+    "table",
+    "text_cell",
+]
 
 _PAGE: Final = """<!DOCTYPE html>
 <html lang="en">
@@ -58,6 +68,7 @@ th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #d1d9e0; text-align: l
 .yes { color: #1a7f37 }
 .no { color: #cf222e }
 tr:target, tr.chosen { background: #fff8c5 }
+.detail { scroll-margin-top: 7rem }
 .detail[hidden]:target { display: block }
 :focus-visible { outline: 3px solid #0969da; outline-offset: 1px }
 select { font: inherit; max-width: 100% }
@@ -129,13 +140,19 @@ def number_cell(value: float | None, text: str) -> str:
     return f'<td class="number"><data value="{json.dumps(value)}">{safe(text)}</data></td>'
 
 
+def preformatted(label: str, text: str) -> str:
+    """Return the lines of ``text`` as they are, to be copied."""
+    lines = "\n".join(escape(printable(line), quote=False) for line in text.splitlines())
+    return f'<pre role="region" aria-label="{safe(label)}" tabindex="0">{lines}</pre>'
+
+
 def region(label: str, html: str, kind: str) -> str:
     """Return what may be wider than a phone in a frame of its own, which the keyboard scrolls."""
     return f'<div class="{kind}" role="region" aria-label="{safe(label)}" tabindex="0">\n{html}</div>'
 
 
 def table(label: str, heads: Sequence[tuple[str, str]], rows: Iterable[str]) -> str:
-    """Return a table; ``heads`` are texts with their classes, ``rows`` the cells of each row or whole rows."""
+    """Return a table; ``heads`` are texts with their classes, ``rows`` the cells of a row or whole rows."""
     cells = "".join(f'<th scope="col" class="{kind}">{safe(text)}</th>' for text, kind in heads)
     body = "\n".join(row if row.startswith("<tr") else f"<tr>{row}</tr>" for row in rows)
     html = f"<table>\n<thead><tr>{cells}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
