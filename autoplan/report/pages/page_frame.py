@@ -55,6 +55,8 @@ a { color: #0550ae }
 pre { padding: 0.8rem; overflow: auto; max-height: 24rem; background: #f6f8fa; font-size: 0.85em }
 svg { max-width: 100%; height: auto }
 .picture, .table { overflow-x: auto }
+.long { max-height: 34rem; overflow-y: auto }
+.long th { position: sticky; top: 0; background: #ffffff }
 .drawn svg { min-width: 40rem }
 .stack { display: block; width: 100%; min-width: 12rem; height: 1.1rem }
 .key { display: inline-block; margin-right: 1rem; white-space: nowrap }
@@ -80,6 +82,7 @@ select { font: inherit; max-width: 100% }
   body { color: #e6edf3; background: #0d1117 }
   a { color: #79c0ff }
   pre { background: #161b22 }
+  .long th { background: #0d1117 }
   th, td { border-color: #3d444d }
   .quiet { color: #9198a1 }
   .yes { color: #3fb950 }
@@ -151,9 +154,9 @@ def region(label: str, html: str, kind: str) -> str:
     return f'<div class="{kind}" role="region" aria-label="{safe(label)}" tabindex="0">\n{html}</div>'
 
 
-def table(label: str, heads: Sequence[tuple[str, str]], rows: Iterable[str]) -> str:
+def table(label: str, heads: Sequence[tuple[str, str]], rows: Iterable[str], frame: str = "table") -> str:
     """Return a table; ``heads`` are texts with their classes, ``rows`` the cells of a row or whole rows."""
     cells = "".join(f'<th scope="col" class="{kind}">{safe(text)}</th>' for text, kind in heads)
     body = "\n".join(row if row.startswith("<tr") else f"<tr>{row}</tr>" for row in rows)
     html = f"<table>\n<thead><tr>{cells}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
-    return region(label, html, "table")
+    return region(label, html, frame)

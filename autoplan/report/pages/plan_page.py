@@ -8,7 +8,7 @@ from typing import Any, Final
 from autoplan.report.choices_report import question_columns, question_sentences
 from autoplan.report.document_fields import Document, front_document
 from autoplan.report.pages.front_picture import front_picture
-from autoplan.report.pages.page_frame import element, number_cell, page, safe, table, text_cell
+from autoplan.report.pages.page_frame import element, number_cell, page, preformatted, table, text_cell
 from autoplan.report.pages.page_sections import (
     command_section,
     headings,
@@ -30,10 +30,10 @@ from autoplan.units import format_seconds
 __all__ = ["MOST_DETAILS", "MOST_PLANS", "plan_page"]
 
 #: Most plans with a row and a point, and most of them that can be chosen.
-MOST_PLANS: Final = 240
+MOST_PLANS: Final = 160
 MOST_DETAILS: Final = 8
 #: Characters of all plans that can be chosen; the first is there in any case.
-_MOST_CHARACTERS: Final = 400_000
+_MOST_CHARACTERS: Final = 600_000
 
 #: Shows the plan that is chosen in the list, or that a link of the picture or the table names.
 _SCRIPT: Final = """
@@ -95,6 +95,7 @@ def _feasible(front: Front, timeline_of: TimelineOf) -> Iterator[str]:
     yield element("h2", f"The front: {number_words(len(front.plans), 'plan')}")
     yield front_picture({n: document["front"][n - 1] for n in numbers}, chosen)
     yield _table(front, document["front"], numbers, details)
+    yield from _layouts(front, numbers)
     if len(numbers) < len(front.plans):
         yield element(
             "p", f"{number_words(len(front.plans) - len(numbers), 'more plan')}: --format json", "quiet"
@@ -155,7 +156,16 @@ def _table(
         cells += "".join(text_cell(column.cells[place], "number") for column in more)
         link = f'<a href="#details-{number}">{number}</a>' if number in details else str(number)
         rows.append(f'<tr id="plan-{number}"><td class="number">{link}</td>{cells}</tr>')
-    return table("plans of the front", heads, rows)
+    return table("plans of the front", heads, rows, "table long")
+
+
+def _layouts(front: Front, numbers: Sequence[int]) -> Iterator[str]:
+    """Yield the layouts on a line each, so that they can be copied."""
+    lines = [f"{number:>3}  {front.plans[number - 1].layout_string}" for number in numbers]
+    yield "<details>"
+    yield element("summary", "the layouts to copy")
+    yield preformatted("layouts", "\n".join(lines))
+    yield "</details>"
 
 
 def _cells(plan: Plan, predicted: Mapping[str, Any]) -> str:
@@ -164,7 +174,7 @@ def _cells(plan: Plan, predicted: Mapping[str, Any]) -> str:
     parts = " · ".join(layout_parts(plan.layout, Terminal()))
     return "".join(
         [
-            f"<td>{safe(parts)}<br><code>{safe(plan.layout_string)}</code></td>",
+            text_cell(parts),
             number_cell(step, format_seconds(step)),
             text_cell(f"{format_seconds(low)} to {format_seconds(high)}", "number"),
             number_cell(
