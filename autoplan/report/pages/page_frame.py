@@ -66,6 +66,7 @@ table { border-collapse: collapse; width: 100% }
 th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #d1d9e0; text-align: left;
   vertical-align: top }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
+.line { white-space: nowrap }
 .quiet { color: #59636e }
 .yes { color: #1a7f37 }
 .no { color: #cf222e }

@@ -155,7 +155,8 @@ def _table(
         cells = _cells(front.plans[number - 1], plans[number - 1]["predicted"])
         cells += "".join(text_cell(column.cells[place], "number") for column in more)
         link = f'<a href="#details-{number}">{number}</a>' if number in details else str(number)
-        rows.append(f'<tr id="plan-{number}"><td class="number">{link}</td>{cells}</tr>')
+        kind = ' class="chosen"' if number == next(iter(details)) else ""
+        rows.append(f'<tr id="plan-{number}"{kind}><td class="number">{link}</td>{cells}</tr>')
     return table("plans of the front", heads, rows, "table long")
 
 

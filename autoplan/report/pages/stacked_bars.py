@@ -125,7 +125,7 @@ def _stage_row(stage: Mapping[str, Any], held: Sequence[str], limit: float, scal
                 for name in (*held, "total", "total_high")
             ),
             _share(stage["total"] / limit),
-            text_cell(stage["event"]),
+            text_cell(stage["event"], "line"),
         ]
     )
 
