@@ -22,6 +22,7 @@ from autoplan.cli.shared.output import (
     OutputOption,
     present,
 )
+from autoplan.cli.shared.page_output import asks_for_page, refuse_page, typed_command, write_evaluation_page
 from autoplan.cli.shared.planned import planned
 from autoplan.cli.shared.serving_answers import evaluate_serving_layout
 from autoplan.cli.shared.trace_output import asks_for_trace, write_trace
@@ -34,6 +35,7 @@ __all__ = ["evaluate"]
 
 
 def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
+    context: typer.Context,
     job: JobArgument,
     layout: Annotated[
         str | None,
@@ -69,7 +71,8 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
     The layout is named, or read from a file, which is not executed. Then the answer also has the proven best
     layout of JOB, and the fewest edits of the file that gain most. A layout that breaks a rule of the model,
     the devices or the stack is bad input: exit code 2. An --output whose name ends in trace.json is the
-    predicted step as a trace for Perfetto, written beside the table.
+    predicted step as a trace for Perfetto, written beside the table; one that ends in .html is the answer as
+    a page that loads nothing.
     """
     from autoplan import planning
     from autoplan.catalog import is_serving_job, load_job
@@ -79,6 +82,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
     if is_serving_job(job):
         if layout is None:
             raise typer.BadParameter("a serving job needs --layout", param_hint="--from")
+        refuse_page(form, output, "of a serving job")
         evaluate_serving_layout(job, layout, form, output)
         return
     loaded = load_job(job)
@@ -87,12 +91,15 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
         from autoplan.planning.reading_configurations import text_of_file
 
         read = LaunchFile(str(file), text_of_file(file), variables_of(variables), arguments_of(arguments))
-        _compare(loaded, read, framework, deadline, (form, output))
+        _compare(loaded, read, framework, deadline, (form, output, typed_command(context)))
         return
     loaded = planning.chosen(loaded, str(layout))
     answer = planning.evaluate(loaded, str(layout))
     if output is not None and asks_for_trace(form, output):
         write_trace(loaded, answer, output)
+        output = None
+    elif output is not None and asks_for_page(form, output):
+        write_evaluation_page(loaded, answer, typed_command(context), output)
         output = None
 
     from autoplan.report.document_fields import plan_document
@@ -111,7 +118,7 @@ def _compare(
     file: LaunchFile,
     framework: str | None,
     deadline: float | None,
-    where: tuple[Format, Path | None],
+    where: tuple[Format, Path | None, str],
 ) -> None:
     """Write the prediction of the layout of ``file``, the best layout, and the edits that gain most."""
     from autoplan import planning
@@ -123,9 +130,12 @@ def _compare(
     from autoplan.report.launching.comparison_report import comparison_document, comparison_text
     from autoplan.report.plan_report import plan_table
 
-    form, output = where
+    form, output, command = where
     if output is not None and asks_for_trace(form, output):
         write_trace(job, own, output)
+        output = None
+    elif output is not None and asks_for_page(form, output):
+        write_evaluation_page(job, own, command, output, comparison=comparison)
         output = None
     present(
         form,

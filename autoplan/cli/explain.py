@@ -224,7 +224,7 @@ def _present(job: Job, answer: Explanation, form: str, output: Path | None) -> N
 
         write(memory_svg(job, answer.plan), output)
     elif form == "html":
-        from autoplan.report.explanation_page import explanation_page
+        from autoplan.report.pages.explanation_page import explanation_page
 
         write(explanation_page(job, answer), output)
     else:

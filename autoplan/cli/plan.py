@@ -20,6 +20,7 @@ from autoplan.cli.shared.output import (
     present,
     write,
 )
+from autoplan.cli.shared.page_output import asks_for_page, refuse_page, typed_command, write_plan_page
 from autoplan.cli.shared.progress import Bar, Progress
 from autoplan.cli.shared.serving_answers import plan_serving_job
 from autoplan.cli.shared.trace_output import asks_for_trace, write_trace
@@ -42,6 +43,7 @@ ApplyOption = Annotated[
 
 
 def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
+    context: typer.Context,
     job: JobArgument,
     form: FormatOption = Format.table,
     output: OutputOption = None,
@@ -70,7 +72,8 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
     changes that make a plan possible, each one solved; --apply N > new.yaml makes one of them. Ctrl-C and
     SIGTERM return the best plans so far, as the deadline does, with exit code 130 or 143; a second one ends
     the program at once. An --output whose name ends in trace.json is the predicted step of the fastest plan
-    as a trace for Perfetto, written beside the table.
+    as a trace for Perfetto, written beside the table; one that ends in .html is the answer as a page that
+    loads nothing.
     """
     from autoplan import planning
     from autoplan.catalog import is_serving_job, load_job
@@ -79,6 +82,7 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
     if is_serving_job(job):
         if apply is not None:
             raise typer.BadParameter("changes of a serving job are made by hand", param_hint="--apply")
+        refuse_page(form, output, "of a serving job")
         plan_serving_job(job, form, output, deadline, all_plans=all_plans)
         return
     progress, limit = Progress(), Deadline(deadline)
@@ -97,20 +101,31 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
         if apply is not None:
             write(planning.applied(front, apply, output.parent if output else None), output)
             return
-        _present(front, form, output, all_plans=all_plans)
+        _present(front, form, (output, typed_command(context)), all_plans=all_plans)
     if interrupted.exit_code is not None:
         raise typer.Exit(interrupted.exit_code)
     if not front.feasible:
         raise typer.Exit(NOTHING_FEASIBLE)
 
 
+<<<<<<< HEAD
 def _present(front: Front, form: Format, output: Path | None, *, all_plans: bool) -> None:
     """Write the answer; imports of tables are deferred until one is needed."""
     if output is not None and asks_for_trace(form, output):
         if front.feasible:
             from autoplan.results.merged_front import at_batch
+=======
+def _present(front: Front, form: Format, asked: tuple[Path | None, str], *, all_plans: bool) -> None:
+    """Write the answer to the file that the command asks for; tables are imported where one is needed."""
+    output, command = asked
+    if output is not None and front.feasible and asks_for_trace(form, output):
+        from autoplan.results.merged_front import at_batch
+>>>>>>> wt-pages
 
             write_trace(at_batch(front.job, front.fastest), front.fastest, output)
+        output = None
+    elif output is not None and asks_for_page(form, output):
+        write_plan_page(front, command, output)
         output = None
 
     def document() -> dict[str, Any]:

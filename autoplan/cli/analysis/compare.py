@@ -25,6 +25,7 @@ from autoplan.cli.shared.output import (
     OutputOption,
     present,
 )
+from autoplan.cli.shared.page_output import asks_for_page, typed_command, write_comparison_page
 from autoplan.cli.shared.progress import Bar
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = ["compare"]
 
 
 def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
+    context: typer.Context,
     job: JobArgument,
     layouts: Annotated[
         list[str] | None,
@@ -85,7 +87,8 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
     What each splits and copies, memory by category, collectives by kind and place, exposed and hidden
     communication, bubble, latency of a microbatch; and the bandwidth, latency, batch and sequence length at
     which another layout wins, solved by pricing the layouts there. A layout that is alone is compared with
-    the best one of JOB. A layout that breaks a rule is bad input: exit code 2.
+    the best one of JOB. A layout that breaks a rule is bad input: exit code 2. An --output whose name ends in
+    .html is the answer as a page that loads nothing, written beside the table.
     """
     from autoplan.catalog import load_job
     from autoplan.deadline import Deadline
@@ -100,6 +103,9 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
     from autoplan.report.comparing.layouts_document import layouts_document
     from autoplan.report.comparing.layouts_table import layouts_table
 
+    if output is not None and asks_for_page(form, output):
+        write_comparison_page(answer, typed_command(context), output)
+        output = None
     present(
         form,
         output,

@@ -7,6 +7,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from autoplan.costs.core.prediction import StageMemory
+from autoplan.report.charts.axis import round_values
 from autoplan.report.charts.memory_bars import EventBar, event_bars, picked_stages, scale_bytes
 from autoplan.report.render.svg import add_group, add_line, add_text, canvas, written
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS
@@ -60,9 +61,7 @@ class _Scale:
     @property
     def ticks(self) -> list[float]:
         """Axis ticks [byte], from zero."""
-        steps = (digit * 10.0**power * GIB for power in range(-6, 12) for digit in (1, 2, 5))
-        step = next(step for step in steps if self.most / step <= _TICKS)
-        return [i * step for i in range(int(self.most / step) + 1)]
+        return [tick * GIB for tick in round_values(0.0, self.most / GIB, _TICKS)]
 
 
 def memory_svg(job: Job, plan: Plan) -> str:

@@ -25,7 +25,24 @@ from autoplan.results.comparing.compared_layouts import (
 from autoplan.results.comparing.crossovers import Crossing, KnobRange
 from autoplan.units import format_bytes, format_seconds
 
-__all__ = ["layouts_table"]
+__all__ = [
+    "CROSSOVER_HEADS",
+    "TRAFFIC_HEADS",
+    "crossover_rows",
+    "crossover_title",
+    "layouts_table",
+    "missing_sentences",
+    "number_rows",
+    "split_rows",
+    "traffic_rows",
+]
+
+#: Heads of the table of values at which another layout wins, and of the table of collectives.
+CROSSOVER_HEADS: Final = ("what changes", "now", "flips at", "below", "above", "too close to call")
+TRAFFIC_HEADS: Final = (
+    *("#", "axis", "operation", "a call", "calls\n/layer", "calls\n/step"),
+    *("sent\n/layer", "sent\n/step", "where in the step"),
+)
 
 #: Messages below this share of what a layout sends are left out of the table.
 _LEAST_SENT: Final = 0.02
@@ -51,7 +68,7 @@ def layouts_table(comparison: LayoutComparison, terminal: Terminal) -> str:
         *listed(
             [
                 *comparison.notes,
-                *_missing(comparison),
+                *missing_sentences(comparison),
                 *surety_sentences(job, [plan.predicted for plan in plans]),
             ]
         ),
@@ -70,8 +87,12 @@ def _layouts(comparison: LayoutComparison) -> Iterator[Text]:
 
 def _numbers(comparison: LayoutComparison, terminal: Terminal) -> Table:
     """Return steps, latency, parts of the step and memory, a column for each layout."""
-    rows = [*_step_rows(comparison), *_part_rows(comparison), *_memory_rows(comparison)]
-    return _by_layout(comparison, terminal, rows)
+    return _by_layout(comparison, terminal, number_rows(comparison))
+
+
+def number_rows(comparison: LayoutComparison) -> list[tuple[str, Sequence[str]]]:
+    """Return what each row is of, and its cell for each layout; rows without a name part the others."""
+    return [*_step_rows(comparison), *_part_rows(comparison), *_memory_rows(comparison)]
 
 
 def _by_layout(
@@ -132,15 +153,24 @@ def _memory_rows(comparison: LayoutComparison) -> Iterator[tuple[str, Sequence[s
 
 def _crossovers(comparison: LayoutComparison, terminal: Terminal) -> Iterator[RenderableType]:
     """Yield the values at which another layout wins."""
-    rows = [row for knob in comparison.knobs for row in _knob_rows(knob)]
-    heads = ("what changes", "now", "flips at", "below", "above", "too close to call")
-    again = "kind wins, each planned again there" if comparison.replanned else "layout wins"
-    yield Text(f"where another {again}", style="bold")
-    columns = zip(*rows, strict=True)
+    yield Text(crossover_title(comparison), style="bold")
+    columns = zip(*crossover_rows(comparison), strict=True)
     yield columns_table(
-        [Column(head, tuple(cells), "left") for head, cells in zip(heads, columns, strict=True)], terminal
+        [Column(head, tuple(cells), "left") for head, cells in zip(CROSSOVER_HEADS, columns, strict=True)],
+        terminal,
     )
     yield Text("")
+
+
+def crossover_title(comparison: LayoutComparison) -> str:
+    """Return what the table of crossovers shows."""
+    again = "kind wins, each planned again there" if comparison.replanned else "layout wins"
+    return f"where another {again}"
+
+
+def crossover_rows(comparison: LayoutComparison) -> list[tuple[str, ...]]:
+    """Return the rows below ``CROSSOVER_HEADS``."""
+    return [row for knob in comparison.knobs for row in _knob_rows(knob)]
 
 
 def _knob_rows(solved: KnobRange) -> Iterator[tuple[str, ...]]:
@@ -170,11 +200,15 @@ def _winner(number: int | None) -> str:
 
 def _splits(comparison: LayoutComparison, terminal: Terminal) -> Iterator[RenderableType]:
     """Yield what is split over which axes, and copied over which."""
-    tensors = dict.fromkeys(x.tensor for compared in comparison.layouts for x in compared.splits)
-    rows = [(tensor, _of_all(comparison, lambda x, t=tensor: _split_cell(x, t))) for tensor in tensors]  # type: ignore[misc]
     yield Text("split over | copied over", style="bold")
-    yield _by_layout(comparison, terminal, rows)
+    yield _by_layout(comparison, terminal, split_rows(comparison))
     yield Text("")
+
+
+def split_rows(comparison: LayoutComparison) -> list[tuple[str, Sequence[str]]]:
+    """Return each kind of tensors, and how each layout spreads it."""
+    tensors = dict.fromkeys(x.tensor for compared in comparison.layouts for x in compared.splits)
+    return [(tensor, _of_all(comparison, lambda x, t=tensor: _split_cell(x, t))) for tensor in tensors]  # type: ignore[misc]
 
 
 def _split_cell(compared: ComparedLayout, tensor: str) -> str:
@@ -190,23 +224,26 @@ def _axes(axes: Sequence[AxisDegree]) -> str:
 
 def _traffic(comparison: LayoutComparison, terminal: Terminal) -> Iterator[RenderableType]:
     """Yield the collectives of each layout, those that send most."""
-    rows = [
+    rows = traffic_rows(comparison)
+    if not rows:
+        return
+    yield Text("collectives of a rank on the stage that sends most", style="bold")
+    columns = [
+        Column(head, tuple(cells), "left" if head in {"axis", "operation", TRAFFIC_HEADS[-1]} else "right")
+        for head, cells in zip(TRAFFIC_HEADS, zip(*rows, strict=True), strict=True)
+    ]
+    yield columns_table(columns, terminal)
+    yield Text("")
+
+
+def traffic_rows(comparison: LayoutComparison) -> list[tuple[str, ...]]:
+    """Return the rows below ``TRAFFIC_HEADS``: the collectives that send most, layout by layout."""
+    return [
         _traffic_row(number, traffic)
         for number, compared in enumerate(comparison.layouts, start=1)
         for traffic in compared.traffic
         if traffic.sent_bytes >= _LEAST_SENT * sum(x.sent_bytes for x in compared.traffic)
     ]
-    if not rows:
-        return
-    yield Text("collectives of a rank on the stage that sends most", style="bold")
-    heads: tuple[str, ...] = ("#", "axis", "operation", "a call", "calls\n/layer", "calls\n/step")
-    heads += ("sent\n/layer", "sent\n/step", "where in the step")
-    columns = [
-        Column(head, tuple(cells), "left" if head in {"axis", "operation", heads[-1]} else "right")
-        for head, cells in zip(heads, zip(*rows, strict=True), strict=True)
-    ]
-    yield columns_table(columns, terminal)
-    yield Text("")
 
 
 def _traffic_row(number: int, traffic: CollectiveTraffic) -> tuple[str, ...]:
@@ -225,7 +262,8 @@ def _traffic_row(number: int, traffic: CollectiveTraffic) -> tuple[str, ...]:
     )
 
 
-def _missing(comparison: LayoutComparison) -> Iterator[str]:
+def missing_sentences(comparison: LayoutComparison) -> Iterator[str]:
+    """Yield why a layout does not fit, and which kinds of layouts the job has none of."""
     for compared in comparison.layouts:
         if not compared.plan.predicted.fits:
             verdict = fits_sentence(compared.plan.predicted)

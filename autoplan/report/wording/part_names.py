@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["GIB", "MEMORY_PARTS", "TIME_NAMES", "MemoryPart"]
+__all__ = ["GIB", "MEMORY_PARTS", "TIME_COLOURS", "TIME_NAMES", "MemoryPart"]
 
 GIB: Final = 2**30
 
@@ -19,6 +19,20 @@ TIME_NAMES: Final = {
     "dp_exposed": "data parallel",
     "optimizer": "optimizer",
     "overhead": "activation offload",
+}
+
+#: Colours of the parts of a step, safe for colour-blind readers (Okabe and Ito 2008; the last two Tol 2021).
+TIME_COLOURS: Final = {
+    "compute": "#0072b2",
+    "recompute": "#56b4e9",
+    "tp_exposed": "#e69f00",
+    "cp_exposed": "#cc79a7",
+    "ep_exposed": "#d55e00",
+    "pp_exposed": "#f0e442",
+    "bubble": "#8c8c8c",
+    "dp_exposed": "#009e73",
+    "optimizer": "#aa4499",
+    "overhead": "#999933",
 }
 
 

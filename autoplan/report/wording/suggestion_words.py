@@ -15,7 +15,7 @@ from autoplan.results import Front, Suggestion
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds
 
-__all__ = ["suggestion_lines"]
+__all__ = ["conflict_sentences", "suggestion_lines", "suggestion_sentences"]
 
 
 def suggestion_lines(front: Front) -> Iterator[RenderableType]:
@@ -34,6 +34,21 @@ def suggestion_lines(front: Front) -> Iterator[RenderableType]:
         yield Text(f"    {suggestion.plan.layout_string}", style="green", no_wrap=True, overflow="ignore")
     yield Text(_next_command(front.job), no_wrap=True, overflow="ignore")
     yield Text("")
+
+
+def conflict_sentences(front: Front) -> list[str]:
+    """Return the sets of limits that conflict, each as a sentence."""
+    sets = [conflict for conflict in (front.conflict, *front.further_conflicts) if conflict]
+    gives = "of each set at least one has to give way" if len(sets) > 1 else "a plan exists without any one"
+    return [f"{'; '.join(conflict)} ({gives})" for conflict in sets]
+
+
+def suggestion_sentences(front: Front) -> list[str]:
+    """Return each change that makes a plan possible, with its result, as a sentence."""
+    return [
+        f"{number}. {x.kind}: {'; '.join(map(str, x.edits))}; {_result(x)}, {x.plan.layout_string}"
+        for number, x in enumerate(front.suggestions, start=1)
+    ]
 
 
 def _conflicts(front: Front) -> Iterator[RenderableType]:

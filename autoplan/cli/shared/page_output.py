@@ -1,0 +1,105 @@
+"""``--output report.html``: the answer as a page, beside the table."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from autoplan.cli.shared.output import Format, write
+from autoplan.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from autoplan.costs.core.prediction import StepTimeline
+    from autoplan.results import Front, Plan
+    from autoplan.results.comparing.compared_layouts import LayoutComparison
+    from autoplan.results.launching.file_comparison import FileComparison
+    from autoplan.schema.job import Job
+
+__all__ = [
+    "asks_for_page",
+    "refuse_page",
+    "typed_command",
+    "write_comparison_page",
+    "write_evaluation_page",
+    "write_plan_page",
+]
+
+_SUFFIXES: Final = frozenset({".html", ".htm"})
+
+
+def asks_for_page(form: Format, output: Path | None) -> bool:
+    """Return whether ``--output`` names a page: its name ends in .html, and no document was asked for.
+
+    >>> asks_for_page(Format.table, Path("report.html")), asks_for_page(Format.json, Path("report.html"))
+    (True, False)
+    """
+    return output is not None and output.suffix.lower() in _SUFFIXES and form is Format.table
+
+
+def refuse_page(form: Format, output: Path | None, of: str) -> None:
+    """Refuse a page that is not drawn; raises UnsupportedError."""
+    if asks_for_page(form, output):
+        raise UnsupportedError(f"no page {of}: give a file that does not end in .html, or --format json")
+
+
+def write_plan_page(front: Front, command: str, output: Path) -> None:
+    """Write the front to ``output``."""
+    from autoplan.report.pages.plan_page import plan_page
+    from autoplan.results.merged_front import at_batch
+
+    def timeline_of(plan: Plan) -> StepTimeline | str:
+        return _timeline(at_batch(front.job, plan), plan)
+
+    write(plan_page(front, command, timeline_of), output)
+
+
+def write_evaluation_page(
+    job: Job, plan: Plan, command: str, output: Path, *, comparison: FileComparison | None = None
+) -> None:
+    """Write the prediction of one layout to ``output``."""
+    from autoplan.report.pages.evaluation_page import evaluation_page
+
+    page = evaluation_page(job, plan, command, lambda own: _timeline(job, own), comparison=comparison)
+    write(page, output)
+
+
+def write_comparison_page(comparison: LayoutComparison, command: str, output: Path) -> None:
+    """Write layouts side by side to ``output``."""
+    from autoplan.report.pages.comparison_page import comparison_page
+
+    write(comparison_page(comparison, command), output)
+
+
+def _timeline(job: Job, plan: Plan) -> StepTimeline | str:
+    """Return the predicted step of ``plan``, or why it is not drawn."""
+    from autoplan import planning
+
+    try:
+        return planning.predicted_step(job, plan.layout)
+    except UnsupportedError as error:
+        return str(error)
+
+
+def typed_command(context: typer.Context) -> str:
+    """Return the command of ``context`` with what was given on the command line, as a shell reads it."""
+    words = ["autoplan", *context.command_path.split()[1:]]
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            words += _words(parameter, context.params[name])
+    return shlex.join(words)
+
+
+def _words(parameter: Any, value: Any) -> list[str]:  # noqa: ANN401 - an option of click's, and what it holds
+    """Return what is typed for ``parameter`` to have ``value``."""
+    values = [str(getattr(x, "value", x)) for x in (value if isinstance(value, list | tuple) else [value])]
+    if parameter.param_type_name != "option":
+        return values
+    name = max(parameter.opts, key=len)
+    if parameter.is_flag:
+        return [name if value else max(parameter.secondary_opts, key=len)]
+    return [word for text in values for word in (name, text)]

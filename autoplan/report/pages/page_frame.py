@@ -1,0 +1,163 @@
+"""The frame of every page: head, style sheet, script, and elements whose text is escaped.
+
+A page loads nothing: a content security policy forbids every request, and any script but the page's own.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Final
+
+from autoplan.report.render.svg import printable
+
+__all__ = [
+    "code_cell",
+    "element",
+    "number_cell",
+    "page",
+    "preformatted",
+    "region",
+    "safe",
+    "table",
+    "text_cell",
+]
+
+_PAGE: Final = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>{script}
+</body>
+</html>
+"""
+
+_STYLE: Final = """
+body { margin: 2rem auto; max-width: 76rem; padding: 0 1rem; font: 15px/1.5 system-ui, sans-serif;
+  color: #1f2328; background: #ffffff }
+h1 { font-size: 1.3rem }
+h2 { font-size: 1.1rem; margin-top: 2rem }
+h3 { font-size: 1rem }
+code { font-size: 0.9em; overflow-wrap: anywhere }
+a { color: #0550ae }
+pre { padding: 0.8rem; overflow: auto; max-height: 24rem; background: #f6f8fa; font-size: 0.85em }
+svg { max-width: 100%; height: auto }
+.picture, .table { overflow-x: auto }
+.long { max-height: 34rem; overflow-y: auto }
+.long th { position: sticky; top: 0; background: #ffffff }
+.drawn svg { min-width: 40rem }
+.stack { display: block; width: 100%; min-width: 12rem; height: 1.1rem }
+.key { display: inline-block; margin-right: 1rem; white-space: nowrap }
+.key svg { width: 0.8rem; height: 0.8rem; margin-right: 0.3rem }
+.limit { stroke: #cf222e; stroke-width: 0.6 }
+table { border-collapse: collapse; width: 100% }
+th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #d1d9e0; text-align: left;
+  vertical-align: top }
+.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
+.line { white-space: nowrap }
+.quiet { color: #59636e }
+.yes { color: #1a7f37 }
+.no { color: #cf222e }
+tr:target, tr.chosen { background: #fff8c5 }
+.detail { scroll-margin-top: 7rem }
+.detail[hidden]:target { display: block }
+:focus-visible { outline: 3px solid #0969da; outline-offset: 1px }
+select { font: inherit; max-width: 100% }
+@media (max-width: 40rem) {
+  body { margin: 1rem auto; padding: 0 0.6rem }
+  th, td { padding: 0.25rem 0.4rem }
+}
+@media (prefers-color-scheme: dark) {
+  body { color: #e6edf3; background: #0d1117 }
+  a { color: #79c0ff }
+  pre { background: #161b22 }
+  .long th { background: #0d1117 }
+  th, td { border-color: #3d444d }
+  .quiet { color: #9198a1 }
+  .yes { color: #3fb950 }
+  .no { color: #ff7b72 }
+  .limit { stroke: #ff7b72 }
+  tr:target, tr.chosen { background: #3a3000 }
+  :focus-visible { outline-color: #58a6ff }
+}
+"""
+
+
+def page(title: str, body: Iterable[str], script: str = "") -> str:
+    """Return a page with ``title``, as text, and the elements of ``body``, as HTML."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    if script:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy += f"; script-src 'sha256-{digest}'"
+    return _PAGE.format(
+        policy=policy,
+        title=safe(title),
+        style=_STYLE,
+        body="\n".join(body),
+        script=f"\n<script>{script}</script>" if script else "",
+    )
+
+
+def safe(text: str) -> str:
+    """Return ``text`` for the content of an element or an attribute.
+
+    >>> safe('<a href="x">') + safe(chr(0x202E))
+    '&lt;a href=&quot;x&quot;&gt;?'
+    """
+    return escape(printable(text))
+
+
+def element(name: str, text: str, kind: str = "") -> str:
+    """Return an element of the class ``kind`` that holds ``text``."""
+    attribute = f' class="{kind}"' if kind else ""
+    return f"<{name}{attribute}>{safe(text)}</{name}>"
+
+
+def text_cell(text: str, kind: str = "") -> str:
+    """Return a cell of a table that holds ``text``."""
+    return element("td", text, kind)
+
+
+def code_cell(text: str) -> str:
+    """Return a cell that holds what is typed, such as a layout."""
+    return f"<td><code>{safe(text)}</code></td>"
+
+
+def number_cell(value: float | None, text: str) -> str:
+    """Return a cell that shows a number as ``text`` and holds its exact ``value`` for programs.
+
+    >>> number_cell(0.25, "25 %")
+    '<td class="number"><data value="0.25">25 %</data></td>'
+    """
+    return f'<td class="number"><data value="{json.dumps(value)}">{safe(text)}</data></td>'
+
+
+def preformatted(label: str, text: str) -> str:
+    """Return the lines of ``text`` as they are, to be copied."""
+    lines = "\n".join(escape(printable(line), quote=False) for line in text.splitlines())
+    return f'<pre role="region" aria-label="{safe(label)}" tabindex="0">{lines}</pre>'
+
+
+def region(label: str, html: str, kind: str) -> str:
+    """Return what may be wider than a phone in a frame of its own, which the keyboard scrolls."""
+    return f'<div class="{kind}" role="region" aria-label="{safe(label)}" tabindex="0">\n{html}</div>'
+
+
+def table(label: str, heads: Sequence[tuple[str, str]], rows: Iterable[str], frame: str = "table") -> str:
+    """Return a table; ``heads`` are texts with their classes, ``rows`` the cells of a row or whole rows."""
+    cells = "".join(f'<th scope="col" class="{kind}">{safe(text)}</th>' for text, kind in heads)
+    body = "\n".join(row if row.startswith("<tr") else f"<tr>{row}</tr>" for row in rows)
+    html = f"<table>\n<thead><tr>{cells}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+    return region(label, html, frame)

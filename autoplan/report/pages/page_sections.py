@@ -1,0 +1,197 @@
+"""Sections that pages share: limits, what is proven, what was rejected, provenance, the command, the JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from autoplan.costs.core.prediction import JobFacts
+from autoplan.report.pages.page_frame import element, number_cell, preformatted, safe, table, text_cell
+from autoplan.report.render.serialization import dump
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.wording.provenance import provenance
+from autoplan.report.wording.sentences import count_words, job_lines
+from autoplan.results import Front
+from autoplan.schema.base import Sourced
+from autoplan.schema.hardware import sourced_numbers
+from autoplan.schema.job import Job
+from autoplan.units import format_bytes, format_seconds
+
+__all__ = [
+    "command_section",
+    "headings",
+    "json_section",
+    "limits_table",
+    "proof_section",
+    "provenance_section",
+    "rejected_section",
+    "sentences_list",
+]
+
+#: Longest text of a source or a note.
+_LONGEST: Final = 300
+
+#: Limits of a job: name, where the prediction is in the document, and whether it is the least or the most.
+_LIMITS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
+    "step_time_seconds": ("step time", ("step_seconds",), "most"),
+    "tokens_per_second": ("tokens/s", ("tokens_per_second",), "least"),
+    "devices": ("devices", ("devices",), "most"),
+    "cost_per_billion_tokens": ("cost of 1e9 tokens", ("cost", "per_billion_tokens"), "most"),
+    "energy_joules_per_billion_tokens": (
+        "energy of 1e9 tokens (J)",
+        ("energy", "joules_per_billion_tokens"),
+        "most",
+    ),
+}
+
+
+def headings(job: Job, facts: JobFacts) -> list[str]:
+    """Return what is planned and its conditions."""
+    what, conditions = job_lines(job, facts, Terminal())
+    return [element("h1", what), element("p", conditions, "quiet")]
+
+
+def sentences_list(sentences: Sequence[str]) -> str:
+    """Return ``sentences`` as a list."""
+    return f"<ul>{''.join(element('li', sentence) for sentence in sentences)}</ul>"
+
+
+def limits_table(limits: Mapping[str, Any], predicted: Mapping[str, Any]) -> str:
+    """Return what is predicted beside what is allowed; both are of documents."""
+    heads = [("", ""), ("predicted", "number"), ("limit", "number"), ("within", "")]
+    return table("predicted against limits", heads, _limit_rows(limits, predicted))
+
+
+def _limit_rows(limits: Mapping[str, Any], predicted: Mapping[str, Any]) -> Iterator[str]:
+    limit = predicted["memory_limit_bytes"]
+    for name, field in (
+        ("peak memory of a device", "peak_memory_bytes_per_device"),
+        ("peak memory, upper end of the 90 % interval", "peak_memory_bytes_high"),
+    ):
+        cells = number_cell(predicted[field], format_bytes(predicted[field]))
+        yield (
+            element("th", name)
+            + cells
+            + number_cell(limit, format_bytes(limit))
+            + _within(predicted[field] <= limit)
+        )
+    for key, (name, where, kind) in _LIMITS.items():
+        allowed, value = limits[key], _predicted(predicted, where)
+        if allowed is not None and value is not None:
+            cells = number_cell(value, _amount(key, value))
+            cells += number_cell(allowed, f"at {kind} {_amount(key, allowed)}")
+            inside = value <= allowed if kind == "most" else value >= allowed
+            yield element("th", name) + cells + _within(inside)
+
+
+def _predicted(predicted: Mapping[str, Any], where: Sequence[str]) -> float | None:
+    value: Any = predicted
+    for key in where:
+        value = None if value is None else value[key]
+    return None if value is None else float(value)
+
+
+def _amount(key: str, value: float) -> str:
+    return format_seconds(value) if key.endswith("_seconds") else f"{value:,.6g}"
+
+
+def _within(inside: bool) -> str:  # noqa: FBT001 - it is what is shown
+    return text_cell("yes" if inside else "no", "yes" if inside else "no")
+
+
+def proof_section(front: Front, sentences: Sequence[str]) -> list[str]:
+    """Return what is proven of a front, and what names the question that was answered."""
+    certificate = front.certificate
+    rows = [
+        element("th", name) + text_cell(text)
+        for name, text in (
+            ("status", certificate.status),
+            ("job hash", certificate.job_hash),
+            ("cost model hash", certificate.cost_model_hash),
+            ("solver", certificate.solver),
+            ("autoplan", certificate.autoplan_version),
+        )
+    ]
+    heads = [("certificate", ""), ("", "")]
+    return [
+        element("h2", "What is proven"),
+        sentences_list(sentences),
+        table("certificate", heads, rows),
+    ]
+
+
+def rejected_section(front: Front) -> list[str]:
+    """Return how many layouts fell to which reason, the most frequent first."""
+    ranked = sorted(front.rejected, key=lambda x: (-x.layouts, x.reason))
+    rows = [
+        text_cell(x.reason) + text_cell(x.kind) + f'<td class="number">{safe(count_words(x.layouts))}</td>'
+        for x in ranked
+        if x.layouts
+    ]
+    heads = [("reason", ""), ("kind", ""), ("layouts", "number")]
+    return (
+        [element("h2", "What was rejected, and why"), table("rejected layouts", heads, rows)] if rows else []
+    )
+
+
+def provenance_section(job: Job) -> list[str]:
+    """Return the catalogue entries of ``job``, and every coefficient with its kind and source."""
+    entries = {
+        "device": job.cluster.device,
+        "node": job.cluster.node,
+        "kernel curves": job.kernels,
+        "stack": job.stack,
+    }
+    rows = [
+        text_cell(what)
+        + text_cell(path)
+        + text_cell(_value(number))
+        + text_cell(number.kind)
+        + text_cell(source)
+        for what, entry in entries.items()
+        for path, number, source in _numbers(entry)
+    ]
+    heads = [("entry", ""), ("coefficient", ""), ("value", ""), ("kind", ""), ("source", "")]
+    return [
+        element("h2", "Where the numbers come from"),
+        _entries(provenance(job)),
+        "<details>",
+        element("summary", f"all {len(rows)} coefficients"),
+        table("coefficients", heads, rows),
+        "</details>",
+    ]
+
+
+def _entries(origin: Mapping[str, Any]) -> str:
+    hardware = origin["hardware"]
+    entries = {**hardware, "kernel curves": origin["kernels"], "stack": origin["stack"]}
+    rows = []
+    for what, entry in entries.items():
+        kinds = ", ".join(f"{count} {kind}" for kind, count in entry["numbers"].items() if count)
+        rows.append(text_cell(what) + text_cell(entry["name"]) + text_cell(kinds))
+    return table("catalogue entries", [("entry", ""), ("name", ""), ("numbers by kind", "")], rows)
+
+
+def _numbers(entry: BaseModel) -> Iterator[tuple[str, Sourced, str]]:
+    sources: Mapping[str, str] = getattr(entry, "sources", {})
+    for path, number in sourced_numbers(entry):
+        source = sources.get(number.source, number.source)
+        words = f"{source}; {number.note}" if number.note else source
+        yield path, number, words if len(words) <= _LONGEST else words[: _LONGEST - 3] + "..."
+
+
+def _value(number: Sourced) -> str:
+    value = getattr(number, "value", None)
+    return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+def command_section(command: str) -> list[str]:
+    """Return the command that makes the page again."""
+    return [element("h2", "The command"), preformatted("command", command)]
+
+
+def json_section(title: str, document: dict[str, Any]) -> list[str]:
+    """Return ``document`` as text to copy."""
+    return ["<details>", element("summary", title), preformatted(title, dump(document, "json")), "</details>"]

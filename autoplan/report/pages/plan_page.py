@@ -1,0 +1,193 @@
+"""The answer of ``plan`` as a page: the front, the chosen plan, what is proven, what was rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from autoplan.report.choices_report import question_columns, question_sentences
+from autoplan.report.document_fields import Document, front_document
+from autoplan.report.pages.front_picture import front_picture
+from autoplan.report.pages.page_frame import element, number_cell, page, preformatted, table, text_cell
+from autoplan.report.pages.page_sections import (
+    command_section,
+    headings,
+    json_section,
+    proof_section,
+    provenance_section,
+    rejected_section,
+    sentences_list,
+)
+from autoplan.report.pages.plan_details import TimelineOf, plan_details
+from autoplan.report.render.bars import spread
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.wording.part_names import GIB
+from autoplan.report.wording.sentences import front_sentences, layout_parts, number_words, space_sentence
+from autoplan.report.wording.suggestion_words import conflict_sentences, suggestion_sentences
+from autoplan.results import Front, Plan
+from autoplan.units import format_seconds
+
+__all__ = ["MOST_DETAILS", "MOST_PLANS", "plan_page"]
+
+#: Most plans with a row and a point, and most of them that can be chosen.
+MOST_PLANS: Final = 160
+MOST_DETAILS: Final = 8
+#: Characters of all plans that can be chosen; the first is there in any case.
+_MOST_CHARACTERS: Final = 600_000
+
+#: Shows the plan that is chosen in the list, or that a link of the picture or the table names.
+_SCRIPT: Final = """
+"use strict";
+const choice = document.getElementById("choice");
+const details = Array.from(document.querySelectorAll(".detail"));
+function show(number) {
+  const id = "details-" + number;
+  if (!details.some((detail) => detail.id === id)) return;
+  for (const detail of details) detail.hidden = detail.id !== id;
+  choice.value = number;
+  for (const row of document.querySelectorAll("tr[id]"))
+    row.classList.toggle("chosen", row.id === "plan-" + number);
+  for (const point of document.querySelectorAll("a.point"))
+    point.classList.toggle("chosen", point.getAttribute("href") === "#plan-" + number);
+}
+function follow() {
+  const named = /^#(?:plan|details)-(\\d+)$/.exec(location.hash);
+  if (named) show(named[1]);
+}
+document.getElementById("choosing").hidden = false;
+choice.addEventListener("change", () => { location.hash = "details-" + choice.value; });
+addEventListener("hashchange", follow);
+follow();
+"""
+
+
+def plan_page(front: Front, command: str, timeline_of: TimelineOf) -> str:
+    """Return ``front`` as a self-contained page; ``command`` is what was typed."""
+    body = _feasible(front, timeline_of) if front.plans else _infeasible(front)
+    parts = [
+        *headings(front.job, front.facts),
+        *body,
+        *rejected_section(front),
+        *provenance_section(front.job),
+        *command_section(command),
+    ]
+    return page(f"{front.job.name}: plans", parts, _SCRIPT if front.plans else "")
+
+
+def _infeasible(front: Front) -> Iterator[str]:
+    """Yield why nothing is feasible, and what would help."""
+    yield element("p", "nothing is feasible", "no")
+    yield sentences_list(front.reasons)
+    if conflicts := conflict_sentences(front):
+        yield element("h2", "Limits that conflict")
+        yield sentences_list(conflicts)
+    if front.suggestions:
+        yield element("h2", "Changes that make a plan possible, each one solved")
+        yield sentences_list(suggestion_sentences(front))
+    yield from proof_section(front, [space_sentence(front)])
+
+
+def _feasible(front: Front, timeline_of: TimelineOf) -> Iterator[str]:
+    document = front_document(front)
+    numbers = [index + 1 for index in spread(len(front.plans), MOST_PLANS)]
+    chosen = front.plans.index(front.fastest) + 1
+    details = dict(_details(front, document, chosen, timeline_of))
+    yield element("h2", f"The front: {number_words(len(front.plans), 'plan')}")
+    yield front_picture({n: document["front"][n - 1] for n in numbers}, chosen)
+    yield _table(front, document["front"], numbers, details)
+    yield from _layouts(front, numbers)
+    if len(numbers) < len(front.plans):
+        yield element(
+            "p", f"{number_words(len(front.plans) - len(numbers), 'more plan')}: --format json", "quiet"
+        )
+    yield element("h2", "The chosen plan")
+    yield _choice(details)
+    for number, html in details.items():
+        hidden = "" if number == chosen else " hidden"
+        names = f'class="detail" id="details-{number}" aria-label="plan {number}"'
+        yield f"<section {names}{hidden}>\n{html}\n</section>"
+    if len(details) < len(front.plans):
+        yield element(
+            "p", f"{number_words(len(details), 'plan')} can be chosen; evaluate draws any layout", "quiet"
+        )
+    yield from proof_section(front, [*question_sentences(front), *front_sentences(front)])
+
+
+def _details(
+    front: Front, document: Document, chosen: int, timeline_of: TimelineOf
+) -> Iterator[tuple[int, str]]:
+    """Yield plans that can be chosen, ``chosen`` first, as long as they leave the page small."""
+    spent = 0
+    others = [index + 1 for index in spread(len(front.plans), MOST_DETAILS)]
+    for number in dict.fromkeys([chosen, *others]):
+        html = "\n".join(_detail(front, document, number, timeline_of))
+        spent += len(html)
+        if number != chosen and spent > _MOST_CHARACTERS:
+            return
+        yield number, html
+
+
+def _detail(front: Front, document: Document, number: int, timeline_of: TimelineOf) -> list[str]:
+    plan, entry = front.plans[number - 1], document["front"][number - 1]
+    return [
+        element("h3", f"Plan {number}"),
+        *plan_details(plan, document["job"]["limits"], entry["predicted"], timeline_of),
+        *json_section(f"plan {number} as JSON", entry),
+    ]
+
+
+def _choice(details: Mapping[int, str]) -> str:
+    """Return the list of plans to choose from, which the script shows."""
+    options = "".join(f'<option value="{number}">plan {number}</option>' for number in details)
+    return f'<p id="choosing" hidden><label>plan <select id="choice">{options}</select></label></p>'
+
+
+def _table(
+    front: Front, plans: Sequence[Mapping[str, Any]], numbers: Sequence[int], details: Mapping[int, str]
+) -> str:
+    heads = [("#", "number"), ("layout", ""), ("step", "number"), ("90 % interval", "number")]
+    heads += [(head, "number") for head in ("tokens/s per device", "MFU (%)", "memory (GiB)", "of limit (%)")]
+    heads += [("bubble (%)", "number")]
+    more = question_columns(front.job, [front.plans[number - 1] for number in numbers])
+    heads += [(column.head.replace("\n", " "), "number") for column in more]
+    rows = []
+    for place, number in enumerate(numbers):
+        cells = _cells(front.plans[number - 1], plans[number - 1]["predicted"])
+        cells += "".join(text_cell(column.cells[place], "number") for column in more)
+        link = f'<a href="#details-{number}">{number}</a>' if number in details else str(number)
+        kind = ' class="chosen"' if number == next(iter(details)) else ""
+        rows.append(f'<tr id="plan-{number}"{kind}><td class="number">{link}</td>{cells}</tr>')
+    return table("plans of the front", heads, rows, "table long")
+
+
+def _layouts(front: Front, numbers: Sequence[int]) -> Iterator[str]:
+    """Yield the layouts on a line each, so that they can be copied."""
+    lines = [f"{number:>3}  {front.plans[number - 1].layout_string}" for number in numbers]
+    yield "<details>"
+    yield element("summary", "the layouts to copy")
+    yield preformatted("layouts", "\n".join(lines))
+    yield "</details>"
+
+
+def _cells(plan: Plan, predicted: Mapping[str, Any]) -> str:
+    step, low, high = (predicted[f"step_seconds{end}"] for end in ("", "_low", "_high"))
+    size = predicted["peak_memory_bytes_per_device"]
+    parts = " · ".join(layout_parts(plan.layout, Terminal()))
+    return "".join(
+        [
+            text_cell(parts),
+            number_cell(step, format_seconds(step)),
+            text_cell(f"{format_seconds(low)} to {format_seconds(high)}", "number"),
+            number_cell(
+                predicted["tokens_per_second_per_device"], f"{predicted['tokens_per_second_per_device']:,.0f}"
+            ),
+            _percent(predicted["model_flops_utilization"]),
+            number_cell(size, f"{size / GIB:,.1f}"),
+            _percent(size / predicted["memory_limit_bytes"]),
+            _percent(predicted["bubble_share"]),
+        ]
+    )
+
+
+def _percent(share: float) -> str:
+    return number_cell(share, f"{share * 100:.1f}")

@@ -1,0 +1,164 @@
+"""Step time and memory of a plan as stacked bars, each beside a table of its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+from xml.etree import ElementTree as ET
+
+from autoplan.report.pages.page_frame import element, number_cell, safe, table, text_cell
+from autoplan.report.render.bars import spread
+from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_COLOURS, TIME_NAMES
+from autoplan.report.wording.sentences import number_words
+from autoplan.units import format_seconds
+
+__all__ = ["MOST_BARS", "memory_bars", "memory_stacks", "time_bars", "time_stacks"]
+
+#: Most pipeline stages with a bar.
+MOST_BARS: Final = 32
+
+#: Name, amount, colour, and what is shown on hover.
+Part = tuple[str, float, str, str]
+
+
+def time_bars(predicted: Mapping[str, Any]) -> list[str]:
+    """Return the parts of a step as a bar and a table; ``predicted`` is that of a document."""
+    step, parts = predicted["step_seconds"], predicted["time"]
+    rows = [
+        element("th", name)
+        + number_cell(parts[field], format_seconds(parts[field]))
+        + _share(parts[field] / step)
+        for field, name in TIME_NAMES.items()
+        if parts[field]
+    ]
+    heads = [("part", ""), ("time", "number"), ("of the step (%)", "number")]
+    return [
+        f"<p>{_time_stack(predicted, step)}</p>",
+        _keys((TIME_NAMES[field], TIME_COLOURS[field]) for field in TIME_NAMES if parts[field]),
+        table("parts of the step", heads, rows),
+    ]
+
+
+def time_stacks(plans: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Return the steps of named plans as bars on one scale."""
+    longest = max(predicted["step_seconds"] for _, predicted in plans)
+    rows = [
+        element("th", name)
+        + f"<td>{_time_stack(predicted, longest)}</td>"
+        + number_cell(predicted["step_seconds"], format_seconds(predicted["step_seconds"]))
+        for name, predicted in plans
+    ]
+    shown = [field for field in TIME_NAMES if any(predicted["time"][field] for _, predicted in plans)]
+    heads = [("layout", ""), ("parts of the step", ""), ("step", "number")]
+    keys = _keys((TIME_NAMES[field], TIME_COLOURS[field]) for field in shown)
+    return [keys, table("step time of the layouts", heads, rows)]
+
+
+def _time_stack(predicted: Mapping[str, Any], longest: float) -> str:
+    """Return the parts of a step as one bar, as long as it is beside the ``longest`` step [s]."""
+    seconds = predicted["time"]
+    parts = [
+        (field, seconds[field], TIME_COLOURS[field], f"{name} {format_seconds(seconds[field])}")
+        for field, name in TIME_NAMES.items()
+    ]
+    return _stack(parts, longest)
+
+
+def memory_stacks(plans: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Return the memory of named plans on the stage that holds most as bars on one scale."""
+    limit = plans[0][1]["memory_limit_bytes"]
+    fullest = [
+        (name, max(predicted["memory"]["stages"], key=lambda x: x["total"])) for name, predicted in plans
+    ]
+    scale = max(limit, *(stage["total_high"] for _, stage in fullest))
+    rows = [
+        element("th", name)
+        + f"<td>{_stack(_memory_parts(stage, MEMORY_PARTS), scale, limit)}</td>"
+        + number_cell(stage["total"], f"{stage['total'] / GIB:,.1f}")
+        + _share(stage["total"] / limit)
+        for name, stage in fullest
+    ]
+    heads = [("layout", ""), ("memory", ""), ("peak (GiB)", "number"), ("of limit (%)", "number")]
+    held = [name for name in MEMORY_PARTS if any(stage[name] for _, stage in fullest)]
+    keys = _keys((name, MEMORY_PARTS[name].colour) for name in held)
+    return [keys, table("peak memory of the layouts", heads, rows)]
+
+
+def _memory_parts(stage: Mapping[str, Any], names: Iterable[str]) -> list[Part]:
+    return [
+        (name, stage[name], MEMORY_PARTS[name].colour, f"{name} {stage[name] / GIB:,.2f} GiB")
+        for name in names
+    ]
+
+
+def memory_bars(predicted: Mapping[str, Any]) -> list[str]:
+    """Return the peak memory of each stage by category as bars in a table; the line is the limit."""
+    stages, limit = predicted["memory"]["stages"], predicted["memory_limit_bytes"]
+    scale = max(limit, *(stage["total_high"] for stage in stages))
+    shown = [stages[index] for index in spread(len(stages), MOST_BARS)]
+    held = [name for name in MEMORY_PARTS if any(stage[name] for stage in stages)]
+    heads = [("stage", "number"), ("layers", "number"), ("memory", ""), *((name, "number") for name in held)]
+    heads += [
+        ("peak (GiB)", "number"),
+        ("up to (GiB)", "number"),
+        ("of limit (%)", "number"),
+        ("peak event", ""),
+    ]
+    rows = [_stage_row(stage, held, limit, scale) for stage in shown]
+    left_out = len(stages) - len(shown)
+    more = f"; {number_words(left_out, 'more stage')} in the JSON" if left_out else ""
+    return [
+        _keys((name, MEMORY_PARTS[name].colour) for name in held),
+        table("peak memory by stage", heads, rows),
+        element("p", f"GiB at the peak of a device of each stage; the line is the limit{more}", "quiet"),
+    ]
+
+
+def _stage_row(stage: Mapping[str, Any], held: Sequence[str], limit: float, scale: float) -> str:
+    return "".join(
+        [
+            number_cell(stage["stage"], str(stage["stage"])),
+            number_cell(stage["layers"], str(stage["layers"])),
+            f"<td>{_stack(_memory_parts(stage, held), scale, limit)}</td>",
+            *(
+                number_cell(stage[name], f"{stage[name] / GIB:,.1f}")
+                for name in (*held, "total", "total_high")
+            ),
+            _share(stage["total"] / limit),
+            text_cell(stage["event"], "line"),
+        ]
+    )
+
+
+def _share(share: float) -> str:
+    return number_cell(share, f"{share * 100:.1f}")
+
+
+def _stack(parts: Iterable[Part], whole: float, limit: float | None = None) -> str:
+    """Return ``parts`` of ``whole`` side by side; the numbers beside it say the same in words."""
+    places = {"viewBox": "0 0 100 10", "preserveAspectRatio": "none", "aria-hidden": "true"}
+    svg = ET.Element("svg", {"class": "stack", **places})
+    reached = 0.0
+    for name, amount, colour, words in parts:
+        width = 100 * amount / whole
+        if width > 0:
+            box = {
+                "x": f"{reached:.3f}",
+                "width": f"{width:.3f}",
+                "height": "10",
+                "fill": colour,
+                "class": name,
+            }
+            ET.SubElement(ET.SubElement(svg, "rect", box), "title").text = words
+        reached += width
+    if limit is not None:
+        x = f"{100 * limit / whole:.3f}"
+        ET.SubElement(svg, "line", {"class": "limit", "x1": x, "x2": x, "y1": "0", "y2": "10"})
+    return ET.tostring(svg, encoding="unicode")
+
+
+def _keys(names: Iterable[tuple[str, str]]) -> str:
+    """Return what the colours mean."""
+    box = '<svg viewBox="0 0 8 8" aria-hidden="true"><rect width="8" height="8" fill="{}"></rect></svg>'
+    keys = (f'<span class="key">{box.format(colour)}{safe(name)}</span>' for name, colour in names)
+    return f"<p>{' '.join(keys)}</p>"

@@ -1,0 +1,151 @@
+"""The predicted step of a plan as a picture: a row for each stage, its passes in the order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+from xml.etree import ElementTree as ET
+
+from autoplan.costs.core.prediction import StepSlice, StepTimeline
+from autoplan.report.charts.axis import Axis, round_values
+from autoplan.report.pages.page_frame import element, region
+from autoplan.report.render.bars import spread
+from autoplan.report.render.svg import add_line, add_text, canvas, written
+from autoplan.report.wording.sentences import number_words
+from autoplan.units import format_seconds
+
+__all__ = ["MOST_PIECES", "timeline_picture"]
+
+#: Most rows of a picture, and most pieces of all its rows: more make a page that is slow to load.
+_MOST_ROWS: Final = 8
+MOST_PIECES: Final = 320
+
+_WIDTH: Final = 1100
+_LEFT: Final = 64
+_ROW: Final = 30
+_BAR: Final = 22
+_TOP: Final = 44
+_TICKS: Final = 8
+#: Narrowest piece that holds the number of its microbatch [px].
+_NUMBERED: Final = 16
+
+#: What a stage does, and its colour (Okabe and Ito 2008).
+_KINDS: Final = {
+    "forward": "#56b4e9",
+    "backward": "#009e73",
+    "weight gradient": "#cc79a7",
+    "recompute": "#f0e442",
+    "communication": "#d55e00",
+    "offload": "#999933",
+    "optimizer": "#aa4499",
+    "idle": "#8c8c8c",
+}
+_KIND_OF_PART: Final = {
+    "bubble": "idle",
+    "recompute": "recompute",
+    "overhead": "offload",
+    "optimizer": "optimizer",
+}
+
+_LIGHT: Final = ".NAME .inside { fill: #000000; font-size: 11px; text-anchor: middle }"
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Slices of one pass, one after another, in which a stage does the same: start and end [s]."""
+
+    stage: int
+    kind: str
+    microbatch: int | None
+    start: float
+    end: float
+
+
+def timeline_picture(timeline: StepTimeline) -> list[str]:
+    """Return the step as HTML: the whole of it, or its beginning and its end where it has many passes."""
+    stages = set(spread(timeline.stages, _MOST_ROWS))
+    pieces = [piece for piece in _pieces(timeline.slices) if piece.stage in stages]
+    windows = _windows(timeline.seconds, len(pieces))
+    pictures = [
+        region(
+            f"timeline from {format_seconds(start)} to {format_seconds(end)}",
+            _picture([piece for piece in pieces if piece.start < end and piece.end > start], (start, end)),
+            "picture drawn",
+        )
+        for start, end in windows
+    ]
+    return [element("p", _words(timeline, len(stages), windows), "quiet"), *pictures]
+
+
+def _words(timeline: StepTimeline, rows: int, windows: Sequence[tuple[float, float]]) -> str:
+    text = "communication is what compute does not hide"
+    if len(windows) > 1:
+        drawn = format_seconds(windows[0][1])
+        text += f"; drawn are the first and the last {drawn} of {format_seconds(timeline.seconds)}"
+    if rows < timeline.stages:
+        text += f"; {number_words(timeline.stages - rows, 'more stage')} not drawn"
+    return f"{text}; --output trace.json has it all for Perfetto" if text.count(";") else text
+
+
+def _windows(seconds: float, pieces: int) -> list[tuple[float, float]]:
+    """Return the spans of the step that are drawn [s]: all of it, or two ends with about ``MOST_PIECES``."""
+    if pieces <= MOST_PIECES:
+        return [(0.0, seconds)]
+    length = seconds * MOST_PIECES / pieces / 2
+    return [(0.0, length), (seconds - length, seconds)]
+
+
+def _pieces(slices: Sequence[StepSlice]) -> Iterator[_Piece]:
+    for (stage, kind, microbatch, _, _), same in groupby(slices, _kind_of_pass):
+        own = list(same)
+        yield _Piece(stage, kind, microbatch, own[0].start, own[-1].start + own[-1].seconds)
+
+
+def _kind_of_pass(x: StepSlice) -> tuple[int, str, int | None, int, str]:
+    kind = "communication" if x.part.endswith("_exposed") else _KIND_OF_PART.get(x.part, x.phase)
+    return x.stage, kind, x.microbatch, x.chunk, x.phase
+
+
+def _picture(pieces: Sequence[_Piece], window: tuple[float, float]) -> str:
+    rows = {stage: row for row, stage in enumerate(dict.fromkeys(piece.stage for piece in pieces))}
+    x = Axis(*window, _LEFT, _WIDTH - 10)
+    bottom = _TOP + _ROW * len(rows)
+    svg = canvas("timeline", "the predicted step by stage", (_WIDTH, bottom + 28), light=_LIGHT)
+    _legend(svg, {piece.kind for piece in pieces})
+    for seconds in round_values(*window, _TICKS):
+        add_line(svg, (x.at(seconds), _TOP - 4), (x.at(seconds), bottom), "grid")
+        add_text(svg, (x.at(seconds), bottom + 16), format_seconds(seconds), "small middle")
+    for stage, row in rows.items():
+        add_text(svg, (8, _TOP + _ROW * row + 16), f"stage {stage}", "small")
+    for piece in pieces:
+        _draw(svg, x, piece, _TOP + _ROW * rows[piece.stage])
+    return written(svg)
+
+
+def _draw(svg: ET.Element, x: Axis, piece: _Piece, top: float) -> None:
+    """Draw a piece, cut where the picture ends."""
+    left, right = x.at(max(piece.start, x.low)), x.at(min(piece.end, x.high))
+    number = "" if piece.microbatch is None else f" of microbatch {piece.microbatch}"
+    rect = _box(svg, (left, top), (right - left, _BAR), piece.kind)
+    ET.SubElement(rect, "title").text = (
+        f"stage {piece.stage}: {piece.kind}{number}, {format_seconds(piece.end - piece.start)}"
+        f" from {format_seconds(piece.start)}"
+    )
+    if piece.microbatch is not None and right - left >= _NUMBERED and piece.kind in {"forward", "backward"}:
+        add_text(svg, ((left + right) / 2, top + 15), str(piece.microbatch), "inside")
+
+
+def _box(svg: ET.Element, at: tuple[float, float], size: tuple[float, float], kind: str) -> ET.Element:
+    places = zip(("x", "y", "width", "height"), (*at, *size), strict=True)
+    return ET.SubElement(svg, "rect", {**{name: f"{v:.2f}" for name, v in places}, "fill": _KINDS[kind]})
+
+
+def _legend(svg: ET.Element, kinds: set[str]) -> None:
+    left = float(_LEFT)
+    for kind in _KINDS:
+        if kind in kinds:
+            _box(svg, (left, 10), (12, 12), kind)
+            add_text(svg, (left + 17, 20), kind)
+            left += 17 + 7 * len(kind) + 14
