@@ -108,19 +108,12 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
         raise typer.Exit(NOTHING_FEASIBLE)
 
 
-<<<<<<< HEAD
-def _present(front: Front, form: Format, output: Path | None, *, all_plans: bool) -> None:
-    """Write the answer; imports of tables are deferred until one is needed."""
-    if output is not None and asks_for_trace(form, output):
-        if front.feasible:
-            from autoplan.results.merged_front import at_batch
-=======
 def _present(front: Front, form: Format, asked: tuple[Path | None, str], *, all_plans: bool) -> None:
     """Write the answer to the file that the command asks for; tables are imported where one is needed."""
     output, command = asked
-    if output is not None and front.feasible and asks_for_trace(form, output):
-        from autoplan.results.merged_front import at_batch
->>>>>>> wt-pages
+    if output is not None and asks_for_trace(form, output):
+        if front.feasible:
+            from autoplan.results.merged_front import at_batch
 
             write_trace(at_batch(front.job, front.fastest), front.fastest, output)
         output = None

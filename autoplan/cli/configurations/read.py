@@ -17,8 +17,8 @@ FrameworkOption = Annotated[
     typer.Option(
         "--framework",
         metavar="NAME",
-        help="Whose configuration FILE is: megatron-lm, deepspeed, accelerate, nemo, nanotron, llm-foundry."
-        " Left out: recognised by its content.",
+        help="Whose configuration FILE is: megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan,"
+        " trainer, axolotl, llama-factory, nemo, nanotron, llm-foundry. Left out: recognised by its content.",
         show_default=False,
     ),
 ]
