@@ -31,8 +31,8 @@ TargetOption = Annotated[
     typer.Option(
         "--for",
         metavar="TARGET",
-        help="The framework (megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan, trainer, axolotl,"
-        " llama-factory), or what starts it (torchrun, slurm, skypilot, kubernetes).",
+        help="The framework (megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan, trainer,"
+        " axolotl, llama-factory), or what starts it (torchrun, slurm, skypilot, kubernetes).",
         show_default=False,
     ),
 ]
