@@ -80,8 +80,8 @@ def _outcome(row: tuple[str, ServedRun | Skipped]) -> ServedOutcome:
     except Skipped as reason:
         return ServedOutcome(name, skipped=str(reason), category=reason.category, **known)
     except EXPECTED as error:
-        reason = skipped_by("pricing failed", error)
-        return ServedOutcome(name, skipped=str(reason), category=reason.category, **known)
+        failed = skipped_by("pricing failed", error)
+        return ServedOutcome(name, skipped=str(failed), category=failed.category, **known)
     return ServedOutcome(
         name,
         mode=mode,

@@ -47,7 +47,8 @@ _ENGINES: Final = (
     (r"^tensorrt-llm v?0\.1[3-6]\b", "tensorrt-llm@0.14"),
     (r"^tensorrt-llm v?0\.1[7-9]\b", "tensorrt-llm@0.17"),
     (r"^tensorrt-llm v?0\.2\d\b", "tensorrt-llm@0.20"),
-    (r"^tensorrt-llm (post-)?1\.0", "tensorrt-llm@1.0"),
+    (r"^tensorrt-llm post-1\.0", "tensorrt-llm@1.1"),
+    (r"^tensorrt-llm 1\.0", "tensorrt-llm@1.0"),
     # Versions of Dynamo, whose containers hold TensorRT-LLM 1.2.
     (r"^trtllm 0\.8", "tensorrt-llm@1.2"),
     (r"^trtllm (version not given|gpt-oss-dev)", "tensorrt-llm@1.1"),

@@ -277,7 +277,7 @@ def _disaggregated(run: ServedRun) -> Served:
     told = run.client.requests if run.client else None
     rounds = max(1.0, told / clients) if told else float(_ROUNDS)
     # All clients begin at once: in the first round they wait for half of the prompts of all.
-    waiting += clients * own / servers / 2 / rounds
+    waiting += clients * own / servers / 2 / rounds + _front_end(run, prefill)
     values = (waiting, tpot, rate * mean_out, waiting + mean_out * tpot)
     saturated = rate >= 0.99 * servers / own
     return Served(dict(zip(METRICS, values, strict=True)), saturated=saturated, fits=True)

@@ -251,6 +251,11 @@ def _peak_rate(device: DeviceSpec, precision: Precision) -> float | None:
 def gemm_rate_of(cluster: Cluster, kernels: KernelSpec, precision: Precision) -> Rate:
     """Return the rate of matrix products of a device at ``precision`` [FLOP/s].
 
+    >>> from autoplan.catalog import kernels_for, load_job
+    >>> cluster = load_job("llama3-8b-8x-a100").cluster
+    >>> gemm_rate_of(cluster, kernels_for(cluster.device.name), "bf16").peak <= 312e12
+    True
+
     Raises UnsupportedError where the device has no matrix rate for the precision.
     """
     peak = peak_flops(cluster, precision)
@@ -258,14 +263,26 @@ def gemm_rate_of(cluster: Cluster, kernels: KernelSpec, precision: Precision) ->
 
 
 def attention_rate_of(cluster: Cluster, kernels: KernelSpec) -> Rate:
-    """Return the rate of fused attention in forward, in 16 bits [FLOP/s]."""
+    """Return the rate of fused attention in forward, in 16 bits [FLOP/s].
+
+    >>> from autoplan.catalog import kernels_for, load_job
+    >>> cluster = load_job("llama3-8b-8x-a100").cluster
+    >>> attention_rate_of(cluster, kernels_for(cluster.device.name)).peak <= 312e12
+    True
+    """
     precision: Precision = "bf16" if cluster.device.peak_flops("bf16") else "fp16"
     share = _sustained_share(kernels, cluster.device)
     return _attention_rate(kernels, peak_flops(cluster, precision) * share, backward=False)
 
 
 def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
-    """Return the links of a cluster at the shares that collectives reach [byte/s]."""
+    """Return the links of a cluster at the shares that collectives reach [byte/s].
+
+    >>> from autoplan.catalog import kernels_for, load_job
+    >>> cluster = load_job("llama3-8b-8x-a100").cluster
+    >>> links_of(cluster, kernels_for(cluster.device.name)).devices_per_node
+    8
+    """
     fabric, network = cluster.node.fabric, cluster.node.network
     achieved = kernels.collectives
     pair = fabric.pair_bandwidth or fabric.bandwidth

@@ -110,7 +110,13 @@ def stage_weights(job: ServingJob, layout: EngineLayout, stage: int) -> WeightBy
 
 
 def format_of(job: ServingJob, layout: EngineLayout, part: UnquantizedPart) -> WeightFormat:
-    """Return the format of a part of the model."""
+    """Return the format of a part of the model.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> format_of(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(weights="fp8"), "attention")
+    'fp8'
+    """
     alone = layout.weights in _EXPERTS_ONLY and job.model.moe is not None and part != "experts"
     return "bf16" if alone or part in job.precision.unquantized else layout.weights
 

@@ -34,7 +34,13 @@ _RATES: dict[WeightFormat, str] = {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "f
 
 
 def arithmetic_peak(device: DeviceSpec, weights: WeightFormat) -> float:
-    """Return the peak rate that a format computes in [FLOP/s]: its own, else that of 16 bits."""
+    """Return the peak rate that a format computes in [FLOP/s]: its own, else that of 16 bits.
+
+    >>> from autoplan.catalog import load_entry
+    >>> h100 = load_entry("device", "h100-sxm5-80gb")
+    >>> round(arithmetic_peak(h100, "int4-awq") / 1e12), round(arithmetic_peak(h100, "fp8") / 1e12)
+    (989, 1979)
+    """
     own = device.peak_flops(_RATES.get(weights, "bf16"))
     return own or device.peak_flops("bf16") or device.peak_flops("fp16") or 0.0
 
@@ -88,7 +94,14 @@ def small_gemm_seconds(m: int, n: int, k: int, table: SmallGemmTable, device: De
 
 
 def table_gemm_seconds(m: Array, n: int, k: int, table: SmallGemmTable, device: DeviceSpec) -> Array:
-    """Return the time of products of m tokens by the table of ``device`` alone [s]: 2 m n k / (P e)."""
+    """Return the time of products of m tokens by the table of ``device`` alone [s]: 2 m n k / (P e).
+
+    >>> from autoplan.catalog import load_entry
+    >>> h100, kernels = load_entry("device", "h100-sxm5-80gb"), load_entry("engine-kernels", "h100-sxm5-80gb")
+    >>> times = table_gemm_seconds(np.array([1.0, 512.0]), 8192, 8192, kernels.gemm[0], h100)
+    >>> bool(times[1] > times[0])
+    True
+    """
     peak = device.peak_flops(table.arithmetic) or arithmetic_peak(device, table.weights)
     seconds: Array = 2.0 * m * n * k / (peak * interpolated(_grid(table), m, n, k))
     return seconds

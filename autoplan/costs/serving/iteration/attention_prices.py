@@ -37,6 +37,15 @@ def decode_seconds(
     """Return the time of all layers' attention of one new token for B requests with c tokens each [s].
 
     B k/t key-value heads are read, at least one on a device; decode context parallelism divides tokens.
+
+    >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
+    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
+    >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+    >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
+    >>> seconds = decode_seconds(job, layout, prices, np.array(64.0), np.array(1024.0))
+    >>> float(seconds) * 3.35e12 > 64 * 1024 * 131_072  # bytes of the cache
+    True
     """
     model = job.model
     own = np.maximum(1.0, np.ceil(requests / layout.adp))
@@ -61,6 +70,16 @@ def prefill_seconds(
     """Return the time of all layers' attention of ``prompts`` whole prompts of L tokens each [s].
 
     A chunk after p tokens takes (L^2 - p^2) / L^2 of it.
+
+    >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
+    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
+    >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+    >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
+    >>> lengths = np.array([2048.0, 4096.0])
+    >>> one, two = prefill_seconds(job, layout, prices, np.array(1.0), lengths)
+    >>> 2 < float(two / one) < 4
+    True
     """
     model = job.model
     prompts, tokens = np.broadcast_arrays(prompts, tokens)

@@ -62,6 +62,14 @@ class EngineIteration:
         """Return the time of one iteration [s]; contexts of ``decodes`` requests are ``context_tokens``.
 
         With p stages, requests run in p batches that follow one another: each batch passes all stages.
+
+        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+        >>> from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
+        >>> from autoplan.schema.serving.engine_layout import EngineLayout
+        >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
+        >>> iteration = engine_iteration(job, EngineLayout(), kernels_for(h100), engine_kernels_for(h100))
+        >>> 5e-3 < iteration.seconds(1, 1024) < 10e-3  # 4.5 ms of reads
+        True
         """
         if not decodes and not chunks:
             return 0.0
@@ -84,12 +92,21 @@ class EngineIteration:
         if p > 1:
             device += (p - 1) * self.send.at(m)
         host = self.host.step + self.host.per_request * (own + len(chunks))
-        return max(device, host) if self.host.hidden else device + host
+        return max(device, host) if self.host.hidden else device + p * host
 
     def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
         """Return the time of ``steps`` iterations of decodes alone [s]; each adds a token to each context.
 
         Simpson's rule over steps: attention bends only at nodes of its table.
+
+        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+        >>> from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
+        >>> from autoplan.schema.serving.engine_layout import EngineLayout
+        >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
+        >>> iteration = engine_iteration(job, EngineLayout(), kernels_for(h100), engine_kernels_for(h100))
+        >>> run = iteration.decode_run(16, 16 * 1024, 100)
+        >>> 100 * iteration.seconds(16, 16 * 1024) < run < 100 * iteration.seconds(16, 16 * 1124)
+        True
         """
         if steps <= 0:
             return 0.0
@@ -128,13 +145,31 @@ class GroupIteration:
     groups: int
 
     def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
-        """Return the time of one iteration in which each group has what is given [s]."""
+        """Return the time of one iteration in which each group has what is given [s].
+
+        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+        >>> from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
+        >>> from autoplan.schema.serving.engine_layout import EngineLayout
+        >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
+        >>> iteration = engine_iteration(job, EngineLayout(), kernels_for(h100), engine_kernels_for(h100))
+        >>> GroupIteration(iteration, 2).seconds(4, 4096) == iteration.seconds(8, 8192)
+        True
+        """
         n = self.groups
         return self.whole.seconds(
             n * decodes, n * context_tokens, [chunk for chunk in chunks for _ in range(n)]
         )
 
     def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
-        """Return the time of ``steps`` iterations of decodes alone [s]."""
+        """Return the time of ``steps`` iterations of decodes alone [s].
+
+        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+        >>> from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
+        >>> from autoplan.schema.serving.engine_layout import EngineLayout
+        >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
+        >>> iteration = engine_iteration(job, EngineLayout(), kernels_for(h100), engine_kernels_for(h100))
+        >>> GroupIteration(iteration, 2).decode_run(4, 4096, 5) == iteration.decode_run(8, 8192, 5)
+        True
+        """
         n = self.groups
         return self.whole.decode_run(n * decodes, n * context_tokens, steps)

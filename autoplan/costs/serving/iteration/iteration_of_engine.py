@@ -1,4 +1,9 @@
-"""Building the iteration of an engine from a job, a layout and the kernels of its device."""
+"""Building the iteration of an engine from a job, a layout and the kernels of its device.
+
+Notation (this file only)::
+
+    m  tokens of a step                                                              [1]
+"""
 
 from __future__ import annotations
 
@@ -40,6 +45,12 @@ def engine_iteration(
 
     ``kernels`` are training's of the device; ``measured`` the engines' tables with the device that they were
     measured on, None where there are none. Raises UnsupportedError for an engine without facts of a step.
+
+    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
+    >>> iteration = engine_iteration(job, EngineLayout(), kernels_for(h100), engine_kernels_for(h100))
+    >>> iteration.captured.at(1) * 3.35e12 > 2 * 7e9  # its weights, bytes
+    True
     """
     step = job.engine.facts.step
     if step is None:
@@ -69,7 +80,8 @@ def engine_iteration(
             step=step.host.value,
             per_request=step.host_per_request.value,
             eager=step.eager_kernel.value * launched_kernels(job, layout),
-            hidden=job.engine.facts.scheduler.asynchronous,
+            # With stages the host waits for the tokens of a batch before it prepares the next one.
+            hidden=job.engine.facts.scheduler.asynchronous and layout.pp == 1,
         ),
         scale=step.scale.value,
         mixed_graphs=step.graphs == "all",
@@ -84,6 +96,11 @@ def engine_iteration(
 
 def graph_sizes(step: StepFacts) -> tuple[int, ...]:
     """Return the captured batches of decodes: 1, 2, 4, by 8 to 256 and by 16 to the largest.
+
+    >>> from autoplan.catalog import load_serving_job
+    >>> sizes = graph_sizes(load_serving_job("llama3.1-8b-1x-h100").engine.facts.step)
+    >>> len(sizes), sizes[:5], sizes[-1]
+    (51, (1, 2, 4, 8, 16), 512)
 
     Source: vLLM 0.33.0, config/vllm.py, cudagraph_capture_sizes; SGLang 0.5.23, srt/server_args.py, has
     nearly the same.

@@ -53,18 +53,42 @@ class KernelPrices:
 
     @property
     def bandwidth(self) -> float:
-        """Memory bandwidth that kernels reach [byte/s]."""
+        """Memory bandwidth that kernels reach [byte/s].
+
+        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+        >>> job = load_serving_job("llama3.1-8b-1x-h100")
+        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
+        >>> 0.5 < prices.bandwidth / 3.35e12 < 1
+        True
+        """
         share = self.kernels.memory_bound.bandwidth_share.value
         return self.cluster.device.memory.bandwidth.value * share
 
     @property
     def launch(self) -> float:
-        """Fixed time of a memory-bound kernel [s]."""
+        """Fixed time of a memory-bound kernel [s].
+
+        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+        >>> job = load_serving_job("llama3.1-8b-1x-h100")
+        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
+        >>> 1e-6 < prices.launch < 1e-5
+        True
+        """
         return self.kernels.memory_bound.launch.value
 
     @property
     def links(self) -> Links:
-        """The links of the cluster."""
+        """The links of the cluster.
+
+        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+        >>> job = load_serving_job("llama3.1-8b-1x-h100")
+        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
+        >>> prices.links.devices_per_node == job.cluster.node.devices
+        True
+        """
         links = links_of(self.cluster, self.kernels)
         fabric = self.cluster.node.fabric
         if fabric.topology not in {"pcie-switch", "host"}:
@@ -73,7 +97,16 @@ class KernelPrices:
         return replace(links, tables=(), fabric_bandwidth=reached, pair_bandwidth=reached)
 
     def product(self, m: Array, matrix: Matrix) -> Array:
-        """Return the time of products of ``m`` tokens with ``matrix`` [s], never below the least time."""
+        """Return the time of products of ``m`` tokens with ``matrix`` [s], never below the least time.
+
+        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+        >>> job = load_serving_job("llama3.1-8b-1x-h100")
+        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
+        >>> seconds = prices.product(np.array([1.0]), Matrix(8192, 8192, "bf16"))
+        >>> 40e-6 < float(seconds[0]) < 70e-6  # 40 us to read its 134 MB
+        True
+        """
         n, k, weights = matrix
         device = self.cluster.device
         light = np.array([gemm_light_seconds(x, n, k, weights, device) for x in m.tolist()])
@@ -108,7 +141,15 @@ class KernelPrices:
         return smooth_maximum(computing, moved / self.bandwidth + rate.launch, _BLEND)
 
     def experts(self, m: Array, layer: ExpertLayer) -> Array | None:
-        """Return the time of experts by curves of the same kind of layer [s]; None where there are none."""
+        """Return the time of experts by curves of the same kind of layer [s]; None where there are none.
+
+        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+        >>> job = load_serving_job("llama3.1-8b-1x-h100")
+        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
+        >>> prices.experts(np.array([1.0]), ExpertLayer("bf16", 7, 2, 4096, 1536, (1, 1))) is None
+        True
+        """
         if self.measured is None:
             return None
         return curve_seconds(m, layer, self.measured, self.cluster.device)
@@ -122,7 +163,17 @@ class KernelPrices:
         head_dim: int = 0,
         window: int = 0,
     ) -> Array:
-        """Return the time of attention or experts [s]; ``extents`` are those of ``EngineKernelTable``."""
+        """Return the time of attention or experts [s]; ``extents`` are those of ``EngineKernelTable``.
+
+        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+        >>> job = load_serving_job("llama3.1-8b-1x-h100")
+        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
+        >>> at = (np.array(512.0), np.array(1024.0), np.array(4.0))
+        >>> seconds = float(prices.kernel("decode-attention", "bf16", at, head_dim=128))
+        >>> 80e-6 < seconds < 140e-6  # 80 us of reads
+        True
+        """
         device, measured = self.cluster.device, self.measured
         tables = measured.kernel(name, kind, head_dim, window) if measured else ()
         if not tables and measured and head_dim and name in {"decode-attention", "prefill-attention"}:
@@ -188,7 +239,17 @@ class KernelPrices:
         return np.asarray(least / share + 2 * self.launch)
 
     def all_reduce(self, size: Array, ranks: int, *, graph: bool) -> Array:
-        """Return the time of all-reduces of ``size`` bytes over neighbouring devices [s]."""
+        """Return the time of all-reduces of ``size`` bytes over neighbouring devices [s].
+
+        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+        >>> job = load_serving_job("llama3.1-8b-1x-h100")
+        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
+        >>> float(prices.all_reduce(np.array(8192.0), 1, graph=True))
+        0.0
+        >>> 2e-6 < float(prices.all_reduce(np.array(16384.0), 8, graph=True)) < 30e-6
+        True
+        """
         if ranks == 1:
             return np.zeros_like(size)
         table = self.measured.all_reduce(ranks, graph=graph) if self.measured else None
@@ -209,11 +270,28 @@ class KernelPrices:
         return self.cluster.node.fabric.topology == "switch"
 
     def collective(self, operation: Operation, size: Array, ranks: int) -> Array:
-        """Return the time of a collective of NCCL over neighbouring devices [s]."""
+        """Return the time of a collective of NCCL over neighbouring devices [s].
+
+        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+        >>> job = load_serving_job("llama3.1-8b-1x-h100")
+        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
+        >>> small, large = (float(prices.collective("all_gather", np.array(x), 8)) for x in (1e6, 1e8))
+        >>> small < large
+        True
+        """
         group = Group(np.asarray(float(ranks)), np.asarray(1.0))
         return collective_seconds(operation, size, group, self.links)
 
     def send(self, size: Array, stages: int, stride: int) -> Array:
-        """Return the time of a send from one pipeline stage to the next [s]."""
+        """Return the time of a send from one pipeline stage to the next [s].
+
+        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+        >>> job = load_serving_job("llama3.1-8b-1x-h100")
+        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
+        >>> float(prices.send(np.array(1e6), 2, 1)) > 1e6 / 450e9
+        True
+        """
         group = Group(np.asarray(float(stages)), np.asarray(float(stride)))
         return point_to_point_seconds(size, group, self.links)

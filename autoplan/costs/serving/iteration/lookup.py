@@ -1,4 +1,9 @@
-"""Tables that a simulation reads many times: a line over one number, a sheet over two."""
+"""Tables that a simulation reads many times: a line over one number, a sheet over two.
+
+Notation (this file only)::
+
+    x, y  where a line or a sheet is read                                            [1]
+"""
 
 from __future__ import annotations
 
@@ -60,12 +65,20 @@ class Sheet:
 
 
 def line_of(nodes: Sequence[float], values: Array) -> Line:
-    """Return the line through ``values``, made non-decreasing."""
+    """Return the line through ``values``, made non-decreasing.
+
+    >>> line_of((1, 2, 4), np.array([1.0, 3.0, 2.0])).values
+    (1.0, 3.0, 3.0)
+    """
     rising = np.maximum.accumulate(values)
     return Line(tuple(map(float, nodes)), tuple(rising.tolist()))
 
 
 def sheet_of(first: Sequence[float], second: Sequence[float], values: Array) -> Sheet:
-    """Return the sheet through ``values`` [first, second], made non-decreasing along both."""
+    """Return the sheet through ``values`` [first, second], made non-decreasing along both.
+
+    >>> sheet_of((1, 2), (1, 2), np.array([[1.0, 2.0], [0.0, 4.0]])).rows
+    ((1.0, 2.0), (1.0, 4.0))
+    """
     rising = np.maximum.accumulate(np.maximum.accumulate(values, axis=0), axis=1)
     return Sheet(tuple(map(float, first)), tuple(map(float, second)), tuple(map(tuple, rising.tolist())))

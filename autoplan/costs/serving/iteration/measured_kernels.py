@@ -35,7 +35,11 @@ _ALIKE: dict[str, str] = {"fp16": "bf16", "int4-gptq": "int4-awq"}
 
 
 def shape_of(key: tuple[str, str, str, int, int]) -> KernelShape:
-    """Return what the least time of a table depends on."""
+    """Return what the least time of a table depends on.
+
+    >>> shape_of(("vllm", "decode-attention", "fp8", 128, 0)).bits
+    8.0
+    """
     _, kernel, name, head_dim, window = key
     kept = FORMATS[name]  # type: ignore[index]  # the schema admits formats alone
     bits = kept.bits + (kept.scale_bits + kept.zero_bits) / kept.group if kept.group else float(kept.bits)
@@ -51,7 +55,13 @@ class MeasuredKernels:
     engine: str
 
     def gemm(self, weights: WeightFormat) -> SmallGemmTable | None:
-        """Return the table of products in a format; where the engine has none, that of another engine."""
+        """Return the table of products in a format; where the engine has none, that of another engine.
+
+        >>> from autoplan.catalog import engine_kernels_for
+        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+        >>> measured.gemm("fp16").weights, measured.gemm("fp8").engine, measured.gemm("int4-awq")
+        ('bf16', 'vllm', None)
+        """
         name = _ALIKE.get(weights, weights)
         own = [table for table in self.spec.gemm if table.weights == name]
         return next((x for x in own if x.engine == self.engine), own[0] if own else None)
@@ -60,6 +70,11 @@ class MeasuredKernels:
         """Return the time of the quantization of inputs that a sweep of products holds [s].
 
         What the smallest product takes above that of 16 bits, whose input needs none.
+
+        >>> from autoplan.catalog import engine_kernels_for
+        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+        >>> measured.quantization(measured.gemm("bf16"), measured.measured_on)
+        0.0
         """
         plain = self.gemm("bf16")
         if plain is None or table.weights not in {"fp8", "nvfp4"}:
@@ -74,6 +89,11 @@ class MeasuredKernels:
         """Return the tables of a kernel: the engine's own first, then those of other engines.
 
         Prefill with keys and values in 8 bits has the tables of 16 bits, since only those were measured.
+
+        >>> from autoplan.catalog import engine_kernels_for
+        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+        >>> measured.kernel("decode-attention", "bf16", 128)[0].engine
+        'vllm'
         """
         kind = _ALIKE.get(kind, kind)
         found = [x for x in self.spec.kernels if x.key[1:] == (name, kind, head_dim, window)]
@@ -82,7 +102,14 @@ class MeasuredKernels:
         return tuple(sorted(found, key=lambda x: x.engine != self.engine))
 
     def all_reduce(self, ranks: int, *, graph: bool) -> tuple[tuple[int, ...], tuple[float, ...]] | None:
-        """Return sizes [byte] and times [us] of all-reduces; None where they were not measured."""
+        """Return sizes [byte] and times [us] of all-reduces; None where they were not measured.
+
+        >>> from autoplan.catalog import engine_kernels_for
+        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+        >>> sizes, times = measured.all_reduce(8, graph=True)
+        >>> len(sizes) == len(times), measured.all_reduce(3, graph=True)
+        (True, None)
+        """
         modes = ("graph", "eager") if graph else ("eager", "graph")
         tables = [x for mode in modes for x in self.spec.all_reduce if (x.mode, x.ranks) == (mode, ranks)]
         own = [x for x in tables if x.engine == self.engine] or tables
@@ -100,6 +127,13 @@ def table_seconds(
     T(y) u'(y) / u(y) u'(x) / u'(y), at least u'(x) and the shortest time of the table: between nodes
     interpolated in logarithms, beyond the ends as the least time changes, on another device by the ratio of
     the least times. Where another table reaches further, it says how the time changes beyond the first.
+
+    >>> from autoplan.catalog import engine_kernels_for
+    >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+    >>> tables, h100 = measured.kernel("decode-attention", "bf16", 128), measured.measured_on
+    >>> seconds = table_seconds(tables, (np.array(512.0), np.array(1024.0), np.array(4.0)), h100, h100)
+    >>> 80e-6 < float(seconds) < 140e-6
+    True
 
     Source: the tables' files.
     """

@@ -44,6 +44,15 @@ def token_seconds(
     """Return the time of all layers for ``m`` tokens, without attention [s], and of the embedding.
 
     Data-parallel attention has m/q tokens on each device, and the experts see all of them.
+
+    >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
+    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
+    >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+    >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
+    >>> seconds = token_seconds(job, layout, prices, np.array([1.0, 8192.0]), graph=True)
+    >>> bool(seconds[0] > 4.1e-3), bool(seconds[1] > 2 * 7e9 * 8192 / 989e12)  # reads, FLOPs
+    (True, True)
     """
     model = job.model
     kinds = Counter(map(model.is_moe_layer, range(model.layers)))
@@ -65,7 +74,18 @@ def token_seconds(
 
 
 def expert_seconds(job: ServingJob, layout: EngineLayout, prices: KernelPrices, m: Array) -> Array:
-    """Return the time of the routed experts of a layer for ``m`` tokens on the fullest device [s]."""
+    """Return the time of the routed experts of a layer for ``m`` tokens on the fullest device [s].
+
+    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
+    >>> job, h200 = load_serving_job("deepseek-v3-8x-h200"), "h200-sxm-141gb"
+    >>> measured = MeasuredKernels(*engine_kernels_for(h200), engine="sglang")
+    >>> prices = KernelPrices(job.cluster, measured, kernels_for(h200))
+    >>> layout = EngineLayout(tp=8, ep=8, weights="fp8-block")
+    >>> few, many = expert_seconds(job, layout, prices, np.array([1.0, 1024.0]))
+    >>> bool(few < many)
+    True
+    """
     moe = job.model.moe
     assert moe is not None  # noqa: S101 - layers with experts alone
     kept = format_of(job, layout, "experts")
@@ -87,6 +107,15 @@ def traffic_seconds(
     """Return the time of a layer's memory-bound kernels for ``m`` tokens [s].
 
     Norms with their residuals, rotation of queries and keys with the write to the cache, the activation.
+
+    >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
+    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
+    >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+    >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
+    >>> few, many = traffic_seconds(job, layout, prices, np.array([1.0, 8192.0]), sparse=False)
+    >>> bool(few < many)
+    True
     """
     model = job.model
     queries, keys = (float(np.max(x)) for x in attention_widths(model, np.array(float(layout.tp))))
@@ -134,6 +163,7 @@ def launched_kernels(job: ServingJob, layout: EngineLayout) -> int:
     9.0
 
     Leaves out: views, copies and reductions that engines add.
+    Source: vLLM 0.33.0, model_executor/models/llama.py and layers/fused_moe/fused_moe.py.
     """
     model = job.model
     total = 0
@@ -152,6 +182,15 @@ def head_seconds(job: ServingJob, layout: EngineLayout, prices: KernelPrices, se
     """Return the time of the output projection and of sampling for ``sequences`` requests [s].
 
     Logits of the parts of the vocabulary are gathered, and sampled in fp32 on one device.
+
+    >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
+    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
+    >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
+    >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
+    >>> seconds = head_seconds(job, layout, prices, np.array([1.0]))
+    >>> bool(seconds[0] * 3.35e12 > 2 * 128_256 * 4096)  # the output projection, bytes
+    True
     """
     model = job.model
     own = np.maximum(1.0, np.ceil(sequences / layout.adp))

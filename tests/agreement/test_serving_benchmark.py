@@ -1,0 +1,107 @@
+"""The benchmark of measured serving runs: its rows, what it skips, and its intervals."""
+
+import json
+
+import pytest
+
+from benchmarks.serving.__main__ import main
+from benchmarks.serving.served_jobs import engine_name
+from benchmarks.serving.served_runs import METRICS
+from benchmarks.skips import Skipped
+
+RUN = {
+    "id": "x-1",
+    "group": "Llama-3.1-8B|h100-sxm5-80gb|vllm",
+    "hardware": {"gpu": "h100-sxm5-80gb", "gpus": 1},
+    "model": {
+        "name": "Llama-3.1-8B",
+        "layers": 32,
+        "hidden": 4096,
+        "heads": 32,
+        "kv_heads": 8,
+        "ffn": 14336,
+        "vocab": 128256,
+    },
+    "workload": {"concurrency": 4, "input_len": 256, "output_len": 16, "mode": "online closed loop"},
+    "measured": {"ttft_ms": 40, "tpot_ms": 9},
+    "layout": {"tp": 1, "weight_dtype": "fp16", "framework": "vllm 0.12.0"},
+    "client": {"lengths": "fixed", "requests": 16},
+}
+
+
+def report(tmp_path, capsys, *runs):
+    """Return what the benchmark prints for ``runs``."""
+    path = tmp_path / "runs.yaml"
+    path.write_text("runs:\n" + "".join(f"- {json.dumps(run)}\n" for run in runs), encoding="utf-8")
+    assert main(["--runs", str(path), "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_row_has_each_figure_between_the_ends_of_its_interval(tmp_path, capsys):
+    """The contract of the JSON: every metric with low and high, saturation, fit and reason."""
+    (row,) = report(tmp_path, capsys, RUN)["rows"]
+
+    assert row["fits"] is True
+    assert row["skipped"] is None
+    assert row["predicted_saturated"] is False
+    for metric in METRICS:
+        value = row[f"predicted_{metric}"]
+        assert row[f"predicted_{metric}_low"] < value < row[f"predicted_{metric}_high"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"layout": {"tp": 1, "framework": "a new engine"}}, "engine is not known"),
+        ({"workload": {"mode": "online"}}, "lengths of requests"),
+        ({"model": {"name": "x"}}, "cannot be read"),
+        ({"layout": {"tp": 1, "weight_dtype": "int3", "framework": "vllm 0.12.0"}}, "format of the weights"),
+    ],
+)
+def test_a_row_that_cannot_be_priced_is_skipped_with_its_reason(tmp_path, capsys, changed, reason):
+    """One odd row costs that row only."""
+    rows = report(tmp_path, capsys, {**RUN, **changed}, RUN)["rows"]
+
+    assert reason in rows[0]["skipped"]
+    assert rows[0]["predicted_time_per_output_token_seconds"] is None
+    assert rows[1]["skipped"] is None
+
+
+def test_an_engine_that_does_not_start_is_said_not_to_fit(tmp_path, capsys):
+    """A 70B in 16 bits is larger than the card: no figures, and no skip."""
+    sizes = {"layers": 80, "hidden": 8192, "heads": 64, "ffn": 28672}
+    (row,) = report(tmp_path, capsys, {**RUN, "model": {**RUN["model"], **sizes}})["rows"]
+
+    assert row["fits"] is False
+    assert row["skipped"] is None
+    assert row["predicted_output_tokens_per_second"] is None
+
+
+def test_more_clients_than_the_cache_holds_are_said_to_saturate(tmp_path, capsys):
+    """Demand above the cache waits for earlier requests to end."""
+    load = {"concurrency": 600, "input_len": 4000, "output_len": 8, "mode": "online closed loop"}
+    (row,) = report(tmp_path, capsys, {**RUN, "workload": load, "client": {"requests": 600}})["rows"]
+
+    assert row["predicted_saturated"] is True
+
+
+@pytest.mark.parametrize(
+    ("framework", "engine"),
+    [
+        ("vllm 0.12.0", "vllm@0.12.0"),
+        ("vLLM (version not given)", "vllm-v0@0.4"),
+        ("sglang 0.5.8.post1", "sglang@0.5.8.post1"),
+        ("FasterTransformer", "fastertransformer@5.0"),
+        ("TensorRT-LLM 0.17", "tensorrt-llm@0.17"),
+        ("vllm 0.99.0", "vllm@0.33"),
+    ],
+)
+def test_frameworks_of_rows_name_versions_of_engines(framework, engine):
+    """A version that is not known stands for the newest that is not newer."""
+    assert engine_name(framework) == engine
+
+
+def test_an_unknown_framework_is_not_taken_for_another():
+    """There is no silent default."""
+    with pytest.raises(Skipped, match="engine is not known"):
+        engine_name("Triton")
