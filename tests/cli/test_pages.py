@@ -65,6 +65,22 @@ def test_a_named_format_is_what_is_written(run, tmp_path):
     assert json.loads(file.read_text(encoding="utf-8"))["layout_string"].startswith("tp=2,")
 
 
+def test_a_layout_from_a_script_is_set_against_the_best(run, tmp_path):
+    """The page of ``--from`` has the edits that gain most, and the script's lines as text."""
+    script, file = tmp_path / "train<b>.sh", tmp_path / "report.html"
+    script.write_text(
+        run("emit", JOB, "--for", "torchtitan", "--layout", "dp=2,zero=3,recompute=full").stdout
+    )
+    plain = run("evaluate", JOB, "--from", script, "--framework", "torchtitan")
+    done = run("evaluate", JOB, "--from", script, "--framework", "torchtitan", "-o", file)
+    page = assert_stands_alone(file.read_text(encoding="utf-8"))
+
+    assert (plain.exit_code, done.exit_code) == (0, 0)
+    compared = page.copied["against the best layout"].splitlines()
+    assert compared
+    assert set(compared) <= set(plain.stdout.splitlines())
+
+
 @pytest.mark.parametrize("command", ["plan", "evaluate"])
 def test_names_of_files_are_text(run, tmp_path, command):
     """The name of a job's file is in the page, and is no markup of it."""

@@ -110,6 +110,7 @@ def _feasible(front: Front, timeline_of: TimelineOf) -> Iterator[str]:
         yield element(
             "p", f"{number_words(len(details), 'plan')} can be chosen; evaluate draws any layout", "quiet"
         )
+    yield from _answers(document["answers"])
     yield from proof_section(front, [*question_sentences(front), *front_sentences(front)])
 
 
@@ -140,6 +141,29 @@ def _choice(details: Mapping[int, str]) -> str:
     """Return the list of plans to choose from, which the script shows."""
     options = "".join(f'<option value="{number}">plan {number}</option>' for number in details)
     return f'<p id="choosing" hidden><label>plan <select id="choice">{options}</select></label></p>'
+
+
+def _answers(answers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the answer for each number of devices and each batch, where the job asks for several."""
+    if not answers:
+        return
+    heads = [(head, "number") for head in ("devices", "batch", "fastest step", "plans", "on the front")]
+    yield element("h2", "By devices and batch")
+    yield table("answers", heads, map(_answer, answers))
+
+
+def _answer(answer: Mapping[str, Any]) -> str:
+    plans = answer["plans"]
+    step = plans[0]["step_seconds"] if plans else None
+    best = sum(plan["on_front"] for plan in plans)
+    cells = [
+        number_cell(answer["devices"], f"{answer['devices']:,}"),
+        number_cell(answer["global_batch_size"], f"{answer['global_batch_size']:,}"),
+        number_cell(step, "none fits" if step is None else format_seconds(step)),
+        number_cell(len(plans), str(len(plans))),
+        number_cell(best, str(best)),
+    ]
+    return "".join(cells)
 
 
 def _table(

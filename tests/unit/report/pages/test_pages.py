@@ -18,6 +18,16 @@ from autoplan.report.pages.timeline_picture import MOST_PIECES, timeline_picture
 from tests.support.page_reader import PageReader, assert_stands_alone
 
 JOB = "llama3.2-1b-2x-rtx3090"
+CHOICES = """
+schema: 1
+kind: training
+model: llama3.2-1b
+hardware: 2x-rtx3090
+devices: [1, 2]
+workload: {sequence_length: 4096, global_batch_size: [32, 64]}
+price: {per_device_hour: 0.4, currency: USD, date: 2026-01-01}
+limits: {step_time: 600 s, cost: 100}
+"""
 HOSTILE = "</pre></script><script>alert(1)</script>\"' onload=x <b>&amp;" + "\u202e\u2066\x1b\x00"
 
 
@@ -105,6 +115,30 @@ def test_certificate_and_rejected_layouts_are_there(front, page):
     assert sorted(reasons) == sorted(x.reason for x in front.rejected if x.layouts)
     assert page.copied["command"] == "autoplan plan x"
     assert len(page.texts["coefficients"]) > 30
+
+
+def test_several_numbers_of_devices_and_batches_have_their_answers(tmp_path):
+    """Each choice has a row; what differs between plans, costs and has a limit stands beside them."""
+    file = tmp_path / "choices.yaml"
+    file.write_text(CHOICES)
+    front = plan(load_job(file))
+    page = assert_stands_alone(plan_page(front, "x", lambda own: str(own.layout)))
+    answers = front_document(front)["answers"]
+
+    assert len(answers) == 4
+    assert page.rows["answers"][1:] == [
+        [
+            x["devices"],
+            x["global_batch_size"],
+            x["plans"][0]["step_seconds"] if x["plans"] else None,
+            len(x["plans"]),
+            sum(p["on_front"] for p in x["plans"]),
+        ]
+        for x in answers
+    ]
+    assert {"devices", "batch", "USD/1e9 tokens"} <= set(page.texts["plans of the front"][0])
+    limits = [cells[0] for cells in page.texts["predicted against limits"]]
+    assert {"step time", "cost of 1e9 tokens"} <= set(limits)
 
 
 def test_a_page_is_the_same_twice(front, text):
