@@ -11,7 +11,8 @@ from importlib.resources import files
 from typing import Any, Final
 
 from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.frameworks.deepspeed import check_key_names, zero_values
+from autoplan.launch.frameworks.deepspeed import zero_values
+from autoplan.launch.frameworks.deepspeed_keys import check_key_names
 from autoplan.launch.frameworks.hugging_face.data_parallel import ATTENTION_TARGETS
 from autoplan.launch.frameworks.written_document import WrittenDocument
 from autoplan.launch.known_models import named_on_hub
