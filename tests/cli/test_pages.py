@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 
+from autoplan.cli.shared import page_output
 from tests.support.page_reader import assert_stands_alone
 
 JOB = "llama3.2-1b-2x-rtx3090"
@@ -55,6 +56,19 @@ def test_the_command_on_a_page_writes_the_same_page(run, tmp_path):
     assert [float(a["data-step-seconds"]) for a in page.attributes("a", "point")] == [
         x["predicted"]["step_seconds"] for x in plans
     ]
+
+
+def test_of_steps_with_many_passes_the_fastest_alone_is_drawn(run, tmp_path, monkeypatch):
+    """The others say how to draw theirs, so that a page of a large job takes no minute."""
+    monkeypatch.setattr(page_output, "_MOST_SLOTS", 0)
+    file = tmp_path / "report.html"
+    run("plan", JOB, "-o", file)
+    page = assert_stands_alone(file.read_text(encoding="utf-8"))
+    plans = len(page.attributes("section", "detail"))
+
+    assert plans > 1
+    assert 1 <= len(page.attributes("svg", "timeline")) <= 2
+    assert page.words.count("this step has many passes") == plans - 1
 
 
 def test_a_named_format_is_what_is_written(run, tmp_path):

@@ -27,6 +27,8 @@ __all__ = [
     "write_plan_page",
 ]
 
+#: Forward passes of all stages, above which only the fastest plan has a timeline: simulating one takes long.
+_MOST_SLOTS: Final = 3_000
 _SUFFIXES: Final = frozenset({".html", ".htm"})
 
 
@@ -51,6 +53,9 @@ def write_plan_page(front: Front, command: str, output: Path) -> None:
     from autoplan.results.merged_front import at_batch
 
     def timeline_of(plan: Plan) -> StepTimeline | str:
+        slots = plan.predicted.microbatches * plan.layout.pp * plan.layout.vpp
+        if plan != front.fastest and slots > _MOST_SLOTS:
+            return "this step has many passes: `autoplan evaluate --layout ... --output` draws its timeline"
         return _timeline(at_batch(front.job, plan), plan)
 
     write(plan_page(front, command, timeline_of), output)

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -226,6 +227,9 @@ def test_bars_and_limits_are_those_of_the_document(job, layout):
     scale = max(limit, *(s["total_high"] for s in stages))
     lengths = [sum(map(float, re.findall(r' width="([\d.]+)"', bar))) for bar in bars]
     assert lengths[0] == pytest.approx(100, abs=0.05)
+    for bar in bars:
+        boxes = [(float(x), float(w)) for x, w in re.findall(r' x="([\d.]+)" width="([\d.]+)"', bar)]
+        assert all(x + w == pytest.approx(after, abs=0.01) for (x, w), (after, _) in pairwise(boxes))
     assert lengths[1:] == pytest.approx([100 * s["total"] / scale for s in stages], abs=0.05)
 
 
