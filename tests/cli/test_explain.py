@@ -136,7 +136,9 @@ def test_json_has_the_keys_of_the_contract(run):
     assert {"schema", "job", "explanation", "provenance"} == set(document)
     assert document["schema"] == 1
     keys = {"layout", "layout_string", "predicted", "fullest", "stages", "remedies", "standing"}
-    assert keys == set(explained)
+    assert keys | {"bound", "bottlenecks"} == set(explained)
+    assert sum(x["share"] for x in explained["bottlenecks"]) == pytest.approx(1.0)
+    assert explained["bound"] in {x["bound"] for x in explained["bottlenecks"]}
     assert explained["fullest"]["over_limit_bytes_high"] > explained["fullest"]["over_limit_bytes"] > 0
     for stage in explained["stages"]:
         assert max(m["total_bytes"] for m in stage["events"]) == pytest.approx(stage["total_bytes"])
