@@ -91,11 +91,11 @@ def test_show_as_json_holds_values_in_base_units(run):
 
 
 def test_show_prints_every_kind_that_has_the_name(run):
-    """``a100-sxm4-80gb`` is a device and its kernel curves; ``--kind`` picks one."""
-    both = run("catalog", "show", "a100-sxm4-80gb").stdout
+    """``a100-sxm4-80gb`` is a device, its kernel curves and those of engines; ``--kind`` picks one."""
+    every = run("catalog", "show", "a100-sxm4-80gb").stdout
     one = run("catalog", "show", "a100-sxm4-80gb", "--kind", "device").stdout
 
-    assert [entry["kind"] for entry in yaml.safe_load_all(both)] == ["device", "kernels"]
+    assert [entry["kind"] for entry in yaml.safe_load_all(every)] == ["device", "kernels", "engine-kernels"]
     assert yaml.safe_load(one)["kind"] == "device"
 
 
