@@ -39,7 +39,7 @@ def marked(text):
 @pytest.mark.parametrize("name", entry_names("stack"))
 def test_a_shown_stack_is_whole(run, name):
     """What is printed reads as a stack without a parent, which says the same."""
-    done = run("catalog", "show", name)
+    done = run("catalog", "show", name, "--kind", "stack")
     shown = yaml.safe_load(done.stdout)
     found = read_stack(done.stdout, f"{name}.yaml")
 
