@@ -148,7 +148,12 @@ def _amended(told: Told, fact: Fact, numbers: Mapping[str, int]) -> Told:
 
 
 def with_knobs(stack: StackSpec, knobs: Mapping[str, Any]) -> StackSpec:
-    """Return ``stack`` with what one that extends it would say; raises ValidationError for what none can."""
+    """Return ``stack`` with what one that extends it would say; raises ValidationError for what none can.
+
+    What a fact says of experts is left out where the stack has none.
+    """
+    if stack.experts is None:
+        knobs = {section: fields for section, fields in knobs.items() if section != "experts"}
     plain = stack.model_dump(by_alias=True, exclude_unset=True)
     head = {key: plain[key] for key in ("kind", "name", "title", "description")}
     return StackSpec.model_validate(merged(plain, {**head, **knobs}, StackSpec))
