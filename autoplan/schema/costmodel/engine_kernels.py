@@ -22,7 +22,9 @@ Nodes = Annotated[tuple[Annotated[int, Field(ge=1, le=10**9)], ...], Field(min_l
 Extents = Annotated[tuple[Annotated[int, Field(ge=1, le=10**9)], ...], Field(min_length=1)]
 Size = Annotated[int, Field(ge=1, le=10**6)]
 Reached = Annotated[float, Field(ge=1e-7, le=1)]
-Microseconds = Annotated[float, Field(gt=0, le=1e9)]
+HeadDim = Annotated[int, Field(ge=0, le=65536)]
+Window = Annotated[int, Field(ge=0, le=10**9)]
+Microseconds = Annotated[float, Field(ge=1e-3, le=1e9)]
 
 KernelName = Literal[
     "decode-attention", "prefill-attention", "latent-decode", "latent-prefill", "experts", "split-experts"
@@ -82,8 +84,8 @@ class EngineKernelTable(Sourced):
     format: Literal["bf16", "fp8", "fp8-block", "nvfp4", "int4-awq", "mxfp4"] = Field(
         description="format of keys and values, or of the weights of experts"
     )
-    head_dim: Annotated[int, Field(ge=0)] = Field(default=0, description="width of a head; 0: not of heads")
-    window: Annotated[int, Field(ge=0)] = Field(default=0, description="keys that a token sees; 0: all")
+    head_dim: HeadDim = Field(default=0, description="width of a head; 0: not of heads")
+    window: Window = Field(default=0, description="keys that a token sees; 0: all")
     valid_for: str = Field(min_length=3, description="versions and shapes that were measured")
     first: Extents = Field(description="nodes of the first extent, ascending")
     second: Extents = Field(description="nodes of the second extent, ascending")
@@ -118,10 +120,10 @@ class ExpertTable(Sourced):
     format: Literal["bf16", "fp8", "fp8-block", "nvfp4", "int4-awq", "mxfp4"] = Field(
         description="format of the weights"
     )
-    experts: Annotated[int, Field(ge=1)] = Field(description="experts of the layer")
-    top_k: Annotated[int, Field(ge=1)] = Field(description="experts that a token visits")
-    hidden_size: Annotated[int, Field(ge=1)] = Field(description="width of a token")
-    ffn_size: Annotated[int, Field(ge=1)] = Field(description="inner width of an expert")
+    experts: Size = Field(description="experts of the layer")
+    top_k: Size = Field(description="experts that a token visits")
+    hidden_size: Size = Field(description="width of a token")
+    ffn_size: Size = Field(description="inner width of an expert")
     tokens: Extents = Field(description="tokens that enter the layer, ascending")
     shardings: Annotated[tuple[tuple[Size, Size], ...], Field(min_length=1)] = Field(
         description="pairs of tensor and expert parallelism of the experts"
