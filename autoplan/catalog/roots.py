@@ -64,6 +64,8 @@ FOLDERS: Final[dict[EntryKind, tuple[str, str]]] = {
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
 _SUFFIX: Final = ".yaml"
 _LARGEST_FILE: Final = 4 * 2**20
+#: What pipes held, by device and inode: a pipe can be read once, and a job is looked at for its kind first.
+_PIPED: Final[dict[tuple[int, int], bytes]] = {}
 
 
 #: Suffixes of files that a spec may name.
@@ -193,12 +195,23 @@ def read_file(path: Path, *, largest: int = _LARGEST_FILE) -> str:
     """Return the text of a user's file of up to ``largest`` bytes; raises CatalogError if it is not read."""
     with open_file(path) as file:
         try:
-            data = file.read(largest + 1)
+            data = _content(file, largest + 1)
         except OSError as error:
             raise CatalogError(f"cannot read {path}: {error.strerror or error}") from error
     if len(data) > largest:
         raise CatalogError(f"{path} is larger than {largest // 2**20} MiB")
     return _decode(data, str(path))
+
+
+def _content(file: BinaryIO, largest: int) -> bytes:
+    """Return up to ``largest`` bytes of ``file``; of a pipe that was read before, what it held then."""
+    status, data = os.fstat(file.fileno()), file.read(largest)
+    if not stat.S_ISFIFO(status.st_mode):
+        return data
+    pipe = status.st_dev, status.st_ino
+    if data:
+        _PIPED[pipe] = data
+    return _PIPED.get(pipe, b"")
 
 
 def open_file(path: Path) -> BinaryIO:
