@@ -11,7 +11,7 @@ from tests.support.random_jobs import random_job
 CHANGED = range(0, 100, 4)
 
 
-@pytest.mark.parametrize("seed", range(100, 140))
+@pytest.mark.parametrize("seed", range(60, 100))
 def test_no_layout_dominates_the_front_of_more_jobs(seed, tmp_path):
     """What `make test` says of a hundred jobs, for others."""
     job = random_job(seed).loaded(tmp_path)
