@@ -57,6 +57,7 @@ def observations(predicted):
     return observations_of(predicted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", slow_but(["stack"], KEYS))
 def test_no_fit_sees_what_it_predicts(by, observations):
     """Every row is predicted once, by a fit to all rows of all other keys."""

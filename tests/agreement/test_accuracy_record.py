@@ -187,6 +187,7 @@ def test_a_check_passes_until_a_figure_is_worse(runs, record, capsys):
     assert "--record" in printed.err
 
 
+@pytest.mark.slow
 def test_recording_again_makes_the_check_pass(runs, record, capsys):
     """Whoever accepts what is said now records it."""
     tampered(record, "all", "median", -0.02)
@@ -197,6 +198,7 @@ def test_recording_again_makes_the_check_pass(runs, record, capsys):
     assert main([*where, "--check"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [None, "just words", "figures: {all: 3}", "figures: {all: {n: x}}", "{"])
 def test_a_record_that_cannot_be_read_is_bad_input(text, runs, tmp_path, capsys):
     """No file or no figures: exit code 2 and a sentence."""

@@ -38,6 +38,7 @@ def runs(tmp_path):
     return file
 
 
+@pytest.mark.slow
 def test_runs_are_answered_with_what_moved_and_the_errors(run, runs):
     """The table has each coefficient before and after, whether it is informed, and three errors."""
     done = run("calibrate", "--runs", runs)

@@ -253,6 +253,7 @@ OVER_DEVICES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OVER_DEVICES)
 def test_tampering_over_devices_and_batches_is_refuted(several, refuted, name):
     """Whatever is changed, something fails, and says what and of which choice."""

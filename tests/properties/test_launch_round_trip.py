@@ -171,6 +171,7 @@ ON_STACKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "stack"), ON_STACKS)
 @given(run=runs())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])

@@ -108,6 +108,7 @@ def test_the_front_of_experts_over_orders_is_that_of_brute_force(seed):
     assert contradictions(job, points, whole_front(job)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", slow_after(2, range(OWN_INSTANCES)))
 def test_the_front_under_rules_about_orders_is_that_of_brute_force(seed):
     """S1: orders that are equivalent are not removed where a rule of the user's own tells them apart."""
@@ -119,6 +120,7 @@ def test_the_front_under_rules_about_orders_is_that_of_brute_force(seed):
     assert all(own[1](plan.layout) for plan in front.plans)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", slow_after(2, range(8)))
 def test_a_search_key_and_a_rule_about_orders_say_the_same(seed):
     """``search.order`` and ``order in {...}`` give fronts of the same steps and memories."""

@@ -165,6 +165,7 @@ def assert_bounds_agree(job, group, i, fitting):
         assert job.rules or not (block.fits()[0] and not fitting)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", slow_after(1, range(6)))
 def test_what_is_below_a_corner_is_found_with_activations_in_host_memory(seed):
     """Likewise where what layers keep is offloaded, each recomputed in one of the ways that the stack has."""

@@ -77,6 +77,7 @@ def layer_traffic(values):
     return values["block.norm_traffic"] * norms + values["block.elementwise_traffic"] * others
 
 
+@pytest.mark.slow
 def test_planted_coefficients_are_found_from_twenty_noisy_steps():
     """What the steps feel is found to a few per cent, and the noise is recognised as such."""
     found = fit(observed(PLANTED))

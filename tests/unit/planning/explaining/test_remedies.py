@@ -203,6 +203,7 @@ def test_what_is_enough_comes_first_and_the_fastest_of_it(job, share):
     assert all(r.saved_bytes > 0 for r in remedies)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["megatron-core", "deepspeed", "fsdp2", "ddp", "analytic"])
 @pytest.mark.parametrize("share", [0.8, 0.3])
 def test_every_remedy_keeps_the_rules_and_says_whether_it_fits(job, name, share):
