@@ -286,7 +286,7 @@ def test_a_changed_base_job_or_program_plans_all_anew(grid, out, threads, monkey
     assert threads.planned == 8
     assert {row["step_seconds"] for row in rows_of(out)}.isdisjoint(row["step_seconds"] for row in before)
 
-    for module in (cell_planner, grid_planning):
+    for module in (planner_identity, cell_planner, grid_planning):
         monkeypatch.setattr(module, "planner_name", lambda: "autoplan 0.0.0")
     planning.sweep(grid, output=out, executor=threads)
     assert threads.planned == 16
