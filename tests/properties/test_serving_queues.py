@@ -114,7 +114,7 @@ def test_a_closed_loop_in_closed_form(lengths, clients, engine, ahead, iteration
 )
 @settings(max_examples=20, deadline=None)
 def test_the_maximum_in_closed_form(lengths, engine, blocks, iteration, seed):
-    """The mean field lies within 5 % of the simulation with all requests at once (V3)."""
+    """The mean field lies within 5 % of the simulation (V3), 12 % where requests are preempted."""
     rules = rules_of(engine, seqs=256, tokens=8192, blocks=blocks)
     load = drawn(*lengths, 2500, seed)
     point = maximum(length_moments(load, rules), rules, iteration)
@@ -122,7 +122,8 @@ def test_the_maximum_in_closed_form(lengths, engine, blocks, iteration, seed):
     several = 2 * int(point.decodes) + 2
     run = run_statistics(simulate(load, rules, iteration), warm=several, drain=several)
 
-    assert near(point.output_tokens_per_second, run.output_tokens_per_second, 0.05)
+    most = 0.12 if run.preempted else 0.05
+    assert near(point.output_tokens_per_second, run.output_tokens_per_second, most)
 
 
 @pytest.mark.slow
