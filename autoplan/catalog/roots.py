@@ -13,8 +13,6 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal
 
@@ -22,6 +20,8 @@ from autoplan.errors import CatalogError
 from autoplan.lazy import ImportedValues
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     from autoplan.schema.base import Frozen
 
 __all__ = [
@@ -126,13 +126,17 @@ def file_named(reference: str, base: Path) -> Path:
 @cache
 def _shipped(top: str) -> Traversable:
     """Return the shipped folder ``top``: inside the package, or next to it in a checkout."""
-    inside = files("autoplan") / "_shipped" / top
-    if inside.is_dir():
-        return inside
-    checkout = Path(__file__).resolve().parent.parent.parent
+    package = Path(__file__).resolve().parent.parent
+    if (package / "_shipped" / top).is_dir():
+        return package / "_shipped" / top
     # Without this test, a wheel built without its data could read an unrelated folder.
-    if (checkout / "pyproject.toml").is_file() and (checkout / top).is_dir():
-        return checkout / top
+    if (package.parent / "pyproject.toml").is_file() and (package.parent / top).is_dir():
+        return package.parent / top
+    from importlib.resources import files
+
+    zipped = files("autoplan") / "_shipped" / top
+    if zipped.is_dir():
+        return zipped
     raise CatalogError(f"the {top} catalogue is missing from this installation of autoplan")
 
 

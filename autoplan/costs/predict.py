@@ -181,7 +181,8 @@ class _Prices:
         candidates, counts = Candidates.of(layouts), StageCounts.of(layouts)
         machine, types = machine or machine_of(job), _layer_types(job)
         stage_layers = layers_by_type(types, candidates, counts)
-        type_stages, parts = zip(*price_layer_types_with_parts(job, candidates, machine), strict=True)
+        blocks = [layer_times(layer_job, candidates, machine) for layer_job in types.jobs(at_precision(job))]
+        type_stages, parts = zip(*price_layer_types_with_parts(job, candidates, machine, blocks), strict=True)
         stages = mixed_stages_of(type_stages, stage_layers)
         step = _step(stages, counts, job, candidates)
         numbers = counts.layers, counts.selective, counts.full
@@ -195,7 +196,6 @@ class _Prices:
             )
             for other in (ideal(machine, job), serial(machine))
         ]
-        blocks = [layer_times(layer_job, candidates, machine) for layer_job in types.jobs(at_precision(job))]
         return _Prices(
             job=job,
             layouts=layouts,
