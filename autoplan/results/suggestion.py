@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from autoplan.records import dataclass
 from autoplan.results.plan import Plan
 
 __all__ = ["Edit", "Suggestion"]

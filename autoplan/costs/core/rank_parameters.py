@@ -12,7 +12,6 @@ Counts, not bytes. Arrays have one row a candidate.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from autoplan.costs.core.parameters import (
     position_parameters,
 )
 from autoplan.costs.core.sizes import attention_widths
+from autoplan.records import dataclass
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 

@@ -16,7 +16,6 @@ reports all use these functions. Examples set all fields of a footprint to 1, ex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypedDict
 
@@ -29,6 +28,7 @@ from autoplan.costs.memory.communicator_buffers import communicator_bytes
 from autoplan.costs.memory.event import PHASES, Event, Phase
 from autoplan.costs.memory.model_states import gradients_persist, model_states_of
 from autoplan.costs.memory.timeline import timeline_of
+from autoplan.records import dataclass
 
 __all__ = [
     "Footprint",

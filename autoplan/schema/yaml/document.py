@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NoReturn, TypeAlias
 
 from autoplan.errors import Problem, SpecError
+from autoplan.records import dataclass
 
 __all__ = ["Document", "Lines", "Path", "Plain", "format_path", "refuse", "shown"]
 

@@ -7,9 +7,10 @@ label setting proves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
+from autoplan.records import dataclass
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.layer_splits import sum_and_maximum_heuristic, within_makespan
 from autoplan.search.alternatives.layout_labels import LeastLayout, least_layout
