@@ -173,6 +173,7 @@ class _Prices:
     modelled: Array
     tensor_span: Array
     machine: Machine
+    model_flops: float
     memory: Sequence[MemoryPrediction]
 
     @staticmethod
@@ -212,7 +213,8 @@ class _Prices:
             upper=np.maximum(bounds[1], step),
             modelled=modelled_compute(job, candidates, machine, blocks),
             tensor_span=_span(tensor_group(candidates)),
-            memory=memory_predictions(scope_of(job, candidates), counts),
+            model_flops=model_flops_per_step(job),
+            memory=memory_predictions(scope_of(job, candidates), counts, memory),
         )
 
     def prediction(self, row: int) -> Prediction:
@@ -233,8 +235,7 @@ class _Prices:
             modelled_share=modelled,
             tokens_per_second=tokens / seconds,
             tokens_per_second_per_device=tokens / seconds / layout.devices,
-            model_flops_utilization=model_flops_per_step(job)
-            / (seconds * layout.devices * self.machine.peak_flops),
+            model_flops_utilization=self.model_flops / (seconds * layout.devices * self.machine.peak_flops),
             bubble_share=time.bubble / seconds,
             microbatches=int(self.m[row]),
             peak_memory_bytes_per_device=fullest.total,

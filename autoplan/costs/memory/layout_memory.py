@@ -77,8 +77,12 @@ class StageCounts:
         return StageCounts(*(np.asarray(counts, dtype=np.float64) for counts in columns))
 
 
-def memory_predictions(scope: Scope, counts: StageCounts) -> list[MemoryPrediction]:
+def memory_predictions(
+    scope: Scope, counts: StageCounts, footprints: Sequence[Footprint] | None = None
+) -> list[MemoryPrediction]:
     """Return the memory of each complete layout of ``scope`` [byte]: S + D of each event, by category.
+
+    ``footprints`` are those of each layer type, computed if not given.
 
     >>> import numpy as np
     >>> from autoplan.catalog import load_job
@@ -103,7 +107,7 @@ def memory_predictions(scope: Scope, counts: StageCounts) -> list[MemoryPredicti
     scopes = (
         [_scope_of_type(scope, typed) for typed in layer_types.jobs(job)] if layer_types.several else [scope]
     )
-    footprints = [footprint_of(typed) for typed in scopes]
+    footprints = footprints or [footprint_of(typed) for typed in scopes]
     footprint = mixed_footprint(footprints, stage_layers)
     events = [
         _mixed_event(by_type, stage_layers)
