@@ -105,9 +105,9 @@ def floors_fit(group: Sized, floors: Sequence[Floor], limit: Array | float) -> N
 def memory_floors(group: Sized, *, central: bool = False) -> list[Floor]:
     """Return lower bounds of a stage's memory: bytes outside layers and of a layer of each type, [C, p].
 
-    One is its memory before the backward with the smallest activations of each layer, one that of the
-    optimizer's update (``stage_dynamic``). Where a phase has the largest workspace of the types in a stage,
-    the bounds have the smallest. They are for the job's own limit, which the upper end of the interval has to
+    They are of three events (``stage_dynamic``): before the backward and at the last layer, both with the
+    smallest activations of each layer, and at the optimizer's update. Where a phase has the largest workspace
+    of the types in a stage, the bounds have the smallest. They are for the job's own limit, which the upper end of the interval has to
     keep where there is one; with ``central``, for a tighter one of the sweep, for the central value.
     """
     kinds = group.footprints
@@ -120,13 +120,48 @@ def memory_floors(group: Sized, *, central: bool = False) -> list[Floor]:
         )
     )
     outside = kinds[0].persistent.fixed + framework
-    before = np.minimum.reduce([kind.before.fixed for kind in kinds]) + kinds[0].in_flight * kinds[0].entry
+    entry = kinds[0].in_flight * kinds[0].entry
+    before = np.minimum.reduce([kind.before.fixed for kind in kinds]) + entry
+    last = _least_at_last_layer(group) + entry
     update = np.minimum.reduce([kind.update.fixed for kind in kinds])
-    saved = [kind.in_flight * _smallest_activations(kind, group.modes) + kind.before.layer for kind in kinds]
+    saved = [kind.in_flight * _smallest_activations(kind, group.modes) for kind in kinds]
+
+    def with_saved(phase: str) -> list[Array]:
+        return [x + getattr(kind, phase).layer for x, kind in zip(saved, kinds, strict=True)]
+
+    of_layers = with_saved("before"), with_saved("last"), [kind.update.layer for kind in kinds]
     return [
-        (outside + share * before, _with_persistent(kinds, share, saved)),
-        (outside + share * update, _with_persistent(kinds, share, [kind.update.layer for kind in kinds])),
+        (outside + share * fixed, _with_persistent(kinds, share, of_layer))
+        for fixed, of_layer in zip((before, last, update), of_layers, strict=True)
     ]
+
+
+def _least_at_last_layer(group: Sized) -> Array:
+    """Return the least transient memory of the last layer's backward but for other layers, [C, p] [byte].
+
+    The last layer has the activations of a mode, which may exceed the smallest, in all microbatches in
+    flight. Where its mode is a recomputed one, all layers before it are recomputed, and so are its own
+    activations at this event.
+    """
+    least = np.full((len(group.v), 1), np.inf)
+    for number, kind in enumerate(group.footprints):
+        smallest = _smallest_activations(kind, group.modes)
+        by_mode = {
+            "none": kind.in_flight * (kind.none - smallest),
+            "selective": kind.in_flight * (kind.selective - smallest) + kind.none - kind.selective,
+            "full": kind.in_flight * (kind.full - smallest) + kind.block,
+        }
+        at_last = kind.last.fixed + np.minimum.reduce([by_mode[mode] for mode in sorted(group.modes)])
+        least = np.minimum(least, np.where(_may_be_last(group, number), at_last, np.inf))
+    return least
+
+
+def _may_be_last(group: Sized, layer_type: int) -> NDArray[np.bool_]:
+    """Return on which stages the last layer may be of a type, shape [p]."""
+    places = group.places
+    if places is None:
+        return np.ones(1, dtype=bool)
+    return np.array([(places.prefixes.last[row.orders] == layer_type).any() for row in places.rows])
 
 
 def _with_persistent(kinds: Sequence[Footprint], share: Array, transient: Sequence[Array]) -> list[Array]:
