@@ -113,12 +113,35 @@ def _with_least(domains: ReducedDomains, layers: int) -> ReducedDomains:
     numbers = [i for i, least in enumerate(leasts) if _least_objective(least) <= known]
     listed = best is not None and best.candidate in numbers
     least = min((_least_objective(leasts[i]) for i in numbers), default=(0, 0))
-    return ReducedDomains(
+    reduced = ReducedDomains(
         live=tuple(domains.live[i] for i in numbers),
         ceiling=min(domains.ceiling, int(known[0])),
         incumbent=best._replace(candidate=numbers.index(best.candidate)) if best and listed else None,
         least=least if listed and least == known else (0, 0),
     )
+    return _of_least(reduced, layers) if reduced.least != (0, 0) else reduced
+
+
+def _of_least(domains: ReducedDomains, layers: int) -> ReducedDomains:
+    """Return ``domains`` with the alternatives of layouts as fast and as small as the incumbent alone.
+
+    No other layout is better, so the solver has only to confirm the incumbent.
+    """
+    step, memory = domains.least
+    live, incumbent = [], domains.incumbent
+    for number, c in enumerate(domains.live):
+        rows = tuple(tuple(o for o in row if o.memory_ticks <= memory) for row in c.alternatives.stages)
+        alternatives = replace(c.alternatives, stages=rows)
+        if not alternatives.empty:
+            alternatives = within_makespan(
+                alternatives, layers, int(step) - alternatives.least_end_of_step(len(rows))
+            )
+        if alternatives is None or alternatives.empty:
+            continue
+        if incumbent is not None and incumbent.candidate == number:
+            incumbent = incumbent._replace(candidate=len(live))
+        live.append(replace(c, alternatives=alternatives))
+    return replace(domains, live=tuple(live), incumbent=incumbent)
 
 
 def _objective(domains: ReducedDomains, layout: Incumbent) -> tuple[float, float]:

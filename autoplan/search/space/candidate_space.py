@@ -143,13 +143,18 @@ def _satisfying(
 ) -> NDArray[np.bool_]:
     """Return which candidates satisfy all ``rules``; count the others at the first rule that they break."""
     index, subset = np.arange(len(candidates)), candidates
+    remaining = np.ones(len(index), dtype=bool)
     for rule in rules:
-        satisfied = np.broadcast_to(rule.keeps(subset), index.shape)
-        if not satisfied.all():
-            rejected[rule.sentence] += int(counts[index[~satisfied]].sum())
-            index, subset = index[satisfied], subset.take(satisfied)
+        if 4 * np.count_nonzero(remaining) < len(index):
+            # Copies cost more than rules: most subsets are not worth one.
+            index, subset = index[remaining], subset.take(remaining)
+            remaining = np.ones(len(index), dtype=bool)
+        broken = remaining & ~np.broadcast_to(rule.keeps(subset), index.shape)
+        if broken.any():
+            rejected[rule.sentence] += int(counts[index[broken]].sum())
+            remaining &= ~broken
     satisfying = np.zeros(len(candidates), dtype=bool)
-    satisfying[index] = True
+    satisfying[index[remaining]] = True
     return satisfying
 
 
