@@ -13,7 +13,7 @@ from autoplan.costs.core.candidates import (
     Candidates,
     Ints,
     joined,
-    taken,
+    mapped,
     uniform_recompute_mode,
 )
 from autoplan.costs.core.layer_types import LayerTypes, layer_types_of
@@ -125,7 +125,7 @@ class SizedCandidates(CandidateGroup):
         return replace(
             self,
             candidates=self.candidates.take(index),
-            footprints=tuple(taken(footprint, index) for footprint in self.footprints),
+            footprints=tuple(_at_rows(footprint, index) for footprint in self.footprints),
             v=self.v[index],
         )
 
@@ -183,11 +183,20 @@ def _modes_of(candidates: Candidates, modes: frozenset[str]) -> frozenset[str]:
 
 
 def _at_rows(footprint: Footprint, rows: Ints) -> Footprint:
-    """Return the coefficients at ``rows``, not copied where these are all rows in order."""
+    """Return the coefficients at ``rows``, not copied where these are all rows in order.
+
+    Most coefficients are the same on all stages: one is copied, and the others remain views of it.
+    """
     count = len(footprint.none)
     if len(rows) == count and (rows == np.arange(count)).all():
         return footprint
-    return taken(footprint, rows)
+
+    def at_rows(x: Array) -> Array:
+        if x.strides[1] == 0:
+            return np.broadcast_to(x[rows, :1], (len(rows), x.shape[1]))
+        return x[rows]
+
+    return mapped(footprint, at_rows)
 
 
 def _footprints(
