@@ -77,11 +77,25 @@ class Bound:
     cut: NDArray[np.bool_]
     places: Places | None = None
 
+    def at(self, row: int) -> Bound:
+        """Return the bounds of one candidate, or of a group's one candidate at one of several limits."""
+        rows = slice(row, row + 1)
+        arrays = (
+            self.step_seconds,
+            self.monotone_seconds,
+            self.stage_seconds,
+            self.stage_sum,
+            self.slowest,
+            self.tail,
+            self.cut,
+        )
+        return Bound(*(x if len(x) == 1 else x[rows] for x in arrays), places=self.places)
+
 
 def bound(group: PricedCandidates, limit: Array | float, most: float = np.inf) -> Bound:
     """Return lower bounds on the step of each candidate with every device within ``limit`` bytes.
 
-    ``limit`` is a number, or has shape [C]. Steps above ``most`` seconds are out of scope: a bound above
+    ``limit`` is a number, or has shape [C]; for a group of one candidate, C may be any number. Steps above ``most`` seconds are out of scope: a bound above
     ``most`` proves that the candidate has no step within it.
     """
     check_deadline()
