@@ -133,7 +133,12 @@ def _footprint(scope: Scope, saved: SavedActivations, transient: Mapping[Phase, 
         full=saved.full,
         entry=saved.entry,
         block=saved.block,
-        **transient,
+        before=transient["before"],
+        last=transient["last"],
+        next=transient["next"],
+        second=transient["second"],
+        late=transient["late"],
+        update=transient["update"],
         **_device_numbers(scope),
     )
     shape = saved.none.shape

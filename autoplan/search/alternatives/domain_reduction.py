@@ -127,21 +127,26 @@ def _of_least(domains: ReducedDomains, layers: int) -> ReducedDomains:
 
     No other layout is better, so the solver has only to confirm the incumbent.
     """
-    step, memory = domains.least
-    live, incumbent = [], domains.incumbent
+    step, memory = int(domains.least[0]), domains.least[1]
+    live: list[OpenCandidate] = []
+    incumbent = None
     for number, c in enumerate(domains.live):
-        rows = tuple(tuple(o for o in row if o.memory_ticks <= memory) for row in c.alternatives.stages)
-        alternatives = replace(c.alternatives, stages=rows)
-        if not alternatives.empty:
-            alternatives = within_makespan(
-                alternatives, layers, int(step) - alternatives.least_end_of_step(len(rows))
-            )
-        if alternatives is None or alternatives.empty:
+        alternatives = _within_least(c.alternatives, layers, step, memory)
+        if alternatives is None:
             continue
-        if incumbent is not None and incumbent.candidate == number:
-            incumbent = incumbent._replace(candidate=len(live))
+        if domains.incumbent is not None and domains.incumbent.candidate == number:
+            incumbent = domains.incumbent._replace(candidate=len(live))
         live.append(replace(c, alternatives=alternatives))
-    return replace(domains, live=tuple(live), incumbent=incumbent)
+    return domains if incumbent is None else replace(domains, live=tuple(live), incumbent=incumbent)
+
+
+def _within_least(alternatives: Alternatives, layers: int, step: int, memory: float) -> Alternatives | None:
+    """Return the alternatives of layouts within a step and a memory [ticks]; None if a stage has none."""
+    rows = tuple(tuple(o for o in row if o.memory_ticks <= memory) for row in alternatives.stages)
+    if not all(rows):
+        return None
+    within = replace(alternatives, stages=rows)
+    return within_makespan(within, layers, step - within.least_end_of_step(len(rows)))
 
 
 def _objective(domains: ReducedDomains, layout: Incumbent) -> tuple[float, float]:

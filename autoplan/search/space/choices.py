@@ -143,7 +143,7 @@ def _distinct_shards(table: Table, shards: int) -> Table:
 
 def _candidates(pp: int, tables: Sequence[Table]) -> Candidates:
     columns = [np.concatenate(values) for values in zip(*tables, strict=True)]
-    return Candidates(pp, *columns, np.zeros_like(columns[0]))
+    return Candidates(pp, *[*columns, np.zeros_like(columns[0])])
 
 
 def _combined(choices: Sequence[Sequence[int | tuple[int, ...]]]) -> Table:

@@ -140,8 +140,9 @@ def sized(
 ) -> list[SizedCandidates]:
     """Return ``candidates`` with their memory coefficients, in groups that share their modes and splits.
 
-    ``footprint`` returns the coefficients, or lower bounds of them. Groups differ in offloaded activations and in whether embedding and head count as layers; with several
-    layer types also in the number of virtual stages.
+    ``footprint`` returns the coefficients, or lower bounds of them. Groups differ in offloaded activations
+    and in whether embedding and head count as layers; with several layer types also in the number of virtual
+    stages.
     """
     kinds = layer_types_of(job.model, job.workload.sequence_length)
     counted = {

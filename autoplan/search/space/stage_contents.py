@@ -102,11 +102,13 @@ class Places:
 
     def least_sum(self, values: Array) -> Array:
         """Return the minimum over paths of the sum of ``values`` [C, X of all stages], shape [C]."""
-        return self._best(values, np.add, 0.0)[-1][-1]
+        least: Array = self._best(values, np.add, 0.0)[-1][-1]
+        return least
 
     def least_peak(self, values: Array) -> Array:
         """Return the minimum over paths of the maximum of ``values`` [C, X of all stages], shape [C]."""
-        return self._best(values, np.maximum, -np.inf)[-1][-1]
+        least: Array = self._best(values, np.maximum, -np.inf)[-1][-1]
+        return least
 
     def smallest_peak(self, values: Array) -> list[int]:
         """Return the layers per stage of a path that minimises the maximum of ``values`` [X of all]."""
