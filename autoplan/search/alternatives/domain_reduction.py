@@ -19,7 +19,7 @@ from autoplan.search.alternatives.stage_alternatives import Alternative, Alterna
 from autoplan.search.bounds.step_bound import longest_stage
 from autoplan.search.space.priced_candidates import PricedCandidates
 
-__all__ = ["OpenCandidate", "ReducedDomains", "reduced_domains", "within_step"]
+__all__ = ["OpenCandidate", "ReducedDomains", "reduced_domains", "within_least", "within_step"]
 
 #: Share by which rounding may make the relaxation's end of step too long.
 _ROUNDING = 1e-9
@@ -131,7 +131,7 @@ def _of_least(domains: ReducedDomains, layers: int) -> ReducedDomains:
     live: list[OpenCandidate] = []
     incumbent = None
     for number, c in enumerate(domains.live):
-        alternatives = _within_least(c.alternatives, layers, step, memory)
+        alternatives = within_least(c.alternatives, layers, step, memory)
         if alternatives is None:
             continue
         if domains.incumbent is not None and domains.incumbent.candidate == number:
@@ -140,7 +140,7 @@ def _of_least(domains: ReducedDomains, layers: int) -> ReducedDomains:
     return domains if incumbent is None else replace(domains, live=tuple(live), incumbent=incumbent)
 
 
-def _within_least(alternatives: Alternatives, layers: int, step: int, memory: float) -> Alternatives | None:
+def within_least(alternatives: Alternatives, layers: int, step: int, memory: float) -> Alternatives | None:
     """Return the alternatives of layouts within a step and a memory [ticks]; None if a stage has none."""
     rows = tuple(tuple(o for o in row if o.memory_ticks <= memory) for row in alternatives.stages)
     if not all(rows):
