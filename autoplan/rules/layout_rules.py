@@ -84,7 +84,7 @@ def _model_rules(job: Job) -> Iterator[Rule]:
 
 
 def _embedding_and_loss_counted(job: Job, candidates: Candidates) -> Mask:
-    virtual = np.unique(candidates.vpp).tolist()
+    virtual = np.flatnonzero(np.bincount(candidates.vpp)).tolist()
     return among(candidates.vpp, [v for v in virtual if embedding_and_loss_counted(job, candidates.pp, v)])
 
 

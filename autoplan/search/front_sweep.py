@@ -111,11 +111,11 @@ class FrontSweep:
             return step_down, np.inf
         most = point.step_ticks * self.scale.tick_seconds * (1.0 + thinning)
         limits = np.unique(np.linspace(step_down / 2, step_down, _PROBES).astype(np.int64))
-        group = self.groups[point.group].take(np.full(len(limits), point.position))
+        group = self.groups[point.group].take(np.array([point.position]))
         lower = bound(group, limits * self.scale.tick_bytes, most)
         for i in np.flatnonzero(lower.step_seconds <= most)[:_TRIES]:
             limit = float(limits[i] * self.scale.tick_bytes)
-            if group.by_uniform_cases(int(i)):
+            if group.by_uniform_cases(0):
                 cases = self.cases[point.group, point.position]
                 cases_within = cases.within(limit, most, remember=False)
                 alternatives_by_stage = [
@@ -123,7 +123,7 @@ class FrontSweep:
                 ]
             else:
                 key = point.group, point.position
-                alternatives_by_stage = [self._alternatives(key, group, int(i), limit, most, lower)]
+                alternatives_by_stage = [self._alternatives(key, group, 0, limit, most, lower.at(int(i)))]
             incumbent = min(map(self._heuristic_seconds, alternatives_by_stage), default=np.inf)
             if incumbent <= most:
                 return int(limits[i]), incumbent

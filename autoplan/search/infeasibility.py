@@ -7,9 +7,9 @@ from math import inf
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, taken
+from autoplan.costs.core.candidates import Array, Candidates, joined, taken
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.costs.memory.footprint import stage_needed
+from autoplan.costs.memory.footprint import footprint_without_transient, stage_needed
 from autoplan.costs.memory.mixed_layers import mixed_footprint
 from autoplan.costs.predict import predict
 from autoplan.deadline import check_deadline
@@ -25,6 +25,7 @@ from autoplan.search.bounds.memory_bound import (
     least_stage_memory,
     reachable_sums,
 )
+from autoplan.search.bounds.memory_floors import floors_fit, memory_floors
 from autoplan.search.space.candidate_space import Space, conflicting_rules, counts_of, space_of
 from autoplan.search.space.choices import recompute_modes
 from autoplan.search.space.rank_orders import order_classes
@@ -47,28 +48,52 @@ def fitting_candidates(
     limit = memory_limit_bytes(job)
     fitting: dict[tuple[object, ...], list[SizedCandidates]] = {}
     rejected = 0
-    for group in _sized_blocks(job, space, even=even):
-        check_deadline()
-        # Memory does not depend on the order of ranks.
-        _, first, inverse = np.unique(order_classes(group.candidates), return_index=True, return_inverse=True)
-        fits = can_fit(group.take(first), limit)[inverse]
-        if not fits.all():
-            rejected += int(counts_of(job, group.candidates.take(~fits)).sum())
-        if fits.any():
-            fitting.setdefault(group.key, []).append(group.take(np.flatnonzero(fits)))
+    modes = recompute_modes(job)
+    for block in _blocks(space):
+        possible, too_large = _without_too_large(job, block, limit, even=even)
+        rejected += too_large
+        for group in sized(job, possible, modes, even=even) if len(possible) else ():
+            check_deadline()
+            # Memory does not depend on the order of ranks.
+            _, first, inverse = np.unique(
+                order_classes(group.candidates), return_index=True, return_inverse=True
+            )
+            fits = can_fit(group.take(first), limit)[inverse]
+            if not fits.all():
+                rejected += int(counts_of(job, group.candidates.take(~fits)).sum())
+            if fits.any():
+                fitting.setdefault(group.key, []).append(group.take(np.flatnonzero(fits)))
     reason = f"do not fit into {format_bytes(limit)} a device with any recompute that the job allows"
     rejections = (Rejection(reason, rejected, "memory"),) if rejected else ()
     return [first.with_others(others) for first, *others in fitting.values()], rejections
 
 
-def _sized_blocks(job: Job, space: Space, *, even: bool) -> Iterator[SizedCandidates]:
-    """Yield the candidates of ``space`` with their memory, so many at once that arrays stay small."""
-    modes = recompute_modes(job)
+def _without_too_large(job: Job, block: Candidates, limit: float, *, even: bool) -> tuple[Candidates, int]:
+    """Return the candidates whose model states and saved activations may fit, and the layouts of the others.
+
+    Most candidates need more than the limit without any transient memory.
+    """
+    possible, rejected = [], 0
+    for group in sized(job, block, recompute_modes(job), even=even, footprint=footprint_without_transient):
+        may_fit = floors_fit(group, memory_floors(group), limit)
+        possible.append(group.candidates.take(may_fit))
+        if not may_fit.all():
+            rejected += int(counts_of(job, group.candidates.take(~may_fit)).sum())
+    return joined(possible), rejected
+
+
+def _blocks(space: Space) -> Iterator[Candidates]:
+    """Yield the candidates of ``space``, so many at once that arrays of their stages stay small."""
     for candidates in space.groups:
         size = max(1, _BLOCK // candidates.pp)
         for start in range(0, len(candidates), size):
-            block = np.arange(start, min(start + size, len(candidates)))
-            yield from sized(job, candidates.take(block), modes, even=even)
+            yield candidates.take(np.arange(start, min(start + size, len(candidates))))
+
+
+def _sized_blocks(job: Job, space: Space, *, even: bool) -> Iterator[SizedCandidates]:
+    """Yield the candidates of ``space`` with their memory, block by block."""
+    for block in _blocks(space):
+        yield from sized(job, block, recompute_modes(job), even=even)
 
 
 def least_needed(job: Job) -> float | None:

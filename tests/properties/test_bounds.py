@@ -15,6 +15,7 @@ from autoplan import load_job
 from autoplan.catalog import resolve_job
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.costs.memory.footprint import footprint_without_transient, stage_needed
 from autoplan.rules.user_constraints import even_only
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.search.bounds.memory_bound import (
@@ -170,6 +171,23 @@ def test_floors_of_memory_exclude_no_candidate_that_fits(name, modes):
             fitting += fits.sum()
     assert fitting > 0
     assert excluded > 0.8 * too_large > 0
+
+
+@pytest.mark.parametrize("name", [*JOBS[:2], *UNLIKE])
+def test_memory_without_transient_is_no_more_than_all_of_it(name):
+    """With any number of layers and any recompute, and the states and saved activations are the same."""
+    job = unlike_job(name) if name in UNLIKE else load_job(name)
+    for candidates in space_of(job).groups:
+        modes = recompute_modes(job)
+        groups = sized(job, candidates, modes, even=False)
+        lower = sized(job, candidates, modes, even=False, footprint=footprint_without_transient)
+        for group, without in zip(groups, lower, strict=True):
+            for full, least in zip(group.footprints, without.footprints, strict=True):
+                for layers, selective, recomputed in ((1.0, 0.0, 0.0), (5.0, 2.0, 3.0), (8.0, 0.0, 8.0)):
+                    counts = layers, selective, recomputed
+                    assert (stage_needed(least, *counts) <= stage_needed(full, *counts) * (1 + 1e-12)).all()
+                assert (least.none == full.none).all()
+                assert (least.persistent.layer == full.persistent.layer).all()
 
 
 @pytest.mark.parametrize("name", UNLIKE)

@@ -16,6 +16,7 @@ reports all use these functions. Examples set all fields of a footprint to 1, ex
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from typing import Any, TypedDict
 
@@ -24,10 +25,11 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, Linear, flag, mapped, taken
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.device.memory_limit import memory_limit_bytes, overheads_of
+from autoplan.costs.memory.activations import saved_bytes_per_token
 from autoplan.costs.memory.communicator_buffers import communicator_bytes
 from autoplan.costs.memory.event import PHASES, Event, Phase
 from autoplan.costs.memory.model_states import gradients_persist, model_states_of
-from autoplan.costs.memory.timeline import timeline_of
+from autoplan.costs.memory.timeline import SavedActivations, saved_of, timeline_of
 from autoplan.records import dataclass
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "bytes_to_save",
     "first_layer_bytes",
     "footprint_of",
+    "footprint_without_transient",
     "last_layer_bytes",
     "next_layer_workspace",
     "persistent_bytes",
@@ -99,7 +102,29 @@ def footprint_of(scope: Scope) -> Footprint:
     [[4.0, 3.0, 2.0, 1.0]]
     """
     events, saved = timeline_of(scope)
-    shape = saved.none.shape
+    return _footprint(scope, saved, {phase: _largest(events, phase) for phase in PHASES})
+
+
+def footprint_without_transient(scope: Scope) -> Footprint:
+    """Return the memory coefficients with no transient memory but saved activations, shape [C, p] [byte].
+
+    A lower bound that takes a fraction of the time of ``footprint_of``.
+
+    >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
+    >>> from autoplan.costs.core.candidates import Candidates; from autoplan.costs.core.scope import scope_of
+    >>> two = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
+    >>> scope = scope_of(load_job("llama3-8b-8x-a100"), two)
+    >>> least, actual = (of(scope) for of in (footprint_without_transient, footprint_of))
+    >>> float(least.none[0, 0]) == float(actual.none[0, 0]), float(least.before.fixed[0, 0])
+    (True, 0.0)
+    """
+    nothing = np.zeros(())
+    saved = saved_of(scope, saved_bytes_per_token(scope.job, scope.candidates))
+    return _footprint(scope, saved, dict.fromkeys(PHASES, Linear(nothing, nothing)))
+
+
+def _footprint(scope: Scope, saved: SavedActivations, transient: Mapping[Phase, Linear]) -> Footprint:
+    """Return the coefficients with the ``transient`` memory of each phase; arrays may be views."""
     footprint = Footprint(
         persistent=persistent_bytes(scope),
         in_flight=saved.in_flight,
@@ -108,14 +133,15 @@ def footprint_of(scope: Scope) -> Footprint:
         full=saved.full,
         entry=saved.entry,
         block=saved.block,
-        before=_largest(events, "before"),
-        last=_largest(events, "last"),
-        next=_largest(events, "next"),
-        second=_largest(events, "second"),
-        late=_largest(events, "late"),
-        update=_largest(events, "update"),
+        before=transient["before"],
+        last=transient["last"],
+        next=transient["next"],
+        second=transient["second"],
+        late=transient["late"],
+        update=transient["update"],
         **_device_numbers(scope),
     )
+    shape = saved.none.shape
     return mapped(footprint, lambda x: np.broadcast_to(x, shape))
 
 

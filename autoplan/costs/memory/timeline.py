@@ -141,15 +141,23 @@ class _Stage:
         logits: Array | float = 0.0,
         transient: Linear = _NOTHING,
     ) -> Event:
-        """Return an event, every category of shape [C, p]; those that are not given are 0."""
+        """Return an event, every category of shape [C, p]; those that are not given are 0.
+
+        Categories that are the same on all stages, or for all candidates, are views: nothing is copied.
+        """
+        shape = self.zero.shape
+
+        def linear(cost: Linear) -> Linear:
+            return Linear(np.broadcast_to(cost.fixed, shape), np.broadcast_to(cost.layer, shape))
+
         return Event(
             name,
             phase,
-            microbatches=self.zero + microbatches,
-            gradients=Linear(self.zero + gradients.fixed, self.zero + gradients.layer),
-            activations=Linear(self.zero + activations, self.zero),
-            logits=self.zero + logits,
-            transient=Linear(self.zero + transient.fixed, self.zero + transient.layer),
+            microbatches=np.broadcast_to(microbatches, shape),
+            gradients=linear(gradients),
+            activations=Linear(np.broadcast_to(activations, shape), self.zero),
+            logits=np.broadcast_to(logits, shape),
+            transient=linear(transient),
         )
 
     @property

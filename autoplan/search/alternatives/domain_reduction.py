@@ -20,7 +20,7 @@ from autoplan.search.alternatives.stage_alternatives import Alternative, Alterna
 from autoplan.search.bounds.step_bound import longest_stage
 from autoplan.search.space.priced_candidates import PricedCandidates
 
-__all__ = ["OpenCandidate", "ReducedDomains", "reduced_domains", "within_step"]
+__all__ = ["OpenCandidate", "ReducedDomains", "reduced_domains", "within_least", "within_step"]
 
 #: Share by which rounding may make the relaxation's end of step too long.
 _ROUNDING = 1e-9
@@ -114,12 +114,40 @@ def _with_least(domains: ReducedDomains, layers: int) -> ReducedDomains:
     numbers = [i for i, least in enumerate(leasts) if _least_objective(least) <= known]
     listed = best is not None and best.candidate in numbers
     least = min((_least_objective(leasts[i]) for i in numbers), default=(0, 0))
-    return ReducedDomains(
+    reduced = ReducedDomains(
         live=tuple(domains.live[i] for i in numbers),
         ceiling=min(domains.ceiling, int(known[0])),
         incumbent=best._replace(candidate=numbers.index(best.candidate)) if best and listed else None,
         least=least if listed and least == known else (0, 0),
     )
+    return _of_least(reduced, layers) if reduced.least != (0, 0) else reduced
+
+
+def _of_least(domains: ReducedDomains, layers: int) -> ReducedDomains:
+    """Return ``domains`` with the alternatives of layouts as fast and as small as the incumbent alone.
+
+    No other layout is better, so the solver has only to confirm the incumbent.
+    """
+    step, memory = int(domains.least[0]), domains.least[1]
+    live: list[OpenCandidate] = []
+    incumbent = None
+    for number, c in enumerate(domains.live):
+        alternatives = within_least(c.alternatives, layers, step, memory)
+        if alternatives is None:
+            continue
+        if domains.incumbent is not None and domains.incumbent.candidate == number:
+            incumbent = domains.incumbent._replace(candidate=len(live))
+        live.append(replace(c, alternatives=alternatives))
+    return domains if incumbent is None else replace(domains, live=tuple(live), incumbent=incumbent)
+
+
+def within_least(alternatives: Alternatives, layers: int, step: int, memory: float) -> Alternatives | None:
+    """Return the alternatives of layouts within a step and a memory [ticks]; None if a stage has none."""
+    rows = tuple(tuple(o for o in row if o.memory_ticks <= memory) for row in alternatives.stages)
+    if not all(rows):
+        return None
+    within = replace(alternatives, stages=rows)
+    return within_makespan(within, layers, step - within.least_end_of_step(len(rows)))
 
 
 def _objective(domains: ReducedDomains, layout: Incumbent) -> tuple[float, float]:

@@ -39,6 +39,8 @@ class Sized(Protocol):
     @property
     def v(self) -> Array: ...
     @property
+    def fewest(self) -> Array: ...
+    @property
     def places(self) -> Places | None: ...
     @property
     def footprints(self) -> tuple[Footprint, ...]: ...
@@ -83,8 +85,9 @@ def floors_fit(group: Sized, floors: Sequence[Floor], limit: Array | float) -> N
     """Return whether lower bounds of memory leave the stages enough space for all layers, shape [C].
 
     A bound is a + sum n_k b_k for n_k layers of type k, so a stage has at most (limit - a) / b_k layers of a
-    type, and at most (limit - a) / min b_k in all, a multiple of its virtual stages. All stages together must
-    take the layers of each type, those of all types, and their bytes. ``limit`` is a number, or [C, 1].
+    type, and at most (limit - a) / min b_k in all, a multiple of its virtual stages. Each stage must take the
+    fewest layers of a stage; all together must take the layers of each type, those of all types, and their
+    bytes. ``limit`` is a number, or [C, 1].
     """
     enough = np.ones(len(group.v), dtype=bool)
     places = group.places
@@ -94,9 +97,10 @@ def floors_fit(group: Sized, floors: Sequence[Floor], limit: Array | float) -> N
     for fixed, of_layer in floors:
         space = limit - fixed
         enough &= (space >= 0).all(axis=1)
-        counted = [(n, layer, 1.0) for n, layer in zip(numbers, of_layer, strict=True)]
-        for count, layer, multiple in (*counted, (group.layers, np.minimum.reduce(of_layer), unit)):
-            enough &= (np.floor(space / layer / multiple + ROUNDING) * multiple).sum(axis=1) >= count
+        for count, layer in zip(numbers, of_layer, strict=True):
+            enough &= np.floor(space / layer + ROUNDING).sum(axis=1) >= count
+        most = np.floor(space / np.minimum.reduce(of_layer) / unit + ROUNDING) * unit
+        enough &= (most >= group.fewest[:, None]).all(axis=1) & (most.sum(axis=1) >= group.layers)
         layers_bytes = sum(n * layer.min(axis=1) for n, layer in zip(numbers, of_layer, strict=True))
         enough &= layers_bytes <= space.sum(axis=1) * (1 + ROUNDING)
     return enough
@@ -105,10 +109,11 @@ def floors_fit(group: Sized, floors: Sequence[Floor], limit: Array | float) -> N
 def memory_floors(group: Sized, *, central: bool = False) -> list[Floor]:
     """Return lower bounds of a stage's memory: bytes outside layers and of a layer of each type, [C, p].
 
-    One is its memory before the backward with the smallest activations of each layer, one that of the
-    optimizer's update (``stage_dynamic``). Where a phase has the largest workspace of the types in a stage,
-    the bounds have the smallest. They are for the job's own limit, which the upper end of the interval has to
-    keep where there is one; with ``central``, for a tighter one of the sweep, for the central value.
+    They are of three events (``stage_dynamic``): before the backward and at the last layer, both with the
+    smallest activations of each layer, and at the optimizer's update. Where a phase has the largest workspace
+    of the types in a stage, the bounds have the smallest of those that it may have; a layer of another type
+    is infinite. They are for the job's own limit, which the upper end of the interval has to keep where there
+    is one; with ``central``, for a tighter one of the sweep, for the central value.
     """
     kinds = group.footprints
     upper = np.isfinite(kinds[0].high_limit) & (not central)
@@ -119,18 +124,76 @@ def memory_floors(group: Sized, *, central: bool = False) -> list[Floor]:
             [(kind.high_framework, kind.framework) for kind in kinds],
         )
     )
+    any_layer, last_layer = _types_of_stages(group)
     outside = kinds[0].persistent.fixed + framework
-    before = np.minimum.reduce([kind.before.fixed for kind in kinds]) + kinds[0].in_flight * kinds[0].entry
-    update = np.minimum.reduce([kind.update.fixed for kind in kinds])
-    saved = [kind.in_flight * _smallest_activations(kind, group.modes) + kind.before.layer for kind in kinds]
+    entry = kinds[0].in_flight * kinds[0].entry
+    saved = [kind.in_flight * _smallest_activations(kind, group.modes) for kind in kinds]
+    events: list[tuple[Array, list[Array]]] = [
+        (
+            _least(any_layer, [kind.before.fixed for kind in kinds]) + entry,
+            [x + kind.before.layer for x, kind in zip(saved, kinds, strict=True)],
+        ),
+        (
+            _least(last_layer, [_least_at_last_layer(kind, group.modes) for kind in kinds]) + entry,
+            [x + kind.last.layer for x, kind in zip(saved, kinds, strict=True)],
+        ),
+        (_least(any_layer, [kind.update.fixed for kind in kinds]), [kind.update.layer for kind in kinds]),
+    ]
+    persistent = [kind.persistent.layer for kind in kinds]
     return [
-        (outside + share * before, _with_persistent(kinds, share, saved)),
-        (outside + share * update, _with_persistent(kinds, share, [kind.update.layer for kind in kinds])),
+        (
+            outside + share * fixed,
+            _of_types(any_layer, [s + share * x for s, x in zip(persistent, of_layer, strict=True)]),
+        )
+        for fixed, of_layer in events
     ]
 
 
-def _with_persistent(kinds: Sequence[Footprint], share: Array, transient: Sequence[Array]) -> list[Array]:
-    return [kind.persistent.layer + share * layer for kind, layer in zip(kinds, transient, strict=True)]
+#: Which stages may have a layer of each type: one mask a type, shape [p].
+_Masks: TypeAlias = Sequence[NDArray[np.bool_]]
+
+
+def _types_of_stages(group: Sized) -> tuple[_Masks, _Masks]:
+    """Return for each layer type which stages may have a layer of it, and which may have it as their last."""
+    places = group.places
+    if places is None:
+        every = [np.ones(1, dtype=bool)]
+        return every, every
+    prefixes, rows = places.prefixes, places.rows
+    counts = prefixes.table[:, np.arange(len(prefixes.layers)), prefixes.layers]
+    types = range(len(counts))
+    return (
+        [np.array([(counts[k, row.orders] > 0).any() for row in rows]) for k in types],
+        [np.array([(prefixes.last[row.orders] == k).any() for row in rows]) for k in types],
+    )
+
+
+def _of_types(possible: _Masks, values: Sequence[Array]) -> list[Array]:
+    """Return the values of each type, infinite on stages that cannot have it, shape [C, p]."""
+    return [np.where(mask, value, np.inf) for mask, value in zip(possible, values, strict=True)]
+
+
+def _least(possible: _Masks, values: Sequence[Array]) -> Array:
+    """Return the least of the values of the types that a stage may have, shape [C, p]."""
+    least: Array = np.minimum.reduce(_of_types(possible, values))
+    return least
+
+
+def _least_at_last_layer(kind: Footprint, modes: frozenset[str]) -> Array:
+    """Return the least transient memory of the last layer's backward but for other layers, [C, p] [byte].
+
+    The last layer has the activations of a mode, which may exceed the smallest, in all microbatches in
+    flight. Where its mode is a recomputed one, all layers before it are recomputed, and so are its own
+    activations at this event.
+    """
+    smallest = _smallest_activations(kind, modes)
+    by_mode = {
+        "none": kind.in_flight * (kind.none - smallest),
+        "selective": kind.in_flight * (kind.selective - smallest) + kind.none - kind.selective,
+        "full": kind.in_flight * (kind.full - smallest) + kind.block,
+    }
+    least: Array = kind.last.fixed + np.minimum.reduce([by_mode[mode] for mode in sorted(modes)])
+    return least
 
 
 def _smallest_activations(kind: Footprint, modes: frozenset[str]) -> Array:

@@ -27,6 +27,13 @@ class Paths:
     def __init__(self) -> None:
         self._paths: dict[Schedule, list[Passes]] = {}
 
+    @classmethod
+    def critical(cls, schedule: Schedule, ticks: Sequence[Sequence[int]]) -> Paths:
+        """Return a pool that has one path of ``schedule`` alone: the critical one for these ticks."""
+        pool = cls()
+        pool._paths[schedule] = [longest_path(schedule, ticks)]
+        return pool
+
     def of(self, schedule: Schedule) -> list[Passes]:
         """Return the usual paths of ``schedule``, and those added so far."""
         return self._paths.setdefault(schedule, usual_paths(schedule))

@@ -78,12 +78,27 @@ class Bound:
     cut: NDArray[np.bool_]
     places: Places | None = None
 
+    def at(self, row: int) -> Bound:
+        """Return the bounds of one candidate, or of a group's one candidate at one of several limits."""
+        rows = slice(row, row + 1)
+        return replace(
+            self,
+            step_seconds=self.step_seconds[rows],
+            monotone_seconds=self.monotone_seconds[rows],
+            stage_seconds=self.stage_seconds[rows],
+            stage_sum=self.stage_sum[rows],
+            slowest=self.slowest[rows],
+            # Without recompute the end of the step is the same at all limits.
+            tail=self.tail if len(self.tail) == 1 else self.tail[rows],
+            cut=self.cut if len(self.cut) == 1 else self.cut[rows],
+        )
+
 
 def bound(group: PricedCandidates, limit: Array | float, most: float = np.inf) -> Bound:
     """Return lower bounds on the step of each candidate with every device within ``limit`` bytes.
 
-    ``limit`` is a number, or has shape [C]. Steps above ``most`` seconds are out of scope: a bound above
-    ``most`` proves that the candidate has no step within it.
+    ``limit`` is a number, or has shape [C]; for a group of one candidate, C may be any number. Steps above
+    ``most`` seconds are out of scope: a bound above ``most`` proves that the candidate has no step within it.
     """
     check_deadline()
     if group.places is None:

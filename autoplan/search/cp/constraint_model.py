@@ -116,6 +116,11 @@ def solve(
     The result is proven optimal where its bound equals its step; it is not where the work limit or the
     deadline in force ended the solve. Raises SolverStoppedError where that left no feasible layout.
     """
+    confirmed = known is not None and _attains(alternatives_by_stage, known, least)
+    if known is not None and confirmed:
+        # The layout has no better one, so the solver has to know only how long this one takes.
+        best_known = alternatives_by_stage[known.candidate]
+        paths = Paths.critical(best_known.schedule, part_ticks(best_known, known.chosen))
     model = _model(alternatives_by_stage, layers, ceiling, limit_ticks, paths or Paths())
     model.cp.add(model.objective >= int(_TIME_WEIGHT * least[0] + least[1]))
     if known is not None:
@@ -123,7 +128,7 @@ def solve(
     work, best, rounds, brief = MOST_WORK, None, 0, True
     while True:
         try:
-            result = _solve_once(model, work, brief=brief)
+            result = _solve_once(model, work, brief=brief, presolve=not confirmed or rounds > 0)
         except SolverStoppedError:
             if best is None:
                 raise
@@ -141,6 +146,14 @@ def solve(
             _add_closed_form(model, result.solution)
         # A solve that exceeded the brief limit will exceed it with more constraints, too.
         work, brief = work - result.work, brief and result.work <= BRIEF
+
+
+def _attains(
+    alternatives_by_stage: Sequence[Alternatives], known: Incumbent, least: tuple[float, float]
+) -> bool:
+    """Return whether the layout ``known`` has the ``least`` step and memory [ticks]."""
+    step = step_ticks(alternatives_by_stage[known.candidate], known.chosen)
+    return (step, max(o.memory_ticks for o in known.chosen)) == least
 
 
 def _objective(solution: Solution) -> int:

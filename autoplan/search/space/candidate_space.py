@@ -144,13 +144,18 @@ def _satisfying(
 ) -> NDArray[np.bool_]:
     """Return which candidates satisfy all ``rules``; count the others at the first rule that they break."""
     index, subset = np.arange(len(candidates)), candidates
+    remaining = np.ones(len(index), dtype=bool)
     for rule in rules:
-        satisfied = np.broadcast_to(rule.keeps(subset), index.shape)
-        if not satisfied.all():
-            rejected[rule.sentence] += int(counts[index[~satisfied]].sum())
-            index, subset = index[satisfied], subset.take(satisfied)
+        if 4 * np.count_nonzero(remaining) < len(index):
+            # Copies cost more than rules: most subsets are not worth one.
+            index, subset = index[remaining], subset.take(remaining)
+            remaining = np.ones(len(index), dtype=bool)
+        broken = remaining & ~np.broadcast_to(rule.keeps(subset), index.shape)
+        if broken.any():
+            rejected[rule.sentence] += int(counts[index[broken]].sum())
+            remaining &= ~broken
     satisfying = np.zeros(len(candidates), dtype=bool)
-    satisfying[index] = True
+    satisfying[index[remaining]] = True
     return satisfying
 
 
@@ -219,7 +224,7 @@ def _dominated_rings(job: Job, candidates: Candidates) -> NDArray[np.bool_]:
     divisible = np.gcd(c.cp, c.microbatch) > 1
     if not divisible.any():
         return dominated
-    values = [np.unique(column) for column in _columns(c)]
+    values = [_distinct(column) for column in _columns(c)]
     keys = _keys(c, values)
     primes = (f for f in divisors(job.cluster.devices) if len(divisors(f)) == 2)
     for f in primes:
@@ -228,6 +233,15 @@ def _dominated_rings(job: Job, candidates: Candidates) -> NDArray[np.bool_]:
         shorter = replace(longer, dp=longer.dp * f, cp=longer.cp // f, microbatch=longer.microbatch // f)
         dominated[index] |= np.isin(_keys(shorter, values), keys)
     return dominated
+
+
+def _distinct(column: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the distinct values of a column in ascending order, without a sort where they are dense."""
+    least = int(column.min())
+    if int(column.max()) - least > len(column):
+        return np.unique(column)
+    values: NDArray[np.int64] = np.flatnonzero(np.bincount(column - least)) + least
+    return values
 
 
 def _keys(candidates: Candidates, values: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -251,9 +265,13 @@ def counts_of(job: Job, candidates: Candidates) -> NDArray[np.object_]:
     """Return how many layouts each candidate stands for, as Python integers."""
     c, modes, even = candidates, len(recompute_modes(job)), even_only(job)
     columns = np.array([c.vpp, c.recompute_num_layers, c.activation_offload])
-    _, first, inverse = np.unique(_column_numbers(columns), return_index=True, return_inverse=True)
-    distinct_counts = np.empty(len(first), dtype=object)
-    distinct_counts[:] = [
+    numbers = _column_numbers(columns)
+    # Any candidate of a number stands for the others.
+    one_of_number = np.zeros(numbers.max(initial=0) + 1, dtype=np.int64)
+    one_of_number[numbers] = np.arange(len(numbers))
+    distinct = np.flatnonzero(np.bincount(numbers))
+    counts_by_number = np.zeros(len(one_of_number), dtype=object)
+    counts_by_number[distinct] = [
         layouts_of(
             job.model.layers,
             c.pp,
@@ -263,9 +281,9 @@ def counts_of(job: Job, candidates: Candidates) -> NDArray[np.object_]:
             counted=embedding_and_loss_counted(job, c.pp, v),
             unit=k,
         )
-        for v, k, uniform in columns[:, first].T.tolist()
+        for v, k, uniform in columns[:, one_of_number[distinct]].T.tolist()
     ]
-    counts: NDArray[np.object_] = distinct_counts[inverse]
+    counts: NDArray[np.object_] = counts_by_number[numbers]
     return counts
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from math import gcd
-from typing import TypeVar
+from math import gcd, prod
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ _RARE = {"zero-bubble"}
 _MOST_VIRTUAL_STAGES = 16
 #: Rows of a table of candidates after which it is a block: 5 MB.
 _BLOCK = 50_000
+
+#: Columns of a table, in this order.
+Table: TypeAlias = list[NDArray[np.int64]]
 
 _V = TypeVar("_V", int, str)
 
@@ -57,7 +60,7 @@ def candidate_blocks(job: Job, pp: int) -> Iterator[Candidates]:
     other_choices = [
         (vpp, schedule, *checkpoint_and_host) for (schedule, vpp), checkpoint_and_host in combinations
     ]
-    tables: list[NDArray[np.int64]] = []
+    tables: list[Table] = []
     for tp, cp in product(divisors(devices // pp), repeat=2):
         dp, remainder = divmod(devices // pp, tp * cp)
         if remainder or (cp > 1 and job.stack.context_parallel is None):
@@ -77,7 +80,7 @@ def candidate_blocks(job: Job, pp: int) -> Iterator[Candidates]:
                 shards,
             ]
             tables.append(_distinct_shards(_combined(choices), len(shards)))
-            if sum(map(len, tables)) >= _BLOCK:
+            if sum(len(table[0]) for table in tables) >= _BLOCK:
                 yield _candidates(pp, tables)
                 tables = []
     if tables:
@@ -128,26 +131,30 @@ def _parts(experts: list[tuple[int, int]], rows: int) -> Iterator[list[tuple[int
     yield from (experts[i : i + size] for i in range(0, len(experts), size))
 
 
-def _distinct_shards(table: NDArray[np.int64], shards: int) -> NDArray[np.int64]:
+def _distinct_shards(table: Table, shards: int) -> Table:
     """Return ``table`` with one row for all shard sizes where no state is sharded: without ZeRO."""
-    first_shard = np.tile(np.arange(shards) == 0, len(table) // shards)
-    sharded = table[:, _ZERO] > 0
-    table[~sharded, _SHARD] = 0
-    distinct: NDArray[np.int64] = table[sharded | first_shard]
-    return distinct
+    sharded = table[_ZERO] > 0
+    table[_SHARD][~sharded] = 0
+    if shards == 1:
+        return table
+    distinct = sharded | (np.arange(len(sharded)) % shards == 0)
+    return [values[distinct] for values in table]
 
 
-def _candidates(pp: int, tables: Sequence[NDArray[np.int64]]) -> Candidates:
-    table = np.concatenate(tables)
-    first_order = np.zeros((len(table), 1), dtype=np.int64)
-    return Candidates(pp, *np.ascontiguousarray(np.hstack([table, first_order]).T))
+def _candidates(pp: int, tables: Sequence[Table]) -> Candidates:
+    columns = [np.concatenate(values) for values in zip(*tables, strict=True)]
+    return Candidates(pp, *[*columns, np.zeros_like(columns[0])])
 
 
-def _combined(choices: Sequence[Sequence[int | tuple[int, ...]]]) -> NDArray[np.int64]:
+def _combined(choices: Sequence[Sequence[int | tuple[int, ...]]]) -> Table:
     """Return the Cartesian product of the lists, one row per combination, the last list changing fastest."""
-    parts = [np.array(entries, dtype=np.int64).reshape(len(entries), -1) for entries in choices]
-    index = np.indices([len(part) for part in parts]).reshape(len(parts), -1)
-    return np.concatenate([part[i] for part, i in zip(parts, index, strict=True)], axis=1)
+    parts = [np.array(entries, dtype=np.int64).reshape(len(entries), -1).T for entries in choices]
+    rows, inner, table = prod(part.shape[1] for part in parts), 1, []
+    for part in reversed(parts):
+        inner *= part.shape[1]
+        repeated = np.repeat(part, inner // part.shape[1], axis=1)
+        table += [np.tile(values, rows // inner) for values in repeated[::-1]]
+    return table[::-1]
 
 
 def _expert_degrees(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +13,11 @@ from autoplan.costs.core.candidates import (
     Candidates,
     Ints,
     joined,
-    taken,
+    mapped,
     uniform_recompute_mode,
 )
 from autoplan.costs.core.layer_types import LayerTypes, layer_types_of
-from autoplan.costs.core.scope import scope_of
+from autoplan.costs.core.scope import Scope, scope_of
 from autoplan.costs.memory.footprint import Footprint, footprint_of
 from autoplan.deadline import check_deadline
 from autoplan.records import dataclass
@@ -126,16 +126,24 @@ class SizedCandidates(CandidateGroup):
         return replace(
             self,
             candidates=self.candidates.take(index),
-            footprints=tuple(taken(footprint, index) for footprint in self.footprints),
+            footprints=tuple(_at_rows(footprint, index) for footprint in self.footprints),
             v=self.v[index],
         )
 
 
-def sized(job: Job, candidates: Candidates, modes: frozenset[str], *, even: bool) -> list[SizedCandidates]:
+def sized(
+    job: Job,
+    candidates: Candidates,
+    modes: frozenset[str],
+    *,
+    even: bool,
+    footprint: Callable[[Scope], Footprint] = footprint_of,
+) -> list[SizedCandidates]:
     """Return ``candidates`` with their memory coefficients, in groups that share their modes and splits.
 
-    Groups differ in offloaded activations and in whether embedding and head count as layers; with several
-    layer types also in the number of virtual stages.
+    ``footprint`` returns the coefficients, or lower bounds of them. Groups differ in offloaded activations
+    and in whether embedding and head count as layers; with several layer types also in the number of virtual
+    stages.
     """
     kinds = layer_types_of(job.model, job.workload.sequence_length)
     counted = {
@@ -145,7 +153,7 @@ def sized(job: Job, candidates: Candidates, modes: frozenset[str], *, even: bool
     parts = _partitioned(parts, np.array([counted[v] for v in candidates.vpp.tolist()]))
     if kinds.several:
         parts = _partitioned(parts, candidates.vpp)
-    footprints, orders = _footprints(job, candidates, kinds)
+    footprints, orders = _footprints(job, candidates, kinds, footprint)
     groups = []
     for index in parts:
         check_deadline()
@@ -157,7 +165,7 @@ def sized(job: Job, candidates: Candidates, modes: frozenset[str], *, even: bool
                 modes=_modes_of(c, modes),
                 even=even or counted[v],
                 candidates=c,
-                footprints=tuple(taken(footprint, orders[index]) for footprint in footprints),
+                footprints=tuple(_at_rows(footprint, orders[index]) for footprint in footprints),
                 v=c.vpp.astype(np.float64),
                 places=places_of(kinds.sequence, c.pp, v, even=even) if kinds.several else None,
             )
@@ -176,8 +184,27 @@ def _modes_of(candidates: Candidates, modes: frozenset[str]) -> frozenset[str]:
     return modes if only is None else frozenset({only})
 
 
-def _footprints(job: Job, candidates: Candidates, kinds: LayerTypes) -> tuple[list[Footprint], Ints]:
+def _at_rows(footprint: Footprint, rows: Ints) -> Footprint:
+    """Return the coefficients at ``rows``, not copied where these are all rows in order.
+
+    Most coefficients are the same on all stages: one is copied, and the others remain views of it.
+    """
+    count = len(footprint.none)
+    if len(rows) == count and (rows == np.arange(count)).all():
+        return footprint
+
+    def at_rows(x: Array) -> Array:
+        if x.strides[1] == 0:
+            return np.broadcast_to(x[rows, :1], (len(rows), x.shape[1]))
+        return x[rows]
+
+    return mapped(footprint, at_rows)
+
+
+def _footprints(
+    job: Job, candidates: Candidates, kinds: LayerTypes, footprint: Callable[[Scope], Footprint]
+) -> tuple[list[Footprint], Ints]:
     """Return the memory footprints of each layer type, once for all rank orders, and each candidate's row."""
     rows = order_classes(candidates)
     representatives = candidates.take(np.unique(rows, return_index=True)[1])
-    return [footprint_of(scope_of(kind, representatives)) for kind in kinds.jobs(job)], rows
+    return [footprint(scope_of(kind, representatives)) for kind in kinds.jobs(job)], rows

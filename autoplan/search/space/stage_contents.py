@@ -102,11 +102,13 @@ class Places:
 
     def least_sum(self, values: Array) -> Array:
         """Return the minimum over paths of the sum of ``values`` [C, X of all stages], shape [C]."""
-        return self._best(values, np.add, 0.0)[-1][:, -1]
+        least: Array = self._best(values, np.add, 0.0)[-1][-1]
+        return least
 
     def least_peak(self, values: Array) -> Array:
         """Return the minimum over paths of the maximum of ``values`` [C, X of all stages], shape [C]."""
-        return self._best(values, np.maximum, -np.inf)[-1][:, -1]
+        least: Array = self._best(values, np.maximum, -np.inf)[-1][-1]
+        return least
 
     def smallest_peak(self, values: Array) -> list[int]:
         """Return the layers per stage of a path that minimises the maximum of ``values`` [X of all]."""
@@ -114,23 +116,26 @@ class Places:
         for row, peaks_before in zip(reversed(self.rows), reversed(best[:-1]), strict=True):
             ends = np.flatnonzero(row.first + row.layers == end)
             peaks = np.maximum(
-                peaks_before[0, row.first[ends] // self.v], values[row.columns][row.content[ends]]
+                peaks_before[row.first[ends] // self.v, 0], values[row.columns][row.content[ends]]
             )
             layers.append(int(row.layers[ends[peaks.argmin()]]))
             end -= layers[-1]
         return layers[::-1]
 
     def _best(self, values: Array, join: np.ufunc, empty: float) -> list[Array]:
-        """Return the values of the shortest-path recursion by layer, before each stage and at the end."""
-        size = self.total // self.v + 1
-        best = np.full((len(values), size), np.inf)
-        best[:, 0] = empty
+        """Return the values of the shortest-path recursion by layer, before each stage and at the end.
+
+        Each has shape [layers, C]: a range of layers is one piece of memory.
+        """
+        size, of_contents = self.total // self.v + 1, np.ascontiguousarray(values.T)
+        best = np.full((size, len(values)), np.inf)
+        best[0] = empty
         bests = [best]
         for row in self.rows:
-            of_stage, after = values[:, row.columns], np.full((len(values), size), np.inf)
+            of_stage, after = of_contents[row.columns], np.full_like(best, np.inf)
             for begin, end, contents in row.spans:
-                joined = join(best[:, begin], of_stage[:, contents])
-                np.minimum(after[:, end], joined, out=after[:, end])
+                joined = join(best[begin], of_stage[contents])
+                np.minimum(after[end], joined, out=after[end])
             best = after
             bests.append(best)
         return bests

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.search.alternatives.layout_labels import LeastLayout, least_layout
-from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, step_ticks
+from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, Incumbent, step_ticks
 from autoplan.search.cp.constraint_model import solve
 from autoplan.search.space.priced_candidates import Schedule
 
@@ -86,7 +86,8 @@ def test_the_solver_agrees_with_a_bound_that_a_layout_attains(candidate):
         return
     attained = step_ticks(alternatives, least.chosen) == least.step_ticks
     bound = (least.step_ticks, least.memory_ticks) if attained else (0, 0)
-    solution = solve([alternatives], layers, CEILING, LIMIT, least=bound)
+    known = Incumbent(0, least.chosen) if attained else None
+    solution = solve([alternatives], layers, CEILING, LIMIT, known=known, least=bound)
 
     assert solution is not None
     assert (solution.step_ticks, solution.memory_ticks) == all_layouts(alternatives, layers)[0][:2]
