@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -25,10 +25,12 @@ from autoplan.schema.serving.serving_choices import FormatChoices, ServingSearch
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import KvFormat, WeightFormat
 from benchmarks.serving.bench_runs import BenchFacts, bench_facts
-from benchmarks.serving.served_runs import ServedRun, WorkerLayout
+from benchmarks.serving.served_runs import RunEngine, ServedRun, WorkerLayout
 from benchmarks.skips import Skipped, skipped_by
 
 __all__ = ["ServedJob", "bench_of", "engine_name", "engine_of", "served_job", "try_step", "worker_job"]
+
+Role = Literal["prefill", "decode"]
 
 #: Engines by the framework that a row names: the first pattern that fits. Versions that are not given are
 #: those of the date of the source.
@@ -178,8 +180,11 @@ def served_job(run: ServedRun) -> ServedJob:
     return _with_job(run, shape, run.hardware.gpus)
 
 
-def worker_job(run: ServedRun, worker: WorkerLayout) -> ServedJob:
-    """Return the job of one pool of a disaggregated run."""
+def worker_job(run: ServedRun, worker: WorkerLayout, role: Role) -> ServedJob:
+    """Return the job of one pool of a disaggregated run, with the settings of its recipe where known."""
+    settings = _recipes().get(run.id)
+    if settings is not None:
+        run = run.model_copy(update={"engine": settings[role]})
     adp = worker.attention_dp
     group = worker.tp * adp
     ep = worker.moe_ep or 1
@@ -222,6 +227,17 @@ def _with_job(run: ServedRun, shape: EngineLayout, devices: int) -> ServedJob:
     return ServedJob(job, layout, run.id)
 
 
+@cache
+def _recipes() -> dict[str, dict[Role, RunEngine]]:
+    """Return the settings of both pools by the id of a run."""
+    recipes: list[dict[str, Any]] = _data("served_recipes.yaml")["recipes"]
+    return {
+        row: {role: RunEngine.model_validate(recipe[role]) for role in get_args(Role)}
+        for recipe in recipes
+        for row in recipe["rows"]
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class _Setting:
     """Settings that the scripts of a source give its runs; ``told``: also those that tell settings."""
@@ -234,9 +250,13 @@ class _Setting:
 
 @cache
 def _facts() -> dict[str, Any]:
-    text = (Path(__file__).parent / "data" / "served_facts.yaml").read_text(encoding="utf-8")
-    facts: dict[str, Any] = yaml.safe_load(text)
-    return facts
+    return _data("served_facts.yaml")
+
+
+def _data(name: str) -> dict[str, Any]:
+    text = (Path(__file__).parent / "data" / name).read_text(encoding="utf-8")
+    entries: dict[str, Any] = yaml.safe_load(text)
+    return entries
 
 
 @cache

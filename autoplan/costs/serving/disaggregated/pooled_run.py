@@ -14,7 +14,7 @@ from typing import Final
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.core.serving.served_prediction import SimulatedPrediction
 from autoplan.costs.serving.disaggregated.paired_pools import EnginePair
-from autoplan.costs.serving.disaggregated.pool_simulation import simulate_pools
+from autoplan.costs.serving.disaggregated.pool_simulation import proportional_sends, simulate_pools
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, drawn_load, shared_out
 from autoplan.costs.serving.queueing.run_statistics import Good, closed_form_gaps, run_statistics
 from autoplan.costs.serving.served_layouts import front_end_seconds
@@ -73,13 +73,13 @@ def simulated_pools(
     drawn = shared_out(drawn_load(workload, requests * parts, _SEED, trace), parts)
     front = front_end_seconds(job, drawn.mean_input) if load.kind != "maximum" else 0.0
     drawn = replace(drawn, client_seconds=CLIENT_SECONDS + front)
-    mean, transfer, drafting = drawn.mean_input, prediction.transfer, pair.decode.engine.drafting
+    drafting = pair.decode.engine.drafting
     steps = drafting.accepted.drawn(drawn.outputs, _SEED) if drafting.accepted.drafts else drawn.outputs
     run = simulate_pools(
         drawn,
         (pair.prefill, pair.senders // parts),
         (pair.decode, pair.receivers // parts),
-        lambda tokens: (transfer.seconds * tokens / mean, transfer.exposed_seconds * tokens / mean),
+        proportional_sends(prediction.transfer, drawn.mean_input),
         steps,
     )
     together = sum(drawn.outputs) - sum(steps)

@@ -25,6 +25,7 @@ from autoplan.costs.serving.queueing.length_moments import length_moments
 from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
 from autoplan.costs.serving.queueing.steady_state import maximum
 from autoplan.costs.serving.queueing.step_mixture import step_mixture
+from autoplan.costs.serving.request_samples import shortage_of
 from autoplan.costs.serving.served_layouts import PricedEngine, UnitParts, priced_engine
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -310,10 +311,15 @@ def decode_engine(job: ServingJob, layout: EngineLayout, parts: UnitParts) -> De
         sample = replace(sample, inputs=inputs, outputs=tuple(max(1, n - 1) for n in sample.outputs))
     engine = priced_engine(job, layout, replace(parts, sample=sample))
     rules = replace(engine.rules, prefilled=True, prefill="mixed")
+    # Prompts come computed, so that an iteration need not hold one; only a preempted one is computed here.
+    shortage = (
+        shortage_of(engine.capacity, rules, sample) if rules.admission == "reserve" else engine.shortage
+    )
     return DecodeEngine(
         replace(
             engine,
             rules=rules,
+            shortage=shortage,
             iteration=PrefilledIteration(engine.iteration),
             lengths=engine.drafting.accepted.in_steps(length_moments(sample, rules)),
         ),
