@@ -235,15 +235,15 @@ def engine_memory(job: ServingJob, layout: EngineLayout, stage: int) -> EngineMe
         if facts.sampler is not None and stage == layout.pp - 1:
             sms = job.cluster.device.multiprocessors
             sampler = sampler_peak_bytes(seqs, job.model.vocabulary, facts.sampler, sms.value if sms else 0)
-            activation = max(activation, sampler + _beside_sampler(job, facts.forward, tokens))
+            activation = max(activation, sampler + _concurrent_with_sampler(job, facts.forward, tokens))
         elif facts.sampler is None:
-            activation += _beside_sampler(job, facts.forward, tokens)
+            activation += _concurrent_with_sampler(job, facts.forward, tokens)
         graphs, reserve = graph_bytes(job, seqs, tokens), 0.0
         graphs_counted = facts.graphs is not None and facts.graphs.counted
     return EngineMemory(activation, overhead, graphs, graphs_counted, reserve)
 
 
-def _beside_sampler(job: ServingJob, facts: ForwardFacts, tokens: int) -> float:
+def _concurrent_with_sampler(job: ServingJob, facts: ForwardFacts, tokens: int) -> float:
     sizes = (facts.gemm_workspace.value, facts.gemm_workspace_hopper.value)
     workspace = cublas_workspace_bytes(job.cluster.device, *sizes)
     return 2.0 * facts.hidden_copies.value * tokens * job.model.hidden_size + workspace

@@ -157,12 +157,12 @@ class CacheShape:
         blocks = ceil(tokens / (self.block_tokens * self.shared))
         if not self.window_layers:
             return blocks * self.block_bytes * self.full_groups
-        held = min(tokens, self.window - 1 + max(1, in_flight))
+        resident = min(tokens, self.window - 1 + max(1, in_flight))
         if self.window_share is not None:
             rounded = blocks * self.block_tokens
-            return self.token_bytes * max(rounded, min(rounded, held) / self.window_share)
+            return self.token_bytes * max(rounded, min(rounded, resident) / self.window_share)
         all_blocks = ceil(tokens / self.block_tokens)
-        local = min(all_blocks, ceil(held / self.block_tokens) + 1)
+        local = min(all_blocks, ceil(resident / self.block_tokens) + 1)
         return self.block_bytes * (blocks * self.full_groups + local * self.window_groups)
 
 

@@ -49,9 +49,9 @@ def matrix_bytes(weights: float, weight_format: WeightFormat, row: int) -> float
     stands.
     Source: vLLM 0.33.0, model_executor/layers/quantization; Open Compute Project, Microscaling Formats 1.0.
     """
-    kept = FORMATS[weight_format]
-    group = kept.group or row
-    return weights * (kept.bits + (kept.scale_bits + kept.zero_bits) / group) / 8
+    stored = FORMATS[weight_format]
+    group = stored.group or row
+    return weights * (stored.bits + (stored.scale_bits + stored.zero_bits) / group) / 8
 
 
 @lru_cache(maxsize=1024)

@@ -165,8 +165,8 @@ class PricedPools:
             return menu[-1:]
         clients = max(1, ceil(load.amount / (engines * unit.adp)))
         enough, fewer = [s for s in menu if s >= clients][:1], [s for s in menu if s < clients]
-        held = mean_limit(self.job.limits.time_per_output_token) < float("inf")
-        return [*(fewer[-_CAPS:] if held or not enough else ()), *enough]
+        limited = mean_limit(self.job.limits.time_per_output_token) < float("inf")
+        return [*(fewer[-_CAPS:] if limited or not enough else ()), *enough]
 
     def _prefill(self, unit: EngineLayout) -> Iterator[PrefillEngine]:
         job, (seqs, tokens) = role_job(self.job, "prefill"), step_sizes(self.job, unit)

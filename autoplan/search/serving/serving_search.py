@@ -96,7 +96,7 @@ class ServingSearch:
                 # What a simulation excludes is excluded for good; the choices found so far stay.
                 self.excluded += wrong
                 remaining = [option for option in search.problem.options if option not in wrong]
-                known = [known for known in search.found if known is not allocation]
+                known = [known for known in search.allocations if known is not allocation]
                 search = AllocationSearch(
                     self.problem(remaining, objectives, devices),
                     self.thinning,
@@ -108,7 +108,7 @@ class ServingSearch:
         self.solves += search.solves
         if search.stopped:
             self.stopped = self.stopped or "the solver reached its work limit"
-        values = [known.values for known in search.found]
+        values = [known.values for known in search.allocations]
         return [chosen for chosen, own in zip(allocations, values, strict=True) if not _beaten(own, values)]
 
     @property

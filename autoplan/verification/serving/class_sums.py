@@ -44,7 +44,7 @@ class ClassSum:
 
 
 def class_sums(
-    tables: Sequence[SetTable], names: Sequence[str], devices: int, whole: int, most: int
+    tables: Sequence[SetTable], names: Sequence[str], devices: int, load_units: int, most: int
 ) -> dict[int, ClassSum] | None:
     """Return for each number of devices the choice of most tokens that serves every class as a whole.
 
@@ -60,7 +60,7 @@ def class_sums(
     shared = [table for table in tables if len(table.classes) > 1]
     best: dict[int, ClassSum] = {}
     start = ClassSum(0, ())
-    ways = _shared(shared, start, devices, dict.fromkeys(names, whole))
+    ways = _shared(shared, start, devices, dict.fromkeys(names, load_units))
     for number, (taken, used, left) in enumerate(ways, start=1):
         if number > most:
             return None

@@ -100,12 +100,12 @@ def listed_space(job: ServingJob, costs: ServingCosts, deadline: Deadline) -> Li
             return space
         for names, own_job in _jobs_of_classes(job) if False in job.search.disaggregated else ():
             space.options += _options(own_job, unit, costs, space.units, names)
-    space.pools = listed_pairs(job, costs, _kept, deadline)
+    space.pools = listed_pairs(job, costs, _allowed_layouts, deadline)
     space.complete = space.pools.complete
     return space
 
 
-def _kept(job: ServingJob) -> Iterator[EngineLayout]:
+def _allowed_layouts(job: ServingJob) -> Iterator[EngineLayout]:
     """Yield the engines of a job that no rule excludes."""
     yield from (layout for layout in _layouts(job) if _excluded(job, layout) is None)
 
@@ -233,18 +233,18 @@ def _loads(
     job: ServingJob, unit: EngineLayout, units: list[EngineLayout]
 ) -> Iterator[tuple[int, EngineLoad]]:
     """Yield the parts of the load that one engine may get."""
-    whole = engine_load(job, 1)
-    if whole.kind == "maximum":
-        yield 0, whole
+    total = engine_load(job, 1)
+    if total.kind == "maximum":
+        yield 0, total
         return
     most = job.cluster.devices // unit.devices_per_engine
     parts = {LOAD_PARTS // k for k in range(1, most + 1) if LOAD_PARTS % k == 0}
     if most > 1 and len({other.devices_per_engine for other in units}) > 1:
         parts |= {round(LOAD_PARTS * part) for part in _UNEVEN}
     for part in parts:
-        amount = whole.amount * part / LOAD_PARTS
-        if whole.kind == "open loop" or amount >= 1 or part == LOAD_PARTS:
-            yield part, EngineLoad(whole.kind, amount)
+        amount = total.amount * part / LOAD_PARTS
+        if total.kind == "open loop" or amount >= 1 or part == LOAD_PARTS:
+            yield part, EngineLoad(total.kind, amount)
 
 
 def _step_requests(job: ServingJob, unit: EngineLayout, load: EngineLoad, tokens: int) -> list[int]:

@@ -30,7 +30,7 @@ from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLay
 from autoplan.schema.serving.saved_serving import SavedServingPlan
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.option_listing import LOAD_PARTS
-from autoplan.verification.serving.stated_pools import broken_times, pools_priced_again
+from autoplan.verification.serving.stated_pools import broken_times, repriced_pools
 from autoplan.verification.value_comparison import differences
 
 __all__ = ["StatedServingPlan", "stated_plan"]
@@ -58,9 +58,7 @@ def stated_plan(
         return StatedServingPlan(None, (), (), ())
     layouts, wrong = _layouts(job, stated, name)
     if isinstance(layouts, DisaggregatedLayout):
-        return _compared(
-            job, stated, name, _with_intervals(job, pools_priced_again(job, layouts, costs), costs)
-        )
+        return _compared(job, stated, name, _with_intervals(job, repriced_pools(job, layouts, costs), costs))
     if wrong:
         return StatedServingPlan(None, tuple(wrong), (), ())
     shares = [group.get("share_of_load") for group in stated.engines]
@@ -148,20 +146,20 @@ def _pools(
 
 
 def _groups(
-    whole_job: ServingJob,
+    full_job: ServingJob,
     engines: list[tuple[EngineLayout, tuple[str, ...]]],
     shares: list[float],
     costs: ServingCosts,
 ) -> Iterator[EngineGroup]:
     """Yield the groups of a plan, each engine with its part of the group's share."""
     for (layout, classes), share in zip(engines, shares, strict=True):
-        job = job_of_classes(whole_job, classes)
-        whole = engine_load(job, 1)
+        job = job_of_classes(full_job, classes)
+        total = engine_load(job, 1)
         engine = priced_engine(job, replace(layout, replicas=1), unit_parts(job, layout, costs))
         engine = replace(engine, layout=replace(layout, replicas=1))
-        of_load = share / share_of_classes(whole_job, classes)
+        of_load = share / share_of_classes(full_job, classes)
         part = round(of_load * LOAD_PARTS / layout.replicas) / LOAD_PARTS
-        load = whole if whole.kind == "maximum" else EngineLoad(whole.kind, whole.amount * part)
+        load = total if total.kind == "maximum" else EngineLoad(total.kind, total.amount * part)
         predicted = served(job, engine, load, layout.replicas)
         run = simulated(job, engine, predicted, costs.trace, request_test(job))
         yield EngineGroup(layout, share, replace(predicted, simulation=run), classes=classes)

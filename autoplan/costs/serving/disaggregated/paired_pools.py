@@ -281,8 +281,8 @@ def _of_role(
     role: PrefillEngine | DecodeEngine, engines: int, load: EngineLoad, point: OperatingPoint
 ) -> ServedPrediction:
     engine = role.engine
-    whole = max(1.0, engine.lengths.whole_blocks)
-    at_once = min(engine.rules.max_num_seqs, int(engine.rules.pool.own_blocks // whole))
+    request_blocks = max(1.0, engine.lengths.total_blocks)
+    at_once = min(engine.rules.max_num_seqs, int(engine.rules.pool.own_blocks // request_blocks))
     return ServedPrediction(
         engines=engines,
         devices=engine.layout.devices_per_engine * engines,

@@ -184,8 +184,8 @@ class _Pools:
     def _decode(self, engine: _RoleEngine, prefill_event: float) -> None:
         """Run a decode engine up to where an arrival may be that nobody knows yet."""
         others = min((e.event for e in self.decode if e is not engine), default=inf)
-        again = others + self.load.client_seconds if self.load.clients else inf
-        engine.horizon = min(prefill_event, again)
+        next_request = others + self.load.client_seconds if self.load.clients else inf
+        engine.horizon = min(prefill_event, next_request)
         for _ in engine.advance():
             self.done += 1
             if self.load.clients and self.sent < len(self.load):

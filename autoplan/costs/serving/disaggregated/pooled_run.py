@@ -85,10 +85,10 @@ def simulated_pools(
     together = sum(drawn.outputs) - sum(steps)
     run = replace(run, load=drawn, gaps=[*run.gaps, (0.0, together)] if together > 0 else run.gaps)
     statistics = run_statistics(run, warm=warm, drain=drain, good=good, front_seconds=front)
-    whole = replace(
+    totals = replace(
         statistics,
         output_tokens_per_second=statistics.output_tokens_per_second * parts,
         requests_per_second=statistics.requests_per_second * parts,
         good_requests_per_second=statistics.good_requests_per_second * parts,
     )
-    return SimulatedPrediction(whole, _SEED, *closed_form_gaps(prediction, whole, load.kind))
+    return SimulatedPrediction(totals, _SEED, *closed_form_gaps(prediction, totals, load.kind))

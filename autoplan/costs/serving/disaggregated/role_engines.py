@@ -82,7 +82,7 @@ class PrefillEngine:
     @cached_property
     def _spread(self) -> float:
         lengths = self.engine.lengths
-        return max(0.0, lengths.whole_square / lengths.whole**2 - 1.0) if lengths.whole else 0.0
+        return max(0.0, lengths.total_square / lengths.total**2 - 1.0) if lengths.total else 0.0
 
     def first_token(self, rate: float, variability: float) -> float:
         """Return the mean time of a prompt in the engine, where r requests a second come at any time [s].
@@ -91,7 +91,7 @@ class PrefillEngine:
         done. With o = s it is the wait of a server with any service times.
 
         >>> from types import SimpleNamespace as Part
-        >>> engine = Part(lengths=Part(whole=8.0, whole_square=64.0))
+        >>> engine = Part(lengths=Part(total=8.0, total_square=64.0))
         >>> PrefillEngine(engine, 1.0, 1.0).first_token(0.5, 1.0)  # busy for half of the time: 0.5 s of wait
         1.5
 
@@ -111,7 +111,7 @@ class PrefillEngine:
         the groups in which an iteration computed them.
 
         >>> from types import SimpleNamespace as Part
-        >>> engine = Part(lengths=Part(whole=8.0, whole_square=64.0, fixed=False))
+        >>> engine = Part(lengths=Part(total=8.0, total_square=64.0, fixed=False))
         >>> round(PrefillEngine(engine, 1.0, 1.0).of_clients(0.5, 2.0, 2.0), 3)  # 0.25 (1 - 0.5) / 0.75
         1.167
 
@@ -215,10 +215,10 @@ class DecodeEngine:
         """
         low = floor(requests)
         part = requests - low
-        time = self._whole(low)
-        return time if part < 1e-9 else time + part * (self._whole(low + 1) - time)
+        time = self._integral_step(low)
+        return time if part < 1e-9 else time + part * (self._integral_step(low + 1) - time)
 
-    def _whole(self, requests: int) -> float:
+    def _integral_step(self, requests: int) -> float:
         if requests not in self.times:
             read = self.engine.lengths.read
             self.times[requests] = self.engine.iteration.seconds(requests, requests * read)
@@ -230,12 +230,12 @@ class DecodeEngine:
         limit, step = self.running, self.step(self.most)
         if not limit.recomputed:
             return step
-        again = [Chunk(max(2, round(self.engine.lengths.whole)))]
+        recomputed = [Chunk(max(2, round(self.engine.lengths.total)))]
         several = round(self.most)
         read = several * self.engine.lengths.read
-        longer = self.engine.iteration.seconds(several, read, again) - step
-        whole = max(2.0, self.engine.lengths.whole)
-        return step + max(0.0, longer) * limit.recomputed / whole * self.most / self.steps
+        longer = self.engine.iteration.seconds(several, read, recomputed) - step
+        total = max(2.0, self.engine.lengths.total)
+        return step + max(0.0, longer) * limit.recomputed / total * self.most / self.steps
 
     @cached_property
     def rate(self) -> float:

@@ -202,12 +202,12 @@ class KernelPrices:
             return self._kernel_beyond(shape_of(("", name, kind, width, window)), extents)
         a, b, c = extents
         seen = np.minimum(b, window) if window else b
-        whole = self.kernel(name, kind, (a, seen, c), head_dim=near[0][0])
+        unscaled = self.kernel(name, kind, (a, seen, c), head_dim=near[0][0])
         least = least_seconds(shape_of(("", name, kind, width, window)), extents, self.cluster.device)
         scale = least / least_seconds(
             shape_of(("", name, kind, near[0][0], 0)), (a, seen, c), self.cluster.device
         )
-        return np.maximum(whole * np.maximum(scale, 1.0 if window else 0.0), least)
+        return np.maximum(unscaled * np.maximum(scale, 1.0 if window else 0.0), least)
 
     def _kernel_beyond(self, shape: KernelShape, extents: tuple[Array, Array, Array]) -> Array:
         """Return the time of a kernel that no engine was measured for: bytes over W, training's attention."""

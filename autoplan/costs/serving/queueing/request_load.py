@@ -148,8 +148,8 @@ def drawn_load(
     recorded = trace is not None and trace.rate > 0 and workload.arrivals is None
     if workload.request_rate is not None and trace is not None and recorded:
         faster = trace.rate / workload.request_rate
-        again = _repeated(trace.arrivals, requests)
-        return replace(load, arrivals=tuple(time * faster for time in again))
+        repeated = _repeated(trace.arrivals, requests)
+        return replace(load, arrivals=tuple(time * faster for time in repeated))
     if workload.request_rate is not None:
         times = _arrivals(workload, workload.request_rate, requests, rng)
         return replace(load, arrivals=tuple(times.tolist()))

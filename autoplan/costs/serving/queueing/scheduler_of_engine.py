@@ -65,13 +65,13 @@ def _pool(shape: CacheShape, room: float, tokens: int, shared: int) -> BlockPool
     block = shape.block_tokens * shape.shared
     if shape.window_share is not None:  # Windows have a pool of their own, which is as large as it has to be.
         return BlockPool(shape.blocks(room), block, shared_tokens=shared)
-    held = ceil((shape.window - 1 + tokens) / shape.block_tokens) + 1 if shape.window_layers else 0
+    window_blocks = ceil((shape.window - 1 + tokens) / shape.block_tokens) + 1 if shape.window_layers else 0
     return BlockPool(
         blocks=shape.blocks(room),
         block_tokens=block,
         groups=max(1, shape.full_groups),
         window_groups=shape.window_groups,
-        window_blocks=held,
+        window_blocks=window_blocks,
         shared_tokens=shared,
     )
 

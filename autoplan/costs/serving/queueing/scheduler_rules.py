@@ -136,10 +136,10 @@ class SchedulerRules:
         """
         return min(self.prefixes[kind].shared_tokens, input_tokens) if self.prefixes else 0
 
-    def kept_tokens(self, tokens: int) -> int:
+    def scaled_tokens(self, tokens: int) -> int:
         """Return tokens of a prompt in units of what a decode adds in an iteration [1].
 
-        >>> SchedulerRules(8, 64, BlockPool(9, 16), growth=2.5).kept_tokens(100)
+        >>> SchedulerRules(8, 64, BlockPool(9, 16), growth=2.5).scaled_tokens(100)
         40
         """
         return tokens if self.growth == 1.0 else ceil(tokens / self.growth)

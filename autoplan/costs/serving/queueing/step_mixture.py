@@ -131,8 +131,8 @@ def _own_seconds(price: _StepPrices, prompts: float, n: float, pieces: int) -> f
     seconds = 0.0
     for count, weight in poisson(min(prompts, capacity / n)):
         tokens = (count + 1) * n
-        whole = 1.0 if tokens <= capacity else max(1.0, (count + 2) / 2 * n / capacity)
-        seconds += weight * whole * price.mixed(min(tokens, capacity))
+        iterations = 1.0 if tokens <= capacity else max(1.0, (count + 2) / 2 * n / capacity)
+        seconds += weight * iterations * price.mixed(min(tokens, capacity))
     return seconds
 
 
@@ -182,8 +182,8 @@ class _StepPrices:
         if n > self.capacity:
             past = cached + max(0, round((n - tokens) / 2))
             return [Chunk(max(1, round(tokens)), past)]
-        whole, rest = divmod(tokens, n)
-        chunks = [Chunk(max(1, round(n)), cached)] * int(whole)
+        full_prompts, rest = divmod(tokens, n)
+        chunks = [Chunk(max(1, round(n)), cached)] * int(full_prompts)
         return [*chunks, Chunk(round(rest), cached)] if rest >= 1 or not chunks else chunks
 
 
@@ -191,16 +191,16 @@ def _short_prompts(prompts: float, n: float, capacity: float) -> list[tuple[floa
     """Return weights and tokens of iterations; what exceeds c goes to iterations that had no prompts."""
     weights = [(weight, count * n) for count, weight in poisson(prompts)]
     over = sum(weight * max(0.0, tokens - capacity) for weight, tokens in weights)
-    kept = [(weight, min(tokens, capacity)) for weight, tokens in weights]
-    missing = prompts * n - sum(weight * tokens for weight, tokens in kept) - over
+    capped = [(weight, min(tokens, capacity)) for weight, tokens in weights]
+    missing = prompts * n - sum(weight * tokens for weight, tokens in capped) - over
     over += max(0.0, missing)
     moved = over / min(capacity, n)
     if over <= 0:
-        return kept
-    if moved > kept[0][0]:  # Hardly an iteration has no prompts: then all that have are full.
+        return capped
+    if moved > capped[0][0]:  # Hardly an iteration has no prompts: then all that have are full.
         share = min(1.0, prompts * n / capacity)
         return [(1.0 - share, 0.0), (share, capacity)]
-    return [(kept[0][0] - moved, 0.0), (moved, min(capacity, n)), *kept[1:]]
+    return [(capped[0][0] - moved, 0.0), (moved, min(capacity, n)), *capped[1:]]
 
 
 def _long_prompts(prompts: float, n: float, capacity: float, pieces: int) -> list[tuple[float, float]]:

@@ -13,7 +13,7 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 
 @pytest.mark.parametrize(("role", "starts"), [(prefill_engine, False), (decode_engine, True)])
 def test_only_prefill_needs_iterations_that_hold_a_prompt(tmp_path, role, starts):
-    """TensorRT-LLM divides no prompt of 1,024 tokens; its decode engine with 8 tokens a step never has one."""
+    """TensorRT-LLM divides no prompt; a decode engine of it with 8 tokens a step never has one of 1,024."""
     job = replace(load_serving_job("llama3.1-8b-1x-h100"), engine=engine("tensorrt-llm@1.0", tmp_path))
     layout = EngineLayout(seqs=8, tokens=8)
     name = job.cluster.device.name
