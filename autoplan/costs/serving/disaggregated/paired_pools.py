@@ -135,6 +135,11 @@ class _PooledLoad:
         """Return the time from the first token to the last [s]."""
         return (self.pair.decode.steps - self.pair.decode.first) * times.step
 
+    @property
+    def short(self) -> float:
+        """Tokens of an answer after its first [1]."""
+        return max(1e-9, self.output - 1)
+
     def clients_at(self, rate: float, requests: float | None = None) -> float:
         """Return the clients that there are at a rate [1]: X times all that a request takes."""
         times = self.times(rate, requests)
@@ -227,38 +232,10 @@ def _prediction(state: _PooledLoad, load: EngineLoad, rate: float, *, waiting: f
         times = replace(times, prefill=pair.prefill.own, link=0.0)
     first = state.first_token(times) + waiting
     answered = state.answered(times)
-    short = max(1e-9, state.output - 1)
-    tokens = rate * state.output
     slowest = most.index(min(most))
-    amounts = [(pair.prefill_engines, slowest == 0), (pair.decode_engines, slowest == 1)]
-    waits = [waiting if slow and saturated else 0.0 for _, slow in amounts]
-    prefill = OperatingPoint(
-        decodes=0.0,
-        requests=rate / pair.senders * (times.prefill + waits[0]),
-        step_seconds=pair.prefill.own,
-        decode_step_seconds=pair.prefill.own,
-        time_to_first_token=state.front + times.prefill + waits[0],
-        time_per_output_token=0.0,
-        requests_per_second=rate / pair.senders,
-        output_tokens_per_second=rate / pair.senders,
-        recomputed=1.0,
-        saturated=saturated and slowest == 0,
-        cause="max_num_batched_tokens",
-    )
-    in_engine = times.admission + times.step * pair.decode.first + waits[1]
-    decode = OperatingPoint(
-        decodes=min(times.requests, rate / pair.receivers * pair.decode.steps * times.step),
-        requests=rate / pair.receivers * (in_engine + answered),
-        step_seconds=times.step,
-        decode_step_seconds=times.step,
-        time_to_first_token=in_engine,
-        time_per_output_token=answered / short,
-        requests_per_second=rate / pair.receivers,
-        output_tokens_per_second=tokens / pair.receivers,
-        recomputed=1.0,
-        saturated=saturated and slowest == 1,
-        cause=pair.decode.cause,
-    )
+    waits = [waiting if slowest == pool and saturated else 0.0 for pool in (0, 1)]
+    prefill = replace(_prefill_point(state, rate, times, waits[0]), saturated=saturated and slowest == 0)
+    decode = replace(_decode_point(state, rate, times, waits[1]), saturated=saturated and slowest == 1)
     return PooledPrediction(
         prefill=_of_role(pair.prefill, pair.prefill_engines, load, prefill),
         decode=_of_role(pair.decode, pair.decode_engines, load, decode),
@@ -269,11 +246,48 @@ def _prediction(state: _PooledLoad, load: EngineLoad, rate: float, *, waiting: f
         most_decoded=most[1],
         most_transferred=most[2],
         time_to_first_token=first,
-        time_per_output_token=answered / short,
+        time_per_output_token=answered / state.short,
         request_latency=first + answered,
         requests_per_second=rate,
-        output_tokens_per_second=tokens,
+        output_tokens_per_second=rate * state.output,
         saturated=saturated,
+    )
+
+
+def _prefill_point(state: _PooledLoad, rate: float, times: _Times, waiting: float) -> OperatingPoint:
+    """Return what a group of attention of the prefill pool does, of X requests a second of all."""
+    own, each = state.pair.prefill.own, rate / state.pair.senders
+    return OperatingPoint(
+        decodes=0.0,
+        requests=each * (times.prefill + waiting),
+        step_seconds=own,
+        decode_step_seconds=own,
+        time_to_first_token=state.front + times.prefill + waiting,
+        time_per_output_token=0.0,
+        requests_per_second=each,
+        output_tokens_per_second=each,
+        recomputed=1.0,
+        saturated=False,
+        cause="max_num_batched_tokens",
+    )
+
+
+def _decode_point(state: _PooledLoad, rate: float, times: _Times, waiting: float) -> OperatingPoint:
+    """Return what a group of attention of the decode pool does, of X requests a second of all."""
+    decode, each, answered = state.pair.decode, rate / state.pair.receivers, state.answered(times)
+    in_engine = times.admission + times.step * decode.first + waiting
+    return OperatingPoint(
+        decodes=min(times.requests, each * decode.steps * times.step),
+        requests=each * (in_engine + answered),
+        step_seconds=times.step,
+        decode_step_seconds=times.step,
+        time_to_first_token=in_engine,
+        time_per_output_token=answered / state.short,
+        requests_per_second=each,
+        output_tokens_per_second=rate * state.output / state.pair.receivers,
+        recomputed=1.0,
+        saturated=False,
+        cause=decode.cause,
     )
 
 

@@ -58,18 +58,10 @@ def simulated_pools(
         return None
     parts = gcd(pair.senders, pair.receivers)
     load, workload = prediction.load, job.workload
-    running = ceil(prediction.decode.point.decodes * pair.receivers / parts)
+    requests, warm, drain = _counted(prediction, pair, parts)
     if load.kind == "closed loop":
         clients = max(1, round(load.amount / parts))
-        requests = min(_MOST, max(_FEWEST, _ROUNDS * clients))
-        warm, drain = min(3 * clients, requests // 2), min(clients, requests // 4)
         workload = workload.model_copy(update={"concurrency": clients * parts})
-    else:
-        requests = min(_MOST, max(_FEWEST, 10 * running))
-        # A pool that is nearly as fast as the other fills slowly: the first half does not count.
-        warm, drain = requests // 2, min(running, requests // 4)
-        if load.kind == "open loop":
-            warm, drain = (requests // 5, requests // 5) if prediction.time_to_first_token < inf else (0, 0)
     drawn = shared_out(drawn_load(workload, requests * parts, _SEED, trace), parts)
     front = front_end_seconds(job, drawn.mean_input) if load.kind != "maximum" else 0.0
     drawn = replace(drawn, client_seconds=CLIENT_SECONDS + front)
@@ -92,3 +84,18 @@ def simulated_pools(
         good_requests_per_second=statistics.good_requests_per_second * parts,
     )
     return SimulatedPrediction(totals, _SEED, *closed_form_gaps(prediction, totals, load.kind))
+
+
+def _counted(prediction: PooledPrediction, pair: EnginePair, parts: int) -> tuple[int, int, int]:
+    """Return the requests of a simulation of one of ``parts``, and those that do not count at its ends."""
+    load, running = prediction.load, ceil(prediction.decode.point.decodes * pair.receivers / parts)
+    if load.kind == "closed loop":
+        clients = max(1, round(load.amount / parts))
+        requests = min(_MOST, max(_FEWEST, _ROUNDS * clients))
+        return requests, min(3 * clients, requests // 2), min(clients, requests // 4)
+    requests = min(_MOST, max(_FEWEST, 10 * running))
+    if load.kind == "open loop":
+        ends = requests // 5 if prediction.time_to_first_token < inf else 0
+        return requests, ends, ends
+    # A pool that is nearly as fast as the other fills slowly: the first half does not count.
+    return requests, requests // 2, min(running, requests // 4)
