@@ -150,8 +150,8 @@ def _node(gpu: str, devices: int) -> NodeSpec:
     nodes = sorted(
         (cast("NodeSpec", load_entry("node", n)) for n in names), key=lambda x: (x.devices, x.name)
     )
-    found = next((x for x in nodes if x.devices >= devices), nodes[-1] if nodes else None)
-    return found or cast("NodeSpec", load_entry("node", f"8x-{gpu}"))
+    fitting = next((x for x in nodes if x.devices >= devices), nodes[-1] if nodes else None)
+    return fitting or cast("NodeSpec", load_entry("node", f"8x-{gpu}"))
 
 
 def _text(name: str) -> str:
@@ -245,7 +245,7 @@ class _Setting:
     rows: str
     told: bool
     source: str
-    tokens_beside_input: int = 0
+    tokens_beyond_input: int = 0
 
 
 @cache
@@ -282,27 +282,27 @@ def _settings(run: ServedRun) -> list[_Setting]:
 
 def _scripted(run: ServedRun, parts: int) -> tuple[int, int]:
     """Return the requests and tokens of a step that the script of a source sets; 0 where none is known."""
-    beside = max((x.tokens_beside_input for x in _settings(run)), default=0)
-    if not beside:
+    beyond_input = max((x.tokens_beyond_input for x in _settings(run)), default=0)
+    if not beyond_input:
         return 0, 0
     seqs = -(-(run.workload.concurrency or run.workload.batch or 1) // parts)
-    return seqs, seqs + (run.workload.input_len or 1) + beside
+    return seqs, seqs + (run.workload.input_len or 1) + beyond_input
 
 
 def _served_engine(run: ServedRun) -> Engine:
     """Return the engine of a run, with what its row tells of its settings."""
-    found = engine_of(run)
-    tried = _TRIED.get(str(found))
+    engine = engine_of(run)
+    tried = _TRIED.get(str(engine))
     if tried is not None:
-        found = replace(found, facts=found.facts.model_copy(update={"step": tried}))
+        engine = replace(engine, facts=engine.facts.model_copy(update={"step": tried}))
     told = run.engine
     if told is None:
-        return found
-    facts = found.facts
+        return engine
+    facts = engine.facts
     if told.async_scheduling is not None:
         scheduler = facts.scheduler.model_copy(update={"asynchronous": told.async_scheduling})
         facts = facts.model_copy(update={"scheduler": scheduler})
-    return replace(found, facts=facts)
+    return replace(engine, facts=facts)
 
 
 def _unquantized(run: ServedRun, weights: WeightFormat) -> tuple[Any, ...]:

@@ -95,17 +95,17 @@ def _built_iteration(served: ServedJob) -> EngineIteration:
     """Return the price of iterations of an engine, built once for the runs last priced."""
     step = served.job.engine.facts.step
     key = (served.run, str(served.layout))
-    found = _BUILT.get(key)
-    if found is None or step is None:
+    built = _BUILT.get(key)
+    if built is None or step is None:
         name = served.job.cluster.device.name
-        whole = engine_iteration(served.job, served.layout, kernels_for(name), engine_kernels_for(name))
+        iteration = engine_iteration(served.job, served.layout, kernels_for(name), engine_kernels_for(name))
         if len(_BUILT) >= _MOST_BUILT:
             _BUILT.clear()
         if step is not None:
-            _BUILT[key] = whole, step
+            _BUILT[key] = iteration, step
     else:
-        whole = _with_numbers(*found, step)
-    return whole
+        iteration = _with_numbers(*built, step)
+    return iteration
 
 
 def _with_numbers(built: EngineIteration, before: StepFacts, step: StepFacts) -> EngineIteration:
@@ -231,10 +231,10 @@ def _open(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, itera
     )
     requests = ceil(((run.client and run.client.requests) or _OPEN_REQUESTS) / parts)
     rules = _rules(run, served, capacity)
-    found = [
+    draws = [
         _values(simulate(drawn_load(workload, requests, seed), rules, iteration), parts) for seed in _SEEDS
     ]
-    values = {metric: _mean([one[metric] for one in found]) for metric in METRICS}
+    values = {metric: _mean([one[metric] for one in draws]) for metric in METRICS}
     for metric in (METRICS[0], METRICS[3]):
         values[metric] = (values[metric] or 0.0) + _front_end(run, served.job)
     produced = values["output_tokens_per_second"] or 0.0
@@ -266,7 +266,7 @@ def _offline(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, it
     A table of the most tokens a second has the better of tensor parallelism, expert parallelism and
     data-parallel attention.
     """
-    found = [_steady(run, served, capacity, iteration)]
+    states = [_steady(run, served, capacity, iteration)]
     layout = served.layout
     if run.layout.ep is None and served.job.model.moe is not None and layout.tp > 1:
         for shape in (
@@ -276,8 +276,8 @@ def _offline(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, it
             other = ServedJob(served.job, shape, served.run)
             room = predict_capacity(other.job, shape)
             if room.pool.tokens > 0:
-                found.append(_steady(run, other, room, priced_iteration(other)))
-    return max(found, key=lambda one: one.values["output_tokens_per_second"] or 0.0)
+                states.append(_steady(run, other, room, priced_iteration(other)))
+    return max(states, key=lambda one: one.values["output_tokens_per_second"] or 0.0)
 
 
 def _bench(run: ServedRun, served: ServedJob, bench: BenchFacts) -> Served:
@@ -318,8 +318,8 @@ def _steady(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, ite
     parts = served.layout.replicas * served.layout.adp
     inputs, outputs = run.workload.input_len or 1, run.workload.output_len or 1
     rules = _rules(run, served, capacity)
-    held = inputs + (outputs if rules.admission == "reserve" else outputs / 2)
-    flight = min(float(capacity.max_num_seqs), capacity.pool.tokens / held)
+    in_cache = inputs + (outputs if rules.admission == "reserve" else outputs / 2)
+    flight = min(float(capacity.max_num_seqs), capacity.pool.tokens / in_cache)
     flight = max(1.0, min(flight, rules.max_num_batched_tokens / (1 + inputs / outputs)))
     count = int(flight)
     new = flight / outputs
@@ -336,10 +336,10 @@ def _mixed(iteration: Iteration, count: int, context: float, new: float, inputs:
     Fewer than one: a share of the steps have one prompt.
     """
     if new >= 1:
-        whole = [Chunk(inputs)] * int(new)
+        full = [Chunk(inputs)] * int(new)
         rest = new - int(new)
-        low = iteration.seconds(count, context, whole)
-        return low + rest * (iteration.seconds(count, context, [*whole, Chunk(inputs)]) - low)
+        low = iteration.seconds(count, context, full)
+        return low + rest * (iteration.seconds(count, context, [*full, Chunk(inputs)]) - low)
     alone = iteration.seconds(count, context)
     return alone + new * (iteration.seconds(count, context, [Chunk(inputs)]) - alone)
 
