@@ -170,7 +170,7 @@ def cache_shape(job: ServingJob, layout: EngineLayout, stage: int) -> CacheShape
     """Return how the cache of ``stage`` is laid out.
 
     Layers of a kind are divided into groups of G layers, G being the rarer kind's number, or the commoner's
-    where that is at most a ratio of it. An engine that keeps windows apart has one group for each layer.
+    where that is at most a ratio of it. An engine with separate windows has one group for each layer.
 
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.schema.serving.engine_layout import EngineLayout

@@ -107,8 +107,8 @@ def served_intervals(
 
     >>> from autoplan.catalog import load_entry, load_serving_job
     >>> spec, engine = load_entry("intervals", "serving"), load_serving_job("llama3-70b-8x-h100").engine
-    >>> found = served_intervals(spec, "closed loop", (1.0, 0.01, 11.0, 100.0), measured=True, engine=engine)
-    >>> found.request_latency.low < 11.0 < found.request_latency.high
+    >>> ends = served_intervals(spec, "closed loop", (1.0, 0.01, 11.0, 100.0), measured=True, engine=engine)
+    >>> ends.request_latency.low < 11.0 < ends.request_latency.high
     True
 
     Leaves out: that errors of the parts are not the same.

@@ -98,7 +98,7 @@ class PricedEngine:
     #: Why it cannot serve.
     shortage: str | None
     drafting: Drafting
-    #: Lengths of each class of its requests, in tokens; empty where there is one.
+    #: Lengths of each class of its requests, in tokens; empty for a single class.
     classes: tuple[LengthMoments, ...] = ()
 
 

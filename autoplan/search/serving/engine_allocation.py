@@ -56,14 +56,14 @@ class AllocationProblem:
     devices: int
     node_devices: int
     objectives: tuple[ServingObjective, ...]
-    #: Whether the shares of the engines have to make the whole load.
+    #: Whether the shares of the engines have to make the full load.
     shared: bool
     #: Least output tokens a second, and least of one device.
     least_rate: float = 0.0
     least_rate_per_device: float = 0.0
     #: Numbers of engines allowed; None: any.
     engines: tuple[int, ...] | None = None
-    #: Classes of requests, each of which has to be served as a whole; empty: there is one.
+    #: Classes of requests, each of which has to be served completely; empty: there is one.
     classes: tuple[str, ...] = ()
 
     @property
@@ -108,7 +108,7 @@ class AllocationSearch:
     stopped: bool = False
 
     def next(self) -> Allocation | None:
-        """Return a choice that is better than all before in some objective, or None where there is none."""
+        """Return a choice that is better than all before in some objective, or None if none exists."""
         problem = self._within()
         if not problem.options or (self.allocations and len(self.problem.objectives) == 1):
             return None
@@ -189,7 +189,7 @@ class _Model:
         self.objectives = [] if alone else [self._objective(name) for name in problem.objectives]
 
     def _pools(self) -> cp_model.IntVar:
-        """Return whether pools are chosen: then one pair of them, and nothing beside it."""
+        """Return whether pools are chosen: then one pair of them, and nothing else."""
         pooled = self.model.new_bool_var("pools")
         alone = [int(option.alone) for option in self.problem.options]
         self.model.add(self._sum(alone) == pooled)

@@ -41,10 +41,10 @@ class EngineOption:
     """One engine with its sizes and its share of the load."""
 
     engine: PricedEngine
-    #: Part of the load [1/WHOLE]; 0 where there is none.
+    #: Part of the load [1/WHOLE]; 0 if none exists.
     share: int
     predicted: ServedPrediction
-    #: Classes of requests that it gets; empty: all that there are. ``share`` is that of their load.
+    #: Classes of requests that it gets; empty: all. ``share`` is that of their load.
     classes: tuple[str, ...] = ()
 
     @property
@@ -59,7 +59,7 @@ class EngineOption:
 
     @property
     def alone(self) -> bool:
-        """Whether nothing else serves beside it."""
+        """Whether nothing else serves with it."""
         return False
 
 
@@ -187,7 +187,7 @@ class Option(Protocol):
 
     @property
     def share(self) -> int:
-        """Part of the load [1/WHOLE]; 0 where there is none."""
+        """Part of the load [1/WHOLE]; 0 if none exists."""
 
     @property
     def devices(self) -> int:
@@ -195,15 +195,15 @@ class Option(Protocol):
 
     @property
     def alone(self) -> bool:
-        """Whether nothing else serves beside it."""
+        """Whether nothing else serves with it."""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Classes of requests that it gets; empty: all that there are."""
+        """Classes of requests that it gets; empty: all."""
 
     @property
     def layout(self) -> object:
-        """The layout, whose text tells options apart."""
+        """The layout, whose text identifies an option."""
 
     @property
     def predicted(self) -> ServedPrediction | PooledPrediction:

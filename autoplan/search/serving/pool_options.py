@@ -1,6 +1,6 @@
 """Pairs of pools of a serving search: x engines that prefill and y that decode, priced together.
 
-In a job of several nodes a pool takes whole nodes. Prefill engines have the engine's default sizes of a step,
+In a job of several nodes a pool takes full nodes. Prefill engines have the engine's default sizes of a step,
 decode engines its default tokens, unless the job's search says otherwise.
 """
 
@@ -43,7 +43,7 @@ _CAPS = 2
 
 @dataclass(frozen=True, slots=True)
 class PoolOption:
-    """Two pools that get a whole load."""
+    """Two pools that get the full load."""
 
     pair: EnginePair
     share: int
@@ -65,7 +65,7 @@ class PoolOption:
 
     @property
     def alone(self) -> bool:
-        """Whether nothing else serves beside it."""
+        """Whether nothing else serves with it."""
         return True
 
     @property

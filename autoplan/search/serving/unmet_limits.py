@@ -190,7 +190,7 @@ def with_options(
 
 
 def conflicting_limits(search: ServingSearch, given: list[str]) -> list[str]:
-    """Return limits that no plan holds together, any fewer of which can be held; empty: not the limits."""
+    """Return limits that no plan holds together, any fewer of which can be met; empty: not the limits."""
     job, needed = search.job, list(given)
 
     def feasible(names: list[str]) -> bool:

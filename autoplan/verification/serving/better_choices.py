@@ -2,7 +2,7 @@
 
 Notation (this file only)::
 
-    a choice is how many engines of which option; objectives are whole numbers, each to be small
+    a choice is how many engines of which option; objectives are integers, each to be small
     f[n, s]  most tokens of choices that take n devices and a part s of the load     [1/10 s]
 """
 
@@ -103,7 +103,7 @@ class ChoiceSearch:
     undecided: int = 0
 
     def better(self, box: Box, objectives: tuple[ServingObjective, ...]) -> list[tuple[int, ListedOption]]:
-        """Return a choice within ``box``; none where there is none, or where that stays undecided."""
+        """Return a choice within ``box``; none if none exists, or where that stays undecided."""
         while True:
             if self.deadline.over:
                 self.undecided += 1
@@ -176,7 +176,7 @@ class ChoiceSearch:
     def _choice_of_classes(
         self, options: list[ListedOption], box: Box, objectives: Sequence[ServingObjective]
     ) -> list[tuple[int, ListedOption]]:
-        """Return a choice within the box whose engines serve every class of requests as a whole."""
+        """Return a choice within the box whose engines serve every class of requests completely."""
         names = tuple(known.name for known in self.job.workload.classes)
         unit = gcd(LOAD_PARTS, *(option.share for option in options))
         load_units = LOAD_PARTS // unit

@@ -39,7 +39,7 @@ __all__ = ["Examined", "choice_on", "nothing_better"]
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The answer for one number of devices: its plans as priced again, and all options of its space."""
+    """The answer for one number of devices: its repriced plans, and all options of its space."""
 
     job: ServingJob
     plans: tuple[StatedServingPlan, ...]
@@ -174,7 +174,7 @@ def _better_pair(
     question: tuple[Box, tuple[ServingObjective, ...]],
     breaks: Callable[[ListedPair], bool],
 ) -> ListedPair | None:
-    """Return a pair of pools within a box of objectives that holds every limit; None where there is none."""
+    """Return a pair of pools within a box of objectives that holds every limit; None if none exists."""
     box, objectives = question
     for pair in pairs:
         predicted = pair.predicted

@@ -41,7 +41,7 @@ __all__ = [
     "shortages_of",
 ]
 
-#: Parts of a whole load.
+#: Parts of the full load.
 LOAD_PARTS: Final = 20_160
 _UNEVEN: Final = (2 / 3, 3 / 4, 2 / 5, 3 / 5, 4 / 5)
 _LARGEST_ENGINE: Final = 64
@@ -70,7 +70,7 @@ class ListedOption:
 
 @dataclass(slots=True)
 class ListedSpace:
-    """The options of a job, and how many engines fell to which reason; ``complete``: the deadline held."""
+    """The options of a job, and how many engines fell to which reason; ``complete``: before the deadline."""
 
     units: list[EngineLayout] = field(default_factory=list)
     rejected: Counter[str] = field(default_factory=Counter)
@@ -164,7 +164,7 @@ def _values(choice: Choice, known: Iterable[int]) -> list[int]:
 
 
 def _excluded(job: ServingJob, layout: EngineLayout) -> str | None:
-    """Return the first rule that keeps an engine out; it fills nodes evenly, or takes whole ones."""
+    """Return the first rule that keeps an engine out; it fills nodes evenly, or takes full ones."""
     broken = broken_engine_rules(job, layout)
     if broken:
         return broken[0]

@@ -56,7 +56,7 @@ class ListedPair:
 
 @dataclass(frozen=True, slots=True)
 class PairListing:
-    """The pairs of a job, the engines of either role, and whether the deadline held."""
+    """The pairs of a job, the engines of either role, and whether the deadline was met."""
 
     pairs: tuple[ListedPair, ...] = ()
     roles: int = 0

@@ -37,7 +37,7 @@ class ServingQuestion:
     """A saved answer, its document, and the job that it says it answers.
 
     ``now`` is the job of a file as it is today; ``answers`` are the examined answers for each number of
-    devices; ``unknown_prices`` says why prices cannot be derived; ``replanned`` plans the job again.
+    devices; ``unknown_prices`` says why prices cannot be derived; ``replanned`` replans the job.
     """
 
     saved: SavedServingFront
@@ -222,7 +222,7 @@ def _counts(question: ServingQuestion) -> Check:
 
 
 def _reasons(question: ServingQuestion, deadline: Deadline) -> Check:
-    """Return the check of reasons, conflict and changes, which planning again gives."""
+    """Return the check of reasons, conflict and changes, which replanning gives."""
     claim = "reasons, conflict and changes are those of planning the job again"
     if question.saved.front:
         return Check(claim, "holds", ("there are plans, so that there are none",))

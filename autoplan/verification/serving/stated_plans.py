@@ -1,4 +1,4 @@
-"""Plans of a saved serving answer, read and priced again."""
+"""Plans of a saved serving answer, read and repriced."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from autoplan.verification.value_comparison import differences
 __all__ = ["StatedServingPlan", "stated_plan"]
 
 _SEPARATOR = " + "
-#: How far the shares of a plan may be from a whole load.
+#: How far the shares of a plan may be from the full load.
 _WHOLE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class StatedServingPlan:
-    """A plan as an answer states it, priced again where its layouts are valid."""
+    """A plan as an answer states it, repriced where its layouts are valid."""
 
     plan: ServingPlan | None
     wrong: tuple[str, ...]
@@ -78,7 +78,7 @@ def _with_intervals(job: ServingJob, plan: ServingPlan, costs: ServingCosts) -> 
 
 
 def _compared(job: ServingJob, stated: SavedServingPlan, name: str, plan: ServingPlan) -> StatedServingPlan:
-    """Return a plan that was priced again with what the answer states otherwise."""
+    """Return a repriced plan with what the answer states otherwise."""
     # What documents omit for lack of a number is null in both.
     values = serving_plan_values(job, plan)
     given = {

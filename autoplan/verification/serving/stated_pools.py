@@ -1,4 +1,4 @@
-"""Pools for prefill and decode of a saved serving answer, priced again."""
+"""Pools for prefill and decode of a saved serving answer, repriced."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class _PooledLoad:
 
     @property
     def others(self) -> float:
-        """Part of the requests of a decode engine that one of them sees beside itself."""
+        """Part of the requests of a decode engine that one of them shares it with."""
         return 1.0 - 1.0 / max(1.0, self.clients / self.pair.receivers) if self.clients < inf else 1.0
 
     def times(self, rate: float, requests: float | None = None) -> _Times:
@@ -141,7 +141,7 @@ class _PooledLoad:
         return max(1e-9, self.output - 1)
 
     def clients_at(self, rate: float, requests: float | None = None) -> float:
-        """Return the clients that there are at a rate [1]: X times all that a request takes."""
+        """Return the requests in the pools and at clients at a rate [1]: X times all that a request takes."""
         times = self.times(rate, requests)
         return rate * (self.first_token(times) + self.answered(times) + CLIENT_SECONDS)
 
@@ -162,8 +162,8 @@ def pooled(job: ServingJob, pair: EnginePair, load: EngineLoad) -> PooledPredict
     >>> name = job.cluster.device.name
     >>> pair = engine_pair(job, parse_serving_layout("prefill=(tp=1,x=1)/decode=(tp=1,x=1)"),
     ...                    ServingCosts(kernels_for(name), engine_kernels_for(name)))
-    >>> found = pooled(job, pair, EngineLoad("maximum"))
-    >>> found.requests_per_second == min(found.most_prefilled, found.most_decoded, found.most_transferred)
+    >>> pools = pooled(job, pair, EngineLoad("maximum"))
+    >>> pools.requests_per_second == min(pools.most_prefilled, pools.most_decoded, pools.most_transferred)
     True
 
     Leaves out: answers that end with their first token; a router's own time.
@@ -184,7 +184,7 @@ def pooled(job: ServingJob, pair: EnginePair, load: EngineLoad) -> PooledPredict
 
 
 def _closed(state: _PooledLoad, most: float) -> float:
-    """Return the rate at which there are as many clients as there are [1/s]; at most the most.
+    """Return the rate at which the pools have as many requests as there are clients [1/s]; at most the most.
 
     The requests of an iteration are looked for, from which the rate follows; where a client is alone with a
     decode engine, the rate itself.

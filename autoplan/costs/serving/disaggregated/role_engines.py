@@ -205,7 +205,7 @@ class DecodeEngine:
         return max(1.0, min(self.running.decodes * steps / (steps - 1), rules.max_num_seqs, room))
 
     def step(self, requests: float) -> float:
-        """Return the time of an iteration with n requests, on the line between whole numbers [s]: t.
+        """Return the time of an iteration with n requests, on the line between integers [s]: t.
 
         >>> from types import SimpleNamespace as Part
         >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
@@ -245,7 +245,7 @@ class DecodeEngine:
     def requests_at(self, rate: float, others: float) -> float:
         """Return the requests of an iteration that one of them sees, at r requests a second [1].
 
-        Beside itself it sees a share ``others`` of the r S t that run on average: 1 of an open loop, and
+        Apart from itself it sees a share ``others`` of the r S t that run on average: 1 of an open loop, and
         1 - 1/N of N clients.
 
         >>> from types import SimpleNamespace as Part
@@ -253,7 +253,7 @@ class DecodeEngine:
         >>> engine = Part(lengths=Part(read=8.0, output=10.0), iteration=AffineIteration(0.5))
         >>> decode = DecodeEngine(engine, first=True)
         >>> decode.__dict__.update(most=64.0, rate=9.0)
-        >>> round(decode.requests_at(2.0, 1.0), 1)  # beside itself 2 x 10 x 0.5
+        >>> round(decode.requests_at(2.0, 1.0), 1)  # itself, and 2 x 10 x 0.5
         11.0
         """
         if rate >= self.rate or self._excess(self.most, rate, others) < 0:
@@ -298,7 +298,7 @@ def decode_engine(job: ServingJob, layout: EngineLayout, parts: UnitParts) -> De
     >>> name = job.cluster.device.name
     >>> parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
     >>> engine = decode_engine(job, layout, parts)
-    >>> engine.first, engine.engine.lengths.computed  # of a prompt one token is computed again
+    >>> engine.first, engine.engine.lengths.computed  # of a prompt one token is recomputed
     (True, 1.0)
 
     Leaves out: that room in the cache is taken while keys and values arrive.

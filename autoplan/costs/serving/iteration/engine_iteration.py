@@ -42,7 +42,7 @@ class EngineIteration:
     head: Line
     #: Attention of B decodes with so many tokens each.
     decode: Sheet
-    #: Attention of so many whole prompts of L tokens each, together.
+    #: Attention of so many complete prompts of L tokens each, together.
     prefill: Sheet
     host: HostTimes
     scale: float

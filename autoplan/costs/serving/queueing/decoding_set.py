@@ -178,7 +178,7 @@ class DecodingSet:
 
     def ended(self) -> list[int]:
         """Return the requests that have no more tokens to get, in the order of their ends."""
-        # A request that was taken out and came back may stand there twice.
+        # A request that was taken out and came back may stand in it twice.
         done: dict[int, None] = {}
         while self._ends and self._ends[0][0] <= self.steps:
             end, request = heappop(self._ends)

@@ -33,7 +33,7 @@ from autoplan.costs.serving.queueing.simulated_run import SimulatedRun
 __all__ = ["SimulatedEngine", "simulate"]
 
 #: Most tokens that a request is thought to have left (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION), and iterations
-#: after which admission by such an estimate is looked at again.
+#: after which admission by such an estimate is reconsidered.
 _MOST_LEFT, _ESTIMATE_STEPS = 4096, 16
 
 
@@ -192,7 +192,7 @@ class SimulatedEngine:
         return self.token_rules.cached_tokens(self.prompt[request], self.kinds[request])
 
     def _admits(self, request: int, budget: int) -> bool:
-        """Return whether blocks, and tokens of a prompt that is not divided, are there for a request."""
+        """Return whether blocks, and tokens of a prompt that is not divided, are free for a request."""
         rules, tokens = self.rules, self.prompt[request]
         decoding, pool = self.decoding, rules.pool
         if not rules.chunked and tokens - self._cached(request) > budget:
@@ -208,7 +208,7 @@ class SimulatedEngine:
                 not self.active and self._blocks(request, tokens) <= decoding.free
             )
         else:
-            # The whole prompt has to fit, and what decodes needs its blocks first.
+            # The complete prompt has to fit, and what decodes needs its blocks first.
             fits = self._blocks(request, tokens) <= decoding.free - decoding.needed() * (
                 rules.prefill == "mixed"
             )
@@ -276,7 +276,7 @@ class SimulatedEngine:
     # Time.
 
     def _iterate(self, chunks: list[tuple[int, Chunk]], *, decodes: bool) -> None:
-        """Run one iteration with chunks of prefill, beside the decodes or alone."""
+        """Run one iteration with chunks of prefill, with the decodes or alone."""
         decoding = self.decoding
         count = decoding.count if decodes else 0
         context = decoding.context if decodes else 0

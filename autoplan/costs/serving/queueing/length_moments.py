@@ -19,7 +19,7 @@ from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 __all__ = ["LengthMoments", "PromptClass", "length_moments"]
 
 
-#: Ratio of mean prompts above which classes are told apart.
+#: Ratio of mean prompts above which classes are distinguished.
 _UNLIKE: Final = 1.02
 
 

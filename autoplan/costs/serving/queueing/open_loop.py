@@ -115,7 +115,7 @@ def _prompt_share(mixture: StepMixture) -> float:
 def _behind(rate: float, mixture: StepMixture, first: float) -> float:
     """Return the time that an answer takes longer than its iterations do on average [s].
 
-    Prompts that come while a request waits for its first token are computed after it, beside its decodes, and
+    Prompts that come while a request waits for its first token are computed after it, with its decodes, and
     what comes meanwhile after them: r TTFT w / (1 - rho), rho = r w.
     """
     rho = _prompt_share(mixture)

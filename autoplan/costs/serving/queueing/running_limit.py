@@ -33,7 +33,7 @@ class RunningLimit:
 
     decodes: float
     cause: SaturationCause
-    #: Tokens that a request computes again because it was preempted, and preempted requests that wait.
+    #: Tokens that a request recomputes because it was preempted, and preempted requests that wait.
     recomputed: float = 0.0
     preempted: float = 0.0
 

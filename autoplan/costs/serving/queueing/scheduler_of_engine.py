@@ -95,7 +95,7 @@ def _pool_of_prefixes(job: ServingJob, pool: BlockPool) -> BlockPool:
     """Return ``pool`` with the blocks of every prefix taken off: G floor(n / b) of n shared tokens.
 
     The prefix of the workload is the same text in all classes that have none of their own, so that it is
-    held once.
+    stored once.
     """
     own = [known.prefix for known in job.workload.classes]
     prefixes = [prefix for prefix in own if prefix is not None]

@@ -43,7 +43,7 @@ def steady_point(
 ) -> tuple[float, StepMixture]:
     """Return requests a second [1/s] with D decodes, X = D / ((O - 1) t), and the mixture of iterations.
 
-    Each preempted request computes its prompt again, and what it had generated.
+    Each preempted request recomputes its prompt and what it had generated.
 
     >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
