@@ -118,17 +118,17 @@ class Refits:
         self._model = _ShiftedJobs(observations, coefficients, owner)
         self._scatter = scatter or Scatter()
         problem = self._model.problem(self._scatter)
-        self._whole = minimise(problem, initial=None if initial is None else self._model.at(initial))
+        self._of_all_rows = minimise(problem, initial=None if initial is None else self._model.at(initial))
 
     @property
     def of_all(self) -> Fit:
         """The fit to all observations."""
-        return self._model.fit_of(self._whole)
+        return self._model.fit_of(self._of_all_rows)
 
     @property
     def jacobian(self) -> Array:
         """Derivatives of the logarithms of step times by the shifts, in prior standard deviations."""
-        return self._whole.jacobian
+        return self._of_all_rows.jacobian
 
     def without(self, rows: Sequence[int]) -> tuple[Fit, tuple[float, ...]]:
         """Return a fit without the observations ``rows``, and its predicted step times of those [s].
@@ -139,8 +139,8 @@ class Refits:
         included = np.ones_like(self._model.measured)
         included[list(rows)] = 0.0
         problem = self._model.problem(self._scatter, included)
-        linear = replace(problem, residuals=self._whole.linear_residuals)
-        solution = minimise(linear, start=self._whole, renew=False)
+        linear = replace(problem, residuals=self._of_all_rows.linear_residuals)
+        solution = minimise(linear, start=self._of_all_rows, renew=False)
         if len(rows) >= _FEW_ROWS * len(included):
             solution = minimise(problem, initial=solution.z)
         logs = self._model.residuals(solution.z, frozenset(rows))[list(rows)]

@@ -56,8 +56,8 @@ def verify(
     from autoplan.verification import Stated, checks_of
 
     deadline = deadline or Deadline(VERIFY_SECONDS)
-    planned_again = partial(_planned_again, deadline)
-    checks = checks_of(Stated.of(saved, planned), document, current, planned_again, deadline, progress)
+    replanned = partial(_replanned, deadline)
+    checks = checks_of(Stated.of(saved, planned), document, current, replanned, deadline, progress)
     return Verdict(str(file), checks)
 
 
@@ -76,8 +76,8 @@ def _serving_verdict(
 
     unknown = _unknown_prices(saved, asked)
     answers = examined_answers(saved, asked, None if unknown else serving_costs(asked), deadline)
-    again = partial(_serving_planned_again, asked, deadline)
-    question = ServingQuestion(saved, document, asked, now, answers, unknown, again)
+    serving_replanned = partial(_serving_replanned, asked, deadline)
+    question = ServingQuestion(saved, document, asked, now, answers, unknown, serving_replanned)
     return Verdict(name, serving_checks(question, deadline))
 
 
@@ -92,7 +92,7 @@ def _unknown_prices(saved: SavedServingFront, job: ServingJob) -> str | None:
     return None
 
 
-def _serving_planned_again(job: ServingJob, deadline: Deadline) -> dict[str, Any] | None:
+def _serving_replanned(job: ServingJob, deadline: Deadline) -> dict[str, Any] | None:
     """Return reasons, conflict and changes of a job planned again; None where the deadline ended first."""
     front = plan_serving(job, deadline=deadline)
     if front.certificate.stopped is not None:
@@ -130,7 +130,7 @@ def _document(file: str | Path) -> dict[str, Any]:
     return read_document(read_file(Path(file), largest=_LARGEST), name=str(file))
 
 
-def _planned_again(deadline: Deadline, job: Job, with_suggestions: bool) -> Front:  # noqa: FBT001
+def _replanned(deadline: Deadline, job: Job, with_suggestions: bool) -> Front:  # noqa: FBT001
     """Return the front of ``job`` planned again until ``deadline``, with suggestions where it has no plan."""
     from autoplan.planning.infeasible.smallest_relaxations import suggested
 

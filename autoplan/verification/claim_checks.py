@@ -17,7 +17,7 @@ from autoplan.units import format_bytes, format_seconds
 from autoplan.verification.certificate_checks import answer_certificate_errors
 from autoplan.verification.count_checks import counts_check
 from autoplan.verification.examination import Progress, examined
-from autoplan.verification.explanation_checks import PlannedAgain, explanations_check, lines_stated
+from autoplan.verification.explanation_checks import Replanned, explanations_check, lines_stated
 from autoplan.verification.fact_checks import (
     fact_errors,
     hash_errors,
@@ -40,7 +40,7 @@ def checks_of(
     stated: Stated,
     document: dict[str, Any],
     now: Job | None,
-    planned_again: PlannedAgain,
+    replanned: Replanned,
     deadline: Deadline,
     progress: Progress,
 ) -> tuple[Check, ...]:
@@ -72,7 +72,7 @@ def checks_of(
         ),
         counts_check(stated.saved, answers, examinations, deadline),
         *nothing_better(answers, examinations, deadline),
-        explanations_check(stated, planned_again, deadline),
+        explanations_check(stated, replanned, deadline),
         *_other_stacks(stated),
         _run(stated),
     )

@@ -17,10 +17,10 @@ from autoplan.schema.saved_front import SavedFront, SavedSuggestion
 from autoplan.verification.stated_choices import Stated
 from autoplan.verification.value_comparison import differences
 
-__all__ = ["PlannedAgain", "explanations_check", "lines_stated"]
+__all__ = ["Replanned", "explanations_check", "lines_stated"]
 
 #: Returns the front of a job without plans, planned again; with suggestions where the flag is set.
-PlannedAgain: TypeAlias = Callable[[Job, bool], Front]
+Replanned: TypeAlias = Callable[[Job, bool], Front]
 
 _OF_NO_PLAN: Final = ("reasons", "conflict", "further_conflicts", "suggestions", "suggestions_stopped")
 _CLAIM: Final = "reasons, conflict and suggestions are those of the job"
@@ -32,7 +32,7 @@ _STOPPED: Final = "before it was found which limit excludes the last layouts"
 _LINE: Final = re.compile(r"(?<=\]) \(line \d+\)")
 
 
-def explanations_check(stated: Stated, planned_again: PlannedAgain, deadline: Deadline) -> Check:
+def explanations_check(stated: Stated, replanned: Replanned, deadline: Deadline) -> Check:
     """Return the check of what is said of answers without plans, which are planned again by the same code.
 
     A deadline may have ended the planning before it had found all that helps: what is missing is not checked.
@@ -43,7 +43,7 @@ def explanations_check(stated: Stated, planned_again: PlannedAgain, deadline: De
     errors_of_answer: list[_Error] = []
     if not deadline.over:
         errors = _errors_of_answers if stated.saved.front else _errors
-        errors_of_answer = list(errors(stated, planned_again))
+        errors_of_answer = list(errors(stated, replanned))
     if deadline.over:
         return Check(_CLAIM, "not checked", (f"not planned again: {deadline.reason}",))
     if false := [error.sentence for error in errors_of_answer if error.false]:
@@ -82,9 +82,9 @@ def _superfluous(stated: Stated) -> Iterator[str]:
             yield answer.about("reasons are stated, and there are plans")
 
 
-def _errors(stated: Stated, planned_again: PlannedAgain) -> Iterator[_Error]:
+def _errors(stated: Stated, replanned: Replanned) -> Iterator[_Error]:
     """Yield the differences where no answer has a plan."""
-    saved, recomputed = stated.saved, planned_again(stated.job, True)  # noqa: FBT003 - see PlannedAgain
+    saved, recomputed = stated.saved, replanned(stated.job, True)  # noqa: FBT003 - see Replanned
     if recomputed.plans:
         yield _Error(f"planned again, there are {len(recomputed.plans)} plans")
         return
@@ -109,13 +109,13 @@ def _conflict_errors(saved: SavedFront, recomputed: Front) -> Iterator[_Error]:
     yield from (_Error(sentence, false=complete) for sentence in further)
 
 
-def _errors_of_answers(stated: Stated, planned_again: PlannedAgain) -> Iterator[_Error]:
+def _errors_of_answers(stated: Stated, replanned: Replanned) -> Iterator[_Error]:
     """Yield the differences in the reasons of the answers without plans, where other answers have some."""
     for answer in stated.answers:
         if not answer.plans and answer.certificate.stopped is not None:
             yield _Error(answer.about("no plan is stated, since the search was stopped"), false=False)
         elif not answer.plans:
-            second_answer = planned_again(answer.job, False)  # noqa: FBT003 - see PlannedAgain
+            second_answer = replanned(answer.job, False)  # noqa: FBT003 - see Replanned
             if second_answer.plans:
                 yield _Error(answer.about(f"planned again, there are {len(second_answer.plans)} plans"))
             yield from _reason_errors(answer.reasons, second_answer.reasons, answer.about("reasons"))

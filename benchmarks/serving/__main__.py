@@ -80,13 +80,13 @@ def _afterwards(
     if not options.check:
         return 0
     try:
-        found = changes(load_figures(RECORDED), figures)
+        changed = changes(load_figures(RECORDED), figures)
     except (OSError, ValueError) as error:
         print(f"cannot read {RECORDED}: {error}", file=sys.stderr)
         return 2
-    if found:
-        print(render_changes(found, RECORDED), file=sys.stderr)
-    return 1 if any(change.worse for change in found) else 0
+    if changed:
+        print(render_changes(changed, RECORDED), file=sys.stderr)
+    return 1 if any(change.worse for change in changed) else 0
 
 
 def _save_spreads(outcomes: Sequence[ServedOutcome]) -> None:
@@ -104,14 +104,14 @@ def _refit(options: argparse.Namespace) -> int:
     """Print what a fit makes of each engine's version, and the errors of groups that it has not seen."""
     runs = [row for path in options.runs for _, row in read_served_runs(path) if isinstance(row, ServedRun)]
     with ProcessPoolExecutor(2) as pool:
-        found = list(responses(sampled(runs, options.most), pool))
-    fits = fit_engines(found, family_of)
+        measured = list(responses(sampled(runs, options.most), pool))
+    fits = fit_engines(measured, family_of)
     for fit in fits:
         numbers = ", ".join(f"{number} {fit.numbers[number]:.3g}" for number in NUMBERS)
         name = fit.family if fit.engine == "family" else f"  {fit.engine}"
         print(f"{name}: {fit.runs} runs, loss {fit.before:.3f} to {fit.after:.3f}: {numbers}")
     for kind, group_of in _GROUPS.items():
-        errors = left_out_errors(found, family_of, group_of)
+        errors = left_out_errors(measured, family_of, group_of)
         mean = mean_error(x for group in errors.values() for x in group)
         print(f"mean error, each {kind} left out: {mean:.3f}")
     if options.write:

@@ -78,15 +78,15 @@ def engine_run(run: ServedRun) -> EngineRun:
 
 def machines_of(runs: Sequence[ServedRun]) -> dict[str, list[ServedRun]]:
     """Return closed-loop runs with a time per token by machine and model, where there are several."""
-    found: dict[str, list[ServedRun]] = defaultdict(list)
+    groups: dict[str, list[ServedRun]] = defaultdict(list)
     for run in runs:
         try:
             if mode_of(run) == "closed loop" and "time_per_output_token_seconds" in run.figures:
                 name = f"{engine_of(run)}, {run.hardware.gpu}, {run.model.name}, tp {run.layout.tp}"
-                found[name].append(run)
+                groups[name].append(run)
         except Skipped:
             continue
-    return {name: group for name, group in found.items() if len(group) >= _LEAST}
+    return {name: group for name, group in groups.items() if len(group) >= _LEAST}
 
 
 def one_point_errors(name: str, group: Sequence[ServedRun]) -> MachineErrors | None:
@@ -119,8 +119,8 @@ def _error(run: EngineRun, scale: float, host: float) -> float:
 def main() -> int:
     """Print the errors of each machine, and their medians."""
     runs = [row for _, row in read_served_runs(RUNS) if isinstance(row, ServedRun)]
-    found = [one_point_errors(name, group) for name, group in sorted(machines_of(runs).items())]
-    errors = [one for one in found if one is not None]
+    fitted = [one_point_errors(name, group) for name, group in sorted(machines_of(runs).items())]
+    errors = [one for one in fitted if one is not None]
     print(f"{'machine':64} {'runs':>5} shipped calibrated scale interval")
     for one in errors:
         fit = one.fit

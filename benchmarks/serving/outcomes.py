@@ -79,7 +79,7 @@ def _outcome(row: tuple[str, ServedRun | Skipped]) -> ServedOutcome:
     try:
         mode = mode_of(run)
         engine = str(engine_of(run))
-        found = predicted(run)
+        served = predicted(run)
     except Skipped as reason:
         return ServedOutcome(name, skipped=str(reason), category=reason.category, **known)
     except EXPECTED as error:
@@ -89,9 +89,9 @@ def _outcome(row: tuple[str, ServedRun | Skipped]) -> ServedOutcome:
         name,
         mode=mode,
         engine=engine,
-        values=found.values,
-        saturated=found.saturated,
-        fits=found.fits,
+        values=served.values,
+        saturated=served.saturated,
+        fits=served.fits,
         **known,
     )
 

@@ -95,12 +95,14 @@ def compared(rows: list[dict[str, float]], run: SimulatedRun) -> dict[str, Any]:
         np.array([row[key] for row in rows]) for key in ("queued_s", "first_token_s", "last_token_s")
     )
     outputs = np.array(run.load.outputs)
-    found = np.array(run.first), np.array(run.last)
+    simulated = np.array(run.first), np.array(run.last)
     return {
-        "time_to_first_token": _pair(first - queued, found[0] - np.array(run.queued)),
-        "time_per_output_token": _pair((last - first) / (outputs - 1), (found[1] - found[0]) / (outputs - 1)),
-        "order_first_token": _agreement(first, found[0]),
-        "order_last_token": _agreement(last, found[1]),
+        "time_to_first_token": _pair(first - queued, simulated[0] - np.array(run.queued)),
+        "time_per_output_token": _pair(
+            (last - first) / (outputs - 1), (simulated[1] - simulated[0]) / (outputs - 1)
+        ),
+        "order_first_token": _agreement(first, simulated[0]),
+        "order_last_token": _agreement(last, simulated[1]),
         "preempted": run.counts.preempted,
     }
 
@@ -120,15 +122,15 @@ def _agreement(measured: NDArray[np.float64], simulated: NDArray[np.float64]) ->
 def main() -> int:
     """Print each trace: measured and simulated quantiles, and the agreement of the orders of service."""
     for trace in TRACES:
-        found = compared(*simulated_trace(trace))
+        figures = compared(*simulated_trace(trace))
         print(trace.name)
         for name in ("time_to_first_token", "time_per_output_token"):
-            for quantile, (measured, simulated) in zip(_QUANTILES, found[name], strict=True):
+            for quantile, (measured, simulated) in zip(_QUANTILES, figures[name], strict=True):
                 error = simulated / measured - 1
                 times = f"{measured:.4f} s, simulated {simulated:.4f} s ({error:+.1%})"
                 print(f"  {name} p{quantile * 100:.0f}: {times}")
-        first, last = found["order_first_token"], found["order_last_token"]
-        print(f"  order of first tokens {first:.4f}, of last {last:.4f}; preempted {found['preempted']}")
+        first, last = figures["order_first_token"], figures["order_last_token"]
+        print(f"  order of first tokens {first:.4f}, of last {last:.4f}; preempted {figures['preempted']}")
     return 0
 
 

@@ -63,11 +63,11 @@ def slo_picks(
     return [
         {
             "of": of,
-            "questions": len(found),
-            "broke": fmean(found),
+            "questions": len(missed),
+            "broke": fmean(missed),
             "regret": fmean(lost[of]) if lost[of] else None,
         }
-        for of, found in sorted(broke.items())
+        for of, missed in sorted(broke.items())
     ]
 
 
@@ -126,13 +126,13 @@ def _workloads(
 
     A group is one model, device and kind of engine.
     """
-    found: dict[tuple[str, ...], list[Choice]] = defaultdict(list)
+    choices_of: dict[tuple[str, ...], list[Choice]] = defaultdict(list)
     for outcome in outcomes:
         one = choice(outcome)
         if one is not None:
             load = str(outcome.inputs), str(outcome.outputs)
-            found[name(outcome), outcome.group, *load, outcome.engine if version else ""].append(one)
-    return [(of, choices) for (of, *_), choices in sorted(found.items())]
+            choices_of[name(outcome), outcome.group, *load, outcome.engine if version else ""].append(one)
+    return [(of, choices) for (of, *_), choices in sorted(choices_of.items())]
 
 
 def _closed_choice(outcome: ServedOutcome) -> Choice | None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -25,10 +25,12 @@ from autoplan.schema.serving.serving_choices import FormatChoices, ServingSearch
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import KvFormat, WeightFormat
 from benchmarks.serving.bench_runs import BenchFacts, bench_facts
-from benchmarks.serving.served_runs import ServedRun, WorkerLayout
+from benchmarks.serving.served_runs import RunEngine, ServedRun, WorkerLayout
 from benchmarks.skips import Skipped, skipped_by
 
 __all__ = ["ServedJob", "bench_of", "engine_name", "engine_of", "served_job", "try_step", "worker_job"]
+
+Role = Literal["prefill", "decode"]
 
 #: Engines by the framework that a row names: the first pattern that fits. Versions that are not given are
 #: those of the date of the source.
@@ -148,8 +150,8 @@ def _node(gpu: str, devices: int) -> NodeSpec:
     nodes = sorted(
         (cast("NodeSpec", load_entry("node", n)) for n in names), key=lambda x: (x.devices, x.name)
     )
-    found = next((x for x in nodes if x.devices >= devices), nodes[-1] if nodes else None)
-    return found or cast("NodeSpec", load_entry("node", f"8x-{gpu}"))
+    fitting = next((x for x in nodes if x.devices >= devices), nodes[-1] if nodes else None)
+    return fitting or cast("NodeSpec", load_entry("node", f"8x-{gpu}"))
 
 
 def _text(name: str) -> str:
@@ -178,8 +180,11 @@ def served_job(run: ServedRun) -> ServedJob:
     return _with_job(run, shape, run.hardware.gpus)
 
 
-def worker_job(run: ServedRun, worker: WorkerLayout) -> ServedJob:
-    """Return the job of one pool of a disaggregated run."""
+def worker_job(run: ServedRun, worker: WorkerLayout, role: Role) -> ServedJob:
+    """Return the job of one pool of a disaggregated run, with the settings of its recipe where known."""
+    settings = _recipes().get(run.id)
+    if settings is not None:
+        run = run.model_copy(update={"engine": settings[role]})
     adp = worker.attention_dp
     group = worker.tp * adp
     ep = worker.moe_ep or 1
@@ -222,6 +227,17 @@ def _with_job(run: ServedRun, shape: EngineLayout, devices: int) -> ServedJob:
     return ServedJob(job, layout, run.id)
 
 
+@cache
+def _recipes() -> dict[str, dict[Role, RunEngine]]:
+    """Return the settings of both pools by the id of a run."""
+    recipes: list[dict[str, Any]] = _data("served_recipes.yaml")["recipes"]
+    return {
+        row: {role: RunEngine.model_validate(recipe[role]) for role in get_args(Role)}
+        for recipe in recipes
+        for row in recipe["rows"]
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class _Setting:
     """Settings that the scripts of a source give its runs; ``told``: also those that tell settings."""
@@ -229,14 +245,18 @@ class _Setting:
     rows: str
     told: bool
     source: str
-    tokens_beside_input: int = 0
+    tokens_beyond_input: int = 0
 
 
 @cache
 def _facts() -> dict[str, Any]:
-    text = (Path(__file__).parent / "data" / "served_facts.yaml").read_text(encoding="utf-8")
-    facts: dict[str, Any] = yaml.safe_load(text)
-    return facts
+    return _data("served_facts.yaml")
+
+
+def _data(name: str) -> dict[str, Any]:
+    text = (Path(__file__).parent / "data" / name).read_text(encoding="utf-8")
+    entries: dict[str, Any] = yaml.safe_load(text)
+    return entries
 
 
 @cache
@@ -262,27 +282,27 @@ def _settings(run: ServedRun) -> list[_Setting]:
 
 def _scripted(run: ServedRun, parts: int) -> tuple[int, int]:
     """Return the requests and tokens of a step that the script of a source sets; 0 where none is known."""
-    beside = max((x.tokens_beside_input for x in _settings(run)), default=0)
-    if not beside:
+    beyond_input = max((x.tokens_beyond_input for x in _settings(run)), default=0)
+    if not beyond_input:
         return 0, 0
     seqs = -(-(run.workload.concurrency or run.workload.batch or 1) // parts)
-    return seqs, seqs + (run.workload.input_len or 1) + beside
+    return seqs, seqs + (run.workload.input_len or 1) + beyond_input
 
 
 def _served_engine(run: ServedRun) -> Engine:
     """Return the engine of a run, with what its row tells of its settings."""
-    found = engine_of(run)
-    tried = _TRIED.get(str(found))
+    engine = engine_of(run)
+    tried = _TRIED.get(str(engine))
     if tried is not None:
-        found = replace(found, facts=found.facts.model_copy(update={"step": tried}))
+        engine = replace(engine, facts=engine.facts.model_copy(update={"step": tried}))
     told = run.engine
     if told is None:
-        return found
-    facts = found.facts
+        return engine
+    facts = engine.facts
     if told.async_scheduling is not None:
         scheduler = facts.scheduler.model_copy(update={"asynchronous": told.async_scheduling})
         facts = facts.model_copy(update={"scheduler": scheduler})
-    return replace(found, facts=facts)
+    return replace(engine, facts=facts)
 
 
 def _unquantized(run: ServedRun, weights: WeightFormat) -> tuple[Any, ...]:

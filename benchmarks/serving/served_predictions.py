@@ -9,13 +9,14 @@ Notation (this file only)::
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, gcd
 from statistics import fmean
 from typing import Final
 
 from autoplan.catalog import engine_kernels_for, kernels_for
 from autoplan.costs.core.serving.capacity import CapacityPrediction
 from autoplan.costs.core.serving.iteration import Chunk, Iteration
+from autoplan.costs.serving.disaggregated.pool_simulation import proportional_sends, simulate_pools
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, GroupIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
@@ -29,8 +30,10 @@ from autoplan.errors import AutoplanError
 from autoplan.schema.serving.engine_facts import StepFacts
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.request_lengths import ServingWorkload, UniformLength
+from autoplan.schema.serving.serving_spec import ServingJob
 from benchmarks.serving.bench_runs import BenchFacts, bench_sizes, bench_tokens_per_second, captured_sizes
-from benchmarks.serving.served_jobs import ServedJob, bench_of, served_job, worker_job
+from benchmarks.serving.served_jobs import ServedJob, bench_of, served_job
+from benchmarks.serving.served_pools import pools_of
 from benchmarks.serving.served_runs import METRICS, ServedRun, mode_of
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
@@ -92,17 +95,17 @@ def _built_iteration(served: ServedJob) -> EngineIteration:
     """Return the price of iterations of an engine, built once for the runs last priced."""
     step = served.job.engine.facts.step
     key = (served.run, str(served.layout))
-    found = _BUILT.get(key)
-    if found is None or step is None:
+    built = _BUILT.get(key)
+    if built is None or step is None:
         name = served.job.cluster.device.name
-        whole = engine_iteration(served.job, served.layout, kernels_for(name), engine_kernels_for(name))
+        iteration = engine_iteration(served.job, served.layout, kernels_for(name), engine_kernels_for(name))
         if len(_BUILT) >= _MOST_BUILT:
             _BUILT.clear()
         if step is not None:
-            _BUILT[key] = whole, step
+            _BUILT[key] = iteration, step
     else:
-        whole = _with_numbers(*found, step)
-    return whole
+        iteration = _with_numbers(*built, step)
+    return iteration
 
 
 def _with_numbers(built: EngineIteration, before: StepFacts, step: StepFacts) -> EngineIteration:
@@ -141,28 +144,55 @@ def _closed(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, ite
     clients = run.workload.concurrency or run.workload.batch
     if clients is None:
         raise Skipped("the load is not known", "clients of the closed loop")
-    told = run.client.requests if run.client else None
-    rounds = max(1.0, told / clients) if told else float(_ROUNDS)
     own = max(1, ceil(clients / parts))
-    simulated = max(2, min(ceil(rounds), max(3, _SIMULATED // own)))
-    workload = ServingWorkload(
+    load = _rounds_of_clients(run, served.job, clients, own)
+    result = simulate(load, _rules(run, served, capacity), iteration)
+    return Served(
+        _loop_values(run, served.job, result, (clients, own, parts)),
+        _is_saturated(run, own, capacity),
+        fits=True,
+    )
+
+
+def _loop(run: ServedRun, clients: int) -> ServingWorkload:
+    """Return the load of a closed loop of so many clients."""
+    return ServingWorkload(
         input_tokens=_lengths(run, run.workload.input_len or 1),
         output_tokens=_lengths(run, run.workload.output_len or 1),
-        concurrency=own,
+        concurrency=clients,
     )
-    front = _front_end(run, served)
-    load = replace(drawn_load(workload, own * simulated), client_seconds=CLIENT_SECONDS + front)
-    result = simulate(load, _rules(run, served, capacity), iteration)
-    values = _values(result, parts)
+
+
+def _rounds(run: ServedRun, clients: int) -> float:
+    """Return the requests of a client."""
+    told = run.client.requests if run.client else None
+    return max(1.0, told / clients) if told else float(_ROUNDS)
+
+
+def _rounds_of_clients(run: ServedRun, job: ServingJob, clients: int, own: int) -> RequestLoad:
+    """Return the requests of ``own`` of all clients; of a long run as many rounds as are simulated."""
+    simulated = max(2, min(ceil(_rounds(run, clients)), max(3, _SIMULATED // own)))
+    away = CLIENT_SECONDS + _front_end(run, job)
+    return replace(drawn_load(_loop(run, own), own * simulated), client_seconds=away)
+
+
+def _loop_values(
+    run: ServedRun, job: ServingJob, result: SimulatedRun, shares: tuple[int, int, int]
+) -> dict[str, float | None]:
+    """Return the figures of all clients, of which ``own`` on one of ``parts`` were simulated.
+
+    The first round, in which all come at once, counts as often as a run had it.
+    """
+    clients, own, parts = shares
+    values, rounds, front = _values(result, parts), _rounds(run, clients), _front_end(run, job)
     waits = [front + first - queued for first, queued in zip(result.first, result.queued, strict=True)]
-    later = fmean(waits[own:])
-    values["time_to_first_token_seconds"] = (fmean(waits[:own]) + (rounds - 1) * later) / rounds
-    return Served(values, _is_saturated(run, own, capacity), fits=True)
+    values["time_to_first_token_seconds"] = (fmean(waits[:own]) + (rounds - 1) * fmean(waits[own:])) / rounds
+    return values
 
 
-def _front_end(run: ServedRun, served: ServedJob) -> float:
+def _front_end(run: ServedRun, job: ServingJob) -> float:
     """Return the time of a request before the scheduler sees it [s]."""
-    return front_end_seconds(served.job, run.workload.input_len or 1)
+    return front_end_seconds(job, run.workload.input_len or 1)
 
 
 def _is_saturated(run: ServedRun, clients: int, capacity: CapacityPrediction) -> bool:
@@ -201,12 +231,12 @@ def _open(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, itera
     )
     requests = ceil(((run.client and run.client.requests) or _OPEN_REQUESTS) / parts)
     rules = _rules(run, served, capacity)
-    found = [
+    draws = [
         _values(simulate(drawn_load(workload, requests, seed), rules, iteration), parts) for seed in _SEEDS
     ]
-    values = {metric: _mean([one[metric] for one in found]) for metric in METRICS}
+    values = {metric: _mean([one[metric] for one in draws]) for metric in METRICS}
     for metric in (METRICS[0], METRICS[3]):
-        values[metric] = (values[metric] or 0.0) + _front_end(run, served)
+        values[metric] = (values[metric] or 0.0) + _front_end(run, served.job)
     produced = values["output_tokens_per_second"] or 0.0
     wanted = rate * (run.workload.output_len or 1)
     return Served(values, saturated=produced < 0.9 * wanted, fits=True)
@@ -236,7 +266,7 @@ def _offline(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, it
     A table of the most tokens a second has the better of tensor parallelism, expert parallelism and
     data-parallel attention.
     """
-    found = [_steady(run, served, capacity, iteration)]
+    states = [_steady(run, served, capacity, iteration)]
     layout = served.layout
     if run.layout.ep is None and served.job.model.moe is not None and layout.tp > 1:
         for shape in (
@@ -246,8 +276,8 @@ def _offline(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, it
             other = ServedJob(served.job, shape, served.run)
             room = predict_capacity(other.job, shape)
             if room.pool.tokens > 0:
-                found.append(_steady(run, other, room, priced_iteration(other)))
-    return max(found, key=lambda one: one.values["output_tokens_per_second"] or 0.0)
+                states.append(_steady(run, other, room, priced_iteration(other)))
+    return max(states, key=lambda one: one.values["output_tokens_per_second"] or 0.0)
 
 
 def _bench(run: ServedRun, served: ServedJob, bench: BenchFacts) -> Served:
@@ -288,8 +318,8 @@ def _steady(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, ite
     parts = served.layout.replicas * served.layout.adp
     inputs, outputs = run.workload.input_len or 1, run.workload.output_len or 1
     rules = _rules(run, served, capacity)
-    held = inputs + (outputs if rules.admission == "reserve" else outputs / 2)
-    flight = min(float(capacity.max_num_seqs), capacity.pool.tokens / held)
+    in_cache = inputs + (outputs if rules.admission == "reserve" else outputs / 2)
+    flight = min(float(capacity.max_num_seqs), capacity.pool.tokens / in_cache)
     flight = max(1.0, min(flight, rules.max_num_batched_tokens / (1 + inputs / outputs)))
     count = int(flight)
     new = flight / outputs
@@ -306,51 +336,31 @@ def _mixed(iteration: Iteration, count: int, context: float, new: float, inputs:
     Fewer than one: a share of the steps have one prompt.
     """
     if new >= 1:
-        whole = [Chunk(inputs)] * int(new)
+        full = [Chunk(inputs)] * int(new)
         rest = new - int(new)
-        low = iteration.seconds(count, context, whole)
-        return low + rest * (iteration.seconds(count, context, [*whole, Chunk(inputs)]) - low)
+        low = iteration.seconds(count, context, full)
+        return low + rest * (iteration.seconds(count, context, [*full, Chunk(inputs)]) - low)
     alone = iteration.seconds(count, context)
     return alone + new * (iteration.seconds(count, context, [Chunk(inputs)]) - alone)
 
 
 def _disaggregated(run: ServedRun) -> Served:
-    """Return the steady state of two pools: N = X (TTFT + O t), X at most what the prefill pool does."""
-    pools = run.disaggregated
-    if pools is None or run.workload.input_len is None or run.workload.concurrency is None:
-        raise Skipped("the load is not known", "disaggregated")
-    inputs, outputs = run.workload.input_len, run.workload.output_len or 1
-    prefill, decode = worker_job(run, pools.prefill), worker_job(run, pools.decode)
-    capacity = predict_capacity(decode.job, decode.layout)
-    if not predict_capacity(prefill.job, prefill.layout).pool.tokens or not capacity.pool.tokens:
-        return Served(dict.fromkeys(METRICS), saturated=False, fits=False)
-    first, step = priced_iteration(prefill), priced_iteration(decode)
-    mean_in, mean_out = (0.9 * x if _is_drawn(run) else float(x) for x in (inputs, outputs))
-    own = first.seconds(0, 0, [Chunk(round(mean_in))])
-    servers = prefill.layout.replicas * prefill.layout.adp
-    parts = decode.layout.replicas * decode.layout.adp
+    """Simulate the pools of a run in a closed loop; parts of both pools that are alike share the clients."""
     clients = run.workload.concurrency
-    flight = min(
-        float(clients),
-        float(capacity.max_num_seqs * parts),
-        capacity.pool.tokens * parts / (inputs + outputs),
+    if run.workload.input_len is None or clients is None:
+        raise Skipped("the load is not known", "disaggregated")
+    loop = _loop(run, clients)
+    job, pair = pools_of(run, loop)
+    if pair.shortage is not None:
+        return Served(dict.fromkeys(METRICS), saturated=False, fits=False)
+    parts = gcd(pair.senders, pair.receivers)
+    own = max(1, ceil(clients / parts))
+    load = _rounds_of_clients(run, job, clients, own)
+    result = simulate_pools(
+        load,
+        (pair.prefill, pair.senders // parts),
+        (pair.decode, pair.receivers // parts),
+        proportional_sends(pair.transfer, load.mean_input),
     )
-    waiting, rate, tpot = own, 0.0, 0.0
-    for _ in range(40):
-        count = max(1, round(flight / parts))
-        tpot = step.seconds(count, count * (mean_in + mean_out / 2))
-        rate = min(clients / (waiting + mean_out * tpot), servers / own)
-        flight = 0.5 * flight + 0.5 * min(flight, max(1.0, rate * mean_out * tpot))
-        busy = min(0.99, rate * own / servers)
-        waiting = max(own * (1 + busy / (2 * servers * (1 - busy))), clients / rate - mean_out * tpot)
-    told = run.client.requests if run.client else None
-    rounds = max(1.0, told / clients) if told else float(_ROUNDS)
-    # All clients begin at once: in the first round they wait for half of the prompts of all.
-    waiting += clients * own / servers / 2 / rounds + _front_end(run, prefill)
-    values = (waiting, tpot, rate * mean_out, waiting + mean_out * tpot)
-    saturated = rate >= 0.99 * servers / own
-    return Served(dict(zip(METRICS, values, strict=True)), saturated=saturated, fits=True)
-
-
-def _is_drawn(run: ServedRun) -> bool:
-    return bool(run.client and (run.client.lengths or "").startswith("uniform 0.8"))
+    room = pair.decode.most * pair.receivers
+    return Served(_loop_values(run, job, result, (clients, own, parts)), saturated=clients > room, fits=True)

@@ -191,17 +191,17 @@ def read_served_runs(path: Path) -> list[tuple[str, ServedRun | Skipped]]:
 
     Raises OSError or ValueError where the file cannot be read at all.
     """
-    found: list[tuple[str, ServedRun | Skipped]] = []
+    rows: list[tuple[str, ServedRun | Skipped]] = []
     for number, entry in enumerate(read_entries(path, "runs")):
         if isinstance(entry, Unreadable):
-            found.append((f"row {number}", Skipped("not YAML", entry.reason)))
+            rows.append((f"row {number}", Skipped("not YAML", entry.reason)))
             continue
         name = _id_of(entry, number)
         try:
-            found.append((name, ServedRun.model_validate(entry)))
+            rows.append((name, ServedRun.model_validate(entry)))
         except ValidationError as error:
-            found.append((name, skipped_by("the row cannot be read", error)))
-    return found
+            rows.append((name, skipped_by("the row cannot be read", error)))
+    return rows
 
 
 def _id_of(entry: object, number: int) -> str:

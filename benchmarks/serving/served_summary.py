@@ -61,9 +61,9 @@ def _table(outcomes: Iterable[ServedOutcome], name: Callable[[ServedOutcome], st
     groups: dict[Key, list[float]] = defaultdict(list)
     for outcome in outcomes:
         for metric in METRICS:
-            found = residual(outcome, metric)
-            if found is not None:
-                groups[name(outcome), metric].append(exp(-found) - 1.0)
+            error = residual(outcome, metric)
+            if error is not None:
+                groups[name(outcome), metric].append(exp(-error) - 1.0)
     return [
         {"of": of, "metric": metric, **_errors(errors)} for (of, metric), errors in sorted(groups.items())
     ]
@@ -83,11 +83,11 @@ def _errors(errors: Sequence[float]) -> dict[str, float]:
 def _saturation(outcomes: Iterable[ServedOutcome]) -> dict[str, float | None]:
     """Return the share of saturated closed loops that are found, and of others that are said to be."""
     loops = [x for x in outcomes if x.mode == "closed loop" and x.skipped is None]
-    found = [x.saturated for x in loops if x.was_saturated]
+    saturated = [x.saturated for x in loops if x.was_saturated]
     false = [x.saturated for x in loops if not x.was_saturated]
     return {
-        "n": len(found),
-        "found": fmean(found) if found else None,
+        "n": len(saturated),
+        "found": fmean(saturated) if saturated else None,
         "false": fmean(false) if false else None,
     }
 
@@ -173,26 +173,26 @@ def _coverage(outcomes: Sequence[ServedOutcome]) -> list[dict[str, Any]]:
                 if value is not None and spread is not None:
                     inside[outcome.mode, metric].append(width * spread.low <= value <= width * spread.high)
     return [
-        {"of": mode, "metric": metric, "n": len(found), "share": fmean(found)}
-        for (mode, metric), found in sorted(inside.items())
+        {"of": mode, "metric": metric, "n": len(covered), "share": fmean(covered)}
+        for (mode, metric), covered in sorted(inside.items())
     ]
 
 
 def figures_of(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Return the figures that are recorded."""
-    found = {
+    figures = {
         f"{x['of']}, {x['metric']}": {key: round(x[key], 4) for key in ("n", "median", "mean", "p90")}
         for x in summary["metrics"]
     }
     for name, keys in (("slo_picks", ("broke", "regret")), ("offline_order", ("tau", "regret"))):
         for x in summary[name]["all"]:
-            found[name.replace("_", " ")] = {key: round(x[key], 4) for key in keys if x[key] is not None}
+            figures[name.replace("_", " ")] = {key: round(x[key], 4) for key in keys if x[key] is not None}
     saturation = summary["saturation"]
-    found["saturation"] = {
+    figures["saturation"] = {
         key: round(saturation[key], 4) for key in ("found", "false") if saturation[key] is not None
     }
-    found["rows"] = {"n": summary["rows"] - summary["skipped"]}
-    return found
+    figures["rows"] = {"n": summary["rows"] - summary["skipped"]}
+    return figures
 
 
 def _render_choices(summary: Mapping[str, Any]) -> list[str]:

@@ -130,11 +130,11 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=ROWS)
     parser.add_argument("--format", choices=("table", "json"), default="table")
     options = parser.parse_args()
-    found = scores(options.runs)
+    results = scores(options.runs)
     if options.format == "json":
-        print(json.dumps([asdict(score) for score in found], indent=2))
+        print(json.dumps([asdict(score) for score in results], indent=2))
         return
-    print("\n".join(map(_line, found)))
+    print("\n".join(map(_line, results)))
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from benchmarks.serving.__main__ import main
+from benchmarks.serving import served_jobs
+from benchmarks.serving.__main__ import DEFAULT_RUNS, main
 from benchmarks.serving.served_jobs import engine_name
-from benchmarks.serving.served_runs import METRICS
+from benchmarks.serving.served_runs import METRICS, RunEngine, ServedRun, read_served_runs
 from benchmarks.skips import Skipped
 
 RUN = {
@@ -105,3 +106,38 @@ def test_an_unknown_framework_is_not_taken_for_another():
     """There is no silent default."""
     with pytest.raises(Skipped, match="engine is not known"):
         engine_name("Triton")
+
+
+POOLS = {
+    **RUN,
+    "hardware": {"gpu": "h100-sxm5-80gb", "gpus": 2},
+    "layout": {"weight_dtype": "fp16", "framework": "TensorRT-LLM 1.0"},
+    "disaggregated": {"prefill": {"workers": 1, "tp": 1}, "decode": {"workers": 1, "tp": 1}},
+    "workload": {"concurrency": 12, "input_len": 256, "output_len": 256, "mode": "online closed loop"},
+    "client": {"requests": 240},
+}
+SLOTS = {"prefill": {"max_num_tokens": 512}, "decode": {"max_batch_size": 4, "max_num_tokens": 4}}
+
+
+def test_clients_beyond_the_batch_of_a_decode_pool_wait_for_its_places(tmp_path, capsys, monkeypatch):
+    """12 clients on 4 places: 8 wait at any time, so that the first token comes 8 of 12 round trips late.
+
+    By Little's law, where all but the wait for a place is short; a batch of 12 has no such wait.
+    """
+    (free,) = report(tmp_path, capsys, POOLS)["rows"]
+    settings = {role: RunEngine.model_validate(SLOTS[role]) for role in SLOTS}
+    monkeypatch.setattr(served_jobs, "_recipes", lambda: {POOLS["id"]: settings})
+    (row,) = report(tmp_path, capsys, POOLS)["rows"]
+
+    first, each = (row[f"predicted_{metric}"] for metric in METRICS[:2])
+    assert first / (first + 255 * each) == pytest.approx(8 / 12, rel=0.1)
+    assert row["predicted_saturated"] is True
+    assert free["predicted_saturated"] is False
+    assert free["predicted_time_to_first_token_seconds"] < 0.05 * first
+
+
+def test_every_recipe_belongs_to_a_disaggregated_row():
+    """Settings of a row that does not exist would be used by none."""
+    rows = {row.id: row for _, row in read_served_runs(DEFAULT_RUNS) if isinstance(row, ServedRun)}
+
+    assert all(rows[name].disaggregated is not None for name in served_jobs._recipes())

@@ -71,7 +71,7 @@ def front_by_search(problem):
     while search.next() is not None:
         pass
     assert not search.stopped
-    values = {known.values for known in search.found}
+    values = {known.values for known in search.allocations}
     return {v for v in values if not any(_beats(other, v) for other in values)}
 
 

@@ -14,8 +14,8 @@ from autoplan.verification.serving.better_choices import (
     ChoiceSearch,
     boxes_beyond,
     choice_values,
-    whole_time,
-    whole_tokens,
+    integral_time,
+    integral_tokens,
 )
 from autoplan.verification.serving.option_listing import LOAD_PARTS, listed_space
 from tests.support.quick_cases import slow_after
@@ -64,8 +64,8 @@ def all_values(options, objectives, job):
             continue
         if not isinstance(allowed, str) and sum(counts) != allowed:
             continue
-        rate = sum(n * whole_tokens(option.output_tokens_per_second) for n, option in chosen)
-        times = {name: max(whole_time(option, name) for _, option in chosen) for name in TIMES}
+        rate = sum(n * integral_tokens(option.output_tokens_per_second) for n, option in chosen)
+        times = {name: max(integral_time(option, name) for _, option in chosen) for name in TIMES}
         found.add(choice_values(rate, devices, times, objectives))
     return sorted(found)
 

@@ -80,7 +80,7 @@ def again(job_hash, job_text, with_suggestions):
 again.jobs = {}
 
 
-def planned_again(deadline, job, with_suggestions):
+def replanned(deadline, job, with_suggestions):
     """Stand in for the search that answers without plans are repeated by."""
     job_hash = hashes(job)[0]
     again.jobs[job_hash] = job
@@ -89,7 +89,7 @@ def planned_again(deadline, job, with_suggestions):
 
 @pytest.fixture(autouse=True)
 def _planned_once(monkeypatch):
-    monkeypatch.setattr(verifying, "_planned_again", planned_again)
+    monkeypatch.setattr(verifying, "_replanned", replanned)
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def _number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def _whole(pattern: re.Pattern[str], text: str) -> int | None:
+def _integer(pattern: re.Pattern[str], text: str) -> int | None:
     """Return the whole number that ``pattern`` finds, None where it finds none."""
     match = pattern.search(text)
     return int(match[1]) if match else None
@@ -67,7 +67,9 @@ _MEGATRON_BATCH: Final = re.compile(r"global batch size:\s*(\d{1,12})")
 def _megatron(lines: Sequence[Line]) -> list[Reading]:
     """Read Megatron-LM: a time of each logging interval, averaged over its iterations."""
     return [
-        Reading(number, _number(match[1]) / 1e3, _whole(_MEGATRON_STEP, text), _whole(_MEGATRON_BATCH, text))
+        Reading(
+            number, _number(match[1]) / 1e3, _integer(_MEGATRON_STEP, text), _integer(_MEGATRON_BATCH, text)
+        )
         for number, text in lines
         if (match := _MEGATRON.search(text))
     ]
@@ -82,7 +84,7 @@ _BRIDGE: Final = re.compile(rf"Step Time\s*:\s*{_NUMBER}\s*s\b")
 def _nemo(lines: Sequence[Line]) -> list[Reading]:
     """Read NeMo, in lines, progress bars or JSON; and Megatron-Bridge's own line."""
     return [
-        Reading(number, _number(match[1]), _whole(_NEMO_STEP, text), _whole(_NEMO_BATCH, text))
+        Reading(number, _number(match[1]), _integer(_NEMO_STEP, text), _integer(_NEMO_BATCH, text))
         for number, text in lines
         if (match := _NEMO.search(text) or _BRIDGE.search(text))
     ]
@@ -100,8 +102,8 @@ def _nanotron(lines: Sequence[Line]) -> list[Reading]:
         Reading(
             number,
             _number(match[1]) * _SUFFIXES[match[2]] / 1e3,
-            _whole(_NANOTRON_STEP, text),
-            _whole(_NANOTRON_BATCH, text),
+            _integer(_NANOTRON_STEP, text),
+            _integer(_NANOTRON_BATCH, text),
         )
         for number, text in lines
         if (match := _NANOTRON.search(text))
@@ -115,7 +117,7 @@ _TITAN_STEP: Final = re.compile(r"\bstep:\s*(\d{1,12})")
 def _torchtitan(lines: Sequence[Line]) -> list[Reading]:
     """Read torchtitan, whose tps are the tokens of all ranks over seconds and ranks."""
     return [
-        Reading(number, _number(match[1]), _whole(_TITAN_STEP, text), unit="tokens/s/rank")
+        Reading(number, _number(match[1]), _integer(_TITAN_STEP, text), unit="tokens/s/rank")
         for number, text in lines
         if "loss:" in text and "validate" not in text and (match := _TITAN.search(text))
     ]
@@ -135,7 +137,7 @@ def _deepspeed(lines: Sequence[Line]) -> list[Reading]:
 
 def _pipeline_engine(lines: Sequence[Line]) -> list[Reading]:
     return [
-        Reading(number, _number(match[1]), _whole(_PIPELINE_STEP, text))
+        Reading(number, _number(match[1]), _integer(_PIPELINE_STEP, text))
         for number, text in lines
         if (match := _PIPELINE.search(text))
     ]
@@ -143,7 +145,7 @@ def _pipeline_engine(lines: Sequence[Line]) -> list[Reading]:
 
 def _throughput_timer(lines: Sequence[Line]) -> list[Reading]:
     return [
-        Reading(number, _number(match[1]), _whole(_SAMPLES_STEP, text), unit="samples/s")
+        Reading(number, _number(match[1]), _integer(_SAMPLES_STEP, text), unit="samples/s")
         for number, text in lines
         if (match := _SAMPLES.search(text))
     ]

@@ -195,8 +195,8 @@ def _lengths(document: dict[str, Any], lists: str, total: str, requests: int) ->
     given = document.get(lists)
     if isinstance(given, list) and given and all(_is_length(n) for n in given):
         return tuple(given)
-    whole = _number(document, total)
-    mean = 0 if whole is None else round(whole / requests)
+    summed = _number(document, total)
+    mean = 0 if summed is None else round(summed / requests)
     return (mean,) if 1 <= mean <= _MOST_TOKENS else ()
 
 

@@ -88,9 +88,9 @@ def predicted_figures(run: EngineRun, scale: float = 1.0, host: float = 1.0) -> 
     own = run.iteration
     times = replace(own.host, step=own.host.step * host, per_request=own.host.per_request * host)
     iteration = replace(own, scale=own.scale * scale, host=times)
-    whole = iteration if run.attention_groups == 1 else GroupIteration(iteration, run.attention_groups)
+    of_group = iteration if run.attention_groups == 1 else GroupIteration(iteration, run.attention_groups)
     load = _load(run)
-    statistics = run_statistics(simulate(load, run.rules, whole))
+    statistics = run_statistics(simulate(load, run.rules, of_group))
     front = run.step.front_end.value * host + run.step.front_end_per_token.value * float(np.mean(load.inputs))
     each = statistics.time_per_output_token
     return {

@@ -71,7 +71,7 @@ def _events(text: _Text, *, closed: bool) -> Iterator[Item]:
     text.take("[")
     count = 0
     while (ahead := text.peek()) != "]":
-        for event in text.whole_objects():
+        for event in text.complete_objects():
             yield _EVENTS, event
             count += 1
         if not ahead and not closed:
@@ -158,7 +158,7 @@ class _Text:
                     return value
             self._fill()
 
-    def whole_objects(self) -> Iterator[dict[str, Any]]:
+    def complete_objects(self) -> Iterator[dict[str, Any]]:
         """Yield the objects from here on that are whole in the window, with another value after each.
 
         What comes after them, such as an object that the window cuts, is left for ``value``.

@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class LiveTensor:
-    """One allocation: its name, bytes, and whether it stays between steps (``kept``)."""
+    """One allocation: its name, bytes, and whether it stays between steps (``resident``)."""
 
     name: str
     size: int
@@ -170,9 +170,9 @@ def _states(matrix: int, vector: int, job: Job) -> tuple[tuple[LiveTensor, ...],
 
 
 def device_total(
-    kept: Array, moving: Array, job: Job, communicators: Array | float = 0.0
+    resident: Array, moving: Array, job: Job, communicators: Array | float = 0.0
 ) -> tuple[Array, Array]:
-    """Return what P = ``kept`` and D = ``moving`` take on a device, and what must be within its limit [byte].
+    """Return what P = ``resident`` and D = ``moving`` take on a device, and what a limit must allow [byte].
 
     P + D x fragmentation + context + communicators: central, and at the end of the interval that the job's
     fit rule asks for.
@@ -186,10 +186,10 @@ def device_total(
     Source: the stack's file; autoplan/costs/memory/footprint.py, which has the same rule.
     """
     overheads = overheads_of(job)
-    total: Array = kept + moving * overheads.fragmentation + overheads.context + communicators
+    total: Array = resident + moving * overheads.fragmentation + overheads.context + communicators
     if job.limits.memory_confidence == "central":
         return total, total
-    return total, kept + moving * overheads.high_fragmentation + overheads.high_context + communicators
+    return total, resident + moving * overheads.high_fragmentation + overheads.high_context + communicators
 
 
 def needed_memory(tensors: tuple[LiveTensor, ...], job: Job) -> NeededMemory:

@@ -259,72 +259,78 @@ def _head_unreduced(stage: _Stage) -> Array:
     return unreduced
 
 
+@dataclass(frozen=True, slots=True)
+class _LayerBackward:
+    """What the events of the backward of layers share [byte]; ``transient``: 1 where gradients are freed."""
+
+    layer: Array
+    head: Array
+    transient: Array
+    workspace: Array
+    tied_table: Array
+
+
 def _layers(stage: _Stage) -> tuple[Event, ...]:
     """Backward of the last, the next-to-last, the second and the first layer."""
-    scope, saved, buffers = stage.scope, stage.activations, stage.buffers
-    layer = model_states_of(scope, scope.weights.layer).gradients
-    head = scope.last * model_states_of(scope, scope.weights.head).gradients
-    transient = 1.0 - stage.persist
-    workspace = backward_workspace_bytes(scope, stage.saved)
-    tied_table = buffers.root_unit + _tied_unreduced(stage)
-    first_saved = column(scope.candidates.recompute_num_layers) * scope.tokens * column(stage.saved.none)
+    scope = stage.scope
+    backward = _LayerBackward(
+        layer=model_states_of(scope, scope.weights.layer).gradients,
+        head=scope.last * model_states_of(scope, scope.weights.head).gradients,
+        transient=1.0 - stage.persist,
+        workspace=backward_workspace_bytes(scope, stage.saved),
+        tied_table=stage.buffers.root_unit + _tied_unreduced(stage),
+    )
+    return *_last_layers(stage, backward), *_first_layers(stage, backward)
+
+
+def _last_layers(stage: _Stage, backward: _LayerBackward) -> tuple[Event, Event]:
+    """Backward of the last and the next-to-last layer, with all k microbatches."""
+    in_flight, buffers = stage.activations.in_flight, stage.buffers
+    unsharded = backward.workspace + buffers.unsharded_first_fixed
+    last = unsharded + buffers.pair + buffers.head_reducing + backward.tied_table
+    next_to_last = unsharded - buffers.unsharded_layer + buffers.pair + buffers.reducing + backward.tied_table
     return (
         stage.event(
             "last layer",
             "last",
-            microbatches=saved.in_flight,
-            gradients=Linear(transient * head, _NO_BYTES),
+            microbatches=in_flight,
+            gradients=Linear(backward.transient * backward.head, _NO_BYTES),
             logits=stage.earlier_logits,
-            transient=Linear(
-                workspace + buffers.unsharded_first_fixed + buffers.pair + buffers.head_reducing + tied_table,
-                buffers.unsharded_layer,
-            ),
+            transient=Linear(last, buffers.unsharded_layer),
         ),
         stage.event(
             "next-to-last layer",
             "next",
-            microbatches=saved.in_flight,
-            gradients=Linear(transient * (head + layer), _NO_BYTES),
+            microbatches=in_flight,
+            gradients=Linear(backward.transient * (backward.head + backward.layer), _NO_BYTES),
             logits=stage.earlier_logits,
-            transient=Linear(
-                workspace
-                + buffers.unsharded_first_fixed
-                - buffers.unsharded_layer
-                + buffers.pair
-                + buffers.reducing
-                + tied_table,
-                buffers.unsharded_layer,
-            ),
+            transient=Linear(next_to_last, buffers.unsharded_layer),
         ),
-        stage.event(
-            "second layer",
-            "second",
+    )
+
+
+def _first_layers(stage: _Stage, backward: _LayerBackward) -> tuple[Event, Event]:
+    """Backward of the second and the first layer, with k - 1 microbatches and what is left of one."""
+    scope, saved, buffers = stage.scope, stage.activations, stage.buffers
+    first_saved = column(scope.candidates.recompute_num_layers) * scope.tokens * column(stage.saved.none)
+    unsharded = backward.workspace + buffers.unsharded_first
+    second = unsharded + buffers.unsharded_layer + buffers.pair + buffers.reducing + backward.tied_table
+    first = unsharded + buffers.first_layer + buffers.reducing + backward.tied_table
+
+    def event(name: str, phase: Phase, gradients: Array, transient: Array) -> Event:
+        return stage.event(
+            name,
+            phase,
             microbatches=saved.in_flight - 1.0,
-            gradients=Linear(transient * (head - 2 * layer), transient * layer),
+            gradients=Linear(backward.transient * gradients, backward.transient * backward.layer),
             activations=saved.entry + first_saved,
             logits=stage.earlier_logits,
-            transient=Linear(
-                workspace
-                + buffers.unsharded_first
-                + buffers.unsharded_layer
-                + buffers.pair
-                + buffers.reducing
-                + tied_table,
-                _NO_BYTES,
-            ),
-        ),
-        stage.event(
-            "first layer",
-            "late",
-            microbatches=saved.in_flight - 1.0,
-            gradients=Linear(transient * (head - layer), transient * layer),
-            activations=saved.entry + first_saved,
-            logits=stage.earlier_logits,
-            transient=Linear(
-                workspace + buffers.unsharded_first + buffers.first_layer + buffers.reducing + tied_table,
-                _NO_BYTES,
-            ),
-        ),
+            transient=Linear(transient, _NO_BYTES),
+        )
+
+    return (
+        event("second layer", "second", backward.head - 2 * backward.layer, second),
+        event("first layer", "late", backward.head - backward.layer, first),
     )
 
 

@@ -63,7 +63,7 @@ class AcceptedTokens:
         """Mean tokens of the last step beyond the end of a long answer [1]: E[Y^2] / 2a - 1/2.
 
         They are lost. Source: renewal theory, Feller 1971, An Introduction to Probability Theory and Its
-        Applications 2, section XI.4, for whole numbers.
+        Applications 2, section XI.4, for integers.
 
         >>> AcceptedTokens(0, 0.5).beyond, AcceptedTokens(3, 1.0).beyond
         (0.0, 1.5)

@@ -72,7 +72,7 @@ def _last_gain(gains: Callable[[int], bool], most: int) -> int:
 def _draft_seconds(iteration: Iteration, batch: int, context_tokens: float) -> float:
     if isinstance(iteration, GroupIteration):
         n = iteration.groups
-        return _draft_seconds(iteration.whole, n * batch, n * context_tokens)
+        return _draft_seconds(iteration.engine, n * batch, n * context_tokens)
     if not isinstance(iteration, SpeculativeIteration):
         return 0.0
     return iteration.draft_seconds(batch, context_tokens)

@@ -33,7 +33,7 @@ from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = ["LENGTHS", "StageContents", "largest_true", "predict_capacity", "stage_contents"]
 
-#: Lengths of requests that every capacity counts, beside the longest.
+#: Lengths of requests that every capacity counts, besides the longest.
 LENGTHS = (1024, 8192, 32768)
 
 
@@ -133,7 +133,7 @@ def _device(
         job.model.layers, layout.pp, job.engine.facts.scheduler.splits_layers
     )[stage]
     device = job.cluster.device.memory.usable.value
-    # What the share of an engine leaves beside its static part serves activations and graphs.
+    # What the share of an engine leaves after its static part serves activations and graphs.
     left = device - weights.total - max(0.0, room) - other.overhead
     return DeviceMemoryUse(
         stage=stage,

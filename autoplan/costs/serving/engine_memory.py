@@ -86,7 +86,7 @@ def _only(choice: str | int | tuple[int, ...]) -> int:
 
 
 def sampler_peak_bytes(rows: int, vocabulary: int, facts: SamplerFacts, multiprocessors: int) -> float:
-    """Return the peak of sampling S rows of the whole vocabulary [byte]: 4 V (c S + m') .
+    """Return the peak of sampling S rows of the full vocabulary [byte]: 4 V (c S + m') .
 
     m' is the least power of two that is no less than min(m, S), at most m, in versions that keep a row for
     each program.
@@ -135,7 +135,7 @@ def forward_peak_bytes(job: ServingJob, layout: EngineLayout, tokens: int) -> fl
 def captured_graphs(job: ServingJob, facts: GraphFacts, seqs: int, tokens: int) -> int:
     """Return how many CUDA graphs are captured [1].
 
-    Sizes 1, 2, 4, multiples of 8 below 256 and of 16 from there to min(2 S, T, the largest), once for mixed
+    Sizes 1, 2, 4, multiples of 8 below 256 and of 16 from 256 to min(2 S, T, the largest), once for mixed
     steps, and those up to S once more for decodes.
 
     >>> from autoplan.catalog import load_serving_job
@@ -211,7 +211,7 @@ def engine_memory(job: ServingJob, layout: EngineLayout, stage: int) -> EngineMe
     """Return what the engine takes of a device of ``stage`` besides weights and cache [byte].
 
     A = max(forward pass, sampler + 2 x T h + workspace): the profile run samples after its forward pass,
-    whose outputs are still there. Only the last stage samples.
+    whose outputs still exist. Only the last stage samples.
 
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
@@ -235,15 +235,15 @@ def engine_memory(job: ServingJob, layout: EngineLayout, stage: int) -> EngineMe
         if facts.sampler is not None and stage == layout.pp - 1:
             sms = job.cluster.device.multiprocessors
             sampler = sampler_peak_bytes(seqs, job.model.vocabulary, facts.sampler, sms.value if sms else 0)
-            activation = max(activation, sampler + _beside_sampler(job, facts.forward, tokens))
+            activation = max(activation, sampler + _concurrent_with_sampler(job, facts.forward, tokens))
         elif facts.sampler is None:
-            activation += _beside_sampler(job, facts.forward, tokens)
+            activation += _concurrent_with_sampler(job, facts.forward, tokens)
         graphs, reserve = graph_bytes(job, seqs, tokens), 0.0
         graphs_counted = facts.graphs is not None and facts.graphs.counted
     return EngineMemory(activation, overhead, graphs, graphs_counted, reserve)
 
 
-def _beside_sampler(job: ServingJob, facts: ForwardFacts, tokens: int) -> float:
+def _concurrent_with_sampler(job: ServingJob, facts: ForwardFacts, tokens: int) -> float:
     sizes = (facts.gemm_workspace.value, facts.gemm_workspace_hopper.value)
     workspace = cublas_workspace_bytes(job.cluster.device, *sizes)
     return 2.0 * facts.hidden_copies.value * tokens * job.model.hidden_size + workspace

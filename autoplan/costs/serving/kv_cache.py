@@ -157,12 +157,12 @@ class CacheShape:
         blocks = ceil(tokens / (self.block_tokens * self.shared))
         if not self.window_layers:
             return blocks * self.block_bytes * self.full_groups
-        held = min(tokens, self.window - 1 + max(1, in_flight))
+        resident = min(tokens, self.window - 1 + max(1, in_flight))
         if self.window_share is not None:
             rounded = blocks * self.block_tokens
-            return self.token_bytes * max(rounded, min(rounded, held) / self.window_share)
+            return self.token_bytes * max(rounded, min(rounded, resident) / self.window_share)
         all_blocks = ceil(tokens / self.block_tokens)
-        local = min(all_blocks, ceil(held / self.block_tokens) + 1)
+        local = min(all_blocks, ceil(resident / self.block_tokens) + 1)
         return self.block_bytes * (blocks * self.full_groups + local * self.window_groups)
 
 
@@ -170,7 +170,7 @@ def cache_shape(job: ServingJob, layout: EngineLayout, stage: int) -> CacheShape
     """Return how the cache of ``stage`` is laid out.
 
     Layers of a kind are divided into groups of G layers, G being the rarer kind's number, or the commoner's
-    where that is at most a ratio of it. An engine that keeps windows apart has one group for each layer.
+    where that is at most a ratio of it. An engine with separate windows has one group for each layer.
 
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.schema.serving.engine_layout import EngineLayout

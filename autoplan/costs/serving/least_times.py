@@ -32,7 +32,7 @@ _PREFILL_WIDTHS = 192 + 128
 
 @dataclass(frozen=True, slots=True)
 class KernelShape:
-    """What a kernel's least time depends on beside its extents; ``bits`` of keys, values or weights."""
+    """What a kernel's least time depends on besides its extents; ``bits`` of keys, values or weights."""
 
     kernel: KernelName
     bits: float

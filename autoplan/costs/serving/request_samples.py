@@ -62,11 +62,11 @@ def shortage_of(capacity: CapacityPrediction, rules: SchedulerRules, load: Reque
     kinds = load.kinds or (0,) * len(load)
     # With drafts a request may take some steps more than it does on average.
     spare = rules.decode_tokens * (rules.decode_tokens > 1)
-    whole = max(
+    total = max(
         a + b - 1 + spare - rules.class_shared(a, kind)
         for a, b, kind in zip(load.inputs, load.outputs, kinds, strict=True)
     )
-    if rules.pool.request_blocks(whole) > rules.pool.own_blocks:
+    if rules.pool.request_blocks(total) > rules.pool.own_blocks:
         return "a request takes more blocks than the cache has"
     if rules.chunked:
         return None

@@ -107,8 +107,8 @@ def served_intervals(
 
     >>> from autoplan.catalog import load_entry, load_serving_job
     >>> spec, engine = load_entry("intervals", "serving"), load_serving_job("llama3-70b-8x-h100").engine
-    >>> found = served_intervals(spec, "closed loop", (1.0, 0.01, 11.0, 100.0), measured=True, engine=engine)
-    >>> found.request_latency.low < 11.0 < found.request_latency.high
+    >>> ends = served_intervals(spec, "closed loop", (1.0, 0.01, 11.0, 100.0), measured=True, engine=engine)
+    >>> ends.request_latency.low < 11.0 < ends.request_latency.high
     True
 
     Leaves out: that errors of the parts are not the same.
@@ -123,13 +123,13 @@ def served_intervals(
 
     first, each, latency, rate = figures
     ttft, tpot = interval(_FIRST, first), interval(_EACH, each)
-    whole = _latency(figures, ttft, tpot)
+    request = _latency(figures, ttft, tpot)
     rates = interval(_RATE, rate)
-    if load == "closed loop" and whole is not None and latency and rate:
-        rates = Interval(rate * latency / whole.high, rate * latency / whole.low)
+    if load == "closed loop" and request is not None and latency and rate:
+        rates = Interval(rate * latency / request.high, rate * latency / request.low)
     runs = spread_of(spec, kind, _EACH)
     basis = f"90 % intervals from {runs.runs} measured runs, load: {runs.load}" if runs else ""
-    return ServedIntervals(ttft, tpot, whole, rates, (basis, *reasons))
+    return ServedIntervals(ttft, tpot, request, rates, (basis, *reasons))
 
 
 def _latency(

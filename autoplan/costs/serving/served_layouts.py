@@ -98,7 +98,7 @@ class PricedEngine:
     #: Why it cannot serve.
     shortage: str | None
     drafting: Drafting
-    #: Lengths of each class of its requests, in tokens; empty where there is one.
+    #: Lengths of each class of its requests, in tokens; empty for a single class.
     classes: tuple[LengthMoments, ...] = ()
 
 
@@ -238,8 +238,8 @@ def served(job: ServingJob, engine: PricedEngine, load: EngineLoad, engines: int
     if load.kind == "closed loop":
         busy = max(1, min(groups, round(load.amount * engines)))
     point = OperatingPoint.idle() if engine.shortage else _point(job, engine, load, engines / busy)
-    whole = max(1.0, engine.lengths.whole_blocks)
-    at_once = min(engine.rules.max_num_seqs, int(engine.rules.pool.own_blocks // whole))
+    request_blocks = max(1.0, engine.lengths.total_blocks)
+    at_once = min(engine.rules.max_num_seqs, int(engine.rules.pool.own_blocks // request_blocks))
     return ServedPrediction(
         engines=engines,
         devices=layout.devices_per_engine * engines,

@@ -45,13 +45,13 @@ def matrix_bytes(weights: float, weight_format: WeightFormat, row: int) -> float
     >>> matrix_bytes(1024 * 4096, "fp8", 4096) - 1024 * 4096  # one fp32 scale for each of 1,024 rows
     4096.0
 
-    Leaves out: scales of a whole tensor; rows that differ in width within a layer, for which the hidden size
+    Leaves out: scales of a tensor; rows that differ in width within a layer, for which the hidden size
     stands.
     Source: vLLM 0.33.0, model_executor/layers/quantization; Open Compute Project, Microscaling Formats 1.0.
     """
-    kept = FORMATS[weight_format]
-    group = kept.group or row
-    return weights * (kept.bits + (kept.scale_bits + kept.zero_bits) / group) / 8
+    stored = FORMATS[weight_format]
+    group = stored.group or row
+    return weights * (stored.bits + (stored.scale_bits + stored.zero_bits) / group) / 8
 
 
 @lru_cache(maxsize=1024)
@@ -169,7 +169,7 @@ def _without_vectors(model: ModelSpec) -> ModelSpec:
 
 
 def _ends(job: ServingJob, layout: EngineLayout, stage: int) -> tuple[float, float]:
-    """Return the bytes of embedding and output projection on a stage, and of the vectors beside them."""
+    """Return the bytes of embedding and output projection on a stage, and of their vectors."""
     model = job.model
     multiple = job.engine.facts.padding.vocabulary.value
     rows = _rounded(_rounded(model.vocabulary, multiple), layout.tp) / model.vocabulary

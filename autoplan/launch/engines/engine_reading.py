@@ -155,7 +155,7 @@ class _CommandReader:
         named = given.text(_FILES[self.engine])
         if named is not None:
             written = self.documents.get(named.value.rsplit("/", 1)[-1])
-            text = self.file.beside(named.value) if written is None else written
+            text = self.file.sibling_text(named.value) if written is None else written
             if text is None:
                 given.notes.append(
                     f"{named.words} (line {named.line}): the file is not beside this one, or not known,"

@@ -110,10 +110,10 @@ class EngineConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class EngineFile:
-    """A file to read; ``beside`` returns the text of a file that it names, or None."""
+    """A file to read; ``sibling_text`` returns the text of a file that it names, or None."""
 
     launch: LaunchFile
-    beside: Callable[[str], str | None] = field(default=lambda _: None)
+    sibling_text: Callable[[str], str | None] = field(default=lambda _: None)
 
 
 def written_arguments(run: ServedRun, group: EngineGroupToServe) -> tuple[EngineSettings, WrittenArguments]:

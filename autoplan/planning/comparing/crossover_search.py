@@ -126,7 +126,7 @@ def _crossing(question: _Question, low: KnobSide, high: KnobSide) -> Crossing:
     pair, counted = (low.winner, high.winner), question.domain.counted
     by_memory = None in pair or any(low.fits[i] != high.fits[i] for i in pair if i is not None)
     value = high.value if counted else math.sqrt(low.value * high.value)
-    sides = (low, high) if counted else _apart(question, low, high, value)
+    sides = (low, high) if counted else _separated(question, low, high, value)
     band = (None, None) if by_memory or question.noise is None else _noise_band(question, low, high)
     return Crossing(
         value=value,
@@ -140,7 +140,7 @@ def _crossing(question: _Question, low: KnobSide, high: KnobSide) -> Crossing:
     )
 
 
-def _apart(question: _Question, low: KnobSide, high: KnobSide, value: float) -> tuple[KnobSide, KnobSide]:
+def _separated(question: _Question, low: KnobSide, high: KnobSide, value: float) -> tuple[KnobSide, KnobSide]:
     """Return the sides 5 % from ``value`` where they have the winners of ``low`` and ``high``, else these."""
     below, above = question.price(value / _SIDE), question.price(value * _SIDE)
     alike = below.winner == low.winner and above.winner == high.winner

@@ -97,7 +97,7 @@ class _Contest:
 
     under: Sequence[Callable[[float], ServingPlan]]
     objective: ServingObjective
-    whole: bool
+    integral: bool
 
     def winner(self, load: float) -> int | None:
         """Return the place of the layout that is best under ``load``."""
@@ -112,7 +112,7 @@ def _loads(job: ServingJob, compared: Sequence[ComparedEngines]) -> Iterator[Bes
         return
     under = [_under_loads(one, serving_costs(one.job)) for one in compared]
     contest = _Contest(under, job.objectives[0], job.workload.concurrency is not None)
-    tried = sorted({max(1, round(own * f)) if contest.whole else own * f for f in _FACTORS})
+    tried = sorted({max(1, round(own * f)) if contest.integral else own * f for f in _FACTORS})
     first, winner = tried[0], contest.winner(tried[0])
     for low, high in pairwise(tried):
         for change, after in _changes(contest, (low, winner), (high, contest.winner(high))):
@@ -127,11 +127,11 @@ def _changes(
     """Yield the changes of the best between two loads: the loads around each, and the best after it."""
     if low[1] == high[1]:
         return
-    if high[0] - low[0] <= max(float(contest.whole), _NEAR * low[0]):
+    if high[0] - low[0] <= max(float(contest.integral), _NEAR * low[0]):
         yield (low[0], high[0]), high[1]
         return
     middle = (low[0] + high[0]) / 2
-    middle = round(middle) if contest.whole else middle
+    middle = round(middle) if contest.integral else middle
     between = (middle, contest.winner(middle))
     yield from _changes(contest, low, between)
     yield from _changes(contest, between, high)

@@ -98,12 +98,12 @@ def _measured(
     """Return what one file says; its kernels are let go of before the next one is read."""
     part_of = part_of_group(messages)
     return [
-        _waiting_apart(measurement(x, part_of, stage_of(x, plan.layout.pp, messages), steps), plan)
+        _without_waiting(measurement(x, part_of, stage_of(x, plan.layout.pp, messages), steps), plan)
         for x in read_trace(file)
     ]
 
 
-def _waiting_apart(device: DeviceMeasurement, plan: Plan) -> DeviceMeasurement:
+def _without_waiting(device: DeviceMeasurement, plan: Plan) -> DeviceMeasurement:
     """Return a measurement whose exposed send/receive is parted into transfer and bubble.
 
     A receive runs from when it is posted, and so waits for its sender. The shortest of each size is taken as

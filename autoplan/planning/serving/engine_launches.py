@@ -249,7 +249,7 @@ def read_engine_file(file: LaunchFile, framework: str | None = None) -> EngineCo
         return None
     folder = Path(file.name).parent
 
-    def beside(name: str) -> str | None:
+    def sibling_text(name: str) -> str | None:
         if not name.endswith(_OPTIONS):
             return None
         try:
@@ -257,7 +257,7 @@ def read_engine_file(file: LaunchFile, framework: str | None = None) -> EngineCo
         except CatalogError:
             return None
 
-    return read_engines(EngineFile(file, beside), framework)
+    return read_engines(EngineFile(file, sibling_text), framework)
 
 
 def evaluate_engine_file(job: ServingJob, file: LaunchFile, framework: str | None = None) -> ReadEngines:

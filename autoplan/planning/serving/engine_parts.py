@@ -41,11 +41,11 @@ def _parts(job: ServingJob, group: EngineGroup, engine: PricedEngine, costs: Ser
     chunk = Chunk(min(prompt, room) if engine.rules.chunked else prompt)
     prices = (costs.kernels, costs.measured)
     first_alone = engine.rules.prefill == "first" or group.role == "prefill"
-    beside = (0, 0.0) if first_alone else (decodes * groups, context * groups)
+    concurrent = (0, 0.0) if first_alone else (decodes * groups, context * groups)
     decode = iteration_parts(job, group.layout, prices, (decodes * groups, context * groups, ()))
     # Where prompts come with their keys and values, no step has a chunk of one.
     chunks = [] if group.role == "decode" else [chunk] * groups
-    mixed = iteration_parts(job, group.layout, prices, (*beside, chunks))
+    mixed = iteration_parts(job, group.layout, prices, (*concurrent, chunks))
     first = group.predicted.time_to_first_token
     share = None
     if group.role != "decode" and group.predicted.load.kind != "maximum" and 0 < first < float("inf"):

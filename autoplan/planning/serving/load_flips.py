@@ -172,7 +172,7 @@ def _bracket(job: ServingJob, why_not: Callable[[float], str]) -> _Bracket:
 
     ``why_not`` says what fails at a load, nothing where it holds. Ends early where the deadline does.
     """
-    own, whole = load_of(job) or 1.0, job.workload.concurrency is not None
+    own, integral = load_of(job) or 1.0, job.workload.concurrency is not None
     state = _Bracket(None, None, "")
     load, factor = own, 2.0
     try:
@@ -181,12 +181,12 @@ def _bracket(job: ServingJob, why_not: Callable[[float], str]) -> _Bracket:
             if state.holds is not None and state.fails is not None:
                 break
             factor = 2.0 if state.fails is None else 0.5
-            load = round(load * factor) if whole else load * factor
-            if load < 1 and whole:
+            load = round(load * factor) if integral else load * factor
+            if load < 1 and integral:
                 return state
-        while not _near(state, whole=whole):
+        while not _near(state, integral=integral):
             middle = ((state.holds or 0.0) + (state.fails or inf)) / 2
-            state = _tried(state, round(middle) if whole else middle, why_not)
+            state = _tried(state, round(middle) if integral else middle, why_not)
     except DeadlineOver:
         return state
     return state
@@ -198,7 +198,7 @@ def _tried(state: _Bracket, load: float, why_not: Callable[[float], str]) -> _Br
     return replace(state, fails=load, after=why) if why else replace(state, holds=load)
 
 
-def _near(state: _Bracket, *, whole: bool) -> bool:
+def _near(state: _Bracket, *, integral: bool) -> bool:
     if state.holds is None or state.fails is None:
         return True
-    return state.fails - state.holds <= max(float(whole), _NEAR * state.holds)
+    return state.fails - state.holds <= max(float(integral), _NEAR * state.holds)

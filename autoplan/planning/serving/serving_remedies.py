@@ -30,11 +30,11 @@ def applied_change(front: ServingFront, number: int, folder: Path | None = None)
         raise UnsupportedError("the job was built by a program and has no file to edit: make the edits there")
     text = edited_text(source, [(change.key, change.value)], folder or Path())
     try:
-        again = serving_job_of_text(text, source.reference, name=front.job.name, base=folder or Path())
-        held = plan_serving(serving_job(again)).feasible
+        edited = serving_job_of_text(text, source.reference, name=front.job.name, base=folder or Path())
+        feasible = plan_serving(serving_job(edited)).feasible
     except AutoplanError as error:
         raise UnsupportedError(f"{source.reference} cannot be edited ({error}): edit it by hand") from error
-    if not held:
+    if not feasible:
         raise UnsupportedError(
             f"a new value of {change.key} would change other keys too, since values in the file refer to each"
             " other: edit it by hand"

@@ -27,7 +27,7 @@ __all__ = [
     "WorkerPool",
     "dask_executor",
     "deaf_children",
-    "interrupts_held",
+    "interrupts_deferred",
     "usable_cores",
 ]
 
@@ -115,7 +115,7 @@ def deaf_children() -> Iterator[None]:
 
 
 @contextmanager
-def interrupts_held() -> Iterator[None]:
+def interrupts_deferred() -> Iterator[None]:
     """Put Ctrl-C off until the end of the block; a block that fails is interrupted no more.
 
     A thread's mask is not enough: the system may give the signal to any thread, and Python to the main one.

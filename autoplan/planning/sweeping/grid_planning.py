@@ -19,7 +19,7 @@ from autoplan.planning.sweeping.executors import (
     ForeignExecutor,
     LocalCrew,
     WorkerPool,
-    interrupts_held,
+    interrupts_deferred,
     usable_cores,
 )
 from autoplan.planning.sweeping.journal import Journal, journal_path
@@ -151,7 +151,7 @@ class _Run:
             raise UnsupportedError(
                 f"a worker runs {answer.planner}, and this is {planner_name()}: install the same on both"
             )
-        with interrupts_held():  # so that what is told is what is kept
+        with interrupts_deferred():  # so that what is told is what is kept
             if self.journal is not None:
                 self.journal.add(task.fingerprint, task.cells[0].label, answer)
             self.answers.update((cell.number, answer) for cell in task.cells)

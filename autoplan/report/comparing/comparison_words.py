@@ -49,7 +49,7 @@ def conclusion(comparison: LayoutComparison) -> list[str]:
     """Return the sentences that conclude: which layout to pick, when the other, when to combine."""
     return [
         *_pick(comparison),
-        *_apart(comparison),
+        *_indistinct(comparison),
         *_others(comparison),
         *_latency(comparison),
         *_combine(comparison),
@@ -108,7 +108,7 @@ def _part_name(part: str) -> str:
     return f"{TIME_NAMES[part]} communication" if of_axis else TIME_NAMES[part]
 
 
-def _apart(comparison: LayoutComparison) -> Iterator[str]:
+def _indistinct(comparison: LayoutComparison) -> Iterator[str]:
     noise = comparison.noise
     if noise is None:
         if comparison.job.stack.uncertainty.order is None:

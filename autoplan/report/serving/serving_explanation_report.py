@@ -98,8 +98,8 @@ def _bound_words(engine: EngineParts) -> str:
     """Return the sentence on what bounds the engines of a group."""
     resource = engine.decode.bound
     share = engine.decode.by_resource[resource] / engine.decode.seconds
-    whole = format_seconds(engine.decode.seconds)
-    words = f"a decode is bound by {_BOUNDS[resource]} ({format_share(share)} of {whole})"
+    duration = format_seconds(engine.decode.seconds)
+    words = f"a decode is bound by {_BOUNDS[resource]} ({format_share(share)} of {duration})"
     words += f", an iteration with a prompt by {_BOUNDS[engine.mixed.bound]}"
     if engine.waits_for is not None:
         words += f"; requests wait in the queue for {engine.waits_for}"

@@ -56,14 +56,14 @@ class AllocationProblem:
     devices: int
     node_devices: int
     objectives: tuple[ServingObjective, ...]
-    #: Whether the shares of the engines have to make the whole load.
+    #: Whether the shares of the engines have to make the full load.
     shared: bool
     #: Least output tokens a second, and least of one device.
     least_rate: float = 0.0
     least_rate_per_device: float = 0.0
     #: Numbers of engines allowed; None: any.
     engines: tuple[int, ...] | None = None
-    #: Classes of requests, each of which has to be served as a whole; empty: there is one.
+    #: Classes of requests, each of which has to be served completely; empty: there is one.
     classes: tuple[str, ...] = ()
 
     @property
@@ -102,19 +102,19 @@ class AllocationSearch:
 
     problem: AllocationProblem
     thinning: float
-    found: list[Allocation] = field(default_factory=list)
+    allocations: list[Allocation] = field(default_factory=list)
     solves: int = 0
     #: Whether a solve ended without an answer.
     stopped: bool = False
 
     def next(self) -> Allocation | None:
-        """Return a choice that is better than all before in some objective, or None where there is none."""
+        """Return a choice that is better than all before in some objective, or None if none exists."""
         problem = self._within()
-        if not problem.options or (self.found and len(self.problem.objectives) == 1):
+        if not problem.options or (self.allocations and len(self.problem.objectives) == 1):
             return None
         model = _Model(problem)
-        if problem.objectives == self.problem.objectives and self.found:
-            model.improve(self.found, self.thinning)
+        if problem.objectives == self.problem.objectives and self.allocations:
+            model.improve(self.allocations, self.thinning)
         solver, status = model.solved()
         self.solves += 1
         if status == cp_model.INFEASIBLE:
@@ -129,7 +129,7 @@ class AllocationSearch:
         }
         chosen = tuple(counts.get(id(option), 0) for option in self.problem.options)
         allocation = Allocation(chosen, objective_values(self.problem, chosen))
-        self.found.append(allocation)
+        self.allocations.append(allocation)
         return allocation
 
     def _within(self) -> AllocationProblem:
@@ -138,8 +138,8 @@ class AllocationSearch:
         times = [name for name in objectives if name in _TIMES]
         if len(times) != 1 or len(objectives) != 2:
             return self.problem
-        if self.found:
-            last = min(known.values[objectives.index(times[0])] for known in self.found)
+        if self.allocations:
+            last = min(known.values[objectives.index(times[0])] for known in self.allocations)
             most = last - _step(last, self.thinning)
             options = [option for option in options if _microseconds(option, times[0]) <= most]
         others = tuple(name for name in objectives if name != times[0])
@@ -189,7 +189,7 @@ class _Model:
         self.objectives = [] if alone else [self._objective(name) for name in problem.objectives]
 
     def _pools(self) -> cp_model.IntVar:
-        """Return whether pools are chosen: then one pair of them, and nothing beside it."""
+        """Return whether pools are chosen: then one pair of them, and nothing else."""
         pooled = self.model.new_bool_var("pools")
         alone = [int(option.alone) for option in self.problem.options]
         self.model.add(self._sum(alone) == pooled)
@@ -216,8 +216,8 @@ class _Model:
             each = solver.value(self.rate) // solver.value(self.devices)
             self.model.add(self.rate >= each * self.devices)
         self.model.maximize(self.rate)
-        again, found = self._run()
-        return (again, status) if found == cp_model.OPTIMAL else (solver, status)
+        second, second_status = self._run()
+        return (second, status) if second_status == cp_model.OPTIMAL else (solver, status)
 
     def _run(self) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus]:
         solver, status, _ = run_solver(self.model, MOST_WORK, brief=False, placed=False)
@@ -298,7 +298,7 @@ class _Model:
         divide = all(b % a == 0 for a, b in pairwise([*small, node]))
         if nodes == 1 or divide:
             return
-        whole = self._sum([size // node for size in sizes])
+        full_nodes = self._sum([size // node for size in sizes])
         shared = [self.model.new_bool_var(f"shared_{k}") for k in range(nodes)]
         placed = {
             size: [self.model.new_int_var(0, node // size, f"size_{size}_node_{k}") for k in range(nodes)]
@@ -310,4 +310,4 @@ class _Model:
         for size in small:
             engines = self._sum([int(other == size) for other in sizes])
             self.model.add(cp_model.LinearExpr.sum(placed[size]) == engines)
-        self.model.add(cp_model.LinearExpr.sum(shared) <= nodes - whole)
+        self.model.add(cp_model.LinearExpr.sum(shared) <= nodes - full_nodes)

@@ -41,10 +41,10 @@ class EngineOption:
     """One engine with its sizes and its share of the load."""
 
     engine: PricedEngine
-    #: Part of the load [1/WHOLE]; 0 where there is none.
+    #: Part of the load [1/WHOLE]; 0 if none exists.
     share: int
     predicted: ServedPrediction
-    #: Classes of requests that it gets; empty: all that there are. ``share`` is that of their load.
+    #: Classes of requests that it gets; empty: all. ``share`` is that of their load.
     classes: tuple[str, ...] = ()
 
     @property
@@ -59,7 +59,7 @@ class EngineOption:
 
     @property
     def alone(self) -> bool:
-        """Whether nothing else serves beside it."""
+        """Whether nothing else serves with it."""
         return False
 
 
@@ -153,16 +153,16 @@ class PricedOptions:
 
     def _loads(self, unit: EngineLayout) -> Iterator[tuple[int, EngineLoad]]:
         """Yield the shares that an engine of ``unit`` may get, with its load."""
-        whole = engine_load(self.job, 1)
-        if whole.kind == "maximum":
-            yield 0, whole
+        total = engine_load(self.job, 1)
+        if total.kind == "maximum":
+            yield 0, total
             return
         most = self.job.cluster.devices // unit.devices_per_engine
         mixed = len({other.devices_per_engine for other in self.units}) > 1
         for share in shares(most, mixed=mixed and most > 1):
-            amount = whole.amount * share / WHOLE
-            if whole.kind == "open loop" or amount >= 1 or share == WHOLE:
-                yield share, EngineLoad(whole.kind, amount)
+            amount = total.amount * share / WHOLE
+            if total.kind == "open loop" or amount >= 1 or share == WHOLE:
+                yield share, EngineLoad(total.kind, amount)
 
     def _sizes(self, unit: EngineLayout, load: EngineLoad, tokens: int) -> Iterable[int]:
         """Return the values of max_num_seqs worth trying.
@@ -178,8 +178,8 @@ class PricedOptions:
         clients = max(1, ceil(load.amount / unit.adp))
         enough, fewer = [s for s in menu if s >= clients][:1], [s for s in menu if s < clients]
         own = [known.limits for known in self.job.workload.classes if known.limits is not None]
-        held = any(limits.time_per_output_token is not None for limits in (self.job.limits, *own))
-        return [*(fewer[-_CAPS:] if held or not enough else ()), *enough]
+        limited = any(limits.time_per_output_token is not None for limits in (self.job.limits, *own))
+        return [*(fewer[-_CAPS:] if limited or not enough else ()), *enough]
 
 
 class Option(Protocol):
@@ -187,7 +187,7 @@ class Option(Protocol):
 
     @property
     def share(self) -> int:
-        """Part of the load [1/WHOLE]; 0 where there is none."""
+        """Part of the load [1/WHOLE]; 0 if none exists."""
 
     @property
     def devices(self) -> int:
@@ -195,15 +195,15 @@ class Option(Protocol):
 
     @property
     def alone(self) -> bool:
-        """Whether nothing else serves beside it."""
+        """Whether nothing else serves with it."""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Classes of requests that it gets; empty: all that there are."""
+        """Classes of requests that it gets; empty: all."""
 
     @property
     def layout(self) -> object:
-        """The layout, whose text tells options apart."""
+        """The layout, whose text identifies an option."""
 
     @property
     def predicted(self) -> ServedPrediction | PooledPrediction:
@@ -230,7 +230,7 @@ def times_of(option: Option) -> dict[str, float]:
 
 def undominated(options: Iterable[AnyOption]) -> list[AnyOption]:
     """Return the options that no other one of as many devices and the same load beats in every respect."""
-    kept: dict[tuple[int, int, bool, tuple[str, ...]], list[AnyOption]] = {}
+    remaining: dict[tuple[int, int, bool, tuple[str, ...]], list[AnyOption]] = {}
     values: dict[tuple[int, int, bool, tuple[str, ...]], list[tuple[float, ...]]] = {}
     several = list(options)
     respects = {id(option): _respects(option) for option in several}
@@ -240,8 +240,8 @@ def undominated(options: Iterable[AnyOption]) -> list[AnyOption]:
         # Rivals come first in the order of their first respect, so that only the others decide.
         if not any(all(map(le, rival, mine)) for rival in rivals):
             rivals.append(mine)
-            kept.setdefault(key, []).append(option)
-    return [option for rivals in kept.values() for option in rivals]
+            remaining.setdefault(key, []).append(option)
+    return [option for rivals in remaining.values() for option in rivals]
 
 
 def _respects(option: Option) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ __all__ = ["EngineUnits", "allowed_engines", "engine_units", "seqs_menu", "token
 
 #: Devices of the largest engine that is tried where degrees are left open.
 _LARGEST: Final = 64
-#: Tokens of a step that are tried beside the engine's default.
+#: Tokens of a step that are tried besides the engine's default.
 _TOKENS: Final = (2048, 8192, 16384)
 
 
@@ -29,7 +29,7 @@ class EngineUnits:
 
     @property
     def total(self) -> int:
-        """Engines of the whole space."""
+        """Engines of the complete space."""
         return len(self.units) + sum(rejection.units for rejection in self.rejected)
 
 
@@ -47,7 +47,7 @@ def engine_units(job: ServingJob) -> EngineUnits:
 
 
 def _placement(job: ServingJob, layout: EngineLayout) -> list[str]:
-    """Return why an engine has no place: it takes whole nodes, or so many devices that nodes fill evenly."""
+    """Return why an engine has no place: it takes full nodes, or so many devices that nodes fill evenly."""
     size, node = layout.devices_per_engine, job.cluster.node.devices
     if job.cluster.nodes == 1 or node % size == 0 or size % node == 0:
         return []

@@ -1,7 +1,7 @@
-"""Parts of a load that one engine may get, as whole numbers.
+"""Parts of a load that one engine may get, as integers.
 
 Engines that are alike share a load evenly, so one of k gets 1/k of it; where unlike engines serve together,
-shares of both kinds have to add up to the whole load.
+shares of both kinds have to add up to the full load.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Final
 
 __all__ = ["WHOLE", "shares"]
 
-#: The whole load: a multiple of every number up to 10, and of 64. Small, which the solver likes.
+#: The full load: a multiple of every number up to 10, and of 64. Small, which the solver likes.
 WHOLE: Final = 20_160
-#: Shares besides 1/k, so that a large engine may serve beside small ones.
+#: Shares besides 1/k, so that a large engine may serve with small ones.
 _UNEVEN: Final = ((2, 3), (3, 4), (2, 5), (3, 5), (4, 5))
 
 

@@ -1,6 +1,6 @@
 """Pairs of pools of a serving search: x engines that prefill and y that decode, priced together.
 
-In a job of several nodes a pool takes whole nodes. Prefill engines have the engine's default sizes of a step,
+In a job of several nodes a pool takes full nodes. Prefill engines have the engine's default sizes of a step,
 decode engines its default tokens, unless the job's search says otherwise.
 """
 
@@ -43,7 +43,7 @@ _CAPS = 2
 
 @dataclass(frozen=True, slots=True)
 class PoolOption:
-    """Two pools that get a whole load."""
+    """Two pools that get the full load."""
 
     pair: EnginePair
     share: int
@@ -65,7 +65,7 @@ class PoolOption:
 
     @property
     def alone(self) -> bool:
-        """Whether nothing else serves beside it."""
+        """Whether nothing else serves with it."""
         return True
 
     @property
@@ -165,8 +165,8 @@ class PricedPools:
             return menu[-1:]
         clients = max(1, ceil(load.amount / (engines * unit.adp)))
         enough, fewer = [s for s in menu if s >= clients][:1], [s for s in menu if s < clients]
-        held = mean_limit(self.job.limits.time_per_output_token) < float("inf")
-        return [*(fewer[-_CAPS:] if held or not enough else ()), *enough]
+        limited = mean_limit(self.job.limits.time_per_output_token) < float("inf")
+        return [*(fewer[-_CAPS:] if limited or not enough else ()), *enough]
 
     def _prefill(self, unit: EngineLayout) -> Iterator[PrefillEngine]:
         job, (seqs, tokens) = role_job(self.job, "prefill"), step_sizes(self.job, unit)

@@ -93,10 +93,10 @@ class ServingSearch:
             chosen = _chosen(search.problem.options, allocation)
             wrong = [option for _, option in chosen if self._breaks(option)]
             if wrong:
-                # What a simulation excludes is excluded for good; the choices found so far stay.
+                # What a simulation excludes is excluded for good; the choices so far stay.
                 self.excluded += wrong
                 remaining = [option for option in search.problem.options if option not in wrong]
-                known = [known for known in search.found if known is not allocation]
+                known = [known for known in search.allocations if known is not allocation]
                 search = AllocationSearch(
                     self.problem(remaining, objectives, devices),
                     self.thinning,
@@ -108,7 +108,7 @@ class ServingSearch:
         self.solves += search.solves
         if search.stopped:
             self.stopped = self.stopped or "the solver reached its work limit"
-        values = [known.values for known in search.found]
+        values = [known.values for known in search.allocations]
         return [chosen for chosen, own in zip(allocations, values, strict=True) if not _beaten(own, values)]
 
     @property
@@ -159,7 +159,7 @@ class ServingSearch:
         return bool(all_simulated_limits(self.job) and self.simulation.breaks(option))
 
     def _plan(self, chosen: Iterable[tuple[int, Option]]) -> ServingPlan:
-        """Return engines as a plan, priced again as groups that are alike."""
+        """Return engines as a plan, repriced as groups that are alike."""
         groups = []
         for count, option in chosen:
             if isinstance(option, PoolOption):

@@ -190,8 +190,8 @@ def with_options(
 
 
 def conflicting_limits(search: ServingSearch, given: list[str]) -> list[str]:
-    """Return limits that no plan holds together, any fewer of which can be held; empty: not the limits."""
-    job, kept = search.job, list(given)
+    """Return limits that no plan holds together, any fewer of which can be met; empty: not the limits."""
+    job, needed = search.job, list(given)
 
     def feasible(names: list[str]) -> bool:
         dropped = [name for name in given if name not in names]
@@ -200,10 +200,10 @@ def conflicting_limits(search: ServingSearch, given: list[str]) -> list[str]:
     if not search.priced or not feasible([]):
         return []
     for name in given:
-        fewer = [other for other in kept if other != name]
+        fewer = [other for other in needed if other != name]
         if not feasible(fewer):
-            kept = fewer
-    return kept
+            needed = fewer
+    return needed
 
 
 def relaxed_limits(search: ServingSearch, conflict: list[str]) -> Iterator[ServingChange]:

@@ -2,7 +2,7 @@
 
 Notation (this file only)::
 
-    a choice is how many engines of which option; objectives are whole numbers, each to be small
+    a choice is how many engines of which option; objectives are integers, each to be small
     f[n, s]  most tokens of choices that take n devices and a part s of the load     [1/10 s]
 """
 
@@ -25,7 +25,7 @@ from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.class_sums import SetTable, class_sums
 from autoplan.verification.serving.option_listing import LOAD_PARTS, ListedOption
 
-__all__ = ["Box", "ChoiceSearch", "boxes_beyond", "choice_values", "whole_time", "whole_tokens"]
+__all__ = ["Box", "ChoiceSearch", "boxes_beyond", "choice_values", "integral_time", "integral_tokens"]
 
 _TIMES: Final[frozenset[str]] = frozenset({"time_to_first_token", "time_per_output_token", "request_latency"})
 _TENTHS: Final = 10
@@ -41,7 +41,7 @@ Box = tuple[float, ...]
 Table = NDArray[np.int64]
 
 
-def whole_time(predicted: ServedPrediction | PooledPrediction, name: str) -> int:
+def integral_time(predicted: ServedPrediction | PooledPrediction, name: str) -> int:
     """Return a time, rounded up [us]; of a maximum only the time per token counts."""
     if predicted.load.kind == "maximum" and name != "time_per_output_token":
         return 0
@@ -49,13 +49,13 @@ def whole_time(predicted: ServedPrediction | PooledPrediction, name: str) -> int
     return ceil(value * _MICROSECONDS) if isfinite(value) else _ENDLESS
 
 
-def whole_tokens(rate: float) -> int:
+def integral_tokens(rate: float) -> int:
     """Return tokens a second, rounded down [1/10 s]."""
     return floor(rate * _TENTHS)
 
 
 def _tokens(option: ListedOption) -> int:
-    return whole_tokens(option.predicted.output_tokens_per_second)
+    return integral_tokens(option.predicted.output_tokens_per_second)
 
 
 def choice_values(
@@ -103,7 +103,7 @@ class ChoiceSearch:
     undecided: int = 0
 
     def better(self, box: Box, objectives: tuple[ServingObjective, ...]) -> list[tuple[int, ListedOption]]:
-        """Return a choice within ``box``; none where there is none, or where that stays undecided."""
+        """Return a choice within ``box``; none if none exists, or where that stays undecided."""
         while True:
             if self.deadline.over:
                 self.undecided += 1
@@ -125,7 +125,7 @@ class ChoiceSearch:
             option
             for option in self.options
             if id(option) not in self.excluded
-            and all(whole_time(option.predicted, name) <= most for name, most in bounds)
+            and all(integral_time(option.predicted, name) <= most for name, most in bounds)
         ]
 
     def _bounded_out(
@@ -151,46 +151,46 @@ class ChoiceSearch:
         """Return a choice within the box by all sums of engines."""
         if any(option.classes for option in options):
             return self._choice_of_classes(options, box, objectives)
-        kept = _fastest(options)
-        unit = gcd(LOAD_PARTS, *(option.share for option in kept)) or LOAD_PARTS
-        whole = LOAD_PARTS // unit if kept[0].share else 0
+        fastest = _fastest(options)
+        unit = gcd(LOAD_PARTS, *(option.share for option in fastest)) or LOAD_PARTS
+        load_units = LOAD_PARTS // unit if fastest[0].share else 0
         engines = self._engines()
         layers = 1 if engines is None else max(engines) + 1
-        if self.devices * (whole + 1) * len(kept) * layers > _MOST_SUMS:
+        if self.devices * (load_units + 1) * len(fastest) * layers > _MOST_SUMS:
             self.undecided += 1
             return []
         if engines is None:
-            tables = [_sums(kept, self.devices, whole, unit)]
+            tables = [_sums(fastest, self.devices, load_units, unit)]
         else:
-            tables = _sums_of_engines(kept, self.devices, (whole, unit), max(engines))
+            tables = _sums_of_engines(fastest, self.devices, (load_units, unit), max(engines))
         for count, (table, parents) in enumerate(tables):
             if engines is not None and count not in engines:
                 continue
             for devices in range(1, self.devices + 1):
-                rate = int(table[devices, whole])
+                rate = int(table[devices, load_units])
                 if rate > 0 and self.reaches(rate, devices, box, objectives):
                     path = (tables, count) if engines is not None else ([(table, parents)], None)
-                    return _traced(kept, path, (devices, whole), unit)
+                    return _traced(fastest, path, (devices, load_units), unit)
         return []
 
     def _choice_of_classes(
         self, options: list[ListedOption], box: Box, objectives: Sequence[ServingObjective]
     ) -> list[tuple[int, ListedOption]]:
-        """Return a choice within the box whose engines serve every class of requests as a whole."""
+        """Return a choice within the box whose engines serve every class of requests completely."""
         names = tuple(known.name for known in self.job.workload.classes)
         unit = gcd(LOAD_PARTS, *(option.share for option in options))
-        whole = LOAD_PARTS // unit
+        load_units = LOAD_PARTS // unit
         by_set: dict[tuple[str, ...], list[ListedOption]] = {}
         for option in options:
             by_set.setdefault(option.classes or names, []).append(option)
-        kept = {classes: _fastest(own) for classes, own in by_set.items()}
-        work = self.devices * (whole + 1) * sum(map(len, kept.values()))
+        fastest = {classes: _fastest(own) for classes, own in by_set.items()}
+        work = self.devices * (load_units + 1) * sum(map(len, fastest.values()))
         if self._engines() is not None or work > _MOST_SUMS:
             self.undecided += 1
             return []
-        sums = {classes: _sums(own, self.devices, whole, unit) for classes, own in kept.items()}
+        sums = {classes: _sums(own, self.devices, load_units, unit) for classes, own in fastest.items()}
         tables = [SetTable(classes, table) for classes, (table, _) in sums.items()]
-        choices = class_sums(tables, names, self.devices, whole, _MOST_WAYS)
+        choices = class_sums(tables, names, self.devices, load_units, _MOST_WAYS)
         if choices is None:
             self.undecided += 1
             return []
@@ -199,7 +199,7 @@ class ChoiceSearch:
                 return [
                     counted
                     for classes, number, part in choice.parts
-                    for counted in _traced(kept[classes], ([sums[classes]], None), (number, part), unit)
+                    for counted in _traced(fastest[classes], ([sums[classes]], None), (number, part), unit)
                 ]
         return []
 
@@ -233,10 +233,10 @@ def _fastest(options: Sequence[ListedOption]) -> list[ListedOption]:
     return list(best.values())
 
 
-def _sums(options: Sequence[ListedOption], devices: int, whole: int, unit: int) -> tuple[Table, Table]:
+def _sums(options: Sequence[ListedOption], devices: int, load_units: int, unit: int) -> tuple[Table, Table]:
     """Return f for every number of devices and part of the load, and the option that was added last."""
-    table = np.full((devices + 1, whole + 1), -1, dtype=np.int64)
-    parents = np.full((devices + 1, whole + 1), -1, dtype=np.int64)
+    table = np.full((devices + 1, load_units + 1), -1, dtype=np.int64)
+    parents = np.full((devices + 1, load_units + 1), -1, dtype=np.int64)
     table[0, 0] = 0
     for n in range(1, devices + 1):
         for number, option in enumerate(options):
@@ -249,8 +249,8 @@ def _sums_of_engines(
     options: Sequence[ListedOption], devices: int, load: tuple[int, int], most: int
 ) -> list[tuple[Table, Table]]:
     """Return f and the options added last for each number of engines."""
-    whole, unit = load
-    empty = np.full((devices + 1, whole + 1), -1, dtype=np.int64)
+    load_units, unit = load
+    empty = np.full((devices + 1, load_units + 1), -1, dtype=np.int64)
     first = empty.copy()
     first[0, 0] = 0
     tables = [(first, empty.copy())]

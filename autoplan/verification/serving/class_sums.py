@@ -1,4 +1,4 @@
-"""Sums of engines that make the whole load of every class, where engines are for some classes alone.
+"""Sums of engines that make the full load of every class, where engines are for some classes alone.
 
 Notation (this file only)::
 
@@ -44,14 +44,14 @@ class ClassSum:
 
 
 def class_sums(
-    tables: Sequence[SetTable], names: Sequence[str], devices: int, whole: int, most: int
+    tables: Sequence[SetTable], names: Sequence[str], devices: int, load_units: int, most: int
 ) -> dict[int, ClassSum] | None:
-    """Return for each number of devices the choice of most tokens that serves every class as a whole.
+    """Return for each number of devices the choice of most tokens that serves every class completely.
 
     None where there are more than ``most`` ways of sets of several classes to share the load.
 
     >>> f = np.full((3, 2), -1)
-    >>> f[0, 0], f[1, 1] = 0, 50  # one device serves the whole load of its class, 5 tokens a second
+    >>> f[0, 0], f[1, 1] = 0, 50  # one device serves the full load of its class, 5 tokens a second
     >>> sums = class_sums([SetTable(("a",), f), SetTable(("b",), f)], ["a", "b"], 2, 1, 100)
     >>> {number: choice.tokens for number, choice in sums.items()}
     {2: 100}
@@ -60,7 +60,7 @@ def class_sums(
     shared = [table for table in tables if len(table.classes) > 1]
     best: dict[int, ClassSum] = {}
     start = ClassSum(0, ())
-    ways = _shared(shared, start, devices, dict.fromkeys(names, whole))
+    ways = _shared(shared, start, devices, dict.fromkeys(names, load_units))
     for number, (taken, used, left) in enumerate(ways, start=1):
         if number > most:
             return None

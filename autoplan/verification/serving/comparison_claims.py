@@ -33,10 +33,10 @@ def comparison_problems(stated: SavedPoolComparison | None, answers: tuple[Exami
         if saved is None:
             plans[name] = None
             continue
-        again = stated_plan(job, saved, f"the plan of {name}", answer.costs)
-        yield from (*again.wrong, *again.differing, *again.limits_broken)
-        plans[name] = again.plan
-        if again.plan is None:
+        repriced = stated_plan(job, saved, f"the plan of {name}", answer.costs)
+        yield from (*repriced.wrong, *repriced.differing, *repriced.limits_broken)
+        plans[name] = repriced.plan
+        if repriced.plan is None:
             return
     pools, both = plans["pools"], plans["both"]
     if stated.objective != job.objectives[0]:

@@ -27,8 +27,8 @@ from autoplan.verification.serving.better_choices import (
     ChoiceSearch,
     boxes_beyond,
     choice_values,
-    whole_time,
-    whole_tokens,
+    integral_time,
+    integral_tokens,
 )
 from autoplan.verification.serving.option_listing import ListedOption, ListedSpace
 from autoplan.verification.serving.pool_listing import ListedPair, breaking_pairs
@@ -39,7 +39,7 @@ __all__ = ["Examined", "choice_on", "nothing_better"]
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The answer for one number of devices: its plans as priced again, and all options of its space."""
+    """The answer for one number of devices: its repriced plans, and all options of its space."""
 
     job: ServingJob
     plans: tuple[StatedServingPlan, ...]
@@ -76,15 +76,15 @@ def _values(plan: ServingPlan, objectives: Sequence[ServingObjective]) -> tuple[
     if plan.pooled is not None:
         return _pair_values(plan.pooled, objectives)
     groups = [group.predicted for group in plan.groups]
-    rate = sum(x.engines * whole_tokens(x.output_tokens_per_second / x.engines) for x in groups)
-    times = {name: max(whole_time(x, name) for x in groups) for name in LIMITED_TIMES}
+    rate = sum(x.engines * integral_tokens(x.output_tokens_per_second / x.engines) for x in groups)
+    times = {name: max(integral_time(x, name) for x in groups) for name in LIMITED_TIMES}
     return choice_values(rate, plan.devices, times, objectives)
 
 
 def _pair_values(pools: PooledPrediction, objectives: Sequence[ServingObjective]) -> tuple[int, ...]:
     """Return the objectives of a pair of pools."""
-    times = {name: whole_time(pools, name) for name in LIMITED_TIMES}
-    return choice_values(whole_tokens(pools.output_tokens_per_second), pools.devices, times, objectives)
+    times = {name: integral_time(pools, name) for name in LIMITED_TIMES}
+    return choice_values(integral_tokens(pools.output_tokens_per_second), pools.devices, times, objectives)
 
 
 def nothing_better(answers: Sequence[Examined], deadline: Deadline) -> Iterator[Check]:
@@ -174,11 +174,11 @@ def _better_pair(
     question: tuple[Box, tuple[ServingObjective, ...]],
     breaks: Callable[[ListedPair], bool],
 ) -> ListedPair | None:
-    """Return a pair of pools within a box of objectives that holds every limit; None where there is none."""
+    """Return a pair of pools within a box of objectives that holds every limit; None if none exists."""
     box, objectives = question
     for pair in pairs:
         predicted = pair.predicted
-        rate, devices = whole_tokens(predicted.output_tokens_per_second), predicted.devices
+        rate, devices = integral_tokens(predicted.output_tokens_per_second), predicted.devices
         within = all(a <= b for a, b in zip(_pair_values(predicted, objectives), box, strict=True))
         reached = devices <= search.devices and within and search.reaches(rate, devices, box, objectives)
         if reached and not breaks(pair):

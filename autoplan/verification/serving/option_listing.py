@@ -41,7 +41,7 @@ __all__ = [
     "shortages_of",
 ]
 
-#: Parts of a whole load.
+#: Parts of the full load.
 LOAD_PARTS: Final = 20_160
 _UNEVEN: Final = (2 / 3, 3 / 4, 2 / 5, 3 / 5, 4 / 5)
 _LARGEST_ENGINE: Final = 64
@@ -70,7 +70,7 @@ class ListedOption:
 
 @dataclass(slots=True)
 class ListedSpace:
-    """The options of a job, and how many engines fell to which reason; ``complete``: the deadline held."""
+    """The options of a job, and how many engines fell to which reason; ``complete``: before the deadline."""
 
     units: list[EngineLayout] = field(default_factory=list)
     rejected: Counter[str] = field(default_factory=Counter)
@@ -100,12 +100,12 @@ def listed_space(job: ServingJob, costs: ServingCosts, deadline: Deadline) -> Li
             return space
         for names, own_job in _jobs_of_classes(job) if False in job.search.disaggregated else ():
             space.options += _options(own_job, unit, costs, space.units, names)
-    space.pools = listed_pairs(job, costs, _kept, deadline)
+    space.pools = listed_pairs(job, costs, _allowed_layouts, deadline)
     space.complete = space.pools.complete
     return space
 
 
-def _kept(job: ServingJob) -> Iterator[EngineLayout]:
+def _allowed_layouts(job: ServingJob) -> Iterator[EngineLayout]:
     """Yield the engines of a job that no rule excludes."""
     yield from (layout for layout in _layouts(job) if _excluded(job, layout) is None)
 
@@ -164,7 +164,7 @@ def _values(choice: Choice, known: Iterable[int]) -> list[int]:
 
 
 def _excluded(job: ServingJob, layout: EngineLayout) -> str | None:
-    """Return the first rule that keeps an engine out; it fills nodes evenly, or takes whole ones."""
+    """Return the first rule that keeps an engine out; it fills nodes evenly, or takes full ones."""
     broken = broken_engine_rules(job, layout)
     if broken:
         return broken[0]
@@ -233,18 +233,18 @@ def _loads(
     job: ServingJob, unit: EngineLayout, units: list[EngineLayout]
 ) -> Iterator[tuple[int, EngineLoad]]:
     """Yield the parts of the load that one engine may get."""
-    whole = engine_load(job, 1)
-    if whole.kind == "maximum":
-        yield 0, whole
+    total = engine_load(job, 1)
+    if total.kind == "maximum":
+        yield 0, total
         return
     most = job.cluster.devices // unit.devices_per_engine
     parts = {LOAD_PARTS // k for k in range(1, most + 1) if LOAD_PARTS % k == 0}
     if most > 1 and len({other.devices_per_engine for other in units}) > 1:
         parts |= {round(LOAD_PARTS * part) for part in _UNEVEN}
     for part in parts:
-        amount = whole.amount * part / LOAD_PARTS
-        if whole.kind == "open loop" or amount >= 1 or part == LOAD_PARTS:
-            yield part, EngineLoad(whole.kind, amount)
+        amount = total.amount * part / LOAD_PARTS
+        if total.kind == "open loop" or amount >= 1 or part == LOAD_PARTS:
+            yield part, EngineLoad(total.kind, amount)
 
 
 def _step_requests(job: ServingJob, unit: EngineLayout, load: EngineLoad, tokens: int) -> list[int]:

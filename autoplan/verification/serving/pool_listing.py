@@ -56,7 +56,7 @@ class ListedPair:
 
 @dataclass(frozen=True, slots=True)
 class PairListing:
-    """The pairs of a job, the engines of either role, and whether the deadline held."""
+    """The pairs of a job, the engines of either role, and whether the deadline was met."""
 
     pairs: tuple[ListedPair, ...] = ()
     roles: int = 0
@@ -133,10 +133,11 @@ def _priced(
     load, cluster = engine_load(job, 1), job.cluster
     one, other = first.engine.layout, engines[menu[0]].engine.layout
     most = min(cluster.devices, job.limits.devices or cluster.devices)
-    whole = cluster.node.devices if cluster.nodes > 1 else 1
+    node_devices = cluster.node.devices if cluster.nodes > 1 else 1
     for x, y in product(range(1, most + 1), range(1, most + 1)):
         layout = DisaggregatedLayout(replace(one, replicas=x), replace(other, replicas=y))
-        if layout.devices > most or layout.prefill.devices % whole or layout.decode.devices % whole:
+        parts_of_nodes = any(role.devices % node_devices for role in (layout.prefill, layout.decode))
+        if layout.devices > most or parts_of_nodes:
             continue
         if not _allowed(job, x, y) or broken_pool_rules(job, layout):
             continue

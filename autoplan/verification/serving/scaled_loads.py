@@ -92,7 +92,7 @@ def _row(
 
 
 def _figures(load: ServingJob, row: Mapping[str, Any], costs: ServingCosts) -> Iterator[str]:
-    """Yield what is wrong with the plan of a row, priced again."""
+    """Yield what is wrong with the repriced plan of a row."""
     text, engines = row.get("layout_string"), row.get("engines")
     if not isinstance(text, str) or not isinstance(engines, list) or not engines:
         yield "the row has no plan"

@@ -37,7 +37,7 @@ class ServingQuestion:
     """A saved answer, its document, and the job that it says it answers.
 
     ``now`` is the job of a file as it is today; ``answers`` are the examined answers for each number of
-    devices; ``unknown_prices`` says why prices cannot be derived; ``planned_again`` plans the job again.
+    devices; ``unknown_prices`` says why prices cannot be derived; ``replanned`` replans the job.
     """
 
     saved: SavedServingFront
@@ -46,7 +46,7 @@ class ServingQuestion:
     now: ServingJob | None
     answers: tuple[Examined, ...]
     unknown_prices: str | None
-    planned_again: Callable[[], dict[str, Any] | None]
+    replanned: Callable[[], dict[str, Any] | None]
 
 
 def serving_checks(question: ServingQuestion, deadline: Deadline) -> tuple[Check, ...]:
@@ -222,17 +222,17 @@ def _counts(question: ServingQuestion) -> Check:
 
 
 def _reasons(question: ServingQuestion, deadline: Deadline) -> Check:
-    """Return the check of reasons, conflict and changes, which planning again gives."""
+    """Return the check of reasons, conflict and changes, which replanning gives."""
     claim = "reasons, conflict and changes are those of planning the job again"
     if question.saved.front:
         return Check(claim, "holds", ("there are plans, so that there are none",))
     if deadline.over:
         return Check(claim, "not checked", ("the deadline ended before",))
-    again = question.planned_again()
-    if again is None:
+    answer = question.replanned()
+    if answer is None:
         return Check(claim, "not checked", ("the deadline ended before the job was planned again",))
     wrong: list[str] = []
-    for key, expected in again.items():
+    for key, expected in answer.items():
         wrong += differences(question.document[key], expected, key)
     return _check(claim, wrong)
 

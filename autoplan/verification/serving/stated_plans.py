@@ -1,4 +1,4 @@
-"""Plans of a saved serving answer, read and priced again."""
+"""Plans of a saved serving answer, read and repriced."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLay
 from autoplan.schema.serving.saved_serving import SavedServingPlan
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.option_listing import LOAD_PARTS
-from autoplan.verification.serving.stated_pools import broken_times, pools_priced_again
+from autoplan.verification.serving.stated_pools import broken_times, repriced_pools
 from autoplan.verification.value_comparison import differences
 
 __all__ = ["StatedServingPlan", "stated_plan"]
 
 _SEPARATOR = " + "
-#: How far the shares of a plan may be from a whole load.
+#: How far the shares of a plan may be from the full load.
 _WHOLE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class StatedServingPlan:
-    """A plan as an answer states it, priced again where its layouts are valid."""
+    """A plan as an answer states it, repriced where its layouts are valid."""
 
     plan: ServingPlan | None
     wrong: tuple[str, ...]
@@ -58,9 +58,7 @@ def stated_plan(
         return StatedServingPlan(None, (), (), ())
     layouts, wrong = _layouts(job, stated, name)
     if isinstance(layouts, DisaggregatedLayout):
-        return _compared(
-            job, stated, name, _with_intervals(job, pools_priced_again(job, layouts, costs), costs)
-        )
+        return _compared(job, stated, name, _with_intervals(job, repriced_pools(job, layouts, costs), costs))
     if wrong:
         return StatedServingPlan(None, tuple(wrong), (), ())
     shares = [group.get("share_of_load") for group in stated.engines]
@@ -80,7 +78,7 @@ def _with_intervals(job: ServingJob, plan: ServingPlan, costs: ServingCosts) -> 
 
 
 def _compared(job: ServingJob, stated: SavedServingPlan, name: str, plan: ServingPlan) -> StatedServingPlan:
-    """Return a plan that was priced again with what the answer states otherwise."""
+    """Return a repriced plan with what the answer states otherwise."""
     # What documents omit for lack of a number is null in both.
     values = serving_plan_values(job, plan)
     given = {
@@ -148,20 +146,20 @@ def _pools(
 
 
 def _groups(
-    whole_job: ServingJob,
+    full_job: ServingJob,
     engines: list[tuple[EngineLayout, tuple[str, ...]]],
     shares: list[float],
     costs: ServingCosts,
 ) -> Iterator[EngineGroup]:
     """Yield the groups of a plan, each engine with its part of the group's share."""
     for (layout, classes), share in zip(engines, shares, strict=True):
-        job = job_of_classes(whole_job, classes)
-        whole = engine_load(job, 1)
+        job = job_of_classes(full_job, classes)
+        total = engine_load(job, 1)
         engine = priced_engine(job, replace(layout, replicas=1), unit_parts(job, layout, costs))
         engine = replace(engine, layout=replace(layout, replicas=1))
-        of_load = share / share_of_classes(whole_job, classes)
+        of_load = share / share_of_classes(full_job, classes)
         part = round(of_load * LOAD_PARTS / layout.replicas) / LOAD_PARTS
-        load = whole if whole.kind == "maximum" else EngineLoad(whole.kind, whole.amount * part)
+        load = total if total.kind == "maximum" else EngineLoad(total.kind, total.amount * part)
         predicted = served(job, engine, load, layout.replicas)
         run = simulated(job, engine, predicted, costs.trace, request_test(job))
         yield EngineGroup(layout, share, replace(predicted, simulation=run), classes=classes)

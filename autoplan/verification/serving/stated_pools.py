@@ -1,4 +1,4 @@
-"""Pools for prefill and decode of a saved serving answer, priced again."""
+"""Pools for prefill and decode of a saved serving answer, repriced."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from autoplan.rules.class_limit_rules import broken_means, broken_simulated, req
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["broken_times", "pools_priced_again"]
+__all__ = ["broken_times", "repriced_pools"]
 
 
-def pools_priced_again(job: ServingJob, layout: DisaggregatedLayout, costs: ServingCosts) -> ServingPlan:
+def repriced_pools(job: ServingJob, layout: DisaggregatedLayout, costs: ServingCosts) -> ServingPlan:
     """Return the plan of pools, with its simulation."""
     pair = engine_pair(job, layout, costs)
     predicted = pooled(job, pair, engine_load(job, 1))

@@ -68,10 +68,10 @@ class EngineFit:
     after: float
 
 
-def fit_engines(found: Sequence[Response], family_of: Callable[[str], str]) -> list[EngineFit]:
+def fit_engines(responses: Sequence[Response], family_of: Callable[[str], str]) -> list[EngineFit]:
     """Return the fit of each engine's version, and of each family without runs of a version as "family"."""
     families: dict[str, list[Response]] = defaultdict(list)
-    for response in found:
+    for response in responses:
         families[family_of(response.engine)].append(response)
     fits = []
     expected = {number: log(value) for number, value in _EXPECTED.items()}
@@ -145,8 +145,8 @@ class _Table:
 
 
 def _robust(errors: Array) -> Array:
-    found: Array = np.minimum(np.sqrt(errors**2 + _NOISE**2) - _NOISE, _MOST)
-    return found
+    losses: Array = np.minimum(np.sqrt(errors**2 + _NOISE**2) - _NOISE, _MOST)
+    return losses
 
 
 def _weights(runs: Sequence[Response]) -> list[float]:
@@ -165,30 +165,30 @@ def _loss(runs: Sequence[Response], numbers: Mapping[str, float] | None) -> floa
 
 def error_of(response: Response, numbers: Mapping[str, float]) -> Array:
     """Return logarithms of measured over predicted of one run with ``numbers``, by metric."""
-    found = np.asarray(response.residuals)
+    residuals = np.asarray(response.residuals)
     signs = np.asarray(response.signs)
     for number, own, changes in zip(NUMBERS, response.numbers, response.changes, strict=True):
         at = np.asarray(log(numbers[number] / own))
-        found = found - moved_logs(number, at, np.asarray(changes), signs)
-    return found
+        residuals = residuals - moved_logs(number, at, np.asarray(changes), signs)
+    return residuals
 
 
 def left_out_errors(
-    found: Sequence[Response], family_of: Callable[[str], str], group_of: Callable[[Response], str]
+    responses: Sequence[Response], family_of: Callable[[str], str], group_of: Callable[[Response], str]
 ) -> dict[str, list[tuple[Response, Array]]]:
     """Return the errors of each group's runs where the fit has not seen the group.
 
     A version without runs left has the numbers of its family, and a family without any what is expected.
     """
     errors: dict[str, list[tuple[Response, Array]]] = {}
-    for group in sorted({group_of(x) for x in found}):
-        seen = [x for x in found if group_of(x) != group]
+    for group in sorted({group_of(x) for x in responses}):
+        seen = [x for x in responses if group_of(x) != group]
         fits = fit_engines(seen, family_of)
         own = {fit.engine: fit.numbers for fit in fits if fit.engine != "family"}
         common = {fit.family: fit.numbers for fit in fits if fit.engine == "family"}
         errors[group] = [
             (x, error_of(x, own.get(x.engine) or common.get(family_of(x.engine)) or _EXPECTED))
-            for x in found
+            for x in responses
             if group_of(x) == group
         ]
     return errors

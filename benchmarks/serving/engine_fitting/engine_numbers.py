@@ -24,9 +24,9 @@ def family_of(name: str) -> str:
     >>> family_of("tensorrt-llm@0.9"), family_of("tensorrt-llm@1.0")
     ('tensorrt-llm, graphs: none', 'tensorrt-llm, graphs: decodes')
     """
-    found = engine(name, Path())
-    step = found.facts.step
-    return f"{found.name}, graphs: {step.graphs if step else 'none'}"
+    known = engine(name, Path())
+    step = known.facts.step
+    return f"{known.name}, graphs: {step.graphs if step else 'none'}"
 
 
 def write_fits(fits: Iterable[EngineFit], folder: Path = FOLDER) -> list[Path]:
@@ -51,11 +51,11 @@ def fitted_text(text: str, name: str, fits: Iterable[EngineFit]) -> str:
     common = {fit.family: fit.numbers for fit in known if fit.engine == "family"}
     lines = text.splitlines()
     # The first section is that of the oldest version.
-    version = next((found["version"] for line in lines if (found := _VERSION.match(line))), "")
+    version = next((match["version"] for line in lines if (match := _VERSION.match(line))), "")
     changed = []
     for line in lines:
-        if (found := _VERSION.match(line)) is not None:
-            version = found["version"]
+        if (match := _VERSION.match(line)) is not None:
+            version = match["version"]
         full = f"{name}@{version}"
         changed.append(_with_number(line, own.get(full) or common.get(family_of(full), {})))
     return "\n".join(changed) + "\n"
@@ -63,9 +63,9 @@ def fitted_text(text: str, name: str, fits: Iterable[EngineFit]) -> str:
 
 def _with_number(line: str, numbers: Mapping[str, float]) -> str:
     """Return a line with the fitted value of its number, in three digits; other lines as they are."""
-    found = _NUMBER.match(line)
-    if found is None or found["name"] not in numbers:
+    match = _NUMBER.match(line)
+    if match is None or match["name"] not in numbers:
         return line
-    name, value = found["name"], numbers[found["name"]]
+    name, value = match["name"], numbers[match["name"]]
     text = f"{value:.3g}" if name == "scale" else f"{float(f'{value * 1e6:.3g}'):g} us"
-    return line[: found.start("value")] + text + line[found.end("value") :]
+    return line[: match.start("value")] + text + line[match.end("value") :]

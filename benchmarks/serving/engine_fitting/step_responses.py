@@ -140,5 +140,5 @@ def moved_logs(number: str, factors: Array, changes: Array, signs: Array) -> Arr
     ``changes`` are those at the factor tried, ``signs`` 1 for times and -1 for rates; all three broadcast.
     """
     slope = (np.exp(signs * changes) - 1.0) / (_TRIED[number] - 1.0)
-    found: Array = signs * np.log(np.maximum(1.0 + slope * (np.exp(factors) - 1.0), 0.05))
-    return found
+    logs: Array = signs * np.log(np.maximum(1.0 + slope * (np.exp(factors) - 1.0), 0.05))
+    return logs

@@ -104,14 +104,14 @@ def rows_of(path: Path) -> Iterator[dict[str, str]]:
 
 def table_of(points: Iterable[GemmPoint], device: DeviceSpec) -> Floats:
     """Return the share of the peak at each node, of shape [tokens, outputs, inner]."""
-    kept = [point for point in points if not point.held_out]
-    peak = device.peak_flops(_ARITHMETIC[kept[0].weights]) or 0.0
-    measured = np.log([point.seconds for point in kept])
-    light = np.log([_light(p.m, p.n, p.k, p.weights, device) for p in kept])
+    fitted = [point for point in points if not point.held_out]
+    peak = device.peak_flops(_ARITHMETIC[fitted[0].weights]) or 0.0
+    measured = np.log([point.seconds for point in fitted])
+    light = np.log([_light(p.m, p.n, p.k, p.weights, device) for p in fitted])
     usual = np.median(measured - light)
-    weights = hats([[getattr(p, axis) for p in kept] for axis in "mnk"], (TOKENS, OUTPUTS, INNER))
+    weights = hats([[getattr(p, axis) for p in fitted] for axis in "mnk"], (TOKENS, OUTPUTS, INNER))
     nodes = [(m, n, k) for m in TOKENS for n in OUTPUTS for k in INNER]
-    prior = np.log([_light(m, n, k, kept[0].weights, device) for m, n, k in nodes]) + usual
+    prior = np.log([_light(m, n, k, fitted[0].weights, device) for m, n, k in nodes]) + usual
     system = np.vstack([weights, _RIDGE * np.eye(len(nodes))])
     logs = np.linalg.lstsq(system, np.concatenate([measured, _RIDGE * prior]), rcond=None)[0]
     shape = (len(TOKENS), len(OUTPUTS), len(INNER))

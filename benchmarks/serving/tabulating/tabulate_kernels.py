@@ -196,10 +196,10 @@ def _expert_rows(sweeps: Path, gpu: str) -> Iterator[_ExpertRow]:
         )
 
 
-Found = Iterator[tuple[Key, tuple[float, float, float], float]]
+Points = Iterator[tuple[Key, tuple[float, float, float], float]]
 
 
-def _attention(sweeps: Path, gpu: str) -> Found:
+def _attention(sweeps: Path, gpu: str) -> Points:
     for phase, length in (("decode", "kv_len"), ("prefill", "isl")):
         for name in (f"attention_{phase}.csv", f"attention_serving_{phase}.csv"):
             for row in rows_of(sweeps / name):
@@ -213,7 +213,7 @@ def _attention(sweeps: Path, gpu: str) -> Found:
                     yield key, extents, float(row["latency_us"])
 
 
-def _latent(sweeps: Path, gpu: str) -> Found:
+def _latent(sweeps: Path, gpu: str) -> Points:
     for row in rows_of(sweeps / "mla_kernel.csv"):
         if row["gpu"] == gpu:
             key = (ENGINES[row["framework"]], f"latent-{row['phase']}", _KV[row["kv_cache_dtype"]], 0, 0)
@@ -221,7 +221,7 @@ def _latent(sweeps: Path, gpu: str) -> Found:
             yield key, extents, float(row["latency_us"])
 
 
-def _experts(sweeps: Path, gpu: str) -> Found:
+def _experts(sweeps: Path, gpu: str) -> Points:
     for row in _expert_rows(sweeps, gpu):
         weights = row.hidden * row.inter / row.tp
         if weights >= 10**5:
@@ -233,13 +233,13 @@ def _experts(sweeps: Path, gpu: str) -> Found:
 
 def _nodes(kernel: str, points: list[KernelPoint]) -> tuple[tuple[int, ...], ...]:
     """Return the nodes of a table: the candidates within what was measured, between its ends."""
-    found = []
+    axes = []
     for axis, candidates in enumerate(_NODES[kernel]):
         values = [point.extents[axis] for point in points]
         low, high = round(min(values)), round(max(values))
         inside = [n for n in candidates if low * 1.3 <= n <= high / 1.3]
-        found.append(tuple(sorted({low, *inside, high})))
-    return tuple(found)
+        axes.append(tuple(sorted({low, *inside, high})))
+    return tuple(axes)
 
 
 def kernel_table(
@@ -249,9 +249,9 @@ def kernel_table(
 
     Where points are missing the prior holds: the least time and a fixed time, times the usual ratio.
     """
-    kept = [point for point in points if not point.held_out]
-    extents = np.array([point.extents for point in kept])
-    measured = np.log([point.seconds for point in kept])
+    fitted = [point for point in points if not point.held_out]
+    extents = np.array([point.extents for point in fitted])
+    measured = np.log([point.seconds for point in fitted])
     floor = np.exp(np.quantile(measured, 0.02))
     usual = np.median(measured - np.log(least(extents) + floor))
     at = np.stack(np.meshgrid(*map(np.array, nodes), indexing="ij"), -1).reshape(-1, 3).astype(float)

@@ -141,7 +141,7 @@ def test_wild_runs_among_honest_ones_are_outvoted():
 def test_the_scatter_and_the_shifts_agree():
     """Neither can be improved by itself: a little to either side of each shift is worse."""
     found = Refits(observed(PLANTED, count=6))
-    best, problem = found._whole, found._model.problem(Scatter())
+    best, problem = found._of_all_rows, found._model.problem(Scatter())
 
     def objective(z):
         return np.log(_scatter(problem, problem.residuals(z))) * (4 + 6) + z @ z / 2

@@ -60,7 +60,7 @@ class LatencyStatistics:
     preempted: int
     #: What requests waited for most of the time; None where they did not wait for room.
     saturation: SaturationCause | None
-    #: The same by class of requests; empty where there is one.
+    #: The same by class of requests; empty for a single class.
     classes: tuple[ClassStatistics, ...] = ()
 
 

@@ -105,9 +105,9 @@ class ServedPrediction:
     #: Why the engines cannot serve: they do not start, or a prompt does not fit into a step.
     shortage: str | None = None
     simulation: SimulatedPrediction | None = None
-    #: What drafts give; None where there are none.
+    #: What drafts give; None if none exist.
     drafts: DraftGain | None = None
-    #: What requests of each class see; empty where there is one.
+    #: What requests of each class see; empty for a single class.
     classes: tuple[ServedClass, ...] = ()
 
     @property

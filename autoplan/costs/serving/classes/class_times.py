@@ -126,28 +126,28 @@ def served_classes(
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> load = RequestLoad((8, 40), (11, 11), (0.0, 0.0), kinds=(0, 1))
     >>> rules, engine = SchedulerRules(64, 64, BlockPool(999, 4)), AffineIteration(1.0, per_token=0.1)
-    >>> whole, own = length_moments(load, rules), class_lengths(load, rules)
+    >>> overall, own = length_moments(load, rules), class_lengths(load, rules)
     >>> kinds = [RequestClass(name=name, weight=0.5, input_tokens=8, output_tokens=11) for name in "ab"]
-    >>> point = open_loop(0.05, whole, rules, engine)
-    >>> served = served_classes(kinds, point, (whole, own), (rules, engine), (AcceptedTokens(0, 0.0), 11.0),
+    >>> point = open_loop(0.05, overall, rules, engine)
+    >>> served = served_classes(kinds, point, (overall, own), (rules, engine), (AcceptedTokens(0, 0.0), 11.0),
     ...                         lambda tokens: tokens / 64)  # 32 tokens more pass the front end in 0.5 s
     >>> round(served[1].time_to_first_token - served[0].time_to_first_token, 1)
     3.7
     """
-    whole, own = lengths
+    overall, own = lengths
     accepted, output = drafts
     # Times of a class are those of the scheduler, in steps.
     in_steps = replace(
-        point, time_per_output_token=point.time_per_output_token * tokens_of_step(whole.output, output)
+        point, time_per_output_token=point.time_per_output_token * tokens_of_step(overall.output, output)
     )
-    times = class_times(in_steps, whole, own, *engine)
+    times = class_times(in_steps, overall, own, *engine)
     return tuple(
         ServedClass(
             name=known.name,
             share=known.share,
             output_tokens=lengths_of.output,
             time_to_first_token=seen.time_to_first_token
-            + (front_end(lengths_of.input) - front_end(whole.input)),
+            + (front_end(lengths_of.input) - front_end(overall.input)),
             time_per_output_token=seen.time_per_output_token
             / tokens_of_step(accepted.in_steps(lengths_of).output, lengths_of.output),
         )

@@ -85,8 +85,8 @@ def cache_transfer(
     Source: the latency-bandwidth model of NCCL, src/graph/tuning.cc; `handoff` of the engine's file.
     """
     links = links_of(job.cluster, kernels)
-    apart = float(links.devices_per_node if job.cluster.nodes > 1 else 1)
-    group = Group(np.array(2.0), np.array(apart))
+    stride = float(links.devices_per_node if job.cluster.nodes > 1 else 1)
+    group = Group(np.array(2.0), np.array(stride))
     total, busiest = transferred_bytes(job, layout, tokens)
     seconds = float(point_to_point_seconds(np.array(busiest), group, links))
     latency = float(point_to_point_seconds(np.array(0.0), group, links))

@@ -100,7 +100,7 @@ class _PooledLoad:
 
     @property
     def others(self) -> float:
-        """Part of the requests of a decode engine that one of them sees beside itself."""
+        """Part of the requests of a decode engine that one of them shares it with."""
         return 1.0 - 1.0 / max(1.0, self.clients / self.pair.receivers) if self.clients < inf else 1.0
 
     def times(self, rate: float, requests: float | None = None) -> _Times:
@@ -135,8 +135,13 @@ class _PooledLoad:
         """Return the time from the first token to the last [s]."""
         return (self.pair.decode.steps - self.pair.decode.first) * times.step
 
+    @property
+    def short(self) -> float:
+        """Tokens of an answer after its first [1]."""
+        return max(1e-9, self.output - 1)
+
     def clients_at(self, rate: float, requests: float | None = None) -> float:
-        """Return the clients that there are at a rate [1]: X times all that a request takes."""
+        """Return the requests in the pools and at clients at a rate [1]: X times all that a request takes."""
         times = self.times(rate, requests)
         return rate * (self.first_token(times) + self.answered(times) + CLIENT_SECONDS)
 
@@ -157,8 +162,8 @@ def pooled(job: ServingJob, pair: EnginePair, load: EngineLoad) -> PooledPredict
     >>> name = job.cluster.device.name
     >>> pair = engine_pair(job, parse_serving_layout("prefill=(tp=1,x=1)/decode=(tp=1,x=1)"),
     ...                    ServingCosts(kernels_for(name), engine_kernels_for(name)))
-    >>> found = pooled(job, pair, EngineLoad("maximum"))
-    >>> found.requests_per_second == min(found.most_prefilled, found.most_decoded, found.most_transferred)
+    >>> pools = pooled(job, pair, EngineLoad("maximum"))
+    >>> pools.requests_per_second == min(pools.most_prefilled, pools.most_decoded, pools.most_transferred)
     True
 
     Leaves out: answers that end with their first token; a router's own time.
@@ -179,7 +184,7 @@ def pooled(job: ServingJob, pair: EnginePair, load: EngineLoad) -> PooledPredict
 
 
 def _closed(state: _PooledLoad, most: float) -> float:
-    """Return the rate at which there are as many clients as there are [1/s]; at most the most.
+    """Return the rate at which the pools have as many requests as there are clients [1/s]; at most the most.
 
     The requests of an iteration are looked for, from which the rate follows; where a client is alone with a
     decode engine, the rate itself.
@@ -227,38 +232,10 @@ def _prediction(state: _PooledLoad, load: EngineLoad, rate: float, *, waiting: f
         times = replace(times, prefill=pair.prefill.own, link=0.0)
     first = state.first_token(times) + waiting
     answered = state.answered(times)
-    short = max(1e-9, state.output - 1)
-    tokens = rate * state.output
     slowest = most.index(min(most))
-    amounts = [(pair.prefill_engines, slowest == 0), (pair.decode_engines, slowest == 1)]
-    waits = [waiting if slow and saturated else 0.0 for _, slow in amounts]
-    prefill = OperatingPoint(
-        decodes=0.0,
-        requests=rate / pair.senders * (times.prefill + waits[0]),
-        step_seconds=pair.prefill.own,
-        decode_step_seconds=pair.prefill.own,
-        time_to_first_token=state.front + times.prefill + waits[0],
-        time_per_output_token=0.0,
-        requests_per_second=rate / pair.senders,
-        output_tokens_per_second=rate / pair.senders,
-        recomputed=1.0,
-        saturated=saturated and slowest == 0,
-        cause="max_num_batched_tokens",
-    )
-    in_engine = times.admission + times.step * pair.decode.first + waits[1]
-    decode = OperatingPoint(
-        decodes=min(times.requests, rate / pair.receivers * pair.decode.steps * times.step),
-        requests=rate / pair.receivers * (in_engine + answered),
-        step_seconds=times.step,
-        decode_step_seconds=times.step,
-        time_to_first_token=in_engine,
-        time_per_output_token=answered / short,
-        requests_per_second=rate / pair.receivers,
-        output_tokens_per_second=tokens / pair.receivers,
-        recomputed=1.0,
-        saturated=saturated and slowest == 1,
-        cause=pair.decode.cause,
-    )
+    waits = [waiting if slowest == pool and saturated else 0.0 for pool in (0, 1)]
+    prefill = replace(_prefill_point(state, rate, times, waits[0]), saturated=saturated and slowest == 0)
+    decode = replace(_decode_point(state, rate, times, waits[1]), saturated=saturated and slowest == 1)
     return PooledPrediction(
         prefill=_of_role(pair.prefill, pair.prefill_engines, load, prefill),
         decode=_of_role(pair.decode, pair.decode_engines, load, decode),
@@ -269,11 +246,48 @@ def _prediction(state: _PooledLoad, load: EngineLoad, rate: float, *, waiting: f
         most_decoded=most[1],
         most_transferred=most[2],
         time_to_first_token=first,
-        time_per_output_token=answered / short,
+        time_per_output_token=answered / state.short,
         request_latency=first + answered,
         requests_per_second=rate,
-        output_tokens_per_second=tokens,
+        output_tokens_per_second=rate * state.output,
         saturated=saturated,
+    )
+
+
+def _prefill_point(state: _PooledLoad, rate: float, times: _Times, waiting: float) -> OperatingPoint:
+    """Return what a group of attention of the prefill pool does, of X requests a second of all."""
+    own, each = state.pair.prefill.own, rate / state.pair.senders
+    return OperatingPoint(
+        decodes=0.0,
+        requests=each * (times.prefill + waiting),
+        step_seconds=own,
+        decode_step_seconds=own,
+        time_to_first_token=state.front + times.prefill + waiting,
+        time_per_output_token=0.0,
+        requests_per_second=each,
+        output_tokens_per_second=each,
+        recomputed=1.0,
+        saturated=False,
+        cause="max_num_batched_tokens",
+    )
+
+
+def _decode_point(state: _PooledLoad, rate: float, times: _Times, waiting: float) -> OperatingPoint:
+    """Return what a group of attention of the decode pool does, of X requests a second of all."""
+    decode, each, answered = state.pair.decode, rate / state.pair.receivers, state.answered(times)
+    in_engine = times.admission + times.step * decode.first + waiting
+    return OperatingPoint(
+        decodes=min(times.requests, each * decode.steps * times.step),
+        requests=each * (in_engine + answered),
+        step_seconds=times.step,
+        decode_step_seconds=times.step,
+        time_to_first_token=in_engine,
+        time_per_output_token=answered / state.short,
+        requests_per_second=each,
+        output_tokens_per_second=rate * state.output / state.pair.receivers,
+        recomputed=1.0,
+        saturated=False,
+        cause=decode.cause,
     )
 
 
@@ -281,8 +295,8 @@ def _of_role(
     role: PrefillEngine | DecodeEngine, engines: int, load: EngineLoad, point: OperatingPoint
 ) -> ServedPrediction:
     engine = role.engine
-    whole = max(1.0, engine.lengths.whole_blocks)
-    at_once = min(engine.rules.max_num_seqs, int(engine.rules.pool.own_blocks // whole))
+    request_blocks = max(1.0, engine.lengths.total_blocks)
+    at_once = min(engine.rules.max_num_seqs, int(engine.rules.pool.own_blocks // request_blocks))
     return ServedPrediction(
         engines=engines,
         devices=engine.layout.devices_per_engine * engines,

@@ -17,6 +17,7 @@ from dataclasses import replace
 from math import inf
 
 from autoplan.costs.core.serving.iteration import Chunk
+from autoplan.costs.core.serving.pooled_prediction import CacheTransfer
 from autoplan.costs.serving.disaggregated.role_engines import DecodeEngine, PrefillEngine
 from autoplan.costs.serving.queueing.decoding_set import check_admissible, in_iterations
 from autoplan.costs.serving.queueing.event_simulation import SimulatedEngine
@@ -24,10 +25,19 @@ from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.simulated_run import SimulatedRun, StepCounts
 from autoplan.costs.serving.served_layouts import PricedEngine
 
-__all__ = ["Sends", "simulate_pools"]
+__all__ = ["Sends", "proportional_sends", "simulate_pools"]
 
 #: Time that the transfer of a prompt of so many tokens occupies links, and the part after prefill [s].
 Sends = Callable[[int], tuple[float, float]]
+
+
+def proportional_sends(transfer: CacheTransfer, mean: float) -> Sends:
+    """Return the transfers of prompts of any tokens, from the ``transfer`` of a prompt of ``mean`` tokens.
+
+    >>> proportional_sends(CacheTransfer(1e9, 1e9, 0.5, 0.25), 100.0)(200)
+    (1.0, 0.5)
+    """
+    return lambda tokens: (transfer.seconds * tokens / mean, transfer.exposed_seconds * tokens / mean)
 
 
 class _RoleEngine(SimulatedEngine):
@@ -174,8 +184,8 @@ class _Pools:
     def _decode(self, engine: _RoleEngine, prefill_event: float) -> None:
         """Run a decode engine up to where an arrival may be that nobody knows yet."""
         others = min((e.event for e in self.decode if e is not engine), default=inf)
-        again = others + self.load.client_seconds if self.load.clients else inf
-        engine.horizon = min(prefill_event, again)
+        next_request = others + self.load.client_seconds if self.load.clients else inf
+        engine.horizon = min(prefill_event, next_request)
         for _ in engine.advance():
             self.done += 1
             if self.load.clients and self.sent < len(self.load):

@@ -14,7 +14,7 @@ from typing import Final
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.core.serving.served_prediction import SimulatedPrediction
 from autoplan.costs.serving.disaggregated.paired_pools import EnginePair
-from autoplan.costs.serving.disaggregated.pool_simulation import simulate_pools
+from autoplan.costs.serving.disaggregated.pool_simulation import proportional_sends, simulate_pools
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, drawn_load, shared_out
 from autoplan.costs.serving.queueing.run_statistics import Good, closed_form_gaps, run_statistics
 from autoplan.costs.serving.served_layouts import front_end_seconds
@@ -58,37 +58,44 @@ def simulated_pools(
         return None
     parts = gcd(pair.senders, pair.receivers)
     load, workload = prediction.load, job.workload
-    running = ceil(prediction.decode.point.decodes * pair.receivers / parts)
+    requests, warm, drain = _counted(prediction, pair, parts)
     if load.kind == "closed loop":
         clients = max(1, round(load.amount / parts))
-        requests = min(_MOST, max(_FEWEST, _ROUNDS * clients))
-        warm, drain = min(3 * clients, requests // 2), min(clients, requests // 4)
         workload = workload.model_copy(update={"concurrency": clients * parts})
-    else:
-        requests = min(_MOST, max(_FEWEST, 10 * running))
-        # A pool that is nearly as fast as the other fills slowly: the first half does not count.
-        warm, drain = requests // 2, min(running, requests // 4)
-        if load.kind == "open loop":
-            warm, drain = (requests // 5, requests // 5) if prediction.time_to_first_token < inf else (0, 0)
     drawn = shared_out(drawn_load(workload, requests * parts, _SEED, trace), parts)
     front = front_end_seconds(job, drawn.mean_input) if load.kind != "maximum" else 0.0
     drawn = replace(drawn, client_seconds=CLIENT_SECONDS + front)
-    mean, transfer, drafting = drawn.mean_input, prediction.transfer, pair.decode.engine.drafting
+    drafting = pair.decode.engine.drafting
     steps = drafting.accepted.drawn(drawn.outputs, _SEED) if drafting.accepted.drafts else drawn.outputs
     run = simulate_pools(
         drawn,
         (pair.prefill, pair.senders // parts),
         (pair.decode, pair.receivers // parts),
-        lambda tokens: (transfer.seconds * tokens / mean, transfer.exposed_seconds * tokens / mean),
+        proportional_sends(prediction.transfer, drawn.mean_input),
         steps,
     )
     together = sum(drawn.outputs) - sum(steps)
     run = replace(run, load=drawn, gaps=[*run.gaps, (0.0, together)] if together > 0 else run.gaps)
     statistics = run_statistics(run, warm=warm, drain=drain, good=good, front_seconds=front)
-    whole = replace(
+    totals = replace(
         statistics,
         output_tokens_per_second=statistics.output_tokens_per_second * parts,
         requests_per_second=statistics.requests_per_second * parts,
         good_requests_per_second=statistics.good_requests_per_second * parts,
     )
-    return SimulatedPrediction(whole, _SEED, *closed_form_gaps(prediction, whole, load.kind))
+    return SimulatedPrediction(totals, _SEED, *closed_form_gaps(prediction, totals, load.kind))
+
+
+def _counted(prediction: PooledPrediction, pair: EnginePair, parts: int) -> tuple[int, int, int]:
+    """Return the requests of a simulation of one of ``parts``, and those that do not count at its ends."""
+    load, running = prediction.load, ceil(prediction.decode.point.decodes * pair.receivers / parts)
+    if load.kind == "closed loop":
+        clients = max(1, round(load.amount / parts))
+        requests = min(_MOST, max(_FEWEST, _ROUNDS * clients))
+        return requests, min(3 * clients, requests // 2), min(clients, requests // 4)
+    requests = min(_MOST, max(_FEWEST, 10 * running))
+    if load.kind == "open loop":
+        ends = requests // 5 if prediction.time_to_first_token < inf else 0
+        return requests, ends, ends
+    # A pool that is nearly as fast as the other fills slowly: the first half does not count.
+    return requests, requests // 2, min(running, requests // 4)

@@ -25,6 +25,7 @@ from autoplan.costs.serving.queueing.length_moments import length_moments
 from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
 from autoplan.costs.serving.queueing.steady_state import maximum
 from autoplan.costs.serving.queueing.step_mixture import step_mixture
+from autoplan.costs.serving.request_samples import shortage_of
 from autoplan.costs.serving.served_layouts import PricedEngine, UnitParts, priced_engine
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -81,7 +82,7 @@ class PrefillEngine:
     @cached_property
     def _spread(self) -> float:
         lengths = self.engine.lengths
-        return max(0.0, lengths.whole_square / lengths.whole**2 - 1.0) if lengths.whole else 0.0
+        return max(0.0, lengths.total_square / lengths.total**2 - 1.0) if lengths.total else 0.0
 
     def first_token(self, rate: float, variability: float) -> float:
         """Return the mean time of a prompt in the engine, where r requests a second come at any time [s].
@@ -90,7 +91,7 @@ class PrefillEngine:
         done. With o = s it is the wait of a server with any service times.
 
         >>> from types import SimpleNamespace as Part
-        >>> engine = Part(lengths=Part(whole=8.0, whole_square=64.0))
+        >>> engine = Part(lengths=Part(total=8.0, total_square=64.0))
         >>> PrefillEngine(engine, 1.0, 1.0).first_token(0.5, 1.0)  # busy for half of the time: 0.5 s of wait
         1.5
 
@@ -110,7 +111,7 @@ class PrefillEngine:
         the groups in which an iteration computed them.
 
         >>> from types import SimpleNamespace as Part
-        >>> engine = Part(lengths=Part(whole=8.0, whole_square=64.0, fixed=False))
+        >>> engine = Part(lengths=Part(total=8.0, total_square=64.0, fixed=False))
         >>> round(PrefillEngine(engine, 1.0, 1.0).of_clients(0.5, 2.0, 2.0), 3)  # 0.25 (1 - 0.5) / 0.75
         1.167
 
@@ -204,7 +205,7 @@ class DecodeEngine:
         return max(1.0, min(self.running.decodes * steps / (steps - 1), rules.max_num_seqs, room))
 
     def step(self, requests: float) -> float:
-        """Return the time of an iteration with n requests, on the line between whole numbers [s]: t.
+        """Return the time of an iteration with n requests, on the line between integers [s]: t.
 
         >>> from types import SimpleNamespace as Part
         >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
@@ -214,10 +215,10 @@ class DecodeEngine:
         """
         low = floor(requests)
         part = requests - low
-        time = self._whole(low)
-        return time if part < 1e-9 else time + part * (self._whole(low + 1) - time)
+        time = self._integral_step(low)
+        return time if part < 1e-9 else time + part * (self._integral_step(low + 1) - time)
 
-    def _whole(self, requests: int) -> float:
+    def _integral_step(self, requests: int) -> float:
         if requests not in self.times:
             read = self.engine.lengths.read
             self.times[requests] = self.engine.iteration.seconds(requests, requests * read)
@@ -229,12 +230,12 @@ class DecodeEngine:
         limit, step = self.running, self.step(self.most)
         if not limit.recomputed:
             return step
-        again = [Chunk(max(2, round(self.engine.lengths.whole)))]
+        recomputed = [Chunk(max(2, round(self.engine.lengths.total)))]
         several = round(self.most)
         read = several * self.engine.lengths.read
-        longer = self.engine.iteration.seconds(several, read, again) - step
-        whole = max(2.0, self.engine.lengths.whole)
-        return step + max(0.0, longer) * limit.recomputed / whole * self.most / self.steps
+        longer = self.engine.iteration.seconds(several, read, recomputed) - step
+        total = max(2.0, self.engine.lengths.total)
+        return step + max(0.0, longer) * limit.recomputed / total * self.most / self.steps
 
     @cached_property
     def rate(self) -> float:
@@ -244,7 +245,7 @@ class DecodeEngine:
     def requests_at(self, rate: float, others: float) -> float:
         """Return the requests of an iteration that one of them sees, at r requests a second [1].
 
-        Beside itself it sees a share ``others`` of the r S t that run on average: 1 of an open loop, and
+        Apart from itself it sees a share ``others`` of the r S t that run on average: 1 of an open loop, and
         1 - 1/N of N clients.
 
         >>> from types import SimpleNamespace as Part
@@ -252,7 +253,7 @@ class DecodeEngine:
         >>> engine = Part(lengths=Part(read=8.0, output=10.0), iteration=AffineIteration(0.5))
         >>> decode = DecodeEngine(engine, first=True)
         >>> decode.__dict__.update(most=64.0, rate=9.0)
-        >>> round(decode.requests_at(2.0, 1.0), 1)  # beside itself 2 x 10 x 0.5
+        >>> round(decode.requests_at(2.0, 1.0), 1)  # itself, and 2 x 10 x 0.5
         11.0
         """
         if rate >= self.rate or self._excess(self.most, rate, others) < 0:
@@ -297,7 +298,7 @@ def decode_engine(job: ServingJob, layout: EngineLayout, parts: UnitParts) -> De
     >>> name = job.cluster.device.name
     >>> parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
     >>> engine = decode_engine(job, layout, parts)
-    >>> engine.first, engine.engine.lengths.computed  # of a prompt one token is computed again
+    >>> engine.first, engine.engine.lengths.computed  # of a prompt one token is recomputed
     (True, 1.0)
 
     Leaves out: that room in the cache is taken while keys and values arrive.
@@ -310,10 +311,15 @@ def decode_engine(job: ServingJob, layout: EngineLayout, parts: UnitParts) -> De
         sample = replace(sample, inputs=inputs, outputs=tuple(max(1, n - 1) for n in sample.outputs))
     engine = priced_engine(job, layout, replace(parts, sample=sample))
     rules = replace(engine.rules, prefilled=True, prefill="mixed")
+    # Prompts come computed, so that an iteration need not hold one; only a preempted one is computed here.
+    shortage = (
+        shortage_of(engine.capacity, rules, sample) if rules.admission == "reserve" else engine.shortage
+    )
     return DecodeEngine(
         replace(
             engine,
             rules=rules,
+            shortage=shortage,
             iteration=PrefilledIteration(engine.iteration),
             lengths=engine.drafting.accepted.in_steps(length_moments(sample, rules)),
         ),

@@ -78,7 +78,7 @@ def decode_seconds(
 def prefill_seconds(
     job: ServingJob, layout: EngineLayout, prices: KernelPrices, prompts: Array, tokens: Array
 ) -> Array:
-    """Return the time of all layers' attention of ``prompts`` whole prompts of L tokens each [s].
+    """Return the time of all layers' attention of ``prompts`` complete prompts of L tokens each [s].
 
     A chunk after p tokens takes (L^2 - p^2) / L^2 of it.
 

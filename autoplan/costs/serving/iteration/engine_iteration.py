@@ -42,7 +42,7 @@ class EngineIteration:
     head: Line
     #: Attention of B decodes with so many tokens each.
     decode: Sheet
-    #: Attention of so many whole prompts of L tokens each, together.
+    #: Attention of so many complete prompts of L tokens each, together.
     prefill: Sheet
     host: HostTimes
     scale: float
@@ -198,7 +198,7 @@ class EngineIteration:
 class GroupIteration:
     """An ``Iteration`` as one group of data-parallel attention sees it: the others have as many requests."""
 
-    whole: Iteration
+    engine: Iteration
     groups: int
 
     def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
@@ -213,7 +213,7 @@ class GroupIteration:
         True
         """
         n = self.groups
-        return self.whole.seconds(
+        return self.engine.seconds(
             n * decodes, n * context_tokens, [chunk for chunk in chunks for _ in range(n)]
         )
 
@@ -229,4 +229,4 @@ class GroupIteration:
         True
         """
         n = self.groups
-        return self.whole.decode_run(n * decodes, n * context_tokens, steps)
+        return self.engine.decode_run(n * decodes, n * context_tokens, steps)

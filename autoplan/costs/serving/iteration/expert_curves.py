@@ -101,7 +101,7 @@ def _distance(one: Sharding, other: Sharding) -> float:
 def _unlike(
     m: Array, one: ExpertTable, other: ExpertTable, sharding: Sharding, layer: ExpertLayer, on: DeviceSpec
 ) -> float:
-    """Return how far two engines are apart with one sharding [1]: mean absolute logarithm."""
+    """Return how far two engines differ with one sharding [1]: mean absolute logarithm."""
     ratio = _curve(m, one, sharding, layer, on) / _curve(m, other, sharding, layer, on)
     return float(np.abs(np.log(ratio)).mean())
 

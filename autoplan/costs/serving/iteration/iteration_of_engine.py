@@ -44,7 +44,7 @@ def engine_iteration(
     """Return the prices of iterations of one engine of ``layout``.
 
     ``kernels`` are training's of the device; ``measured`` the engines' tables with the device that they were
-    measured on, None where there are none. Raises UnsupportedError for an engine without facts of a step.
+    measured on, None if none exist. Raises UnsupportedError for an engine without facts of a step.
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"

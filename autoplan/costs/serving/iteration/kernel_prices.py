@@ -49,7 +49,7 @@ class KernelPrices:
     cluster: Cluster
     measured: MeasuredKernels | None
     kernels: KernelSpec
-    #: Whether norms and activations quantize what products read, which sweeps of products do beside them.
+    #: Whether norms and activations quantize what products read, which sweeps of products include.
     fuses_quantization: bool = False
 
     @property
@@ -142,7 +142,7 @@ class KernelPrices:
         return smooth_maximum(computing, moved / self.bandwidth + rate.launch, _BLEND)
 
     def experts(self, m: Array, layer: ExpertLayer) -> Array | None:
-        """Return the time of experts by curves of the same kind of layer [s]; None where there are none.
+        """Return the time of experts by curves of the same kind of layer [s]; None if none exist.
 
         >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
         >>> job = load_serving_job("llama3.1-8b-1x-h100")
@@ -193,7 +193,7 @@ class KernelPrices:
     ) -> Array:
         """Return the time with heads or windows that were not measured.
 
-        That of heads of 128 or 64, whole or with the keys of the window, by the ratio of the least times.
+        That of heads of 128 or 64, complete or with the keys of the window, by the ratio of the least times.
         """
         measured = self.measured
         assert measured is not None  # noqa: S101 - the caller asks
@@ -202,12 +202,12 @@ class KernelPrices:
             return self._kernel_beyond(shape_of(("", name, kind, width, window)), extents)
         a, b, c = extents
         seen = np.minimum(b, window) if window else b
-        whole = self.kernel(name, kind, (a, seen, c), head_dim=near[0][0])
+        unscaled = self.kernel(name, kind, (a, seen, c), head_dim=near[0][0])
         least = least_seconds(shape_of(("", name, kind, width, window)), extents, self.cluster.device)
         scale = least / least_seconds(
             shape_of(("", name, kind, near[0][0], 0)), (a, seen, c), self.cluster.device
         )
-        return np.maximum(whole * np.maximum(scale, 1.0 if window else 0.0), least)
+        return np.maximum(unscaled * np.maximum(scale, 1.0 if window else 0.0), least)
 
     def _kernel_beyond(self, shape: KernelShape, extents: tuple[Array, Array, Array]) -> Array:
         """Return the time of a kernel that no engine was measured for: bytes over W, training's attention."""

@@ -72,7 +72,7 @@ def _latent_matrices(model: ModelSpec, t: int, weight_format: WeightFormat) -> l
 def dense_matrices(job: ServingJob, layout: EngineLayout, layer: int) -> list[Matrix]:
     """Return the matrices of the dense MLP of a layer, or of its shared experts and its router.
 
-    [h, 2f/t] with a gate, and [f/t, h]. Data-parallel attention gives shared experts whole to every device.
+    [h, 2f/t] with a gate, and [f/t, h]. Data-parallel attention replicates shared experts on every device.
 
     >>> from autoplan.catalog import load_serving_job
     >>> job = load_serving_job("llama3.1-8b-1x-h100")

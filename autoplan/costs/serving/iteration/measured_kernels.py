@@ -41,8 +41,12 @@ def shape_of(key: tuple[str, str, str, int, int]) -> KernelShape:
     8.0
     """
     _, kernel, name, head_dim, window = key
-    kept = FORMATS[name]  # type: ignore[index]  # the schema admits formats alone
-    bits = kept.bits + (kept.scale_bits + kept.zero_bits) / kept.group if kept.group else float(kept.bits)
+    stored = FORMATS[name]  # type: ignore[index]  # the schema admits formats alone
+    bits = (
+        stored.bits + (stored.scale_bits + stored.zero_bits) / stored.group
+        if stored.group
+        else float(stored.bits)
+    )
     return KernelShape(kernel, bits, head_dim, window)  # type: ignore[arg-type]
 
 
@@ -147,9 +151,9 @@ def table_seconds(
     growth = least / at_edge
     for other in tables[1:]:
         if _reach(other, x) > _reach(table, x):
-            there = _clipped(other, x)
-            growth = _measured(other, there) / _measured(other, _clipped(other, y))
-            growth = growth * least / least_seconds(shape, there, device)
+            reached = _clipped(other, x)
+            growth = _measured(other, reached) / _measured(other, _clipped(other, y))
+            growth = growth * least / least_seconds(shape, reached, device)
             break
     transfer = 1.0 if on.name == device.name else at_edge / least_seconds(shape, y, on)
     shortest = min(t for block in table.microseconds for row in block for t in row) * 1e-6

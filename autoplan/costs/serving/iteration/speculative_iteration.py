@@ -92,8 +92,8 @@ class SpeculativeIteration:
         if own:
             seconds += (self.drafts - 1) * self.later.device_seconds(own, context)
         if self.joined is not None:
-            again = (self.drafts - 1) * self.joined.at(own) if own else 0.0
-            seconds += self.verify.scale * (self.joined.at(own * (self.drafts + 1) + new) + again)
+            later_drafts = (self.drafts - 1) * self.joined.at(own) if own else 0.0
+            seconds += self.verify.scale * (self.joined.at(own * (self.drafts + 1) + new) + later_drafts)
         return seconds
 
     def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:

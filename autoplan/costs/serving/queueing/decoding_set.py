@@ -178,7 +178,7 @@ class DecodingSet:
 
     def ended(self) -> list[int]:
         """Return the requests that have no more tokens to get, in the order of their ends."""
-        # A request that was taken out and came back may stand there twice.
+        # A request that was taken out and came back may stand in it twice.
         done: dict[int, None] = {}
         while self._ends and self._ends[0][0] <= self.steps:
             end, request = heappop(self._ends)
@@ -192,7 +192,7 @@ class DecodingSet:
 class GrowingContexts:
     """An ``Iteration`` whose contexts are counted in units of a tokens."""
 
-    whole: Iteration
+    unscaled: Iteration
     growth: float
 
     def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
@@ -202,7 +202,7 @@ class GrowingContexts:
         >>> GrowingContexts(AffineIteration(1.0, per_context=0.5), 3.0).seconds(1, 10)
         16.0
         """
-        return self.whole.seconds(decodes, context_tokens * self.growth, chunks)
+        return self.unscaled.seconds(decodes, context_tokens * self.growth, chunks)
 
     def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
         """Return the time of ``steps`` iterations of decodes alone [s]: Simpson's rule.
@@ -224,7 +224,7 @@ def shared_by_class(load: RequestLoad, rules: SchedulerRules) -> list[int]:
     """
     kinds = load.kinds or (0,) * len(load)
     prompts = zip(load.inputs, kinds, strict=True)
-    return [rules.class_shared(rules.kept_tokens(tokens), kind) for tokens, kind in prompts]
+    return [rules.class_shared(rules.scaled_tokens(tokens), kind) for tokens, kind in prompts]
 
 
 def check_admissible(load: RequestLoad, rules: SchedulerRules) -> None:
@@ -238,7 +238,7 @@ def check_admissible(load: RequestLoad, rules: SchedulerRules) -> None:
     kinds = load.kinds or (0,) * len(load)
     own = zip(load.inputs, load.outputs, kinds, shared_by_class(load, in_iterations), strict=True)
     for tokens, output, kind, shared in own:
-        blocks = pool.request_blocks(in_iterations.kept_tokens(tokens) + output - 1 - shared)
+        blocks = pool.request_blocks(in_iterations.scaled_tokens(tokens) + output - 1 - shared)
         if blocks > pool.own_blocks:
             raise UnsupportedError(
                 f"a request of {tokens + output:,} tokens takes {blocks:,} blocks of the cache, which has"

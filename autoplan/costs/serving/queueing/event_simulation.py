@@ -33,7 +33,7 @@ from autoplan.costs.serving.queueing.simulated_run import SimulatedRun
 __all__ = ["SimulatedEngine", "simulate"]
 
 #: Most tokens that a request is thought to have left (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION), and iterations
-#: after which admission by such an estimate is looked at again.
+#: after which admission by such an estimate is reconsidered.
 _MOST_LEFT, _ESTIMATE_STEPS = 4096, 16
 
 
@@ -82,7 +82,7 @@ class SimulatedEngine:
         self.active: set[int] = set()
         #: Blocks and places that ended requests give back after the next iteration.
         self.returned_blocks = self.returned_seqs = 0
-        self.window_held: dict[int, int] = {}
+        self.window_allocated: dict[int, int] = {}
         self.reserved: dict[int, int] = {}
         self.reserve = ReservedShare()
         self.stall, self.blocked = 0.0, ""
@@ -192,13 +192,13 @@ class SimulatedEngine:
         return self.token_rules.cached_tokens(self.prompt[request], self.kinds[request])
 
     def _admits(self, request: int, budget: int) -> bool:
-        """Return whether blocks, and tokens of a prompt that is not divided, are there for a request."""
+        """Return whether blocks, and tokens of a prompt that is not divided, are free for a request."""
         rules, tokens = self.rules, self.prompt[request]
         decoding, pool = self.decoding, rules.pool
         if not rules.chunked and tokens - self._cached(request) > budget:
             self.blocked = "tokens"
             return False
-        tokens = rules.kept_tokens(tokens)
+        tokens = rules.scaled_tokens(tokens)
         if rules.admission == "reserve":
             fits = self._blocks(request, tokens + self.left[request] - 1) <= decoding.free
         elif rules.admission == "estimate":
@@ -208,7 +208,7 @@ class SimulatedEngine:
                 not self.active and self._blocks(request, tokens) <= decoding.free
             )
         else:
-            # The whole prompt has to fit, and what decodes needs its blocks first.
+            # The complete prompt has to fit, and what decodes needs its blocks first.
             fits = self._blocks(request, tokens) <= decoding.free - decoding.needed() * (
                 rules.prefill == "mixed"
             )
@@ -218,13 +218,13 @@ class SimulatedEngine:
 
     def _admit(self, request: int, budget: int) -> tuple[int, Chunk]:
         rules, tokens, pool = self.rules, self.prompt[request], self.rules.pool
-        held = rules.kept_tokens(tokens)
+        allocated = rules.scaled_tokens(tokens)
         if rules.admission == "reserve":
-            held += self.left[request] - 1
-            self.reserved[request] = held
-        self.decoding.free -= self._blocks(request, held)
-        own = max(0, held - self.shared[request] - pool.shared_tokens)
-        self.window_held[request] = pool.window_part(own)
+            allocated += self.left[request] - 1
+            self.reserved[request] = allocated
+        self.decoding.free -= self._blocks(request, allocated)
+        own = max(0, allocated - self.shared[request] - pool.shared_tokens)
+        self.window_allocated[request] = pool.window_part(own)
         self.active.add(request)
         self.admitted.append(request)
         if self.run_.scheduled[request] < 0:
@@ -257,26 +257,26 @@ class SimulatedEngine:
         self.counts.preempted += 1
         decoding = self.decoding
         if youngest == self.partial:
-            decoding.free += self._blocks(youngest, self.rules.kept_tokens(self.prompt[youngest]))
+            decoding.free += self._blocks(youngest, self.rules.scaled_tokens(self.prompt[youngest]))
             self.partial = -1
         else:
             tokens, left = decoding.remove(youngest)
-            decoding.free += self._held(youngest, tokens)
+            decoding.free += self._allocated_blocks(youngest, tokens)
             self.left[youngest], self.prompt[youngest] = left, round(tokens * self.rules.growth) + 1
             self.counts.recomputed += self.prompt[youngest]
         self.waiting.appendleft(youngest)
         self.reserve.rise()
 
-    def _held(self, request: int, tokens: int) -> int:
+    def _allocated_blocks(self, request: int, tokens: int) -> int:
         """Return the blocks that a request has."""
         pool, tokens = self.rules.pool, self.reserved.pop(request, tokens)
         own = max(0, tokens - self.shared[request] - pool.shared_tokens)
-        return pool.groups * -(-own // pool.block_tokens) + self.window_held.pop(request)
+        return pool.groups * -(-own // pool.block_tokens) + self.window_allocated.pop(request)
 
     # Time.
 
     def _iterate(self, chunks: list[tuple[int, Chunk]], *, decodes: bool) -> None:
-        """Run one iteration with chunks of prefill, beside the decodes or alone."""
+        """Run one iteration with chunks of prefill, with the decodes or alone."""
         decoding = self.decoding
         count = decoding.count if decodes else 0
         context = decoding.context if decodes else 0
@@ -374,7 +374,7 @@ class SimulatedEngine:
         if self.run_.first[request] < 0:
             self.run_.first[request] = self.now
         left = self.left[request] - 1
-        tokens = self.rules.kept_tokens(self.prompt[request])
+        tokens = self.rules.scaled_tokens(self.prompt[request])
         if not left:
             self._end(request, tokens)
             return
@@ -389,7 +389,7 @@ class SimulatedEngine:
         self.run_.last[request] = self.now
         self.active.remove(request)
         self.done += 1
-        blocks = self._held(request, tokens)
+        blocks = self._allocated_blocks(request, tokens)
         if self.rules.asynchronous:
             self.returned_blocks += blocks
             self.returned_seqs += 1

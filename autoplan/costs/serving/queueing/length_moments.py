@@ -19,7 +19,7 @@ from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 __all__ = ["LengthMoments", "PromptClass", "length_moments"]
 
 
-#: Ratio of mean prompts above which classes are told apart.
+#: Ratio of mean prompts above which classes are distinguished.
 _UNLIKE: Final = 1.02
 
 
@@ -43,9 +43,9 @@ class LengthMoments:
     output: float
     #: Own tokens that a request has in the cache while it decodes, over its iterations, and at its end.
     context: float
-    whole: float
+    total: float
     #: Mean square of a request's own tokens at its end.
-    whole_square: float
+    total_square: float
     #: Tokens that a request reads while it decodes: with those that requests share.
     read: float
     #: Tokens that it has yet to get, over its iterations.
@@ -54,7 +54,7 @@ class LengthMoments:
     shared: float
     #: Blocks that a request takes while it decodes, at its end, and with its prompt alone.
     context_blocks: float
-    whole_blocks: float
+    total_blocks: float
     prompt_blocks: float
     #: Whether all requests are alike.
     fixed: bool
@@ -73,7 +73,7 @@ def length_moments(load: RequestLoad, rules: SchedulerRules) -> LengthMoments:
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> load = RequestLoad((10, 10), (5, 5), (0.0, 0.0))
     >>> moments = length_moments(load, SchedulerRules(4, 8, BlockPool(9, 4)))
-    >>> moments.context, moments.whole, moments.context_blocks
+    >>> moments.context, moments.total, moments.context_blocks
     (12.0, 14.0, 3.375)
     """
     pool = rules.pool
@@ -90,20 +90,20 @@ def length_moments(load: RequestLoad, rules: SchedulerRules) -> LengthMoments:
     half = (pool.block_tokens - 1) / 2
     windows = pool.window_groups * np.minimum(np.ceil(context / pool.block_tokens), pool.window_blocks)
     blocks = pool.groups * (context + half) / pool.block_tokens + windows
-    whole = inputs + outputs - 1
+    total = inputs + outputs - 1
     return LengthMoments(
         input=float(inputs.mean()),
         computed=float((inputs - cached).mean()),
         cached=float(cached.mean()),
         output=float(outputs.mean()),
         context=float((context * weight).sum()),
-        whole=float((whole - shared).mean()),
-        whole_square=float(((whole - shared) ** 2.0).mean()),
+        total=float((total - shared).mean()),
+        total_square=float(((total - shared) ** 2.0).mean()),
         read=float(((context + shared) * weight).sum()),
         remaining=float((weight * (outputs - 1) / 2).sum()),
         shared=float(shared.mean()),
         context_blocks=float((blocks * weight).sum()),
-        whole_blocks=float((_blocks(rules, whole - shared) * weight).sum()),
+        total_blocks=float((_blocks(rules, total - shared) * weight).sum()),
         prompt_blocks=float(_blocks(rules, inputs - shared).mean()),
         fixed=bool((inputs == inputs[0]).all() and (outputs == outputs[0]).all()),
         spread=float(outputs.std() / outputs.mean()),

@@ -60,10 +60,10 @@ def open_loop(
     most = running_limit(lengths, rules).decodes
     steps = lengths.output - 1
 
-    def beside_others(decodes: float) -> StepMixture:
+    def mixture_seen(decodes: float) -> StepMixture:
         return step_mixture(1.0 + decodes, decodes / steps, lengths, rules, iteration, own=False)
 
-    decodes = balanced(lambda d: d / steps / beside_others(d).mean - rate, most)
+    decodes = balanced(lambda d: d / steps / mixture_seen(d).mean - rate, most)
     _, mixture = steady_point(decodes, lengths, rules, iteration)
     burst = _burst(mixture, rules)
     ttft = _first_token(rate, decodes, mixture, burst, lengths, rules, variability)
@@ -73,7 +73,7 @@ def open_loop(
         step_seconds=mixture.mean,
         decode_step_seconds=mixture.decode,
         time_to_first_token=ttft,
-        time_per_output_token=beside_others(decodes).mean + _behind(rate, mixture, ttft) / steps,
+        time_per_output_token=mixture_seen(decodes).mean + _behind(rate, mixture, ttft) / steps,
         requests_per_second=rate,
         output_tokens_per_second=rate * lengths.output,
         recomputed=1.0,
@@ -115,7 +115,7 @@ def _prompt_share(mixture: StepMixture) -> float:
 def _behind(rate: float, mixture: StepMixture, first: float) -> float:
     """Return the time that an answer takes longer than its iterations do on average [s].
 
-    Prompts that come while a request waits for its first token are computed after it, beside its decodes, and
+    Prompts that come while a request waits for its first token are computed after it, with its decodes, and
     what comes meanwhile after them: r TTFT w / (1 - rho), rho = r w.
     """
     rho = _prompt_share(mixture)

@@ -102,7 +102,7 @@ def requests_of_rounds(clients: int, fewest: int, most: int) -> int:
 def drawn_lengths(
     length: Length, requests: int, rng: Generator, recorded: tuple[int, ...] = ()
 ) -> NDArray[np.int64]:
-    """Return ``requests`` whole numbers of tokens [1].
+    """Return ``requests`` integers of tokens [1].
 
     A log-normal length is exp(ln m + z' (ln q - ln m) / z), at most four times its 99 % quantile; a trace is
     repeated from its start.
@@ -148,8 +148,8 @@ def drawn_load(
     recorded = trace is not None and trace.rate > 0 and workload.arrivals is None
     if workload.request_rate is not None and trace is not None and recorded:
         faster = trace.rate / workload.request_rate
-        again = _repeated(trace.arrivals, requests)
-        return replace(load, arrivals=tuple(time * faster for time in again))
+        repeated = _repeated(trace.arrivals, requests)
+        return replace(load, arrivals=tuple(time * faster for time in repeated))
     if workload.request_rate is not None:
         times = _arrivals(workload, workload.request_rate, requests, rng)
         return replace(load, arrivals=tuple(times.tolist()))
@@ -204,7 +204,7 @@ def _arrivals(workload: ServingWorkload, rate: float, requests: int, rng: Genera
 
 
 def _repeated(arrivals: tuple[float, ...], requests: int) -> tuple[float, ...]:
-    """Return so many arrivals: those recorded, again and again a mean gap after the last."""
+    """Return so many arrivals: those recorded, repeated a mean gap after the last."""
     period = arrivals[-1] + arrivals[-1] / max(1, len(arrivals) - 1)
     return tuple(arrivals[i % len(arrivals)] + period * (i // len(arrivals)) for i in range(requests))
 
@@ -212,8 +212,8 @@ def _repeated(arrivals: tuple[float, ...], requests: int) -> tuple[float, ...]:
 def shared_out(load: RequestLoad, engines: int, number: int = 0) -> RequestLoad:
     """Return what engine ``number`` of ``engines`` gets where requests go to them in turn.
 
-    >>> whole = RequestLoad((1, 2, 3, 4, 5), (1, 1, 1, 1, 1), clients=5)
-    >>> shared_out(whole, 2).inputs, shared_out(whole, 2).clients, shared_out(whole, 2, 1).clients
+    >>> load = RequestLoad((1, 2, 3, 4, 5), (1, 1, 1, 1, 1), clients=5)
+    >>> shared_out(load, 2).inputs, shared_out(load, 2).clients, shared_out(load, 2, 1).clients
     ((1, 3, 5), 3, 2)
     """
     clients = len(range(number, load.clients, engines))

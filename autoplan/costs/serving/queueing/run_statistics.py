@@ -59,8 +59,8 @@ def run_statistics(
 ) -> LatencyStatistics:
     """Return what the requests of ``run`` saw, without the first ``warm`` and the last ``drain`` of them.
 
-    Rates are those between the ends of the first and the last answer that count: of the whole run without
-    ``warm`` and ``drain``. The gaps between tokens are those of the whole run. ``front_seconds``: time of a
+    Rates are those between the ends of the first and the last answer that count: of the run without
+    ``warm`` and ``drain``. The gaps between tokens are those of the entire run. ``front_seconds``: time of a
     request before the scheduler sees it, which its first token and its end come later by. ``names``: those
     of the classes of requests, by number.
 
@@ -70,8 +70,8 @@ def run_statistics(
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
     >>> load = RequestLoad((5, 5), (3, 3), (0.0, 0.0))
     >>> run = simulate(load, SchedulerRules(2, 64, BlockPool(9, 16)), AffineIteration(1.0))
-    >>> found = run_statistics(run)
-    >>> found.time_to_first_token.p99, found.output_tokens_per_second  # 6 tokens in 3 s
+    >>> seen = run_statistics(run)
+    >>> seen.time_to_first_token.p99, seen.output_tokens_per_second  # 6 tokens in 3 s
     (1.0, 2.0)
     """
     chosen = slice(warm, len(run.load) - drain)

@@ -33,7 +33,7 @@ class RunningLimit:
 
     decodes: float
     cause: SaturationCause
-    #: Tokens that a request computes again because it was preempted, and preempted requests that wait.
+    #: Tokens that a request recomputes because it was preempted, and preempted requests that wait.
     recomputed: float = 0.0
     preempted: float = 0.0
 
@@ -66,40 +66,43 @@ def running_limit(lengths: LengthMoments, rules: SchedulerRules, *, together: bo
     # A request holds its place in the iterations of its prompt, and one more until it is given back.
     capacity = max(1.0, rules.max_num_batched_tokens - rules.decode_tokens * min(rules.max_num_seqs, steps))
     prefills = max(1.0, lengths.computed / capacity) if rules.prefill == "mixed" else 0.0
-    held = prefills + rules.asynchronous
-    by_seqs = rules.max_num_seqs * steps / (steps + held)
-    limits = [RunningLimit(by_seqs, "max_num_seqs"), _by_cache(lengths, rules, held, together=together)]
+    occupied = prefills + rules.asynchronous
+    by_seqs = rules.max_num_seqs * steps / (steps + occupied)
+    limits = [RunningLimit(by_seqs, "max_num_seqs"), _by_cache(lengths, rules, occupied, together=together)]
     if rules.prefill == "mixed":
         by_tokens = rules.max_num_batched_tokens / (rules.decode_tokens + lengths.computed / steps)
         limits.append(RunningLimit(by_tokens, "max_num_batched_tokens"))
     return min(limits, key=lambda limit: limit.decodes)
 
 
-def _by_cache(lengths: LengthMoments, rules: SchedulerRules, held: float, *, together: bool) -> RunningLimit:
+def _by_cache(
+    lengths: LengthMoments, rules: SchedulerRules, occupied: float, *, together: bool
+) -> RunningLimit:
     steps, blocks = max(lengths.output - 1, _EXACT), float(rules.pool.own_blocks)
-    decoding = steps / (steps + held)
+    decoding = steps / (steps + occupied)
     if rules.admission == "reserve":
-        whole = lengths.whole_blocks
-        running = floor(blocks / whole + _EXACT) if together else max(1.0, blocks / whole - 0.5)
+        total = lengths.total_blocks
+        running = floor(blocks / total + _EXACT) if together else max(1.0, blocks / total - 0.5)
         return RunningLimit(running * decoding, "kv cache")
     # Prompts in the iterations before they decode, and requests that are given back late.
-    extra = (held - rules.asynchronous) * lengths.prompt_blocks + rules.asynchronous * lengths.whole_blocks
+    extra = (occupied - rules.asynchronous) * lengths.prompt_blocks
+    extra += rules.asynchronous * lengths.total_blocks
     each = lengths.context_blocks + extra / steps
     if rules.admission == "estimate":
         block = rules.pool.block_tokens / rules.pool.groups
         each += _ESTIMATED_SHARE * lengths.remaining / block
-        slack = (lengths.whole_blocks + lengths.whole_blocks - lengths.prompt_blocks) / 2
+        slack = (lengths.total_blocks + lengths.total_blocks - lengths.prompt_blocks) / 2
         return RunningLimit(max(decoding, (blocks - slack) / each), "kv cache")
-    whole, prompt = lengths.whole_blocks, lengths.prompt_blocks
-    if blocks < whole + prompt:
+    total, prompt = lengths.total_blocks, lengths.prompt_blocks
+    if blocks < total + prompt:
         return RunningLimit(decoding, "kv cache")
     decodes = blocks / each
     for _ in range(_CACHE_ROUNDS):
-        again = steps * exp(-decodes / steps)
-        transient = again / lengths.input
+        recomputed = steps * exp(-decodes / steps)
+        transient = recomputed / lengths.input
         decodes = max(decoding, (blocks - prompt * (1 + transient) / 2) / each + transient / 2)
     # Lengths vary, and with them what running requests need together: a queue of preempted ones.
-    excess = lengths.whole_square / (2.0 * lengths.input)
-    apart = lengths.output / decodes
-    waiting = (sqrt(lengths.input**2 + 2.0 * excess * apart) - lengths.input) / apart if again else 0.0
-    return RunningLimit(decodes, "kv cache", again, waiting)
+    excess = lengths.total_square / (2.0 * lengths.input)
+    spacing = lengths.output / decodes
+    tokens = sqrt(lengths.input**2 + 2.0 * excess * spacing) - lengths.input
+    return RunningLimit(decodes, "kv cache", recomputed, tokens / spacing if recomputed else 0.0)

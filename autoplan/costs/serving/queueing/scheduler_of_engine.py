@@ -65,13 +65,13 @@ def _pool(shape: CacheShape, room: float, tokens: int, shared: int) -> BlockPool
     block = shape.block_tokens * shape.shared
     if shape.window_share is not None:  # Windows have a pool of their own, which is as large as it has to be.
         return BlockPool(shape.blocks(room), block, shared_tokens=shared)
-    held = ceil((shape.window - 1 + tokens) / shape.block_tokens) + 1 if shape.window_layers else 0
+    window_blocks = ceil((shape.window - 1 + tokens) / shape.block_tokens) + 1 if shape.window_layers else 0
     return BlockPool(
         blocks=shape.blocks(room),
         block_tokens=block,
         groups=max(1, shape.full_groups),
         window_groups=shape.window_groups,
-        window_blocks=held,
+        window_blocks=window_blocks,
         shared_tokens=shared,
     )
 
@@ -95,7 +95,7 @@ def _pool_of_prefixes(job: ServingJob, pool: BlockPool) -> BlockPool:
     """Return ``pool`` with the blocks of every prefix taken off: G floor(n / b) of n shared tokens.
 
     The prefix of the workload is the same text in all classes that have none of their own, so that it is
-    held once.
+    stored once.
     """
     own = [known.prefix for known in job.workload.classes]
     prefixes = [prefix for prefix in own if prefix is not None]

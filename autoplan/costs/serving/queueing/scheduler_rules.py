@@ -21,7 +21,7 @@ class CachedPrefix:
 
     #: Tokens at the start of its requests that the cache holds once.
     shared_tokens: int = 0
-    #: Share of prompt tokens found in the prefix cache, beside the shared ones.
+    #: Share of prompt tokens found in the prefix cache, besides the shared ones.
     hit_rate: float = 0.0
 
 
@@ -86,7 +86,7 @@ class SchedulerRules:
     #: Whether an iteration is composed while the one before it runs: what arrives or ends meanwhile counts
     #: one iteration later.
     asynchronous: bool = False
-    #: Share of prompt tokens found in the prefix cache, beside the shared ones.
+    #: Share of prompt tokens found in the prefix cache, besides the shared ones.
     hit_rate: float = 0.0
     #: Tokens that a decode takes of an iteration, more than one with drafts, and the mean of those that it
     #: gets by it.
@@ -110,7 +110,7 @@ class SchedulerRules:
         return CachedPrefix(self.pool.shared_tokens, self.hit_rate)
 
     def cached_tokens(self, input_tokens: int, kind: int = 0) -> int:
-        """Return the tokens of a prompt that are not computed again [1]: whole blocks, not the last token.
+        """Return the tokens of a prompt that are not recomputed [1]: full blocks, not the last token.
 
         >>> SchedulerRules(8, 64, BlockPool(9, 16), hit_rate=0.5).cached_tokens(100)
         48
@@ -136,10 +136,10 @@ class SchedulerRules:
         """
         return min(self.prefixes[kind].shared_tokens, input_tokens) if self.prefixes else 0
 
-    def kept_tokens(self, tokens: int) -> int:
+    def scaled_tokens(self, tokens: int) -> int:
         """Return tokens of a prompt in units of what a decode adds in an iteration [1].
 
-        >>> SchedulerRules(8, 64, BlockPool(9, 16), growth=2.5).kept_tokens(100)
+        >>> SchedulerRules(8, 64, BlockPool(9, 16), growth=2.5).scaled_tokens(100)
         40
         """
         return tokens if self.growth == 1.0 else ceil(tokens / self.growth)

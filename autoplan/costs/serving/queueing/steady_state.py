@@ -43,7 +43,7 @@ def steady_point(
 ) -> tuple[float, StepMixture]:
     """Return requests a second [1/s] with D decodes, X = D / ((O - 1) t), and the mixture of iterations.
 
-    Each preempted request computes its prompt again, and what it had generated.
+    Each preempted request recomputes its prompt and what it had generated.
 
     >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
@@ -57,8 +57,8 @@ def steady_point(
     """
     steps = max(lengths.output - 1, _EXACT)
     prompts = decodes / steps
-    again = 1.0 + recomputed / lengths.computed
-    mixture = step_mixture(decodes, prompts * again, lengths, rules, iteration, own=own)
+    repeats = 1.0 + recomputed / lengths.computed
+    mixture = step_mixture(decodes, prompts * repeats, lengths, rules, iteration, own=own)
     return prompts / mixture.mean, mixture
 
 
@@ -128,10 +128,10 @@ def _short_of_tokens(running: float, limit: RunningLimit) -> bool:
 
 def _running_together(lengths: LengthMoments, rules: SchedulerRules) -> int:
     """Return the requests that run where all are alike and in step; 0 where the cache breaks the step."""
-    whole = floor(rules.pool.own_blocks / lengths.whole_blocks + _EXACT)
+    fitting = floor(rules.pool.own_blocks / lengths.total_blocks + _EXACT)
     if rules.admission == "reserve":
-        return max(1, min(whole, rules.max_num_seqs))
-    return rules.max_num_seqs if whole >= rules.max_num_seqs else 0
+        return max(1, min(fitting, rules.max_num_seqs))
+    return rules.max_num_seqs if fitting >= rules.max_num_seqs else 0
 
 
 def _saturated(
@@ -223,7 +223,7 @@ def closed_loop(
     limit = running_limit(lengths, rules)
     if lengths.fixed:
         running: float = _running_together(lengths, rules)
-        if clients <= running or clients * lengths.whole_blocks <= rules.pool.own_blocks:
+        if clients <= running or clients * lengths.total_blocks <= rules.pool.own_blocks:
             running = min(clients, rules.max_num_seqs)
         if running and not _short_of_tokens(running, limit):
             return _lockstep(running, clients, lengths, rules, iteration, limit.cause, client_seconds)
@@ -333,10 +333,10 @@ def _one_group(
 ) -> tuple[float, float, float]:
     """Return the time of all prompts, the mean time to a first token, and that of a decode [s]."""
     decode = step_mixture(running, 0.0, lengths, rules, iteration).decode
-    whole = max(1.0, rules.max_num_batched_tokens // lengths.computed)
+    fitting = max(1.0, rules.max_num_batched_tokens // lengths.computed)
     first, ended, left = 0.0, 0.0, running
     while left > 0:
-        count = min(left, whole)
+        count = min(left, fitting)
         prompts = step_mixture(0.0, count, lengths, rules, iteration, together=1.0)
         first += prompts.mean if rules.prefill == "mixed" else prompts.own
         ended += count * first

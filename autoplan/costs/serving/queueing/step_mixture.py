@@ -1,4 +1,4 @@
-"""Iterations of a steady state: how many prompts one computes beside its decodes, and how long it takes.
+"""Iterations of a steady state: how many prompts one computes with its decodes, and how long it takes.
 
 Notation (this file only)::
 
@@ -24,7 +24,7 @@ __all__ = ["StepMixture", "own_seconds", "poisson", "step_mixture"]
 _TAIL, _MANY = 1e-3, 12.0
 #: Decodes below which parts of one count.
 _FINE = 16
-#: Classes of prompts up to which pairs of them are told apart.
+#: Classes of prompts up to which pairs of them are distinguished.
 _PAIRED = 4
 
 
@@ -121,7 +121,7 @@ def step_mixture(
 
 
 def _own_seconds(price: _StepPrices, prompts: float, n: float, pieces: int) -> float:
-    """Return the time of the iterations of a prompt, beside those that came with it [s].
+    """Return the time of the iterations of a prompt, with those that came with it [s].
 
     Of several that take more than an iteration, the prompt is one in the middle.
     """
@@ -131,8 +131,8 @@ def _own_seconds(price: _StepPrices, prompts: float, n: float, pieces: int) -> f
     seconds = 0.0
     for count, weight in poisson(min(prompts, capacity / n)):
         tokens = (count + 1) * n
-        whole = 1.0 if tokens <= capacity else max(1.0, (count + 2) / 2 * n / capacity)
-        seconds += weight * whole * price.mixed(min(tokens, capacity))
+        iterations = 1.0 if tokens <= capacity else max(1.0, (count + 2) / 2 * n / capacity)
+        seconds += weight * iterations * price.mixed(min(tokens, capacity))
     return seconds
 
 
@@ -160,7 +160,7 @@ class _StepPrices:
         return self.timed(0.0, self._chunks(tokens))
 
     def timed(self, decodes: float, chunks: Sequence[Chunk]) -> float:
-        """Return the time with decodes between two whole numbers on the line between them [s].
+        """Return the time with decodes between two integers on the line between them [s].
 
         Fewer than one on average: an engine that mostly idles, whose iterations have one when they run.
         """
@@ -174,7 +174,7 @@ class _StepPrices:
         return time + part * (self.iteration.seconds(low + 1, (low + 1) * read, chunks) - time)
 
     def _chunks(self, tokens: float) -> list[Chunk]:
-        """Return whole prompts and a part of one; of a long prompt the chunk in its middle."""
+        """Return complete prompts and a part of one; of a long prompt the chunk in its middle."""
         n = self.lengths.computed
         cached = round(self.lengths.cached)
         if tokens <= 0:
@@ -182,8 +182,8 @@ class _StepPrices:
         if n > self.capacity:
             past = cached + max(0, round((n - tokens) / 2))
             return [Chunk(max(1, round(tokens)), past)]
-        whole, rest = divmod(tokens, n)
-        chunks = [Chunk(max(1, round(n)), cached)] * int(whole)
+        full_prompts, rest = divmod(tokens, n)
+        chunks = [Chunk(max(1, round(n)), cached)] * int(full_prompts)
         return [*chunks, Chunk(round(rest), cached)] if rest >= 1 or not chunks else chunks
 
 
@@ -191,16 +191,16 @@ def _short_prompts(prompts: float, n: float, capacity: float) -> list[tuple[floa
     """Return weights and tokens of iterations; what exceeds c goes to iterations that had no prompts."""
     weights = [(weight, count * n) for count, weight in poisson(prompts)]
     over = sum(weight * max(0.0, tokens - capacity) for weight, tokens in weights)
-    kept = [(weight, min(tokens, capacity)) for weight, tokens in weights]
-    missing = prompts * n - sum(weight * tokens for weight, tokens in kept) - over
+    capped = [(weight, min(tokens, capacity)) for weight, tokens in weights]
+    missing = prompts * n - sum(weight * tokens for weight, tokens in capped) - over
     over += max(0.0, missing)
     moved = over / min(capacity, n)
     if over <= 0:
-        return kept
-    if moved > kept[0][0]:  # Hardly an iteration has no prompts: then all that have are full.
+        return capped
+    if moved > capped[0][0]:  # Hardly an iteration has no prompts: then all that have are full.
         share = min(1.0, prompts * n / capacity)
         return [(1.0 - share, 0.0), (share, capacity)]
-    return [(kept[0][0] - moved, 0.0), (moved, min(capacity, n)), *kept[1:]]
+    return [(capped[0][0] - moved, 0.0), (moved, min(capacity, n)), *capped[1:]]
 
 
 def _long_prompts(prompts: float, n: float, capacity: float, pieces: int) -> list[tuple[float, float]]:
@@ -353,7 +353,7 @@ def _mixture_of_classes(
 def _with_parts(
     price: _StepPrices, parts: Sequence[PromptClass], mean: float, share: float
 ) -> list[tuple[float, float]]:
-    """Return weights and times of the ``share`` of iterations that take whole prompts or their last parts."""
+    """Return weights and times of the ``share`` of iterations that take full prompts or their last parts."""
     capacity, times, empty = price.capacity, list[tuple[float, float]](), 0.0
     asked = mean * sum(known.share * known.computed for known in parts) / sum(known.share for known in parts)
     for weight, chosen in _drawn_together(parts, mean):

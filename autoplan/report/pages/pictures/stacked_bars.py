@@ -91,8 +91,8 @@ def memory_stacks(plans: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
         for name, stage in fullest
     ]
     heads = [("layout", ""), ("memory", ""), ("peak (GiB)", "number"), ("of limit (%)", "number")]
-    held = [name for name in MEMORY_PARTS if any(stage[name] for _, stage in fullest)]
-    keys = colour_keys((name, MEMORY_PARTS[name].colour) for name in held)
+    present = [name for name in MEMORY_PARTS if any(stage[name] for _, stage in fullest)]
+    keys = colour_keys((name, MEMORY_PARTS[name].colour) for name in present)
     return [keys, table("peak memory of the layouts", heads, rows)]
 
 
@@ -108,33 +108,38 @@ def memory_bars(predicted: Mapping[str, Any]) -> list[str]:
     stages, limit = predicted["memory"]["stages"], predicted["memory_limit_bytes"]
     scale = max(limit, *(stage["total_high"] for stage in stages))
     shown = [stages[index] for index in spread(len(stages), MOST_BARS)]
-    held = [name for name in MEMORY_PARTS if any(stage[name] for stage in stages)]
-    heads = [("stage", "number"), ("layers", "number"), ("memory", ""), *((name, "number") for name in held)]
+    present = [name for name in MEMORY_PARTS if any(stage[name] for stage in stages)]
+    heads = [
+        ("stage", "number"),
+        ("layers", "number"),
+        ("memory", ""),
+        *((name, "number") for name in present),
+    ]
     heads += [
         ("peak (GiB)", "number"),
         ("up to (GiB)", "number"),
         ("of limit (%)", "number"),
         ("peak event", ""),
     ]
-    rows = [_stage_row(stage, held, limit, scale) for stage in shown]
+    rows = [_stage_row(stage, present, limit, scale) for stage in shown]
     left_out = len(stages) - len(shown)
     more = f"; {number_words(left_out, 'more stage')} in the JSON" if left_out else ""
     return [
-        colour_keys((name, MEMORY_PARTS[name].colour) for name in held),
+        colour_keys((name, MEMORY_PARTS[name].colour) for name in present),
         table("peak memory by stage", heads, rows, "table dense"),
         element("p", f"GiB at the peak of a device of each stage; the line is the limit{more}", "quiet"),
     ]
 
 
-def _stage_row(stage: Mapping[str, Any], held: Sequence[str], limit: float, scale: float) -> str:
+def _stage_row(stage: Mapping[str, Any], present: Sequence[str], limit: float, scale: float) -> str:
     return "".join(
         [
             number_cell(stage["stage"], str(stage["stage"])),
             number_cell(stage["layers"], str(stage["layers"])),
-            f"<td>{stacked_bar(_memory_parts(stage, held), scale, limit)}</td>",
+            f"<td>{stacked_bar(_memory_parts(stage, present), scale, limit)}</td>",
             *(
                 number_cell(stage[name], f"{stage[name] / GIB:,.1f}")
-                for name in (*held, "total", "total_high")
+                for name in (*present, "total", "total_high")
             ),
             share_cell(stage["total"] / limit),
             text_cell(stage["event"]),
@@ -147,13 +152,13 @@ def share_cell(share: float) -> str:
     return number_cell(share, f"{share * 100:.1f}")
 
 
-def stacked_bar(parts: Iterable[Part], whole: float, limit: float | None = None) -> str:
-    """Return ``parts`` of ``whole`` side by side; the numbers next to it say the same in words."""
+def stacked_bar(parts: Iterable[Part], total: float, limit: float | None = None) -> str:
+    """Return ``parts`` of ``total`` side by side; the numbers next to it say the same in words."""
     places = {"viewBox": "0 0 100 10", "preserveAspectRatio": "none", "aria-hidden": "true"}
     svg = ET.Element("svg", {"class": "stack", **places})
     reached = 0.0
     for name, amount, colour, words in parts:
-        width = 100 * amount / whole
+        width = 100 * amount / total
         if width > 0:
             box = {
                 "x": f"{reached:.3f}",
@@ -165,7 +170,7 @@ def stacked_bar(parts: Iterable[Part], whole: float, limit: float | None = None)
             ET.SubElement(ET.SubElement(svg, "rect", box), "title").text = words
         reached += width
     if limit is not None:
-        x = f"{100 * limit / whole:.3f}"
+        x = f"{100 * limit / total:.3f}"
         ET.SubElement(svg, "line", {"class": "limit", "x1": x, "x2": x, "y1": "0", "y2": "10"})
     return ET.tostring(svg, encoding="unicode")
 
