@@ -10,9 +10,8 @@ AutoplanError
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from autoplan.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

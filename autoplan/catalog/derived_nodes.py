@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from autoplan.records import dataclass
 from autoplan.schema.base import NumberKind, Sourced, SourcedBandwidth, SourcedBytes
 from autoplan.schema.hardware import DeviceSpec, Fabric, Host, Network, NodeSpec, sourced_numbers
 

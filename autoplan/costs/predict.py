@@ -11,6 +11,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -46,7 +47,6 @@ from autoplan.costs.stage.stage_times import (
     stage_weight,
 )
 from autoplan.costs.uncertainty import half_widths, modelled_compute, within_tables
-from autoplan.records import dataclass
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from autoplan.costs.core.prediction import JobFacts
-from autoplan.records import dataclass
 from autoplan.results.order_noise import OrderNoise, order_noise
 from autoplan.results.plan import Plan, StackStep
 from autoplan.results.suggestion import Suggestion

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from autoplan.records import dataclass
 from autoplan.results.plan import Plan
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.layout import ORDERS, Layout

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoplan.costs.core.prediction import JobFacts, Prediction
-from autoplan.records import dataclass
 from autoplan.schema.layout import Layout
 
 __all__ = ["Plan", "StackStep", "layout_fields"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autoplan.records import dataclass
+from dataclasses import dataclass
+
 from autoplan.results.plan import Plan
 
 __all__ = ["Edit", "Suggestion"]

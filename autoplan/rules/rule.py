@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Candidates, Ints
-from autoplan.records import dataclass
 
 __all__ = ["Mask", "Rule", "among", "divides"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.codes import ScheduleCode
 from autoplan.costs.core.layer_types import layer_types_of
-from autoplan.records import dataclass
 from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.layout import OFFLOADS, ORDERS, Layout
 from autoplan.schema.stage_layers import counts_embedding_and_loss, even_stages

@@ -18,11 +18,10 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from autoplan.errors import LayoutError
-from autoplan.records import dataclass
 from autoplan.schema.renamed_keys import RENAMED_KEYS
 from autoplan.schema.stage_layers import even_stages, fewest_layers
 

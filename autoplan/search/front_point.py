@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from autoplan.records import dataclass
 from autoplan.schema.layout import Layout
 from autoplan.search.alternatives.domain_reduction import OpenCandidate
 from autoplan.search.alternatives.stage_alternatives import Alternative

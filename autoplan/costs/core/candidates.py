@@ -7,7 +7,7 @@ the code that prices the single layout of ``evaluate``.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.codes import OffloadCode, RecomputeCode, ScheduleCode
-from autoplan.records import dataclass
 
 if TYPE_CHECKING:
     from autoplan.schema.layout import Layout, Offload, RecomputeMode

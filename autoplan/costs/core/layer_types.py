@@ -15,14 +15,13 @@ block.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Ints
-from autoplan.records import dataclass
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec, SlidingWindow
 from autoplan.schema.stage_layers import orders_of

@@ -7,9 +7,9 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from autoplan.records import dataclass
 from autoplan.schema.costmodel.stack import MemoryPolicy
 from autoplan.schema.job import Optimizer
 

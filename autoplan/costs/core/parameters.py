@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from autoplan.records import dataclass
 from autoplan.schema.model import ModelSpec, MultiHeadLatentAttention
 
 __all__ = [

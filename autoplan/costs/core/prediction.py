@@ -10,10 +10,9 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, Literal
-
-from autoplan.records import dataclass
 
 __all__ = [
     "CATEGORIES",

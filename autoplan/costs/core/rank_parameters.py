@@ -12,6 +12,7 @@ Counts, not bytes. Arrays have one row a candidate.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,7 +25,6 @@ from autoplan.costs.core.parameters import (
     position_parameters,
 )
 from autoplan.costs.core.sizes import attention_widths
-from autoplan.records import dataclass
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 

@@ -13,14 +13,13 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates, column, flag
 from autoplan.costs.core.rank_parameters import Part, Weights, weights_of
 from autoplan.costs.core.sizes import shard_ranks
-from autoplan.records import dataclass
 from autoplan.schema.job import Job
 from autoplan.schema.precision import NARROW
 

@@ -7,12 +7,12 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
-from autoplan.records import dataclass
 
 __all__ = ["NOTHING", "Parts"]
 

@@ -18,13 +18,13 @@ measured table that is monotone is not changed by the running maximum.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from autoplan.costs.core.candidates import Array
-from autoplan.records import dataclass
 from autoplan.schema.costmodel.measured_tables import AttentionTable, GemmTable, WaveRounding
 
 __all__ = [

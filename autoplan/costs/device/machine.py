@@ -12,12 +12,11 @@ overlap. With it the same formulas give the lower bound.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, get_args
 
 from autoplan.costs.device.kernel_tables import AttentionGrid, GemmGrid, attention_grid, gemm_grid
 from autoplan.errors import UnsupportedError
-from autoplan.records import dataclass
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable, KernelSpec
 from autoplan.schema.costmodel.stack import OverlapPolicy, StackSpec
 from autoplan.schema.hardware import DeviceSpec

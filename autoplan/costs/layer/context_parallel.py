@@ -19,6 +19,7 @@ outputs after attention.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -32,7 +33,6 @@ from autoplan.costs.layer.mla import head_widths
 from autoplan.costs.network.collectives import Group, collective_seconds, ring_step_seconds
 from autoplan.costs.network.mesh import context_group
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
-from autoplan.records import dataclass
 from autoplan.schema.job import Job
 
 __all__ = [

@@ -11,6 +11,7 @@ An access is a read or a write of one 16-bit element in HBM.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,7 +24,6 @@ from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.casts import cast_elements
 from autoplan.costs.layer.mla import mla_elements
 from autoplan.costs.layer.moe import expert_elements, permute_elements
-from autoplan.records import dataclass
 from autoplan.schema.job import Job
 
 __all__ = ["DROPOUT_ACCESSES", "elementwise_seconds"]

@@ -16,7 +16,7 @@ parallelism Korthikanti et al. 2022 (arXiv:2205.05198).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,7 +44,6 @@ from autoplan.costs.layer.moe_dispatch import dispatch_seconds
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_exposed, tensor_seconds
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.costs.network.tensor_calls import Calls, TensorCalls, tensor_calls
-from autoplan.records import dataclass
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 

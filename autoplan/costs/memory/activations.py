@@ -15,6 +15,8 @@ experts, to under five).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates, flag
@@ -24,7 +26,6 @@ from autoplan.costs.core.sizes import attention_widths, dropout_masks, element_b
 from autoplan.costs.layer.alternate_recompute import alternate_bytes
 from autoplan.costs.layer.mla import mla_saved_bytes
 from autoplan.costs.layer.moe import expert_saved_bytes
-from autoplan.records import dataclass
 from autoplan.schema.job import Job
 from autoplan.schema.precision import NARROW
 

@@ -8,10 +8,10 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from autoplan.costs.core.candidates import Array, Linear
-from autoplan.records import dataclass
 
 __all__ = ["PHASES", "Event", "Phase"]
 

@@ -17,6 +17,7 @@ reports all use these functions. Examples set all fields of a footprint to 1, ex
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypedDict
 
@@ -30,7 +31,6 @@ from autoplan.costs.memory.communicator_buffers import communicator_bytes
 from autoplan.costs.memory.event import PHASES, Event, Phase
 from autoplan.costs.memory.model_states import gradients_persist, model_states_of
 from autoplan.costs.memory.timeline import SavedActivations, saved_of, timeline_of
-from autoplan.records import dataclass
 
 __all__ = [
     "Footprint",

@@ -10,13 +10,13 @@ Bytes of one rank, shape [C, 1] or [C, p].
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.scope import Scope
-from autoplan.records import dataclass
 
 __all__ = ["GatherBuffers", "gather_buffers_of"]
 

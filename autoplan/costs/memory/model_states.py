@@ -12,13 +12,14 @@ embedding, the output layer).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, column, flag
 from autoplan.costs.core.optimizer_states import state_bytes
 from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.scope import Scope
-from autoplan.records import dataclass
 
 __all__ = ["ModelStates", "gradients_persist", "host_bytes", "model_states_of", "update_bytes"]
 

@@ -18,7 +18,7 @@ that of a layer at the next-to-last.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -39,7 +39,6 @@ from autoplan.costs.memory.model_states import gradients_persist, model_states_o
 from autoplan.costs.memory.offload import offloaded_on_device, saved_on_device
 from autoplan.costs.memory.weight_gradient_stash import with_stash
 from autoplan.costs.pipeline.schedules import microbatches_in_flight
-from autoplan.records import dataclass
 
 __all__ = ["EVENTS", "SavedActivations", "saved_of", "timeline_of"]
 

@@ -14,6 +14,7 @@ reduce-scatter, and twice that in an all-reduce.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -21,7 +22,6 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.machine import Links
-from autoplan.records import dataclass
 
 __all__ = [
     "Group",

@@ -9,13 +9,14 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.machine import Links, Machine
 from autoplan.costs.network.collectives import Group, Operation, collective_seconds, contention_seconds
 from autoplan.costs.network.volume import Collective
-from autoplan.records import dataclass
 
 __all__ = ["Traffic", "exposed_reduction", "exposed_seconds", "message_traffic", "traffic_of"]
 

@@ -8,13 +8,14 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates, column
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.scope import Scope, tokens_of
 from autoplan.costs.core.sizes import element_bytes
-from autoplan.records import dataclass
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 

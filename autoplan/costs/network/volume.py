@@ -14,7 +14,7 @@ reduce-scatter, twice as much for all-reduce.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -33,7 +33,6 @@ from autoplan.costs.network.mesh import (
     shard_group,
     tensor_group,
 )
-from autoplan.records import dataclass
 
 __all__ = [
     "OPERATIONS",

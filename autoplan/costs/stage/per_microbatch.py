@@ -9,6 +9,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -30,7 +31,6 @@ from autoplan.costs.network.overlap import Traffic, exposed_seconds, message_tra
 from autoplan.costs.network.tensor_calls import LOSS_REDUCTIONS, Calls, loss_bytes, tensor_calls
 from autoplan.costs.network.volume import Collective, norm_volume
 from autoplan.costs.stage.stage_context import StageContext
-from autoplan.records import dataclass
 from autoplan.schema.job import Job
 
 __all__ = ["Pass", "boundary_bytes", "layer_pass", "outside_pass", "send_receive_seconds"]

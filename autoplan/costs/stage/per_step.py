@@ -8,6 +8,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from autoplan.costs.device.kernels import memory_bound_seconds
 from autoplan.costs.network.overlap import Traffic, message_traffic
 from autoplan.costs.network.volume import Collective, norm_volume
 from autoplan.costs.stage.stage_context import StageContext
-from autoplan.records import dataclass
 
 __all__ = ["PerStep", "per_step"]
 

@@ -7,13 +7,14 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from autoplan.costs.core.candidates import Array, Candidates, column, flag
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.network.collectives import Group
 from autoplan.costs.network.mesh import data_group
 from autoplan.costs.network.volume import DataVolume, data_volume
-from autoplan.records import dataclass
 from autoplan.schema.job import Job
 
 __all__ = ["StageContext"]

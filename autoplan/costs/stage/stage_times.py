@@ -16,6 +16,7 @@ reports all use these functions.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from autoplan.costs.core.candidates import Array, Linear, taken
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.memory.footprint import Footprint
 from autoplan.costs.network.overlap import exposed_reduction
-from autoplan.records import dataclass
 
 __all__ = [
     "EndOfStep",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from autoplan.costs.core.prediction import CATEGORIES, EventMemory, Prediction, StageMemory
-from autoplan.records import dataclass
 from autoplan.report.render.bars import spread
 
 __all__ = ["EventBar", "event_bars", "picked_stages", "scale_bytes"]

@@ -8,13 +8,11 @@ stage; a relation that names a stage that a layout lacks does not restrict that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import partial, reduce
 from operator import add, eq, floordiv, ge, gt, le, lt, mod, mul, ne, sub
 from typing import Any, Final, TypeAlias
-
-from autoplan.records import dataclass
 
 __all__ = [
     "COMPARED",

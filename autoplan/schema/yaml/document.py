@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeAlias
 
 from autoplan.errors import Problem, SpecError
-from autoplan.records import dataclass
 
 __all__ = ["Document", "Lines", "Path", "Plain", "format_path", "refuse", "shown"]
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 import yaml
 
 from autoplan.errors import Problem, SpecError
-from autoplan.records import dataclass
 from autoplan.schema.yaml.document import Document, Lines, Path, Plain, format_path, refuse, shown
 from autoplan.schema.yaml.scalars import CORE_TAG, FORBIDDEN, BadScalarError, scalar_value, tag_message
 

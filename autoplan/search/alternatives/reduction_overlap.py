@@ -17,7 +17,7 @@ split backward, reductions overlap with weight-gradient passes, and recompute ov
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -26,7 +26,6 @@ from autoplan.costs.core.candidates import Array
 from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.stage_times import Stages, end_of_step_floor, stage_backward
 from autoplan.deadline import check_deadline
-from autoplan.records import dataclass
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.layer_splits import least_suffix_sums
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, mixes, priced_mixes

@@ -10,7 +10,7 @@ decides how many layers each stage holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple
@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.memory.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
-from autoplan.records import dataclass
 from autoplan.schema.user_rules.expression import Node
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.space.priced_candidates import PricedCandidates, Schedule

@@ -16,6 +16,7 @@ by no more than its stage's backward grows.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -24,7 +25,6 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.memory.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage.stage_times import Stages, stage_backward, stage_forward
-from autoplan.records import dataclass
 from autoplan.schema.user_rules.expression import Node
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.primal_heuristic import useful_counts

@@ -9,7 +9,7 @@ is a bound on the schedule's makespan by these two (``least_makespan``) plus the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -19,7 +19,6 @@ from autoplan.costs.core.candidates import Array
 from autoplan.costs.memory.footprint import bytes_to_save
 from autoplan.costs.stage.stage_times import Stages, end_of_step_floor, stage_backward, stage_forward
 from autoplan.deadline import check_deadline
-from autoplan.records import dataclass
 from autoplan.search.bounds.contents_bound import contents_bounds, least_stage_sum
 from autoplan.search.space.priced_candidates import PricedCandidates, Schedule
 from autoplan.search.space.stage_contents import Places

@@ -12,6 +12,7 @@ of step is the other candidate's own.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.stage.stage_times import Stages
-from autoplan.records import dataclass
 from autoplan.search.bounds.step_bound import Bound, least_end_of_step, least_makespan
 from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.rank_orders import order_classes

@@ -15,14 +15,13 @@ converge soon, the closed form of the makespan is added, with a variable for eac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 from ortools.sat.python import cp_model
 
 from autoplan.deadline import check_deadline
-from autoplan.records import dataclass
 from autoplan.search.alternatives.stage_alternatives import (
     Alternative,
     Alternatives,

@@ -8,6 +8,7 @@ scaled to integers for the solver.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 from typing import Any, Final, TypeAlias, cast
@@ -15,7 +16,6 @@ from typing import Any, Final, TypeAlias, cast
 from ortools.sat.python import cp_model
 
 from autoplan.errors import UnsupportedError
-from autoplan.records import dataclass
 from autoplan.schema.user_rules.expression import (
     COMPARED,
     Comparison,

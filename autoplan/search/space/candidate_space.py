@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from math import comb
 
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Candidates, joined
 from autoplan.costs.core.divisors import divisors
 from autoplan.deadline import check_deadline
-from autoplan.records import dataclass
 from autoplan.results import Rejection
 from autoplan.rules.layout_rules import rules_before_placement, rules_for
 from autoplan.rules.rule import Rule

@@ -9,13 +9,13 @@ mixes are removed only among those that no rule distinguishes, so the removal lo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
-from autoplan.records import dataclass
 from autoplan.schema.user_rules.expression import TRUE, Entry, Known, Logic, Node, Place, decided
 
 __all__ = ["StageRules", "across", "keeps", "parts_of", "places_of", "stage_rules", "stages_of"]

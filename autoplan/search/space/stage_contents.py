@@ -8,6 +8,7 @@ one per stage, in which a place begins where the one before ends. Minima over sp
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Array, Ints
 from autoplan.costs.core.layer_types import Prefixes
 from autoplan.deadline import check_deadline
-from autoplan.records import dataclass
 from autoplan.schema.stage_layers import even_stages, order_of
 
 __all__ = ["Places", "Row", "places_of"]
