@@ -12,24 +12,24 @@ BROWSER := $(VENV)/.browser
 WHEELS := axolotl==0.19.0 llamafactory==0.9.5 megatron-bridge==0.3.1
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-slow test-frameworks test-browser check lint types floors docs bench clean
+.PHONY: help plan test test-slow test-frameworks test-browser check lint types floors docs bench clean compiled
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
 
-plan: $(READY) ## set up, then plan a shipped job (make plan JOB=my.yaml plans yours)
+plan: $(READY) compiled ## set up, then plan a shipped job (make plan JOB=my.yaml plans yours)
 	@$(BIN)/autoplan plan $(JOB)
 
-test: check ## set up, then run every check and every test that is not slow
+test: check compiled ## set up, then run every check and every test that is not slow
 	@$(BIN)/python -m pytest --no-header -n auto --dist loadfile -m "not slow and not frameworks and not browser"
 
-test-slow: $(READY) ## tests that take long, and all but a few of each large family
+test-slow: $(READY) compiled ## tests that take long, and all but a few of each large family
 	@$(BIN)/python -m pytest --no-header -n auto --dist worksteal -m "slow and not frameworks and not browser"
 
-test-frameworks: $(FRAMEWORKS) ## tests against real frameworks, which it installs first
+test-frameworks: $(FRAMEWORKS) compiled ## tests against real frameworks, which it installs first
 	@$(BIN)/python -m pytest --no-header -n 0 -m frameworks
 
-test-browser: $(BROWSER) ## tests of pages in Debian's Chromium; skipped where /usr/bin/chromium is not installed
+test-browser: $(BROWSER) compiled ## tests of pages in Debian's Chromium; skipped where /usr/bin/chromium is not installed
 	@$(BIN)/python -m pytest --no-header -n 0 -rs -m browser tests/browser
 
 check: lint types floors ## everything but the tests
@@ -58,6 +58,10 @@ clean: ## remove the environment and every cache
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache
 	@find autoplan benchmarks tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# Where PYTHONDONTWRITEBYTECODE is set, every process would compile all modules of the checkout anew.
+compiled: $(READY)
+	@$(BIN)/python -m compileall -q autoplan benchmarks tests
 
 # Older than pyproject.toml means: something was declared since, install again. An environment that
 # is missing or half made is made afresh.

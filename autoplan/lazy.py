@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from typing import Any, TypeVar
 
-__all__ = ["lazy"]
+__all__ = ["ImportedValues", "lazy"]
+
+K = TypeVar("K")
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
@@ -23,3 +26,24 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
         return getattr(import_module(homes[name]), name)
 
     return attribute
+
+
+class ImportedValues(Mapping[K, Any]):
+    """Values by key, each imported when it is asked for, from ``(module, name)``.
+
+    >>> ImportedValues({"root": ("math", "sqrt"), "log": ("math", "log")})["root"](9.0)
+    3.0
+    """
+
+    def __init__(self, homes: Mapping[K, tuple[str, str]]) -> None:
+        self._homes = homes
+
+    def __getitem__(self, key: K) -> Any:  # noqa: ANN401 - whatever the module has
+        module, name = self._homes[key]
+        return getattr(import_module(module), name)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from autoplan.catalog.derived_nodes import (
     COUNTS,
@@ -17,8 +17,8 @@ from autoplan.catalog.derived_nodes import (
     nearest_kind,
     split_name,
 )
-from autoplan.catalog.detection.detected_hardware import AUTO, DetectedHardware, detected_hardware
 from autoplan.catalog.roots import (
+    CLASSES,
     EntryKind,
     entry_names,
     entry_text,
@@ -30,23 +30,21 @@ from autoplan.catalog.roots import (
 from autoplan.catalog.stack_inheritance import read_stack
 from autoplan.errors import CatalogError, Problem, SpecError, UnsupportedError
 from autoplan.schema.base import Frozen
-from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
-from autoplan.schema.costmodel.interval_spec import IntervalSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
-from autoplan.schema.costmodel.stack import StackFile, StackSpec
-from autoplan.schema.grids.grid_spec import GridSpec
+from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, HardwareSpec, NodeSpec
-from autoplan.schema.job import JobSpec
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.serving.engine_stack import Engine, EngineSpec, engine_at
-from autoplan.schema.serving.serving_spec import ServingSpec
 from autoplan.schema.yaml.loader import load_model, validate
 from autoplan.schema.yaml.parser import parse_yaml
 from autoplan.schema.yaml.writer import file_text
 
+if TYPE_CHECKING:
+    from autoplan.catalog.detection.detected_hardware import DetectedHardware
+    from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
+    from autoplan.schema.costmodel.interval_spec import IntervalSpec
+    from autoplan.schema.serving.engine_stack import Engine, EngineSpec
+
 __all__ = [
-    "CLASSES",
-    "FILES",
     "assumed_stack",
     "detected",
     "device",
@@ -69,25 +67,8 @@ __all__ = [
     "written",
 ]
 
-#: Model class of each kind of entry.
-CLASSES: dict[EntryKind, type[Frozen]] = {
-    "device": DeviceSpec,
-    "node": NodeSpec,
-    "cluster": ClusterSpec,
-    "model": ModelSpec,
-    "job": JobSpec,
-    "serving": ServingSpec,
-    "grid": GridSpec,
-    "kernels": KernelSpec,
-    "stack": StackSpec,
-    "engine": EngineSpec,
-    "engine-kernels": EngineKernelSpec,
-    "intervals": IntervalSpec,
-}
-
-#: Model class of the file of each kind of entry.
-FILES: dict[EntryKind, type[Frozen]] = {**CLASSES, "stack": StackFile}
-
+#: What a job writes for the hardware of the machine that it is planned on.
+_AUTO: Final = "auto"
 _FALLBACK_KERNELS = "default"
 _SERVING_INTERVALS = "serving"
 #: The stack without a framework, which stands for one that is not known.
@@ -156,6 +137,8 @@ def kernels_at(reference: str, base: Path) -> KernelSpec:
 
 def engine(reference: str, base: Path) -> Engine:
     """Return the engine of ``NAME`` or ``NAME@VERSION``, an entry or a file relative to ``base``."""
+    from autoplan.schema.serving.engine_stack import EngineSpec, engine_at
+
     before, at, after = reference.rpartition("@")
     versioned = bool(at) and "/" not in after
     name, version = (before, after) if versioned else (reference, None)
@@ -167,6 +150,8 @@ def engine(reference: str, base: Path) -> Engine:
 
 def engine_entry(name: str) -> EngineSpec:
     """Return the file of the engine ``name`` with all of its versions."""
+    from autoplan.schema.serving.engine_stack import EngineSpec
+
     return _loaded("engine", name, EngineSpec)
 
 
@@ -257,6 +242,8 @@ def engine_kernels_for(device_name: str) -> tuple[EngineKernelSpec, DeviceSpec] 
 
     None where no file names the device.
     """
+    from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
+
     names = entry_names("engine-kernels")
     for name in sorted(names, key=lambda known: known != device_name):
         if device_name in entry_text("engine-kernels", name)[0]:
@@ -268,6 +255,8 @@ def engine_kernels_for(device_name: str) -> tuple[EngineKernelSpec, DeviceSpec] 
 
 def serving_intervals() -> IntervalSpec:
     """Return how far measured serving runs lie from what is predicted of them."""
+    from autoplan.schema.costmodel.interval_spec import IntervalSpec
+
     return _loaded("intervals", _SERVING_INTERVALS, IntervalSpec)
 
 
@@ -320,7 +309,7 @@ def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:
     A node is one node, a cluster all of its nodes, ``auto`` what is found on this machine and in its
     environment. A device is refused, since the plan depends on the interconnect.
     """
-    if reference == AUTO:
+    if reference == _AUTO:
         detected_node = detected()
         return node(detected_node.entry), detected_node.total
     entry = _hardware_entry(reference, base)
@@ -336,6 +325,7 @@ def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:
 
 def detected() -> DetectedHardware:
     """Return the hardware of this machine and of its job; raises CatalogError where it is not known."""
+    from autoplan.catalog.detection.detected_hardware import detected_hardware
 
     def capacities() -> dict[str, float]:
         return {name: device(name).memory.capacity.value for name in entry_names("device")}

@@ -15,7 +15,7 @@ from autoplan.catalog.entries import (
 )
 from autoplan.catalog.look_ups import Attempts, clusters_of
 from autoplan.catalog.roots import EntryKind, entry_names, entry_text, is_path, read_file
-from autoplan.errors import Problem, SpecError, UnsupportedError
+from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.costmodel.stack import StackSpec
@@ -25,7 +25,7 @@ from autoplan.schema.model import ModelSpec
 from autoplan.schema.yaml.loader import valid_part
 from autoplan.schema.yaml.parser import parse_yaml
 
-__all__ = ["job_of_text", "load_job", "opened", "resolve_job", "usual_objectives"]
+__all__ = ["is_serving_job", "job_of_text", "load_job", "opened", "resolve_job", "usual_objectives"]
 
 #: What a command for training says of a serving job.
 SERVING_JOB: Final = "this is a serving job, which this command does not take"
@@ -38,6 +38,18 @@ _STAND_INS: Final = {
     "hardware": "none",
     "workload": {"sequence_length": 1, "global_batch_size": 1},
 }
+
+
+def is_serving_job(reference: str | Path) -> bool:
+    """Return whether ``reference`` names a serving job; False where it cannot be read, too."""
+    text = str(reference)
+    if not (isinstance(reference, Path) or is_path(text)):
+        return text not in entry_names("job") and text in entry_names("serving")
+    try:
+        document = parse_yaml(read_file(Path(reference)), name=text)
+    except AutoplanError:
+        return False
+    return document.at(["kind"]) == "serving"
 
 
 def load_job(reference: str | Path) -> Job:

@@ -1,4 +1,4 @@
-"""Locations of catalogue entries, and their text.
+"""Kinds of catalogue entries: their locations, their model classes, and their text.
 
 A wheel has the catalogues inside the package, in ``_shipped``; a checkout has them next to it. The folder in
 the environment variable ``AUTOPLAN_CATALOG``, with the same structure (``hardware/nodes/...``), is searched
@@ -11,16 +11,22 @@ import difflib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal
 
 from autoplan.errors import CatalogError
+from autoplan.lazy import ImportedValues
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+    from autoplan.schema.base import Frozen
 
 __all__ = [
+    "CLASSES",
+    "FILES",
     "FOLDERS",
     "EntryKind",
     "entry_names",
@@ -64,6 +70,31 @@ FOLDERS: Final[dict[EntryKind, tuple[str, str]]] = {
     "intervals": ("costmodels", "intervals"),
 }
 
+_SCHEMA: Final = "autoplan.schema"
+#: Home of the model class of each kind of entry: a job for training needs none of those for serving.
+_HOMES: Final[dict[EntryKind, tuple[str, str]]] = {
+    "device": (f"{_SCHEMA}.hardware", "DeviceSpec"),
+    "node": (f"{_SCHEMA}.hardware", "NodeSpec"),
+    "cluster": (f"{_SCHEMA}.hardware", "ClusterSpec"),
+    "model": (f"{_SCHEMA}.model", "ModelSpec"),
+    "job": (f"{_SCHEMA}.job", "JobSpec"),
+    "serving": (f"{_SCHEMA}.serving.serving_spec", "ServingSpec"),
+    "grid": (f"{_SCHEMA}.grids.grid_spec", "GridSpec"),
+    "kernels": (f"{_SCHEMA}.costmodel.kernel_spec", "KernelSpec"),
+    "stack": (f"{_SCHEMA}.costmodel.stack", "StackSpec"),
+    "engine": (f"{_SCHEMA}.serving.engine_stack", "EngineSpec"),
+    "engine-kernels": (f"{_SCHEMA}.costmodel.engine_kernels", "EngineKernelSpec"),
+    "intervals": (f"{_SCHEMA}.costmodel.interval_spec", "IntervalSpec"),
+}
+
+#: Model class of each kind of entry.
+CLASSES: Final[Mapping[EntryKind, type[Frozen]]] = ImportedValues(_HOMES)
+
+#: Model class of the file of each kind of entry.
+FILES: Final[Mapping[EntryKind, type[Frozen]]] = ImportedValues(
+    {**_HOMES, "stack": (f"{_SCHEMA}.costmodel.stack", "StackFile")}
+)
+
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
 _SUFFIX: Final = ".yaml"
 _LARGEST_FILE: Final = 4 * 2**20
@@ -95,13 +126,17 @@ def file_named(reference: str, base: Path) -> Path:
 @cache
 def _shipped(top: str) -> Traversable:
     """Return the shipped folder ``top``: inside the package, or next to it in a checkout."""
-    inside = files("autoplan") / "_shipped" / top
-    if inside.is_dir():
-        return inside
-    checkout = Path(__file__).resolve().parent.parent.parent
+    package = Path(__file__).resolve().parent.parent
+    if (package / "_shipped" / top).is_dir():
+        return package / "_shipped" / top
     # Without this test, a wheel built without its data could read an unrelated folder.
-    if (checkout / "pyproject.toml").is_file() and (checkout / top).is_dir():
-        return checkout / top
+    if (package.parent / "pyproject.toml").is_file() and (package.parent / top).is_dir():
+        return package.parent / top
+    from importlib.resources import files
+
+    zipped = files("autoplan") / "_shipped" / top
+    if zipped.is_dir():
+        return zipped
     raise CatalogError(f"the {top} catalogue is missing from this installation of autoplan")
 
 

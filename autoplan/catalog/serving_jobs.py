@@ -10,8 +10,7 @@ from autoplan.catalog.entries import engine, engine_kernels_for, kernels_for, mo
 from autoplan.catalog.job_files import opened
 from autoplan.catalog.look_ups import Attempts, clusters_of
 from autoplan.catalog.request_traces import longest_of, named_trace, request_trace_of
-from autoplan.catalog.roots import entry_names, is_path, read_file
-from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
+from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.schema.job import Cluster, JobFile
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.resolved_job import resolved_values, values_hash
@@ -22,7 +21,6 @@ from autoplan.schema.yaml.loader import valid_part
 from autoplan.schema.yaml.parser import parse_yaml
 
 __all__ = [
-    "is_serving_job",
     "load_serving_job",
     "resolve_serving_job",
     "serving_hashes",
@@ -39,18 +37,6 @@ _STAND_INS: Final = {
 }
 #: Names of rules that an engine has.
 _RULE_NAMES: Final = frozenset({"tp", "pp", "ep", "devices", "devices_per_node", "heads", "kv_heads"})
-
-
-def is_serving_job(reference: str | Path) -> bool:
-    """Return whether ``reference`` names a serving job; False where it cannot be read, too."""
-    text = str(reference)
-    if not (isinstance(reference, Path) or is_path(text)):
-        return text not in entry_names("job") and text in entry_names("serving")
-    try:
-        document = parse_yaml(read_file(Path(reference)), name=text)
-    except AutoplanError:
-        return False
-    return document.at(["kind"]) == "serving"
 
 
 def load_serving_job(reference: str | Path) -> ServingJob:

@@ -10,30 +10,16 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from copy import copy
-from typing import Annotated, Any, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
 import autoplan
-from autoplan.cli import (
-    calibrate,
-    capacity,
-    catalog,
-    evaluate,
-    explain,
-    hardware,
-    plan,
-    schema,
-    serve_ui,
-    sweep,
-    verify,
-)
-from autoplan.cli.analysis import compare, diagnose, gemm, guide
-from autoplan.cli.configurations import emit, launch, read
+from autoplan.cli.shared.lean import postpone_metadata
 from autoplan.cli.shared.output import (
     BAD_INPUT,
     BROKEN_PIPE,
@@ -45,7 +31,10 @@ from autoplan.cli.shared.output import (
 )
 from autoplan.errors import AutoplanError, InfeasibleError
 
-__all__ = ["app", "error_lines", "main"]
+if TYPE_CHECKING:
+    app: typer.Typer
+
+__all__ = ["app", "application", "error_lines", "main"]
 
 _LONGEST_LINE: Final = 600
 
@@ -91,34 +80,34 @@ def _outcomes() -> Iterator[None]:
         raise typer.Exit(BAD_INPUT) from error
 
 
-app = typer.Typer(
-    name="autoplan",
-    cls=Commands,
-    add_completion=False,
-    no_args_is_help=True,
-    # Plain help: rich costs more time than all the rest of `autoplan --help`.
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("plan", short_help="Find the best layouts of a job.")(plan.plan)
-app.command("evaluate", short_help="Predict one layout of a job.")(evaluate.evaluate)
-app.command("compare", short_help="Set layouts side by side, and say where the order flips.")(compare.compare)
-app.command("guide", short_help="Say how to train a model on hardware.")(guide.guide)
-app.command("capacity", short_help="Say what a serving job's engines hold.")(capacity.capacity)
-app.command("sweep", short_help="Plan a grid of jobs.")(sweep.sweep)
-app.command("explain", short_help="Say why a layout wins or loses.")(explain.explain)
-app.command("diagnose", short_help="Say why a run is slower than its plan.")(diagnose.diagnose)
-app.command("verify", short_help="Check a saved plan without the solver.")(verify.verify)
-app.command("emit", short_help="Write a plan as a framework's configuration.")(emit.emit)
-app.command("launch", short_help="Run a training command with a plan's flags.")(launch.launch)
-app.command("read", short_help="Say what a training script runs.")(read.read)
-app.command("gemm", short_help="Say what one matrix product takes.")(gemm.gemm)
-app.command("calibrate", short_help="Fit a cost model to what was measured.")(calibrate.calibrate)
-app.add_typer(catalog.app, name="catalog", short_help="Hardware, models and software.")
-app.command("hardware", short_help="Find this machine's hardware.")(hardware.hardware)
-app.command("serve-ui", short_help="Serve a page to play with.")(serve_ui.serve_ui)
-app.command("schema", short_help="Print the JSON Schema of a file.")(schema.schema)
+class _Command(NamedTuple):
+    """Module of a command or of a group of commands, below ``autoplan.cli``, and its short help."""
+
+    module: str
+    short_help: str
+
+
+#: Commands in the order of the help. A module has the function of its command, or the ``app`` of its group.
+_COMMANDS: Final = {
+    "plan": _Command("plan", "Find the best layouts of a job."),
+    "evaluate": _Command("evaluate", "Predict one layout of a job."),
+    "compare": _Command("analysis.compare", "Set layouts side by side, and say where the order flips."),
+    "guide": _Command("analysis.guide", "Say how to train a model on hardware."),
+    "capacity": _Command("capacity", "Say what a serving job's engines hold."),
+    "sweep": _Command("sweep", "Plan a grid of jobs."),
+    "explain": _Command("explain", "Say why a layout wins or loses."),
+    "diagnose": _Command("analysis.diagnose", "Say why a run is slower than its plan."),
+    "verify": _Command("verify", "Check a saved plan without the solver."),
+    "emit": _Command("configurations.emit", "Write a plan as a framework's configuration."),
+    "launch": _Command("configurations.launch", "Run a training command with a plan's flags."),
+    "read": _Command("configurations.read", "Say what a training script runs."),
+    "gemm": _Command("analysis.gemm", "Say what one matrix product takes."),
+    "calibrate": _Command("calibrate", "Fit a cost model to what was measured."),
+    "catalog": _Command("catalog", "Hardware, models and software."),
+    "hardware": _Command("hardware", "Find this machine's hardware."),
+    "serve-ui": _Command("serve_ui", "Serve a page to play with."),
+    "schema": _Command("schema", "Print the JSON Schema of a file."),
+}
 
 
 def _version(value: bool) -> None:
@@ -127,7 +116,6 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: Annotated[
         bool,
@@ -173,17 +161,37 @@ def _give_up(error: OSError) -> None:
     discard(sys.stdout)
 
 
-def _application(name: Sequence[str]) -> typer.Typer:
-    """Return the application with the command of that ``name`` alone, where there is one.
+def application(names: Iterable[str] = _COMMANDS) -> typer.Typer:
+    """Return the application with the commands of these ``names``, by default all of them.
 
-    To build the options of all the others takes a twentieth of a short run.
+    To import all of them takes a twentieth of a short run.
     """
-    named = [command for command in app.registered_commands if command.name in name]
-    if not named:
-        return app
-    alone = copy(app)
-    alone.registered_commands, alone.registered_groups = named, []
-    return alone
+    built = typer.Typer(
+        name="autoplan",
+        cls=Commands,
+        add_completion=False,
+        no_args_is_help=True,
+        # Plain help: rich costs more time than all the rest of `autoplan --help`.
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    built.callback()(root)
+    for name in names:
+        home, short_help = _COMMANDS[name]
+        module = import_module(f"autoplan.cli.{home}")
+        if hasattr(module, "app"):
+            built.add_typer(module.app, name=name, short_help=short_help)
+        else:
+            built.command(name, short_help=short_help)(getattr(module, name.replace("-", "_")))
+    return built
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """Return ``app``, the application with all of its commands."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return application()
 
 
 def main() -> None:
@@ -195,8 +203,10 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # No plugin of pydantic is looked for: that would read the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    postpone_metadata()
     try:
-        _application(sys.argv[1:2])(prog_name="autoplan")
+        asked = [name for name in sys.argv[1:2] if name in _COMMANDS]
+        application(asked or _COMMANDS)(prog_name="autoplan")
     except KeyboardInterrupt:
         complain(["interrupted"])
         sys.exit(INTERRUPTED)

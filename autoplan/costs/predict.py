@@ -173,6 +173,7 @@ class _Prices:
     modelled: Array
     tensor_span: Array
     machine: Machine
+    model_flops: float
     memory: Sequence[MemoryPrediction]
 
     @staticmethod
@@ -181,7 +182,8 @@ class _Prices:
         candidates, counts = Candidates.of(layouts), StageCounts.of(layouts)
         machine, types = machine or machine_of(job), _layer_types(job)
         stage_layers = layers_by_type(types, candidates, counts)
-        type_stages, parts = zip(*price_layer_types_with_parts(job, candidates, machine), strict=True)
+        blocks = [layer_times(layer_job, candidates, machine) for layer_job in types.jobs(at_precision(job))]
+        type_stages, parts = zip(*price_layer_types_with_parts(job, candidates, machine, blocks), strict=True)
         stages = mixed_stages_of(type_stages, stage_layers)
         step = _step(stages, counts, job, candidates)
         numbers = counts.layers, counts.selective, counts.full
@@ -195,7 +197,6 @@ class _Prices:
             )
             for other in (ideal(machine, job), serial(machine))
         ]
-        blocks = [layer_times(layer_job, candidates, machine) for layer_job in types.jobs(at_precision(job))]
         return _Prices(
             job=job,
             layouts=layouts,
@@ -212,7 +213,8 @@ class _Prices:
             upper=np.maximum(bounds[1], step),
             modelled=modelled_compute(job, candidates, machine, blocks),
             tensor_span=_span(tensor_group(candidates)),
-            memory=memory_predictions(scope_of(job, candidates), counts),
+            model_flops=model_flops_per_step(job),
+            memory=memory_predictions(scope_of(job, candidates), counts, memory),
         )
 
     def prediction(self, row: int) -> Prediction:
@@ -233,8 +235,7 @@ class _Prices:
             modelled_share=modelled,
             tokens_per_second=tokens / seconds,
             tokens_per_second_per_device=tokens / seconds / layout.devices,
-            model_flops_utilization=model_flops_per_step(job)
-            / (seconds * layout.devices * self.machine.peak_flops),
+            model_flops_utilization=self.model_flops / (seconds * layout.devices * self.machine.peak_flops),
             bubble_share=time.bubble / seconds,
             microbatches=int(self.m[row]),
             peak_memory_bytes_per_device=fullest.total,

@@ -15,15 +15,15 @@ from autoplan.planning.caching.cached_search import cache_folder, cached
 from autoplan.planning.plausible_stacks import stack_steps
 from autoplan.results import Front, Plan
 from autoplan.results.merged_front import at_batch, merged
-from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job, RoutingSpec
 from autoplan.schema.layout import Layout, devices_of, parse_layout
-from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.serving_spec import ServingJob
 
 if TYPE_CHECKING:
     from autoplan.deadline import Deadline
+    from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+    from autoplan.schema.serving.engine_layout import EngineLayout
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = ["MOST_LAYERS", "chosen", "evaluate", "plan", "plannable", "read_layout", "valid_layout"]
 
@@ -83,7 +83,7 @@ def plan(
     does; False is none. An answer is found by the resolved job, autoplan's code and the solver's version, so
     that no other one is taken for it. Raises CatalogError where the folder cannot be used.
     """
-    if isinstance(job, ServingJob) or (not isinstance(job, Job) and is_serving_job(job)):
+    if not isinstance(job, Job | str | Path) or (isinstance(job, str | Path) and is_serving_job(job)):
         from autoplan.planning.serving.serving_plans import plan_serving
 
         return plan_serving(job, deadline=deadline)
@@ -147,11 +147,11 @@ def evaluate(job: Job | ServingJob | str | Path, layout: Layout | EngineLayout |
     A serving job has layouts and plans of its own kind. Raises LayoutError with every rule that the layout
     breaks.
     """
-    if isinstance(job, ServingJob) or (not isinstance(job, Job) and is_serving_job(job)):
+    if not isinstance(job, Job | str | Path) or (isinstance(job, str | Path) and is_serving_job(job)):
         from autoplan.planning.serving.serving_plans import evaluate_serving
 
         return evaluate_serving(job, layout)[1]
-    if isinstance(layout, EngineLayout):
+    if not isinstance(layout, Layout | str):
         raise LayoutError([f"{layout} is a layout of engines, and the job is one of training"])
     job = chosen(plannable(job), layout)
     layout = valid_layout(job, layout)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -18,15 +18,16 @@ from autoplan.costs.core.prediction import JobFacts, StageMemory
 from autoplan.report.charts.memory_bars import EventBar, event_bars
 from autoplan.report.wording.provenance import provenance
 from autoplan.report.wording.sentences import count_words
-from autoplan.report.wording.standing_words import standing_sentence
-from autoplan.results import Certificate, Explanation, Front, Plan, Remedy, Standing, Suggestion
-from autoplan.results.explanation import judged_bytes, judged_stage
+from autoplan.results.front import Certificate, Front
 from autoplan.results.merged_front import at_batch, batch_of, question_fields
-from autoplan.results.plan import layout_fields
-from autoplan.results.standing import Difference
+from autoplan.results.plan import Plan, layout_fields
+from autoplan.results.suggestion import Suggestion
 from autoplan.schema.job import Job
-from autoplan.schema.resolved_job import resolved
-from autoplan.schema.saved_front import HASH, document_hash
+from autoplan.schema.resolved_job import HASH, document_hash, resolved
+
+if TYPE_CHECKING:
+    from autoplan.results.explanation import Explanation, Remedy
+    from autoplan.results.standing import Difference, Standing
 
 __all__ = [
     "SCHEMA",
@@ -106,6 +107,8 @@ def explanation_document(job: Job, explanation: Explanation) -> Document:
 
 def _fullest(job: Job, plan: Plan) -> Document:
     """Return the stage that decides whether the layout fits, with its excess over the limit."""
+    from autoplan.results.explanation import judged_bytes, judged_stage
+
     stage, limit = judged_stage(job, plan.predicted), plan.predicted.memory_limit_bytes
     return {
         "stage": stage.stage,
@@ -149,6 +152,8 @@ def _remedy(remedy: Remedy) -> Document:
 
 def _standing(standing: Standing) -> Document:
     """Return the comparison of a layout with the front."""
+    from autoplan.report.wording.standing_words import standing_sentence
+
     return {
         "place": standing.place,
         "sentence": standing_sentence(standing),

@@ -1,4 +1,4 @@
-"""A resolved job as plain values and back, and the hashes that name it.
+"""A resolved job as plain values and back, and the hashes that name it and a document.
 
 The document of a job holds everything that prices and rules read, so that a saved plan can be checked where
 neither its files nor the same catalogue are.
@@ -17,10 +17,21 @@ from autoplan.errors import Problem, SpecError
 from autoplan.schema.job import Job
 from autoplan.schema.yaml.document import format_path
 
-__all__ = ["hashes", "job_from", "resolved", "resolved_values", "values_from", "values_hash"]
+__all__ = [
+    "HASH",
+    "document_hash",
+    "hashes",
+    "job_from",
+    "resolved",
+    "resolved_values",
+    "values_from",
+    "values_hash",
+]
 
 T = TypeVar("T")
 
+#: Key of a document that holds the hash of everything else in it.
+HASH: Final = "answer_hash"
 #: Key that hashes exclude.
 _NAME: Final = "name"
 #: Keys of the cost model.
@@ -86,3 +97,12 @@ def values_hash(plain: object) -> str:
     """Return the SHA-256 of JSON values in canonical form: keys sorted, no spaces."""
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def document_hash(document: dict[str, Any]) -> str:
+    """Return the SHA-256 of ``document`` in canonical form, without its hash.
+
+    >>> document_hash({"b": 1.0, "a": [2]}) == document_hash({"a": [2], "b": 1.0, "answer_hash": "sha256:0"})
+    True
+    """
+    return values_hash({key: value for key, value in document.items() if key != HASH})

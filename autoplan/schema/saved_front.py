@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from typing import Annotated, Any, Final, Literal, NoReturn, get_args
@@ -14,7 +13,6 @@ from autoplan.schema.layout import OFFLOADS, ORDERS, Schedule
 from autoplan.schema.yaml.document import format_path
 
 __all__ = [
-    "HASH",
     "SavedAnswer",
     "SavedCertificate",
     "SavedEdit",
@@ -24,14 +22,10 @@ __all__ = [
     "SavedShort",
     "SavedStackStep",
     "SavedSuggestion",
-    "document_hash",
     "front_from",
     "read_document",
     "read_front",
 ]
-
-#: Key of a document that holds the hash of everything else in it.
-HASH: Final = "answer_hash"
 
 _WANTED: Final = "the output of `autoplan plan JOB --format json` is needed"
 
@@ -195,17 +189,6 @@ class SavedFront(_Saved):
     provenance: dict[str, Any] = Field(description="the catalogue entries, and the kinds of their numbers")
     resolved: dict[str, Any] = Field(description="the job with every name resolved")
     answer_hash: str = Field(description="SHA-256 of everything else")
-
-
-def document_hash(document: dict[str, Any]) -> str:
-    """Return the SHA-256 of ``document`` as canonical JSON: without its hash, keys sorted, no spaces.
-
-    >>> document_hash({"b": 1.0, "a": [2]}) == document_hash({"a": [2], "b": 1.0, "answer_hash": "sha256:0"})
-    True
-    """
-    plain = {key: value for key, value in document.items() if key != HASH}
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def read_document(text: str, *, name: str) -> dict[str, Any]:

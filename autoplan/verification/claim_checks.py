@@ -12,8 +12,7 @@ from autoplan.deadline import Deadline
 from autoplan.results.merged_front import question_fields, step_limit
 from autoplan.results.verdict import Check
 from autoplan.schema.job import Job
-from autoplan.schema.resolved_job import hashes
-from autoplan.schema.saved_front import document_hash
+from autoplan.schema.resolved_job import document_hash, hashes
 from autoplan.units import format_bytes, format_seconds
 from autoplan.verification.certificate_checks import answer_certificate_errors
 from autoplan.verification.count_checks import counts_check

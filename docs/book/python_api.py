@@ -13,6 +13,9 @@ from typing import Any
 from pydantic import BaseModel
 
 import autoplan
+from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.serving_spec import ServingJob
 from docs.book.markdown import cell, paragraphs, table
 
 __all__ = ["python_page"]
@@ -24,6 +27,8 @@ its parameters and the fields of what it returns ([what stays](../embed.md#what-
 sizes bytes, rates bytes or FLOPs per second, shares between 0 and 1.
 """
 _WIDTH = 100
+#: Classes that functions name for type checkers alone, since a plan of a training job loads none of them.
+_LATE = {each.__name__: each for each in (ServingFront, ServingPlan, ServingJob, EngineLayout)}
 
 
 def python_page() -> str:
@@ -132,7 +137,7 @@ def _classes_of(root: Any) -> list[type]:  # noqa: ANN401 - a class or a functio
 
 def _hints(root: Any) -> dict[str, Any]:  # noqa: ANN401 - a class or a function
     try:
-        return typing.get_type_hints(root)
+        return typing.get_type_hints(root, localns=_LATE)
     except NameError:  # an annotation that only type checkers import
         return {}
 

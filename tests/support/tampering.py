@@ -12,7 +12,7 @@ from autoplan.errors import AutoplanError
 from autoplan.planning import verify
 from autoplan.report import front_document
 from autoplan.results.verdict import Verdict
-from autoplan.schema.saved_front import HASH, document_hash
+from autoplan.schema.resolved_job import HASH, document_hash
 
 Document = dict[str, Any]
 Path = tuple[str | int, ...]

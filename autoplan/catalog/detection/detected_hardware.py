@@ -17,10 +17,7 @@ from autoplan.catalog.detection.node_count import found_nodes
 from autoplan.errors import CatalogError
 from autoplan.units import format_bytes
 
-__all__ = ["AUTO", "DetectedHardware", "catalogue_name", "detected_hardware"]
-
-#: What a job writes for the hardware of the machine that it is planned on.
-AUTO: Final = "auto"
+__all__ = ["DetectedHardware", "catalogue_name", "detected_hardware"]
 
 #: Words of drivers' names that say nothing about which device it is.
 _SILENT: Final = frozenset(

@@ -1,28 +1,30 @@
-"""How a command starts quickly, in a process where nobody else is: no pandas, and no collection of garbage.
+"""How a command starts quickly, in a process where nobody else is: without much that others import.
 
-docs/speed.md says what each of the two saves.
+That is pandas, metadata of packages, masked arrays, and the collection of garbage.
+docs/speed.md says what pandas and garbage take.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["collect_again", "load_solver", "without_pandas"]
+__all__ = ["collect_again", "load_solver", "postpone_metadata", "without_pandas"]
+
+_METADATA: Final = "importlib.metadata"
 
 
 class _Unloaded(ModuleType):
-    """Placeholder of a module: has the named classes, and imports the module for any other attribute."""
+    """Placeholder of a module: has the given attributes, and imports the module for any other one."""
 
-    def __init__(self, name: str, classes: tuple[str, ...]) -> None:
+    def __init__(self, name: str, attributes: Mapping[str, object]) -> None:
         super().__init__(name)
-        for class_name in classes:
-            setattr(self, class_name, type(class_name, (), {}))
+        vars(self).update(attributes)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name.startswith("__"):
@@ -42,7 +44,7 @@ def without_pandas() -> Iterator[None]:
     if "pandas" in sys.modules:
         yield
         return
-    stand_in = _Unloaded("pandas", ("Index", "Series"))
+    stand_in = _Unloaded("pandas", {name: type(name, (), {}) for name in ("Index", "Series")})
     sys.modules["pandas"] = stand_in
     try:
         yield
@@ -51,10 +53,36 @@ def without_pandas() -> Iterator[None]:
             del sys.modules["pandas"]
 
 
+def postpone_metadata() -> None:
+    """Import the metadata of packages only when they are asked for.
+
+    Pydantic imports ``importlib.metadata``, and with it ``email``, to look for plugins, which commands switch
+    off. Whoever asks for anything in it imports it.
+    """
+    _postpone(_METADATA, {"entry_points": _entry_points})
+
+
+def _postpone(name: str, attributes: Mapping[str, object]) -> None:
+    """Put a placeholder in the place of a package's module, until more than ``attributes`` is asked."""
+    if name not in sys.modules:
+        sys.modules[name] = _Unloaded(name, attributes)
+        package, _, module = name.rpartition(".")
+        # What an import of the module would have set.
+        setattr(sys.modules[package], module, sys.modules[name])
+
+
+def _entry_points(**selected: Any) -> Any:  # noqa: ANN401 - as the module's own
+    if isinstance(sys.modules.get(_METADATA), _Unloaded):
+        del sys.modules[_METADATA]
+    return import_module(_METADATA).entry_points(**selected)
+
+
 def load_solver() -> None:
     """Import all that a search needs, without pandas; from then on garbage is collected again."""
     with without_pandas():
         import autoplan.search  # noqa: F401
+    # Without the module there are no masked arrays, and nothing else is asked of it.
+    _postpone("numpy.ma", {"is_masked": lambda _: False})
     collect_again()
 
 

@@ -325,8 +325,9 @@ def mean_keys(model: ModelSpec, sequence_length: int) -> float:
     Source: the sum of min(i, w) over i = 1..s, over s.
     """
     s = np.asarray(float(sequence_length))
-    windows = (model.attention_window(layer) or np.inf for layer in range(model.layers))
-    return sum(float(causal_keys(s, window)) for window in windows) / model.layers
+    windows = [model.attention_window(layer) or np.inf for layer in range(model.layers)]
+    keys = {window: float(causal_keys(s, window)) for window in set(windows)}
+    return sum(keys[window] for window in windows) / model.layers
 
 
 def attention_kernel_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:

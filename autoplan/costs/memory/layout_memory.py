@@ -38,7 +38,12 @@ from autoplan.costs.memory.footprint import (
     saved_bytes,
 )
 from autoplan.costs.memory.mixed_layers import mixed_footprint, mixed_workspace_correction, value_of_type
-from autoplan.costs.memory.model_states import gradients_persist, host_bytes, model_states_of
+from autoplan.costs.memory.model_states import (
+    ModelStates,
+    gradients_persist,
+    host_bytes,
+    model_states_of,
+)
 from autoplan.costs.memory.offload import host_activation_bytes
 from autoplan.costs.memory.timeline import timeline_of
 from autoplan.costs.memory.weight_gradient_stash import WEIGHTS
@@ -71,8 +76,12 @@ class StageCounts:
         return StageCounts(*(np.asarray(counts, dtype=np.float64) for counts in columns))
 
 
-def memory_predictions(scope: Scope, counts: StageCounts) -> list[MemoryPrediction]:
+def memory_predictions(
+    scope: Scope, counts: StageCounts, footprints: Sequence[Footprint] | None = None
+) -> list[MemoryPrediction]:
     """Return the memory of each complete layout of ``scope`` [byte]: S + D of each event, by category.
+
+    ``footprints`` are those of each layer type, computed if not given.
 
     >>> import numpy as np
     >>> from autoplan.catalog import load_job
@@ -97,14 +106,18 @@ def memory_predictions(scope: Scope, counts: StageCounts) -> list[MemoryPredicti
     scopes = (
         [_scope_of_type(scope, typed) for typed in layer_types.jobs(job)] if layer_types.several else [scope]
     )
-    footprints = [footprint_of(typed) for typed in scopes]
+    footprints = footprints or [footprint_of(typed) for typed in scopes]
     footprint = mixed_footprint(footprints, stage_layers)
     events = [
         _mixed_event(by_type, stage_layers)
         for by_type in zip(*(timeline_of(typed)[0] for typed in scopes), strict=True)
     ]
     corrections = mixed_workspace_correction(footprints, stage_layers)
-    tables = [_table_of(_categories(scopes, stage_layers, footprint, event, corrections)) for event in events]
+    states = _states(scopes, stage_layers)
+    tables = [
+        _table_of(_categories(scopes[0], states, stage_layers, footprint, event, corrections))
+        for event in events
+    ]
     host, split = _host_memory(scopes, stage_layers), backward_split(scope.candidates).tolist()
     levels, predictions = _levels(footprint, counts), []
     for row, split_backward in enumerate(split):
@@ -177,8 +190,20 @@ def _mixed_event(events: Sequence[Event], stage_layers: StageLayers) -> Event:
     )
 
 
+def _states(scopes: Sequence[Scope], stage_layers: StageLayers) -> list[tuple[Array, ModelStates]]:
+    """Return the model states of a layer of each type, of embedding and of head, and how many a stage has."""
+    scope, parts = scopes[0], scopes[0].weights
+    layers = [
+        (n, model_states_of(typed, typed.weights.layer))
+        for n, typed in zip(stage_layers.layers, scopes, strict=True)
+    ]
+    outside = (scope.first, parts.embedding), (scope.last, parts.head)
+    return [*layers, *((n, model_states_of(scope, part)) for n, part in outside)]
+
+
 def _categories(
-    scopes: Sequence[Scope],
+    scope: Scope,
+    states: Sequence[tuple[Array, ModelStates]],
     stage_layers: StageLayers,
     footprint: Footprint,
     event: Event,
@@ -196,16 +221,7 @@ def _categories(
         activations = activations - last_layer_bytes(footprint, layers, selective, full)
     if event.phase == "second":
         activations = activations + first_layer_bytes(footprint, selective, full) + corrections[1]
-    scope, parts = scopes[0], scopes[0].weights
     persist = gradients_persist(scope)
-    states = [
-        (n, model_states_of(typed, typed.weights.layer))
-        for n, typed in zip(stage_layers.layers, scopes, strict=True)
-    ]
-    states += [
-        (scope.first, model_states_of(scope, parts.embedding)),
-        (scope.last, model_states_of(scope, parts.head)),
-    ]
     persistent = sum(n * persist * part.gradients for n, part in states)
     transient = transient + sum(n * part.copies for n, part in states)
     return _Categories(

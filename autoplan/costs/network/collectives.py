@@ -15,6 +15,7 @@ reduce-scatter, and twice that in an all-reduce.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -101,9 +102,10 @@ def collective_seconds(operation: Operation, size: Array, group: Group, links: L
     network congestion.
     Source: NCCL, src/graph/tuning.cc; measured tables are in costmodels/kernels.
     """
-    ranks, stride, size = np.broadcast_arrays(group.ranks, group.stride, size)
-    group = Group(ranks, stride)
-    local_ranks = group.ranks_in_node(links)
+    ranks, local_ranks = group.ranks, group.ranks_in_node(links)
+    sent = (ranks > 1) & (np.asarray(size) > 0)
+    if not sent.any():
+        return np.zeros(np.broadcast_shapes(sent.shape, local_ranks.shape))
     seconds = _ring_seconds(operation, size, group, local_ranks, links)
     for table in links.tables:
         if table.operation == operation:
@@ -111,7 +113,7 @@ def collective_seconds(operation: Operation, size: Array, group: Group, links: L
             if tabulated.any():
                 measured = _interpolate(size, table.bytes, table.microseconds)
                 seconds = np.where(tabulated, measured, seconds)
-    result: Array = np.where((ranks > 1) & (size > 0), seconds, 0.0)
+    result: Array = np.where(sent, seconds, 0.0)
     return result
 
 
@@ -217,13 +219,18 @@ def _fabric_bandwidth(local_ranks: Array, links: Links) -> Array:
 
 def _interpolate(size: Array, sizes: tuple[int, ...], microseconds: tuple[float, ...]) -> Array:
     """Return the measured time [s], log-log between sizes, proportional beyond the largest."""
+    log_sizes, log_seconds, seconds_per_byte = _curve(sizes, microseconds)
+    interpolated = np.exp(np.interp(np.log(np.maximum(size, 1.0)), log_sizes, log_seconds))
+    seconds: Array = np.where(size > sizes[-1], size * seconds_per_byte, interpolated)
+    return seconds
+
+
+@lru_cache(maxsize=256)
+def _curve(sizes: tuple[int, ...], microseconds: tuple[float, ...]) -> tuple[Array, Array, np.float64]:
+    """Return logarithms of a table's sizes and times, and the time of a byte at its largest size [s]."""
     # The running maximum removes noise in measurements of small messages: a larger one is never faster.
     times = np.maximum.accumulate(np.asarray(microseconds)) * 1e-6
-    logs = np.log(np.asarray(sizes, dtype=np.float64))
-    interpolated = np.exp(np.interp(np.log(np.maximum(size, 1.0)), logs, np.log(times)))
-    extrapolated = size * (times[-1] / sizes[-1])
-    seconds: Array = np.where(size > sizes[-1], extrapolated, interpolated)
-    return seconds
+    return np.log(np.asarray(sizes, dtype=np.float64)), np.log(times), times[-1] / sizes[-1]
 
 
 def point_to_point_seconds(size: Array, group: Group, links: Links) -> Array:

@@ -75,6 +75,11 @@ class Collective:
         total: Array = communicates * self.calls * self.message
         return total
 
+    @property
+    def called(self) -> bool:
+        """Whether any layout calls it at all, so that its time counts."""
+        return bool(np.any(self.calls > 0))
+
     def of_stage(self, layers: Array | float, microbatches: Array) -> Collective:
         """Return the same collective with its calls in a step of a stage with so many ``layers`` [1]."""
         often = 1.0 if self.when in _ONCE else microbatches

@@ -22,6 +22,7 @@ from autoplan.costs.core.candidates import Candidates, Linear
 from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of, stage_layers_of
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.device.machine import Machine
+from autoplan.costs.layer.layer_time import LayerTimes
 from autoplan.costs.memory.footprint import Footprint
 from autoplan.costs.memory.layout_memory import StageCounts
 from autoplan.costs.memory.mixed_layers import (
@@ -31,7 +32,7 @@ from autoplan.costs.memory.mixed_layers import (
     mixed_linear,
     value_of_type,
 )
-from autoplan.costs.stage.stage_pricing import price_with_parts
+from autoplan.costs.stage.stage_pricing import price_stages, price_with_parts
 from autoplan.costs.stage.stage_times import StageParts, Stages
 from autoplan.schema.job import Job
 
@@ -75,13 +76,20 @@ def price_layer_types(
     >>> bool(dense.memory.persistent.layer[0, 0] < experts.memory.persistent.layer[0, 0])
     True
     """
-    return tuple(stages for stages, _ in price_layer_types_with_parts(job, candidates, machine, memory))
+    jobs = layer_types_of(job.model, job.workload.sequence_length).jobs(job)
+    footprints: Sequence[Footprint | None] = memory or [None] * len(jobs)
+    return tuple(
+        price_stages(layer_job, candidates, machine, memory=footprint)
+        for layer_job, footprint in zip(jobs, footprints, strict=True)
+    )
 
 
 def price_layer_types_with_parts(
-    job: Job, candidates: Candidates, machine: Machine, memory: Sequence[Footprint] | None = None
+    job: Job, candidates: Candidates, machine: Machine, blocks: Sequence[LayerTimes] | None = None
 ) -> tuple[tuple[Stages, StageParts], ...]:
     """Return the stage coefficients and the breakdown of seconds of every layer type of the job [s].
+
+    ``blocks`` has the times of a layer of each type at the job's precision, computed if not given.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.device.machine import machine_of
@@ -93,10 +101,10 @@ def price_layer_types_with_parts(
     (0.0, True)
     """
     jobs = layer_types_of(job.model, job.workload.sequence_length).jobs(job)
-    footprints: Sequence[Footprint | None] = memory or [None] * len(jobs)
+    known: Sequence[LayerTimes | None] = blocks or [None] * len(jobs)
     return tuple(
-        price_with_parts(layer_job, candidates, machine, memory=footprint)
-        for layer_job, footprint in zip(jobs, footprints, strict=True)
+        price_with_parts(layer_job, candidates, machine, block=block)
+        for layer_job, block in zip(jobs, known, strict=True)
     )
 
 

@@ -277,7 +277,7 @@ def _microbatch_traffic(context: StageContext, collectives: Sequence[Collective]
     traffic: dict[str, Traffic] = {"forward": zero, "backward": zero, "reduction": zero}
     into_lists = context.job.stack.overlap.all_gather_into_list
     for part in collectives:
-        if part.when in traffic:
+        if part.when in traffic and part.called:
             message = message_traffic(part, context.machine, into_lists=into_lists)
             traffic[part.when] = traffic[part.when] + message.scaled(part.calls)
     return _PassTraffic(**traffic)

@@ -49,13 +49,16 @@ def _step_traffic(context: StageContext, collectives: Sequence[Collective]) -> _
     zero = np.zeros((1, 1))
     reduce, gather, bucket_reduce, bucket_gather, all_reductions = zero, zero, zero, zero, Traffic(zero, zero)
     for part in collectives:
+        reduction = part.when.endswith("reduction")
+        if not (part.called and (reduction or part.when == "step gather")):
+            continue
         message, called = message_traffic(part, context.machine), flag(part.calls > 0)
         seconds, bucket_seconds = part.calls * message.seconds, called * message.seconds
         if part.when == "step gather":
             gather, bucket_gather = gather + seconds, bucket_gather + bucket_seconds
         elif part.when == "step reduction":
             reduce, bucket_reduce = reduce + seconds, bucket_reduce + bucket_seconds
-        if part.when.endswith("reduction"):
+        if reduction:
             all_reductions = all_reductions + message.scaled(part.calls)
     return _StepTraffic(reduce, gather, bucket_reduce, bucket_gather, all_reductions.share)
 

@@ -13,9 +13,9 @@ from autoplan.costs.core.candidates import Array, Candidates, Linear, column
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.core.sizes import backward_split
 from autoplan.costs.device.machine import Machine
-from autoplan.costs.layer.layer_time import layer_times
+from autoplan.costs.layer.layer_time import LayerTimes, layer_times
 from autoplan.costs.memory.footprint import Footprint, footprint_of
-from autoplan.costs.stage.per_microbatch import layer_pass, outside_pass
+from autoplan.costs.stage.per_microbatch import Pass, layer_pass, outside_pass
 from autoplan.costs.stage.per_step import per_step
 from autoplan.costs.stage.stage_context import StageContext
 from autoplan.costs.stage.stage_times import StageParts, Stages
@@ -40,13 +40,20 @@ def price_stages(
     >>> float(round(stages.forward.layer[0, 0] * fastest.peak_flops / 1e9, 1))  # GFLOP: see ``layer_times``
     515.4
     """
-    return price_with_parts(job, candidates, machine, memory=memory)[0]
+    return _priced(job, candidates, machine, memory, None)[0]
 
 
 def price_with_parts(
-    job: Job, candidates: Candidates, machine: Machine, *, memory: Footprint | None = None
+    job: Job,
+    candidates: Candidates,
+    machine: Machine,
+    *,
+    memory: Footprint | None = None,
+    block: LayerTimes | None = None,
 ) -> tuple[Stages, StageParts]:
     """Return the stage coefficients and the breakdown of a microbatch's seconds [s].
+
+    ``block`` has the times of a layer of the job at its precision, computed if not given.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.device.machine import machine_of
@@ -57,9 +64,26 @@ def price_with_parts(
     >>> bool(np.isclose(seconds[0, 0], parts.layer.total[0, 0]))
     True
     """
+    stages, outside, layer = _priced(job, candidates, machine, memory, block)
+    shape = (len(candidates), candidates.pp)
+    parts = StageParts(
+        outside=(outside.forward + outside.backward).wide(shape),
+        layer=(layer.forward + layer.backward).wide(shape),
+        selective=layer.selective.wide(shape),
+        full=layer.full.wide(shape),
+        outside_forward=outside.forward.wide(shape),
+        layer_forward=layer.forward.wide(shape),
+    )
+    return stages, parts
+
+
+def _priced(
+    job: Job, candidates: Candidates, machine: Machine, memory: Footprint | None, block: LayerTimes | None
+) -> tuple[Stages, Pass, Pass]:
+    """Return the stage coefficients, and the seconds outside layers and of a layer."""
     scope = scope_of(job, candidates)
     context = StageContext.of(scope, machine)
-    block = layer_times(context.job, candidates, machine)
+    block = block or layer_times(context.job, candidates, machine)
     outside, layer, step = outside_pass(context), layer_pass(context, block), per_step(context)
     shape = (len(candidates), candidates.pp)
 
@@ -93,12 +117,4 @@ def price_with_parts(
         optimizer=step_linear(step.optimizer),
         memory=memory or footprint_of(scope),
     )
-    parts = StageParts(
-        outside=(outside.forward + outside.backward).wide(shape),
-        layer=(layer.forward + layer.backward).wide(shape),
-        selective=layer.selective.wide(shape),
-        full=layer.full.wide(shape),
-        outside_forward=outside.forward.wide(shape),
-        layer_forward=layer.forward.wide(shape),
-    )
-    return stages, parts
+    return stages, outside, layer

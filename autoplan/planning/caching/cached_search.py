@@ -12,9 +12,6 @@ from typing import Final
 
 from autoplan.deadline import Deadline
 from autoplan.errors import CatalogError
-from autoplan.planning.caching.answer_file import is_answered, read_answer, write_answer
-from autoplan.planning.caching.planner_identity import fingerprint
-from autoplan.planning.caching.solve_lock import SolveLock
 from autoplan.results import Front
 from autoplan.schema.job import Job
 
@@ -49,6 +46,10 @@ def cached(job: Job, folder: Path, deadline: Deadline, search: Callable[[], Fron
     Of many processes that ask at once one searches, and the others wait for its answer. Raises CatalogError
     where the folder cannot be used.
     """
+    from autoplan.planning.caching.answer_file import is_answered, read_answer, write_answer
+    from autoplan.planning.caching.planner_identity import fingerprint
+    from autoplan.planning.caching.solve_lock import SolveLock
+
     # Answers of a search that its deadline stopped are those of that deadline.
     asked = hashlib.sha256(f"{fingerprint(job)} {deadline.seconds}".encode()).hexdigest()
     path = folder / f"{asked}.json"

@@ -10,8 +10,7 @@ from autoplan.report.serving.capacity_report import serving_job_document
 from autoplan.report.wording.provenance import number_kinds
 from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
-from autoplan.schema.resolved_job import resolved_values
-from autoplan.schema.saved_front import HASH, document_hash
+from autoplan.schema.resolved_job import HASH, document_hash, resolved_values
 from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = ["serving_front_document", "serving_plan_document"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from threading import Thread
 from typing import Final
 
+import ortools
 from ortools.sat.python import cp_model
 
 from autoplan.deadline import ENDLESS, current_deadline
@@ -115,4 +115,4 @@ def solver_parameters() -> dict[str, float]:
 
 def solver_version() -> str:
     """Return the solver's name and version."""
-    return f"OR-Tools CP-SAT {version('ortools')}"
+    return f"OR-Tools CP-SAT {ortools.__version__}"  # type: ignore[attr-defined]

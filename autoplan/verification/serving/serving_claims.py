@@ -14,7 +14,7 @@ from autoplan.results.verdict import Check
 from autoplan.rules.class_limit_rules import all_simulated_limits
 from autoplan.schema.base import NumberKind
 from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
-from autoplan.schema.saved_front import document_hash
+from autoplan.schema.resolved_job import document_hash
 from autoplan.schema.serving.saved_serving import SavedServingFront
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.comparison_claims import comparison_problems
