@@ -67,11 +67,22 @@ def least_peak_of_splits(memory: Array, layers: int) -> Array:
 def can_fit(group: SizedCandidates, limit: float) -> NDArray[np.bool_]:
     """Return which candidates have a split and recompute mixes within ``limit`` bytes, shape [C].
 
-    Two tests decide most: the even split fits; or no stage fits with its even share of the layers, which some
-    stage must have at least. Only the others are evaluated for every number of layers.
+    The floors of memory exclude most candidates.
     """
     if group.places is not None:
         return _places_fit(group, group.places, limit)
+    fits = floors_fit(group, memory_floors(group), limit)
+    if fits.any():
+        fits[fits] = _layers_fit(group.take(np.flatnonzero(fits)), limit)
+    return fits
+
+
+def _layers_fit(group: SizedCandidates, limit: float) -> NDArray[np.bool_]:
+    """Return which candidates of one layer type fit into ``limit`` bytes, shape [C].
+
+    Two tests decide most: the even split fits; or no stage fits with its even share of the layers, which some
+    stage must have at least. Only the others are evaluated for every number of layers.
+    """
     c = group.candidates
     even_splits = {v: even_stages(group.layers, group.pp, v) for v in np.unique(c.vpp).tolist()}
     even_layers = np.array([even_splits[v] for v in c.vpp.tolist()], dtype=np.float64)
