@@ -21,10 +21,11 @@ from autoplan.search.alternatives.domain_reduction import (
     reduced_domains,
     within_step,
 )
+from autoplan.search.alternatives.fastest_alternatives import RecentFastest
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.mix_prices import RecentMixPrices
-from autoplan.search.alternatives.primal_heuristic import primal_heuristic, useful_counts
-from autoplan.search.alternatives.stage_alternatives import Alternatives, alternatives_of, step_ticks
+from autoplan.search.alternatives.primal_heuristic import primal_heuristic
+from autoplan.search.alternatives.stage_alternatives import Alternatives, step_ticks
 from autoplan.search.alternatives.uniform_recompute import UniformCases
 from autoplan.search.bounds.memory_floors import TooSmallLimits
 from autoplan.search.bounds.path_counts import Paths
@@ -68,6 +69,7 @@ class FrontSweep:
         self.stopped = False
         self.paths = Paths()
         self.mix_prices = RecentMixPrices(scale)
+        self.fastest_mixes = RecentFastest(scale)
         self.solved: set[tuple[int, int]] = set()
 
     def reset_bounds(self) -> None:
@@ -132,15 +134,12 @@ class FrontSweep:
     def _alternatives(
         self, key: tuple[int, int], group: PricedCandidates, i: int, limit: float, best: float, lower: Bound
     ) -> Alternatives:
-        longest_makespan = best * (1 + _MARGIN) - float(lower.tail[i])
-        longest = longest_stage(group.schedule(i), float(lower.stage_sum[i]), longest_makespan)
-        seconds = lower.stage_seconds[i]
-        if lower.places is not None:
-            useful = seconds <= longest
-            prices = self.mix_prices.of(key, group, i)
-            return alternatives_of_contents(group, lower.places, i, limit, useful, prices, longest=longest)
-        useful = useful_counts(group, seconds, longest)
-        return alternatives_of(group, i, limit, useful, self.scale, longest=longest)
+        most = best * (1 + _MARGIN)
+        if lower.places is None:
+            return self.fastest_mixes.of(group, i, limit, most, lower)
+        longest = longest_stage(group.schedule(i), float(lower.stage_sum[i]), most - float(lower.tail[i]))
+        useful, prices = lower.stage_seconds[i] <= longest, self.mix_prices.of(key, group, i)
+        return alternatives_of_contents(group, lower.places, i, limit, useful, prices, longest=longest)
 
     def fastest(self, limit_ticks: int, incumbent: float = np.inf) -> FrontPoint | None:
         """Return the fastest layout within the memory limit; None where the problem is infeasible.
@@ -273,6 +272,7 @@ class FrontSweep:
         best: float,
     ) -> float:
         """Open the candidates of a batch that may beat ``best``; return the incumbent after them [s]."""
+        self.fastest_mixes.begin(relaxation, best * (1 + _MARGIN))
         within_best = np.flatnonzero(relaxation.step_seconds <= best * (1 + _MARGIN))
         for i in within_best[np.argsort(relaxation.step_seconds[within_best], kind="stable")].tolist():
             check_deadline()
