@@ -20,7 +20,7 @@ from autoplan.search.bounds.contents_bound import (
     most_recompute,
 )
 from autoplan.search.bounds.memory_floors import ROUNDING, floors_fit, memory_floors
-from autoplan.search.bounds.step_bound import k_th_stage
+from autoplan.search.bounds.step_bound import k_th_stage, most_layers_of_stages
 from autoplan.search.space.sized_candidates import SizedCandidates
 from autoplan.search.space.stage_contents import Places
 
@@ -104,8 +104,15 @@ def _layers_fit(group: SizedCandidates, limit: float) -> NDArray[np.bool_]:
 
 def _split_fits(group: SizedCandidates, limit: float) -> NDArray[np.bool_]:
     """Return whether numbers of layers that fit on the stages add up to all layers, shape [C]."""
-    rows = (row for part in _blocks(group) for row in least_stage_memory(part) <= limit)
-    return np.array([reachable_sums(fits)[0] >> group.layers & 1 for fits in rows], dtype=bool)
+    fitting = (least_stage_memory(part) <= limit for part in _blocks(group))
+    return np.concatenate([_some_split(fits, group.layers) for fits in fitting])
+
+
+def _some_split(fits: NDArray[np.bool_], layers: int) -> NDArray[np.bool_]:
+    """Return whether numbers of layers that ``fits`` [C, p, L] allows add up to ``layers``, shape [C]."""
+    split: NDArray[np.bool_] = most_layers_of_stages(fits) >= layers
+    split[split] = [bool(reachable_sums(rows)[0] >> layers & 1) for rows in fits[split]]
+    return split
 
 
 def reachable_sums(fits: NDArray[np.bool_]) -> list[int]:
