@@ -34,6 +34,7 @@ __all__ = [
     "mixes",
     "part_ticks",
     "priced_mixes",
+    "slowest_path_ticks",
     "step_ticks",
     "uniform_alternatives",
 ]
@@ -248,6 +249,18 @@ class Incumbent(NamedTuple):
 def part_ticks(alternatives: Alternatives, chosen: Sequence[Alternative]) -> list[list[int]]:
     """Return the ticks of ``chosen``, one alternative a stage: a row for each pass of the schedule."""
     return [[getattr(o, part) for o in chosen] for part in alternatives.schedule.parts]
+
+
+def slowest_path_ticks(alternatives: Alternatives, chosen: Sequence[Alternative]) -> int:
+    """Return a lower bound on ``step_ticks``: all work of one stage, and a pass of the stages before it.
+
+    With a split backward, the stages before it are left out.
+    """
+    s, before, longest = alternatives.schedule, 0, 0
+    for o in chosen:
+        longest = max(longest, before + s.m * s.v * o.stage_ticks)
+        before += 0 if s.split_backward else o.stage_ticks
+    return longest + max(o.end_of_step_ticks for o in chosen)
 
 
 def step_ticks(alternatives: Alternatives, chosen: Sequence[Alternative]) -> int:

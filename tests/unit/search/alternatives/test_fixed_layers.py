@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.search.alternatives.fixed_layers import least_of_fixed_layers
-from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, step_ticks
+from autoplan.search.alternatives.stage_alternatives import (
+    Alternative,
+    Alternatives,
+    slowest_path_ticks,
+    step_ticks,
+)
 from autoplan.search.space.priced_candidates import Schedule
 
 CEILING = 10**9
@@ -74,3 +79,19 @@ def test_nothing_is_claimed_where_stages_choose_their_layers_or_have_too_many(al
         assert least_of_fixed_layers(more, layers, CEILING) is None
     assert least_of_fixed_layers(alternatives, layers + 1, CEILING) is None
     assert least_of_fixed_layers(replace(alternatives, placed=True), layers, CEILING) is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(candidates())
+def test_the_slowest_path_is_no_longer_than_the_step(alternatives):
+    """And as long where one stage is far slower than all others."""
+    chosen = [row[0] for row in alternatives.stages]
+    assert slowest_path_ticks(alternatives, chosen) <= step_ticks(alternatives, chosen)
+
+    s, first = alternatives.schedule, chosen[0]
+    slow = first._replace(backward_ticks=10**6, stage_ticks=first.forward_ticks + 10**6)
+    others = [
+        o._replace(forward_ticks=1, backward_ticks=1, weight_ticks=0, stage_ticks=2) for o in chosen[1:]
+    ]
+    if not s.gpipe and not s.split_backward and s.m > s.p:
+        assert slowest_path_ticks(alternatives, [slow, *others]) == step_ticks(alternatives, [slow, *others])
