@@ -21,10 +21,11 @@ from autoplan.search.alternatives.domain_reduction import (
     reduced_domains,
     within_step,
 )
+from autoplan.search.alternatives.fastest_alternatives import RecentFastest
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.mix_prices import RecentMixPrices
-from autoplan.search.alternatives.primal_heuristic import primal_heuristic, useful_counts
-from autoplan.search.alternatives.stage_alternatives import Alternatives, alternatives_of, step_ticks
+from autoplan.search.alternatives.primal_heuristic import primal_heuristic
+from autoplan.search.alternatives.stage_alternatives import Alternatives, slowest_path_ticks, step_ticks
 from autoplan.search.alternatives.uniform_recompute import UniformCases
 from autoplan.search.bounds.memory_floors import TooSmallLimits
 from autoplan.search.bounds.path_counts import Paths
@@ -68,6 +69,7 @@ class FrontSweep:
         self.stopped = False
         self.paths = Paths()
         self.mix_prices = RecentMixPrices(scale)
+        self.fastest_mixes = RecentFastest(scale)
         self.solved: set[tuple[int, int]] = set()
 
     def reset_bounds(self) -> None:
@@ -117,14 +119,12 @@ class FrontSweep:
             limit = float(limits[i] * self.scale.tick_bytes)
             if group.by_uniform_cases(0):
                 cases = self.cases[point.group, point.position]
-                cases_within = cases.within(limit, most, remember=False)
-                alternatives_by_stage = [
-                    cases.alternatives(case, self.scale, _MARGIN, most) for case in cases_within
-                ]
+                within = cases.within(limit, most, remember=False)
+                alternatives_by_stage = [cases.alternatives(x, self.scale, _MARGIN, most) for x in within]
             else:
                 key = point.group, point.position
                 alternatives_by_stage = [self._alternatives(key, group, 0, limit, most, lower.at(int(i)))]
-            incumbent = min(map(self._heuristic_seconds, alternatives_by_stage), default=np.inf)
+            incumbent = min((self._heuristic_seconds(x, most) for x in alternatives_by_stage), default=np.inf)
             if incumbent <= most:
                 return int(limits[i]), incumbent
         return step_down, np.inf
@@ -132,15 +132,12 @@ class FrontSweep:
     def _alternatives(
         self, key: tuple[int, int], group: PricedCandidates, i: int, limit: float, best: float, lower: Bound
     ) -> Alternatives:
-        longest_makespan = best * (1 + _MARGIN) - float(lower.tail[i])
-        longest = longest_stage(group.schedule(i), float(lower.stage_sum[i]), longest_makespan)
-        seconds = lower.stage_seconds[i]
-        if lower.places is not None:
-            useful = seconds <= longest
-            prices = self.mix_prices.of(key, group, i)
-            return alternatives_of_contents(group, lower.places, i, limit, useful, prices, longest=longest)
-        useful = useful_counts(group, seconds, longest)
-        return alternatives_of(group, i, limit, useful, self.scale, longest=longest)
+        most = best * (1 + _MARGIN)
+        if lower.places is None:
+            return self.fastest_mixes.of(group, i, limit, most, lower)
+        longest = longest_stage(group.schedule(i), float(lower.stage_sum[i]), most - float(lower.tail[i]))
+        useful, prices = lower.stage_seconds[i] <= longest, self.mix_prices.of(key, group, i)
+        return alternatives_of_contents(group, lower.places, i, limit, useful, prices, longest=longest)
 
     def fastest(self, limit_ticks: int, incumbent: float = np.inf) -> FrontPoint | None:
         """Return the fastest layout within the memory limit; None where the problem is infeasible.
@@ -273,6 +270,7 @@ class FrontSweep:
         best: float,
     ) -> float:
         """Open the candidates of a batch that may beat ``best``; return the incumbent after them [s]."""
+        self.fastest_mixes.begin(relaxation, best * (1 + _MARGIN))
         within_best = np.flatnonzero(relaxation.step_seconds <= best * (1 + _MARGIN))
         for i in within_best[np.argsort(relaxation.step_seconds[within_best], kind="stable")].tolist():
             check_deadline()
@@ -304,7 +302,8 @@ class FrontSweep:
         """Return the candidate with an incumbent: heuristic, or proven where it has rules on stages."""
         key = candidate.group, candidate.position
         if not part.parts(i):
-            return [self._with_incumbent(candidate, self._alternatives(key, part, i, limit, best, lower))]
+            alternatives = self._alternatives(key, part, i, limit, best, lower)
+            return [self._with_incumbent(candidate, alternatives, best)]
         live = self._solved_under_rules(
             candidate, lambda most: self._alternatives(key, part, i, limit, most, lower), limit, best
         )
@@ -335,7 +334,7 @@ class FrontSweep:
             if cases.across:
                 live = self._solved_under_rules(open_case, alternatives_within, limit, best)
             else:
-                live = self._with_incumbent(open_case, alternatives_within(best))
+                live = self._with_incumbent(open_case, alternatives_within(best), best)
             cases.bounds[case.number] = max(live.bound_seconds, cases.bounds[case.number])
             best = min(best, live.incumbent_seconds)
             opened.append(live)
@@ -346,11 +345,10 @@ class FrontSweep:
         bounds = self.bounds[live.group]
         bounds[live.position] = max(bounds[live.position], seconds)
 
-    def _with_incumbent(self, candidate: OpenCandidate, alternatives: Alternatives) -> OpenCandidate:
-        """Return the candidate with ``alternatives`` and the incumbent of the primal heuristic."""
-        return replace(
-            candidate, alternatives=alternatives, incumbent_seconds=self._heuristic_seconds(alternatives)
-        )
+    def _with_incumbent(self, live: OpenCandidate, alternatives: Alternatives, most: float) -> OpenCandidate:
+        """Return the candidate with ``alternatives`` and the heuristic's incumbent within ``most`` s."""
+        incumbent = self._heuristic_seconds(alternatives, most)
+        return replace(live, alternatives=alternatives, incumbent_seconds=incumbent)
 
     def _solved_under_rules(
         self,
@@ -367,7 +365,7 @@ class FrontSweep:
         """
         guesses = [guess for share in _STEP_GUESSES if (guess := candidate.bound_seconds * share) < best]
         for guess in (*guesses, best):
-            live = self._with_incumbent(candidate, alternatives_within(guess))
+            live = self._with_incumbent(candidate, alternatives_within(guess), guess)
             if live.incumbent_seconds <= guess:
                 return live
             # The alternatives are complete for steps up to the guess only: a slower layout proves nothing.
@@ -392,7 +390,9 @@ class FrontSweep:
         fastest = solution.step_ticks * self.scale.tick_seconds
         return replace(live, incumbent_seconds=fastest), solution.bound_ticks
 
-    def _heuristic_seconds(self, alternatives: Alternatives) -> float:
-        """Return the step of the primal heuristic's layout, infinite where it has none [s]."""
+    def _heuristic_seconds(self, alternatives: Alternatives, most: float) -> float:
+        """Return the step of the heuristic's layout; infinite without, and where it exceeds ``most`` [s]."""
         chosen = primal_heuristic(alternatives, self.groups[0].layers)
-        return np.inf if chosen is None else step_ticks(alternatives, chosen) * self.scale.tick_seconds
+        if chosen is None or slowest_path_ticks(alternatives, chosen) * self.scale.tick_seconds > most:
+            return np.inf
+        return step_ticks(alternatives, chosen) * self.scale.tick_seconds

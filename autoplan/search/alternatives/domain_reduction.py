@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from autoplan.search.alternatives.fixed_layers import least_of_fixed_layers
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.layer_splits import sum_and_maximum_heuristic, within_makespan
 from autoplan.search.alternatives.layout_labels import LeastLayout, least_layout
@@ -101,7 +102,7 @@ def reduced_domains(
 
 def _with_least(domains: ReducedDomains, layers: int) -> ReducedDomains:
     """Return ``domains`` with their least objective, without candidates that the best layout excludes."""
-    leasts = [least_layout(c.alternatives, layers, domains.ceiling) for c in domains.live]
+    leasts = [_least(c.alternatives, layers, domains.ceiling) for c in domains.live]
     layouts = [] if domains.incumbent is None else [domains.incumbent]
     layouts += [
         Incumbent(i, least.chosen)
@@ -147,6 +148,11 @@ def within_least(alternatives: Alternatives, layers: int, step: int, memory: flo
         return None
     within = replace(alternatives, stages=rows)
     return within_makespan(within, layers, step - within.least_end_of_step(len(rows)))
+
+
+def _least(alternatives: Alternatives, layers: int, ceiling: int) -> LeastLayout | float | None:
+    least = least_of_fixed_layers(alternatives, layers, ceiling)
+    return least_layout(alternatives, layers, ceiling) if least is None else least
 
 
 def _objective(domains: ReducedDomains, layout: Incumbent) -> tuple[float, float]:

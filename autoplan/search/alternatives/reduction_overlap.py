@@ -16,23 +16,34 @@ split backward, reductions overlap with weight-gradient passes, and recompute ov
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.memory.footprint import stage_fits
-from autoplan.costs.stage.stage_times import Stages, end_of_step_floor, stage_backward
+from autoplan.costs.stage.stage_times import Stages, end_of_step_floor
 from autoplan.deadline import check_deadline
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.layer_splits import least_suffix_sums
-from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, mixes, priced_mixes
+from autoplan.search.alternatives.stage_alternatives import (
+    Alternative,
+    Alternatives,
+    alternative_table,
+    mixes,
+)
 from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.recompute_mixes import StageRules
 
 __all__ = ["with_more_reduction_overlap"]
+
+#: Positions of fields in an ``Alternative``: those that a mix is compared by, and those it is sorted by.
+_TIMES: Final = [Alternative._fields.index(f"{name}_ticks") for name in ("backward", "stage", "end_of_step")]
+_ORDER: Final = [Alternative._fields.index(f"{name}_ticks") for name in ("backward", "end_of_step", "memory")]
 
 
 def with_more_reduction_overlap(
@@ -53,40 +64,41 @@ def with_more_reduction_overlap(
         return alternatives
     floors = _end_of_step_floors(alternatives, group, position, scale)
     enough = max(min(o.end_of_step_ticks for o in alternatives.stages[0]), *map(min, floors))
-    stages: list[tuple[Alternative, ...]] = []
     below = _off_critical_path_below(alternatives, group.layers, makespan)
-    rules, unit = group.stage_rules(position), int(group.candidates.recompute_num_layers[position])
-    for i, (row, longest, least) in enumerate(zip(alternatives.stages, below, floors, strict=True)):
-        check_deadline()
-        at = _Coefficients(group, position, i)
-        overlaps = bool(group.stages.overlaps_reduce[position, i])
-        ends = _EndsOfStep(
-            at, overlaps, limit, group.modes, rules[i], alternatives.schedule.v, enough, longest, scale, unit
-        )
-        stages.append(
-            tuple(
-                o
-                for first, floor in zip(row, least, strict=True)
-                for o in (first, *ends.shorter(first, floor))
-            )
-        )
-    return (
-        alternatives if tuple(stages) == alternatives.stages else replace(alternatives, stages=tuple(stages))
+    ends = [[max(enough, floor) for floor in row] for row in floors]
+    by_content = _stages_by_content(alternatives, group.stages.overlaps_reduce[position] > 0, below, ends)
+    if not by_content:
+        return alternatives
+    mixed = _Mixes(group, position, limit, scale)
+    shorter = {
+        (stage.number, stage.first): _ever_shorter(slower, stage.first, enough)
+        for stages in by_content.values()
+        for stage, slower in zip(stages, mixed.slower(stages), strict=True)
+    }
+    stages = tuple(
+        tuple(o for first in row for o in (first, *shorter.get((i, first), ())))
+        for i, row in enumerate(alternatives.stages)
     )
+    return alternatives if stages == alternatives.stages else replace(alternatives, stages=stages)
 
 
-class _Coefficients:
-    """Coefficients of a stage, taken from those of its group when they are first needed: few stages do."""
+def _stages_by_content(
+    alternatives: Alternatives,
+    overlaps: NDArray[np.bool_],
+    below: Sequence[int],
+    ends: Sequence[Sequence[int]],
+) -> dict[tuple[int, int, int], list[_Stage]]:
+    """Return the stages whose end of step may get shorter, those with the same layers together.
 
-    def __init__(self, group: PricedCandidates, position: int, stage: int) -> None:
-        self._take = partial(group.holding, position, stage)
-
-    @cached_property
-    def _holding(self) -> Callable[[int, int, Array, Array], Stages]:
-        return self._take()
-
-    def __call__(self, first: int, layers: int, selective: Array, full: Array) -> Stages:
-        return self._holding(first, layers, selective, full)
+    They overlap reduction, are faster than ``below`` and have a longer end of step than ``ends`` [ticks].
+    """
+    by_content: dict[tuple[int, int, int], list[_Stage]] = {}
+    for i in np.flatnonzero(overlaps).tolist():
+        for o, end in zip(alternatives.stages[i], ends[i], strict=True):
+            if o.end_of_step_ticks > end and o.stage_ticks < below[i]:
+                place = (o.first, i) if alternatives.placed else (-1, -1)
+                by_content.setdefault((o.layers, *place), []).append(_Stage(i, o, below[i]))
+    return by_content
 
 
 def _end_of_step_floors(
@@ -125,63 +137,73 @@ def _off_critical_path_below(alternatives: Alternatives, layers: int, makespan: 
     return below
 
 
-@dataclass(frozen=True, slots=True)
-class _EndsOfStep:
-    """Alternatives of one stage with more recompute than memory needs; ``at`` gives its coefficients.
+class _Stage(NamedTuple):
+    """A stage with its alternative of least recompute; one of ``longest`` ticks is on every critical path."""
 
-    An end of step of ``enough`` ticks need not get shorter; a stage of ``longest`` ticks or more is on every
-    critical path. ``unit`` is the layers per recompute unit.
-    """
-
-    at: Callable[[int, int, Array, Array], Stages]
-    overlaps: bool
-    limit: float
-    modes: frozenset[str]
-    rules: StageRules
-    v: int
-    enough: int
+    number: int
+    first: Alternative
     longest: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Mixes:
+    """Recompute mixes of the stages of one candidate, within ``limit`` bytes."""
+
+    group: PricedCandidates
+    position: int
+    limit: float
     scale: Scale
-    unit: int
 
-    def shorter(self, first: Alternative, floor: int) -> list[Alternative]:
-        """Return alternatives of ``first.layers`` layers with more recompute and shorter ends of step.
+    def slower(self, stages: Sequence[_Stage]) -> Iterator[list[list[int]]]:
+        """Yield for each of ``stages`` the alternatives that fit, with a longer backward and a shorter end.
 
-        None of them has an end of step of less than ``floor`` ticks.
+        They are fields of ``Alternative``, the shortest backward first. All stages have the same number of
+        layers; where layers differ, there is one stage.
         """
-        off_path = self.overlaps and first.stage_ticks < self.longest
-        if first.end_of_step_ticks <= max(self.enough, floor) or not off_path:
-            return []
-        shortened = [first]
-        for alternative in sorted(
-            self._slower(first), key=lambda o: (o.backward_ticks, o.end_of_step_ticks, o.memory_ticks)
-        ):
-            if alternative.end_of_step_ticks < shortened[-1].end_of_step_ticks:
-                shortened.append(alternative)
-            if shortened[-1].end_of_step_ticks <= self.enough:
-                break
-        return shortened[1:]
+        check_deadline()
+        group, layers = self.group, stages[0].first.layers
+        unit, v = int(group.candidates.recompute_num_layers[self.position]), int(group.v[self.position])
+        selective, full = mixes(layers, group.modes, unit)
+        count, coefficients = np.array(float(layers)), self._coefficients(stages, selective, full)
+        memory, fits = stage_fits(coefficients.memory, count, selective, full, self.limit)
+        table = alternative_table(coefficients, count, (selective, full), memory, v=v, scale=self.scale)
+        table = table.reshape(len(stages), -1, table.shape[-1])
+        backward, both, end = (table[..., i] for i in _TIMES)
+        firsts = np.array([(*(o[i] for i in _TIMES), longest) for _, o, longest in stages])[..., None]
+        worth = (fits > 0) & (backward > firsts[:, 0]) & (both < firsts[:, 3]) & (end < firsts[:, 2])
+        rules = group.stage_rules(self.position) if group.parts(self.position) else None
+        for stage, entries, mask in zip(stages, table, worth, strict=True):
+            index = np.flatnonzero(mask)
+            if rules is not None:
+                index = _allowed(index, rules[stage.number], stage.first, selective, full)
+            yield sorted(entries[index].tolist(), key=itemgetter(*_ORDER))
 
-    def _slower(self, first: Alternative) -> list[Alternative]:
-        """Return the alternatives that fit, slower than ``first`` and faster than ``longest``."""
-        count = np.array(float(first.layers))
-        selective, full = mixes(first.layers, self.modes, self.unit)
-        stage = self.at(first.first, first.layers, selective, full)
-        backward = self.scale.step_ticks(stage_backward(stage, count, selective, full) / self.v)
-        both = first.forward_ticks + backward
-        worth = (backward > first.backward_ticks) & (both < self.longest)
-        worth &= self.rules.indistinguishable(selective, full, (first.selective, first.full))
-        index = np.flatnonzero(worth)
-        if not len(index):
-            return []
-        index = index[self.rules.allows(first.layers, selective[index], full[index])]
-        selective, full = selective[index], full[index]
-        stage = self.at(first.first, first.layers, selective, full)
-        memory, fits = stage_fits(stage.memory, count, selective, full, self.limit)
-        memory, fitting = np.broadcast_to(memory, selective.shape), np.flatnonzero(fits > 0)
-        if not len(fitting):
-            return []
-        selective, full, memory = selective[fitting], full[fitting], memory[fitting]
-        stage = self.at(first.first, first.layers, selective, full)
-        chosen = priced_mixes(stage, first.layers, selective, full, memory, v=self.v, scale=self.scale)
-        return [o._replace(first=first.first) for o in chosen] if first.first >= 0 else chosen
+    def _coefficients(self, stages: Sequence[_Stage], selective: Array, full: Array) -> Stages:
+        """Return the coefficients of ``stages``, for [stages, mixes]."""
+        if self.group.places is None:
+            return self.group.stages.take((self.position, [stage.number for stage in stages], None))
+        ((number, first, _),) = stages
+        return self.group.holding(self.position, number)(first.first, first.layers, selective, full)
+
+
+def _allowed(
+    index: NDArray[np.int64], rules: StageRules, first: Alternative, selective: Array, full: Array
+) -> NDArray[np.int64]:
+    """Return the mixes at ``index`` that the rules allow and do not distinguish from ``first``."""
+    reference = first.selective, first.full
+    index = index[rules.indistinguishable(selective[index], full[index], reference)]
+    return index[rules.allows(first.layers, selective[index], full[index])]
+
+
+def _ever_shorter(slower: Sequence[Sequence[int]], first: Alternative, enough: int) -> list[Alternative]:
+    """Return those of ``slower`` whose end of step is shorter than all before, until ``enough`` ticks."""
+    shortened: list[Alternative] = []
+    least = first.end_of_step_ticks
+    for entry in slower:
+        alternative = Alternative(*entry)
+        if alternative.end_of_step_ticks < least:
+            shortened.append(alternative._replace(first=first.first))
+            least = alternative.end_of_step_ticks
+        if least <= enough:
+            break
+    return shortened

@@ -12,19 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
-from autoplan.costs.memory.footprint import bytes_to_save, stage_fits
+from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
 from autoplan.schema.user_rules.expression import Node
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.space.priced_candidates import PricedCandidates, Schedule
-from autoplan.search.space.recompute_mixes import StageRules, across, keeps
+from autoplan.search.space.recompute_mixes import StageRules, keeps
 
 __all__ = [
     "Alternative",
@@ -32,10 +31,10 @@ __all__ = [
     "Incumbent",
     "alternative_table",
     "alternatives_by_rules",
-    "alternatives_of",
     "mixes",
     "part_ticks",
     "priced_mixes",
+    "slowest_path_ticks",
     "step_ticks",
     "uniform_alternatives",
 ]
@@ -128,66 +127,6 @@ def _grouped(row: Sequence[Alternative], keys: Sequence[int]) -> Callable[[int],
     return lambda key: groups.get(key, ())
 
 
-def alternatives_of(
-    group: PricedCandidates,
-    position: int,
-    limit: float,
-    offered: Array,
-    scale: Scale,
-    *,
-    longest: float = inf,
-) -> Alternatives:
-    """Return the alternatives of the candidate at ``position`` with every device within ``limit`` bytes.
-
-    ``offered`` [p, L] is finite for the useful layer counts of a stage. Alternatives of more than ``longest``
-    seconds may be left out.
-    """
-    v = int(group.v[position])
-    useful = np.isfinite(offered)
-    counts = np.flatnonzero(useful.any(axis=0)) + 1
-    stages: tuple[tuple[Alternative, ...], ...] = ((),) * group.pp
-    if len(counts):
-        coefficients = group.stages.take((position, slice(None), None))
-        unit = int(group.candidates.recompute_num_layers[position])
-        chosen, fits = _fastest_alternatives(coefficients, counts, limit, group.modes, (v, unit), scale)
-        fits &= useful[:, counts - 1]
-        stages = tuple(
-            tuple(o for o, fit in zip(row, row_fits, strict=True) if fit)
-            for row, row_fits in zip(chosen, fits.tolist(), strict=True)
-        )
-        if group.parts(position):
-            stages = _under_rules(group, position, stages, useful, (limit, longest), scale)
-    return Alternatives(stages, group.schedule(position), across(group.parts(position)))
-
-
-def _under_rules(
-    group: PricedCandidates,
-    position: int,
-    stages: tuple[tuple[Alternative, ...], ...],
-    useful: NDArray[np.bool_],
-    most: tuple[float, float],
-    scale: Scale,
-) -> tuple[tuple[Alternative, ...], ...]:
-    """Return ``stages`` under the user's own rules: the fastest allowed mix of each class of the rules.
-
-    ``most`` is the memory limit [bytes] and the time limit [s] of a stage.
-    """
-    rows = []
-    for row, rules in zip(stages, group.stage_rules(position), strict=True):
-        if rules.of_recompute:
-            counts = (np.flatnonzero(useful[rules.stage]) + 1).tolist()
-            by_count = [alternatives_by_rules(group, position, rules, (-1, n), most, scale) for n in counts]
-            rows.append(tuple(o for chosen in by_count for o in chosen))
-        else:
-            none = np.zeros(1)
-            rows.append(tuple(o for o in row if rules.allows(o.layers, none, none)[0]))
-    return (
-        uniform_alternatives(rows, group.layers)
-        if group.requires_uniform_recompute(position)
-        else tuple(rows)
-    )
-
-
 def uniform_alternatives(
     rows: Sequence[tuple[Alternative, ...]], layers: int
 ) -> tuple[tuple[Alternative, ...], ...]:
@@ -269,7 +208,7 @@ def priced_mixes(
 
 
 def alternative_table(
-    stage: Stages, layers: Array, mix: tuple[Array, Array], memory: Array, *, v: int, scale: Scale
+    stage: Stages, layers: Array, mix: tuple[Array, Array], memory: Array, *, v: Array | int, scale: Scale
 ) -> NDArray[np.int64]:
     """Return the fields of ``Alternative`` on the last axis, for stages' coefficients of the same shape.
 
@@ -300,81 +239,6 @@ def alternative_table(
     return table
 
 
-def _fastest_alternatives(
-    stages: Stages,
-    counts: NDArray[np.int64],
-    limit: float,
-    modes: frozenset[str],
-    units: tuple[int, int],
-    scale: Scale,
-) -> tuple[list[list[Alternative]], NDArray[np.bool_]]:
-    """Return the fastest alternative of every stage and layer count, and which fit [p, n].
-
-    ``stages`` has coefficients [p, 1]; ``units`` is the virtual stages and the layers per recompute unit.
-    """
-    v, unit = units
-    layers = counts.astype(np.float64)[None, :]
-    selective, full, memory, fits = _fastest_mix(stages, layers, limit, modes, scale, unit)
-    table = alternative_table(stages, layers, (selective, full), memory, v=v, scale=scale).tolist()
-    return [[Alternative(*entry) for entry in row] for row in table], fits
-
-
-def _fastest_mix(
-    stages: Stages, layers: Array, limit: float, modes: frozenset[str], scale: Scale, unit: int
-) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
-    """Return selective and full layers of the fastest mix, its memory and whether it fits, shape [p, n].
-
-    For each number of layers with full recompute, multiples of ``unit``, the fewest selective ones that
-    fit follow from the bytes to save; among equal times the mix with the least memory is taken.
-    """
-    stages, layers = stages.take((..., None)), layers[..., None]
-    most = layers.max() if "full" in modes else 0.0
-    full = np.arange(0.0, most + 1, unit)
-    selective = _fewest_selective(stages, layers, full, limit, modes)
-    memory, fits = stage_fits(stages.memory, layers, selective, full, limit)
-    if "selective" in modes:
-        # The recompute workspace of the last layers, or what the first one saves, may require one or two
-        # more.
-        for _ in range(2):
-            short = (fits == 0) & (selective + full < layers) & (selective < 2 + layers - full)
-            if not short.any():
-                break
-            selective = selective + short
-            memory, fits = stage_fits(stages.memory, layers, selective, full, limit)
-    valid = (selective + full <= layers) & (fits > 0)
-    if "none" not in modes:
-        valid &= selective + full == layers
-    cost = selective * stages.selective + full * stages.full
-    # Memory breaks ties only: its share stays below half a tick of time.
-    ranked = np.where(valid, cost + 0.5 * scale.tick_seconds * memory / limit, np.inf)
-    best = ranked.argmin(axis=-1)
-    at = (*np.ogrid[: best.shape[0], : best.shape[1]], best)
-    s, f, used, fits = (np.broadcast_to(x, ranked.shape)[at] for x in (selective, full, memory, valid))
-    return s, f, used, fits
-
-
-def _fewest_selective(
-    stages: Stages, layers: Array, full: Array, limit: float, modes: frozenset[str]
-) -> Array:
-    """Return the fewest selective layers that fit into memory for each number of full ones."""
-    remaining = np.maximum(layers - full, 0.0)
-    shape = np.broadcast_shapes(stages.forward.layer.shape, remaining.shape)
-    if "selective" not in modes:
-        return np.zeros(shape)
-    if "none" not in modes:
-        return np.broadcast_to(remaining, shape)
-    memory = stages.memory
-    per_layer = memory.none - memory.selective
-    short = bytes_to_save(memory, layers, limit) - full * (memory.none - memory.full)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        enough = np.ceil(short / per_layer - 1e-9)
-    # Where selective recompute saves nothing, no number of layers helps.
-    needed = np.where(short <= 0, 0.0, np.where(per_layer > 0, enough, np.inf))
-    # Selective recompute costs nothing where communication overlaps it: use it for all layers.
-    needed = np.where((stages.selective <= 0) & (per_layer > 0), remaining, needed)
-    return np.minimum(needed, layers + 1)
-
-
 class Incumbent(NamedTuple):
     """A feasible layout that is given to the solver as a hint: its candidate, and one alternative a stage."""
 
@@ -385,6 +249,18 @@ class Incumbent(NamedTuple):
 def part_ticks(alternatives: Alternatives, chosen: Sequence[Alternative]) -> list[list[int]]:
     """Return the ticks of ``chosen``, one alternative a stage: a row for each pass of the schedule."""
     return [[getattr(o, part) for o in chosen] for part in alternatives.schedule.parts]
+
+
+def slowest_path_ticks(alternatives: Alternatives, chosen: Sequence[Alternative]) -> int:
+    """Return a lower bound on ``step_ticks``: all work of one stage, and a pass of the stages before it.
+
+    With a split backward, the stages before it are left out.
+    """
+    s, before, longest = alternatives.schedule, 0, 0
+    for o in chosen:
+        longest = max(longest, before + s.m * s.v * o.stage_ticks)
+        before += 0 if s.split_backward else o.stage_ticks
+    return longest + max(o.end_of_step_ticks for o in chosen)
 
 
 def step_ticks(alternatives: Alternatives, chosen: Sequence[Alternative]) -> int:

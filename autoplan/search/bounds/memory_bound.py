@@ -20,7 +20,7 @@ from autoplan.search.bounds.contents_bound import (
     most_recompute,
 )
 from autoplan.search.bounds.memory_floors import ROUNDING, floors_fit, memory_floors
-from autoplan.search.bounds.step_bound import k_th_stage
+from autoplan.search.bounds.step_bound import k_th_stage, most_layers_of_stages
 from autoplan.search.space.sized_candidates import SizedCandidates
 from autoplan.search.space.stage_contents import Places
 
@@ -67,11 +67,22 @@ def least_peak_of_splits(memory: Array, layers: int) -> Array:
 def can_fit(group: SizedCandidates, limit: float) -> NDArray[np.bool_]:
     """Return which candidates have a split and recompute mixes within ``limit`` bytes, shape [C].
 
-    Two tests decide most: the even split fits; or no stage fits with its even share of the layers, which some
-    stage must have at least. Only the others are evaluated for every number of layers.
+    The floors of memory exclude most candidates.
     """
     if group.places is not None:
         return _places_fit(group, group.places, limit)
+    fits = floors_fit(group, memory_floors(group), limit)
+    if fits.any():
+        fits[fits] = _layers_fit(group.take(np.flatnonzero(fits)), limit)
+    return fits
+
+
+def _layers_fit(group: SizedCandidates, limit: float) -> NDArray[np.bool_]:
+    """Return which candidates of one layer type fit into ``limit`` bytes, shape [C].
+
+    Two tests decide most: the even split fits; or no stage fits with its even share of the layers, which some
+    stage must have at least. Only the others are evaluated for every number of layers.
+    """
     c = group.candidates
     even_splits = {v: even_stages(group.layers, group.pp, v) for v in np.unique(c.vpp).tolist()}
     even_layers = np.array([even_splits[v] for v in c.vpp.tolist()], dtype=np.float64)
@@ -93,8 +104,15 @@ def can_fit(group: SizedCandidates, limit: float) -> NDArray[np.bool_]:
 
 def _split_fits(group: SizedCandidates, limit: float) -> NDArray[np.bool_]:
     """Return whether numbers of layers that fit on the stages add up to all layers, shape [C]."""
-    rows = (row for part in _blocks(group) for row in least_stage_memory(part) <= limit)
-    return np.array([reachable_sums(fits)[0] >> group.layers & 1 for fits in rows], dtype=bool)
+    fitting = (least_stage_memory(part) <= limit for part in _blocks(group))
+    return np.concatenate([_some_split(fits, group.layers) for fits in fitting])
+
+
+def _some_split(fits: NDArray[np.bool_], layers: int) -> NDArray[np.bool_]:
+    """Return whether numbers of layers that ``fits`` [C, p, L] allows add up to ``layers``, shape [C]."""
+    split: NDArray[np.bool_] = most_layers_of_stages(fits) >= layers
+    split[split] = [bool(reachable_sums(rows)[0] >> layers & 1) for rows in fits[split]]
+    return split
 
 
 def reachable_sums(fits: NDArray[np.bool_]) -> list[int]:

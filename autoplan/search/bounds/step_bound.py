@@ -36,6 +36,7 @@ __all__ = [
     "least_zero_bubble",
     "longest_stage",
     "lowest",
+    "most_layers_of_stages",
 ]
 
 
@@ -135,14 +136,14 @@ def _bound_of(group: PricedCandidates, seconds: Array, total: Array, bottleneck:
 def least_of_stages(group: PricedCandidates, seconds: Array) -> tuple[Array, Array]:
     """Return lower bounds on the sum of stage times and on the slowest stage, shape [C]."""
     k = group.layers / group.v
-    slowest = np.where(_most_layers_of_stages(seconds) >= group.layers, k_th_stage(seconds, k), np.inf)
+    most_layers = most_layers_of_stages(np.isfinite(seconds))
+    slowest = np.where(most_layers >= group.layers, k_th_stage(seconds, k), np.inf)
     return _least_sum(seconds, k, group.pp), slowest
 
 
-def _most_layers_of_stages(seconds: Array) -> NDArray[np.int64]:
-    """Return the largest total of layers with finite ``seconds``, 0 where a stage has none, shape [C]."""
-    finite = np.isfinite(seconds)
-    most = np.where(finite.any(axis=2), seconds.shape[2] - finite[..., ::-1].argmax(axis=2), 0)
+def most_layers_of_stages(possible: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the largest total of ``possible`` layers [C, p, n], 0 where a stage has none, shape [C]."""
+    most = np.where(possible.any(axis=2), possible.shape[2] - possible[..., ::-1].argmax(axis=2), 0)
     total: NDArray[np.int64] = np.where(most.all(axis=1), most.sum(axis=1), 0)
     return total
 
