@@ -13,7 +13,21 @@ from typing import Final, Literal, get_args
 
 from autoplan.costs.core.candidates import Array, Linear
 
-__all__ = ["PHASES", "Event", "Phase"]
+__all__ = ["EVENTS", "PHASES", "Event", "Phase"]
+
+#: Names of the events, in order of time.
+EVENTS: Final = (
+    "end of forward",
+    "loss",
+    "output layer",
+    "gradient reduction",
+    "last layer",
+    "next-to-last layer",
+    "second layer",
+    "first layer",
+    "embedding",
+    "optimizer step",
+)
 
 #: Phase of an event: before backward of the layers; backward of the last, of the next-to-last and of the
 #: second layer; backward of the first layer and later; the optimizer step.

@@ -40,21 +40,7 @@ from autoplan.costs.memory.offload import offloaded_on_device, saved_on_device
 from autoplan.costs.memory.weight_gradient_stash import with_stash
 from autoplan.costs.pipeline.schedules import microbatches_in_flight
 
-__all__ = ["EVENTS", "SavedActivations", "saved_of", "timeline_of"]
-
-#: In order of time.
-EVENTS: Final = (
-    "end of forward",
-    "loss",
-    "output layer",
-    "gradient reduction",
-    "last layer",
-    "next-to-last layer",
-    "second layer",
-    "first layer",
-    "embedding",
-    "optimizer step",
-)
+__all__ = ["SavedActivations", "saved_of", "timeline_of"]
 
 
 @dataclass(frozen=True, slots=True)
