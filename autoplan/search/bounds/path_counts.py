@@ -27,16 +27,18 @@ class Paths:
     def __init__(self) -> None:
         self._paths: dict[Schedule, list[Passes]] = {}
 
-    @classmethod
-    def critical(cls, schedule: Schedule, ticks: Sequence[Sequence[int]]) -> Paths:
-        """Return a pool that has one path of ``schedule`` alone: the critical one for these ticks."""
-        pool = cls()
-        pool._paths[schedule] = [longest_path(schedule, ticks)]
-        return pool
-
     def of(self, schedule: Schedule) -> list[Passes]:
         """Return the usual paths of ``schedule``, and those added so far."""
         return self._paths.setdefault(schedule, usual_paths(schedule))
+
+    def critical(self, schedule: Schedule, ticks: Sequence[Sequence[int]], makespan: int) -> Paths:
+        """Return a pool of one path alone, which is as long as ``makespan`` for these ticks of each stage."""
+        known, pool = self.of(schedule), Paths()
+        lengths = np.tensordot(np.array(known), np.array(ticks), axes=2)
+        longest = int(lengths.argmax())
+        path = known[longest] if lengths[longest] == makespan else longest_path(schedule, ticks)
+        pool._paths[schedule] = [path]
+        return pool
 
     def add(self, schedule: Schedule, ticks: Sequence[Sequence[int]]) -> Passes | None:
         """Add and return the critical path for these ticks of each stage; None where the pool has it."""

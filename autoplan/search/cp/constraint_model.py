@@ -101,12 +101,12 @@ def solve(
     The result is proven optimal where its bound equals its step; it is not where the work limit or the
     deadline in force ended the solve. Raises SolverStoppedError where that left no feasible layout.
     """
-    confirmed = known is not None and _attains(alternatives_by_stage, known, least)
+    paths = paths or Paths()
+    confirmed = known is not None and _attains(alternatives_by_stage[known.candidate], known.chosen, least)
     if known is not None and confirmed:
         # The layout has no better one, so the solver has to know only how long this one takes.
-        best_known = alternatives_by_stage[known.candidate]
-        paths = Paths.critical(best_known.schedule, part_ticks(best_known, known.chosen))
-    model = _model(alternatives_by_stage, layers, ceiling, limit_ticks, paths or Paths())
+        paths = _critical_path(alternatives_by_stage[known.candidate], known.chosen, paths)
+    model = _model(alternatives_by_stage, layers, ceiling, limit_ticks, paths)
     model.cp.add(model.objective >= int(_TIME_WEIGHT * least[0] + least[1]))
     if known is not None:
         _add_hint(model, known)
@@ -133,12 +133,15 @@ def solve(
         work, brief = work - result.work, brief and result.work <= BRIEF
 
 
-def _attains(
-    alternatives_by_stage: Sequence[Alternatives], known: Incumbent, least: tuple[float, float]
-) -> bool:
-    """Return whether the layout ``known`` has the ``least`` step and memory [ticks]."""
-    step = step_ticks(alternatives_by_stage[known.candidate], known.chosen)
-    return (step, max(o.memory_ticks for o in known.chosen)) == least
+def _attains(alternatives: Alternatives, chosen: Sequence[Alternative], least: tuple[float, float]) -> bool:
+    """Return whether a layout has the ``least`` step and memory [ticks]."""
+    return (step_ticks(alternatives, chosen), max(o.memory_ticks for o in chosen)) == least
+
+
+def _critical_path(alternatives: Alternatives, chosen: Sequence[Alternative], paths: Paths) -> Paths:
+    """Return a pool of the critical path of a layout alone."""
+    makespan = step_ticks(alternatives, chosen) - max(o.end_of_step_ticks for o in chosen)
+    return paths.critical(alternatives.schedule, part_ticks(alternatives, chosen), makespan)
 
 
 def _objective(solution: Solution) -> int:
