@@ -77,7 +77,14 @@ class Collective:
 
     @property
     def called(self) -> bool:
-        """Whether any layout calls it at all, so that its time counts."""
+        """Whether any layout calls it at all, so that its time counts.
+
+        >>> from autoplan.costs.network.collectives import Group
+        >>> eight, message = Group(np.array(8.0), np.array(1.0)), np.array(2.0**20)
+        >>> calls = np.array([0.0]), np.array([0.0, 2.0])
+        >>> [Collective("all_reduce", eight, message, x, "forward", "dp").called for x in calls]
+        [False, True]
+        """
         return bool(np.any(self.calls > 0))
 
     def of_stage(self, layers: Array | float, microbatches: Array) -> Collective:

@@ -87,17 +87,17 @@ def _stages_by_content(
     overlaps: NDArray[np.bool_],
     below: Sequence[int],
     ends: Sequence[Sequence[int]],
-) -> dict[tuple[int, int, int], list[_Stage]]:
+) -> dict[tuple[int, int, int], list[_HidingStage]]:
     """Return the stages whose end of step may get shorter, those with the same layers together.
 
     They overlap reduction, are faster than ``below`` and have a longer end of step than ``ends`` [ticks].
     """
-    by_content: dict[tuple[int, int, int], list[_Stage]] = {}
+    by_content: dict[tuple[int, int, int], list[_HidingStage]] = {}
     for i in np.flatnonzero(overlaps).tolist():
         for o, end in zip(alternatives.stages[i], ends[i], strict=True):
             if o.end_of_step_ticks > end and o.stage_ticks < below[i]:
                 place = (o.first, i) if alternatives.placed else (-1, -1)
-                by_content.setdefault((o.layers, *place), []).append(_Stage(i, o, below[i]))
+                by_content.setdefault((o.layers, *place), []).append(_HidingStage(i, o, below[i]))
     return by_content
 
 
@@ -137,7 +137,7 @@ def _off_critical_path_below(alternatives: Alternatives, layers: int, makespan: 
     return below
 
 
-class _Stage(NamedTuple):
+class _HidingStage(NamedTuple):
     """A stage with its alternative of least recompute; one of ``longest`` ticks is on every critical path."""
 
     number: int
@@ -154,7 +154,7 @@ class _Mixes:
     limit: float
     scale: Scale
 
-    def slower(self, stages: Sequence[_Stage]) -> Iterator[list[list[int]]]:
+    def slower(self, stages: Sequence[_HidingStage]) -> Iterator[list[list[int]]]:
         """Yield for each of ``stages`` the alternatives that fit, with a longer backward and a shorter end.
 
         They are fields of ``Alternative``, the shortest backward first. All stages have the same number of
@@ -178,7 +178,7 @@ class _Mixes:
                 index = _allowed(index, rules[stage.number], stage.first, selective, full)
             yield sorted(entries[index].tolist(), key=itemgetter(*_ORDER))
 
-    def _coefficients(self, stages: Sequence[_Stage], selective: Array, full: Array) -> Stages:
+    def _coefficients(self, stages: Sequence[_HidingStage], selective: Array, full: Array) -> Stages:
         """Return the coefficients of ``stages``, for [stages, mixes]."""
         if self.group.places is None:
             return self.group.stages.take((self.position, [stage.number for stage in stages], None))
