@@ -26,8 +26,9 @@ from autoplan.search.bounds.memory_bound import (
     reachable_sums,
 )
 from autoplan.search.bounds.memory_floors import floors_fit, memory_floors
-from autoplan.search.space.candidate_space import Space, conflicting_rules, counts_of, space_of
+from autoplan.search.space.candidate_space import Space, conflicting_rules, space_of
 from autoplan.search.space.choices import recompute_modes
+from autoplan.search.space.layout_counts import layout_counts
 from autoplan.search.space.rank_orders import order_classes
 from autoplan.search.space.sized_candidates import SizedCandidates, sized
 from autoplan.units import format_bytes, format_seconds
@@ -60,7 +61,7 @@ def fitting_candidates(
             )
             fits = can_fit(group.take(first), limit)[inverse]
             if not fits.all():
-                rejected += int(counts_of(job, group.candidates.take(~fits)).sum())
+                rejected += layout_counts(job, group.candidates.take(~fits)).total()
             if fits.any():
                 fitting.setdefault(group.key, []).append(group.take(np.flatnonzero(fits)))
     reason = f"do not fit into {format_bytes(limit)} a device with any recompute that the job allows"
@@ -78,7 +79,7 @@ def _without_too_large(job: Job, block: Candidates, limit: float, *, even: bool)
         may_fit = floors_fit(group, memory_floors(group), limit)
         possible.append(group.candidates.take(may_fit))
         if not may_fit.all():
-            rejected += int(counts_of(job, group.candidates.take(~may_fit)).sum())
+            rejected += layout_counts(job, group.candidates.take(~may_fit)).total()
     return joined(possible), rejected
 
 

@@ -159,12 +159,11 @@ def _types_of_stages(group: Sized) -> tuple[_Masks, _Masks]:
     if places is None:
         every = [np.ones(1, dtype=bool)]
         return every, every
-    prefixes, rows = places.prefixes, places.rows
-    counts = prefixes.table[:, np.arange(len(prefixes.layers)), prefixes.layers]
-    types = range(len(counts))
+    prefixes, orders = places.prefixes, places.orders
+    counts, last = prefixes.table[:, orders, prefixes.layers[orders]], prefixes.last[orders]
     return (
-        [np.array([(counts[k, row.orders] > 0).any() for row in rows]) for k in types],
-        [np.array([(prefixes.last[row.orders] == k).any() for row in rows]) for k in types],
+        [np.logical_or.reduceat(of_type > 0, places.starts) for of_type in counts],
+        [np.logical_or.reduceat(last == layer_type, places.starts) for layer_type in range(len(counts))],
     )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
-from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +15,10 @@ from autoplan.deadline import check_deadline
 from autoplan.results import Rejection
 from autoplan.rules.layout_rules import rules_before_placement, rules_for
 from autoplan.rules.rule import Rule
-from autoplan.rules.user_constraints import embedding_and_loss_counted, even_only, own_rules, what_is_left
+from autoplan.rules.user_constraints import own_rules, what_is_left
 from autoplan.schema.job import Job
-from autoplan.schema.stage_layers import even_stages
-from autoplan.search.space.choices import candidate_blocks, recompute_modes
+from autoplan.search.space.choices import candidate_blocks
+from autoplan.search.space.layout_counts import LayoutCounts, layout_counts
 from autoplan.search.space.rank_orders import (
     distinct_orders,
     equality_numbers,
@@ -32,8 +30,6 @@ __all__ = [
     "NO_SPACE",
     "Space",
     "conflicting_rules",
-    "counts_of",
-    "layouts_of",
     "space_of",
     "valid_choices",
 ]
@@ -115,31 +111,31 @@ def _remaining_at_depth(job: Job, pp: int, counts: _Counts) -> Candidates | None
     if not blocks:
         return None
     candidates = joined(blocks)
-    layouts, dominated = counts_of(job, candidates), _dominated_rings(job, candidates)
-    counts.dominated_rings += int(layouts[dominated].sum())
+    layouts, dominated = layout_counts(job, candidates), _dominated_rings(job, candidates)
+    counts.dominated_rings += layouts.total(dominated)
     distinct = distinct_orders(job, candidates, ~dominated)
-    counts.equivalent_orders += int(layouts[~dominated & ~distinct].sum())
-    counts.covered += int(layouts[distinct].sum())
+    counts.equivalent_orders += layouts.total(~dominated & ~distinct)
+    counts.covered += layouts.total(distinct)
     return candidates.take(distinct) if distinct.any() else None
 
 
 def _remaining_of_block(job: Job, block: Candidates, counts: _Counts) -> Candidates:
     """Return the candidates of a block in every rank order that satisfy every rule."""
     first_rules = rules_before_placement(job)
-    layouts = counts_of(job, block) * rank_order_counts(job, block)
-    counts.total += sum(layouts.tolist())
+    layouts = layout_counts(job, block, rank_order_counts(job, block))
+    counts.total += layouts.total()
     remaining = _satisfying(block, layouts, first_rules, counts.by_rule)
     candidates = with_rank_orders(job, block.take(remaining))
-    layouts = counts_of(job, candidates)
+    layouts = layout_counts(job, candidates)
     check_deadline()
     remaining = _satisfying(candidates, layouts, rules_for(job)[len(first_rules) :], counts.by_rule)
     representative = _representative(job, candidates, remaining)
-    counts.equivalent_zero += int(layouts[remaining & ~representative].sum())
+    counts.equivalent_zero += layouts.total(remaining & ~representative)
     return candidates.take(remaining & representative)
 
 
 def _satisfying(
-    candidates: Candidates, counts: NDArray[np.object_], rules: Sequence[Rule], rejected: Counter[str]
+    candidates: Candidates, layouts: LayoutCounts, rules: Sequence[Rule], rejected: Counter[str]
 ) -> NDArray[np.bool_]:
     """Return which candidates satisfy all ``rules``; count the others at the first rule that they break."""
     index, subset = np.arange(len(candidates)), candidates
@@ -151,7 +147,7 @@ def _satisfying(
             remaining = np.ones(len(index), dtype=bool)
         broken = remaining & ~np.broadcast_to(rule.keeps(subset), index.shape)
         if broken.any():
-            rejected[rule.sentence] += int(counts[index[broken]].sum())
+            rejected[rule.sentence] += layouts.total(index[broken])
             remaining &= ~broken
     satisfying = np.zeros(len(candidates), dtype=bool)
     satisfying[index[remaining]] = True
@@ -258,97 +254,3 @@ def _keys(candidates: Candidates, values: Sequence[NDArray[np.int64]]) -> NDArra
 
 def _columns(candidates: Candidates) -> list[NDArray[np.int64]]:
     return [getattr(candidates, f.name) for f in fields(candidates) if f.name != "pp"]
-
-
-def counts_of(job: Job, candidates: Candidates) -> NDArray[np.object_]:
-    """Return how many layouts each candidate stands for, as Python integers."""
-    c, modes, even = candidates, len(recompute_modes(job)), even_only(job)
-    columns = np.array([c.vpp, c.recompute_num_layers, c.activation_offload])
-    numbers = _column_numbers(columns)
-    # Any candidate of a number stands for the others.
-    one_of_number = np.zeros(numbers.max(initial=0) + 1, dtype=np.int64)
-    one_of_number[numbers] = np.arange(len(numbers))
-    distinct = np.flatnonzero(np.bincount(numbers))
-    counts_by_number = np.zeros(len(one_of_number), dtype=object)
-    counts_by_number[distinct] = [
-        layouts_of(
-            job.model.layers,
-            c.pp,
-            v,
-            1 if uniform else modes,
-            even=even,
-            counted=embedding_and_loss_counted(job, c.pp, v),
-            unit=k,
-        )
-        for v, k, uniform in columns[:, one_of_number[distinct]].T.tolist()
-    ]
-    counts: NDArray[np.object_] = counts_by_number[numbers]
-    return counts
-
-
-def _column_numbers(columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a number for each column of the table, equal where all entries are equal."""
-    keys = np.zeros(columns.shape[1], dtype=np.int64)
-    for row in columns:
-        keys = keys * (row.max(initial=0) + 1) + row
-    return keys
-
-
-@cache
-def layouts_of(
-    layers: int, pp: int, vpp: int, modes: int, *, even: bool, counted: bool = False, unit: int = 1
-) -> int:
-    """Return how many layouts one candidate stands for: splits of the layers, and recompute in each stage.
-
-    A stage of l layers has C(l + k - 1, k - 1) ways to spread them over k recompute modes; stages are
-    compositions of the layers into pp multiples of vpp, or the even one where embedding and head are
-    ``counted``. Where a recompute unit has ``unit`` layers, layers in full recompute are multiples of it,
-    and at least one stage has some.
-
-    >>> layouts_of(4, 1, 1, 3, even=False), layouts_of(4, 2, 1, 1, even=False)
-    (15, 3)
-    >>> layouts_of(4, 1, 1, 2, even=False, unit=2)  # two of four, or all
-    2
-    """
-    if not counted and (pp * vpp > layers or layers % vpp):
-        return 1
-    even = even or counted
-    ways = [comb(n + modes - 1, modes - 1) for n in range(layers + 1)]
-    if unit == 1:
-        return _splits_of(layers, pp, vpp, ways, even=even)
-    without_full = [comb(n + modes - 2, modes - 2) if modes > 1 else int(n == 0) for n in range(layers + 1)]
-    with_full = [sum(without_full[n - f] for f in range(0, n + 1, unit)) for n in range(layers + 1)]
-    none_full = _splits_of(layers, pp, vpp, without_full, even=even)
-    return _splits_of(layers, pp, vpp, with_full, even=even) - none_full
-
-
-def _splits_of(layers: int, pp: int, vpp: int, ways: list[int], *, even: bool) -> int:
-    """Return the sum, over all splits of the layers, of the product of the stages' ``ways``."""
-    if even:
-        total = 1
-        for n in even_stages(layers, pp, vpp):
-            total *= ways[n]
-        return total
-    return _power_coefficient([0, *(ways[c * vpp] for c in range(1, layers // vpp + 1))], pp)
-
-
-def _power_coefficient(series: list[int], power: int) -> int:
-    """Return the last coefficient of ``series`` (as a polynomial, truncated) to ``power``."""
-    size = len(series)
-    result: list[int] | None = None
-    base = series
-    while power:
-        if power & 1:
-            result = base if result is None else _product(result, base, size)
-        base = _product(base, base, size) if power > 1 else base
-        power >>= 1
-    return result[-1] if result else 0
-
-
-def _product(a: list[int], b: list[int], size: int) -> list[int]:
-    out = [0] * size
-    for i, x in enumerate(a):
-        if x:
-            for j in range(size - i):
-                out[i + j] += x * b[j]
-    return out
