@@ -28,7 +28,7 @@ from autoplan.search.bounds.memory_bound import (
 from autoplan.search.bounds.memory_floors import floors_fit, memory_floors
 from autoplan.search.space.candidate_space import Space, conflicting_rules, space_of
 from autoplan.search.space.choices import recompute_modes
-from autoplan.search.space.layout_counts import layout_counts
+from autoplan.search.space.layout_totals import layout_counts
 from autoplan.search.space.rank_orders import order_classes
 from autoplan.search.space.sized_candidates import SizedCandidates, sized
 from autoplan.units import format_bytes, format_seconds

@@ -99,7 +99,8 @@ def solve(
     this one are added. ``known`` is a hint for the solver, ``least`` a lower bound on step and, among equal
     steps, memory [ticks]; both change only how long a solve takes.
     The result is proven optimal where its bound equals its step; it is not where the work limit or the
-    deadline in force ended the solve. Raises SolverStoppedError where that left no feasible layout.
+    deadline in force ended the solve: then it is the better of what the solver found and of ``known``. Raises
+    SolverStoppedError where there is neither.
     """
     paths = paths or Paths()
     confirmed = known is not None and _attains(alternatives_by_stage[known.candidate], known.chosen, least)
@@ -124,13 +125,25 @@ def solve(
             return best
         best = min(result.solution, best or result.solution, key=_objective)
         if result.stopped or result.objective >= _objective(best):
-            return replace(best, bound_ticks=min(best.step_ticks, result.objective // _TIME_WEIGHT))
+            return _bounded(best, result, alternatives_by_stage, known)
         _add_critical_paths(model, result.solution)
         rounds += 1
         if _wants_closed_form(model.chosen[result.solution.candidate].alternatives, rounds):
             _add_closed_form(model, result.solution)
         # A solve that exceeded the brief limit will exceed it with more constraints, too.
         work, brief = work - result.work, brief and result.work <= BRIEF
+
+
+def _bounded(
+    best: Solution, result: _Result, alternatives_by_stage: Sequence[Alternatives], known: Incumbent | None
+) -> Solution:
+    """Return ``best`` with the proven bound; of a stopped solve the layout ``known``, where that is better."""
+    if result.stopped and known is not None:
+        step = step_ticks(alternatives_by_stage[known.candidate], known.chosen)
+        memory = max(o.memory_ticks for o in known.chosen)
+        other = Solution(known.candidate, known.chosen, step, memory, bound_ticks=0)
+        best = min(best, other, key=_objective)
+    return replace(best, bound_ticks=min(best.step_ticks, result.objective // _TIME_WEIGHT))
 
 
 def _attains(alternatives: Alternatives, chosen: Sequence[Alternative], least: tuple[float, float]) -> bool:

@@ -18,7 +18,7 @@ from autoplan.rules.rule import Rule
 from autoplan.rules.user_constraints import own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.search.space.choices import candidate_blocks
-from autoplan.search.space.layout_counts import LayoutCounts, layout_counts
+from autoplan.search.space.layout_totals import LayoutCounts, layout_counts
 from autoplan.search.space.rank_orders import (
     distinct_orders,
     equality_numbers,

@@ -12,7 +12,7 @@ from ortools.sat.python import cp_model
 from autoplan.search.alternatives.layer_splits import sum_and_maximum_heuristic, within_makespan
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, Incumbent, step_ticks
 from autoplan.search.bounds.path_counts import longest_path, usual_paths
-from autoplan.search.cp import cp_sat
+from autoplan.search.cp import constraint_model, cp_sat
 from autoplan.search.cp.constraint_model import solve
 from autoplan.search.space.priced_candidates import Schedule
 
@@ -189,3 +189,22 @@ def test_a_path_takes_as_long_as_it_says(data):
 
     assert (longest_path(menu.schedule, each.tolist()) * each).sum() == busy
     assert menu.schedule.gpipe or all((x * each).sum() <= busy for x in usual_paths(menu.schedule))
+
+
+def test_a_stopped_solve_returns_no_slower_layout_than_the_known_one(monkeypatch):
+    """The solver had found a slow layout when it was stopped; its bound is kept."""
+    rows = tuple(
+        tuple(Alternative(n, 0, 0, 10 * n, 20 * n, 30 * n, 0, 100 * n) for n in (1, 3)) for _ in "ab"
+    )
+    alternatives = Alternatives(rows, Schedule(2, 8, 1, gpipe=False))
+    fast, slow = ((rows[0][i], rows[1][1 - i]) for i in (1, 0))
+    steps = [step_ticks(alternatives, chosen) for chosen in (fast, slow)]
+    if steps[0] > steps[1]:
+        fast, slow, steps = slow, fast, steps[::-1]
+    found = constraint_model.Solution(0, slow, steps[1] + 1, 300, 0)
+    stopped = constraint_model._Result(found, 5 * constraint_model._TIME_WEIGHT, 1.0, stopped=True)
+    monkeypatch.setattr(constraint_model, "_solve_once", lambda *_, **__: stopped)
+
+    solution = solve([alternatives], 4, 10**6, 2**16, known=Incumbent(0, fast))
+
+    assert (solution.chosen, solution.step_ticks, solution.bound_ticks) == (fast, steps[0], 5)
