@@ -137,7 +137,7 @@ def solve(
 def _bounded(
     best: Solution, result: _Result, alternatives_by_stage: Sequence[Alternatives], known: Incumbent | None
 ) -> Solution:
-    """Return ``best`` with the proven bound; of a stopped solve the layout ``known``, where that is better."""
+    """Return ``best`` with the proven bound; of a stopped solve the layout ``known`` where it is better."""
     if result.stopped and known is not None:
         step = step_ticks(alternatives_by_stage[known.candidate], known.chosen)
         memory = max(o.memory_ticks for o in known.chosen)
