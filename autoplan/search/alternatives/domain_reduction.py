@@ -31,7 +31,8 @@ class OpenCandidate:
     """A candidate that may have the fastest layout: its alternatives under the current memory limit.
 
     ``incumbent_seconds`` is the step of a feasible layout of these alternatives; ``sum_seconds`` and
-    ``tail_seconds`` are the least sum of stage times and the least end of step.
+    ``tail_seconds`` are the least sum of stage times and the least end of step. ``before_cut`` are the
+    alternatives that were there before those too slow for a step were left out.
     """
 
     group: int
@@ -41,6 +42,7 @@ class OpenCandidate:
     sum_seconds: float
     tail_seconds: float
     alternatives: Alternatives
+    before_cut: Alternatives | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,8 @@ def within_step(live: OpenCandidate, layers: int, most: float, scale: Scale) -> 
     reduced = tuple(
         tuple(o for o in row if o.layers >= least) for row, least in zip(stages, fewest_layers, strict=True)
     )
-    alternatives = replace(alternatives, stages=reduced)
-    return None if alternatives.empty else replace(live, alternatives=alternatives)
+    cut = replace(alternatives, stages=reduced)
+    return None if cut.empty else replace(live, alternatives=cut, before_cut=alternatives)
 
 
 def reduced_domains(
@@ -173,8 +175,13 @@ def _heuristic_layout(
 ) -> tuple[OpenCandidate, tuple[Alternative, ...]] | None:
     """Return the candidate with the fastest heuristic layout, and that layout."""
     best = min(live, key=lambda c: c.incumbent_seconds, default=None)
-    chosen = primal_heuristic(best.alternatives, layers) if best is not None else None
-    return None if best is None or chosen is None else (best, chosen)
+    if best is None:
+        return None
+    # Without the slow alternatives the heuristic may end at a faster layout, or at none.
+    options = [x for x in (best.alternatives, best.before_cut) if x is not None]
+    layouts = [chosen for x in options if (chosen := primal_heuristic(x, layers)) is not None]
+    chosen = min(layouts, key=lambda x: step_ticks(best.alternatives, x), default=None)
+    return None if chosen is None else (best, chosen)
 
 
 def _as_incumbent(
