@@ -51,20 +51,6 @@ import importlib.metadata
 assert importlib.metadata.version("pydantic")
 """
 
-MASKED = """
-from autoplan.cli.shared.lean import load_solver
-load_solver()
-import sys
-import numpy as np
-stand_in = sys.modules["numpy.ma"]
-assert np.unique([2, 1, 2]).tolist() == [1, 2]
-assert sys.modules["numpy.ma"] is stand_in
-masked = np.ma.masked_equal([2, 1, 2], 1)
-assert sys.modules["numpy.ma"] is np.ma is not stand_in
-assert np.ma.is_masked(masked)
-assert np.unique(masked).compressed().tolist() == [2]
-"""
-
 VERSION = """
 import sys
 from autoplan.cli.shared.lean import postpone_metadata
@@ -111,12 +97,6 @@ def test_metadata_of_packages_is_loaded_when_it_is_asked_for(program):
     """A plan needs none of it; whoever asks for plugins or versions afterwards gets them."""
     done = _python(program)
     assert done.returncode == 0, done.stderr
-
-
-def test_masked_arrays_are_loaded_when_there_is_one():
-    """A search has none; whoever makes one afterwards has all of the module."""
-    done = _python(MASKED)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_else_is_asked_of_it_loads_it():

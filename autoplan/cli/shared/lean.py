@@ -1,12 +1,13 @@
 """How a command starts quickly, in a process where nobody else is: without much that others import.
 
-That is pandas, metadata of packages, masked arrays, and the collection of garbage.
+That is pandas, the metadata of packages, and the collection of garbage.
 docs/speed.md says what pandas and garbage take.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -59,16 +60,11 @@ def postpone_metadata() -> None:
     Pydantic imports ``importlib.metadata``, and with it ``email``, to look for plugins, which commands switch
     off. Whoever asks for anything in it imports it.
     """
-    _postpone(_METADATA, {"entry_points": _entry_points})
-
-
-def _postpone(name: str, attributes: Mapping[str, object]) -> None:
-    """Put a placeholder in the place of a package's module, until more than ``attributes`` is asked."""
-    if name not in sys.modules:
-        sys.modules[name] = _Unloaded(name, attributes)
-        package, _, module = name.rpartition(".")
+    if _METADATA not in sys.modules:
+        stand_in = _Unloaded(_METADATA, {"entry_points": _entry_points})
+        sys.modules[_METADATA] = stand_in
         # What an import of the module would have set.
-        setattr(sys.modules[package], module, sys.modules[name])
+        importlib.metadata = stand_in
 
 
 def _entry_points(**selected: Any) -> Any:  # noqa: ANN401 - as the module's own
@@ -81,8 +77,6 @@ def load_solver() -> None:
     """Import all that a search needs, without pandas; from then on garbage is collected again."""
     with without_pandas():
         import autoplan.search  # noqa: F401
-    # Without the module there are no masked arrays, and nothing else is asked of it.
-    _postpone("numpy.ma", {"is_masked": lambda _: False})
     collect_again()
 
 
