@@ -14,7 +14,7 @@ from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.schema.job import Cluster, JobFile
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.resolved_job import resolved_values, values_hash
-from autoplan.schema.serving.request_lengths import RequestLengths, ServingWorkload
+from autoplan.schema.serving.request_lengths import RequestLengths, ServingWorkload, longest_tokens
 from autoplan.schema.serving.serving_spec import ScalingSpec, ServingJob, ServingSpec
 from autoplan.schema.user_rules.expression import Name, Node
 from autoplan.schema.yaml.loader import valid_part
@@ -99,9 +99,10 @@ def _resolved(spec: ServingSpec, name: str, base: Path, attempts: Attempts) -> S
     if clusters:
         attempts.find("limits", lambda: _powered(spec, clusters[0]), needs={"limits"})
         attempts.find("limits.devices", lambda: _within(spec, clusters), needs={"limits", "devices"})
-    workload = attempts.find("workload", lambda: _traced(spec.workload, base), needs={"workload"})
-    if the_model and workload:
-        attempts.find("workload", lambda: _admissible(workload, the_model))
+    traced = attempts.find("workload", lambda: _traced(spec.workload, base), needs={"workload"})
+    workload = traced
+    if the_model and traced:
+        workload = attempts.find("workload", lambda: _admissible(traced, the_model))
     draft = attempts.find("speculation.draft_model", lambda: _draft(spec, base), needs={"speculation"})
     attempts.find("rules", lambda: _readable_rules(spec), needs={"rules"})
     if attempts.problems or not (the_model and clusters and the_engine and workload):
@@ -179,13 +180,22 @@ def _traced(workload: ServingWorkload, base: Path) -> ServingWorkload:
     return workload.model_copy(update={"longest_request": longest})
 
 
-def _admissible(workload: ServingWorkload, of_model: ModelSpec) -> None:
-    """Raise UnsupportedError if the longest request exceeds the model's positions."""
+def _admissible(workload: ServingWorkload, of_model: ModelSpec) -> ServingWorkload:
+    """Return ``workload`` with requests no longer than the model's positions, where lengths are means.
+
+    Raises UnsupportedError if requests of mean length exceed them.
+    """
     longest, most = workload.longest_tokens, of_model.max_positions
-    if most is not None and longest > most:
+    if most is None or longest <= most:
+        return workload
+    kinds: tuple[RequestLengths, ...] = workload.classes or (workload,)
+    needed = max(longest_tokens(x.input_tokens, 0.0) + longest_tokens(x.output_tokens, 0.0) for x in kinds)
+    if workload.longest_request is not None or needed > most:
         raise UnsupportedError(
-            f"a request of {longest:,} tokens cannot be admitted: {of_model.name} has {most:,} positions"
+            f"a request of {max(needed, workload.longest_request or 0):,} tokens cannot be admitted:"
+            f" {of_model.name} has {most:,} positions"
         )
+    return workload.model_copy(update={"longest_request": most})
 
 
 def _readable_rules(spec: ServingSpec) -> None:

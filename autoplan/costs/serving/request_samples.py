@@ -26,11 +26,11 @@ _OF_EACH_CLASS: Final = 300
 def sampled_requests(workload: ServingWorkload) -> int:
     """Return the requests whose lengths stand for all [1]: one where all are alike.
 
-    >>> sampled_requests(ServingWorkload(input_tokens=8, output_tokens=4))
+    >>> from autoplan.schema.serving.request_lengths import FixedLength
+    >>> sampled_requests(ServingWorkload(input_tokens=FixedLength(fixed=8), output_tokens=4))
     1
     """
-    fixed = not workload.classes and isinstance(workload.input_tokens, int)
-    return 1 if fixed and isinstance(workload.output_tokens, int) else _SAMPLE
+    return 1 if workload.alike else _SAMPLE
 
 
 def fewest_simulated(workload: ServingWorkload) -> int:

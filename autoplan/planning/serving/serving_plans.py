@@ -16,6 +16,7 @@ from autoplan.costs.serving.served_layouts import (
     simulated,
     unit_parts,
 )
+from autoplan.costs.serving.settled_predictions import settled
 from autoplan.errors import LayoutError, UnsupportedError
 from autoplan.planning.serving.further_changes import with_more_changes
 from autoplan.planning.serving.plan_intervals import front_with_intervals, plan_with_intervals
@@ -172,7 +173,7 @@ def evaluate_serving(
     engine = priced_engine(job, layout, unit_parts(job, layout, costs))
     predicted = served(job, engine, engine_load(job, layout.replicas), layout.replicas)
     simulation = simulated(job, engine, predicted, costs.trace, request_test(job))
-    group = EngineGroup(layout, 1.0, replace(predicted, simulation=simulation))
+    group = EngineGroup(layout, 1.0, settled(replace(predicted, simulation=simulation)))
     plan = ServingPlan((group,), tuple(broken_limits(job, group.predicted)))
     return job, plan_with_intervals(job, plan)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from autoplan.costs.core.serving.latencies import LatencyStatistics
+from autoplan.costs.core.serving.latencies import Distribution, LatencyStatistics
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.core.serving.served_interval import ServedIntervals
 from autoplan.costs.core.serving.served_prediction import ServedPrediction, SimulatedPrediction
@@ -122,6 +122,21 @@ class ServingPlan:
         if self.time_to_first_token is None:
             return None
         return max(part.request_latency for part in self._parts)
+
+    def longest_mean(self, name: str) -> float | None:
+        """Return the largest mean of a time that closed forms and simulations predict [s]; none without end.
+
+        A limit on the mean has to be this long for the plan to hold it.
+        """
+        if getattr(self, name) is None:
+            return None
+        sources = [
+            source for part in self._parts for source in (part, part.closed_form) if source is not None
+        ]
+        means = [float(getattr(source, name)) for source in sources]
+        runs = [part.simulation.statistics for part in self._parts if part.simulation is not None]
+        times: list[Distribution | None] = [getattr(run, name) for run in runs]
+        return max([*means, *(time.mean for time in times if time is not None)])
 
     @property
     def output_tokens_per_second(self) -> float:

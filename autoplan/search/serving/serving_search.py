@@ -37,7 +37,7 @@ from autoplan.search.serving.engine_options import (
 from autoplan.search.serving.engine_units import EngineUnits, allowed_engines, engine_units
 from autoplan.search.serving.load_shares import WHOLE
 from autoplan.search.serving.pool_options import PoolOption, PricedPools
-from autoplan.search.serving.simulated_limits import LimitSimulation
+from autoplan.search.serving.simulated_limits import SimulatedOptions
 
 __all__ = ["ServingSearch", "search_serving"]
 
@@ -55,13 +55,18 @@ class ServingSearch:
     solves: int = 0
     dominated: int = 0
     excluded: list[Option] = field(default_factory=list)
+    #: Options that a simulation changed, by identity, with what they are now; None: a limit breaks.
+    settled: dict[int, tuple[Option, Option | None]] = field(default_factory=dict)
+    #: Options that were simulated and stay as they are, by identity.
+    final: dict[int, Option] = field(default_factory=dict)
     stopped: str | None = None
 
     def __post_init__(self) -> None:
         self.units: EngineUnits = engine_units(self.job)
         self.options = PricedOptions(self.job, self.units.units, self.costs)
         self.pools = PricedPools(self.options)
-        self.simulation = LimitSimulation(self.job, self.costs.trace)
+        self.simulation = SimulatedOptions(self.job, self.costs.trace)
+        self._holding: list[Option] | None = None
 
     def front(self, *, most_plans: int | None = None) -> ServingFront:
         """Return the front; without a plan it has no reasons yet."""
@@ -82,34 +87,54 @@ class ServingSearch:
     def _allocations(
         self, objectives: tuple[ServingObjective, ...], devices: int, *, most: int | None
     ) -> list[list[tuple[int, Option]]]:
-        """Return the Pareto-optimal choices, each as counts with their options."""
-        options = self.candidates()
+        """Return the Pareto-optimal choices, each as counts with their options.
+
+        What is chosen is simulated, once. An option that then breaks a limit is excluded for good, and one
+        whose means are others is chosen or not by these; the choices so far stay, unless it became better.
+        """
+        search = AllocationSearch(self.problem(self.candidates(), objectives, devices), self.thinning)
         allocations: list[list[tuple[int, Option]]] = []
-        search = AllocationSearch(self.problem(options, objectives, devices), self.thinning)
         while most is None or len(allocations) < most:
             allocation = search.next()
             if allocation is None:
                 break
             chosen = _chosen(search.problem.options, allocation)
-            wrong = [option for _, option in chosen if self._breaks(option)]
-            if wrong:
-                # What a simulation excludes is excluded for good; the choices so far stay.
-                self.excluded += wrong
-                remaining = [option for option in search.problem.options if option not in wrong]
-                known = [known for known in search.allocations if known is not allocation]
-                search = AllocationSearch(
-                    self.problem(remaining, objectives, devices),
-                    self.thinning,
-                    [_carried(x, search.problem.options, remaining) for x in known],
-                    search.solves,
-                )
+            better = self._settle(option for _, option in chosen)
+            if better is None:
+                allocations.append(chosen)
                 continue
-            allocations.append(chosen)
+            allocations = [] if better else allocations
+            carried = [] if better else [known for known in search.allocations if known is not allocation]
+            remaining = self.candidates()
+            search = AllocationSearch(
+                self.problem(remaining, objectives, devices),
+                self.thinning,
+                [_carried(x, search.problem.options, remaining) for x in carried],
+                search.solves,
+            )
         self.solves += search.solves
         if search.stopped:
             self.stopped = self.stopped or "the solver reached its work limit"
         values = [known.values for known in search.allocations]
         return [chosen for chosen, own in zip(allocations, values, strict=True) if not _beaten(own, values)]
+
+    def _settle(self, options: Iterable[Option]) -> bool | None:
+        """Simulate options; return None where none changed, else whether one became better than it was."""
+        changed, better = False, False
+        for option in options:
+            if id(option) in self.final:
+                continue
+            known = self.simulation.settled(option)
+            if known is None or known.predicted.closed_form is not None:
+                changed = True
+                better = better or (known is not None and _improved(known, option))
+                self.settled[id(option)] = (option, known)
+            if known is None:
+                self.excluded.append(option)
+            else:
+                kept = option if known.predicted.closed_form is None else known
+                self.final[id(kept)] = kept
+        return better if changed else None
 
     @property
     def priced(self) -> tuple[Option, ...]:
@@ -118,10 +143,13 @@ class ServingSearch:
 
     def candidates(self) -> list[Option]:
         """Return the options that hold every limit on means, without those that another one dominates."""
-        holding = [o for o in self.priced if holds(o, self.job) and not self._hopeless(o)]
-        remaining = undominated(holding)
-        self.dominated = len(holding) - len(remaining)
-        return [option for option in remaining if option not in self.excluded]
+        if self._holding is None:
+            self._holding = [o for o in self.priced if holds(o, self.job) and not self._hopeless(o)]
+        settled = [self.settled.get(id(option), (option, option))[1] for option in self._holding]
+        self._holding = [option for option in settled if option is not None]
+        remaining = undominated(self._holding)
+        self.dominated = len(self._holding) - len(remaining)
+        return remaining
 
     def _hopeless(self, option: Option) -> bool:
         """Whether the mean of a time, of all or of a class, is far above a limit on its percentile."""
@@ -154,9 +182,6 @@ class ServingSearch:
             engines=allowed_engines(self.job),
             classes=tuple(known.name for known in workload.classes),
         )
-
-    def _breaks(self, option: Option) -> bool:
-        return bool(all_simulated_limits(self.job) and self.simulation.breaks(option))
 
     def _plan(self, chosen: Iterable[tuple[int, Option]]) -> ServingPlan:
         """Return engines as a plan, repriced as groups that are alike."""
@@ -215,6 +240,13 @@ def _carried(allocation: Allocation, before: Sequence[Option], after: Sequence[O
     """Return a known choice with its counts over fewer options."""
     counts = {id(option): n for n, option in zip(allocation.counts, before, strict=True)}
     return Allocation(tuple(counts[id(option)] for option in after), allocation.values)
+
+
+def _improved(known: Option, option: Option) -> bool:
+    """Whether an option became better in some respect than its closed form says."""
+    before = times_of(option)
+    shorter = any(value < before[name] for name, value in times_of(known).items())
+    return shorter or known.predicted.output_tokens_per_second > option.predicted.output_tokens_per_second
 
 
 def _beaten(own: Sequence[int], values: Sequence[Sequence[int]]) -> bool:

@@ -9,7 +9,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, floor, gcd, isfinite
 from typing import Final
 
@@ -91,14 +91,16 @@ def _within(box: Box, other: Box) -> bool:
 
 @dataclass(slots=True)
 class ChoiceSearch:
-    """All choices of options that hold a job's limits; ``breaks`` simulates what only simulations decide."""
+    """All choices of options that hold a job's limits.
+
+    ``settle`` returns an option as its simulation leaves it; None where it breaks a limit.
+    """
 
     job: ServingJob
     options: list[ListedOption]
     devices: int
-    breaks: Callable[[ListedOption], bool]
+    settle: Callable[[ListedOption], ListedOption | None]
     deadline: Deadline
-    excluded: set[int] = field(default_factory=set)
     #: Boxes that were not decided.
     undecided: int = 0
 
@@ -114,18 +116,18 @@ class ChoiceSearch:
             chosen = self._choice(options, box, objectives)
             if not chosen:
                 return []
-            wrong = [option for _, option in chosen if self.breaks(option)]
-            if not wrong:
+            known = {id(option): self.settle(option) for _, option in chosen}
+            if all(known[id(option)] is option for _, option in chosen):
                 return chosen
-            self.excluded |= {id(option) for option in wrong}
+            settled = (known.get(id(option), option) for option in self.options)
+            self.options = [option for option in settled if option is not None]
 
     def _within_times(self, box: Box, objectives: Sequence[ServingObjective]) -> list[ListedOption]:
         bounds = [(name, most) for name, most in zip(objectives, box, strict=True) if name in _TIMES]
         return [
             option
             for option in self.options
-            if id(option) not in self.excluded
-            and all(integral_time(option.predicted, name) <= most for name, most in bounds)
+            if all(integral_time(option.predicted, name) <= most for name, most in bounds)
         ]
 
     def _bounded_out(

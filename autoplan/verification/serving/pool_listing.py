@@ -24,14 +24,15 @@ from autoplan.costs.serving.disaggregated.role_engines import (
 )
 from autoplan.costs.serving.engine_memory import step_sizes
 from autoplan.costs.serving.served_layouts import ServingCosts, engine_load, unit_parts
+from autoplan.costs.serving.settled_predictions import settled_pools
 from autoplan.deadline import Deadline
-from autoplan.rules.class_limit_rules import all_simulated_limits, broken_simulated, request_test
+from autoplan.rules.class_limit_rules import broken_means, broken_simulated, request_test
 from autoplan.rules.pool_rules import broken_pool_rules, no_pools
 from autoplan.rules.serving_limit_rules import mean_limit
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["ListedPair", "PairListing", "breaking_pairs", "listed_pairs"]
+__all__ = ["ListedPair", "PairListing", "listed_pairs", "settled_pairs"]
 
 #: Sizes below the clients of an engine that are options.
 _WAITING_SIZES = 2
@@ -169,19 +170,18 @@ def _menu(job: ServingJob, menu: Sequence[int], groups: int, kind: str, amount: 
     return [*(waiting if limited or not enough else []), *enough]
 
 
-def breaking_pairs(job: ServingJob, costs: ServingCosts | None) -> Callable[[ListedPair], bool]:
-    """Return whether a simulation of a pair breaks a limit; each pair is simulated once."""
-    known: dict[int, bool] = {}
+def settled_pairs(job: ServingJob, costs: ServingCosts | None) -> Callable[[ListedPair], ListedPair | None]:
+    """Return what gives a pair the means of its simulation, once; None where it breaks a limit."""
+    known: dict[int, tuple[ListedPair, ListedPair | None]] = {}
     trace = costs.trace if costs is not None else None
-    decided_by_means = not all_simulated_limits(job)
 
-    def breaks(listed: ListedPair) -> bool:
-        if decided_by_means:
-            return False
+    def settle(listed: ListedPair) -> ListedPair | None:
         if id(listed) not in known:
             run = simulated_pools(job, listed.pair, listed.predicted, trace, request_test(job))
-            broken = None if run is None else next(broken_simulated(job, run.statistics), None)
-            known[id(listed)] = broken is not None
-        return known[id(listed)]
+            predicted = settled_pools(replace(listed.predicted, simulation=run))
+            broken = run is not None and next(broken_simulated(job, run.statistics), None) is not None
+            broken = broken or next(broken_means(job, predicted), None) is not None
+            known[id(listed)] = (listed, None if broken else replace(listed, predicted=predicted))
+        return known[id(listed)][1]
 
-    return breaks
+    return settle

@@ -18,6 +18,7 @@ from autoplan.costs.serving.served_layouts import (
     simulated,
     unit_parts,
 )
+from autoplan.costs.serving.settled_predictions import settled
 from autoplan.errors import LayoutError
 from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
@@ -162,7 +163,7 @@ def _groups(
         load = total if total.kind == "maximum" else EngineLoad(total.kind, total.amount * part)
         predicted = served(job, engine, load, layout.replicas)
         run = simulated(job, engine, predicted, costs.trace, request_test(job))
-        yield EngineGroup(layout, share, replace(predicted, simulation=run), classes=classes)
+        yield EngineGroup(layout, share, settled(replace(predicted, simulation=run)), classes=classes)
 
 
 def _intervals(job: ServingJob, plan: ServingPlan, costs: ServingCosts) -> ServedIntervals | None:

@@ -328,7 +328,6 @@ class _ClosedLoop:
         ttft = max(0.0, waited - busy * self.client_seconds) + mixture.own
         return _LoopState(rate * (ttft + self.client_seconds + steps * mixture.mean), rate, ttft, mixture)
 
-
     def _iterations_begun(self, mixture: StepMixture, prompts: float) -> float:
         """Return the time of the iterations that have begun before a request is seen [s].
 
