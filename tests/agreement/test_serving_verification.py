@@ -91,7 +91,7 @@ def test_a_better_choice_is_named_where_there_is_one(options, objectives, kept, 
     job = serving_job(devices=DEVICES, search={"replicas": replicas})
     values = all_values(options, objectives, job)
     known = [value for i, value in enumerate(values) if i in kept]
-    search = ChoiceSearch(job, options, DEVICES, lambda _: False, ENDLESS)
+    search = ChoiceSearch(job, options, DEVICES, lambda option: option, ENDLESS)
     boxes = boxes_beyond(known, len(objectives), thinning)
     named = any(search.better(box, objectives) for box in boxes)
 
@@ -104,7 +104,7 @@ def test_a_better_choice_is_named_where_there_is_one(options, objectives, kept, 
 def test_what_a_simulation_breaks_is_no_better_choice(options, objectives):
     """Where every option breaks a simulated limit, nothing is named."""
     job = serving_job(devices=DEVICES)
-    search = ChoiceSearch(job, options, DEVICES, lambda _: True, ENDLESS)
+    search = ChoiceSearch(job, options, DEVICES, lambda _: None, ENDLESS)
 
     assert not any(search.better(box, objectives) for box in boxes_beyond([], len(objectives), 0.01))
 

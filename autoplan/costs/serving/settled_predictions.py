@@ -1,4 +1,9 @@
-"""Closed forms against the simulation of the same load: where they differ, the simulation counts."""
+"""Closed forms against the simulation of the same load: where they differ, the simulation counts.
+
+Notation (this file only)::
+
+    times are means over requests                                                    [s]
+"""
 
 from __future__ import annotations
 
@@ -56,6 +61,10 @@ def settled(predicted: ServedPrediction) -> ServedPrediction:
 
 def settled_pools(predicted: PooledPrediction) -> PooledPrediction:
     """Return pools with the means of their simulation, where it contradicts the closed form.
+
+    >>> from types import SimpleNamespace
+    >>> settled_pools(SimpleNamespace(simulation=None)).simulation is None
+    True
 
     Source: ``settled``.
     """

@@ -15,9 +15,15 @@ from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.class_report import class_parts
 from autoplan.report.serving.pool_report import pool_lines
-from autoplan.report.serving.serving_words import interval_lines, load_words, served_words, time_words
+from autoplan.report.serving.serving_words import (
+    interval_lines,
+    load_words,
+    served_words,
+    simulated_lines,
+    time_words,
+)
 from autoplan.report.wording.sentences import number_words
-from autoplan.results.serving.serving_front import EngineGroup, ServingFront, ServingPlan
+from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.units import format_share
 
 __all__ = ["front_ends", "serving_front_parts", "serving_front_table", "serving_sentences"]
@@ -150,16 +156,14 @@ def _certificate(front: ServingFront) -> Iterator[str]:
 
 
 def _notes(front: ServingFront) -> Iterator[str]:
-    parts = [part for plan in front.plans for part in ((plan.pooled,) if plan.pooled else plan.groups)]
-    known = [
-        part.predicted.simulation if isinstance(part, EngineGroup) else part.simulation for part in parts
-    ]
-    simulations = [simulation for simulation in known if simulation is not None]
     yield from interval_lines(front.plans)
-    if simulations:
-        gap, first = max(x.gap for x in simulations), max(x.first_token_gap for x in simulations)
+    yield from simulated_lines(front.plans)
+    runs = [run for plan in front.plans if not plan.is_simulated for run in plan.simulations]
+    if runs:
+        gap, first = max(run.gap for run in runs), max(run.first_token_gap for run in runs)
+        whose = "the other plans" if any(plan.is_simulated for plan in front.plans) else "these plans"
         yield (
-            f"simulations of these plans differ from the closed form by {format_share(gap)} at most in"
+            f"simulations of {whose} differ from the closed form by {format_share(gap)} at most in"
             f" throughput and time per token, by {format_share(first)} in the first token"
         )
     yield from _draft_notes(front)

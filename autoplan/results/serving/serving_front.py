@@ -123,6 +123,16 @@ class ServingPlan:
             return None
         return max(part.request_latency for part in self._parts)
 
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the times of some engines are those of a simulation, which the closed form is far from."""
+        return any(part.closed_form is not None for part in self._parts)
+
+    @property
+    def simulations(self) -> tuple[SimulatedPrediction, ...]:
+        """The simulations of all engines that were simulated."""
+        return tuple(part.simulation for part in self._parts if part.simulation is not None)
+
     def longest_mean(self, name: str) -> float | None:
         """Return the largest mean of a time that closed forms and simulations predict [s]; none without end.
 

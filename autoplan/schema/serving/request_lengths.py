@@ -212,7 +212,7 @@ class RequestClass(RequestLengths):
 def _exceeds(prefix: SharedPrefix, length: Length) -> bool:
     """Whether a prefix is longer than any prompt, as far as the length says."""
     ends = isinstance(length, int | FixedLength | RangeLength | UniformLength)
-    return ends and prefix.shared_tokens > longest_tokens(length)
+    return ends and prefix.shared_tokens > longest_tokens(length, 0.0)
 
 
 class ServingWorkload(RequestLengths):

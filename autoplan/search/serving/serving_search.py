@@ -103,14 +103,14 @@ class ServingSearch:
             if better is None:
                 allocations.append(chosen)
                 continue
-            allocations = [] if better else allocations
-            carried = [] if better else [known for known in search.allocations if known is not allocation]
             remaining = self.candidates()
+            known = [] if better else [known for known in search.allocations if known is not allocation]
+            carried = [_carried(x, search.problem.options, remaining) for x in known]
+            valid = [x for x in carried if x is not None]
+            if len(valid) < len(allocations):
+                allocations, valid = [], []
             search = AllocationSearch(
-                self.problem(remaining, objectives, devices),
-                self.thinning,
-                [_carried(x, search.problem.options, remaining) for x in carried],
-                search.solves,
+                self.problem(remaining, objectives, devices), self.thinning, valid, search.solves
             )
         self.solves += search.solves
         if search.stopped:
@@ -236,10 +236,11 @@ def _chosen(options: Sequence[Option], allocation: Allocation) -> list[tuple[int
     return [(n, option) for n, option in zip(allocation.counts, options, strict=True) if n]
 
 
-def _carried(allocation: Allocation, before: Sequence[Option], after: Sequence[Option]) -> Allocation:
-    """Return a known choice with its counts over fewer options."""
-    counts = {id(option): n for n, option in zip(allocation.counts, before, strict=True)}
-    return Allocation(tuple(counts[id(option)] for option in after), allocation.values)
+def _carried(allocation: Allocation, before: Sequence[Option], after: Sequence[Option]) -> Allocation | None:
+    """Return a choice with its counts over other options; None where one of its own is not among them."""
+    counts = {id(option): n for n, option in zip(allocation.counts, before, strict=True) if n}
+    carried = tuple(counts.get(id(option), 0) for option in after)
+    return Allocation(carried, allocation.values) if sum(carried) == sum(allocation.counts) else None
 
 
 def _improved(known: Option, option: Option) -> bool:

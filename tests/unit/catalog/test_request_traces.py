@@ -72,8 +72,8 @@ def test_a_missing_trace_is_said(tmp_path):
     ("lengths", "longest"),
     [
         ("input_tokens: {trace: requests.csv}, output_tokens: {trace: requests.csv}", 3020),
-        ("input_tokens: {trace: requests.csv}, output_tokens: 100", 3100),
-        ("input_tokens: 10, output_tokens: {trace: requests.csv}", 910),
+        ("input_tokens: {trace: requests.csv}, output_tokens: 100", 3120),
+        ("input_tokens: 10, output_tokens: {trace: requests.csv}", 912),
         ("input_tokens: 10, output_tokens: {trace: requests.csv}, longest_request: 8000", 8000),
     ],
 )

@@ -105,7 +105,11 @@ class SimulatedPrediction:
 
     @property
     def contradicts(self) -> bool:
-        """Whether the closed form differs by more than is stated of it."""
+        """Whether the closed form differs by more than is stated of it.
+
+        >>> SimulatedPrediction(None, 0, gap=0.2, first_token_gap=0.1).contradicts
+        True
+        """
         return self.gap > CLOSED_FORM_GAP or self.first_token_gap > FIRST_TOKEN_GAP
 
 

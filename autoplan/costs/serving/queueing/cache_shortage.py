@@ -38,7 +38,11 @@ class CacheShortage:
     others: float
 
     def score(self, wanted: float) -> float:
-        """Return (L - d) / s, the standard score of the cache [1]."""
+        """Return (L - d) / s, the standard score of the cache [1].
+
+        >>> CacheShortage(limit=110.0, spread=0.5, others=1.0).score(100.0)  # s = 5
+        2.0
+        """
         deviation = self.spread * sqrt(max(0.0, wanted * self.others))
         if deviation <= 0.0:
             return inf if wanted <= self.limit else -inf

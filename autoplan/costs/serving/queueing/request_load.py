@@ -120,13 +120,19 @@ def drawn_lengths(
     """
     ends = evenly_drawn(length, spread)
     if ends is not None:
-        return rng.integers(*ends, requests, endpoint=True)
+        return rng.permutation(_evenly(*ends, requests))
     if isinstance(length, LogNormalLength):
         shape = length.lognormal
         spread = (log(shape.p99) - log(shape.median)) / _Z99
         drawn = np.exp(rng.normal(log(shape.median), spread, requests))
         return np.clip(np.rint(drawn), 1, _TAIL * shape.p99).astype(np.int64)
     return np.resize(np.array(recorded, dtype=np.int64), requests)
+
+
+def _evenly(first: int, last: int, requests: int) -> NDArray[np.int64]:
+    """Return integers at even distances from the first to the last: their mean is that of the range."""
+    parts = (np.arange(requests) + 0.5) / requests
+    return np.asarray(first + np.floor(parts * (last - first + 1)), dtype=np.int64)
 
 
 def drawn_load(
