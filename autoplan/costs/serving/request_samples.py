@@ -13,12 +13,14 @@ from typing import Final
 from autoplan.costs.core.serving.capacity import CapacityPrediction
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
-from autoplan.schema.serving.request_lengths import ServingWorkload
+from autoplan.schema.serving.request_lengths import ServingWorkload, evenly_drawn
 
 __all__ = ["fewest_simulated", "sampled_requests", "shortage_of"]
 
 #: Requests whose lengths stand for all.
 _SAMPLE: Final = 2000
+#: The same where lengths are at even distances in a range.
+_EVEN_SAMPLE: Final = 256
 #: Requests of the rarest class in a simulation, of which the middle half counts at least.
 _OF_EACH_CLASS: Final = 300
 
@@ -30,7 +32,10 @@ def sampled_requests(workload: ServingWorkload) -> int:
     >>> sampled_requests(ServingWorkload(input_tokens=FixedLength(fixed=8), output_tokens=4))
     1
     """
-    return 1 if workload.alike else _SAMPLE
+    if workload.alike:
+        return 1
+    ends = evenly_drawn(workload.input_tokens), evenly_drawn(workload.output_tokens)
+    return _EVEN_SAMPLE if not workload.classes and None not in ends else _SAMPLE
 
 
 def fewest_simulated(workload: ServingWorkload) -> int:
