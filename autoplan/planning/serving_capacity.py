@@ -12,7 +12,8 @@ from autoplan.catalog import load_serving_job
 from autoplan.costs.core.divisors import divisors
 from autoplan.costs.core.serving.capacity import CapacityPrediction
 from autoplan.costs.serving.engine_capacity import predict_capacity
-from autoplan.costs.serving.engine_memory import step_sizes, utilization
+from autoplan.costs.serving.engine_memory import utilization
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.errors import LayoutError, UnsupportedError
 from autoplan.results.serving.capacity_answer import CapacityAnswer, CapacityKnob, LayoutCapacity
 from autoplan.rules.engine_rules import broken_engine_rules
@@ -54,7 +55,11 @@ def capacity(job: ServingJob | str | Path, layout: EngineLayout | str | None = N
     capacities = sorted((x for choice in choices for x in _evaluated(choice)), key=_worth, reverse=True)
     if layout is None and not capacities:
         raise LayoutError(_nothing_runs(job))
-    best = capacities[0] if layout is None else LayoutCapacity(layout, predict_capacity(job, layout))
+    best = (
+        capacities[0]
+        if layout is None
+        else LayoutCapacity(layout, predict_capacity(EngineScope(job, layout)))
+    )
     job = _with_devices(job, best.layout)
     others = {replace(x.layout, ep=1): x for x in reversed(capacities)}
     others.pop(replace(best.layout, ep=1), None)
@@ -91,7 +96,7 @@ def _with_devices(job: ServingJob, layout: EngineLayout) -> ServingJob:
 
 def _evaluated(job: ServingJob) -> Iterator[LayoutCapacity]:
     for layout in engine_layouts(job):
-        yield LayoutCapacity(layout, predict_capacity(job, layout))
+        yield LayoutCapacity(layout, predict_capacity(EngineScope(job, layout)))
 
 
 def engine_layouts(job: ServingJob) -> Iterator[EngineLayout]:
@@ -199,7 +204,7 @@ def _format_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKno
 
 
 def _size_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKnob]:
-    seqs, tokens = step_sizes(job, layout)
+    seqs, tokens = EngineScope(job, layout).step_sizes
     wanted = job.workload.concurrency or 256
     fewer = max(64, 1 << (min(wanted, seqs) - 1).bit_length())
     if fewer < seqs:
@@ -208,14 +213,14 @@ def _size_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKnob]
     if tokens > 2048:
         changed = replace(layout, tokens=2048, seqs=min(layout.seqs or seqs, 2048))
         yield _knob(job, changed, "search.max_num_batched_tokens", "2048", "at most 2,048 tokens a step")
-    if utilization(job, layout) < _HIGHER_SHARE:
+    if utilization(EngineScope(job, layout)) < _HIGHER_SHARE:
         search = job.search.model_copy(update={"gpu_memory_utilization": _HIGHER_SHARE})
         yield _knob(
             replace(job, search=search),
             layout,
             "search.gpu_memory_utilization",
             "95 %",
-            f"95 % of memory instead of {utilization(job, layout) * 100:.3g} %",
+            f"95 % of memory instead of {utilization(EngineScope(job, layout)) * 100:.3g} %",
         )
 
 
@@ -238,7 +243,7 @@ def _degree_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKno
 
 def _device_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKnob]:
     """Yield the smallest engine of more devices, where this one does not start."""
-    if predict_capacity(job, layout).fits:
+    if predict_capacity(EngineScope(job, layout)).fits:
         return
     for tp in (layout.tp * n for n in (2, 4, 8, 16)):
         more = replace(job.cluster, devices=tp * layout.pp * layout.adp)
@@ -256,7 +261,7 @@ def _device_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKno
 def _knob(
     job: ServingJob, layout: EngineLayout, key: str, value: str, words: str, *, lossless: bool = True
 ) -> CapacityKnob:
-    return CapacityKnob(key, value, words, lossless, predict_capacity(job, layout))
+    return CapacityKnob(key, value, words, lossless, predict_capacity(EngineScope(job, layout)))
 
 
 def _ranked(knobs: Iterable[CapacityKnob], now: CapacityPrediction) -> tuple[CapacityKnob, ...]:

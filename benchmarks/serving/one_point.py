@@ -49,7 +49,8 @@ class MachineErrors:
 def engine_run(run: ServedRun) -> EngineRun:
     """Return a closed-loop run as ``calibrate`` sees it. Raises Skipped where it cannot be priced."""
     served = served_job(run)
-    capacity = predict_capacity(served.job, served.layout)
+    scope = served.scope
+    capacity = predict_capacity(scope)
     if capacity.shortage is not None or served.job.engine.facts.step is None:
         raise Skipped("it does not start", run.id)
     name, figures = served.job.cluster.device.name, run.figures
@@ -68,8 +69,8 @@ def engine_run(run: ServedRun) -> EngineRun:
     )
     return EngineRun(
         measured=measured,
-        rules=scheduler_rules(served.job, served.layout, capacity),
-        iteration=engine_iteration(served.job, served.layout, kernels_for(name), engine_kernels_for(name)),
+        rules=scheduler_rules(scope),
+        iteration=engine_iteration(scope, kernels_for(name), engine_kernels_for(name)),
         groups=served.layout.replicas * served.layout.adp,
         attention_groups=served.layout.adp,
         step=served.job.engine.facts.step,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.catalog import engine_kernels_for, kernels_for, resolve_serving_job
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.request_load import RequestLoad
@@ -72,9 +73,8 @@ def simulated_trace(trace: TracedRun) -> tuple[list[dict[str, float]], Simulated
     }
     job = resolve_serving_job(ServingSpec.model_validate(spec))
     device = job.cluster.device.name
-    iteration = engine_iteration(
-        job, EngineLayout(tp=trace.tp), kernels_for(device), engine_kernels_for(device)
-    )
+    scope = EngineScope(job, EngineLayout(tp=trace.tp))
+    iteration = engine_iteration(scope, kernels_for(device), engine_kernels_for(device))
     rules = SchedulerRules(
         trace.max_num_seqs,
         trace.max_num_batched_tokens,

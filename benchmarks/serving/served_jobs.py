@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from autoplan.catalog import entry_names, load_entry
 from autoplan.catalog.entries import engine
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.errors import AutoplanError
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import Cluster
@@ -68,7 +69,7 @@ _BLOCKS: Final = re.compile(r"^(Qwen3|DeepSeek)")
 _QUALIFIED: Final = re.compile(r"\b(v?\d+(?:\.\d+)+(?:\.?(?:post|rc)\d+)*)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ServedJob:
     """A job with the one layout that a run had."""
 
@@ -76,6 +77,11 @@ class ServedJob:
     layout: EngineLayout
     #: The id of the run.
     run: str = ""
+
+    @cached_property
+    def scope(self) -> EngineScope:
+        """The scope of the engines that served the run."""
+        return EngineScope(self.job, self.layout)
 
 
 def engine_name(framework: str) -> str:

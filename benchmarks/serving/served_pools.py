@@ -8,7 +8,7 @@ from autoplan.catalog import engine_kernels_for, kernels_for
 from autoplan.costs.serving.disaggregated.paired_pools import EnginePair
 from autoplan.costs.serving.disaggregated.pool_pricing import prompt_transfer
 from autoplan.costs.serving.disaggregated.role_engines import decode_engine, prefill_engine
-from autoplan.costs.serving.engine_memory import step_sizes
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import ServingCosts, UnitParts, unit_parts
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.request_lengths import ServingWorkload
@@ -35,8 +35,8 @@ def pools_of(run: ServedRun, workload: ServingWorkload) -> tuple[ServingJob, Eng
     first = _with_room_for_prompts(first, run.workload.input_len or 1)
     one, other = replace(first.layout, replicas=1), replace(then.layout, replicas=1)
     costs = _costs(first.job)
-    prefill = prefill_engine(first.job, one, _parts(first, one, costs))
-    decode = decode_engine(then.job, other, _parts(then, other, costs))
+    prefill = prefill_engine(one, _parts(first, one, costs))
+    decode = decode_engine(other, _parts(then, other, costs))
     devices = first.layout.devices + then.layout.devices
     both = replace(first.job, cluster=replace(first.job.cluster, devices=devices))
     transfer = prompt_transfer(both, prefill, decode, costs)
@@ -44,7 +44,7 @@ def pools_of(run: ServedRun, workload: ServingWorkload) -> tuple[ServingJob, Eng
 
 
 def _parts(served: ServedJob, layout: EngineLayout, costs: ServingCosts) -> UnitParts:
-    return unit_parts(served.job, layout, costs)
+    return unit_parts(EngineScope(served.job, layout), costs)
 
 
 def _costs(job: ServingJob) -> ServingCosts:
@@ -59,5 +59,5 @@ def _with_room_for_prompts(served: ServedJob, prompt: int) -> ServedJob:
     """
     if served.job.engine.facts.scheduler.chunked or served.layout.tokens:
         return served
-    _, default = step_sizes(served.job, served.layout)
+    _, default = served.scope.step_sizes
     return replace(served, layout=replace(served.layout, tokens=max(prompt, default)))

@@ -76,11 +76,11 @@ def predicted(run: ServedRun) -> Served:
         bench = bench_of(run) if mode == "offline" else None
         if bench is not None:
             return _bench(run, served, bench)
-        capacity = predict_capacity(served.job, served.layout)
+        capacity = predict_capacity(served.scope)
         if capacity.pool.tokens < 1 or capacity.shortage in {"loading the weights", "no room for the cache"}:
             return Served(dict.fromkeys(METRICS), saturated=False, fits=False)
         priced = {"closed loop": _closed, "offline": _offline, "open loop": _open, "static": _static}[mode]
-        return priced(run, served, capacity, priced_iteration(served))
+        return priced(run, served, priced_iteration(served))
     except AutoplanError as error:
         raise skipped_by("it cannot be priced", error) from error
     except EXPECTED as error:
@@ -103,7 +103,7 @@ def _built_iteration(served: ServedJob) -> EngineIteration:
     built = _BUILT.get(key)
     if built is None or step is None:
         name = served.job.cluster.device.name
-        iteration = engine_iteration(served.job, served.layout, kernels_for(name), engine_kernels_for(name))
+        iteration = engine_iteration(served.scope, kernels_for(name), engine_kernels_for(name))
         if len(_BUILT) >= _MOST_BUILT:
             _BUILT.clear()
         if step is not None:
@@ -125,11 +125,9 @@ def _with_numbers(built: EngineIteration, before: StepFacts, step: StepFacts) ->
     return replace(built, scale=step.scale.value, host=host)
 
 
-def _rules(
-    run: ServedRun, served: ServedJob, capacity: CapacityPrediction, *, grow: bool = False
-) -> SchedulerRules:
+def _rules(run: ServedRun, served: ServedJob, *, grow: bool = False) -> SchedulerRules:
     """Return the rules of the scheduler; a step that may not divide prompts holds at least one."""
-    rules = scheduler_rules(served.job, served.layout, capacity)
+    rules = scheduler_rules(served.scope)
     if grow or not rules.chunked:
         most = max(rules.max_num_batched_tokens, run.workload.input_len or 1)
         return replace(rules, max_num_batched_tokens=most)
@@ -146,7 +144,7 @@ def _lengths(run: ServedRun, value: int) -> FixedLength | UniformLength | RangeL
     return FixedLength(fixed=value)
 
 
-def _closed(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, iteration: Iteration) -> Served:
+def _closed(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
     """Simulate a closed loop; clients are shared out to engines and groups of attention."""
     parts = served.layout.replicas * served.layout.adp
     clients = run.workload.concurrency or run.workload.batch
@@ -154,10 +152,10 @@ def _closed(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, ite
         raise Skipped("the load is not known", "clients of the closed loop")
     own = max(1, ceil(clients / parts))
     load = _rounds_of_clients(run, served.job, clients, own)
-    result = simulate(load, _rules(run, served, capacity), iteration)
+    result = simulate(load, _rules(run, served), iteration)
     return Served(
         _loop_values(run, served.job, result, (clients, own, parts)),
-        _is_saturated(run, own, capacity),
+        _is_saturated(run, own, predict_capacity(served.scope)),
         fits=True,
     )
 
@@ -226,7 +224,7 @@ def _values(result: SimulatedRun, parts: int) -> dict[str, float | None]:
     return dict(zip(METRICS, values, strict=True))
 
 
-def _open(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, iteration: Iteration) -> Served:
+def _open(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
     """Simulate Poisson arrivals; the mean of a few draws."""
     rate = run.workload.request_rate
     if not isinstance(rate, int | float) or rate <= 0:
@@ -238,7 +236,7 @@ def _open(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, itera
         request_rate=float(rate) / parts,
     )
     requests = ceil(((run.client and run.client.requests) or _OPEN_REQUESTS) / parts)
-    rules = _rules(run, served, capacity)
+    rules = _rules(run, served)
     draws = [
         _values(simulate(drawn_load(workload, requests, seed), rules, iteration), parts) for seed in _SEEDS
     ]
@@ -255,26 +253,26 @@ def _mean(values: list[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _static(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, iteration: Iteration) -> Served:
+def _static(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
     """One batch at once: its prompts, then a token a step."""
     parts = served.layout.replicas * served.layout.adp
     batch = ceil((run.workload.batch or 1) / parts)
     inputs, outputs = run.workload.input_len or 1, run.workload.output_len or 1
     load = RequestLoad((inputs,) * batch, (outputs,) * batch, (0.0,) * batch)
-    rules = _rules(run, served, capacity, grow=True)
+    rules = _rules(run, served, grow=True)
     result = simulate(load, replace(rules, asynchronous=False), iteration)
     values = _values(result, parts)
     values["request_latency_seconds"] = max(result.last)
-    return Served(values, _is_saturated(run, batch, capacity), fits=True)
+    return Served(values, _is_saturated(run, batch, predict_capacity(served.scope)), fits=True)
 
 
-def _offline(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, iteration: Iteration) -> Served:
+def _offline(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
     """Return the most of the layouts that a row allows: where it names tp alone, experts may be shared.
 
     A table of the most tokens a second has the better of tensor parallelism, expert parallelism and
     data-parallel attention.
     """
-    states = [_steady(run, served, capacity, iteration)]
+    states = [_steady(run, served, iteration)]
     layout = served.layout
     if run.layout.ep is None and served.job.model.moe is not None and layout.tp > 1:
         for shape in (
@@ -282,9 +280,8 @@ def _offline(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, it
             replace(layout, tp=1, adp=layout.tp, ep=layout.tp),
         ):
             other = ServedJob(served.job, shape, served.run)
-            room = predict_capacity(other.job, shape)
-            if room.pool.tokens > 0:
-                states.append(_steady(run, other, room, priced_iteration(other)))
+            if predict_capacity(other.scope).pool.tokens > 0:
+                states.append(_steady(run, other, priced_iteration(other)))
     return max(states, key=lambda one: one.values["output_tokens_per_second"] or 0.0)
 
 
@@ -310,22 +307,22 @@ def _bench_rate(run: ServedRun, served: ServedJob, bench: BenchFacts) -> float:
     sized = ServedJob(
         served.job, replace(layout, seqs=seqs * layout.pp, tokens=tokens * layout.pp), served.run
     )
-    capacity = predict_capacity(sized.job, sized.layout)
+    capacity = predict_capacity(sized.scope)
     if capacity.pool.tokens < sum(lengths):
         return 0.0
     iteration = _of_group(captured_sizes(_built_iteration(sized), bench, seqs), layout)
     parts = layout.replicas * layout.adp
-    return bench_tokens_per_second(bench, _rules(run, sized, capacity), iteration, lengths, parts)
+    return bench_tokens_per_second(bench, _rules(run, sized), iteration, lengths, parts)
 
 
-def _steady(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, iteration: Iteration) -> Served:
+def _steady(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
     """Return the steady state of all requests at once: tokens/s = C / t(C decodes + C I/O prefill tokens).
 
     C is what the cache holds and a step may have; prompts take at most T less the decodes of a step.
     """
     parts = served.layout.replicas * served.layout.adp
     inputs, outputs = run.workload.input_len or 1, run.workload.output_len or 1
-    rules = _rules(run, served, capacity)
+    rules, capacity = _rules(run, served), predict_capacity(served.scope)
     in_cache = inputs + (outputs if rules.admission == "reserve" else outputs / 2)
     flight = min(float(capacity.max_num_seqs), capacity.pool.tokens / in_cache)
     flight = max(1.0, min(flight, rules.max_num_batched_tokens / (1 + inputs / outputs)))

@@ -17,6 +17,7 @@ import yaml
 from autoplan.catalog import resolve_serving_job
 from autoplan.costs.core.serving.capacity import CapacityPrediction
 from autoplan.costs.serving.engine_capacity import predict_capacity
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob, ServingSpec
 
@@ -87,7 +88,7 @@ def scored(row: MemoryRow) -> MemoryScore:
     failure = next((ours for words, ours in _FAILURES.items() if words in (row["failure"] or "")), None)
     if row["skipped"]:
         return MemoryScore(row["id"], row["skipped"], {}, None, failure, None)
-    predicted = predict_capacity(*job_of_row(row))
+    predicted = predict_capacity(EngineScope(*job_of_row(row)))
     parts = dict(_parts(row, predicted))
     pool = parts.get("kv_pool")
     error = pool[0] / pool[1] - 1 if pool else None

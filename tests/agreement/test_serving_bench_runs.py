@@ -6,6 +6,7 @@ import pytest
 
 from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
 from autoplan.costs.core.serving.affine_iteration import AffineIteration
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.engine_iteration import GroupIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.queueing.event_simulation import simulate
@@ -69,7 +70,7 @@ def test_groups_of_attention_capture_and_pad_batches_of_their_own():
     job = load_serving_job("deepseek-v3-8x-h200")
     layout = EngineLayout(tp=1, adp=8, ep=8, weights="fp8-block")
     name = "h200-sxm-141gb"
-    iteration = engine_iteration(job, layout, kernels_for(name), engine_kernels_for(name))
+    iteration = engine_iteration(EngineScope(job, layout), kernels_for(name), engine_kernels_for(name))
     captured = captured_sizes(replace(iteration, scale=1.0), FACTS, 256)
     group = GroupIteration(captured, 8)
 

@@ -14,6 +14,7 @@ from autoplan.costs.serving.engine_memory import (
     sampler_peak_bytes,
     utilization,
 )
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.kv_cache import cache_shape, kv_cache_bytes, token_layer_bytes
 from autoplan.costs.serving.served_weights import stage_weights
 from autoplan.schema.serving.engine_layout import EngineLayout, parse_serving_layout
@@ -28,7 +29,7 @@ GB = 1e9
 def test_llama3_8b_weighs_16_06_gb():
     """8,030,261,248 parameters of 2 bytes are 16.06 GB, 14.96 GiB; a table of positions comes on top."""
     job = serving_job()
-    weights = stage_weights(job, EngineLayout(), 0)
+    weights = stage_weights(EngineScope(job, EngineLayout()), 0)
     positions = 8192 * 128 * 2
 
     assert total_parameters(job.model) == 8_030_261_248
@@ -54,9 +55,9 @@ def test_28_gb_is_the_engines_choice_not_the_models():
     """
     used = {}
     for hardware in ("dgx-a100-40gb", "dgx-h100"):
-        other = engine_memory(serving_job(hardware=hardware), EngineLayout(), 0)
+        other = engine_memory(EngineScope(serving_job(hardware=hardware), EngineLayout()), 0)
         used[hardware] = 24.65 + (other.activation + other.overhead) / GB
-    graphs = engine_memory(serving_job(hardware="dgx-a100-40gb"), EngineLayout(), 0).graphs / GB
+    graphs = engine_memory(EngineScope(serving_job(hardware="dgx-a100-40gb"), EngineLayout()), 0).graphs / GB
 
     # 9.5 x 256 x 128,256 x 4 = 1.25 GB, 0.02 and 0.01 beside the sampler, 0.14 outside of the allocator
     assert used["dgx-a100-40gb"] == pytest.approx(24.65 + 1.25 + 0.02 + 0.01 + 0.14, abs=0.01)
@@ -68,7 +69,7 @@ def test_28_gb_is_the_engines_choice_not_the_models():
 def test_an_engine_takes_its_share_of_the_card_whatever_the_requests():
     """nvidia-smi shows the share: the cache takes what the rest leaves, however few requests come."""
     job = serving_job()
-    stage = predict_capacity(job, EngineLayout()).stages[0]
+    stage = predict_capacity(EngineScope(job, EngineLayout())).stages[0]
 
     inside = stage.weights.total + stage.activation + stage.overhead + stage.cache
     assert inside == pytest.approx(0.9 * stage.device, rel=1e-9)
@@ -82,7 +83,7 @@ def test_the_sampler_and_not_the_forward_pass_is_the_peak():
     job = serving_job("llama3.1-8b")
     facts = job.engine.facts.sampler
     sampler = sampler_peak_bytes(1024, 128_256, facts, 132)
-    few = engine_memory(job, EngineLayout(seqs=64), 0).activation
+    few = engine_memory(EngineScope(job, EngineLayout(seqs=64)), 0).activation
 
     assert sampler / GIB == pytest.approx(9.5 * 1024 * 128_256 * 4 / GIB, rel=1e-12)
     assert sampler / GIB == pytest.approx(4.65, abs=0.005)
@@ -117,25 +118,25 @@ def test_bytes_of_a_token(model, token_bytes):
     spec = load_entry("model", model)
     job = replace(serving_job(), model=spec)
 
-    assert spec.layers * token_layer_bytes(job, EngineLayout()) == token_bytes
-    assert spec.layers * token_layer_bytes(job, EngineLayout(kv="fp8")) == token_bytes / 2
+    assert spec.layers * token_layer_bytes(EngineScope(job, EngineLayout())) == token_bytes
+    assert spec.layers * token_layer_bytes(EngineScope(job, EngineLayout(kv="fp8"))) == token_bytes / 2
 
 
 def test_latent_attention_is_71_times_smaller_and_on_every_rank():
     """As full heads: 61 x 128 x (192 + 128) x 2 = 4,997,120 bytes; latents take 70,272 on each of 8 ranks."""
     job = serving_job("deepseek-v3", "hgx-h200", 8, "sglang@0.5.8", precision={"weights": ("fp8-block",)})
-    latent = 61 * token_layer_bytes(job, EngineLayout(tp=8))
+    latent = 61 * token_layer_bytes(EngineScope(job, EngineLayout(tp=8)))
 
     assert latent == 61 * (512 + 64) * 2 == 70_272
     assert 61 * 128 * (192 + 128) * 2 / latent == pytest.approx(71, abs=0.2)
-    assert 61 * token_layer_bytes(job, EngineLayout(tp=8, kv="fp8_ds_mla")) == 61 * 656
+    assert 61 * token_layer_bytes(EngineScope(job, EngineLayout(tp=8, kv="fp8_ds_mla"))) == 61 * 656
 
 
 def test_attention_data_parallelism_keeps_eight_times_the_requests_a_byte():
     """At tp 8 eight copies of each request are kept, at attention DP 8 one: a byte of cache holds 8 times."""
     job = serving_job("deepseek-v3", "hgx-h200", 8, "sglang@0.5.8", precision={"weights": ("fp8-block",)})
-    tensor = predict_capacity(job, EngineLayout(tp=8, weights="fp8-block"))
-    data = predict_capacity(job, EngineLayout(adp=8, ep=8, weights="fp8-block"))
+    tensor = predict_capacity(EngineScope(job, EngineLayout(tp=8, weights="fp8-block")))
+    data = predict_capacity(EngineScope(job, EngineLayout(adp=8, ep=8, weights="fp8-block")))
 
     per_byte = [x.total_tokens / (8 * x.pool.bytes_per_device) for x in (tensor, data)]
     assert per_byte[1] / per_byte[0] == pytest.approx(8, rel=1e-4)
@@ -148,7 +149,7 @@ def test_gpt_oss_keeps_128_tokens_in_half_of_its_layers():
     assert pytest.approx(0.60, abs=0.005) == 8192 * 73_728 / GB
     assert kv_cache_bytes(spec, 8192, 2) / GB == pytest.approx(0.31, abs=0.005)
     job = serving_job("gpt-oss-120b", precision={"weights": ("mxfp4",)})
-    blocks = cache_shape(job, EngineLayout(weights="mxfp4"), 0).request_bytes(8192)
+    blocks = cache_shape(EngineScope(job, EngineLayout(weights="mxfp4")), 0).request_bytes(8192)
     # 512 blocks of 16 tokens, and ceil(128 / 16) + 1 of the window, of 18 layers each
     assert blocks == (512 + 9) * 16 * 18 * 2048
 
@@ -161,7 +162,7 @@ def test_70b_fits_from_two_cards_and_is_useful_from_four():
     found = {}
     for tp in (1, 2, 4, 8):
         job = serving_job("llama3.1-70b", devices=tp)
-        found[tp] = predict_capacity(job, EngineLayout(tp=tp))
+        found[tp] = predict_capacity(EngineScope(job, EngineLayout(tp=tp)))
 
     assert total_parameters(load_entry("model", "llama3.1-70b")) * 2 / GB == pytest.approx(141.1, abs=0.05)
     assert found[1].shortage == "loading the weights"
@@ -175,13 +176,13 @@ def test_tp_beyond_the_heads_replicates_the_cache():
     """Eight key-value heads on 16 devices: 40,960 bytes a token and device, as on 8."""
     job = serving_job("llama3.1-70b", devices=16)
 
-    assert 80 * token_layer_bytes(job, EngineLayout(tp=16)) == 80 * 2 * 128 * 2 == 40_960
+    assert 80 * token_layer_bytes(EngineScope(job, EngineLayout(tp=16))) == 80 * 2 * 128 * 2 == 40_960
 
 
 def test_decode_context_parallelism_divides_the_tokens_of_the_copies():
     """Of 16 devices with 8 heads two hold the same head: dcp 2 gives each half of the tokens."""
     job = serving_job("llama3.1-70b", devices=16, stack="vllm@0.24")
-    one, two = (predict_capacity(job, EngineLayout(tp=16, dcp=dcp)).pool for dcp in (1, 2))
+    one, two = (predict_capacity(EngineScope(job, EngineLayout(tp=16, dcp=dcp))).pool for dcp in (1, 2))
 
     assert two.bytes_per_token == one.bytes_per_token / 2
     assert two.tokens == pytest.approx(2 * one.tokens, rel=1e-4)
@@ -194,14 +195,16 @@ def test_sglangs_reserve_on_an_h100():
     """512 + 1.5 x 8,192 + 128 + 2 x 256 = 13,440 MiB of 81,559: a share of 0.835 for weights and cache."""
     job = serving_job(stack="sglang@0.5.8")
 
-    assert reserve_bytes(job, EngineLayout(), job.engine.facts.reserve, 8192) == 13_440 * 2**20
-    assert utilization(job, EngineLayout()) == 0.835
+    assert reserve_bytes(EngineScope(job, EngineLayout()), job.engine.facts.reserve, 8192) == 13_440 * 2**20
+    assert utilization(EngineScope(job, EngineLayout())) == 0.835
 
 
 def test_tensorrt_llm_takes_a_share_of_what_is_free():
     """Its 90 % are of what the rest leaves, so that more weights cost 0.9 of their size."""
     job = serving_job(stack="tensorrt-llm@1.0")
-    wide, narrow = (predict_capacity(job, EngineLayout(weights=x)).stages[0] for x in ("bf16", "fp8"))
+    wide, narrow = (
+        predict_capacity(EngineScope(job, EngineLayout(weights=x))).stages[0] for x in ("bf16", "fp8")
+    )
 
     saved = wide.weights.total - narrow.weights.total
     assert narrow.cache - wide.cache == pytest.approx(0.9 * saved, rel=1e-9)
@@ -221,7 +224,7 @@ def test_graph_sizes_of_vllm():
 def test_a_bigger_batch_does_not_help_above_the_pool():
     """Above what the cache holds, more requests of a step hold no more, and their sampler takes cache."""
     job = serving_job(workload={"input_tokens": 8000, "output_tokens": 192})
-    few, many = (predict_capacity(job, EngineLayout(seqs=seqs)) for seqs in (256, 1024))
+    few, many = (predict_capacity(EngineScope(job, EngineLayout(seqs=seqs))) for seqs in (256, 1024))
 
     assert many.longest_requests < 256
     assert many.longest_requests < few.longest_requests

@@ -14,6 +14,7 @@ from autoplan.costs.core.serving.iteration import Chunk
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.layer.elementwise import elementwise_seconds
 from autoplan.costs.layer.layer_time import _attention, _layer_gemm_passes, layer_times
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.attention_prices import prefill_seconds
 from autoplan.costs.serving.iteration.iteration_of_engine import kernel_prices
 from autoplan.costs.serving.iteration.iteration_parts import iteration_parts
@@ -49,7 +50,8 @@ def prices_of(serving, *, measured):
 
 def products(serving, layout, prices, tokens):
     """Return the products of a layer [s]."""
-    matrices = (*attention_matrices(serving, layout), *dense_matrices(serving, layout, 0))
+    scope = EngineScope(serving, layout)
+    matrices = (*attention_matrices(scope), *dense_matrices(scope, 0))
     return sum(float(prices.product(tokens, matrix)[0]) for matrix in matrices)
 
 
@@ -73,7 +75,8 @@ def test_prefill_has_the_prices_of_trainings_forward(name, tp):
     attention = float(_attention(job, candidates, machine).forward[0])
     for measured, near in ((False, 1e-3), (True, 0.15)):
         prices = prices_of(serving, measured=measured)
-        own = float(prefill_seconds(serving, layout, prices, np.array(1.0), tokens)[0]) / job.model.layers
+        scope = EngineScope(serving, layout)
+        own = float(prefill_seconds(scope, prices, np.array(1.0), tokens)[0]) / job.model.layers
         assert products(serving, layout, prices, tokens) == pytest.approx(gemms, rel=near)
         assert own == pytest.approx(attention, rel=near)
 
@@ -84,7 +87,7 @@ def test_memory_bound_kernels_of_engines_are_fused(name):
     job, candidates, serving, layout = both(name, 2)
     tokens, prices = np.array([float(job.workload.sequence_length)]), prices_of(serving, measured=False)
     training = float(elementwise_seconds(job, tokens, candidates, machine_of(job))[0][0])
-    own = float(traffic_seconds(serving, layout, prices, tokens, sparse=False)[0])
+    own = float(traffic_seconds(EngineScope(serving, layout), prices, tokens, sparse=False)[0])
     norms = 2 * 4 * 2.0 * float(tokens[0]) * job.model.hidden_size / prices.bandwidth
 
     assert norms < own <= training
@@ -96,7 +99,7 @@ def test_collectives_move_the_same_bytes_over_the_same_links(name):
     job, candidates, serving, layout = both(name, 2)
     tokens, prices = np.array([float(job.workload.sequence_length)]), prices_of(serving, measured=True)
     training = float(layer_times(job, candidates, machine_of(job)).tensor_forward[0])
-    own = float(layer_collectives(serving, layout, prices, tokens, sparse=False, graph=False)[0])
+    own = float(layer_collectives(EngineScope(serving, layout), prices, tokens, sparse=False, graph=False)[0])
 
     assert own == pytest.approx(training, rel=0.35)
 
@@ -108,7 +111,7 @@ def test_the_prefill_of_one_batch_is_trainings_forward_without_what_it_keeps(nam
     device = serving.cluster.device.name
     costs = (kernels_for(device), engine_kernels_for(device))
     length = job.workload.sequence_length
-    parts = iteration_parts(serving, layout, costs, (0, 0.0, [Chunk(length)]))
+    parts = iteration_parts(EngineScope(serving, layout), costs, (0, 0.0, [Chunk(length)]))
     scale = serving.engine.facts.step.scale.value
     kernels = {"host, not hidden", "output projection and sampling"}
     own = sum(part.seconds for part in parts.parts if part.name not in kernels) / scale

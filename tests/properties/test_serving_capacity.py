@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from autoplan.catalog import load_entry
 from autoplan.costs.serving.engine_capacity import predict_capacity
-from autoplan.costs.serving.served_weights import stage_layers_of_engine, stage_weights
+from autoplan.costs.serving.engine_scope import EngineScope, stage_layers_of_engine
+from autoplan.costs.serving.served_weights import stage_weights
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.weight_formats import FORMATS
 from tests.support.serving_jobs import serving_job
@@ -50,7 +51,7 @@ def with_memory(job, factor):
 @settings(max_examples=60, deadline=None)
 def test_the_parts_of_a_device_add_up(job, layout):
     """Weights, peak, overhead, graphs, reserve, cache and what is free are the device, on every stage."""
-    for stage in predict_capacity(job, layout).stages:
+    for stage in predict_capacity(EngineScope(job, layout)).stages:
         parts = (stage.activation, stage.overhead, stage.graphs, stage.reserve, stage.cache, stage.free)
         weights = stage.weights
         split = (weights.attention, weights.mlp, weights.experts, weights.embeddings, weights.other)
@@ -66,7 +67,7 @@ def test_more_of_the_memory_holds_more(job, layout, shares):
     found = []
     for share in sorted(shares):
         search = job.search.model_copy(update={"gpu_memory_utilization": share / 100})
-        found.append(predict_capacity(replace(job, search=search), layout))
+        found.append(predict_capacity(EngineScope(replace(job, search=search), layout)))
     less, more = found
 
     assert less.pool.tokens <= more.pool.tokens
@@ -82,7 +83,7 @@ def test_a_larger_device_holds_more(job, layout, factor):
     layout = replace(layout, seqs=layout.seqs or 256, tokens=layout.tokens or 2048)
     # A share of its own: SGLang's default reserves more for the graphs that it captures on larger devices.
     job = replace(job, search=job.search.model_copy(update={"gpu_memory_utilization": 0.85}))
-    small, large = (predict_capacity(x, layout) for x in (job, with_memory(job, factor)))
+    small, large = (predict_capacity(EngineScope(x, layout)) for x in (job, with_memory(job, factor)))
 
     assert small.pool.tokens <= large.pool.tokens
 
@@ -92,9 +93,9 @@ def test_a_larger_device_holds_more(job, layout, factor):
 def test_narrower_formats_hold_more(job, layout):
     """A cache of half the bits holds at least as much, and so do weights of fewer bits."""
     wide = replace(layout, weights="bf16", kv="auto")
-    found = [predict_capacity(job, x).pool.tokens for x in (wide, replace(wide, kv="fp8"))]
+    found = [predict_capacity(EngineScope(job, x)).pool.tokens for x in (wide, replace(wide, kv="fp8"))]
     narrow = [
-        predict_capacity(job, replace(wide, weights=name)).pool.tokens
+        predict_capacity(EngineScope(job, replace(wide, weights=name))).pool.tokens
         for name in sorted(FORMATS, key=lambda name: -FORMATS[name].bits)
         if name not in {"fp16", "mxfp4"}  # the kernels of mxfp4 pad
     ]
@@ -114,7 +115,7 @@ def test_tensor_parallelism_divides_what_it_should(job, kind):
         for t in (8, 4, 2, 1)
         if model.heads % t == 0 and (model.kv_heads % t == 0 or t % model.kv_heads == 0)
     )
-    one, many = (stage_weights(job, EngineLayout(tp=t, weights=kind), 0) for t in (1, tp))
+    one, many = (stage_weights(EngineScope(job, EngineLayout(tp=t, weights=kind)), 0) for t in (1, tp))
 
     assert many.mlp * tp >= one.mlp * (1 - 1e-9)
     assert many.attention * tp >= one.attention * (1 - 1e-9)
@@ -141,8 +142,8 @@ def test_pipelines_hold_the_weights_of_the_model():
     """The weights of all stages are those of one device, but for tables that each stage has."""
     for name in ("llama3-8b", "deepseek-v2-lite", "gpt-oss-20b"):
         job = serving_job(name)
-        whole = stage_weights(job, EngineLayout(), 0).total
-        stages = sum(stage_weights(job, EngineLayout(pp=4), i).total for i in range(4))
+        whole = stage_weights(EngineScope(job, EngineLayout()), 0).total
+        stages = sum(stage_weights(EngineScope(job, EngineLayout(pp=4)), i).total for i in range(4))
         model = load_entry("model", name)
         width = model.mla.qk_rope_head_dim if model.mla else model.head_dim
 

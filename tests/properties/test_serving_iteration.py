@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
 from autoplan.costs.core.serving.iteration import Chunk
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.kv_cache import token_layer_bytes
 from autoplan.costs.serving.served_weights import stage_weights
@@ -26,7 +27,11 @@ def built(name, layout):
     """Return a job, its layout and the price of its iterations."""
     job = load_serving_job(name)
     device = job.cluster.device.name
-    return job, layout, engine_iteration(job, layout, kernels_for(device), engine_kernels_for(device))
+    return (
+        job,
+        layout,
+        engine_iteration(EngineScope(job, layout), kernels_for(device), engine_kernels_for(device)),
+    )
 
 
 BUILT = [built(*case) for case in CASES]
@@ -41,11 +46,11 @@ chunk = st.builds(Chunk, st.integers(1, 16_384), st.integers(0, 60_000))
 def test_a_step_of_decodes_is_no_faster_than_its_reads(case, requests, length):
     """V1: the cache of all requests and the dense weights are read once, at the memory's bandwidth."""
     job, layout, iteration = BUILT[case]
-    weights = stage_weights(job, layout, 0)
+    weights = stage_weights(EngineScope(job, layout), 0)
     # Each stage reads the cache of its layers once for all requests.
     own = max(1.0, requests / layout.adp / layout.pp)
     layers = job.model.layers
-    cache = own * length * token_layer_bytes(job, layout) * layers / layout.dcp
+    cache = own * length * token_layer_bytes(EngineScope(job, layout)) * layers / layout.dcp
     bandwidth = job.cluster.device.memory.bandwidth.value
     scale = min(1.0, iteration.scale)
     least = (weights.attention * layout.pp + weights.mlp * layout.pp + cache) / bandwidth

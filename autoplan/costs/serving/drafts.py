@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.kv_cache import token_layer_bytes
 from autoplan.costs.serving.served_weights import stage_weights
 from autoplan.schema.model import ModelSpec
@@ -22,7 +23,7 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_choices import FormatChoices
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["draft_token_bytes", "draft_weight_bytes", "drafting_job", "drafting_layout", "joined_states"]
+__all__ = ["draft_token_bytes", "draft_weight_bytes", "drafting_scope", "joined_states"]
 
 #: Words of EAGLE-3's own output projection: draft_vocab_size of the published checkpoints, for example
 #: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B config.json.
@@ -32,16 +33,28 @@ _EAGLE3_WORDS: Final = 32_000
 _JOINED: Final = {"eagle": 2, "eagle3": 3, "mtp": 2}
 
 
-def drafting_job(job: ServingJob) -> ServingJob | None:
-    """Return the job of the model that drafts; None without one.
+def drafting_scope(scope: EngineScope) -> EngineScope | None:
+    """Return the scope of the model that drafts, on the devices of the last stage; None without one.
+
+    Its weights have 16 bits, but for multi-token prediction, whose layer is one of the model's.
 
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.schema.serving.serving_choices import SpeculationSpec
-    >>> job = load_serving_job("deepseek-v3-8x-h200")
     >>> mtp = SpeculationSpec(method="mtp", tokens=(1,), acceptance=0.85)
-    >>> drafting_job(replace(job, speculation=mtp)).model.layers
-    1
+    >>> job = replace(load_serving_job("deepseek-v3-8x-h200"), speculation=mtp)
+    >>> drafting = drafting_scope(EngineScope(job, EngineLayout(tp=4, pp=2, weights="fp8", spec=1)))
+    >>> drafting.model.layers, str(drafting.layout)
+    (1, 'tp=4,pp=1,replicas=1,ep=1,adp=1,weights=fp8,kv=auto,spec=0')
     """
+    return scope.once(_drafting)
+
+
+def _drafting(scope: EngineScope) -> EngineScope | None:
+    job = _drafting_job(scope.job)
+    return None if job is None else EngineScope(job, _drafting_layout(scope))
+
+
+def _drafting_job(job: ServingJob) -> ServingJob | None:
     speculation, model = job.speculation, job.model
     if speculation is None or speculation.method == "ngram":
         return None
@@ -52,8 +65,8 @@ def drafting_job(job: ServingJob) -> ServingJob | None:
     else:
         words = min(model.vocabulary, _EAGLE3_WORDS) if speculation.method == "eagle3" else model.vocabulary
         drafting = _one_layer(model, words, experts=False)
-    own = speculation.method == "mtp"
-    precision = job.precision if own else FormatChoices(kv_cache=job.precision.kv_cache)
+    mtp = speculation.method == "mtp"
+    precision = job.precision if mtp else FormatChoices(kv_cache=job.precision.kv_cache)
     return replace(job, model=drafting, precision=precision, speculation=None, draft=None)
 
 
@@ -63,21 +76,15 @@ def _one_layer(model: ModelSpec, words: int, *, experts: bool) -> ModelSpec:
     return model.model_copy(update=changes)
 
 
-def drafting_layout(job: ServingJob, layout: EngineLayout) -> EngineLayout:
-    """Return the layout of the model that drafts: the devices of the last stage; in 16 bits but for MTP.
-
-    >>> from autoplan.catalog import load_serving_job
-    >>> layout = EngineLayout(tp=4, pp=2, weights="fp8", spec=3)
-    >>> str(drafting_layout(load_serving_job("llama3-70b-8x-h100"), layout))
-    'tp=4,pp=1,replicas=1,ep=1,adp=1,weights=bf16,kv=auto,spec=0'
-    """
-    own = job.speculation is not None and job.speculation.method == "mtp"
+def _drafting_layout(scope: EngineScope) -> EngineLayout:
+    job, layout = scope.job, scope.layout
+    mtp = job.speculation is not None and job.speculation.method == "mtp"
     return EngineLayout(
         tp=layout.tp,
         adp=layout.adp,
-        ep=layout.ep if own else 1,
-        kv="auto" if layout.kv == "fp8_ds_mla" and not own else layout.kv,
-        weights=layout.weights if own else "bf16",
+        ep=layout.ep if mtp else 1,
+        kv="auto" if layout.kv == "fp8_ds_mla" and not mtp else layout.kv,
+        weights=layout.weights if mtp else "bf16",
     )
 
 
@@ -91,7 +98,7 @@ def joined_states(job: ServingJob) -> int:
     return _JOINED.get(job.speculation.method, 0) if job.speculation else 0
 
 
-def draft_weight_bytes(job: ServingJob, layout: EngineLayout) -> float:
+def draft_weight_bytes(scope: EngineScope) -> float:
     """Return the weights of drafts on a device of the last stage [byte].
 
     A model of its own: all of it. Else a layer, 2 w h^2 of the product before it, and of EAGLE-3
@@ -102,37 +109,40 @@ def draft_weight_bytes(job: ServingJob, layout: EngineLayout) -> float:
     >>> eagle = SpeculationSpec(method="eagle", tokens=(3,), acceptance=0.7)
     >>> job = replace(load_serving_job("llama3.1-8b-1x-h100"), speculation=eagle)
     >>> layer = 4096 * (4096 + 2 * 1024 + 4096) + 3 * 4096 * 14336
-    >>> draft_weight_bytes(job, EngineLayout(spec=3)) / 2 - layer - 2 * 4096**2  # two norms are left
+    >>> drafts = draft_weight_bytes(EngineScope(job, EngineLayout(spec=3)))
+    >>> drafts / 2 - layer - 2 * 4096**2  # two norms are left
     8192.0
 
     Leaves out: EAGLE's queries, keys and values over twice the width.
     Source: SafeAILab/EAGLE, model/cnets.py.
     """
-    drafting = drafting_job(job)
-    if drafting is None or not layout.spec or job.speculation is None:
+    job, drafting = scope.job, drafting_scope(scope)
+    if drafting is None or not scope.layout.spec or job.speculation is None:
         return 0.0
-    weights = stage_weights(drafting, drafting_layout(job, layout), 0)
+    weights = stage_weights(drafting, 0)
     if job.speculation.method == "draft_model":
         return weights.total
     h = float(job.model.hidden_size)
-    head = 2.0 * drafting.model.vocabulary * h / layout.tp if job.speculation.method == "eagle3" else 0.0
+    head = (
+        2.0 * drafting.model.vocabulary * h / scope.layout.tp if job.speculation.method == "eagle3" else 0.0
+    )
     vectors = 2.0 * 2 * h
     return (
         weights.attention + weights.mlp + weights.experts + vectors + 2.0 * joined_states(job) * h * h + head
     )
 
 
-def draft_token_bytes(job: ServingJob, layout: EngineLayout) -> float:
+def draft_token_bytes(scope: EngineScope) -> float:
     """Return the bytes of a token in the cache of drafts on a device of the last stage [byte].
 
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.schema.serving.serving_choices import SpeculationSpec
     >>> eagle = SpeculationSpec(method="eagle", tokens=(3,), acceptance=0.7)
     >>> job = replace(load_serving_job("llama3.1-8b-1x-h100"), speculation=eagle)
-    >>> draft_token_bytes(job, EngineLayout(spec=3)), draft_token_bytes(job, EngineLayout())  # a 32nd
-    (4096.0, 0.0)
+    >>> [draft_token_bytes(EngineScope(job, EngineLayout(spec=n))) for n in (3, 0)]  # a 32nd
+    [4096.0, 0.0]
     """
-    drafting = drafting_job(job)
-    if drafting is None or not layout.spec:
+    drafting = drafting_scope(scope)
+    if drafting is None or not scope.layout.spec:
         return 0.0
-    return drafting.model.layers * token_layer_bytes(drafting, drafting_layout(job, layout))
+    return drafting.model.layers * token_layer_bytes(drafting)

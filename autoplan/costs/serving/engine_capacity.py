@@ -23,13 +23,11 @@ from autoplan.costs.serving.engine_memory import (
     EngineMemory,
     cache_room,
     engine_memory,
-    step_sizes,
     utilization,
 )
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.kv_cache import CacheShape, cache_shape
-from autoplan.costs.serving.served_weights import stage_layers_of_engine, stage_weights
-from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.costs.serving.served_weights import stage_weights
 
 __all__ = ["LENGTHS", "StageContents", "largest_true", "predict_capacity", "stage_contents"]
 
@@ -45,27 +43,31 @@ class StageContents:
     shapes: tuple[CacheShape, ...]
 
 
-def stage_contents(job: ServingJob, layout: EngineLayout) -> StageContents:
-    """Return weights and cache of each stage, for many sizes of steps.
+def stage_contents(scope: EngineScope) -> StageContents:
+    """Return weights and cache of each stage, derived once for all sizes of steps.
 
     >>> from autoplan.catalog import load_serving_job
-    >>> len(stage_contents(load_serving_job("llama3-70b-8x-h100"), EngineLayout(tp=4, pp=2)).weights)
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> scope = EngineScope(load_serving_job("llama3-70b-8x-h100"), EngineLayout(tp=4, pp=2))
+    >>> len(stage_contents(scope).weights)
     2
     """
-    weights = [stage_weights(job, layout, stage) for stage in range(layout.pp)]
-    shapes = [cache_shape(job, layout, stage) for stage in range(layout.pp)]
-    if layout.spec:
+    return (scope.base or scope).once(_contents)
+
+
+def _contents(scope: EngineScope) -> StageContents:
+    weights = [stage_weights(scope, stage) for stage in range(scope.layout.pp)]
+    shapes = [cache_shape(scope, stage) for stage in range(scope.layout.pp)]
+    if scope.layout.spec:
         # Drafts are made on the last stage, and their keys and values are in the blocks of its layers.
-        weights[-1] = replace(weights[-1], draft=draft_weight_bytes(job, layout))
+        weights[-1] = replace(weights[-1], draft=draft_weight_bytes(scope))
         last = shapes[-1]
-        each = draft_token_bytes(job, layout) / (last.full_layers + last.window_layers)
+        each = draft_token_bytes(scope) / (last.full_layers + last.window_layers)
         shapes[-1] = replace(last, layer_bytes=last.layer_bytes + each)
     return StageContents(tuple(weights), tuple(shapes))
 
 
-def predict_capacity(
-    job: ServingJob, layout: EngineLayout, contents: StageContents | None = None
-) -> CapacityPrediction:
+def predict_capacity(scope: EngineScope) -> CapacityPrediction:
     """Return the memory of each stage and the requests that caches hold: floor(P / bytes of a request).
 
     Stages keep the same requests, so the one with the least room counts. Each group of data-parallel
@@ -73,30 +75,34 @@ def predict_capacity(
 
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> capacity = predict_capacity(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout())
+    >>> capacity = predict_capacity(EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()))
     >>> capacity.pool.blocks * 16 == capacity.pool.tokens, capacity.requests[-1]  # 13 x 2,048 blocks
     (True, (32768, 13))
 
     Leaves out: fragments of blocks that requests share; a request in several caches.
     Source: vLLM 0.33.0, v1/core/kv_cache_utils.py, get_kv_cache_configs.
     """
-    seqs, tokens = step_sizes(job, layout)
-    contents = contents or stage_contents(job, layout)
-    others = [engine_memory(job, layout, stage) for stage in range(layout.pp)]
+    return scope.once(_capacity)
+
+
+def _capacity(scope: EngineScope) -> CapacityPrediction:
+    job, layout, contents = scope.job, scope.layout, stage_contents(scope)
+    seqs, tokens = scope.step_sizes
+    others = [engine_memory(scope, stage) for stage in range(layout.pp)]
     stages = tuple(
-        _device(job, layout, stage, other, contents.weights[stage]) for stage, other in enumerate(others)
+        _device(scope, stage, other, contents.weights[stage]) for stage, other in enumerate(others)
     )
     shapes = list(contents.shapes)
     rooms = [max(0.0, stage.room) for stage in stages]
     least = min(range(layout.pp), key=lambda i: shapes[i].tokens(rooms[i]))
     caches = layout.adp * layout.replicas
-    in_flight = tokens if job.engine.facts.cache.hybrid == "groups" else 0
+    in_flight = tokens if scope.facts.cache.hybrid == "groups" else 0
 
     def admitted(length: int) -> bool:
         return all(s.request_bytes(length, in_flight) <= room for s, room in zip(shapes, rooms, strict=True))
 
     longest = job.longest_request
-    pool = _pool(shapes[least], rooms[least], largest_true(admitted, job.model.max_positions or 2**31))
+    pool = _pool(shapes[least], rooms[least], largest_true(admitted, scope.model.max_positions or 2**31))
     counted = tuple(sorted({*(n for n in LENGTHS if n < longest), longest}))
     return CapacityPrediction(
         stages=stages,
@@ -104,7 +110,7 @@ def predict_capacity(
         requests=tuple((n, caches * _requests(shapes, rooms, n)) for n in counted),
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        utilization=utilization(job, layout),
+        utilization=utilization(scope),
         shortage=_shortage(stages, pool, others, admits=admitted(longest)),
         caches=caches,
     )
@@ -125,19 +131,14 @@ def _pool(shape: CacheShape, room: float, largest: int) -> CachePool:
     )
 
 
-def _device(
-    job: ServingJob, layout: EngineLayout, stage: int, other: EngineMemory, weights: WeightBytes
-) -> DeviceMemoryUse:
-    room = cache_room(job, layout, weights.total, other)
-    first, end = stage_layers_of_engine(
-        job.model.layers, layout.pp, job.engine.facts.scheduler.splits_layers
-    )[stage]
-    device = job.cluster.device.memory.usable.value
+def _device(scope: EngineScope, stage: int, other: EngineMemory, weights: WeightBytes) -> DeviceMemoryUse:
+    room = cache_room(scope, weights.total, other)
+    device = scope.device.memory.usable.value
     # What the share of an engine leaves after its static part serves activations and graphs.
     left = device - weights.total - max(0.0, room) - other.overhead
     return DeviceMemoryUse(
         stage=stage,
-        layers=end - first,
+        layers=len(scope.stages[stage]),
         device=device,
         weights=weights,
         activation=other.activation,

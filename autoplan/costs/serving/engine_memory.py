@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from math import ceil
 
 from autoplan.costs.device.gemm_workspace import cublas_workspace_bytes
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.schema.base import SourcedShare
 from autoplan.schema.serving.engine_facts import ForwardFacts, GraphFacts, ReserveFacts, SamplerFacts
-from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "graph_bytes",
     "reserve_bytes",
     "sampler_peak_bytes",
-    "step_sizes",
     "utilization",
 ]
 
@@ -51,38 +50,6 @@ class EngineMemory:
     graphs_counted: bool
     #: What a rule leaves to activations and graphs.
     reserve: float
-
-
-def step_sizes(job: ServingJob, layout: EngineLayout) -> tuple[int, int]:
-    """Return S and T, the most requests and tokens of a step [1]: the layout's, the job's or the defaults.
-
-    Defaults follow the memory of the device; some devices count as smaller ones.
-
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> [step_sizes(load_serving_job(f"llama3.1-8b-1x-{x}"), EngineLayout()) for x in ("h100", "rtx4090")]
-    [(1024, 8192), (256, 2048)]
-
-    Source: vLLM 0.33.0, engine/arg_utils.py, get_batch_defaults; SGLang 0.5.23, arg_groups/memory_hook.py.
-    """
-    device = job.cluster.device
-    tiers = job.engine.facts.defaults
-    memory = device.memory.usable.value
-    tier = [
-        x
-        for x in tiers
-        if memory >= x.memory_from and not device.name.startswith(x.except_devices or ("\0",))
-    ][-1]
-    seqs = layout.seqs or _only(job.search.max_num_seqs) or tier.max_num_seqs
-    tokens = layout.tokens or _only(job.search.max_num_batched_tokens) or tier.max_num_batched_tokens
-    return min(seqs, tokens), tokens
-
-
-def _only(choice: str | int | tuple[int, ...]) -> int:
-    """Return the first of the numbers that a job allows; 0 where any is allowed."""
-    if isinstance(choice, str):
-        return 0
-    return choice if isinstance(choice, int) else choice[0]
 
 
 def sampler_peak_bytes(rows: int, vocabulary: int, facts: SamplerFacts, multiprocessors: int) -> float:
@@ -107,7 +74,7 @@ def sampler_peak_bytes(rows: int, vocabulary: int, facts: SamplerFacts, multipro
     return 4.0 * vocabulary * (facts.copies.value * rows + extra)
 
 
-def forward_peak_bytes(job: ServingJob, layout: EngineLayout, tokens: int) -> float:
+def forward_peak_bytes(scope: EngineScope, tokens: int) -> float:
     """Return the peak of a forward pass over T tokens [byte].
 
     2 T (2h + 3f/t) with a gate: residual and input, gate, up and their product. Experts: each token has K
@@ -115,13 +82,14 @@ def forward_peak_bytes(job: ServingJob, layout: EngineLayout, tokens: int) -> fl
 
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> forward_peak_bytes(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(), 8192) / 2 / 8192
+    >>> scope = EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout())
+    >>> forward_peak_bytes(scope, 8192) / 2 / 8192
     51200.0
 
     Leaves out: workspaces of attention; what a compiler keeps longer.
     Source: vLLM 0.33.0, model_executor/layers/fused_moe/fused_moe.py, whose intermediate caches these are.
     """
-    model = job.model
+    model, layout = scope.model, scope.layout
     gate = 2 if model.gated else 1
     width = 2.0 * model.hidden_size + (gate + 1) * model.ffn_size / layout.tp
     if model.moe is not None:
@@ -168,7 +136,7 @@ def graph_bytes(job: ServingJob, seqs: int, tokens: int) -> float:
     return 0.0 if facts is None else captured_graphs(job, facts, seqs, tokens) * facts.bytes_each.value
 
 
-def reserve_bytes(job: ServingJob, layout: EngineLayout, facts: ReserveFacts, chunk: int) -> float:
+def reserve_bytes(scope: EngineScope, facts: ReserveFacts, chunk: int) -> float:
     """Return R, what SGLang leaves free of weights and cache [byte].
 
     R = 512 + 1.5 max(chunk, 2048) + 128 t p + graphs, in MiB; graphs are 2 for each request of the largest
@@ -177,15 +145,15 @@ def reserve_bytes(job: ServingJob, layout: EngineLayout, facts: ReserveFacts, ch
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job = load_serving_job("deepseek-v3-8x-h200")
-    >>> one = EngineLayout()
-    >>> reserve_bytes(job, one, job.engine.facts.reserve, 8192) / 2**20  # 512 + 12,288 + 128 + 512
+    >>> scope = EngineScope(job, EngineLayout())
+    >>> reserve_bytes(scope, scope.facts.reserve, 8192) / 2**20  # 512 + 12,288 + 128 + 512
     13440.0
 
     Leaves out: drafts, DeepEP, models with images.
     Source: SGLang 0.5.23, srt/arg_groups/memory_hook.py, handle_gpu_memory_settings.
     """
-    engine, memory = job.engine.facts, job.cluster.device.memory.capacity.value
-    tier = [x for x in engine.graph_tiers if memory >= x.memory_from][-1]
+    layout, memory = scope.layout, scope.device.memory.capacity.value
+    tier = [x for x in scope.facts.graph_tiers if memory >= x.memory_from][-1]
     # SGLang's tp counts all devices of a stage.
     wide = layout.tp * layout.adp
     batch = min(tier.narrow if wide < 4 else tier.wide, layout.seqs or tier.wide)
@@ -197,7 +165,7 @@ def reserve_bytes(job: ServingJob, layout: EngineLayout, facts: ReserveFacts, ch
     if facts.prefill_graphs:
         size += (
             facts.mla_prefill_graphs.value
-            if job.model.mla
+            if scope.model.mla
             else _chunks(chunk) * facts.per_prefill_graph.value
         )
     return max(size, facts.least.value) if memory > facts.large_device.value else size
@@ -207,7 +175,7 @@ def _chunks(largest: int) -> int:
     return sum(len(range(first, min(last, largest) + 1, step)) for first, last, step in _CHUNKS)
 
 
-def engine_memory(job: ServingJob, layout: EngineLayout, stage: int) -> EngineMemory:
+def engine_memory(scope: EngineScope, stage: int) -> EngineMemory:
     """Return what the engine takes of a device of ``stage`` besides weights and cache [byte].
 
     A = max(forward pass, sampler + 2 x T h + workspace): the profile run samples after its forward pass,
@@ -215,25 +183,25 @@ def engine_memory(job: ServingJob, layout: EngineLayout, stage: int) -> EngineMe
 
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> memory = engine_memory(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(), 0)
+    >>> memory = engine_memory(EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()), 0)
     >>> round(memory.activation / 2**30, 2)  # 3.5 x 1,024 + 132 rows of 128,256 in fp32, 0.08 and 0.03
     1.89
 
     Leaves out: encoders of images; adapters.
     Source: vLLM 0.33.0, v1/worker/gpu_worker.py, determine_available_memory; the engine's file.
     """
-    facts = job.engine.facts
-    seqs, tokens = step_sizes(job, layout)
+    job, layout, facts = scope.job, scope.layout, scope.facts
+    seqs, tokens = scope.step_sizes
     several = layout.devices_per_engine > 1
     overhead = facts.overhead.base.value + (facts.overhead.communicators.value if several else 0.0)
     if facts.reserve is not None:
         graphs_counted, activation, graphs = True, 0.0, 0.0
-        reserve = reserve_bytes(job, layout, facts.reserve, tokens)
+        reserve = reserve_bytes(scope, facts.reserve, tokens)
         overhead += facts.reserve.context.value
     else:
-        activation = forward_peak_bytes(job, layout, tokens)
+        activation = forward_peak_bytes(scope, tokens)
         if facts.sampler is not None and stage == layout.pp - 1:
-            sms = job.cluster.device.multiprocessors
+            sms = scope.device.multiprocessors
             sampler = sampler_peak_bytes(seqs, job.model.vocabulary, facts.sampler, sms.value if sms else 0)
             activation = max(activation, sampler + _concurrent_with_sampler(job, facts.forward, tokens))
         elif facts.sampler is None:
@@ -249,32 +217,33 @@ def _concurrent_with_sampler(job: ServingJob, facts: ForwardFacts, tokens: int) 
     return 2.0 * facts.hidden_copies.value * tokens * job.model.hidden_size + workspace
 
 
-def utilization(job: ServingJob, layout: EngineLayout) -> float:
+def utilization(scope: EngineScope) -> float:
     """Return u, the share of memory that the engine may use [1]: the job's, else the engine's.
 
     SGLang's follows from its reserve, rounded to three digits: (M - R) / M.
 
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> utilization(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout())
+    >>> utilization(EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()))
     0.92
-    >>> utilization(load_serving_job("deepseek-v3-8x-h200"), EngineLayout(tp=8))  # 512+12288+1024+1024 MiB
+    >>> deepseek = load_serving_job("deepseek-v3-8x-h200")
+    >>> utilization(EngineScope(deepseek, EngineLayout(tp=8)))  # 512 + 12288 + 1024 + 1024 MiB
     0.897
 
     Source: SGLang 0.5.23, srt/arg_groups/memory_hook.py.
     """
-    own = job.search.gpu_memory_utilization
-    if own is not None:
-        return own
-    facts, capacity = job.engine.facts, job.cluster.device.memory.capacity.value
+    of_job = scope.job.search.gpu_memory_utilization
+    if of_job is not None:
+        return of_job
+    facts, capacity = scope.facts, scope.device.memory.capacity.value
     if facts.reserve is not None:
-        reserve = reserve_bytes(job, layout, facts.reserve, step_sizes(job, layout)[1])
+        reserve = reserve_bytes(scope, facts.reserve, scope.step_sizes[1])
         return max(0.0, round((capacity - reserve) / capacity, 3))
-    given: SourcedShare | None = facts.budget.utilization
-    return 1.0 if given is None else given.value
+    of_engine: SourcedShare | None = facts.budget.utilization
+    return 1.0 if of_engine is None else of_engine.value
 
 
-def cache_room(job: ServingJob, layout: EngineLayout, weights: float, other: EngineMemory) -> float:
+def cache_room(scope: EngineScope, weights: float, other: EngineMemory) -> float:
     """Return what is left to the cache of a device [byte]; negative where weights and the rest are too many.
 
     Share of the device: ceil(u M) - W - A - N - G, where graphs are counted. Static share: u (M - N) - W.
@@ -284,18 +253,18 @@ def cache_room(job: ServingJob, layout: EngineLayout, weights: float, other: Eng
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> nothing = EngineMemory(0.0, 0.0, 0.0, graphs_counted=True, reserve=0.0)
-    >>> round(cache_room(job, EngineLayout(), 16e9, nothing) / 1e9, 2)  # 0.92 x 85.02 - 16
+    >>> round(cache_room(EngineScope(job, EngineLayout()), 16e9, nothing) / 1e9, 2)  # 0.92 x 85.02 - 16
     62.22
 
     Source: vLLM 0.33.0, v1/worker/utils.py, request_memory; SGLang 0.5.8, profile_max_num_token;
     TensorRT-LLM, _torch/pyexecutor/_util.py, _cal_max_memory.
     """
-    device, u = job.cluster.device.memory.usable.value, utilization(job, layout)
-    allowed = device * (1.0 - job.limits.memory_headroom)
-    if job.limits.peak_memory is not None:
-        allowed = min(allowed, job.limits.peak_memory)
+    limits, device, u = scope.job.limits, scope.device.memory.usable.value, utilization(scope)
+    allowed = device * (1.0 - limits.memory_headroom)
+    if limits.peak_memory is not None:
+        allowed = min(allowed, limits.peak_memory)
     graphs = other.graphs if other.graphs_counted else 0.0
-    rule = job.engine.facts.budget.rule
+    rule = scope.facts.budget.rule
     if rule == "share of the device":
         return min(ceil(u * device), allowed) - weights - other.activation - other.overhead - graphs
     if rule == "static share":

@@ -16,10 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from autoplan.costs.serving.served_weights import stage_layers_of_engine
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import KV_BITS
 
 __all__ = ["CacheShape", "cache_shape", "kv_cache_bytes", "token_layer_bytes"]
@@ -52,7 +50,7 @@ def _width(model: ModelSpec, t: int) -> int:
     return 2 * max(1, model.kv_heads // t) * model.head_dim
 
 
-def token_layer_bytes(job: ServingJob, layout: EngineLayout) -> float:
+def token_layer_bytes(scope: EngineScope) -> float:
     """Return the bytes of a token in the cache of one layer on one device [byte].
 
     2 max(1, k/t) d e: with more devices than key-value heads, heads are replicated. Latent attention has one
@@ -61,18 +59,19 @@ def token_layer_bytes(job: ServingJob, layout: EngineLayout) -> float:
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job = load_serving_job("llama3-70b-8x-h100")
-    >>> [80 * token_layer_bytes(job, EngineLayout(tp=t)) for t in (1, 4, 8, 16)]
+    >>> [80 * token_layer_bytes(EngineScope(job, EngineLayout(tp=t))) for t in (1, 4, 8, 16)]
     [327680.0, 81920.0, 40960.0, 40960.0]
     >>> deepseek = load_serving_job("deepseek-v3-8x-h200")
-    >>> [61 * token_layer_bytes(deepseek, EngineLayout(tp=t)) for t in (1, 8)]
+    >>> [61 * token_layer_bytes(EngineScope(deepseek, EngineLayout(tp=t))) for t in (1, 8)]
     [70272.0, 70272.0]
 
     Leaves out: scales of keys and values in fp8, which are one for a tensor.
     Source: vLLM 0.33.0, v1/kv_cache_interface.py, and config/model.py, get_num_kv_heads.
     """
+    layout = scope.layout
     if layout.kv == "fp8_ds_mla":
-        return job.engine.facts.cache.fp8_ds_mla_bytes.value
-    return _width(job.model, layout.tp) * KV_BITS[layout.kv] / 8
+        return scope.facts.cache.fp8_ds_mla_bytes.value
+    return _width(scope.model, layout.tp) * KV_BITS[layout.kv] / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +165,7 @@ class CacheShape:
         return self.block_bytes * (blocks * self.full_groups + local * self.window_groups)
 
 
-def cache_shape(job: ServingJob, layout: EngineLayout, stage: int) -> CacheShape:
+def cache_shape(scope: EngineScope, stage: int) -> CacheShape:
     """Return how the cache of ``stage`` is laid out.
 
     Layers of a kind are divided into groups of G layers, G being the rarer kind's number, or the commoner's
@@ -174,20 +173,20 @@ def cache_shape(job: ServingJob, layout: EngineLayout, stage: int) -> CacheShape
 
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> shape = cache_shape(load_serving_job("gpt-oss-120b-1x-h100"), EngineLayout(weights="mxfp4"), 0)
+    >>> shape = cache_shape(EngineScope(load_serving_job("gpt-oss-120b-1x-h100"), EngineLayout()), 0)
     >>> shape.full_groups, shape.window_groups, shape.group_layers  # 36 layers, every other one local
     (1, 1, 18)
 
     Leaves out: groups that a pipeline divides unevenly: a stage has its share of each group, rounded up.
     Source: vLLM 0.33.0, v1/core/kv_cache_utils.py, _get_kv_cache_groups_uniform_page_size.
     """
-    model, facts = job.model, job.engine.facts.cache
-    split = job.engine.facts.scheduler.splits_layers
-    first, end = stage_layers_of_engine(model.layers, layout.pp, split)[stage]
+    model, facts = scope.model, scope.facts.cache
     windows = [model.attention_window(layer) for layer in range(model.layers)]
-    here = windows[first:end]
+    here = [windows[layer] for layer in scope.stages[stage]]
     full, local = here.count(None), len(here) - here.count(None)
-    block = job.search.block_tokens or (facts.mla_block_tokens if model.mla else facts.block_tokens).value
+    block = (
+        scope.job.search.block_tokens or (facts.mla_block_tokens if model.mla else facts.block_tokens).value
+    )
     if facts.hybrid == "groups" or not local:
         ratio = facts.group_ratio.value if facts.group_ratio else 1.0
         full_groups, local_groups, of_group = _groups(
@@ -197,9 +196,9 @@ def cache_shape(job: ServingJob, layout: EngineLayout, stage: int) -> CacheShape
     else:
         full_groups, local_groups, of_group = full, local, 1
     return CacheShape(
-        layer_bytes=token_layer_bytes(job, layout),
+        layer_bytes=token_layer_bytes(scope),
         block_tokens=block,
-        shared=layout.dcp,
+        shared=scope.layout.dcp,
         full_layers=full,
         window_layers=local,
         window=max((w for w in windows if w), default=0),

@@ -52,11 +52,11 @@ def shortage_of(capacity: CapacityPrediction, rules: SchedulerRules, load: Reque
 
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.costs.serving.engine_capacity import predict_capacity
+    >>> from autoplan.costs.serving.engine_scope import EngineScope
     >>> from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
-    >>> capacity = predict_capacity(job, layout)
-    >>> rules = scheduler_rules(job, layout, capacity)
+    >>> scope = EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout())
+    >>> capacity, rules = predict_capacity(scope), scheduler_rules(scope)
     >>> shortage_of(capacity, rules, RequestLoad((1024,), (128,), (0.0,))) is None
     True
     >>> shortage_of(capacity, rules, RequestLoad((8_000_000,), (128,), (0.0,)))

@@ -26,7 +26,8 @@ from autoplan.costs.core.serving.served_prediction import (
 from autoplan.costs.serving.accepted_tokens import AcceptedTokens
 from autoplan.costs.serving.classes.class_times import class_lengths, served_classes, tokens_of_step
 from autoplan.costs.serving.draft_gains import draft_gain
-from autoplan.costs.serving.engine_capacity import StageContents, predict_capacity, stage_contents
+from autoplan.costs.serving.engine_capacity import predict_capacity
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, GroupIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.iteration.speculative_iteration import (
@@ -116,7 +117,7 @@ class Drafting:
 class UnitParts:
     """What engines that differ in the sizes of their steps have in common."""
 
-    contents: StageContents
+    scope: EngineScope
     iteration: Iteration
     #: The same without drafts.
     plain: Iteration
@@ -124,28 +125,28 @@ class UnitParts:
     sample: RequestLoad
 
 
-def unit_parts(
-    job: ServingJob, layout: EngineLayout, costs: ServingCosts, plain: EngineIteration | None = None
-) -> UnitParts:
-    """Return the parts of engines of ``layout`` of any sizes of steps.
+def unit_parts(scope: EngineScope, costs: ServingCosts, plain: EngineIteration | None = None) -> UnitParts:
+    """Return the parts of the engines of ``scope``, with any sizes of steps.
 
-    ``plain``: the prices of its iterations without drafts, where they are known already.
+    ``plain``: the prices of their iterations without drafts, where they were computed before.
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
-    >>> parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
+    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
+    >>> parts = unit_parts(EngineScope(job, layout), costs)
     >>> parts.iteration.seconds(1, 1024) > 4.5e-3  # 15 GB of weights take as long to read
     True
 
     Raises UnsupportedError for an engine whose steps have no known time.
     """
-    plain = plain or engine_iteration(job, layout, costs.kernels, costs.measured)
+    job, layout = scope.job, scope.layout
+    plain = plain or engine_iteration(scope, costs.kernels, costs.measured)
     served_by: Iteration = plain
     if layout.spec:
-        served_by = speculative_iteration(job, layout, plain, costs.kernels, costs.measured)
+        served_by = speculative_iteration(scope, plain, costs.kernels, costs.measured)
     return UnitParts(
-        contents=stage_contents(job, layout),
+        scope=scope,
         iteration=_of_group(served_by, layout),
         plain=_of_group(plain, layout),
         sample=drawn_load(job.workload, sampled_requests(job.workload), _SEED, costs.trace),
@@ -156,18 +157,19 @@ def _of_group(iteration: Iteration, layout: EngineLayout) -> Iteration:
     return iteration if layout.adp == 1 else GroupIteration(iteration, layout.adp)
 
 
-def priced_engine(job: ServingJob, layout: EngineLayout, parts: UnitParts) -> PricedEngine:
-    """Return an engine of ``layout`` made of ``parts``.
+def priced_engine(layout: EngineLayout, parts: UnitParts) -> PricedEngine:
+    """Return an engine of ``layout``, which has the weights, caches and iterations of ``parts``.
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
-    >>> parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
-    >>> priced_engine(job, layout, parts).shortage is None
+    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
+    >>> parts = unit_parts(EngineScope(job, layout), costs)
+    >>> priced_engine(layout, parts).shortage is None
     True
     """
-    capacity = predict_capacity(job, replace(layout, replicas=1), parts.contents)
-    rules = scheduler_rules(job, layout, capacity, parts.contents)
+    job, scope = parts.scope.job, parts.scope.resized(replace(layout, replicas=1))
+    capacity, rules = predict_capacity(scope), scheduler_rules(scope)
     acceptance = job.speculation.acceptance if job.speculation else 0.0
     accepted = AcceptedTokens(layout.spec, acceptance)
     if layout.spec:
@@ -227,8 +229,9 @@ def served(job: ServingJob, engine: PricedEngine, load: EngineLoad, engines: int
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
-    >>> parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
-    >>> engine = priced_engine(job, layout, parts)
+    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
+    >>> parts = unit_parts(EngineScope(job, layout), costs)
+    >>> engine = priced_engine(layout, parts)
     >>> one, two = (served(job, engine, EngineLoad("closed loop", 4.0), n) for n in (1, 2))
     >>> two.output_tokens_per_second == 2 * one.output_tokens_per_second, two.devices
     (True, 2)
@@ -313,8 +316,9 @@ def simulated(
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
-    >>> parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
-    >>> engine = priced_engine(job, layout, parts)
+    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
+    >>> parts = unit_parts(EngineScope(job, layout), costs)
+    >>> engine = priced_engine(layout, parts)
     >>> prediction = served(job, engine, EngineLoad("closed loop", 4.0))
     >>> simulated(job, engine, prediction).gap < 0.05
     True

@@ -12,7 +12,6 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
 
 from autoplan.costs.core.parameters import (
     LayerParameters,
@@ -23,16 +22,13 @@ from autoplan.costs.core.parameters import (
     position_parameters,
 )
 from autoplan.costs.core.serving.capacity import WeightBytes
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.schema.model import Biases, ModelSpec
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_choices import UnquantizedPart
-from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import FORMATS, WeightFormat
 
-__all__ = ["format_of", "matrix_bytes", "stage_layers_of_engine", "stage_weights"]
-
-#: Formats that only experts have, in a model with experts.
-_EXPERTS_ONLY: frozenset[WeightFormat] = frozenset({"mxfp4"})
+__all__ = ["matrix_bytes", "stage_weights"]
 
 
 def matrix_bytes(weights: float, weight_format: WeightFormat, row: int) -> float:
@@ -54,28 +50,7 @@ def matrix_bytes(weights: float, weight_format: WeightFormat, row: int) -> float
     return weights * (stored.bits + (stored.scale_bits + stored.zero_bits) / group) / 8
 
 
-@lru_cache(maxsize=1024)
-def stage_layers_of_engine(layers: int, pp: int, rule: str) -> tuple[tuple[int, int], ...]:
-    """Return the first layer of each stage and the one after its last [1].
-
-    Each of p stages has L // p layers; those left over go to the last stages before the last (middle), to the
-    last, or to the first.
-
-    >>> stage_layers_of_engine(61, 4, "middle"), stage_layers_of_engine(61, 4, "last")
-    (((0, 15), (15, 30), (30, 46), (46, 61)), ((0, 15), (15, 30), (30, 45), (45, 61)))
-
-    Source: vLLM 0.33.0, distributed/utils.py, get_pp_indices; SGLang 0.5.23, srt/distributed/utils.py.
-    """
-    counts = [layers // pp] * pp
-    left = layers % pp
-    at = {"first": range(left), "last": range(pp - left, pp), "middle": range(pp - 1 - left, pp - 1)}[rule]
-    for stage in at:
-        counts[stage] += 1
-    ends = [sum(counts[: i + 1]) for i in range(pp)]
-    return tuple((end - count, end) for count, end in zip(counts, ends, strict=True))
-
-
-def stage_weights(job: ServingJob, layout: EngineLayout, stage: int) -> WeightBytes:
+def stage_weights(scope: EngineScope, stage: int) -> WeightBytes:
     """Return the weights of a device of ``stage`` [byte].
 
     Tensor parallelism divides matrices by t, key and value at most by k; latent down-projections, norms,
@@ -86,9 +61,9 @@ def stage_weights(job: ServingJob, layout: EngineLayout, stage: int) -> WeightBy
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> rope = 131_072 * 128 * 2  # the table of rotary positions
-    >>> stage_weights(job, EngineLayout(), 0).total - rope - 2 * 8_030_261_248
+    >>> stage_weights(EngineScope(job, EngineLayout()), 0).total - rope - 2 * 8_030_261_248
     0.0
-    >>> stage_weights(job, EngineLayout(tp=16), 0).attention / 32 / 2  # 2 x 4096 / 16 + 2 x 128 columns
+    >>> stage_weights(EngineScope(job, EngineLayout(tp=16)), 0).attention / 32 / 2  # 2 x 4096 / 16 + 2 x 128
     3145728.0
 
     Leaves out: weights of drafts (drafts.py); a table of rotary positions in fp32.
@@ -96,44 +71,30 @@ def stage_weights(job: ServingJob, layout: EngineLayout, stage: int) -> WeightBy
     attention/mla_attention.py, process_weights_after_loading, for the 16-bit copy of latent
     up-projections.
     """
-    first, end = stage_layers_of_engine(
-        job.model.layers, layout.pp, job.engine.facts.scheduler.splits_layers
-    )[stage]
-    kinds = Counter(map(job.model.is_moe_layer, range(first, end)))
-    example = {job.model.is_moe_layer(index): index for index in range(first, end)}
+    model, layers = scope.model, scope.stages[stage]
+    kinds = Counter(map(model.is_moe_layer, layers))
+    example = {model.is_moe_layer(index): index for index in layers}
     parts = [0.0, 0.0, 0.0, 0.0]
     for kind, count in kinds.items():
-        parts = [a + count * b for a, b in zip(parts, _layer(job, layout, example[kind]), strict=True)]
+        parts = [a + count * b for a, b in zip(parts, _layer(scope, example[kind]), strict=True)]
     attention, mlp, experts, other = parts
-    embeddings, vectors = _ends(job, layout, stage)
-    return WeightBytes(attention, mlp, experts, embeddings, other + vectors + _rotary_bytes(job.model))
+    embeddings, vectors = _ends(scope, stage)
+    return WeightBytes(attention, mlp, experts, embeddings, other + vectors + _rotary_bytes(model))
 
 
-def format_of(job: ServingJob, layout: EngineLayout, part: UnquantizedPart) -> WeightFormat:
-    """Return the format of a part of the model.
-
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> format_of(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(weights="fp8"), "attention")
-    'fp8'
-    """
-    alone = layout.weights in _EXPERTS_ONLY and job.model.moe is not None and part != "experts"
-    return "bf16" if alone or part in job.precision.unquantized else layout.weights
-
-
-def _layer(job: ServingJob, layout: EngineLayout, index: int) -> tuple[float, float, float, float]:
+def _layer(scope: EngineScope, index: int) -> tuple[float, float, float, float]:
     """Return the bytes of a layer: attention, MLP or shared experts, routed experts, and the rest."""
-    model, t = job.model, layout.tp
+    model, t = scope.model, scope.layout.tp
     bare = layer_parameters(_without_vectors(model), index)
     full = layer_parameters(model, index)
     h = model.hidden_size
     dense: UnquantizedPart = "shared_experts" if model.is_moe_layer(index) else "dense_mlp"
-    attention = matrix_bytes(_attention_weights(model, bare, t), format_of(job, layout, "attention"), h)
-    if model.mla is not None and FORMATS[format_of(job, layout, "attention")].bits < 16:
+    attention = matrix_bytes(_attention_weights(model, bare, t), scope.format_of("attention"), h)
+    if model.mla is not None and FORMATS[scope.format_of("attention")].bits < 16:
         attention += 2 * bare.key_value / t
-    mlp = matrix_bytes(bare.mlp_divided / t + bare.mlp_replicated, format_of(job, layout, dense), h)
-    experts = matrix_bytes(_expert_weights(job, layout, bare), format_of(job, layout, "experts"), h)
-    return attention, mlp, experts, 2.0 * _vectors(full, bare, layout)
+    mlp = matrix_bytes(bare.mlp_divided / t + bare.mlp_replicated, scope.format_of(dense), h)
+    experts = matrix_bytes(_expert_weights(scope, bare), scope.format_of("experts"), h)
+    return attention, mlp, experts, 2.0 * _vectors(full, bare, scope.layout)
 
 
 def _attention_weights(model: ModelSpec, bare: LayerParameters, t: int) -> float:
@@ -141,18 +102,18 @@ def _attention_weights(model: ModelSpec, bare: LayerParameters, t: int) -> float
     return (bare.query + bare.attention_output) / t + heads + bare.attention_replicated
 
 
-def _expert_weights(job: ServingJob, layout: EngineLayout, bare: LayerParameters) -> float:
+def _expert_weights(scope: EngineScope, bare: LayerParameters) -> float:
     """Return the weights of a device's experts, padded where the format's kernels pad."""
-    moe = job.model.moe
+    moe, layout = scope.model.moe, scope.layout
     if moe is None or not bare.experts:
         return 0.0
-    own = bare.experts / (layout.ep * layout.expert_tensor)
-    if format_of(job, layout, "experts") != "mxfp4":
-        return own
-    padding = job.engine.facts.padding
-    h, f = job.model.hidden_size, moe.expert_ffn_size / layout.expert_tensor
+    weights = bare.experts / (layout.ep * layout.expert_tensor)
+    if scope.format_of("experts") != "mxfp4":
+        return weights
+    padding = scope.facts.padding
+    h, f = scope.model.hidden_size, moe.expert_ffn_size / layout.expert_tensor
     wide, deep = _rounded(h, padding.mxfp4_hidden.value), _rounded(f, padding.mxfp4_ffn.value)
-    return own * (wide * deep) / (h * f)
+    return weights * (wide * deep) / (h * f)
 
 
 def _vectors(full: LayerParameters, bare: LayerParameters, layout: EngineLayout) -> float:
@@ -168,10 +129,10 @@ def _without_vectors(model: ModelSpec) -> ModelSpec:
     return model.model_copy(update={"bias": Biases(), "qk_norm": False, "attention_sinks": False})
 
 
-def _ends(job: ServingJob, layout: EngineLayout, stage: int) -> tuple[float, float]:
+def _ends(scope: EngineScope, stage: int) -> tuple[float, float]:
     """Return the bytes of embedding and output projection on a stage, and of their vectors."""
-    model = job.model
-    multiple = job.engine.facts.padding.vocabulary.value
+    model, layout = scope.model, scope.layout
+    multiple = scope.facts.padding.vocabulary.value
     rows = _rounded(_rounded(model.vocabulary, multiple), layout.tp) / model.vocabulary
     table = 2.0 * embedding_parameters(model) * rows / layout.tp
     first, last = stage == 0, stage == layout.pp - 1

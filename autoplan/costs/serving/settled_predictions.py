@@ -24,11 +24,12 @@ def settled(predicted: ServedPrediction) -> ServedPrediction:
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> from autoplan.costs.serving import served_layouts as layouts
+    >>> from autoplan.costs.serving.engine_scope import EngineScope
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
     >>> costs = layouts.ServingCosts(kernels_for(name), engine_kernels_for(name))
-    >>> engine = layouts.priced_engine(job, layout, layouts.unit_parts(job, layout, costs))
+    >>> engine = layouts.priced_engine(layout, layouts.unit_parts(EngineScope(job, layout), costs))
     >>> predicted = layouts.served(job, engine, layouts.EngineLoad("closed loop", 4.0))
     >>> run = layouts.simulated(job, engine, predicted)
     >>> settled(replace(predicted, simulation=run)).closed_form is None

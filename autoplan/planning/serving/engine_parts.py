@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autoplan.costs.core.serving.iteration import Chunk
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.iteration_parts import iteration_parts
 from autoplan.costs.serving.served_layouts import PricedEngine, ServingCosts, priced_engine, unit_parts
 from autoplan.results.serving.serving_explanation import EngineParts
@@ -17,7 +18,7 @@ def engines_of(job: ServingJob, plan: ServingPlan, costs: ServingCosts) -> list[
     """Return the priced engine of each group of ``plan``."""
     jobs = [job_of_classes(job, group.classes) for group in plan.groups]
     return [
-        priced_engine(own, group.layout, unit_parts(own, group.layout, costs))
+        priced_engine(group.layout, unit_parts(EngineScope(own, group.layout), costs))
         for own, group in zip(jobs, plan.groups, strict=True)
     ]
 
@@ -42,10 +43,11 @@ def _parts(job: ServingJob, group: EngineGroup, engine: PricedEngine, costs: Ser
     prices = (costs.kernels, costs.measured)
     first_alone = engine.rules.prefill == "first" or group.role == "prefill"
     concurrent = (0, 0.0) if first_alone else (decodes * groups, context * groups)
-    decode = iteration_parts(job, group.layout, prices, (decodes * groups, context * groups, ()))
+    scope = EngineScope(job, group.layout)
+    decode = iteration_parts(scope, prices, (decodes * groups, context * groups, ()))
     # Where prompts come with their keys and values, no step has a chunk of one.
     chunks = [] if group.role == "decode" else [chunk] * groups
-    mixed = iteration_parts(job, group.layout, prices, (*concurrent, chunks))
+    mixed = iteration_parts(scope, prices, (*concurrent, chunks))
     first = group.predicted.time_to_first_token
     share = None
     if group.role != "decode" and group.predicted.load.kind != "maximum" and 0 < first < float("inf"):

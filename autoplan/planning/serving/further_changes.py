@@ -8,6 +8,7 @@ from typing import Final
 
 from autoplan.catalog.request_traces import request_trace_of
 from autoplan.costs.serving.engine_capacity import predict_capacity
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import ServingCosts
 from autoplan.deadline import Deadline, DeadlineOver, check_deadline
 from autoplan.results.serving.serving_front import ServingChange, ServingFront
@@ -70,7 +71,9 @@ def _shorter(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
     from autoplan.search.serving.engine_units import engine_units
 
     units = engine_units(job).units
-    admitted = max((predict_capacity(job, unit).pool.largest_context for unit in units), default=0)
+    admitted = max(
+        (predict_capacity(EngineScope(job, unit)).pool.largest_context for unit in units), default=0
+    )
     needed = job.workload.model_copy(update={"longest_request": None}).longest_tokens
     if needed <= admitted < job.workload.longest_request:
         workload = job.workload.model_copy(update={"longest_request": admitted})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoplan.catalog import engine_entry
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import priced_engine, unit_parts
 from autoplan.errors import LayoutError, UnsupportedError
 from autoplan.planning.serving.serving_plans import serving_costs, serving_job
@@ -108,10 +109,10 @@ def _runs(job: ServingJob, layout: EngineLayout, file: str | Path) -> Iterator[E
             "output_tokens": FixedLength(fixed=max(measured.outputs)),
         }
         asked = replace(job, workload=job.workload.model_copy(update=lengths))
-        engine = priced_engine(asked, layout, unit_parts(asked, layout, costs))
+        engine = priced_engine(layout, unit_parts(EngineScope(asked, layout), costs))
         if engine.shortage is not None:
             raise UnsupportedError(f"{layout} cannot have run {measured.origin}: {engine.shortage}")
-        iteration = engine_iteration(asked, layout, costs.kernels, costs.measured)
+        iteration = engine_iteration(EngineScope(asked, layout), costs.kernels, costs.measured)
         groups = layout.replicas * layout.adp
         yield EngineRun(measured, engine.rules, iteration, groups, layout.adp, _step(job))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from autoplan.costs.serving.engine_capacity import predict_capacity
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.deadline import check_deadline
 from autoplan.results.serving.serving_explanation import ServingContrast, loss
 from autoplan.results.serving.serving_front import ServingPlan
@@ -156,7 +157,7 @@ def _solved(
 
 def _no_start(job: ServingJob, unit: EngineLayout) -> str:
     """Return why no engine like ``unit`` has an option: what its cache holds, or the load."""
-    capacity = predict_capacity(job, unit)
+    capacity = predict_capacity(EngineScope(job, unit))
     if capacity.shortage is None:
         return "no size of it keeps up with the load"
     share = capacity.pool.tokens / job.longest_request

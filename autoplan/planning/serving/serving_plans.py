@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job, serving_hashes
 from autoplan.catalog.request_traces import request_trace_of
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import (
     ServingCosts,
     engine_load,
@@ -170,7 +171,7 @@ def evaluate_serving(
     if broken:
         raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
     costs = serving_costs(job)
-    engine = priced_engine(job, layout, unit_parts(job, layout, costs))
+    engine = priced_engine(layout, unit_parts(EngineScope(job, layout), costs))
     predicted = served(job, engine, engine_load(job, layout.replicas), layout.replicas)
     simulation = simulated(job, engine, predicted, costs.trace, request_test(job))
     group = EngineGroup(layout, 1.0, settled(replace(predicted, simulation=simulation)))

@@ -11,7 +11,8 @@ from typing import Final, Protocol, TypeVar
 
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.core.serving.served_prediction import EngineLoad, ServedPrediction
-from autoplan.costs.serving.engine_capacity import StageContents, predict_capacity
+from autoplan.costs.serving.engine_capacity import predict_capacity
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.served_layouts import (
@@ -109,17 +110,17 @@ class PricedOptions:
                 counts[shortage] = counts.get(shortage, 0) + 1
         return counts
 
-    def _shortage(self, unit: EngineLayout, contents: StageContents | None = None) -> str | None:
+    def _shortage(self, unit: EngineLayout) -> str | None:
         """Return why no size of a step lets the unit start."""
         smallest = replace(unit, tokens=tokens_menu(self.job, unit)[0], seqs=seqs_menu(self.job, unit)[0])
-        return predict_capacity(self.job, smallest, contents).shortage
+        return predict_capacity(EngineScope(self.job, smallest)).shortage
 
     def _of_unit(self, unit: EngineLayout) -> Iterator[EngineOption]:
         check_deadline()
         if self._shortage(unit) is not None:
             return
         # Neither weights nor the price of iterations depend on the sizes of steps.
-        parts = unit_parts(self.job, unit, self.costs, self.plain(unit))
+        parts = unit_parts(EngineScope(self.job, unit), self.costs, self.plain(unit))
         loads = list(self._loads(unit))
         for tokens in tokens_menu(self.job, unit):
             engines: dict[int, PricedEngine] = {}
@@ -127,7 +128,7 @@ class PricedOptions:
                 for seqs in self._sizes(unit, load, tokens):
                     if seqs not in engines:
                         layout = replace(unit, seqs=seqs, tokens=tokens)
-                        engines[seqs] = priced_engine(self.job, layout, parts)
+                        engines[seqs] = priced_engine(layout, parts)
                     option = self._option(engines[seqs], share, load)
                     if option is not None:
                         yield option
@@ -139,7 +140,9 @@ class PricedOptions:
         """Return the prices of iterations without drafts, once for all numbers of drafts."""
         bare = replace(unit, spec=0)
         if bare not in self.iterations:
-            self.iterations[bare] = engine_iteration(self.job, bare, self.costs.kernels, self.costs.measured)
+            self.iterations[bare] = engine_iteration(
+                EngineScope(self.job, bare), self.costs.kernels, self.costs.measured
+            )
         return self.iterations[bare]
 
     def _option(self, engine: PricedEngine, share: int, load: EngineLoad) -> EngineOption | None:

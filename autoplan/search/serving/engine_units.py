@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from autoplan.costs.serving.engine_memory import step_sizes
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.results.serving.serving_front import UnitRejection
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.engine_layout import EngineLayout
@@ -92,13 +92,13 @@ def allowed_engines(job: ServingJob) -> tuple[int, ...] | None:
 
 def tokens_menu(job: ServingJob, layout: EngineLayout) -> tuple[int, ...]:
     """Return the values of max_num_batched_tokens to choose among: the job's, else the default and others."""
-    default = step_sizes(job, layout)[1]
+    default = EngineScope(job, layout).step_sizes[1]
     return tuple(sorted(set(_allowed(job.search.max_num_batched_tokens, (default, *_TOKENS)))))
 
 
 def seqs_menu(job: ServingJob, layout: EngineLayout) -> tuple[int, ...]:
     """Return the values of max_num_seqs: the job's, else powers of two to the default."""
-    default = step_sizes(job, layout)[0]
+    default = EngineScope(job, layout).step_sizes[0]
     steps = {1 << k for k in range(default.bit_length())}
     return tuple(
         sorted(set(_allowed(job.search.max_num_seqs, {n for n in steps if n <= default} | {default})))

@@ -22,7 +22,7 @@ from autoplan.costs.serving.disaggregated.role_engines import (
     decode_engine,
     prefill_engine,
 )
-from autoplan.costs.serving.engine_memory import step_sizes
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import UnitParts, engine_load, unit_parts
 from autoplan.deadline import check_deadline
 from autoplan.rules.pool_rules import no_pools
@@ -169,20 +169,20 @@ class PricedPools:
         return [*(fewer[-_CAPS:] if limited or not enough else ()), *enough]
 
     def _prefill(self, unit: EngineLayout) -> Iterator[PrefillEngine]:
-        job, (seqs, tokens) = role_job(self.job, "prefill"), step_sizes(self.job, unit)
+        job, (seqs, tokens) = role_job(self.job, "prefill"), EngineScope(self.job, unit).step_sizes
         for size in _given(job.search.max_num_batched_tokens, tokens):
             for requests in _given(job.search.max_num_seqs, seqs):
                 layout = replace(unit, seqs=min(requests, size), tokens=size)
-                engine = prefill_engine(self.job, layout, self._parts(unit))
+                engine = prefill_engine(layout, self._parts(unit))
                 if engine.engine.shortage is None:
                     yield engine
 
     def _decode(self, unit: EngineLayout, seqs: int) -> DecodeEngine:
         if (unit, seqs) not in self.decoders:
-            tokens = step_sizes(self.job, unit)[1]
+            tokens = EngineScope(self.job, unit).step_sizes[1]
             size = max(seqs, *_given(role_job(self.job, "decode").search.max_num_batched_tokens, tokens))
             layout = replace(unit, seqs=seqs, tokens=size)
-            engine = decode_engine(self.job, layout, self._parts(unit))
+            engine = decode_engine(layout, self._parts(unit))
             # Times of iterations do not depend on the sizes of steps.
             known = next((d.times for (other, _), d in self.decoders.items() if other == unit), {})
             self.decoders[unit, seqs] = replace(engine, times=known)
@@ -191,7 +191,7 @@ class PricedPools:
     def _parts(self, unit: EngineLayout) -> UnitParts:
         if unit not in self.parts:
             plain = self.options.plain(unit)
-            self.parts[unit] = unit_parts(self.job, unit, self.options.costs, plain)
+            self.parts[unit] = unit_parts(EngineScope(self.job, unit), self.options.costs, plain)
         return self.parts[unit]
 
     def _transfer(self, first: PrefillEngine, second: DecodeEngine) -> CacheTransfer:

@@ -16,7 +16,7 @@ from typing import Final
 
 from autoplan.costs.core.serving.served_prediction import EngineLoad, ServedPrediction
 from autoplan.costs.serving.engine_capacity import predict_capacity
-from autoplan.costs.serving.engine_memory import step_sizes
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import (
     PricedEngine,
     ServingCosts,
@@ -127,7 +127,7 @@ def _jobs_of_classes(job: ServingJob) -> Iterator[tuple[tuple[str, ...], Serving
 
 def shortages_of(job: ServingJob, units: Iterable[EngineLayout]) -> Counter[str]:
     """Return why engines do not start with their smallest step, with how many."""
-    shortages = (predict_capacity(job, _smallest(job, unit)).shortage for unit in units)
+    shortages = (predict_capacity(EngineScope(job, _smallest(job, unit))).shortage for unit in units)
     return Counter(shortage for shortage in shortages if shortage is not None)
 
 
@@ -179,12 +179,12 @@ def _smallest(job: ServingJob, unit: EngineLayout) -> EngineLayout:
 
 
 def _tokens(job: ServingJob, unit: EngineLayout) -> list[int]:
-    default = step_sizes(job, unit)[1]
+    default = EngineScope(job, unit).step_sizes[1]
     return sorted(set(_values(job.search.max_num_batched_tokens, _STEP_TOKENS | {default})))
 
 
 def _seqs(job: ServingJob, unit: EngineLayout) -> list[int]:
-    default = step_sizes(job, unit)[0]
+    default = EngineScope(job, unit).step_sizes[0]
     powers = {1 << k for k in range(32) if 1 << k <= default}
     return sorted(set(_values(job.search.max_num_seqs, powers | {default})))
 
@@ -196,9 +196,9 @@ def _options(
     units: list[EngineLayout],
     names: tuple[str, ...],
 ) -> Iterator[ListedOption]:
-    if predict_capacity(job, _smallest(job, unit)).shortage is not None:
+    if predict_capacity(EngineScope(job, _smallest(job, unit))).shortage is not None:
         return
-    parts = unit_parts(job, unit, costs)
+    parts = unit_parts(EngineScope(job, unit), costs)
     engines: dict[tuple[int, int], PricedEngine] = {}
     for share, load in _loads(job, unit, units):
         for tokens in _tokens(job, unit):
@@ -217,7 +217,7 @@ def _of_load(
     for seqs in _step_requests(job, unit, load, tokens):
         if (seqs, tokens) not in engines:
             layout = replace(unit, seqs=seqs, tokens=tokens)
-            engines[seqs, tokens] = priced_engine(job, layout, parts)
+            engines[seqs, tokens] = priced_engine(layout, parts)
         engine = engines[seqs, tokens]
         if engine.shortage is not None:
             continue

@@ -22,7 +22,7 @@ from autoplan.costs.serving.disaggregated.role_engines import (
     decode_engine,
     prefill_engine,
 )
-from autoplan.costs.serving.engine_memory import step_sizes
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import ServingCosts, engine_load, unit_parts
 from autoplan.costs.serving.settled_predictions import settled_pools
 from autoplan.deadline import Deadline
@@ -99,12 +99,12 @@ def _sizes(choice: str | int | tuple[int, ...], default: int) -> tuple[int, ...]
 def _prefill(
     job: ServingJob, narrowed: ServingJob, unit: EngineLayout, costs: ServingCosts
 ) -> Iterator[PrefillEngine]:
-    seqs, tokens = step_sizes(job, unit)
-    parts = unit_parts(job, unit, costs)
+    seqs, tokens = EngineScope(job, unit).step_sizes
+    parts = unit_parts(EngineScope(job, unit), costs)
     for size, requests in product(
         _sizes(narrowed.search.max_num_batched_tokens, tokens), _sizes(narrowed.search.max_num_seqs, seqs)
     ):
-        engine = prefill_engine(job, replace(unit, seqs=min(requests, size), tokens=size), parts)
+        engine = prefill_engine(replace(unit, seqs=min(requests, size), tokens=size), parts)
         if engine.engine.shortage is None:
             yield engine
 
@@ -113,14 +113,14 @@ def _decode(
     job: ServingJob, narrowed: ServingJob, unit: EngineLayout, costs: ServingCosts
 ) -> Iterator[tuple[dict[int, DecodeEngine], list[int]]]:
     """Yield the engines of a unit by max_num_seqs, and the sizes in order."""
-    seqs, tokens = step_sizes(job, unit)
+    seqs, tokens = EngineScope(job, unit).step_sizes
     allowed = narrowed.search.max_num_seqs
     powers = {1 << k for k in range(32) if 1 << k <= seqs} | {seqs}
     menu = sorted(powers if isinstance(allowed, str) else set(_sizes(allowed, seqs)))
-    parts = unit_parts(job, unit, costs)
+    parts = unit_parts(EngineScope(job, unit), costs)
     largest = max(_sizes(narrowed.search.max_num_batched_tokens, tokens))
     layouts = {size: replace(unit, seqs=size, tokens=max(size, largest)) for size in menu}
-    yield {size: decode_engine(job, layout, parts) for size, layout in layouts.items()}, menu
+    yield {size: decode_engine(layout, parts) for size, layout in layouts.items()}, menu
 
 
 def _priced(

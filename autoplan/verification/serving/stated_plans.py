@@ -9,6 +9,7 @@ from typing import Any
 from autoplan.catalog import serving_intervals
 from autoplan.costs.core.serving.served_interval import ServedIntervals
 from autoplan.costs.core.serving.served_prediction import EngineLoad
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_intervals import served_intervals
 from autoplan.costs.serving.served_layouts import (
     ServingCosts,
@@ -156,7 +157,7 @@ def _groups(
     for (layout, classes), share in zip(engines, shares, strict=True):
         job = job_of_classes(full_job, classes)
         total = engine_load(job, 1)
-        engine = priced_engine(job, replace(layout, replicas=1), unit_parts(job, layout, costs))
+        engine = priced_engine(replace(layout, replicas=1), unit_parts(EngineScope(job, layout), costs))
         engine = replace(engine, layout=replace(layout, replicas=1))
         of_load = share / share_of_classes(full_job, classes)
         part = round(of_load * LOAD_PARTS / layout.replicas) / LOAD_PARTS

@@ -18,55 +18,53 @@ import numpy as np
 from autoplan.costs.core.serving.pooled_prediction import CacheTransfer
 from autoplan.costs.device.machine import links_of
 from autoplan.costs.network.collectives import Group, point_to_point_seconds
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.kv_cache import token_layer_bytes
-from autoplan.costs.serving.served_weights import stage_layers_of_engine
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
-from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
-from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.model import ModelSpec
 
 __all__ = ["cache_transfer", "transferred_bytes"]
 
 
-def transferred_bytes(job: ServingJob, layout: DisaggregatedLayout, tokens: float) -> tuple[float, float]:
+def transferred_bytes(pools: tuple[EngineScope, EngineScope], tokens: float) -> tuple[float, float]:
     """Return the bytes of a prompt of n tokens, and those of the busiest device that sends or gets them.
+
+    ``pools``: the engines that prefill, and those that decode.
 
     Each of t devices of a stage of the decode engine gets n L b / D bytes of its layers. The prefill engine
     sends as many in all, each device those of its layers and its part of their heads; with copies of heads,
     or of a latent, devices share the sends. A layer with a window has at most its window.
 
     >>> from autoplan.catalog import load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> one = DisaggregatedLayout(EngineLayout(), EngineLayout())
-    >>> transferred_bytes(job, one, 1024)  # 1,024 tokens x 2 x 32 layers x 8 heads x 128 x 2 bytes
+    >>> one, two, four = (EngineScope(job, EngineLayout(tp=n)) for n in (1, 2, 4))
+    >>> transferred_bytes((one, one), 1024)  # 1,024 tokens x 2 x 32 layers x 8 heads x 128 x 2 bytes
     (134217728.0, 134217728.0)
-    >>> two = DisaggregatedLayout(EngineLayout(tp=2), EngineLayout(tp=4))
-    >>> transferred_bytes(job, two, 1024)  # two devices send half each
+    >>> transferred_bytes((two, four), 1024)  # two devices send half each
     (134217728.0, 67108864.0)
 
     Leaves out: blocks that are partly filled.
     Source: vLLM nixl_connector.py @002a1057: each decode rank reads its heads from the ranks that have them.
     """
-    prefill, decode = layout.prefill, layout.decode
-    each = token_layer_bytes(job, decode) / decode.dcp
-    total = each * decode.tp * _layer_tokens(job, range(job.model.layers), tokens)
-    received = max(each * _layer_tokens(job, stage, tokens) for stage in _stages(job, decode))
+    prefill, decode = (scope.layout for scope in pools)
+    senders, receivers = pools
+    model = receivers.model
+    each = token_layer_bytes(receivers) / decode.dcp
+    total = each * decode.tp * _layer_tokens(model, range(model.layers), tokens)
+    received = max(each * _layer_tokens(model, stage, tokens) for stage in receivers.stages)
     sent = max(
-        each * decode.tp * _layer_tokens(job, stage, tokens) / prefill.tp for stage in _stages(job, prefill)
+        each * decode.tp * _layer_tokens(model, stage, tokens) / prefill.tp for stage in senders.stages
     )
     return total, max(received, sent)
 
 
-def _stages(job: ServingJob, layout: EngineLayout) -> list[range]:
-    split = job.engine.facts.scheduler.splits_layers
-    return [range(*ends) for ends in stage_layers_of_engine(job.model.layers, layout.pp, split)]
-
-
-def _layer_tokens(job: ServingJob, layers: range, tokens: float) -> float:
-    return sum(min(tokens, job.model.attention_window(layer) or tokens) for layer in layers)
+def _layer_tokens(model: ModelSpec, layers: range, tokens: float) -> float:
+    return sum(min(tokens, model.attention_window(layer) or tokens) for layer in layers)
 
 
 def cache_transfer(
-    job: ServingJob, layout: DisaggregatedLayout, kernels: KernelSpec, tokens: float, chunk: float
+    pools: tuple[EngineScope, EngineScope], kernels: KernelSpec, tokens: float, chunk: float
 ) -> CacheTransfer:
     """Return the transfer of a prompt of n tokens, of which ``chunk`` is what prefill takes at once.
 
@@ -75,19 +73,21 @@ def cache_transfer(
     one is what remains, or what is left of sends that take longer than the chunks.
 
     >>> from autoplan.catalog import kernels_for, load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> one = DisaggregatedLayout(EngineLayout(), EngineLayout())
-    >>> sent = cache_transfer(job, one, kernels_for(job.cluster.device.name), 8192, 8192)
+    >>> one = EngineScope(job, EngineLayout())
+    >>> sent = cache_transfer((one, one), kernels_for(job.cluster.device.name), 8192, 8192)
     >>> sent.bytes, sent.seconds > 1.07e9 / 450e9, sent.exposed_seconds == sent.seconds
     (1073741824.0, True, True)
 
     Leaves out: the handshake of engines that meet for the first time; routers between pools.
     Source: the latency-bandwidth model of NCCL, src/graph/tuning.cc; `handoff` of the engine's file.
     """
+    job = pools[0].job
     links = links_of(job.cluster, kernels)
     stride = float(links.devices_per_node if job.cluster.nodes > 1 else 1)
     group = Group(np.array(2.0), np.array(stride))
-    total, busiest = transferred_bytes(job, layout, tokens)
+    total, busiest = transferred_bytes(pools, tokens)
     seconds = float(point_to_point_seconds(np.array(busiest), group, links))
     latency = float(point_to_point_seconds(np.array(0.0), group, links))
     handoff = job.engine.facts.handoff

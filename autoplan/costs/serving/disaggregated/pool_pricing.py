@@ -18,6 +18,7 @@ from autoplan.costs.serving.disaggregated.role_engines import (
     decode_engine,
     prefill_engine,
 )
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import ServingCosts, unit_parts
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -38,9 +39,9 @@ def engine_pair(job: ServingJob, layout: DisaggregatedLayout, costs: ServingCost
     (2, 3, None)
     """
     bare = replace(layout.prefill, replicas=1, spec=0)
-    prefill = prefill_engine(job, bare, unit_parts(job, bare, costs))
+    prefill = prefill_engine(bare, unit_parts(EngineScope(job, bare), costs))
     one = replace(layout.decode, replicas=1)
-    decode = decode_engine(job, one, unit_parts(job, one, costs))
+    decode = decode_engine(one, unit_parts(EngineScope(job, one), costs))
     transfer = prompt_transfer(job, prefill, decode, costs)
     return EnginePair(prefill, decode, transfer, layout.prefill.replicas, layout.decode.replicas)
 
@@ -63,6 +64,6 @@ def prompt_transfer(
     Source: autoplan/costs/serving/disaggregated/cache_transfer.py.
     """
     lengths, rules = prefill.engine.lengths, prefill.engine.rules
-    layout = DisaggregatedLayout(prefill.engine.layout, decode.engine.layout)
+    pools = EngineScope(job, prefill.engine.layout), EngineScope(job, decode.engine.layout)
     tokens = max(1.0, lengths.input - lengths.shared)
-    return cache_transfer(job, layout, costs.kernels, tokens, rules.max_num_batched_tokens)
+    return cache_transfer(pools, costs.kernels, tokens, rules.max_num_batched_tokens)

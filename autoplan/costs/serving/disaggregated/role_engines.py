@@ -28,7 +28,6 @@ from autoplan.costs.serving.queueing.step_mixture import step_mixture
 from autoplan.costs.serving.request_samples import shortage_of
 from autoplan.costs.serving.served_layouts import PricedEngine, UnitParts, priced_engine
 from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = ["DecodeEngine", "PrefillEngine", "PrefilledIteration", "decode_engine", "prefill_engine"]
 
@@ -140,15 +139,17 @@ class PrefillEngine:
         return step_mixture(0.0, count, lengths, rules, self.engine.iteration, together=1.0).mean
 
 
-def prefill_engine(job: ServingJob, layout: EngineLayout, parts: UnitParts) -> PrefillEngine:
+def prefill_engine(layout: EngineLayout, parts: UnitParts) -> PrefillEngine:
     """Return an engine of ``layout`` whose requests end with their first token.
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> from autoplan.costs.serving.engine_scope import EngineScope
     >>> from autoplan.costs.serving.served_layouts import ServingCosts, unit_parts
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
-    >>> parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
-    >>> engine = prefill_engine(job, layout, parts)
+    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
+    >>> parts = unit_parts(EngineScope(job, layout), costs)
+    >>> engine = prefill_engine(layout, parts)
     >>> 0.8 < engine.rate * engine.own < 1.25  # prompts of 1,024 tokens keep it as busy as many at once
     True
 
@@ -156,7 +157,7 @@ def prefill_engine(job: ServingJob, layout: EngineLayout, parts: UnitParts) -> P
     Source: autoplan/costs/serving/queueing.
     """
     sample = replace(parts.sample, outputs=(1,) * len(parts.sample.outputs))
-    engine = priced_engine(job, replace(layout, spec=0), replace(parts, iteration=parts.plain, sample=sample))
+    engine = priced_engine(replace(layout, spec=0), replace(parts, iteration=parts.plain, sample=sample))
     if engine.shortage is not None:
         return PrefillEngine(engine, 1.0, inf)
     # Nothing decodes, so that prompts share iterations with nothing else.
@@ -286,30 +287,32 @@ class DecodeEngine:
         return busy * step * (0.5 + self.engine.rules.asynchronous)
 
 
-def decode_engine(job: ServingJob, layout: EngineLayout, parts: UnitParts) -> DecodeEngine:
+def decode_engine(layout: EngineLayout, parts: UnitParts) -> DecodeEngine:
     """Return an engine of ``layout`` whose requests come with their keys and values.
 
     Prompts have no iterations of their own. Where the first token is that of the prefill engine, a request
     has that token in the place of a prompt's last one, and one token less to get.
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> from autoplan.costs.serving.engine_scope import EngineScope
     >>> from autoplan.costs.serving.served_layouts import ServingCosts, unit_parts
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
-    >>> parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
-    >>> engine = decode_engine(job, layout, parts)
+    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
+    >>> parts = unit_parts(EngineScope(job, layout), costs)
+    >>> engine = decode_engine(layout, parts)
     >>> engine.first, engine.engine.lengths.computed  # of a prompt one token is recomputed
     (True, 1.0)
 
     Leaves out: that room in the cache is taken while keys and values arrive.
     Source: `handoff` of the engine's file; autoplan/costs/serving/queueing.
     """
-    handoff, sample = job.engine.facts.handoff, parts.sample
+    handoff, sample = parts.scope.facts.handoff, parts.sample
     sent = handoff is not None and handoff.first_token == "prefill"  # noqa: S105
     if sent:
         inputs = tuple(n + 1 for n in sample.inputs)
         sample = replace(sample, inputs=inputs, outputs=tuple(max(1, n - 1) for n in sample.outputs))
-    engine = priced_engine(job, layout, replace(parts, sample=sample))
+    engine = priced_engine(layout, replace(parts, sample=sample))
     rules = replace(engine.rules, prefilled=True, prefill="mixed")
     # Prompts come computed, so that an iteration need not hold one; only a preempted one is computed here.
     shortage = (

@@ -14,9 +14,10 @@ from collections import Counter
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
+from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import KV_BITS, WeightFormat
 
 __all__ = ["decode_seconds", "prefill_seconds"]
@@ -26,15 +27,13 @@ def _kv(layout: EngineLayout) -> WeightFormat:
     return "fp8" if KV_BITS[layout.kv] == 8 else "bf16"
 
 
-def _windows(job: ServingJob) -> dict[int, int]:
+def _windows(model: ModelSpec) -> dict[int, int]:
     """Return the number of layers by their window; 0: without."""
-    model = job.model
     return dict(Counter(model.attention_window(layer) or 0 for layer in range(model.layers)))
 
 
 def decode_seconds(
-    job: ServingJob,
-    layout: EngineLayout,
+    scope: EngineScope,
     prices: KernelPrices,
     requests: Array,
     context: Array,
@@ -48,14 +47,15 @@ def decode_seconds(
 
     >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
+    >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
     >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
-    >>> seconds = decode_seconds(job, layout, prices, np.array(64.0), np.array(1024.0))
+    >>> scope = EngineScope(job, EngineLayout())
+    >>> seconds = decode_seconds(scope, prices, np.array(64.0), np.array(1024.0))
     >>> float(seconds) * 3.35e12 > 64 * 1024 * 131_072  # bytes of the cache
     True
     """
-    model = job.model
+    model, layout = scope.model, scope.layout
     own = np.maximum(1.0, np.ceil(requests / layout.adp))
     length = np.maximum(1.0, context / layout.dcp)
     own, length = np.broadcast_arrays(own, length)
@@ -63,36 +63,34 @@ def decode_seconds(
         heads = np.asarray(queries * max(1.0, model.heads / layout.tp))
         return model.layers * prices.kernel("latent-decode", _kv(layout), (heads, own, length))
     own_heads, kv_heads = max(1.0, model.heads / layout.tp), max(1.0, model.kv_heads / layout.tp)
-    step = job.engine.facts.step
+    step = scope.facts.step
     if step is not None and step.decode_attention == "by head":
         kv_heads = own_heads
     group = np.asarray(queries * max(1.0, own_heads / kv_heads))
     total: Array = np.zeros(own.shape)
-    for window, layers in _windows(job).items():
+    for window, layers in _windows(model).items():
         at = (own * kv_heads, length, group)
         kernel = prices.kernel("decode-attention", _kv(layout), at, head_dim=model.head_dim, window=window)
         total = total + layers * kernel
     return total
 
 
-def prefill_seconds(
-    job: ServingJob, layout: EngineLayout, prices: KernelPrices, prompts: Array, tokens: Array
-) -> Array:
+def prefill_seconds(scope: EngineScope, prices: KernelPrices, prompts: Array, tokens: Array) -> Array:
     """Return the time of all layers' attention of ``prompts`` complete prompts of L tokens each [s].
 
     A chunk after p tokens takes (L^2 - p^2) / L^2 of it.
 
     >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
+    >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
     >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
     >>> lengths = np.array([2048.0, 4096.0])
-    >>> one, two = prefill_seconds(job, layout, prices, np.array(1.0), lengths)
+    >>> one, two = prefill_seconds(EngineScope(job, EngineLayout()), prices, np.array(1.0), lengths)
     >>> 2 < float(two / one) < 4
     True
     """
-    model = job.model
+    model, layout = scope.model, scope.layout
     prompts, tokens = np.broadcast_arrays(prompts, tokens)
     heads = max(1.0, model.heads / layout.tp)
     if model.mla is not None:
@@ -100,7 +98,7 @@ def prefill_seconds(
         return model.layers * prices.kernel("latent-prefill", _kv(layout), at)
     group = np.asarray(max(1.0, heads / max(1.0, model.kv_heads / layout.tp)))
     total: Array = np.zeros(prompts.shape)
-    for window, layers in _windows(job).items():
+    for window, layers in _windows(model).items():
         at = (prompts * heads, tokens, group)
         kernel = prices.kernel("prefill-attention", _kv(layout), at, head_dim=model.head_dim, window=window)
         total = total + layers * kernel

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.attention_prices import decode_seconds, prefill_seconds
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, HostTimes
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
@@ -23,7 +24,6 @@ from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.serving.engine_facts import StepFacts
-from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = ["decode_sheet", "engine_iteration", "graph_sizes", "kernel_prices"]
@@ -36,8 +36,7 @@ _LENGTHS: Final = tuple(round(2 ** (n / 2)) for n in range(8, 41))
 
 
 def engine_iteration(
-    job: ServingJob,
-    layout: EngineLayout,
+    scope: EngineScope,
     kernels: KernelSpec,
     measured: tuple[EngineKernelSpec, DeviceSpec] | None,
 ) -> EngineIteration:
@@ -47,33 +46,35 @@ def engine_iteration(
     measured on, None if none exist. Raises UnsupportedError for an engine without facts of a step.
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-    >>> iteration = engine_iteration(job, EngineLayout(), kernels_for(h100), engine_kernels_for(h100))
+    >>> iteration = engine_iteration(
+    ...     EngineScope(job, EngineLayout()), kernels_for(h100), engine_kernels_for(h100))
     >>> iteration.captured.at(1) * 3.35e12 > 2 * 7e9  # its weights, bytes
     True
     """
-    step = _step_facts(job)
-    prices = kernel_prices(job, kernels, measured)
+    step, layout = _step_facts(scope.job), scope.layout
+    prices = kernel_prices(scope.job, kernels, measured)
     m = np.array(_TOKENS, dtype=np.float64)
-    captured = token_seconds(job, layout, prices, m, graph=True)
-    launched = np.maximum(captured, token_seconds(job, layout, prices, m, graph=False))
+    captured = token_seconds(scope, prices, m, graph=True)
+    launched = np.maximum(captured, token_seconds(scope, prices, m, graph=False))
     lengths, prompts = np.array(_LENGTHS, dtype=np.float64), np.array(_PROMPTS, dtype=np.float64)
     return EngineIteration(
         captured=line_of(_TOKENS, captured),
         launched=line_of(_TOKENS, launched),
-        head=line_of(_TOKENS, head_seconds(job, layout, prices, m)),
-        decode=decode_sheet(job, layout, prices),
+        head=line_of(_TOKENS, head_seconds(scope, prices, m)),
+        decode=decode_sheet(scope, prices),
         prefill=sheet_of(
             _PROMPTS,
             _LENGTHS,
-            prefill_seconds(job, layout, prices, prompts[:, None], lengths[None, :]),
+            prefill_seconds(scope, prices, prompts[:, None], lengths[None, :]),
         ),
         host=HostTimes(
             step=step.host.value,
             per_request=step.host_per_request.value,
-            eager=step.eager_kernel.value * launched_kernels(job, layout),
+            eager=step.eager_kernel.value * launched_kernels(scope),
             # With stages the host waits for the tokens of a batch before it prepares the next one.
-            hidden=job.engine.facts.scheduler.asynchronous and layout.pp == 1,
+            hidden=scope.facts.scheduler.asynchronous and layout.pp == 1,
         ),
         scale=step.scale.value,
         mixed_graphs=step.graphs == "all",
@@ -81,7 +82,7 @@ def engine_iteration(
         sizes=graph_sizes(step) if step.pads else (),
         largest_graph=step.largest_graph.value,
         stages=layout.pp,
-        send=line_of(_TOKENS, _sends(job, layout, prices, m)),
+        send=line_of(_TOKENS, _sends(scope, prices, m)),
         groups=layout.adp,
     )
 
@@ -110,18 +111,20 @@ def kernel_prices(
     return KernelPrices(job.cluster, tables, kernels, step.fuses_quantization)
 
 
-def decode_sheet(job: ServingJob, layout: EngineLayout, prices: KernelPrices, queries: int = 1) -> Sheet:
+def decode_sheet(scope: EngineScope, prices: KernelPrices, queries: int = 1) -> Sheet:
     """Return the time of attention of requests with so many new tokens each, by requests and contexts [s].
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
     >>> prices = kernel_prices(job, kernels_for(h100), engine_kernels_for(h100))
-    >>> one, five = (decode_sheet(job, EngineLayout(), prices, n).at(64, 4096) for n in (1, 5))
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> scope = EngineScope(job, EngineLayout())
+    >>> one, five = (decode_sheet(scope, prices, n).at(64, 4096) for n in (1, 5))
     >>> one <= five < 5 * one  # keys and values are read once
     True
     """
     requests, contexts = np.array(_REQUESTS, dtype=np.float64), np.array(_CONTEXTS, dtype=np.float64)
-    seconds = decode_seconds(job, layout, prices, requests[:, None], contexts[None, :], queries)
+    seconds = decode_seconds(scope, prices, requests[:, None], contexts[None, :], queries)
     return sheet_of(_REQUESTS, _CONTEXTS, seconds)
 
 
@@ -140,8 +143,9 @@ def graph_sizes(step: StepFacts) -> tuple[int, ...]:
     return tuple(n for n in (1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)) if n <= largest)
 
 
-def _sends(job: ServingJob, layout: EngineLayout, prices: KernelPrices, m: Array) -> Array:
+def _sends(scope: EngineScope, prices: KernelPrices, m: Array) -> Array:
+    layout = scope.layout
     if layout.pp == 1:
         return np.zeros_like(m)
-    size = 2.0 * np.ceil(m / layout.adp) * job.model.hidden_size
+    size = 2.0 * np.ceil(m / layout.adp) * scope.model.hidden_size
     return np.asarray(prices.send(size, layout.pp, layout.tp * layout.adp))

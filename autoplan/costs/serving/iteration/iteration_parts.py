@@ -16,6 +16,7 @@ import numpy as np
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.serving.iteration import Chunk
 from autoplan.costs.core.serving.step_parts import IterationPart, IterationParts, Resource
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.attention_prices import decode_seconds, prefill_seconds
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration, kernel_prices
@@ -28,13 +29,10 @@ from autoplan.costs.serving.iteration.token_prices import (
     traffic_seconds,
 )
 from autoplan.costs.serving.least_times import distinct_experts
-from autoplan.costs.serving.served_weights import format_of
 from autoplan.costs.serving.small_gemm import ridge_tokens
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec
-from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = ["iteration_parts"]
 
@@ -43,8 +41,7 @@ _ROUNDING = 1e-9
 
 
 def iteration_parts(
-    job: ServingJob,
-    layout: EngineLayout,
+    scope: EngineScope,
     costs: tuple[KernelSpec, tuple[EngineKernelSpec, DeviceSpec] | None],
     step: tuple[int, float, Sequence[Chunk]],
 ) -> IterationParts:
@@ -54,22 +51,23 @@ def iteration_parts(
     sizes. A product belongs to the memory bandwidth below its ridge, and to compute above.
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-    >>> costs = kernels_for(h100), engine_kernels_for(h100)
-    >>> iteration_parts(job, EngineLayout(), costs, (16, 16 * 1024.0, ())).bound
+    >>> scope, costs = EngineScope(job, EngineLayout()), (kernels_for(h100), engine_kernels_for(h100))
+    >>> iteration_parts(scope, costs, (16, 16 * 1024.0, ())).bound
     'memory bandwidth'
-    >>> iteration_parts(job, EngineLayout(), costs, (0, 0.0, [Chunk(8192)])).bound
+    >>> iteration_parts(scope, costs, (0, 0.0, [Chunk(8192)])).bound
     'compute'
 
     Leaves out: which of several resources a kernel uses at once.
     Source: Williams et al. 2009, doi:10.1145/1498765.1498785.
     """
     decodes, context, chunks = step
-    iteration = engine_iteration(job, layout, *costs)
-    prices = kernel_prices(job, *costs)
+    iteration = engine_iteration(scope, *costs)
+    prices = kernel_prices(scope.job, *costs)
     total = iteration.seconds(decodes, context, chunks)
     sends = _sends(iteration, decodes, chunks)
-    kernels = [part for part in _kernels(job, layout, prices, iteration, step) if part.seconds > 0]
+    kernels = [part for part in _kernels(scope, prices, iteration, step) if part.seconds > 0]
     unscaled = sum(part.seconds for part in kernels)
     busy = iteration.device_seconds(decodes, context, chunks) - sends
     if busy <= iteration.host.eager:  # kernels wait for their launches
@@ -92,8 +90,7 @@ def _sends(iteration: EngineIteration, decodes: int, chunks: Sequence[Chunk]) ->
 
 
 def _kernels(
-    job: ServingJob,
-    layout: EngineLayout,
+    scope: EngineScope,
     prices: KernelPrices,
     iteration: EngineIteration,
     step: tuple[int, float, Sequence[Chunk]],
@@ -102,41 +99,39 @@ def _kernels(
     decodes, context, chunks = step
     own = -(-decodes // iteration.stages)
     m = np.array([own + sum(chunk.new_tokens for chunk in chunks) / iteration.stages])
-    yield from _of_tokens(job, layout, prices, np.maximum(m, 1.0), graph=iteration.decode_graphs)
+    yield from _of_tokens(scope, prices, np.maximum(m, 1.0), graph=iteration.decode_graphs)
     if decodes:
         length = np.array(context / decodes)
-        seconds = float(decode_seconds(job, layout, prices, np.array(float(own)), length))
+        seconds = float(decode_seconds(scope, prices, np.array(float(own)), length))
         yield IterationPart("attention of decodes", "memory bandwidth", seconds)
     prompts = 0.0
     for chunk in chunks:
         tokens = float(chunk.new_tokens + chunk.past_tokens)
         computed = 1.0 - (chunk.past_tokens / tokens) ** 2
-        prompts += computed * float(prefill_seconds(job, layout, prices, np.array(1.0), np.array(tokens)))
-    yield IterationPart("attention of prompts", "compute", prompts / layout.adp / iteration.stages)
+        prompts += computed * float(prefill_seconds(scope, prices, np.array(1.0), np.array(tokens)))
+    yield IterationPart("attention of prompts", "compute", prompts / scope.layout.adp / iteration.stages)
     sequences = np.array([float(max(1, own + len(chunks)))])
-    head = float(head_seconds(job, layout, prices, sequences)[0])
+    head = float(head_seconds(scope, prices, sequences)[0])
     yield IterationPart("output projection and sampling", "memory bandwidth", head)
 
 
-def _of_tokens(
-    job: ServingJob, layout: EngineLayout, prices: KernelPrices, m: Array, *, graph: bool
-) -> Iterator[IterationPart]:
+def _of_tokens(scope: EngineScope, prices: KernelPrices, m: Array, *, graph: bool) -> Iterator[IterationPart]:
     """Yield what all layers take for ``m`` tokens, without attention [s]."""
     seconds: defaultdict[tuple[str, Resource], float] = defaultdict(float)
-    own = np.maximum(1.0, np.ceil(m / layout.adp))
-    for layer in range(job.model.layers):
-        sparse = job.model.is_moe_layer(layer)
-        for matrix in (*attention_matrices(job, layout), *dense_matrices(job, layout, layer)):
+    own = np.maximum(1.0, np.ceil(m / scope.layout.adp))
+    for layer in range(scope.model.layers):
+        sparse = scope.model.is_moe_layer(layer)
+        for matrix in (*attention_matrices(scope), *dense_matrices(scope, layer)):
             side = _side(float(own[0]), matrix, prices)
             name = "products: weights read" if side == "memory bandwidth" else "products: computing"
             seconds[name, side] += float(prices.product(own, matrix)[0])
         if sparse:
-            side = _expert_side(job, layout, prices, float(m[0]))
+            side = _expert_side(scope, prices, float(m[0]))
             name = "experts: weights read" if side == "memory bandwidth" else "experts: computing"
-            seconds[name, side] += float(expert_seconds(job, layout, prices, m)[0])
-        traffic = float(traffic_seconds(job, layout, prices, own, sparse=sparse)[0])
+            seconds[name, side] += float(expert_seconds(scope, prices, m)[0])
+        traffic = float(traffic_seconds(scope, prices, own, sparse=sparse)[0])
         seconds["norms, rotation, activations", "memory bandwidth"] += traffic
-        collectives = float(layer_collectives(job, layout, prices, m, sparse=sparse, graph=graph)[0])
+        collectives = float(layer_collectives(scope, prices, m, sparse=sparse, graph=graph)[0])
         seconds["collectives", "network"] += collectives
     for (name, resource), each in seconds.items():
         yield IterationPart(name, resource, each)
@@ -147,10 +142,10 @@ def _side(tokens: float, matrix: Matrix, prices: KernelPrices) -> Resource:
     return "compute" if above else "memory bandwidth"
 
 
-def _expert_side(job: ServingJob, layout: EngineLayout, prices: KernelPrices, m: float) -> Resource:
-    moe = job.model.moe
+def _expert_side(scope: EngineScope, prices: KernelPrices, m: float) -> Resource:
+    moe, layout = scope.model.moe, scope.layout
     assert moe is not None  # noqa: S101 - layers with experts alone
     rows, experts = m * moe.top_k / layout.ep, np.array(moe.experts / layout.ep)
     each = rows / float(distinct_experts(experts, np.array(rows)))
-    above = each > ridge_tokens(format_of(job, layout, "experts"), prices.cluster.device)
+    above = each > ridge_tokens(scope.format_of("experts"), prices.cluster.device)
     return "compute" if above else "memory bandwidth"

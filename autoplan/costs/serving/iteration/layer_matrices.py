@@ -15,10 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from autoplan.costs.core.sizes import attention_widths
-from autoplan.costs.serving.served_weights import format_of
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import WeightFormat
 
 __all__ = ["Matrix", "attention_matrices", "dense_matrices"]
@@ -32,22 +30,23 @@ class Matrix(NamedTuple):
     weights: WeightFormat
 
 
-def attention_matrices(job: ServingJob, layout: EngineLayout) -> list[Matrix]:
+def attention_matrices(scope: EngineScope) -> list[Matrix]:
     """Return the matrices of attention: queries, keys and values in one, and the output.
 
     [h, (q + 2k)/t] and [q/t, h]; a device has at least one key head. Latent: [h, r + l + p],
     [r, a (n + p)/t], [l, a (n + v)/t], [a v/t, h].
 
     >>> from autoplan.catalog import load_serving_job
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> [matrix[:2] for matrix in attention_matrices(job, EngineLayout(tp=4))]
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> scope = EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(tp=4))
+    >>> [matrix[:2] for matrix in attention_matrices(scope)]
     [(1536, 4096), (4096, 1024)]
 
     Leaves out: that decodes multiply by the latent up-projections head by head, after and before attention.
     Source: vLLM 0.33.0, model_executor/layers/linear.py, QKVParallelLinear; attention/mla_attention.py.
     """
-    model, t = job.model, layout.tp
-    weight_format, h = format_of(job, layout, "attention"), model.hidden_size
+    model, t = scope.model, scope.layout.tp
+    weight_format, h = scope.format_of("attention"), model.hidden_size
     if model.mla is None:
         queries, keys = (float(np.max(x)) for x in attention_widths(model, np.array(float(t))))
         return [Matrix(round(queries + 2 * keys), h, weight_format), Matrix(h, round(queries), weight_format)]
@@ -69,30 +68,31 @@ def _latent_matrices(model: ModelSpec, t: int, weight_format: WeightFormat) -> l
     ]
 
 
-def dense_matrices(job: ServingJob, layout: EngineLayout, layer: int) -> list[Matrix]:
+def dense_matrices(scope: EngineScope, layer: int) -> list[Matrix]:
     """Return the matrices of the dense MLP of a layer, or of its shared experts and its router.
 
     [h, 2f/t] with a gate, and [f/t, h]. Data-parallel attention replicates shared experts on every device.
 
     >>> from autoplan.catalog import load_serving_job
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> [matrix[:2] for matrix in dense_matrices(job, EngineLayout(tp=4), 0)]
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> scope = EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(tp=4))
+    >>> [matrix[:2] for matrix in dense_matrices(scope, 0)]
     [(7168, 4096), (4096, 3584)]
 
     Leaves out: routed experts.
     Source: vLLM 0.33.0, model_executor/layers/linear.py, MergedColumnParallelLinear.
     """
-    model, h = job.model, job.model.hidden_size
+    model, layout, h = scope.model, scope.layout, scope.model.hidden_size
     gate = 2 if model.gated else 1
     moe = model.moe if model.is_moe_layer(layer) else None
     if moe is None:
-        weight_format = format_of(job, layout, "dense_mlp")
+        weight_format = scope.format_of("dense_mlp")
         return [
             Matrix(gate * model.ffn_size // layout.tp, h, weight_format),
             Matrix(h, model.ffn_size // layout.tp, weight_format),
         ]
     matrices = [Matrix(moe.experts, h, "bf16")]
     if moe.shared_expert_ffn_size:
-        weight_format, f = format_of(job, layout, "shared_experts"), moe.shared_expert_ffn_size // layout.tp
+        weight_format, f = scope.format_of("shared_experts"), moe.shared_expert_ffn_size // layout.tp
         matrices += [Matrix(gate * f, h, weight_format), Matrix(h, f, weight_format)]
     return matrices

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoplan.costs.core.serving.iteration import Chunk
-from autoplan.costs.serving.drafts import drafting_job, drafting_layout, joined_states
+from autoplan.costs.serving.drafts import drafting_scope, joined_states
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, HostTimes
 from autoplan.costs.serving.iteration.iteration_of_engine import (
     decode_sheet,
@@ -26,7 +27,6 @@ from autoplan.costs.serving.iteration.lookup import Line, line_of
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec
-from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = ["SpeculativeIteration", "drafts_wait_for_host", "speculative_iteration"]
@@ -112,8 +112,7 @@ class SpeculativeIteration:
 
 
 def speculative_iteration(
-    job: ServingJob,
-    layout: EngineLayout,
+    scope: EngineScope,
     plain: EngineIteration,
     kernels: KernelSpec,
     measured: tuple[EngineKernelSpec, DeviceSpec] | None,
@@ -121,27 +120,28 @@ def speculative_iteration(
     """Return the prices of iterations of an engine that is ``plain`` without its drafts.
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> from autoplan.schema.serving.serving_choices import SpeculationSpec
     >>> eagle = SpeculationSpec(method="eagle", tokens=(3,), acceptance=0.7)
     >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-    >>> costs, layout = (kernels_for(h100), engine_kernels_for(h100)), EngineLayout(spec=3)
-    >>> plain = engine_iteration(job, layout, *costs)
-    >>> both = speculative_iteration(replace(job, speculation=eagle), layout, plain, *costs)
+    >>> costs = kernels_for(h100), engine_kernels_for(h100)
+    >>> scope = EngineScope(replace(job, speculation=eagle), EngineLayout(spec=3))
+    >>> plain = engine_iteration(scope, *costs)
+    >>> both = speculative_iteration(scope, plain, *costs)
     >>> 1.0 < both.seconds(1, 1024) / plain.seconds(1, 1024) < 1.6
     True
     """
-    g, prices = layout.spec, kernel_prices(job, kernels, measured)
+    job, g = scope.job, scope.layout.spec
+    prices = kernel_prices(job, kernels, measured)
     host = replace(plain.host, hidden=plain.host.hidden and not drafts_wait_for_host(job))
-    sheet = decode_sheet(job, layout, prices, g + 1)
+    sheet = decode_sheet(scope, prices, g + 1)
     verify = replace(plain, queries=g + 1, sampled=g + 1, decode=sheet, host=host)
-    drafting = drafting_job(job)
+    drafting = drafting_scope(scope)
     if drafting is None:
         return SpeculativeIteration(verify, None, None, None, g)
-    own = drafting_layout(job, layout)
-    later = replace(
-        engine_iteration(drafting, own, kernels, measured), host=HostTimes(0.0, 0.0, 0.0, hidden=True)
-    )
-    first = replace(later, queries=g + 1, decode=decode_sheet(drafting, own, prices, g + 1))
+    idle_host = HostTimes(0.0, 0.0, 0.0, hidden=True)
+    later = replace(engine_iteration(drafting, kernels, measured), host=idle_host)
+    first = replace(later, queries=g + 1, decode=decode_sheet(drafting, prices, g + 1))
     states, joined = joined_states(job), None
     if states:
         matrix = Matrix(job.model.hidden_size, states * job.model.hidden_size, "bf16")

@@ -15,13 +15,11 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.sizes import attention_widths
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.expert_curves import ExpertLayer
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
 from autoplan.costs.serving.iteration.layer_matrices import Matrix, attention_matrices, dense_matrices
-from autoplan.costs.serving.served_weights import format_of
 from autoplan.schema.costmodel.engine_kernels import KernelName
-from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = [
     "expert_seconds",
@@ -48,42 +46,39 @@ _SAMPLER_PASSES = 4
 _SAMPLER_KERNELS = 6
 
 
-def token_seconds(
-    job: ServingJob, layout: EngineLayout, prices: KernelPrices, m: Array, *, graph: bool
-) -> Array:
+def token_seconds(scope: EngineScope, prices: KernelPrices, m: Array, *, graph: bool) -> Array:
     """Return the time of all layers for ``m`` tokens, without attention [s], and of the embedding.
 
     Data-parallel attention has m/q tokens on each device, and the experts see all of them.
 
     >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
     >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
-    >>> seconds = token_seconds(job, layout, prices, np.array([1.0, 8192.0]), graph=True)
+    >>> seconds = token_seconds(EngineScope(job, EngineLayout()), prices, np.array([1.0, 8192.0]), graph=True)
     >>> bool(seconds[0] > 4.1e-3), bool(seconds[1] > 2 * 7e9 * 8192 / 989e12)  # reads, FLOPs
     (True, True)
     """
-    model = job.model
+    model, layout = scope.model, scope.layout
     kinds = Counter(map(model.is_moe_layer, range(model.layers)))
     example = {model.is_moe_layer(layer): layer for layer in range(model.layers)}
     own = np.maximum(1.0, np.ceil(m / layout.adp))
     total: Array = np.zeros_like(m)
-    attention: Array = np.asarray(sum(prices.product(own, x) for x in attention_matrices(job, layout)))
+    attention: Array = np.asarray(sum(prices.product(own, x) for x in attention_matrices(scope)))
     for sparse, count in kinds.items():
-        dense = np.asarray(sum(prices.product(own, x) for x in dense_matrices(job, layout, example[sparse])))
-        layer = attention + dense + traffic_seconds(job, layout, prices, own, sparse=sparse)
+        dense = np.asarray(sum(prices.product(own, x) for x in dense_matrices(scope, example[sparse])))
+        layer = attention + dense + traffic_seconds(scope, prices, own, sparse=sparse)
         if sparse:
-            layer = layer + expert_seconds(job, layout, prices, m)
-        total = total + count * (
-            layer + layer_collectives(job, layout, prices, m, sparse=sparse, graph=graph)
-        )
+            layer = layer + expert_seconds(scope, prices, m)
+        total = total + count * (layer + layer_collectives(scope, prices, m, sparse=sparse, graph=graph))
     # The embedding is divided by words, so its output is reduced; and read once.
     size = 2.0 * own * model.hidden_size
     return total + prices.all_reduce(size, layout.tp, graph=graph) + size / prices.bandwidth + prices.launch
 
 
-def expert_seconds(job: ServingJob, layout: EngineLayout, prices: KernelPrices, m: Array) -> Array:
+def expert_seconds(scope: EngineScope, prices: KernelPrices, m: Array) -> Array:
     """Return the time of the routed experts of a layer for ``m`` tokens on the fullest device [s].
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
@@ -91,43 +86,44 @@ def expert_seconds(job: ServingJob, layout: EngineLayout, prices: KernelPrices, 
     >>> job, h200 = load_serving_job("deepseek-v3-8x-h200"), "h200-sxm-141gb"
     >>> measured = MeasuredKernels(*engine_kernels_for(h200), engine="sglang")
     >>> prices = KernelPrices(job.cluster, measured, kernels_for(h200))
-    >>> layout = EngineLayout(tp=8, ep=8, weights="fp8-block")
-    >>> few, many = expert_seconds(job, layout, prices, np.array([1.0, 1024.0]))
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> scope = EngineScope(job, EngineLayout(tp=8, ep=8, weights="fp8-block"))
+    >>> few, many = expert_seconds(scope, prices, np.array([1.0, 1024.0]))
     >>> bool(few < many)
     True
     """
-    moe = job.model.moe
+    moe, layout = scope.model.moe, scope.layout
     assert moe is not None  # noqa: S101 - layers with experts alone
-    weight_format = format_of(job, layout, "experts")
+    weight_format = scope.format_of("experts")
     sharding = (layout.expert_tensor, layout.ep)
-    h, f = job.model.hidden_size, moe.expert_ffn_size
+    h, f = scope.model.hidden_size, moe.expert_ffn_size
     seconds = prices.experts(m, ExpertLayer(weight_format, moe.experts, moe.top_k, h, f, sharding))
     if seconds is not None:
         return seconds
     rows = np.maximum(1.0, m * moe.top_k / layout.ep)
     own = np.asarray(moe.experts / layout.ep)
-    weights = np.asarray(float(job.model.hidden_size) * moe.expert_ffn_size / layout.expert_tensor)
+    weights = np.asarray(float(scope.model.hidden_size) * moe.expert_ffn_size / layout.expert_tensor)
     name: KernelName = "experts" if layout.ep == 1 else "split-experts"
     return prices.kernel(name, weight_format, (rows, own, weights))
 
 
-def traffic_seconds(
-    job: ServingJob, layout: EngineLayout, prices: KernelPrices, m: Array, *, sparse: bool
-) -> Array:
+def traffic_seconds(scope: EngineScope, prices: KernelPrices, m: Array, *, sparse: bool) -> Array:
     """Return the time of a layer's memory-bound kernels for ``m`` tokens [s].
 
     Norms with their residuals, rotation of queries and keys with the write to the cache, the activation.
 
     >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
     >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
-    >>> few, many = traffic_seconds(job, layout, prices, np.array([1.0, 8192.0]), sparse=False)
+    >>> few, many = traffic_seconds(
+    ...     EngineScope(job, EngineLayout()), prices, np.array([1.0, 8192.0]), sparse=False)
     >>> bool(few < many)
     True
     """
-    model = job.model
+    model, layout = scope.model, scope.layout
     queries, keys = (float(np.max(x)) for x in attention_widths(model, np.array(float(layout.tp))))
     norms = (4 if model.post_norms else 2) * _NORM_ACCESSES * model.hidden_size
     rotation = 2 * (queries + keys) + 2 * keys
@@ -141,7 +137,7 @@ def traffic_seconds(
 
 
 def layer_collectives(
-    job: ServingJob, layout: EngineLayout, prices: KernelPrices, m: Array, *, sparse: bool, graph: bool
+    scope: EngineScope, prices: KernelPrices, m: Array, *, sparse: bool, graph: bool
 ) -> Array:
     """Return the time of a layer's collectives for ``m`` tokens [s].
 
@@ -153,10 +149,12 @@ def layer_collectives(
     >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
     >>> measured = MeasuredKernels(*engine_kernels_for(h100), engine="vllm")
     >>> prices = KernelPrices(job.cluster, measured, kernels_for(h100))
-    >>> float(layer_collectives(job, EngineLayout(), prices, np.ones(1), sparse=False, graph=True)[0])
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> scope = EngineScope(job, EngineLayout())
+    >>> float(layer_collectives(scope, prices, np.ones(1), sparse=False, graph=True)[0])
     0.0
     """
-    h, moe = job.model.hidden_size, job.model.moe
+    h, moe, layout = scope.model.hidden_size, scope.model.moe, scope.layout
     own = np.ceil(m / layout.adp)
     reduced = prices.all_reduce(2.0 * own * h, layout.tp, graph=graph)
     if layout.adp == 1 or not sparse or moe is None:
@@ -170,26 +168,27 @@ def layer_collectives(
     return np.asarray(reduced + np.minimum(gathered + scattered, 2.0 * rows))
 
 
-def launched_kernels(job: ServingJob, layout: EngineLayout) -> int:
+def launched_kernels(scope: EngineScope) -> int:
     """Return the kernels of all layers of a step [1], which the host launches one by one outside of graphs.
 
     Products with the quantization of their input, attention, memory-bound kernels, all-reduces; experts have
     two products, and kernels that sort tokens by expert and gather them.
 
     >>> from autoplan.catalog import load_serving_job
-    >>> launched_kernels(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()) / 32
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> launched_kernels(EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout())) / 32
     9.0
 
     Leaves out: views, copies and reductions that engines add.
     Source: vLLM 0.33.0, model_executor/models/llama.py and layers/fused_moe/fused_moe.py.
     """
-    model = job.model
+    model, layout = scope.model, scope.layout
     total = 0
     # Devices without products in 4 bits have the experts of mxfp4 checkpoints in Triton.
-    triton = format_of(job, layout, "experts") == "mxfp4" and job.cluster.device.peak_flops("fp4") is None
+    triton = scope.format_of("experts") == "mxfp4" and scope.device.peak_flops("fp4") is None
     for layer in range(model.layers):
         sparse = model.is_moe_layer(layer)
-        products = len(attention_matrices(job, layout)) + len(dense_matrices(job, layout, layer))
+        products = len(attention_matrices(scope)) + len(dense_matrices(scope, layer))
         quantized = 0 if layout.weights in {"bf16", "fp16"} else products
         experts = (_TRITON_EXPERTS if triton else 2 + _SORTING_KERNELS) * sparse
         reduced = 2 * (layout.tp > 1)
@@ -198,21 +197,22 @@ def launched_kernels(job: ServingJob, layout: EngineLayout) -> int:
     return total
 
 
-def head_seconds(job: ServingJob, layout: EngineLayout, prices: KernelPrices, sequences: Array) -> Array:
+def head_seconds(scope: EngineScope, prices: KernelPrices, sequences: Array) -> Array:
     """Return the time of the output projection and of sampling for ``sequences`` requests [s].
 
     Logits of the parts of the vocabulary are gathered, and sampled in fp32 on one device.
 
     >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
     >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
-    >>> seconds = head_seconds(job, layout, prices, np.array([1.0]))
+    >>> seconds = head_seconds(EngineScope(job, EngineLayout()), prices, np.array([1.0]))
     >>> bool(seconds[0] * 3.35e12 > 2 * 128_256 * 4096)  # the output projection, bytes
     True
     """
-    model = job.model
+    model, layout = scope.model, scope.layout
     own = np.maximum(1.0, np.ceil(sequences / layout.adp))
     words = -(-model.vocabulary // layout.tp)
     seconds = prices.product(own, Matrix(words, model.hidden_size, "bf16"))

@@ -11,39 +11,37 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
-from autoplan.costs.core.serving.capacity import CapacityPrediction
-from autoplan.costs.serving.engine_capacity import StageContents, stage_contents
+from autoplan.costs.serving.engine_capacity import predict_capacity, stage_contents
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.kv_cache import CacheShape
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, CachedPrefix, SchedulerRules
-from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.request_lengths import SharedPrefix
 from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = ["scheduler_rules"]
 
 
-def scheduler_rules(
-    job: ServingJob,
-    layout: EngineLayout,
-    capacity: CapacityPrediction,
-    contents: StageContents | None = None,
-) -> SchedulerRules:
+def scheduler_rules(scope: EngineScope) -> SchedulerRules:
     """Return the rules of one engine of ``layout``, or of one of its groups of data-parallel attention.
 
     >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.costs.serving.engine_capacity import predict_capacity
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
-    >>> rules = scheduler_rules(job, layout, predict_capacity(job, layout))
-    >>> rules.pool.own_blocks == predict_capacity(job, layout).pool.blocks, rules.max_num_batched_tokens
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> scope = EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout())
+    >>> rules = scheduler_rules(scope)
+    >>> rules.pool.own_blocks == predict_capacity(scope).pool.blocks, rules.max_num_batched_tokens
     (True, 8192)
 
     Leaves out: that groups of attention get prompts at unlike times.
     Source: the engine's file.
     """
-    facts = job.engine.facts.scheduler
+    return scope.once(_rules)
+
+
+def _rules(scope: EngineScope) -> SchedulerRules:
+    job, facts, capacity = scope.job, scope.facts.scheduler, predict_capacity(scope)
     rooms = [max(0.0, stage.room) for stage in capacity.stages]
-    shapes = (contents or stage_contents(job, layout)).shapes
-    least = min(range(layout.pp), key=lambda stage: shapes[stage].tokens(rooms[stage]))
+    shapes = stage_contents(scope).shapes
+    least = min(range(scope.layout.pp), key=lambda stage: shapes[stage].tokens(rooms[stage]))
     prefix = job.workload.prefix
     pool = _pool(shapes[least], rooms[least], capacity.max_num_batched_tokens, prefix.shared_tokens)
     prefixes = _prefixes_of_classes(job)

@@ -6,6 +6,7 @@ from functools import lru_cache
 import pytest
 
 from autoplan.costs.serving.engine_capacity import predict_capacity
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.planning.serving.serving_plans import evaluate_serving
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.engine_layout import EngineLayout
@@ -83,7 +84,7 @@ def test_a_draft_of_a_pipeline_is_on_its_last_stage():
         stack="vllm@0.24",
         speculation={"method": "eagle", "tokens": 2, "acceptance": 0.5},
     )
-    with_drafts, without = (predict_capacity(job, EngineLayout(pp=2, spec=n)) for n in (2, 0))
+    with_drafts, without = (predict_capacity(EngineScope(job, EngineLayout(pp=2, spec=n))) for n in (2, 0))
 
     assert [stage.weights.draft > 0 for stage in with_drafts.stages] == [False, True]
     assert not any(stage.weights.draft for stage in without.stages)

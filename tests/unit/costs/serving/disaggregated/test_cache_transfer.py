@@ -7,15 +7,22 @@ import pytest
 from autoplan.catalog import kernels_for
 from autoplan.costs.device.machine import links_of
 from autoplan.costs.serving.disaggregated.cache_transfer import cache_transfer, transferred_bytes
-from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
+from autoplan.costs.serving.engine_scope import EngineScope
+from autoplan.schema.serving.engine_layout import EngineLayout
 from tests.support.serving_jobs import serving_job
 
-ONE = DisaggregatedLayout(EngineLayout(), EngineLayout())
+ONE = (EngineLayout(), EngineLayout())
 
 
-def sent(job, layout=ONE, tokens=8192, chunk=8192):
+def pools(job, layouts=ONE):
+    """Return the scopes of the engines that prefill and that decode."""
+    prefill, decode = layouts
+    return EngineScope(job, prefill), EngineScope(job, decode)
+
+
+def sent(job, layouts=ONE, tokens=8192, chunk=8192):
     """Return the transfer of a prompt of a job."""
-    return cache_transfer(job, layout, kernels_for(job.cluster.device.name), tokens, chunk)
+    return cache_transfer(pools(job, layouts), kernels_for(job.cluster.device.name), tokens, chunk)
 
 
 def test_a_prompt_of_llama_8b_over_a_400_gbit_link():
@@ -52,7 +59,7 @@ def test_one_node_sends_over_its_fabric():
 def test_devices_of_an_engine_share_the_sends(prefill, decode, busiest):
     """Each device sends or gets its heads of its layers; the engine with fewer devices decides."""
     job = serving_job("llama3.1-8b", devices=16)
-    total, each = transferred_bytes(job, DisaggregatedLayout(prefill, decode), 1024)
+    total, each = transferred_bytes(pools(job, (prefill, decode)), 1024)
 
     assert total == 1024 * 131_072
     assert each == total * busiest
@@ -61,8 +68,8 @@ def test_devices_of_an_engine_share_the_sends(prefill, decode, busiest):
 def test_latent_attention_is_sent_to_every_device():
     """DeepSeek-V3: 61 layers x 576 x 2 B = 70,272 B a token on each of the decode engine's devices."""
     job = serving_job("deepseek-v3", "hgx-h200", devices=16, precision={"weights": "fp8"})
-    layout = DisaggregatedLayout(EngineLayout(tp=8), EngineLayout(tp=8))
-    total, each = transferred_bytes(job, layout, 1000)
+    layout = (EngineLayout(tp=8), EngineLayout(tp=8))
+    total, each = transferred_bytes(pools(job, layout), 1000)
 
     assert each == 1000 * 70_272
     assert total == 8 * each
@@ -71,15 +78,15 @@ def test_latent_attention_is_sent_to_every_device():
 def test_half_of_the_bits_are_half_of_the_bytes():
     """Keys and values in fp8 take half as long."""
     job = serving_job("llama3.1-8b", devices=16)
-    small = DisaggregatedLayout(EngineLayout(kv="fp8"), EngineLayout(kv="fp8"))
+    small = (EngineLayout(kv="fp8"), EngineLayout(kv="fp8"))
 
-    assert transferred_bytes(job, small, 1024)[0] == transferred_bytes(job, ONE, 1024)[0] / 2
+    assert transferred_bytes(pools(job, small), 1024)[0] == transferred_bytes(pools(job, ONE), 1024)[0] / 2
 
 
 def test_windows_are_sent_as_windows():
     """gpt-oss-20b: of 24 layers every other one keeps 128 of 8,192 tokens."""
     job = serving_job("gpt-oss-20b", devices=8, precision={"weights": "mxfp4"})
-    total, _ = transferred_bytes(job, ONE, 8192)
+    total, _ = transferred_bytes(pools(job, ONE), 8192)
 
     assert total == 2048 * (12 * 8192 + 12 * 128)
 

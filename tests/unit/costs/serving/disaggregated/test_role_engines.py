@@ -7,6 +7,7 @@ import pytest
 from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
 from autoplan.catalog.entries import engine
 from autoplan.costs.serving.disaggregated.role_engines import decode_engine, prefill_engine
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import ServingCosts, unit_parts
 from autoplan.schema.serving.engine_layout import EngineLayout
 
@@ -17,6 +18,6 @@ def test_only_prefill_needs_iterations_that_hold_a_prompt(tmp_path, role, starts
     job = replace(load_serving_job("llama3.1-8b-1x-h100"), engine=engine("tensorrt-llm@1.0", tmp_path))
     layout = EngineLayout(seqs=8, tokens=8)
     name = job.cluster.device.name
-    parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
+    parts = unit_parts(EngineScope(job, layout), ServingCosts(kernels_for(name), engine_kernels_for(name)))
 
-    assert (role(job, layout, parts).engine.shortage is None) is starts
+    assert (role(layout, parts).engine.shortage is None) is starts

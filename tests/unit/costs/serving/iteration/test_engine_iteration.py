@@ -6,6 +6,7 @@ import pytest
 
 from autoplan.catalog import engine_kernels_for, kernels_for, load_entry, load_serving_job
 from autoplan.costs.core.serving.iteration import Chunk
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.engine_iteration import GroupIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.iteration.token_prices import launched_kernels
@@ -20,7 +21,9 @@ def built(name="llama3.1-8b-1x-h100", layout=None, **changes):
     step = facts.step.model_copy(update=changes)
     job = replace(job, engine=replace(job.engine, facts=facts.model_copy(update={"step": step})))
     device = job.cluster.device.name
-    return engine_iteration(job, layout or EngineLayout(), kernels_for(device), engine_kernels_for(device))
+    return engine_iteration(
+        EngineScope(job, layout or EngineLayout()), kernels_for(device), engine_kernels_for(device)
+    )
 
 
 def with_value(number, value):
@@ -87,7 +90,9 @@ def test_experts_in_triton_take_longer_to_launch():
     cluster = replace(hopper.cluster, device=load_entry("device", "b200-sxm-180gb"))
     blackwell = replace(hopper, cluster=cluster)
 
-    assert launched_kernels(hopper, layout) > 3 * launched_kernels(blackwell, layout)
+    assert launched_kernels(EngineScope(hopper, layout)) > 3 * launched_kernels(
+        EngineScope(blackwell, layout)
+    )
 
 
 def test_a_batch_is_padded_to_the_next_captured_size():
@@ -104,7 +109,7 @@ def test_eager_steps_wait_for_the_launches_of_the_host():
     step = job.engine.facts.step
     slow = built(graphs="none", eager_kernel=with_value(step.eager_kernel, 50e-6))
 
-    assert slow.seconds(1, 128) >= launched_kernels(job, EngineLayout()) * 50e-6
+    assert slow.seconds(1, 128) >= launched_kernels(EngineScope(job, EngineLayout())) * 50e-6
 
 
 def test_the_past_of_a_chunk_is_not_computed_again():
@@ -132,4 +137,4 @@ def test_an_engine_without_times_of_a_step_is_refused():
     job = replace(job, engine=replace(job.engine, facts=facts))
 
     with pytest.raises(UnsupportedError, match="has no `step`"):
-        engine_iteration(job, EngineLayout(), kernels_for("h100-sxm5-80gb"), None)
+        engine_iteration(EngineScope(job, EngineLayout()), kernels_for("h100-sxm5-80gb"), None)
