@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Annotated, Any, Final, Literal, NoReturn, get_args
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from autoplan.errors import Problem, SpecError
-from autoplan.schema.layout import OFFLOADS, ORDERS, Schedule
+from autoplan.schema.layout import LAYOUT_KEYS, LayoutKey
 from autoplan.schema.yaml.document import format_path
 
 __all__ = [
@@ -38,20 +38,21 @@ class _Saved(BaseModel):
 
 _DEGREE: Final = {"type": "integer", "minimum": 1}
 _COUNTS: Final = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-_LAYOUT_KEYS: Final[dict[str, dict[str, Any]]] = {
-    **dict.fromkeys(("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "dp_shard", "vpp"), _DEGREE),
-    "zero": {"enum": [0, 1, 2, 3]},
-    "sp": {"type": "boolean"},
-    "schedule": {"enum": list(get_args(Schedule))},
-    "stages": _COUNTS,
-    "recompute": {"type": "string"},
-    "selective": _COUNTS,
-    "full": _COUNTS,
-    "recompute_num_layers": _DEGREE,
-    "offload": {"enum": list(OFFLOADS)},
-    "offload_every": _DEGREE,
-    "order": {"enum": list(ORDERS)},
-}
+
+
+def _layout_value(key: LayoutKey) -> dict[str, Any]:
+    """Return the JSON Schema of a layout's value in a document."""
+    if key.kind == "number":
+        return _DEGREE if key.least else {"enum": list(range(key.least, key.most + 1))}
+    schemas: dict[str, dict[str, Any]] = {
+        "switch": {"type": "boolean"},
+        "counts": _COUNTS,
+        "recompute": {"type": "string"},
+    }
+    return schemas.get(key.kind) or {"enum": list(key.words)}
+
+
+_LAYOUT_KEYS: Final = {key.name: _layout_value(key) for key in LAYOUT_KEYS}
 _NUMBER: Final = {"type": "number"}
 _PREDICTED_KEYS: Final[dict[str, dict[str, Any]]] = {
     **dict.fromkeys(("step_seconds", "step_seconds_low", "step_seconds_high", "tokens_per_second"), _NUMBER),
