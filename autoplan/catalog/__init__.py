@@ -8,13 +8,12 @@ from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
     from autoplan.catalog.derived_nodes import COUNTS
+    from autoplan.catalog.device_kernels import engine_kernels_for, kernels_for
     from autoplan.catalog.entries import (
         assumed_stack,
         detected,
         engine_entry,
-        engine_kernels_for,
         find_hardware,
-        kernels_for,
         load_entry,
         serving_intervals,
         stack,
@@ -99,7 +98,7 @@ _HOMES: Final = {
     "detected": "autoplan.catalog.entries",
     "edited_text": "autoplan.catalog.job_edits",
     "engine_entry": "autoplan.catalog.entries",
-    "engine_kernels_for": "autoplan.catalog.entries",
+    "engine_kernels_for": "autoplan.catalog.device_kernels",
     "entry_names": "autoplan.catalog.roots",
     "entry_text": "autoplan.catalog.roots",
     "file_named": "autoplan.catalog.roots",
@@ -107,7 +106,7 @@ _HOMES: Final = {
     "find_hardware": "autoplan.catalog.entries",
     "is_path": "autoplan.catalog.roots",
     "is_serving_job": "autoplan.catalog.job_files",
-    "kernels_for": "autoplan.catalog.entries",
+    "kernels_for": "autoplan.catalog.device_kernels",
     "load_entry": "autoplan.catalog.entries",
     "load_grid": "autoplan.catalog.grid_files",
     "load_job": "autoplan.catalog.job_files",
