@@ -8,7 +8,7 @@ from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
     from autoplan.catalog.derived_nodes import COUNTS
-    from autoplan.catalog.device_kernels import engine_kernels_for, kernels_for
+    from autoplan.catalog.device_kernels import engine_kernels_for, engine_kernels_origin, kernels_for
     from autoplan.catalog.entries import (
         assumed_stack,
         detected,
@@ -59,6 +59,7 @@ __all__ = [
     "edited_text",
     "engine_entry",
     "engine_kernels_for",
+    "engine_kernels_origin",
     "entry_names",
     "entry_text",
     "file_named",
@@ -99,6 +100,7 @@ _HOMES: Final = {
     "edited_text": "autoplan.catalog.job_edits",
     "engine_entry": "autoplan.catalog.entries",
     "engine_kernels_for": "autoplan.catalog.device_kernels",
+    "engine_kernels_origin": "autoplan.catalog.device_kernels",
     "entry_names": "autoplan.catalog.roots",
     "entry_text": "autoplan.catalog.roots",
     "file_named": "autoplan.catalog.roots",

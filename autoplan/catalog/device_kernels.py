@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
     from autoplan.schema.hardware import DeviceSpec
 
-__all__ = ["engine_kernels_for", "kernels_for", "own_kernels", "relatives_kernels"]
+__all__ = [
+    "engine_kernels_for",
+    "engine_kernels_origin",
+    "kernels_for",
+    "own_kernels",
+    "relatives_kernels",
+]
 
 #: Kernels of a device that has no relative: the mean of the measured devices.
 _MEAN: Final = "default"
@@ -66,7 +72,7 @@ def _specs_naming(device_name: str) -> Iterator[KernelSpec]:
 
 
 def _measured_like(of: DeviceSpec) -> Iterator[tuple[DeviceSpec, KernelSpec]]:
-    """Yield the measured devices of the maker, architecture and kind of memory of ``of``, and their kernels."""
+    """Yield the measured devices of the same maker, architecture and kind of memory, with their kernels."""
     for name in entry_names("device"):
         if name == of.name or of.architecture not in entry_text("device", name)[0]:
             continue
@@ -110,6 +116,19 @@ def engine_kernels_for(device_name: str) -> tuple[EngineKernelSpec, DeviceSpec] 
         return named
     taken_from = kernels_for(device_name).devices[:1]
     return _engine_kernels_naming(taken_from[0]) if taken_from else None
+
+
+def engine_kernels_origin(device_name: str) -> tuple[bool, str | None]:
+    """Return whether kernels of engines hold for ``device_name``, else the device whose kernels it has.
+
+    None where it has kernels of training that are its own, or the mean of all devices.
+    """
+    measured = engine_kernels_for(device_name)
+    if measured is not None:
+        spec, on = measured
+        return device_name in spec.devices, None if device_name in spec.devices else on.name
+    kernels = kernels_for(device_name)
+    return False, None if device_name in kernels.devices else next(iter(kernels.devices), None)
 
 
 def _engine_kernels_naming(device_name: str) -> tuple[EngineKernelSpec, DeviceSpec] | None:

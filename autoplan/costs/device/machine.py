@@ -67,8 +67,7 @@ class Links:
 
     Bandwidths [byte/s] are those of a ring, one direction; latencies [s] are of one hop. ``pair_bandwidth``
     is that between two devices. In a ``mesh`` a group of n devices uses only the n - 1 links of a device to
-    the others. ``tables`` are measured on this fabric; ``least`` on the one that it is derived from, which is at
-    least as fast.
+    the others. ``tables`` are measured on this fabric, ``least`` on one that is at least as fast.
     """
 
     devices_per_node: int
@@ -287,7 +286,7 @@ def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
     achieved = kernels.collectives
     pair = fabric.pair_bandwidth or fabric.bandwidth
     measured = cluster.node.name in achieved.fabrics
-    of_measured = not measured and cluster.node.derived_from in achieved.fabrics
+    slower = cluster.node.name in achieved.slower_fabrics or cluster.node.derived_from in achieved.fabrics
     return Links(
         devices_per_node=cluster.node.devices,
         fabric_bandwidth=fabric.bandwidth.value * achieved.fabric_share.value,
@@ -298,7 +297,7 @@ def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
         network_latency=network.latency.value,
         launch=achieved.launch.value,
         tables=achieved.tables if measured else (),
-        least=achieved.tables if of_measured else (),
+        least=achieved.tables if slower and not measured else (),
     )
 
 

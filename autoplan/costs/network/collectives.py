@@ -91,9 +91,9 @@ def collective_seconds(operation: Operation, size: Array, group: Group, links: L
     """Return the time of one collective on a full tensor of ``size`` bytes [s].
 
     Inside a node, measured tables where the node has them (log-log in bytes), else
-    t0 + hops + f(n) V / B, at least the time of the measured node that it is derived from. Across nodes the slowest link limits the ring: r devices of a node use r network
-    links, so B = min(B_fabric, r B_network). In an all-to-all, a rank sends its bytes for other nodes,
-    (n-r)/n V, over its own network link.
+    t0 + hops + f(n) V / B, at least the time measured on a faster fabric of this kind. Across nodes the
+    slowest link limits the ring: r devices of a node use r network links, so B = min(B_fabric, r B_network).
+    In an all-to-all, a rank sends its bytes for other nodes, (n-r)/n V, over its own network link.
 
     >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, ())  # 7 GB/s, no latency
     >>> group = Group(np.array(8.0), np.array(1.0))

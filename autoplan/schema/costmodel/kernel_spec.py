@@ -128,6 +128,10 @@ class Collectives(Frozen):
     fabrics: tuple[str, ...] = Field(
         default=(), description="nodes on whose fabric the tables were measured; others use the shares"
     )
+    slower_fabrics: tuple[str, ...] = Field(
+        default=(),
+        description="nodes on such a fabric with less bandwidth: the shares, at least the tables",
+    )
     tables: tuple[CollectiveTable, ...] = Field(default=(), description="measured times inside a node")
 
 
