@@ -8,7 +8,6 @@ from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
     from autoplan.catalog.derived_nodes import COUNTS
-    from autoplan.catalog.device_kernels import engine_kernels_for, engine_kernels_origin, kernels_for
     from autoplan.catalog.entries import (
         assumed_stack,
         detected,
@@ -23,6 +22,11 @@ if TYPE_CHECKING:
     from autoplan.catalog.grid_files import cell_job, load_grid
     from autoplan.catalog.job_edits import edited_text
     from autoplan.catalog.job_files import is_serving_job, load_job, resolve_job
+    from autoplan.catalog.relatives.device_kernels import (
+        engine_kernels_for,
+        engine_kernels_origin,
+        kernels_for,
+    )
     from autoplan.catalog.roots import (
         CLASSES,
         FILES,
@@ -99,8 +103,8 @@ _HOMES: Final = {
     "detected": "autoplan.catalog.entries",
     "edited_text": "autoplan.catalog.job_edits",
     "engine_entry": "autoplan.catalog.entries",
-    "engine_kernels_for": "autoplan.catalog.device_kernels",
-    "engine_kernels_origin": "autoplan.catalog.device_kernels",
+    "engine_kernels_for": "autoplan.catalog.relatives.device_kernels",
+    "engine_kernels_origin": "autoplan.catalog.relatives.device_kernels",
     "entry_names": "autoplan.catalog.roots",
     "entry_text": "autoplan.catalog.roots",
     "file_named": "autoplan.catalog.roots",
@@ -108,7 +112,7 @@ _HOMES: Final = {
     "find_hardware": "autoplan.catalog.entries",
     "is_path": "autoplan.catalog.roots",
     "is_serving_job": "autoplan.catalog.job_files",
-    "kernels_for": "autoplan.catalog.device_kernels",
+    "kernels_for": "autoplan.catalog.relatives.device_kernels",
     "load_entry": "autoplan.catalog.entries",
     "load_grid": "autoplan.catalog.grid_files",
     "load_job": "autoplan.catalog.job_files",

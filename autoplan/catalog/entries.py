@@ -192,7 +192,7 @@ def _unwritten_node(name: str) -> NodeSpec:
 def _holders(device_name: str) -> list[NodeSpec]:
     """Return the nodes of the catalogue with a device, first those on whose fabric kernels were measured."""
     names = [n for n in entry_names("node") if device_name in entry_text("node", n)[0]]
-    from autoplan.catalog.device_kernels import own_kernels
+    from autoplan.catalog.relatives.device_kernels import own_kernels
 
     kernels = own_kernels(device_name)
     measured = kernels.collectives.fabrics if kernels else ()
