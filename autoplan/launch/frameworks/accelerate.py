@@ -224,7 +224,6 @@ TARGET: Final = Target(
     framework="accelerate",
     version="1.15.0",
     check="accepted by the framework's parser",
-    stack="fsdp2",
     emit=emit_accelerate,
     recognises=is_accelerate,
     read=read_accelerate,

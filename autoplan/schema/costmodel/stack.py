@@ -326,6 +326,12 @@ class StackSpec(CostModel):
     name: Name = Field(description="name of the entry, the same as its file's")
     title: str = Field(description="name in words")
     description: str = Field(description="which releases it stands for, and what is special about it")
+    launched_by: str | None = Field(
+        default=None, description="target of `autoplan emit` that starts it; left out: no target runs it"
+    )
+    files_of: tuple[str, ...] = Field(
+        default=(), description="targets whose files are read as jobs with this stack; not inherited"
+    )
     memory: MemoryPolicy = Field(description="what a rank keeps")
     by_precision: dict[Precision, PrecisionPolicy] = Field(
         default_factory=dict, description="what a rank keeps otherwise at a precision"

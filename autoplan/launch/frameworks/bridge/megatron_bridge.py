@@ -134,7 +134,6 @@ TARGET: Final = Target(
     framework="Megatron Bridge",
     version="0.3.1",
     check="accepted by the framework's parser",
-    stack="megatron-bridge",
     emit=emit_bridge,
     recognises=is_bridge,
     read=read_bridge,

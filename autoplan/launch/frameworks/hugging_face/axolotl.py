@@ -136,7 +136,6 @@ TARGET: Final = Target(
     framework="axolotl",
     version="0.19.0",
     check="accepted by the framework's parser",
-    stack="hf-fsdp2",
     emit=emit_axolotl,
     recognises=is_axolotl,
     read=read_axolotl,

@@ -116,7 +116,6 @@ TARGET: Final = Target(
     framework="LLaMA-Factory",
     version="0.9.5",
     check="accepted by the framework's parser",
-    stack="hf-fsdp2",
     emit=emit_llama_factory,
     recognises=is_llama_factory,
     read=read_llama_factory,

@@ -114,7 +114,6 @@ TARGET: Final = Target(
     framework="transformers",
     version="5.23.0",
     check="accepted by the framework's parser",
-    stack="hf-fsdp2",
     emit=emit_trainer,
     recognises=is_trainer,
     read=read_trainer,

@@ -88,7 +88,6 @@ TARGET: Final = Target(
     framework="Megatron-LM",
     version="core_v0.19.0",
     check="accepted by the framework's parser",
-    stack="megatron-core",
     emit=emit_megatron,
     recognises=_recognised,
     read=_read,
