@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -68,6 +70,9 @@ __all__ = [
 #: What a job writes for the hardware of the machine that it is planned on.
 _AUTO: Final = "auto"
 _SERVING_INTERVALS = "serving"
+#: What no name has, and the most letters of one.
+_NO_NAME: Final = re.compile(r"[^a-z0-9._-]+")
+_LONGEST_NAME: Final = 200
 #: The stack without a framework, which stands for one that is not known.
 _UNKNOWN_STACK = "analytic"
 #: Key of the source of an uncertainty that is that of a stack that is not known.
@@ -242,7 +247,7 @@ def model(reference: str, base: Path) -> ModelSpec:
 
     path = file_named(reference, base)
     text = read_file(path)
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         return _from_json(text, path)
     document = parse_yaml(text, name=str(path))
     if isinstance(document.value, dict) and detect_huggingface(document.value):
@@ -267,11 +272,21 @@ def _from_huggingface(config: Mapping[str, object], path: Path) -> ModelSpec:
     from autoplan.schema.huggingface.model_config import model_from_huggingface
 
     try:
-        return model_from_huggingface(config, name=str(path))
+        return model_from_huggingface(config, name=_name_of(path))
     except SpecError as error:
         raise SpecError([replace(problem, file=str(path)) for problem in error.problems]) from error
     except UnsupportedError as error:
         raise UnsupportedError(f"{path}: {error}") from error
+
+
+def _name_of(path: Path) -> str:
+    """Return the name of a model whose file has none: that of the file, after the name of its folder.
+
+    >>> _name_of(Path("config.json")), _name_of(Path("/models/Llama 3/config.json"))
+    ('config.json', 'llama-3-config.json')
+    """
+    words = "-".join(Path(os.path.normpath(path)).parts[-2:]).lower()
+    return _NO_NAME.sub("-", words)[-_LONGEST_NAME:].lstrip("._-") or "model"
 
 
 def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:
