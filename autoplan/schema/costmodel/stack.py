@@ -57,7 +57,10 @@ class MemoryPolicy(Frozen):
         description="ZeRO stage from which parameters are sharded; 2: gathered in forward, kept to backward"
     )
     autocast_bytes: int = Field(
-        default=0, ge=0, le=4, description="16-bit copy that autocast makes and backward still needs"
+        default=0,
+        ge=0,
+        le=4,
+        description="16-bit copy of a trained parameter that autocast makes and backward still needs",
     )
     fp8_copy_bytes: int = Field(default=2, ge=0, le=4, description="8-bit copies of a parameter under fp8")
     gradient_bytes: int = Field(ge=1, le=8, description="gradient that stays until the optimizer step")
