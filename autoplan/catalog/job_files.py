@@ -6,14 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from autoplan.catalog.entries import (
-    assumed_stack,
-    kernels_at,
-    kernels_for,
-    model,
-    stack_at,
-)
+from autoplan.catalog.entries import assumed_stack, kernels_at, model, stack_at
 from autoplan.catalog.look_ups import Attempts, clusters_of
+from autoplan.catalog.relatives.device_kernels import kernels_for
 from autoplan.catalog.roots import EntryKind, entry_names, entry_text, is_path, read_file
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.schema.costmodel.kernel_spec import KernelSpec

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from autoplan.catalog.entries import engine, engine_kernels_for, kernels_for, model, serving_intervals
+from autoplan.catalog.entries import engine, model, serving_intervals
 from autoplan.catalog.job_files import opened
 from autoplan.catalog.look_ups import Attempts, clusters_of
+from autoplan.catalog.relatives.device_kernels import engine_kernels_for, kernels_for
 from autoplan.catalog.request_traces import longest_of, named_trace, request_trace_of
 from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.schema.job import Cluster, JobFile

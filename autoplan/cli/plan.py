@@ -137,9 +137,9 @@ def _present(
 
     def table(terminal: Terminal) -> str:
         from autoplan.planning.emitting import expressible_number
-        from autoplan.report.front_report import front_table, target_of
+        from autoplan.report.front_report import front_table
 
-        emitted = expressible_number(front, target_of(front.job.stack.name)) if front.feasible else 1
+        emitted = expressible_number(front) if front.feasible else 1
         text = front_table(front, terminal, all_plans=all_plans, emitted=emitted)
         return f"{text}\n{_pictures(front, terminal)}" if pictures and front.feasible else text
 

@@ -9,7 +9,7 @@ from math import log
 from pathlib import Path
 from typing import Any, Final, cast
 
-from autoplan.catalog import engine_kernels_for
+from autoplan.catalog import engine_kernels_origin
 from autoplan.costs.serving.served_intervals import interval_of, spread_of, widening
 from autoplan.schema.costmodel.interval_spec import IntervalSpec, SpreadLoad
 from benchmarks.serving.served_jobs import engine_of
@@ -69,7 +69,7 @@ def _outcome(row: tuple[str, ServedRun | Skipped]) -> ServedOutcome:
         "group": run.group or name,
         "measured": run.figures,
         "was_saturated": run.saturated,
-        "kernels_measured": engine_kernels_for(run.hardware.gpu) is not None,
+        "kernels_measured": engine_kernels_origin(run.hardware.gpu)[0],
         "devices": run.hardware.gpus,
         "layout": _layout(run),
         "clients": run.workload.concurrency or run.workload.batch or 0,

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args
 
-from autoplan.catalog.entries import assumed_stack, device, hardware, kernels_at, kernels_for, stack
+from autoplan.catalog.entries import assumed_stack, device, hardware, kernels_at, stack
 from autoplan.catalog.job_files import usual_objectives
+from autoplan.catalog.relatives.device_kernels import kernels_for
 from autoplan.errors import UnsupportedError
 from autoplan.results.suggestion import Edit
 from autoplan.schema.costmodel.software import with_software

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from autoplan.costs.core.prediction import JobFacts, Prediction
 from autoplan.report.wording.allocator_words import near_limit_sentences
 from autoplan.report.wording.noise_words import noise_sentence
-from autoplan.report.wording.provenance import kernels_measured, number_kinds
+from autoplan.report.wording.provenance import kernels_origin, number_kinds
 from autoplan.report.wording.stack_words import assumed_sentences, stack_title, stacks_sentences
 from autoplan.results import Certificate, Front, Rejection, StackStep
 from autoplan.results.front import RejectionKind
@@ -277,9 +277,8 @@ def surety_sentences(
     job: Job, predicted: Sequence[Prediction], stacks: Sequence[StackStep] = ()
 ) -> list[str]:
     """Return the sentences on what was assumed, on prediction intervals and on the kernel curves."""
-    where = "measured on this device" if kernels_measured(job) else "not measured on this device"
     kinds = ", ".join(f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(job.kernels).items() if n)
-    curves = f"kernel curves {job.kernels.name}: {where}; numbers: {kinds}"
+    curves = f"kernel curves {job.kernels.name}: {kernels_origin(job)}; numbers: {kinds}"
     intervals = [*near_limit_sentences(job, predicted), _intervals(job, predicted)] if predicted else []
     return [*assumed_sentences(job), *stacks_sentences(stacks), *intervals, curves, *_derived_node(job)]
 

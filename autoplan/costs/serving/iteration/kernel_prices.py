@@ -95,7 +95,7 @@ class KernelPrices:
         if fabric.topology not in {"pcie-switch", "host"}:
             return links
         reached = _PCIE_SHARE * fabric.bandwidth.value
-        return replace(links, tables=(), fabric_bandwidth=reached, pair_bandwidth=reached)
+        return replace(links, tables=(), least=(), fabric_bandwidth=reached, pair_bandwidth=reached)
 
     def product(self, m: Array, matrix: Matrix) -> Array:
         """Return the time of products of ``m`` tokens with ``matrix`` [s], never below the least time.
