@@ -57,7 +57,7 @@ def plan_serving_job(
     )
     if interrupted.exit_code is not None:
         raise typer.Exit(interrupted.exit_code)
-    if not front.feasible:
+    if not front.answered:
         raise typer.Exit(NOTHING_FEASIBLE)
 
 
