@@ -108,7 +108,12 @@ def _scaling(front: ServingFront, terminal: Terminal) -> Table:
     return columns_table(
         [
             Column("load", tuple(loads)),
-            Column("devices", tuple(str(plan.devices) if plan else "none" for _, plan in rows)),
+            Column(
+                "devices",
+                tuple(
+                    str(plan.devices) if plan else why for (_, plan), why in zip(rows, missing, strict=True)
+                ),
+            ),
             Column(
                 "time/token",
                 tuple(time_words(plan.time_per_output_token if plan else None) for _, plan in rows),
