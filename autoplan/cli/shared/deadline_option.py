@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from autoplan.cli.shared.start_up import process_started
+
 if TYPE_CHECKING:
     from autoplan.deadline import Deadline
 
-__all__ = ["DEADLINE_METAVAR", "DeadlineOption", "begin_command", "command_deadline", "seconds_from"]
+__all__ = ["DEADLINE_METAVAR", "DeadlineOption", "command_deadline", "seconds_from"]
 
 DEADLINE_METAVAR: Final = "TIME"
-
-#: When the process of the command began, where it has one of its own [s].
-_STARTED: list[float] = []
 
 
 def seconds_from(least: float = 0.0, most: float = inf) -> Callable[[object], float]:
@@ -69,13 +68,9 @@ DeadlineOption = Annotated[
 ]
 
 
-def begin_command(started: float) -> None:
-    """Make the deadlines of this process count from ``started`` on: it runs one command and ends [s]."""
-    _STARTED[:] = [started]
-
-
 def command_deadline(seconds: float | None) -> Deadline:
     """Return a deadline of ``seconds`` after the command began, its start-up included."""
     from autoplan.deadline import Deadline
 
-    return Deadline(seconds, started=_STARTED[0] if _STARTED else time.monotonic())
+    started = process_started()
+    return Deadline(seconds, started=time.monotonic() if started is None else started)

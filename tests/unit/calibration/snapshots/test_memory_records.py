@@ -70,7 +70,7 @@ def _endless():
     "segments", [_nested(60, 60), _nested(3, 5_000), _endless()], ids=["deep", "wide", "endless"]
 )
 def test_values_that_hold_each_other_without_end_are_refused(segments, tmp_path):
-    """A small file may stand for more values than anybody has time for; frames that many share are no such."""
+    """A small file may stand for more values than anybody has time for."""
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps({"segments": segments, "device_traces": []}))
     assert path.stat().st_size < 50_000
