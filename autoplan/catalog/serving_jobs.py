@@ -79,8 +79,7 @@ def serving_hashes(job: ServingJob) -> tuple[str, str]:
     ``request_trace_of`` does.
     """
     plain, device = resolved_values(job), job.cluster.device.name
-    for fields in (plain, *plain["choices"]):
-        del fields["name"]
+    del plain["name"]
     measured, trace = engine_kernels_for(device), request_trace_of(job)
     cost_model = {
         "kernels": resolved_values(kernels_for(device)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from math import isinf
 from typing import Annotated, Any, Final, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -192,13 +193,23 @@ class SavedFront(_Saved):
     answer_hash: str = Field(description="SHA-256 of everything else")
 
 
+#: Digits of the longest whole number of an answer: layouts of a search space are counted.
+_LONGEST_NUMBER: Final = 100
+
+
 def read_document(text: str, *, name: str) -> dict[str, Any]:
     """Return the JSON object in ``text``; ``name`` is that of its file, for messages.
 
     Raises SpecError for what is not JSON, and for each key that stands twice in an object.
     """
     try:
-        plain = json.loads(text, parse_constant=_no_number, object_pairs_hook=_Object)
+        plain = json.loads(
+            text,
+            parse_constant=_no_number,
+            parse_float=_number,
+            parse_int=_whole_number,
+            object_pairs_hook=_Object,
+        )
         twice = _repeated_keys(plain)
     except (ValueError, RecursionError) as error:
         raise SpecError([Problem(f"not JSON: {error}", "$", name)]) from error
@@ -250,3 +261,17 @@ def _repeated_keys(plain: object) -> list[str]:
 
 def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a JSON number")
+
+
+def _number(word: str) -> float:
+    """Return the number; raises ValueError for one that arithmetic has no room for, such as 1e999."""
+    value = float(word)
+    if isinf(value):
+        raise ValueError(f"{word[:_LONGEST_NUMBER]} is too large for a number")
+    return value
+
+
+def _whole_number(word: str) -> int:
+    if len(word) > _LONGEST_NUMBER:
+        raise ValueError(f"{word[:_LONGEST_NUMBER]}... is too large for a number")
+    return int(word)

@@ -87,6 +87,7 @@ def _priced_checks(
     question: ServingQuestion, plans: Sequence[StatedServingPlan], deadline: Deadline
 ) -> Iterator[Check]:
     """Yield the checks that need prices."""
+    stopped = question.saved.certificate.stopped
     wrong = [text for plan in plans for text in plan.wrong]
     yield _check(f"the {len(plans)} layouts keep every rule", wrong)
     differing = [text for plan in plans for text in plan.differing]
@@ -97,7 +98,13 @@ def _priced_checks(
     yield _check("no plan of an answer dominates another", dominated)
     if question.saved.disaggregation is not None or True in question.job.search.disaggregated:
         problems = comparison_problems(question.saved.disaggregation, question.answers)
-        yield _check("pools are compared with engines that do both by what both give", problems)
+        claim = "pools are compared with engines that do both by what both give"
+        uncompared = stopped is not None and question.saved.disaggregation is None
+        yield Check(claim, "not checked", (str(stopped),)) if uncompared else _check(claim, problems)
+    if stopped is not None:
+        why = f"{stopped}, as stated: nothing is claimed of other choices"
+        yield Check("no choice of engines is better than the plans", "not checked", (why,))
+        return
     yield _counts(question)
     yield from nothing_better(question.answers, deadline)
     costs = question.answers[0].costs
