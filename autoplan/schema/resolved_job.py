@@ -9,23 +9,27 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from autoplan.errors import Problem, SpecError
-from autoplan.schema.job import Job
+from autoplan.schema.costmodel.software import SoftwareSpec
+from autoplan.schema.job import Job, JobFile
 from autoplan.schema.yaml.document import format_path
 
 __all__ = [
     "HASH",
     "document_hash",
+    "file_facts",
     "hashes",
     "job_from",
     "resolved",
     "resolved_values",
     "values_from",
     "values_hash",
+    "with_file_facts",
 ]
 
 T = TypeVar("T")
@@ -36,6 +40,8 @@ HASH: Final = "answer_hash"
 _NAME: Final = "name"
 #: Keys of the cost model.
 _COST_MODEL: Final = ("stack", "kernels")
+#: Keys of a job file whose defaults are as good as a value, except for whoever edits the file.
+_DEFAULTED: Final = ("devices", "kernels", "objectives", "stack")
 
 
 def resolved(job: Job) -> dict[str, Any]:
@@ -83,6 +89,28 @@ def values_from(kind: type[T], document: object, *, name: str) -> T:
             ]
         ) from error
     return job
+
+
+def file_facts(job: Job) -> dict[str, Any]:
+    """Return what ``job`` owes to its file and a resolved job does not say; changes of the file rest on it.
+
+    That is which keys it sets where a default is as good, what it calls its hardware, and its software.
+    """
+    source = job.source
+    return {
+        "keys": None if source is None else sorted(source.keys.intersection(_DEFAULTED)),
+        "hardware": None if source is None else source.hardware,
+        "software": job.software.model_dump(mode="json"),
+    }
+
+
+def with_file_facts(job: Job, facts: dict[str, Any], *, name: str) -> Job:
+    """Return ``job`` as if it were read from a file of which ``file_facts`` returned ``facts``."""
+    software, source = SoftwareSpec.model_validate(facts["software"]), None
+    if facts["keys"] is not None:
+        source = JobFile(name, "", Path(), frozenset(facts["keys"]), str(facts["hardware"]))
+    choices = tuple(dataclasses.replace(choice, software=software) for choice in job.choices)
+    return dataclasses.replace(job, source=source, software=software, choices=choices)
 
 
 def hashes(job: Job) -> tuple[str, str]:

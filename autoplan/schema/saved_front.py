@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, NoReturn, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from autoplan.errors import Problem, SpecError
+from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.layout import OFFLOADS, ORDERS, Schedule
 from autoplan.schema.yaml.document import format_path
 
@@ -17,6 +18,7 @@ __all__ = [
     "SavedCertificate",
     "SavedEdit",
     "SavedFront",
+    "SavedJobFile",
     "SavedPlan",
     "SavedRejection",
     "SavedShort",
@@ -164,6 +166,16 @@ class SavedOrderNoise(_Saved):
     smallest: int = Field(ge=1, description="number of the one of least memory")
 
 
+class SavedJobFile(_Saved):
+    """What the job file says beyond the resolved job, in which a default is as good as a value."""
+
+    keys: tuple[Literal["devices", "kernels", "objectives", "stack"], ...] | None = Field(
+        description="which of these keys it sets; null where a program made the job"
+    )
+    hardware: str | None = Field(description="what it calls its hardware")
+    software: SoftwareSpec = Field(description="what the software does unlike its stack's defaults")
+
+
 class SavedFront(_Saved):
     """A complete answer."""
 
@@ -187,6 +199,9 @@ class SavedFront(_Saved):
     suggestions: tuple[SavedSuggestion, ...] = Field(description="changes that make a plan possible")
     suggestions_stopped: str | None = Field(description="what ended the search for changes, if anything did")
     provenance: dict[str, Any] = Field(description="the catalogue entries, and the kinds of their numbers")
+    job_file: SavedJobFile | None = Field(
+        default=None, description="what the job file says beyond the resolved job; suggestions edit that file"
+    )
     resolved: dict[str, Any] = Field(description="the job with every name resolved")
     answer_hash: str = Field(description="SHA-256 of everything else")
 

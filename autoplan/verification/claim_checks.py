@@ -12,7 +12,7 @@ from autoplan.deadline import Deadline
 from autoplan.results.merged_front import question_fields, step_limit
 from autoplan.results.verdict import Check
 from autoplan.schema.job import Job
-from autoplan.schema.resolved_job import document_hash, hashes
+from autoplan.schema.resolved_job import document_hash, file_facts, hashes
 from autoplan.units import format_bytes, format_seconds
 from autoplan.verification.certificate_checks import answer_certificate_errors
 from autoplan.verification.count_checks import counts_check
@@ -56,7 +56,7 @@ def checks_of(
     ]
     checks = (
         _check("nothing in the file was edited: it has the hash that it states", _hash(stated, document)),
-        _question(stated, now),
+        _question(stated, document, now),
         _check("the plan is for this job and this cost model", _same_job(stated), hashes(stated.job)[0]),
         _check("the facts of the job are those of the resolved job", fact_errors(stated.saved, stated.job)),
         _check("stacks go with the job and its fastest plan", stack_errors(stated.saved, stated.job)),
@@ -104,13 +104,16 @@ def _hash(stated: Stated, document: dict[str, Any]) -> Iterator[str]:
         yield f"answer_hash is stated as {given} and is {own}"
 
 
-def _question(stated: Stated, now: Job | None) -> Check:
+def _question(stated: Stated, document: dict[str, Any], now: Job | None) -> Check:
     """Return the check that the answer is to the job of a file as it is today."""
     claim = "the question is that of the job file"
     if now is None:
-        return Check(claim, "not checked", ("no job file was given: --job JOB",), matters=False)
+        facts = ("no job file was given: --job JOB", "job_file: what that file says, which only it shows")
+        return Check(claim, "not checked", facts, matters=False)
     mine, today = hashes(stated.job)[0], hashes(now)[0]
-    return _check(claim, [] if mine == today else [f"the job is {today} today, the plan is for {mine}"])
+    if mine != today:
+        return _check(claim, [f"the job is {today} today, the plan is for {mine}"])
+    return _check(claim, differences(document.get("job_file"), file_facts(now), "job_file"))
 
 
 def _same_job(stated: Stated) -> Iterator[str]:
