@@ -77,14 +77,17 @@ def job_from(document: object, *, name: str) -> Job:
     return values_from(Job, document, name=name)
 
 
-def values_from(kind: type[T], document: object, *, name: str) -> T:
-    """Return the job of ``kind`` of a document that ``resolved_values`` made; raises as ``job_from``."""
+def values_from(kind: type[T], document: object, *, name: str, place: str = "resolved") -> T:
+    """Return the job of ``kind`` of a document that ``resolved_values`` made; raises as ``job_from``.
+
+    ``place`` is where it stands in an answer, for messages.
+    """
     try:
         job: T = TypeAdapter(kind).validate_json(json.dumps(document))
     except ValidationError as error:
         raise SpecError(
             [
-                Problem(problem["msg"], format_path(("resolved", *problem["loc"])), name)
+                Problem(problem["msg"], format_path((*place.split("."), *problem["loc"])), name)
                 for problem in error.errors()
             ]
         ) from error
@@ -105,8 +108,12 @@ def file_facts(job: Job) -> dict[str, Any]:
 
 
 def with_file_facts(job: Job, facts: dict[str, Any], *, name: str) -> Job:
-    """Return ``job`` as if it were read from a file of which ``file_facts`` returned ``facts``."""
-    software, source = SoftwareSpec.model_validate(facts["software"]), None
+    """Return ``job`` as if it were read from a file of which ``file_facts`` returned ``facts``.
+
+    ``name`` is that of the document, for messages. Raises SpecError where the software is none.
+    """
+    software = values_from(SoftwareSpec, facts["software"], name=name, place="job_file.software")
+    source = None
     if facts["keys"] is not None:
         source = JobFile(name, "", Path(), frozenset(facts["keys"]), str(facts["hardware"]))
     choices = tuple(dataclasses.replace(choice, software=software) for choice in job.choices)

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final, Literal, NoReturn, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from autoplan.errors import Problem, SpecError
-from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.layout import OFFLOADS, ORDERS, Schedule
 from autoplan.schema.yaml.document import format_path
 
@@ -173,7 +172,7 @@ class SavedJobFile(_Saved):
         description="which of these keys it sets; null where a program made the job"
     )
     hardware: str | None = Field(description="what it calls its hardware")
-    software: SoftwareSpec = Field(description="what the software does unlike its stack's defaults")
+    software: dict[str, Any] = Field(description="what the software does unlike its stack's defaults")
 
 
 class SavedFront(_Saved):

@@ -28,10 +28,13 @@ from autoplan.verification.fact_checks import (
 from autoplan.verification.optimality_check import excluded_boxes, nothing_better
 from autoplan.verification.stated_answers import StatedAnswer, StatedPlan
 from autoplan.verification.stated_choices import Stated, certificate_errors, front_errors
+from autoplan.verification.stopped_answers import stopped_checks
 from autoplan.verification.value_comparison import differences
 
 __all__ = ["checks_of"]
 
+#: What a certificate says of the search, and nothing depends on.
+_OF_THE_SEARCH: Final = ("solver", "solver_parameters", "solves", "candidates_solved")
 #: What a sentence shows of a long list.
 _SHOWN: Final = 5
 
@@ -74,6 +77,7 @@ def checks_of(
         *nothing_better(answers, examinations, deadline),
         explanations_check(stated, replanned, deadline),
         *_other_stacks(stated),
+        *stopped_checks(answers, deadline),
         _run(stated),
     )
     return tuple(dataclasses.replace(check, details=_shown(check.details)) for check in checks)
@@ -109,7 +113,7 @@ def _question(stated: Stated, document: dict[str, Any], now: Job | None) -> Chec
     claim = "the question is that of the job file"
     if now is None:
         facts = ("no job file was given: --job JOB", "job_file: what that file says, which only it shows")
-        return Check(claim, "not checked", facts, matters=False)
+        return Check(claim, "not checked", facts, matters=False, fields=("job_file",))
     mine, today = hashes(stated.job)[0], hashes(now)[0]
     if mine != today:
         return _check(claim, [f"the job is {today} today, the plan is for {mine}"])
@@ -178,19 +182,24 @@ def _other_stacks(stated: Stated) -> Iterator[Check]:
     """Yield what is said of stacks other than that of the job, which the answer does not contain."""
     if names := [step.stack for step in stated.saved.stacks[1:]]:
         facts = f"stacks: the steps under {', '.join(names)}: the answer contains the stack of the job alone"
-        yield Check("the fastest layout under other stacks", "not checked", (facts,), matters=False)
+        claim, fields = "the fastest layout under other stacks", ("stacks[]",)
+        yield Check(claim, "not checked", (facts,), matters=False, fields=fields)
 
 
 def _run(stated: Stated) -> Check:
     """Return what is said of the search itself, on which no other claim depends."""
-    saved = stated.saved
-    facts = [
-        "solver, solver_parameters, solves, candidates_solved: how the search went, which leaves no trace"
-    ]
+    saved, certificates = stated.saved, ("certificate", *["answers[].certificate"] * bool(stated.job.choices))
+    names = list(_OF_THE_SEARCH)
+    facts = [f"{', '.join(names)}: how the search went, which leaves no trace"]
     if saved.certificate.stopped is not None:
+        names += ["stopped", "gap"]
         facts.append("stopped, and the gap of plans behind the fastest: known to the search alone")
+    if any(len(answer.plans) > 1 for answer in stated.answers):
+        facts.append("front: a plan that others are as good as within the thinning may have been left out")
     if lines_stated(saved):
         facts.append("the lines of rules: those of a job file that the answer does not hold")
     if saved.certificate.autoplan_version != __version__:
         facts.append(f"autoplan_version: {saved.certificate.autoplan_version}, checked by {__version__}")
-    return Check("what the answer says of the search itself", "not checked", tuple(facts), matters=False)
+    fields = tuple(f"{certificate}.{name}" for certificate in certificates for name in names)
+    claim = "what the answer says of the search itself"
+    return Check(claim, "not checked", tuple(facts), matters=False, fields=fields)
