@@ -31,7 +31,7 @@ class Certificate:
     solver, the rest being excluded by bounds. ``layouts_total`` counts the whole space: it is what was
     covered and what fell to rules or is equivalent to another layout. ``job_hash`` names the resolved job
     with its cost model, ``cost_model_hash`` the cost model alone; ``solver_parameters`` are those of every
-    solve.
+    solve. ``unsearched`` names what can run and is no part of the space.
     """
 
     status: Status
@@ -49,6 +49,7 @@ class Certificate:
     job_hash: str
     cost_model_hash: str
     autoplan_version: str
+    unsearched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

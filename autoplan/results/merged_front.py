@@ -183,4 +183,5 @@ def _certificate(job: Job, parts: Sequence[Certificate]) -> Certificate:
         candidates=sum(part.candidates for part in parts),
         candidates_solved=sum(part.candidates_solved for part in parts),
         solves=sum(part.solves for part in parts),
+        unsearched=tuple(dict.fromkeys(words for part in parts for words in part.unsearched)),
     )

@@ -97,6 +97,7 @@ class SavedCertificate(_Saved):
     job_hash: str = Field(description="names the resolved job with its cost model")
     cost_model_hash: str = Field(description="names the stack and the kernels")
     autoplan_version: str = Field(description="what planned it")
+    unsearched: tuple[str, ...] = Field(default=(), description="what can run and is no part of the space")
 
 
 class SavedRejection(_Saved):

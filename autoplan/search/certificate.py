@@ -7,6 +7,7 @@ from typing import Any
 
 from autoplan.deadline import Deadline, current_deadline
 from autoplan.results import Certificate
+from autoplan.rules.search_menus import unsearched
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import hashes
 from autoplan.search.cp.cp_sat import solver_parameters, solver_version
@@ -36,6 +37,7 @@ def _common(job: Job, space: Space) -> dict[str, Any]:
         "job_hash": job_hash,
         "cost_model_hash": cost_model_hash,
         "autoplan_version": __version__,
+        "unsearched": unsearched(job),
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from autoplan.results.merged_front import inner_objectives
+from autoplan.rules.search_menus import unsearched
 from autoplan.schema.saved_front import SavedCertificate
 from autoplan.verification.stated_answers import StatedAnswer
 
@@ -32,6 +33,8 @@ def answer_certificate_errors(answer: StatedAnswer) -> Iterator[str]:
         yield f"status {stated.status}, and what stopped the search is stated as: {stopped}"
     if stated.candidates_solved > stated.candidates:
         yield f"{stated.candidates_solved} choices of {stated.candidates} are said to be solved"
+    if stated.unsearched != unsearched(answer.job):
+        yield f"what is not searched is stated as {stated.unsearched} and is {unsearched(answer.job)}"
     if stated.status == "optimal":
         yield from _thinning_errors(stated)
     if stated.status == "infeasible":

@@ -140,6 +140,7 @@ def _merged_certificate(parts: Sequence[SavedCertificate]) -> dict[str, object]:
     }
     for name in ("layouts_total", "layouts_covered", "candidates", "candidates_solved", "solves"):
         merged[name] = sum(getattr(part, name) for part in parts)
+    merged["unsearched"] = tuple(dict.fromkeys(words for part in parts for words in part.unsearched))
     # The rest is that of the first answer that is as weak as the whole.
     weakest = next(part for part in parts if part.status == merged["status"])
     for name in ("stopped", "solver", "solver_parameters", "cost_model_hash", "autoplan_version"):

@@ -170,6 +170,8 @@ def certificate_sentence(certificate: Certificate) -> str:
     if certificate.thinning and certificate.status == "optimal":
         thinning = _percent(certificate.thinning)
         text += f"; every other layout is dominated, within {thinning}, by a plan listed here"
+    if certificate.unsearched:
+        text += f"; not searched: {', '.join(certificate.unsearched)}"
     return text
 
 
