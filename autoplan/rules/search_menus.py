@@ -98,7 +98,7 @@ _LEFT_OUT: Final[dict[str, Callable[[Job], bool]]] = {
     "recompute units of several layers (search.recompute_num_layers is 1)": (
         lambda job: _recomputes_fully(job) and job.search.recompute_num_layers == 1
     ),
-    "recompute units of more than twice the square root of all layers": (
+    "recompute units that do not divide the layers or exceed twice their square root": (
         lambda job: _recomputes_fully(job) and job.search.recompute_num_layers == "any"
     ),
 }

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def random_layout(job, rng):
         parts["schedule"] = rng.choice([s for s in rules.schedules if s != "interleaved"])
     if pp > 1 and rng.random() < 0.6:
         parts["stages"] = "/".join(map(str, _stages(layers, pp, vpp, rng)))
-    parts["recompute"] = rng.choice(["none", "full", "selective"])
+    parts["recompute"] = rng.choice(["none", "full", "selective", "full:4"])
     for key, choices in {
         "recompute_num_layers": (2, 4, layers),
         "offload": ("optimizer", "activations", "optimizer+activations"),
@@ -54,7 +55,10 @@ def random_layout(job, rng):
         layout = parse_layout(",".join(f"{k}={v}" for k, v in parts.items()), layers=layers, devices=devices)
     except LayoutError:
         return None
-    return None if broken_rules(job, layout) else layout
+    if broken_rules(job, layout):
+        return None
+    # Without full recompute there are no units of it.
+    return layout if any(layout.full) else replace(layout, recompute_num_layers=1)
 
 
 def _stages(layers, pp, vpp, rng):
@@ -92,8 +96,8 @@ LEFT_OUT = {
     "recompute units of several layers (search.recompute_num_layers is 1)": (
         lambda x: x.recompute_num_layers > 1
     ),
-    "recompute units of more than twice the square root of all layers": (
-        lambda x: x.recompute_num_layers > 2 * sum(x.layers) ** 0.5
+    "recompute units that do not divide the layers or exceed twice their square root": (
+        lambda x: sum(x.layers) % (k := x.recompute_num_layers) or k > 2 * sum(x.layers) ** 0.5
     ),
 }
 
