@@ -84,7 +84,12 @@ class SavedCertificate(_Saved):
 
     status: Literal["optimal", "feasible", "infeasible"] = Field(description="how far it is proven")
     best_bound_step_seconds: float | None = Field(description="no step is shorter")
-    gap: float | None = Field(description="largest distance of a plan from its bound, a share")
+    gap: float | None = Field(
+        description="largest distance of a plan from the bound within its memory, a share of its step"
+    )
+    fastest_gap: float | None = Field(
+        default=None, description="distance of the fastest plan from the bound, a share of its step"
+    )
     thinning: float = Field(ge=0, lt=1, description="share within which plans dominate all layouts")
     layouts_total: int = Field(ge=0, description="layouts of the search space")
     layouts_covered: int = Field(ge=0, description="layouts that keep every rule")

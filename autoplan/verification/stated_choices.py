@@ -136,6 +136,7 @@ def _merged_certificate(parts: Sequence[SavedCertificate]) -> dict[str, object]:
         "status": max((part.status for part in parts), key=_WEAKEST.index),
         "best_bound_step_seconds": min(bounds, default=None),
         "gap": max((part.gap for part in feasible if part.gap is not None), default=None),
+        "fastest_gap": max((x.fastest_gap for x in feasible if x.fastest_gap is not None), default=None),
         "thinning": max(part.thinning for part in parts),
     }
     for name in ("layouts_total", "layouts_covered", "candidates", "candidates_solved", "solves"):
