@@ -68,7 +68,8 @@ def job_of_text(text: str, file: str, *, name: str, base: Path, reference: str) 
     spec, wrong, problems = valid_part(document, JobSpec, _STAND_INS)
     job = _resolved(spec, name, base, Attempts(document, wrong, problems))
     keys = frozenset(document.value) if isinstance(document.value, dict) else frozenset()
-    return replace(job, source=JobFile(reference, text, base, keys))
+    source = JobFile(reference, text, base, keys, str(document.at(["hardware"])))
+    return replace(job, source=source)
 
 
 def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]:

@@ -64,7 +64,8 @@ def serving_job_of_text(
     spec, wrong, problems = valid_part(document, ServingSpec, _STAND_INS)
     job = _resolved(spec, name, base, Attempts(document, wrong, problems))
     keys = frozenset(document.value) if isinstance(document.value, dict) else frozenset()
-    return replace(job, source=JobFile(reference, text, base, keys))
+    source = JobFile(reference, text, base, keys, str(document.at(["hardware"])))
+    return replace(job, source=source)
 
 
 def resolve_serving_job(spec: ServingSpec, *, name: str = "job", base: Path | None = None) -> ServingJob:

@@ -11,23 +11,27 @@ import hashlib
 import json
 from collections.abc import Hashable, Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from autoplan.errors import Problem, SpecError
-from autoplan.schema.job import Job
+from autoplan.schema.costmodel.software import SoftwareSpec
+from autoplan.schema.job import Job, JobFile
 from autoplan.schema.yaml.document import format_path
 
 __all__ = [
     "HASH",
     "document_hash",
+    "file_facts",
     "hashes",
     "job_from",
     "resolved",
     "resolved_values",
     "values_from",
     "values_hash",
+    "with_file_facts",
 ]
 
 T = TypeVar("T")
@@ -40,6 +44,8 @@ _NAME: Final = "name"
 _ALIKE: Final = frozenset({"choices", "loads"})
 #: Keys of the cost model.
 _COST_MODEL: Final = ("stack", "kernels")
+#: Keys of a job file whose defaults are as good as a value, except for whoever edits the file.
+_DEFAULTED: Final = ("devices", "kernels", "objectives", "stack")
 
 
 def resolved(job: Job) -> dict[str, Any]:
@@ -119,15 +125,21 @@ def job_from(document: object, *, name: str) -> Job:
     return values_from(Job, document, name=name)
 
 
-def values_from(kind: type[T], document: object, *, name: str) -> T:
-    """Return the job of ``kind`` of a document that ``resolved_values`` made; raises as ``job_from``."""
+def values_from(kind: type[T], document: object, *, name: str, place: str = "resolved") -> T:
+    """Return the job of ``kind`` of a document that ``resolved_values`` made; raises as ``job_from``.
+
+    ``place`` is where it stands in an answer, for messages.
+    """
+    root = tuple(place.split("."))
     if not isinstance(document, dict):
-        return cast("T", _valid(kind, document, (), name))
+        return cast("T", _valid(kind, document, root, name))
     alike = {key: document[key] for key in sorted(_ALIKE) if isinstance(document.get(key), list)}
     alone = {**document, **{key: [] for key in alike}}
-    job: Any = _valid(kind, alone, (), name)
+    job: Any = _valid(kind, alone, root, name)
     others: dict[str, Any] = {
-        key: tuple(_other(job, alone, parts, (key, number), name) for number, parts in enumerate(listed))
+        key: tuple(
+            _other(job, alone, parts, (*root, key, number), name) for number, parts in enumerate(listed)
+        )
         for key, listed in alike.items()
     }
     return cast("T", dataclasses.replace(job, **others) if others else job)
@@ -162,10 +174,36 @@ def _valid(kind: Any, plain: object, place: tuple[str | int, ...], name: str) ->
     except ValidationError as error:
         raise SpecError(
             [
-                Problem(problem["msg"], format_path(("resolved", *place, *problem["loc"])), name)
+                Problem(problem["msg"], format_path((*place, *problem["loc"])), name)
                 for problem in error.errors()
             ]
         ) from error
+
+
+def file_facts(job: Job) -> dict[str, Any]:
+    """Return what ``job`` owes to its file and a resolved job does not say; changes of the file rest on it.
+
+    That is which keys it sets where a default is as good, what it calls its hardware, and its software.
+    """
+    source = job.source
+    return {
+        "keys": None if source is None else sorted(source.keys.intersection(_DEFAULTED)),
+        "hardware": None if source is None else source.hardware,
+        "software": job.software.model_dump(mode="json"),
+    }
+
+
+def with_file_facts(job: Job, facts: dict[str, Any], *, name: str) -> Job:
+    """Return ``job`` as if it were read from a file of which ``file_facts`` returned ``facts``.
+
+    ``name`` is that of the document, for messages. Raises SpecError where the software is none.
+    """
+    software = values_from(SoftwareSpec, facts["software"], name=name, place="job_file.software")
+    source = None
+    if facts["keys"] is not None:
+        source = JobFile(name, "", Path(), frozenset(facts["keys"]), str(facts["hardware"]))
+    choices = tuple(dataclasses.replace(choice, software=software) for choice in job.choices)
+    return dataclasses.replace(job, source=source, software=software, choices=choices)
 
 
 def hashes(job: Job) -> tuple[str, str]:

@@ -18,6 +18,7 @@ __all__ = [
     "SavedCertificate",
     "SavedEdit",
     "SavedFront",
+    "SavedJobFile",
     "SavedPlan",
     "SavedRejection",
     "SavedShort",
@@ -85,7 +86,12 @@ class SavedCertificate(_Saved):
 
     status: Literal["optimal", "feasible", "infeasible"] = Field(description="how far it is proven")
     best_bound_step_seconds: float | None = Field(description="no step is shorter")
-    gap: float | None = Field(description="largest distance of a plan from its bound, a share")
+    gap: float | None = Field(
+        description="largest distance of a plan from the bound within its memory, a share of its step"
+    )
+    fastest_gap: float | None = Field(
+        default=None, description="distance of the fastest plan from the bound, a share of its step"
+    )
     thinning: float = Field(ge=0, lt=1, description="share within which plans dominate all layouts")
     layouts_total: int = Field(ge=0, description="layouts of the search space")
     layouts_covered: int = Field(ge=0, description="layouts that keep every rule")
@@ -98,6 +104,7 @@ class SavedCertificate(_Saved):
     job_hash: str = Field(description="names the resolved job with its cost model")
     cost_model_hash: str = Field(description="names the stack and the kernels")
     autoplan_version: str = Field(description="what planned it")
+    unsearched: tuple[str, ...] = Field(default=(), description="what can run and is no part of the space")
 
 
 class SavedRejection(_Saved):
@@ -166,6 +173,16 @@ class SavedOrderNoise(_Saved):
     smallest: int = Field(ge=1, description="number of the one of least memory")
 
 
+class SavedJobFile(_Saved):
+    """What the job file says beyond the resolved job, in which a default is as good as a value."""
+
+    keys: tuple[Literal["devices", "kernels", "objectives", "stack"], ...] | None = Field(
+        description="which of these keys it sets; null where a program made the job"
+    )
+    hardware: str | None = Field(description="what it calls its hardware")
+    software: dict[str, Any] = Field(description="what the software does unlike its stack's defaults")
+
+
 class SavedFront(_Saved):
     """A complete answer."""
 
@@ -189,6 +206,9 @@ class SavedFront(_Saved):
     suggestions: tuple[SavedSuggestion, ...] = Field(description="changes that make a plan possible")
     suggestions_stopped: str | None = Field(description="what ended the search for changes, if anything did")
     provenance: dict[str, Any] = Field(description="the catalogue entries, and the kinds of their numbers")
+    job_file: SavedJobFile | None = Field(
+        default=None, description="what the job file says beyond the resolved job; suggestions edit that file"
+    )
     resolved: dict[str, Any] = Field(description="the job with every name resolved")
     answer_hash: str = Field(description="SHA-256 of everything else")
 

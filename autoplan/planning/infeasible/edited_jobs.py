@@ -90,9 +90,7 @@ def _several(values: Sequence[int]) -> str:
 
 def _hardware_name(job: Job) -> str:
     """Return what the file calls the hardware: the node, a cluster of it or a file."""
-    if job.source is None:
-        return job.cluster.node.name
-    return str(parse_yaml(job.source.text, name=job.source.reference).at(["hardware"]))
+    return job.cluster.node.name if job.source is None else job.source.hardware
 
 
 def rules_text(job: Job) -> str:

@@ -166,10 +166,12 @@ def certificate_sentence(certificate: Certificate) -> str:
     text = f"{proven}: {_covered(certificate)}"
     if certificate.best_bound_step_seconds is not None and certificate.gap is not None:
         bound = format_seconds(certificate.best_bound_step_seconds)
-        text += f"; no step is shorter than {bound} (gap {_gap(certificate.gap)})"
+        text += f"; no step is shorter than {bound} ({_gaps(certificate.gap, certificate.fastest_gap)})"
     if certificate.thinning and certificate.status == "optimal":
         thinning = _percent(certificate.thinning)
         text += f"; every other layout is dominated, within {thinning}, by a plan listed here"
+    if certificate.unsearched:
+        text += f"; not searched: {', '.join(certificate.unsearched)}"
     return text
 
 
@@ -200,6 +202,18 @@ def number_words(count: int, noun: str) -> str:
     """
     plural = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count_words(count)} {noun}{plural}"
+
+
+def _gaps(largest: float, fastest: float | None) -> str:
+    """Return the gap, and of what it is, where the fastest plan is nearer to its bound than another plan.
+
+    >>> _gaps(0.048, 0.0), _gaps(0.02, 0.02)
+    ('gap of the fastest plan 0 %, of another one from the bound within its memory up to 4.8 %', 'gap 2 %')
+    """
+    if fastest is None or _gap(fastest) == _gap(largest):
+        return f"gap {_gap(largest)}"
+    others = f"of another one from the bound within its memory up to {_gap(largest)}"
+    return f"gap of the fastest plan {_gap(fastest)}, {others}"
 
 
 def _gap(share: float) -> str:
