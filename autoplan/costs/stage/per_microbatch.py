@@ -351,15 +351,19 @@ class _Outside:
 
 
 def _embedding_seconds(context: StageContext) -> _Outside:
-    """Return the time of the embedding look-up: h elements per token are read and written."""
+    """Return the time of the embedding look-up: h elements per token are read and written, both ways.
+
+    A frozen table has no gradient.
+    """
     machine = context.machine
     size = 2.0 * machine.element_bytes * context.tokens * context.job.model.hidden_size
     seconds = column(memory_bound_seconds(size, machine, calls=2))
-    return _Outside(seconds, seconds, np.zeros_like(seconds))
+    zero = np.zeros_like(seconds)
+    return _Outside(seconds, zero if context.job.adapters else seconds, zero)
 
 
 def _head_seconds(context: StageContext) -> _Outside:
-    """Return the time of the output GEMM and the loss for T tokens."""
+    """Return the time of the output GEMM and the loss for T tokens; a frozen weight has no gradient."""
     job, c, machine = context.job, context.candidates, context.machine
     t = c.tp.astype(np.float64)
     h, v = float(job.model.hidden_size), padded_vocabulary(job, t) / t
@@ -369,7 +373,7 @@ def _head_seconds(context: StageContext) -> _Outside:
     forward = gemm_seconds(context.tokens, v, hidden, machine)
     forward += memory_bound_seconds(block.loss_forward_traffic * logits, machine, calls=4)
     backward = gemm_seconds(context.tokens, hidden, v, machine)
-    weight = gemm_seconds(hidden, v, context.tokens, machine)
+    weight = np.zeros_like(forward) if job.adapters else gemm_seconds(hidden, v, context.tokens, machine)
     backward += weight
     backward += memory_bound_seconds(block.loss_backward_traffic * logits, machine, calls=3)
     return _Outside(column(forward), column(backward), column(weight))
