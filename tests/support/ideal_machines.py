@@ -78,7 +78,9 @@ def ideal_kernels():
     return kernels
 
 
-def ideal_cluster(devices, *, per_node=8, peak=FREE, hbm=FREE, fabric=FREE, network=FREE, host=FREE, hops=(0, 0)):
+def ideal_cluster(
+    devices, *, per_node=8, peak=FREE, hbm=FREE, fabric=FREE, network=FREE, host=FREE, hops=(0, 0)
+):
     """Return devices of so many FLOP/s and bytes/s; ``hops`` are latencies of fabric and network [s]."""
     device = load_entry("device", "a100-sxm4-80gb")
     device = with_numbers(device, peak__bf16=peak, memory__bandwidth=hbm)
@@ -108,7 +110,9 @@ def small_model(**changes):
     return ModelSpec(name="small", source="sizes that are easy to count", **{**sizes, **changes})
 
 
-def ideal_job(software, *, devices=1, batch=8, sequence=256, model=None, interference=0.0, more=None, **rates):
+def ideal_job(
+    software, *, devices=1, batch=8, sequence=256, model=None, interference=0.0, more=None, **rates
+):
     """Return a job of a shipped stack on an ideal cluster of ``rates``; ``more`` are fields of the job."""
     return Job(
         name="small",

@@ -74,21 +74,23 @@ def outside_pass(context: StageContext) -> Pass:
     tensor_forward, tensor_backward, tensor_weight = _outside_tensor(context)
     compute_forward = context.first * embed.forward + context.last * head.forward
     compute_backward = context.first * embed.backward + context.last * head.backward
+    # Data-parallel messages do not overlap with tensor-parallel ones on the same fabric.
     contended = context.contended(tensor_group(context.candidates))
     exposed = partial(exposed_seconds, machine=context.machine)
     split = column(backward_split(context.candidates))
     # The embedding has no GEMM; the input-gradient pass computes its gradient.
     split_head = split * context.last
     weight = split_head * head.weight + tensor_weight
-    weight_data = exposed(weight, traffic.reduction.scaled(split_head))
+    weight_data = exposed(weight - contended * tensor_weight, traffic.reduction.scaled(split_head))
     overlapped = traffic.backward + traffic.reduction.scaled(1.0 - split_head)
     input_gradient = compute_backward + tensor_backward - weight
+    input_gradient = input_gradient - contended * (tensor_backward - tensor_weight)
     return Pass(
         forward=Parts(
             compute=compute_forward,
             tensor=tensor_forward,
             pipeline=send_receive,
-            data=exposed(compute_forward + tensor_forward, traffic.forward),
+            data=exposed(compute_forward + (1.0 - contended) * tensor_forward, traffic.forward),
         ),
         backward=Parts(
             compute=compute_backward,

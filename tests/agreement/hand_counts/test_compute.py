@@ -130,7 +130,7 @@ def moved_by_scores(row, tp):
 
 @pytest.mark.parametrize(("name", "tp"), ON_ONE_AND_TWO)
 def test_compute_moves_its_operands_through_memory(name, tp):
-    """Operands of products, other kernels, gradients that accumulate, the embedding, the head and the loss."""
+    """Operands of products, other kernels, gradients that accumulate, embedding, head and loss."""
     row = FRAMEWORKS[name]
     weights = sum(m * n for m, n in PRODUCTS) / tp
     layer = (
@@ -191,7 +191,9 @@ def test_experts_compute_the_tokens_that_are_routed_to_them():
     from autoplan.schema.job import RoutingSpec
 
     model = small_model(moe={"experts": 4, "top_k": 2, "expert_ffn_size": 256})
-    job = ideal_job("megatron-core", model=model, peak=PEAK, more={"routing": RoutingSpec(load_variation=0.0)})
+    job = ideal_job(
+        "megatron-core", model=model, peak=PEAK, more={"routing": RoutingSpec(load_variation=0.0)}
+    )
     attention = 3 * 2 * T * (H * (Q + 2 * K) + Q * H) + 14 * T * Q * KEYS
     experts = 3 * 2 * T * (2 * 3 * H * 256 + 4 * H)
 
