@@ -134,19 +134,25 @@ def parts(job, text, zero=None):
 
 def ideal_serving_job(model=None, devices=1, engine="vllm@0.11", facts=None, **rates):
     """Return a serving job on an ideal cluster; an engine's step has no overhead but what ``facts`` say."""
-    spec = ServingSpec.model_validate(
-        {
-            "kind": "serving",
-            "model": (model or small_model()).model_dump(by_alias=True),
-            "hardware": "dgx-a100-80gb",
-            "devices": devices,
-            "stack": engine,
-            "workload": {"input_tokens": 1024, "output_tokens": 1024},
-        }
+    job = resolve_serving_job(
+        ServingSpec.model_validate(
+            {
+                "kind": "serving",
+                "model": "llama3-8b",
+                "hardware": "dgx-a100-80gb",
+                "devices": devices,
+                "stack": engine,
+                "workload": {"input_tokens": 1024, "output_tokens": 1024},
+            }
+        )
     )
-    job = resolve_serving_job(spec)
     step = with_numbers(job.engine.facts.step, scale=1.0, host=0.0, host_per_request=0.0, eager_kernel=0.0)
-    step = step.model_copy(update={"pads": False, "graphs": "all", **(facts or {})})
-    engine_facts = job.engine.facts.model_copy(update={"step": step})
-    engine_of_job = replace(job.engine, facts=engine_facts)
-    return replace(job, engine=engine_of_job, cluster=ideal_cluster(devices, **rates))
+    step = step.model_copy(update={"pads": False, "graphs": "all"})
+    step = with_numbers(step, **(facts or {}))
+    facts_of_engine = job.engine.facts.model_copy(update={"step": step})
+    return replace(
+        job,
+        model=model or small_model(),
+        engine=replace(job.engine, facts=facts_of_engine),
+        cluster=ideal_cluster(devices, **rates),
+    )
