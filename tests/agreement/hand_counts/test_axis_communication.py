@@ -223,6 +223,13 @@ def test_a_token_crosses_the_network_once_for_each_node():
     assert time.ep_exposed * BANDWIDTH == pytest.approx(L * 4 * crossing, rel=1e-9)
 
 
+def test_copies_for_other_nodes_cross_the_network_of_their_rank():
+    """An all-to-all over two nodes of two: half of the copies leave, over the rank's own link."""
+    time = parts(expert_job("megatron-core", 4, per_node=2, network=BANDWIDTH), "ep=4,dp=4,mbs=2")
+
+    assert time.ep_exposed * BANDWIDTH == pytest.approx(L * 4 * 2 * A / 2, rel=1e-9)
+
+
 def test_the_fullest_rank_is_waited_for():
     """With loads that vary by v, four ranks of two experts wait for 1 + v (4/8 x 2 ln 4)^(1/2)."""
     job = expert_job("megatron-core", 4, fabric=BANDWIDTH)
