@@ -171,6 +171,7 @@ def _layer_parts(context: StageContext, block: LayerTimes) -> tuple[Parts, Parts
     )
     selective = Parts(
         recompute=column(block.selective),
+        tensor=column(block.tensor_selective),
         context=column(block.context_selective),
         experts=column(block.dispatch_selective),
     )

@@ -13,7 +13,9 @@ import pytest
 from autoplan.costs.core.serving.iteration import Chunk
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.iteration.iteration_parts import iteration_parts
+from autoplan.costs.serving.iteration.speculative_iteration import speculative_iteration
 from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.serving_choices import SpeculationSpec
 from tests.support.ideal_machines import ideal_kernels, ideal_serving_job, small_model
 
 BANDWIDTH, PEAK, LINK, HOP, US = 1e12, 1e12, 1e9, 1e-6, 1e-6
@@ -211,6 +213,33 @@ def test_groups_of_attention_send_tokens_to_experts_and_back():
     rows = 2 * 3 / 4 * 2 * (B / 4) * H * 2
 
     assert routed(iteration, B) * LINK == pytest.approx(L * min(both, rows), rel=1e-9)
+
+
+# Drafts
+
+
+def test_drafts_are_verified_in_one_pass():
+    """Sixteen requests with three drafts are products and logits of 64 tokens; each cache is read once."""
+    job = ideal_serving_job(hbm=BANDWIDTH)
+    job = replace(job, speculation=SpeculationSpec(method="ngram", tokens=(3,), acceptance=0.7))
+    costs = ideal_kernels(), None
+    layout = EngineLayout(spec=3)
+    plain = engine_iteration(job, layout, *costs)
+    moved = L * (read_by_layers(64) + cache(B, C)) + 2 * 64 * H + read_by_head(64)
+
+    step = speculative_iteration(job, layout, plain, *costs).seconds(B, B * C)
+    assert step * BANDWIDTH == pytest.approx(moved, rel=1e-9)
+
+
+def test_a_cache_over_devices_is_read_in_parts():
+    """With decode context parallelism of two, each device reads half of the tokens."""
+    whole, parts = (
+        built(EngineLayout(tp=8, dcp=x), devices=8, hbm=BANDWIDTH).decode.at(B, C) for x in (1, 2)
+    )
+
+    # Eight devices have a key-value head each, of four.
+    assert whole * BANDWIDTH == pytest.approx(L * 2 * cache(B, C, 8), rel=1e-9)
+    assert parts == pytest.approx(whole / 2, rel=1e-9)
 
 
 # Host
