@@ -66,7 +66,8 @@ class LayerTimes:
     ``forward`` and ``backward`` are compute; ``weight`` is the part of ``backward`` for weight gradients.
     ``selective`` and ``full`` are compute that selective and full recompute add to backward. ``tensor_*`` is
     exposed tensor-parallel communication of forward, of backward (``tensor_weight``: the part in a split
-    weight-gradient pass), of selective and of full recompute; ``context_*`` is exposed context-parallel communication.
+    weight-gradient pass), of selective and of full recompute; ``context_*`` is exposed context-parallel
+    communication.
     ``dispatch`` is MoE dispatch and combine, the same in forward, backward and full recompute;
     ``dispatch_selective`` is that of selective recompute.
     """

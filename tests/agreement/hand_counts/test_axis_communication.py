@@ -83,7 +83,7 @@ def test_full_recompute_communicates_forward_again(name):
 @pytest.mark.parametrize(("sp", "again"), [("on", 2), ("off", 2 * 2)])
 @pytest.mark.parametrize("name", TENSOR)
 def test_selective_recompute_gathers_inputs_again(name, sp, again):
-    """Products that are repeated need their inputs: two gathers, or two reductions; those of attention do not.
+    """Products that are repeated need their inputs: two gathers, or two reductions; attention does not.
 
     Scattered outputs are among what torchtitan saves.
     """
