@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from autoplan.catalog.entries import engine, engine_kernels_for, kernels_for, model, serving_intervals
+from autoplan.catalog.entries import engine, model, serving_intervals
 from autoplan.catalog.job_files import opened
 from autoplan.catalog.look_ups import Attempts, clusters_of
+from autoplan.catalog.relatives.device_kernels import engine_kernels_for, kernels_for
 from autoplan.catalog.request_traces import longest_of, named_trace, request_trace_of
 from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.schema.job import Cluster, JobFile
@@ -63,7 +64,8 @@ def serving_job_of_text(
     spec, wrong, problems = valid_part(document, ServingSpec, _STAND_INS)
     job = _resolved(spec, name, base, Attempts(document, wrong, problems))
     keys = frozenset(document.value) if isinstance(document.value, dict) else frozenset()
-    return replace(job, source=JobFile(reference, text, base, keys))
+    source = JobFile(reference, text, base, keys, str(document.at(["hardware"])))
+    return replace(job, source=source)
 
 
 def resolve_serving_job(spec: ServingSpec, *, name: str = "job", base: Path | None = None) -> ServingJob:
@@ -78,8 +80,7 @@ def serving_hashes(job: ServingJob) -> tuple[str, str]:
     ``request_trace_of`` does.
     """
     plain, device = resolved_values(job), job.cluster.device.name
-    for fields in (plain, *plain["choices"]):
-        del fields["name"]
+    del plain["name"]
     measured, trace = engine_kernels_for(device), request_trace_of(job)
     cost_model = {
         "kernels": resolved_values(kernels_for(device)),

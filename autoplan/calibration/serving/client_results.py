@@ -104,9 +104,7 @@ def _result(document: object, origin: str, file: str, line: int) -> ClientResult
     if requests is None or requests < 1 or first is None or tokens is None:
         wanted = "completed, mean_ttft_ms and output_throughput"
         raise SpecError([Problem(f"{wanted} are needed as positive numbers: {_WANTED}", "$", file, line)])
-    inputs, outputs = (
-        _lengths(document, which, int(requests)) for which in ("input", "output")
-    )
+    inputs, outputs = (_lengths(document, which, int(requests)) for which in ("input", "output"))
     if not inputs or not outputs:
         raise SpecError([Problem("total_input_tokens and total_output_tokens are needed", "$", file, line)])
     clients, rate = _number(document, "max_concurrency"), _number(document, "request_rate")

@@ -51,7 +51,8 @@ def serving_front_parts(
             parts += [Text(f"{len(front.plans) - len(shown)} more plans: --all"), Text("")]
         parts += listed(serving_sentences(front))
     else:
-        parts.append(Text("nothing is feasible", style="bold red"))
+        none = "no plan was found" if front.certificate.stopped else "nothing is feasible"
+        parts.append(Text(none, style="bold red"))
         parts += listed(front.reasons, style="")
         if front.changes:
             parts += [
@@ -105,6 +106,7 @@ def _plans(plans: Sequence[ServingPlan], terminal: Terminal) -> Table:
 def _scaling(front: ServingFront, terminal: Terminal) -> Table:
     """Return the fewest devices for each load, with the first plan on as many."""
     rows = [(answer.job.workload, answer.plans[0] if answer.plans else None) for answer in front.scaling]
+    missing = ["not solved" if answer.certificate.stopped else "none" for answer in front.scaling]
     loads = [
         f"{load.request_rate:g}/s" if load.request_rate is not None else f"{load.concurrency:,} clients"
         for load, _ in rows
@@ -112,7 +114,12 @@ def _scaling(front: ServingFront, terminal: Terminal) -> Table:
     return columns_table(
         [
             Column("load", tuple(loads)),
-            Column("devices", tuple(str(plan.devices) if plan else "none" for _, plan in rows)),
+            Column(
+                "devices",
+                tuple(
+                    str(plan.devices) if plan else why for (_, plan), why in zip(rows, missing, strict=True)
+                ),
+            ),
             Column(
                 "time/token",
                 tuple(time_words(plan.time_per_output_token if plan else None) for _, plan in rows),
@@ -140,14 +147,14 @@ def _waits(plan: ServingPlan) -> str:
 
 def _certificate(front: ServingFront) -> Iterator[str]:
     proof = front.certificate
-    if proof.stopped:
-        yield f"{proof.stopped}: the plans are the best so far"
+    if proof.stopped and front.plans:
+        yield f"the best plans so far, not proven optimal ({proof.stopped})"
     elif front.plans:
         yield (
             f"proven for mean values: no choice of {proof.units} engines, {proof.options:,} with sizes and"
             f" shares, is better by {format_share(proof.thinning)} or more ({proof.solves} solves)"
         )
-    else:
+    elif not proof.stopped:
         yield f"{proof.units_total} engines, {proof.units} that can run, {proof.options:,} sizes and shares"
     if proof.pairs:
         yield f"among them {proof.pairs:,} pairs of pools for prefill and decode, of {proof.roles} engines"

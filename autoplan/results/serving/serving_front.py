@@ -310,3 +310,9 @@ class ServingFront:
     def feasible(self) -> bool:
         """Whether there is any plan."""
         return bool(self.plans)
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is any plan, be it of another load than the last, which a deadline left without."""
+        left_without = self.certificate.stopped is not None
+        return self.feasible or (left_without and any(row.plans for row in self.scaling))

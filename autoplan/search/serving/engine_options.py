@@ -79,6 +79,8 @@ class PricedOptions:
     iterations: dict[EngineLayout, EngineIteration] = field(default_factory=dict)
     #: Classes of requests that the engines get, those of ``job``; empty: all, or those of each of its sets.
     classes: tuple[str, ...] = ()
+    #: The options so far, of engines that get all of the classes: all of them only when all are priced.
+    found: list[EngineOption] = field(default_factory=list)
 
     @cached_property
     def all(self) -> tuple[EngineOption, ...]:
@@ -87,8 +89,16 @@ class PricedOptions:
         if False not in self.job.search.disaggregated:
             return mixed
         if self.classes or not self._routed or self.job.search.mixes_classes:
-            mixed = tuple(option for unit in self.units for option in self._of_unit(unit))
+            self.found.clear()
+            for unit in self.units:
+                self.found.extend(self._of_unit(unit))
+            mixed = tuple(self.found)
         return (*mixed, *(option for part in self._routed for option in part.all))
+
+    @property
+    def so_far(self) -> tuple[EngineOption, ...]:
+        """The options that are priced already, where the deadline ended before all were."""
+        return (*self.found, *(option for part in self._routed for option in part.found))
 
     @cached_property
     def _routed(self) -> tuple[PricedOptions, ...]:
@@ -147,6 +157,7 @@ class PricedOptions:
 
     def _option(self, engine: PricedEngine, share: int, load: EngineLoad) -> EngineOption | None:
         """Return an engine under a load; None where it cannot serve, or does not keep up."""
+        check_deadline()
         if engine.shortage is not None:
             return None
         predicted = served(self.job, engine, load)

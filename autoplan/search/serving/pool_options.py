@@ -90,6 +90,8 @@ class PricedPools:
     parts: dict[EngineLayout, UnitParts] = field(default_factory=dict)
     decoders: dict[tuple[EngineLayout, int], DecodeEngine] = field(default_factory=dict)
     transfers: dict[tuple[EngineLayout, EngineLayout], CacheTransfer] = field(default_factory=dict)
+    #: The pairs so far: all of them only when all are priced.
+    found: list[PoolOption] = field(default_factory=list)
 
     @property
     def job(self) -> ServingJob:
@@ -101,7 +103,9 @@ class PricedPools:
         """Every pair of pools whose engines start and keep up with the load."""
         if True not in self.job.search.disaggregated or no_pools(self.job) is not None:
             return ()
-        return tuple(self._pairs())
+        self.found.clear()
+        self.found.extend(self._pairs())
+        return tuple(self.found)
 
     @cached_property
     def units(self) -> dict[Role, tuple[EngineLayout, ...]]:

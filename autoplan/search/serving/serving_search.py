@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
 from autoplan.costs.serving.served_layouts import ServingCosts, served
-from autoplan.deadline import ENDLESS, Deadline, DeadlineOver
-from autoplan.errors import UnsupportedError
+from autoplan.deadline import ENDLESS, Deadline, DeadlineOver, current_deadline
 from autoplan.results.serving.serving_front import (
     SERVING_THINNING,
     EngineGroup,
@@ -95,6 +95,9 @@ class ServingSearch:
         search = AllocationSearch(self.problem(self.candidates(), objectives, devices), self.thinning)
         allocations: list[list[tuple[int, Option]]] = []
         while most is None or len(allocations) < most:
+            if current_deadline().over:
+                search.stopped = True
+                break
             allocation = search.next()
             if allocation is None:
                 break
@@ -114,7 +117,7 @@ class ServingSearch:
             )
         self.solves += search.solves
         if search.stopped:
-            self.stopped = self.stopped or "the solver reached its work limit"
+            self.stopped = self.stopped or current_deadline().reason or "the solver reached its work limit"
         values = [known.values for known in search.allocations]
         return [chosen for chosen, own in zip(allocations, values, strict=True) if not _beaten(own, values)]
 
@@ -135,6 +138,11 @@ class ServingSearch:
                 kept = option if known.predicted.closed_form is None else known
                 self.final[id(kept)] = kept
         return better if changed else None
+
+    @property
+    def so_far(self) -> tuple[Option, ...]:
+        """The options of ``priced`` that are priced already."""
+        return (*self.options.so_far, *self.pools.found)
 
     @property
     def priced(self) -> tuple[Option, ...]:
@@ -269,20 +277,24 @@ def search_serving(
     deadline: Deadline = ENDLESS,
     thinning: float = SERVING_THINNING,
     explains: bool = True,
+    may_be_empty: bool = False,
 ) -> ServingFront:
     """Return the front of a serving job, thinned; without a plan, with the reasons why where it ``explains``.
 
-    Raises UnsupportedError where the deadline ends before there is an answer.
+    Where the deadline ends first, the front has the plans so far, and its certificate says so. Raises
+    UnsupportedError where there are none, and none is found within a short grace either; with
+    ``may_be_empty`` nothing is looked for then, and the front is empty.
     """
+    from autoplan.search.serving.plans_so_far import front_so_far
     from autoplan.search.serving.pool_comparison import compared_pools
     from autoplan.search.serving.unmet_limits import explained
 
-    search = ServingSearch(job, costs, thinning)
-    with deadline.in_force():
-        try:
-            front = search.front()
+    search, front = ServingSearch(job, costs, thinning), None
+    with deadline.in_force(), suppress(DeadlineOver):
+        front = search.front()
+        if front.plans or front.certificate.stopped is None:
             front = replace(front, comparison=compared_pools(search))
             return front if front.plans or not explains else explained(search, front)
-        except DeadlineOver:
-            reason = deadline.reason or "the search was stopped"
-            raise UnsupportedError(f"{reason} before any plan was found: narrow the job's `search`") from None
+    if front is not None and (front.plans or front.certificate.stopped is None):
+        return front
+    return front_so_far(search, deadline.reason or "the search was stopped", may_be_empty=may_be_empty)

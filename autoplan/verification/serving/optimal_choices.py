@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
+from typing import Final
 
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.serving.served_layouts import ServingCosts, simulated
 from autoplan.costs.serving.settled_predictions import settled
 from autoplan.deadline import Deadline
 from autoplan.results.serving.serving_front import SERVING_THINNING, ServingPlan
-from autoplan.results.verdict import Check
+from autoplan.results.verdict import Check, Finding
 from autoplan.rules.class_limit_rules import (
     broken_means,
     broken_simulated,
@@ -36,6 +37,10 @@ from autoplan.verification.serving.pool_listing import ListedPair, settled_pairs
 from autoplan.verification.serving.stated_plans import StatedServingPlan
 
 __all__ = ["Examined", "choice_on", "nothing_better"]
+
+
+#: What a finding on the plans of a stopped search says of its being stopped.
+_OF_STOPPED: Final[tuple[tuple[Finding, Finding], ...]] = (("fails", "holds"), ("not checked", "not checked"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +93,27 @@ def _pair_values(pools: PooledPrediction, objectives: Sequence[ServingObjective]
     return choice_values(integral_tokens(pools.output_tokens_per_second), pools.devices, times, objectives)
 
 
-def nothing_better(answers: Sequence[Examined], deadline: Deadline) -> Iterator[Check]:
-    """Yield for each number of devices the check that no choice of engines is better than its plans."""
-    for answer in answers:
-        yield _checked(answer, deadline)
+def nothing_better(answers: Sequence[Examined], deadline: Deadline, stopped: str | None) -> Iterator[Check]:
+    """Yield for each number of devices the check that no choice of engines is better than its plans.
+
+    After a search that was ``stopped``, by its own account, the only check is whether any is.
+    """
+    checks = [_checked(answer, deadline) for answer in answers]
+    if stopped is None:
+        yield from checks
+    else:
+        yield _of_a_stopped_search(checks, stopped)
+
+
+def _of_a_stopped_search(checks: Sequence[Check], stopped: str) -> Check:
+    """Return the check that better plans may be missing; where none is, what stopped the search matters."""
+    claim = "a search that is said to have been stopped may have left better plans out"
+    for finding, own in _OF_STOPPED:
+        details = tuple(text for check in checks if check.finding == finding for text in check.details)
+        if details:
+            return Check(claim, own, details, matters=False)
+    text = f"none is better: status feasible says less than holds, and stopped ({stopped}) leaves no trace"
+    return Check(claim, "not checked", (text,))
 
 
 def _checked(answer: Examined, deadline: Deadline) -> Check:

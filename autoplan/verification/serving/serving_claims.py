@@ -87,6 +87,7 @@ def _priced_checks(
     question: ServingQuestion, plans: Sequence[StatedServingPlan], deadline: Deadline
 ) -> Iterator[Check]:
     """Yield the checks that need prices."""
+    stopped = question.saved.certificate.stopped
     wrong = [text for plan in plans for text in plan.wrong]
     yield _check(f"the {len(plans)} layouts keep every rule", wrong)
     differing = [text for plan in plans for text in plan.differing]
@@ -97,9 +98,15 @@ def _priced_checks(
     yield _check("no plan of an answer dominates another", dominated)
     if question.saved.disaggregation is not None or True in question.job.search.disaggregated:
         problems = comparison_problems(question.saved.disaggregation, question.answers)
-        yield _check("pools are compared with engines that do both by what both give", problems)
+        claim = "pools are compared with engines that do both by what both give"
+        uncompared = stopped is not None and question.saved.disaggregation is None
+        yield Check(claim, "not checked", (str(stopped),)) if uncompared else _check(claim, problems)
+    if stopped is not None:
+        why = f"{stopped}, as stated: nothing is claimed of other choices"
+        yield Check("no choice of engines is better than the plans", "not checked", (why,))
+        return
     yield _counts(question)
-    yield from nothing_better(question.answers, deadline)
+    yield from nothing_better(question.answers, deadline, question.saved.certificate.stopped)
     costs = question.answers[0].costs
     if costs is not None:
         yield from scaling_checks(question.saved, question.job, costs, deadline)
@@ -218,6 +225,8 @@ def _counts(question: ServingQuestion) -> Check:
     wrong = [*differences(stated_numbers, numbers, "certificate"), *differences(listed, rejected, "rejected")]
     if len(listed) != len(question.saved.rejected):
         wrong.append("a reason stands twice")
+    if (gone := certificate.dominated + certificate.excluded) > len(space.options) + pairs:
+        wrong.append(f"{gone} options are dominated or excluded, of {len(space.options) + pairs} in all")
     return _check(claim, wrong)
 
 
@@ -238,6 +247,15 @@ def _reasons(question: ServingQuestion, deadline: Deadline) -> Check:
 
 
 def _of_the_search(saved: SavedServingFront) -> Check:
-    names = ", ".join(_OF_THE_SEARCH)
-    why = f"{names}: the search of {saved.certificate.autoplan_version} left no trace of them"
-    return Check("what the search did is as stated", "not checked", (why,), matters=False)
+    """Return what is said of the search itself, on which no other claim depends."""
+    certificate = saved.certificate
+    names: tuple[str, ...] = _OF_THE_SEARCH
+    facts = [f"{', '.join(names)}: the search of {certificate.autoplan_version} left no trace of them"]
+    if len(saved.front) > 1:
+        facts.append("front: a plan that others are as good as within the thinning may have been left out")
+    if certificate.stopped is not None:
+        facts.append("stopped: known to the search alone")
+        names = (*names, "stopped")
+    fields = tuple(f"certificate.{name}" for name in names)
+    claim = "what the answer says of the search itself"
+    return Check(claim, "not checked", tuple(facts), matters=False, fields=fields)

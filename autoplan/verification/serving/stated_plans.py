@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoplan.catalog import serving_intervals
+from autoplan.catalog import engine_kernels_origin, serving_intervals
 from autoplan.costs.core.serving.served_interval import ServedIntervals
 from autoplan.costs.core.serving.served_prediction import EngineLoad
 from autoplan.costs.serving.engine_scope import EngineScope
@@ -60,7 +60,7 @@ def stated_plan(
         return StatedServingPlan(None, (), (), ())
     layouts, wrong = _layouts(job, stated, name)
     if isinstance(layouts, DisaggregatedLayout):
-        return _compared(job, stated, name, _with_intervals(job, repriced_pools(job, layouts, costs), costs))
+        return _compared(job, stated, name, _with_intervals(job, repriced_pools(job, layouts, costs)))
     if wrong:
         return StatedServingPlan(None, tuple(wrong), (), ())
     shares = [group.get("share_of_load") for group in stated.engines]
@@ -72,11 +72,11 @@ def stated_plan(
         return StatedServingPlan(None, (f"{name}: the job has no class {', '.join(unknown)}",), (), ())
     groups = _groups(job, list(zip(layouts, classes, strict=True)), [float(x or 0.0) for x in shares], costs)
     plan = ServingPlan(tuple(groups), intervals=None)
-    return _compared(job, stated, name, _with_intervals(job, plan, costs))
+    return _compared(job, stated, name, _with_intervals(job, plan))
 
 
-def _with_intervals(job: ServingJob, plan: ServingPlan, costs: ServingCosts) -> ServingPlan:
-    return replace(plan, intervals=_intervals(job, plan, costs))
+def _with_intervals(job: ServingJob, plan: ServingPlan) -> ServingPlan:
+    return replace(plan, intervals=_intervals(job, plan))
 
 
 def _compared(job: ServingJob, stated: SavedServingPlan, name: str, plan: ServingPlan) -> StatedServingPlan:
@@ -167,7 +167,7 @@ def _groups(
         yield EngineGroup(layout, share, settled(replace(predicted, simulation=run)), classes=classes)
 
 
-def _intervals(job: ServingJob, plan: ServingPlan, costs: ServingCosts) -> ServedIntervals | None:
+def _intervals(job: ServingJob, plan: ServingPlan) -> ServedIntervals | None:
     if not plan.fits:
         return None
     figures = (
@@ -177,7 +177,7 @@ def _intervals(job: ServingJob, plan: ServingPlan, costs: ServingCosts) -> Serve
         plan.output_tokens_per_second,
     )
     kind = plan.groups[0].predicted.load.kind
-    measured = costs.measured is not None
+    measured, taken_from = engine_kernels_origin(job.cluster.device.name)
     return served_intervals(
         serving_intervals(),
         kind,
@@ -185,6 +185,7 @@ def _intervals(job: ServingJob, plan: ServingPlan, costs: ServingCosts) -> Serve
         measured=measured,
         engine=job.engine,
         pools=plan.pooled is not None,
+        taken_from=taken_from,
     )
 
 
