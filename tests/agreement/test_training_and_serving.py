@@ -15,7 +15,7 @@ from autoplan.costs.device.machine import machine_of
 from autoplan.costs.layer.elementwise import elementwise_seconds
 from autoplan.costs.layer.layer_time import _attention, _layer_gemm_passes, layer_times
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.attention_prices import prefill_seconds
+from autoplan.costs.serving.iteration.attention_prices import prefill_attention_seconds
 from autoplan.costs.serving.iteration.iteration_of_engine import kernel_prices
 from autoplan.costs.serving.iteration.iteration_parts import iteration_parts
 from autoplan.costs.serving.iteration.layer_matrices import attention_matrices, dense_matrices
@@ -76,7 +76,7 @@ def test_prefill_has_the_prices_of_trainings_forward(name, tp):
     for measured, near in ((False, 1e-3), (True, 0.15)):
         prices = prices_of(serving, measured=measured)
         scope = EngineScope(serving, layout)
-        own = float(prefill_seconds(scope, prices, np.array(1.0), tokens)[0]) / job.model.layers
+        own = float(prefill_attention_seconds(scope, prices, np.array(1.0), tokens)[0]) / job.model.layers
         assert products(serving, layout, prices, tokens) == pytest.approx(gemms, rel=near)
         assert own == pytest.approx(attention, rel=near)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoplan.costs.core.serving.iteration import Chunk
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.iteration_parts import iteration_parts
+from autoplan.costs.serving.iteration.iteration_parts import decode_step, iteration_parts
 from autoplan.costs.serving.served_layouts import PricedEngine, ServingCosts, priced_engine, unit_parts
 from autoplan.results.serving.serving_explanation import EngineParts
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
@@ -44,7 +44,7 @@ def _parts(job: ServingJob, group: EngineGroup, engine: PricedEngine, costs: Ser
     first_alone = engine.rules.prefill == "first" or group.role == "prefill"
     concurrent = (0, 0.0) if first_alone else (decodes * groups, context * groups)
     scope = EngineScope(job, group.layout)
-    decode = iteration_parts(scope, prices, (decodes * groups, context * groups, ()))
+    decode = decode_step(scope, prices, decodes * groups, context * groups)
     # Where prompts come with their keys and values, no step has a chunk of one.
     chunks = [] if group.role == "decode" else [chunk] * groups
     mixed = iteration_parts(scope, prices, (*concurrent, chunks))

@@ -20,7 +20,7 @@ from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.weight_formats import KV_BITS, WeightFormat
 
-__all__ = ["decode_seconds", "prefill_seconds"]
+__all__ = ["decode_attention_seconds", "prefill_attention_seconds"]
 
 
 def _kv(layout: EngineLayout) -> WeightFormat:
@@ -32,7 +32,7 @@ def _windows(model: ModelSpec) -> dict[int, int]:
     return dict(Counter(model.attention_window(layer) or 0 for layer in range(model.layers)))
 
 
-def decode_seconds(
+def decode_attention_seconds(
     scope: EngineScope,
     prices: KernelPrices,
     requests: Array,
@@ -51,7 +51,7 @@ def decode_seconds(
     >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
     >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
     >>> scope = EngineScope(job, EngineLayout())
-    >>> seconds = decode_seconds(scope, prices, np.array(64.0), np.array(1024.0))
+    >>> seconds = decode_attention_seconds(scope, prices, np.array(64.0), np.array(1024.0))
     >>> float(seconds) * 3.35e12 > 64 * 1024 * 131_072  # bytes of the cache
     True
     """
@@ -75,7 +75,9 @@ def decode_seconds(
     return total
 
 
-def prefill_seconds(scope: EngineScope, prices: KernelPrices, prompts: Array, tokens: Array) -> Array:
+def prefill_attention_seconds(
+    scope: EngineScope, prices: KernelPrices, prompts: Array, tokens: Array
+) -> Array:
     """Return the time of all layers' attention of ``prompts`` complete prompts of L tokens each [s].
 
     A chunk after p tokens takes (L^2 - p^2) / L^2 of it.
@@ -86,7 +88,7 @@ def prefill_seconds(scope: EngineScope, prices: KernelPrices, prompts: Array, to
     >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
     >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
     >>> lengths = np.array([2048.0, 4096.0])
-    >>> one, two = prefill_seconds(EngineScope(job, EngineLayout()), prices, np.array(1.0), lengths)
+    >>> one, two = prefill_attention_seconds(EngineScope(job, EngineLayout()), prices, np.array(1.0), lengths)
     >>> 2 < float(two / one) < 4
     True
     """

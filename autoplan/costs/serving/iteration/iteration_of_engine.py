@@ -13,7 +13,10 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.attention_prices import decode_seconds, prefill_seconds
+from autoplan.costs.serving.iteration.attention_prices import (
+    decode_attention_seconds,
+    prefill_attention_seconds,
+)
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, HostTimes
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
 from autoplan.costs.serving.iteration.lookup import Sheet, line_of, sheet_of
@@ -67,7 +70,7 @@ def engine_iteration(
         prefill=sheet_of(
             _PROMPTS,
             _LENGTHS,
-            prefill_seconds(scope, prices, prompts[:, None], lengths[None, :]),
+            prefill_attention_seconds(scope, prices, prompts[:, None], lengths[None, :]),
         ),
         host=HostTimes(
             step=step.host.value,
@@ -124,7 +127,7 @@ def decode_sheet(scope: EngineScope, prices: KernelPrices, queries: int = 1) -> 
     True
     """
     requests, contexts = np.array(_REQUESTS, dtype=np.float64), np.array(_CONTEXTS, dtype=np.float64)
-    seconds = decode_seconds(scope, prices, requests[:, None], contexts[None, :], queries)
+    seconds = decode_attention_seconds(scope, prices, requests[:, None], contexts[None, :], queries)
     return sheet_of(_REQUESTS, _CONTEXTS, seconds)
 
 

@@ -17,7 +17,10 @@ from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.serving.iteration import Chunk
 from autoplan.costs.core.serving.step_parts import IterationPart, IterationParts, Resource
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.attention_prices import decode_seconds, prefill_seconds
+from autoplan.costs.serving.iteration.attention_prices import (
+    decode_attention_seconds,
+    prefill_attention_seconds,
+)
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration, kernel_prices
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
@@ -34,10 +37,32 @@ from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec
 
-__all__ = ["iteration_parts"]
+__all__ = ["decode_step", "iteration_parts"]
 
 #: Share of an iteration below which a part is rounding.
 _ROUNDING = 1e-9
+
+
+def decode_step(
+    scope: EngineScope,
+    costs: tuple[KernelSpec, tuple[EngineKernelSpec, DeviceSpec] | None],
+    decodes: int,
+    context_tokens: float,
+) -> IterationParts:
+    """Return the time of a decode step by part [s]: each of B requests gets a token, without prompts.
+
+    t = max(g (GEMMs + experts + norms + collectives + attention + head) + sends, host), g being the scale of
+    the engine's version; docs/formulas/serving.md has an example by hand.
+
+    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
+    >>> costs = kernels_for(h100), engine_kernels_for(h100)
+    >>> step = decode_step(EngineScope(job, EngineLayout()), costs, 64, 64 * 1024.0)
+    >>> max(step.parts, key=lambda part: part.seconds).name
+    'products: weights read'
+    """
+    return iteration_parts(scope, costs, (decodes, context_tokens, ()))
 
 
 def iteration_parts(
@@ -102,13 +127,13 @@ def _kernels(
     yield from _of_tokens(scope, prices, np.maximum(m, 1.0), graph=iteration.decode_graphs)
     if decodes:
         length = np.array(context / decodes)
-        seconds = float(decode_seconds(scope, prices, np.array(float(own)), length))
+        seconds = float(decode_attention_seconds(scope, prices, np.array(float(own)), length))
         yield IterationPart("attention of decodes", "memory bandwidth", seconds)
     prompts = 0.0
     for chunk in chunks:
         tokens = float(chunk.new_tokens + chunk.past_tokens)
         computed = 1.0 - (chunk.past_tokens / tokens) ** 2
-        prompts += computed * float(prefill_seconds(scope, prices, np.array(1.0), np.array(tokens)))
+        prompts += computed * float(prefill_attention_seconds(scope, prices, np.array(1.0), np.array(tokens)))
     yield IterationPart("attention of prompts", "compute", prompts / scope.layout.adp / iteration.stages)
     sequences = np.array([float(max(1, own + len(chunks)))])
     head = float(head_seconds(scope, prices, sequences)[0])
