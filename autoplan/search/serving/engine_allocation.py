@@ -27,6 +27,8 @@ _TIME: Final = 1_000_000
 _TIMES: Final[frozenset[ServingObjective]] = frozenset(
     {"time_to_first_token", "time_per_output_token", "request_latency"}
 )
+#: Times by which options of equal tokens are ranked.
+_ORDER: Final = ("time_per_output_token", "time_to_first_token", "request_latency")
 #: Objectives that are tokens over devices: price and power are those of each device.
 _RATIOS: Final[frozenset[ServingObjective]] = frozenset({"throughput_per_device", "cost", "energy"})
 
@@ -133,17 +135,34 @@ class AllocationSearch:
         return allocation
 
     def _within(self) -> AllocationProblem:
-        """Return the problem with the options within the time that is left, where one time is swept."""
+        """Return the problem with the options within the time that is left, where one time is swept.
+
+        Where no time is an objective any more, of options alike in devices and share the fastest are enough.
+        """
         objectives, options = self.problem.objectives, self.problem.options
         times = [name for name in objectives if name in _TIMES]
-        if len(times) != 1 or len(objectives) != 2:
+        if len(times) > 1 or (times and len(objectives) != 2):
             return self.problem
-        if self.allocations:
+        if times and self.allocations:
             last = min(known.values[objectives.index(times[0])] for known in self.allocations)
             most = last - _step(last, self.thinning)
             options = [option for option in options if _microseconds(option, times[0]) <= most]
-        others = tuple(name for name in objectives if name != times[0])
-        return replace(self.problem, options=options, objectives=others)
+        others = tuple(name for name in objectives if name not in times)
+        return replace(self.problem, options=_fastest(options), objectives=others)
+
+
+def _fastest(options: Sequence[Option]) -> list[Option]:
+    """Return of the options with as many devices, the same share and classes the one of most tokens.
+
+    Of several the one whose tokens, then its first token, take the least time.
+    """
+    best: dict[tuple[object, ...], tuple[tuple[float, ...], Option]] = {}
+    for option in options:
+        key = option.devices, option.share, option.alone, option.classes
+        rank = (-decitokens(option), *(_microseconds(option, name) for name in _ORDER))
+        if key not in best or rank < best[key][0]:
+            best[key] = rank, option
+    return [option for _, option in best.values()]
 
 
 def _step(value: int, thinning: float) -> int:

@@ -208,7 +208,7 @@ def _counts(question: ServingQuestion) -> Check:
     numbers = {
         "units_total": space.units_total,
         "units": len(space.units),
-        "options": len(space.options) + pairs,
+        "options": space.sizes + pairs,
         "pairs": pairs,
         "roles": space.pools.roles,
     }
