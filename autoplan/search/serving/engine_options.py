@@ -19,7 +19,6 @@ from autoplan.costs.serving.served_layouts import (
     ServingCosts,
     engine_load,
     priced_engine,
-    served,
     unit_parts,
 )
 from autoplan.deadline import check_deadline
@@ -29,6 +28,7 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.search.serving.engine_units import seqs_menu, sizes_of_step, tokens_menu
 from autoplan.search.serving.load_shares import WHOLE, shares
+from autoplan.search.serving.loaded_engines import LoadedEngines
 
 __all__ = [
     "AnyOption",
@@ -134,26 +134,22 @@ class PricedOptions:
         # The least load comes first: an engine that does not keep up with it keeps up with none.
         loads = sorted(self._loads(unit), key=lambda loaded: loaded[0])
         for tokens in tokens_menu(self.job, unit):
-            engines = [
-                priced_engine(self.job, replace(unit, seqs=seqs, tokens=tokens), parts)
-                for seqs in sizes_of_step(self.job, unit, tokens)
-            ]
+            layouts = [replace(unit, seqs=n, tokens=tokens) for n in sizes_of_step(self.job, unit, tokens)]
+            engines = [priced_engine(self.job, layout, parts) for layout in layouts]
+            loaded = LoadedEngines(self.job, engines)
             self.total += len(engines) * len(loads)
             for share, load in loads:
-                engines = [engine for engine in engines if engine.shortage is None]
-                yield from self._of_load(engines, share, load)
+                yield from self._of_load(loaded, share, load)
 
-    def _of_load(self, engines: list[PricedEngine], share: int, load: EngineLoad) -> Iterator[EngineOption]:
-        """Yield engines of ascending max_num_seqs under one load; ``engines`` loses those behind it."""
+    def _of_load(self, loaded: LoadedEngines, share: int, load: EngineLoad) -> Iterator[EngineOption]:
+        """Yield engines with their sizes under one share of the load."""
 
         def option(engine: PricedEngine) -> EngineOption | None:
-            predicted = served(self.job, engine, load)
-            if load.kind == "maximum" or predicted.fits:
-                return EngineOption(engine, share, predicted, self.classes)
-            engines.remove(engine)
-            return None
+            predicted = loaded.under(engine, load)
+            return predicted and EngineOption(engine, share, predicted, self.classes)
 
-        options, equalled = distinct_sizes(tuple(engines), option, largest=load.kind == "open loop")
+        engines = tuple(loaded.engines)
+        options, equalled = distinct_sizes(engines, option, largest=load.kind == "open loop")
         self.equalled += equalled
         yield from options
 

@@ -185,14 +185,15 @@ class ServingSearch:
     def _front(self, plans: Sequence[ServingPlan]) -> ServingFront:
         from autoplan import __version__
 
+        pairs = self.pools.total if self.pools.all else 0
         certificate = ServingCertificate(
             status="feasible" if self.stopped else "optimal" if plans else "infeasible",
             units_total=self.units.total,
             units=len(self.units.units),
-            options=self.options.counts[0] + len(self.pools.all),
-            pairs=len(self.pools.all),
+            options=self.options.counts[0] + pairs,
+            pairs=pairs,
             roles=sum(map(len, self.pools.units.values())) if self.pools.all else 0,
-            dominated=self.dominated + self.options.counts[1],
+            dominated=self.dominated + self.options.counts[1] + self.pools.equalled,
             excluded=len(self.excluded),
             solves=self.solves,
             thinning=self.thinning,

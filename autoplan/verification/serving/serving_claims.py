@@ -204,7 +204,7 @@ def _counts(question: ServingQuestion) -> Check:
     space, certificate = stated.space, question.saved.certificate
     if not space.complete:
         return Check(claim, "not checked", ("the deadline ended before all engines were priced",))
-    pairs = len(space.pools.pairs)
+    pairs = space.pools.sizes if space.pools.pairs else 0
     numbers = {
         "units_total": space.units_total,
         "units": len(space.units),
