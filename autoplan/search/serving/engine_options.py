@@ -146,7 +146,7 @@ class PricedOptions:
 
         def option(engine: PricedEngine) -> EngineOption | None:
             predicted = loaded.under(engine, load)
-            return predicted and EngineOption(engine, share, predicted, self.classes)
+            return None if predicted is None else EngineOption(engine, share, predicted, self.classes)
 
         engines = tuple(loaded.engines)
         options, equalled = distinct_sizes(engines, option, largest=load.kind == "open loop")
