@@ -98,9 +98,9 @@ def tokens_menu(job: ServingJob, layout: EngineLayout) -> tuple[int, ...]:
 
 
 def seqs_menu(job: ServingJob, layout: EngineLayout) -> tuple[int, ...]:
-    """Return the values of max_num_seqs: the job's, else powers of two to the default."""
+    """Return the values of max_num_seqs: the job's, else powers of two, three times them, and the default."""
     default = step_sizes(job, layout)[0]
-    steps = {1 << k for k in range(default.bit_length())}
+    steps = {n << k for n in (1, 3) for k in range(default.bit_length())}
     return tuple(
         sorted(set(_allowed(job.search.max_num_seqs, {n for n in steps if n <= default} | {default})))
     )

@@ -243,13 +243,16 @@ def search_serving(
     Raises UnsupportedError where the deadline ends before there is an answer.
     """
     from autoplan.search.serving.pool_comparison import compared_pools
+    from autoplan.search.serving.size_gaps import between_sizes
     from autoplan.search.serving.unmet_limits import explained
 
     search = ServingSearch(job, costs, thinning)
     with deadline.in_force():
         try:
             front = search.front()
-            front = replace(front, comparison=compared_pools(search))
+            gap = between_sizes(job, search.priced)
+            certificate = replace(front.certificate, between_sizes=gap)
+            front = replace(front, certificate=certificate, comparison=compared_pools(search))
             return front if front.plans or not explains else explained(search, front)
         except DeadlineOver:
             reason = deadline.reason or "the search was stopped"

@@ -29,7 +29,7 @@ from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.class_jobs import job_of_classes
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.verification.serving.pool_listing import PairListing, listed_pairs
+from autoplan.verification.serving.pool_listing import PairListing, known_sizes, listed_pairs
 
 __all__ = [
     "LOAD_PARTS",
@@ -185,8 +185,7 @@ def _tokens(job: ServingJob, unit: EngineLayout) -> list[int]:
 
 def _seqs(job: ServingJob, unit: EngineLayout) -> list[int]:
     default = step_sizes(job, unit)[0]
-    powers = {1 << k for k in range(32) if 1 << k <= default}
-    return sorted(set(_values(job.search.max_num_seqs, powers | {default})))
+    return sorted(set(_values(job.search.max_num_seqs, known_sizes(default))))
 
 
 def _priced(

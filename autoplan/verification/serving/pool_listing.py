@@ -29,7 +29,7 @@ from autoplan.rules.pool_rules import broken_pool_rules, no_pools
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["ListedPair", "PairListing", "breaking_pairs", "listed_pairs"]
+__all__ = ["ListedPair", "PairListing", "breaking_pairs", "known_sizes", "listed_pairs"]
 
 Units = Callable[[ServingJob], Iterator[EngineLayout]]
 
@@ -80,6 +80,12 @@ def listed_pairs(job: ServingJob, costs: ServingCosts, units: Units, deadline: D
     return PairListing(tuple(pairs), sizes, len(first) + len(second) if pairs else 0)
 
 
+def known_sizes(most: int) -> set[int]:
+    """Return the sizes of max_num_seqs up to the engine's default: powers of two, three times one, and it."""
+    powers = [1 << k for k in range(32)]
+    return {most, *(n for power in powers for n in (power, 3 * power) if n <= most)}
+
+
 def _role_job(job: ServingJob, role: str) -> ServingJob:
     """Return the job whose search is that of a role, where it says one."""
     own = getattr(job.search, role)
@@ -114,8 +120,7 @@ def _decode(
     """Yield the engines of a unit by max_num_seqs, and the sizes in order."""
     seqs, tokens = step_sizes(job, unit)
     allowed = narrowed.search.max_num_seqs
-    powers = {1 << k for k in range(32) if 1 << k <= seqs} | {seqs}
-    menu = sorted(powers if isinstance(allowed, str) else set(_sizes(allowed, seqs)))
+    menu = sorted(known_sizes(seqs) if isinstance(allowed, str) else set(_sizes(allowed, seqs)))
     parts = unit_parts(job, unit, costs)
     largest = max(_sizes(narrowed.search.max_num_batched_tokens, tokens))
     layouts = {size: replace(unit, seqs=size, tokens=max(size, largest)) for size in menu}
