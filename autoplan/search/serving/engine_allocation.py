@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from math import ceil, floor
 from typing import Final
 
@@ -27,6 +26,8 @@ _TIME: Final = 1_000_000
 _TIMES: Final[frozenset[ServingObjective]] = frozenset(
     {"time_to_first_token", "time_per_output_token", "request_latency"}
 )
+#: Times by which options of equal tokens are ranked.
+_ORDER: Final = ("time_per_output_token", "time_to_first_token", "request_latency")
 #: Objectives that are tokens over devices: price and power are those of each device.
 _RATIOS: Final[frozenset[ServingObjective]] = frozenset({"throughput_per_device", "cost", "energy"})
 
@@ -112,38 +113,76 @@ class AllocationSearch:
         problem = self._within()
         if not problem.options or (self.allocations and len(self.problem.objectives) == 1):
             return None
-        model = _Model(problem)
-        if problem.objectives == self.problem.objectives and self.allocations:
-            model.improve(self.allocations, self.thinning)
-        solver, status = model.solved()
-        self.solves += 1
-        if status == cp_model.INFEASIBLE:
+        # What fits in number mostly fits into nodes as well: their constraints are left to where it does not.
+        several = self._counts(problem, placed=False)
+        if several is not None and not _fits_nodes(problem, several):
+            several = self._counts(problem, placed=True)
+        if several is None:
             return None
-        if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
-            self.stopped = True
-            return None
-        self.stopped = self.stopped or status != cp_model.OPTIMAL
-        counts = {
-            id(option): solver.value(count)
-            for option, count in zip(problem.options, model.counts, strict=True)
-        }
+        counts = {id(option): count for option, count in zip(problem.options, several, strict=True)}
         chosen = tuple(counts.get(id(option), 0) for option in self.problem.options)
         allocation = Allocation(chosen, objective_values(self.problem, chosen))
         self.allocations.append(allocation)
         return allocation
 
+    def _counts(self, problem: AllocationProblem, *, placed: bool) -> list[int] | None:
+        """Return the best counts of options; ``placed``: with a place on nodes. None: there are none."""
+        model = _Model(problem, placed=placed)
+        if problem.objectives == self.problem.objectives and self.allocations:
+            model.improve(self.allocations, self.thinning)
+        solver, status = model.solved()
+        self.solves += 1
+        if status in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
+            self.stopped = self.stopped or status != cp_model.OPTIMAL
+            return [solver.value(count) for count in model.counts]
+        self.stopped = self.stopped or status != cp_model.INFEASIBLE
+        return None
+
     def _within(self) -> AllocationProblem:
-        """Return the problem with the options within the time that is left, where one time is swept."""
+        """Return the problem with the options within the time that is left, where one time is swept.
+
+        Where no time is an objective any more, of options alike in devices and share the fastest are enough.
+        """
         objectives, options = self.problem.objectives, self.problem.options
         times = [name for name in objectives if name in _TIMES]
-        if len(times) != 1 or len(objectives) != 2:
+        if len(times) > 1 or (times and len(objectives) != 2):
             return self.problem
-        if self.allocations:
+        if times and self.allocations:
             last = min(known.values[objectives.index(times[0])] for known in self.allocations)
             most = last - _step(last, self.thinning)
             options = [option for option in options if _microseconds(option, times[0]) <= most]
-        others = tuple(name for name in objectives if name != times[0])
-        return replace(self.problem, options=options, objectives=others)
+        others = tuple(name for name in objectives if name not in times)
+        return replace(self.problem, options=_fastest(options), objectives=others)
+
+
+def _fastest(options: Sequence[Option]) -> list[Option]:
+    """Return of the options with as many devices, the same share and classes the one of most tokens.
+
+    Of several the one whose tokens, then its first token, take the least time.
+    """
+    best: dict[tuple[object, ...], tuple[tuple[float, ...], Option]] = {}
+    for option in options:
+        key = option.devices, option.share, option.alone, option.classes
+        rank = (-decitokens(option), *(_microseconds(option, name) for name in _ORDER))
+        if key not in best or rank < best[key][0]:
+            best[key] = rank, option
+    return [option for _, option in best.values()]
+
+
+def _fits_nodes(problem: AllocationProblem, counts: Sequence[int]) -> bool:
+    """Return whether engines have a place on nodes, the largest first; False where that is not clear."""
+    node = problem.node_devices
+    rooms = [node] * -(-problem.devices // node)
+    chosen = zip(problem.options, counts, strict=True)
+    # Pools are placed where they are listed.
+    sizes = [option.devices for option, count in chosen for _ in range(count) if not option.alone]
+    parts = [part for size in sizes for part in (*[node] * (size // node), size % node) if part]
+    for part in sorted(parts, reverse=True):
+        place = next((k for k, room in enumerate(rooms) if room >= part), None)
+        if place is None:
+            return False
+        rooms[place] -= part
+    return True
 
 
 def _step(value: int, thinning: float) -> int:
@@ -153,7 +192,7 @@ def _step(value: int, thinning: float) -> int:
 class _Model:
     """The constraint model of one choice."""
 
-    def __init__(self, problem: AllocationProblem) -> None:
+    def __init__(self, problem: AllocationProblem, *, placed: bool) -> None:
         self.problem, self.model = problem, cp_model.CpModel()
         options, model = problem.options, self.model
         self.counts = [
@@ -183,7 +222,8 @@ class _Model:
             model.add(self.rate >= ceil(problem.least_rate * _RATE))
         if problem.least_rate_per_device:
             model.add(self.rate >= ceil(problem.least_rate_per_device * _RATE) * self.devices)
-        self._pack()
+        if placed:
+            self._pack()
         # A ratio alone needs no variable.
         alone = len(problem.objectives) == 1 and problem.objectives[0] in _RATIOS
         self.objectives = [] if alone else [self._objective(name) for name in problem.objectives]
@@ -289,15 +329,12 @@ class _Model:
         return max(1, highest if name == "throughput" else highest // self.problem.devices)
 
     def _pack(self) -> None:
-        """Place engines on nodes where sizes do not divide each other; else what fits in number fits."""
+        """Place engines on nodes."""
         # Pools are placed where they are listed.
         node, options = self.problem.node_devices, self.problem.options
         sizes = [0 if option.alone else option.devices for option in options]
         nodes = -(-self.problem.devices // node)
         small = sorted({size for size in sizes if 0 < size < node})
-        divide = all(b % a == 0 for a, b in pairwise([*small, node]))
-        if nodes == 1 or divide:
-            return
         full_nodes = self._sum([size // node for size in sizes])
         shared = [self.model.new_bool_var(f"shared_{k}") for k in range(nodes)]
         placed = {
