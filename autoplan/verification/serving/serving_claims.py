@@ -30,6 +30,8 @@ __all__ = ["ServingQuestion", "serving_checks"]
 
 #: What a sentence shows of a long list.
 _SHOWN: Final = 5
+#: How far figures of two listings of the same options may be apart.
+_ROUNDING: Final = 1e-6
 #: What is said of the search itself, and leaves no trace.
 _OF_THE_SEARCH: Final = ("solves", "dominated", "excluded", "solver", "solver_parameters")
 
@@ -104,12 +106,11 @@ def _priced_checks(
         uncompared = stopped is not None and question.saved.disaggregation is None
         yield Check(claim, "not checked", (str(stopped),)) if uncompared else _check(claim, problems)
     if stopped is not None:
-        why = f"{stopped}, as stated: nothing is claimed of other choices"
-        yield Check("no choice of engines is better than the plans", "not checked", (why,))
+        yield from nothing_better(question.answers, deadline, stopped)
         return
     yield _counts(question)
     yield _between_sizes(question)
-    yield from nothing_better(question.answers, deadline, question.saved.certificate.stopped)
+    yield from nothing_better(question.answers, deadline, None)
     costs = question.answers[0].costs
     if costs is not None:
         yield from scaling_checks(question.saved, question.job, costs, deadline)
@@ -241,7 +242,7 @@ def _between_sizes(question: ServingQuestion) -> Check:
     if not stated.space.complete:
         return Check(claim, "not checked", ("the deadline ended before all engines were priced",))
     given, actual = question.saved.certificate.between_sizes, menu_gap(stated.job, stated.space)
-    alike = actual == inf if given is None else abs(actual - given) <= SERVING_THINNING
+    alike = actual == inf if given is None else abs(actual - given) <= _ROUNDING
     return _check(
         claim, [] if alike else [f"certificate.between_sizes is stated as {given} and is {actual:.3f}"]
     )
