@@ -55,7 +55,7 @@ def test_more_memory_never_hurts(seed):
 
 @pytest.mark.parametrize("seed", slow_after(4, SEEDS))
 def test_no_drawn_layout_beats_the_front(seed):
-    """Layouts with sizes that no menu has are no better than the front by more than the certificate states."""
+    """Layouts with sizes that no menu has are no better than the front, but for what is stated of them."""
     front = front_of(random_serving(seed))
 
     for layout, point in drawn_points(front, 60, seed):
