@@ -33,7 +33,7 @@ Figures = Mapping[tuple[str, str], float]
 
 
 def between_sizes(job: ServingJob, options: Sequence[Option]) -> float | None:
-    """Return the most by which sizes between two of the menu are better in an objective, rounded up [1]: o/b - 1.
+    """Return the most by which sizes between two of the menu are better, rounded up [1]: o / b - 1.
 
     From one size to the next each figure is taken to rise or to fall. None where such a size may hold the
     limits on times that no option of as many devices and the same load holds.
