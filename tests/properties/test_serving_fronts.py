@@ -21,7 +21,7 @@ def limited(job, seed):
     return replace(job, limits=limits)
 
 
-@pytest.mark.parametrize("seed", slow_after(4, SEEDS))
+@pytest.mark.parametrize("seed", slow_after(2, SEEDS))
 def test_a_limit_never_improves_an_answer(seed):
     """Whatever a job with a limit has on its front, the job without it has or betters."""
     job = random_serving(seed)
@@ -32,7 +32,7 @@ def test_a_limit_never_improves_an_answer(seed):
     assert options == {(str(x.layout), x.share) for x in bound.search.priced}
 
 
-@pytest.mark.parametrize("seed", slow_after(4, SEEDS))
+@pytest.mark.parametrize("seed", slow_after(2, SEEDS))
 def test_more_devices_never_hurt_engines(seed):
     """A front on more devices has or betters all of one on fewer, within a node and beyond it."""
     job = random_serving(seed)
@@ -43,7 +43,7 @@ def test_more_devices_never_hurt_engines(seed):
     assert all(covered(point, many.points) for point in few.points)
 
 
-@pytest.mark.parametrize("seed", slow_after(4, SEEDS))
+@pytest.mark.parametrize("seed", slow_after(2, SEEDS))
 def test_more_memory_never_hurts(seed):
     """A front with less memory is covered but for sizes of a step that lie between those of the menu."""
     job = random_serving(seed)
@@ -53,12 +53,12 @@ def test_more_memory_never_hurts(seed):
     assert all(covered(point, free.points, free.gap) for point in tight.points)
 
 
-@pytest.mark.parametrize("seed", slow_after(4, SEEDS))
+@pytest.mark.parametrize("seed", slow_after(2, SEEDS))
 def test_no_drawn_layout_beats_the_front(seed):
-    """Layouts with sizes that no menu has are no better than the front by more than the certificate states."""
+    """Layouts with sizes that no menu has are no better than the front, but for what is stated of them."""
     front = front_of(random_serving(seed))
 
-    for layout, point in drawn_points(front, 60, seed):
+    for layout, point in drawn_points(front, 80, seed):
         assert covered(point, front.points, front.gap), layout
 
 

@@ -16,6 +16,8 @@ from ortools.sat.python import cp_model
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.search.cp.cp_sat import MOST_WORK, run_solver
 from autoplan.search.serving.engine_options import Option, times_of
+from autoplan.search.serving.engines.node_places import fit_nodes
+from autoplan.search.serving.engines.objective_boxes import ObjectiveBoxes
 from autoplan.search.serving.load_shares import WHOLE
 
 __all__ = ["Allocation", "AllocationProblem", "AllocationSearch", "decitokens", "objective_values"]
@@ -23,6 +25,8 @@ __all__ = ["Allocation", "AllocationProblem", "AllocationSearch", "decitokens", 
 #: Units of a rate and of a time in the solver.
 _RATE: Final = 10
 _TIME: Final = 1_000_000
+#: Part of a unit by which a bound lies below an integer.
+_LESS: Final = 0.25
 _TIMES: Final[frozenset[ServingObjective]] = frozenset(
     {"time_to_first_token", "time_per_output_token", "request_latency"}
 )
@@ -98,7 +102,8 @@ class AllocationSearch:
     """The Pareto-optimal choices, one solve each: every solve asks for something better than all before.
 
     With one time among two objectives, the options within an ever shorter time are what is left to choose
-    from. A later choice may then equal an earlier one in the other objective.
+    from; with more objectives, boxes of them are searched, in each of which one is left. A later choice may
+    then be no worse than an earlier one in every objective.
     """
 
     problem: AllocationProblem
@@ -108,18 +113,73 @@ class AllocationSearch:
     #: Whether a solve ended without an answer.
     stopped: bool = False
 
+    def __post_init__(self) -> None:
+        self._boxes = ObjectiveBoxes(len(self.problem.objectives))
+        for known in self.allocations:
+            self._cut(known)
+
     def next(self) -> Allocation | None:
         """Return a choice that is better than all before in some objective, or None if none exists."""
+        times = [name for name in self.problem.objectives if name in _TIMES]
+        if len(times) > 1 or len(self.problem.objectives) > 2:
+            return self._next_in_boxes()
         problem = self._within()
         if not problem.options or (self.allocations and len(self.problem.objectives) == 1):
             return None
+        return self._added(problem)
+
+    def _next_in_boxes(self) -> Allocation | None:
+        """Return a choice within a box in which all are better; a box without any is left out for good."""
+        while self._boxes.open and not self.stopped:
+            problem = self._in_box(self._boxes.open[-1])
+            allocation = self._added(problem) if problem.options and problem.devices else None
+            if allocation is not None:
+                self._cut(allocation)
+                return allocation
+            self._boxes.open.pop()
+        return None
+
+    def _in_box(self, box: Sequence[float]) -> AllocationProblem:
+        """Return the problem within a box: options of its times, and one objective, limited as the others."""
+        problem = self.problem
+        bounds = dict(zip(problem.objectives, box, strict=True))
+        times = {name: bounds.pop(name) for name in problem.objectives if name in _TIMES}
+        options = [
+            option
+            for option in problem.options
+            if all(_microseconds(option, name) <= most for name, most in times.items())
+        ]
+        rate, each, devices = problem.least_rate, problem.least_rate_per_device, problem.devices
+        for name, most in bounds.items():
+            if name == "devices":
+                devices = int(min(devices, most))
+            elif name == "throughput":
+                rate = max(rate, (-most - _LESS) / _RATE)
+            else:
+                each = max(each, (-most - _LESS) / _RATE)
+        return replace(
+            problem,
+            options=_fastest(options),
+            objectives=tuple(bounds)[:1] or ("throughput",),
+            least_rate=rate,
+            least_rate_per_device=each,
+            devices=devices,
+        )
+
+    def _cut(self, known: Allocation) -> None:
+        self._boxes.cut([value - _step(value, self.thinning) for value in known.values])
+
+    def _added(self, problem: AllocationProblem) -> Allocation | None:
+        """Return the best choice of a problem, which is known from then on; None: there is none."""
         # What fits in number mostly fits into nodes as well: their constraints are left to where it does not.
         several = self._counts(problem, placed=False)
-        if several is not None and not _fits_nodes(problem, several):
+        if several is not None and not fit_nodes(
+            _sizes(problem, several), problem.devices, problem.node_devices
+        ):
             several = self._counts(problem, placed=True)
         if several is None:
             return None
-        counts = {id(option): count for option, count in zip(problem.options, several, strict=True)}
+        counts = {id(option): n for option, n in zip(problem.options, several, strict=True)}
         chosen = tuple(counts.get(id(option), 0) for option in self.problem.options)
         allocation = Allocation(chosen, objective_values(self.problem, chosen))
         self.allocations.append(allocation)
@@ -145,7 +205,7 @@ class AllocationSearch:
         """
         objectives, options = self.problem.objectives, self.problem.options
         times = [name for name in objectives if name in _TIMES]
-        if len(times) > 1 or (times and len(objectives) != 2):
+        if times and len(objectives) == 1:
             return self.problem
         if times and self.allocations:
             last = min(known.values[objectives.index(times[0])] for known in self.allocations)
@@ -169,20 +229,10 @@ def _fastest(options: Sequence[Option]) -> list[Option]:
     return [option for _, option in best.values()]
 
 
-def _fits_nodes(problem: AllocationProblem, counts: Sequence[int]) -> bool:
-    """Return whether engines have a place on nodes, the largest first; False where that is not clear."""
-    node = problem.node_devices
-    rooms = [node] * -(-problem.devices // node)
+def _sizes(problem: AllocationProblem, counts: Sequence[int]) -> list[int]:
+    """Return the devices of each engine; pools are placed where they are listed."""
     chosen = zip(problem.options, counts, strict=True)
-    # Pools are placed where they are listed.
-    sizes = [option.devices for option, count in chosen for _ in range(count) if not option.alone]
-    parts = [part for size in sizes for part in (*[node] * (size // node), size % node) if part]
-    for part in sorted(parts, reverse=True):
-        place = next((k for k, room in enumerate(rooms) if room >= part), None)
-        if place is None:
-            return False
-        rooms[place] -= part
-    return True
+    return [option.devices for option, count in chosen for _ in range(count) if not option.alone]
 
 
 def _step(value: int, thinning: float) -> int:
@@ -332,8 +382,7 @@ class _Model:
         """Place engines on nodes."""
         # Pools are placed where they are listed.
         node, options = self.problem.node_devices, self.problem.options
-        sizes = [0 if option.alone else option.devices for option in options]
-        nodes = -(-self.problem.devices // node)
+        sizes, nodes = [0 if x.alone else x.devices for x in options], -(-self.problem.devices // node)
         small = sorted({size for size in sizes if 0 < size < node})
         full_nodes = self._sum([size // node for size in sizes])
         shared = [self.model.new_bool_var(f"shared_{k}") for k in range(nodes)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from math import inf
+from math import ceil, inf
 
 import numpy as np
 
@@ -24,6 +24,8 @@ __all__ = ["between_sizes"]
 
 _RATES = frozenset({"throughput", "throughput_per_device", "cost", "energy"})
 _LEAST = 1e-9
+#: Parts of one to which a gap is rounded.
+_PARTS = 1000
 _POOLS = "pools"
 
 #: Figures of an option, each to be small: its rate inverted, and times by class ("": all) and name.
@@ -31,7 +33,7 @@ Figures = Mapping[tuple[str, str], float]
 
 
 def between_sizes(job: ServingJob, options: Sequence[Option]) -> float | None:
-    """Return the most by which a size between two of the menu is better in an objective [1]: o / b - 1.
+    """Return the most by which sizes between two of the menu are better, rounded up [1]: o / b - 1.
 
     From one size to the next each figure is taken to rise or to fall. None where such a size may hold the
     limits on times that no option of as many devices and the same load holds.
@@ -51,7 +53,7 @@ def between_sizes(job: ServingJob, options: Sequence[Option]) -> float | None:
         known = [figures for n in fewer for figures in groups.get((load, n), ())]
         gaps.append(_gap(job, known, several))
     gap = max([0.0, *gaps])
-    return None if gap == inf else gap
+    return None if gap == inf else ceil(gap * _PARTS) / _PARTS
 
 
 def _gap(job: ServingJob, options: Sequence[Figures], bounds: Sequence[Figures]) -> float:

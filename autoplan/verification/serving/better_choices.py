@@ -23,9 +23,9 @@ from autoplan.deadline import Deadline
 from autoplan.rules.serving_limit_rules import least_rate_per_device
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.verification.serving.class_sums import SetTable, class_sums
 from autoplan.verification.serving.option_listing import LOAD_PARTS, ListedOption
-from autoplan.verification.serving.placed_sums import pack, placed_choice
+from autoplan.verification.serving.sums.class_sums import SetTable, class_sums
+from autoplan.verification.serving.sums.placed_sums import pack, placed_choice
 
 __all__ = ["Box", "ChoiceSearch", "boxes_beyond", "choice_values", "integral_time", "integral_tokens"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autoplan.costs.core.serving.served_prediction import EngineLoad, ServedPrediction
+from autoplan.costs.core.serving.waiting_clients import of_more_clients
+from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS
 from autoplan.costs.serving.served_layouts import PricedEngine, served
-from autoplan.costs.serving.waiting_clients import of_more_clients
 from autoplan.deadline import check_deadline
 from autoplan.schema.serving.serving_spec import ServingJob
 
@@ -27,7 +28,7 @@ class LoadedEngines:
         check_deadline()
         seqs, groups = engine.layout.seqs, engine.layout.adp
         known = self.before.get(seqs)
-        predicted = None if known is None else of_more_clients(known, load, groups)
+        predicted = None if known is None else of_more_clients(known, load, groups, CLIENT_SECONDS)
         if predicted is None:
             predicted = self.before[seqs] = served(self.job, engine, load)
         if load.kind == "maximum" or predicted.fits:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from math import isclose
 
 from autoplan.costs.core.serving.served_prediction import EngineLoad, ServedPrediction
-from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS
 
 __all__ = ["of_more_clients"]
 
@@ -20,7 +19,9 @@ __all__ = ["of_more_clients"]
 _EXACT = 1e-9
 
 
-def of_more_clients(predicted: ServedPrediction, load: EngineLoad, groups: int) -> ServedPrediction | None:
+def of_more_clients(
+    predicted: ServedPrediction, load: EngineLoad, groups: int, client_seconds: float
+) -> ServedPrediction | None:
     """Return an engine of so many ``groups`` of attention under more clients; None where they may change it.
 
     An engine whose clients wait for room serves more clients alike, and N = X (W + z) gives each request
@@ -35,7 +36,7 @@ def of_more_clients(predicted: ServedPrediction, load: EngineLoad, groups: int) 
     >>> parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
     >>> engine = priced_engine(job, layout, parts)
     >>> few, many = (EngineLoad("closed loop", clients) for clients in (8.0, 40.0))
-    >>> more, own = of_more_clients(served(job, engine, few), many, 1), served(job, engine, many)
+    >>> more, own = of_more_clients(served(job, engine, few), many, 1, 1e-3), served(job, engine, many)
     >>> isclose(more.time_to_first_token, own.time_to_first_token)
     True
     >>> more.output_tokens_per_second == own.output_tokens_per_second
@@ -49,7 +50,7 @@ def of_more_clients(predicted: ServedPrediction, load: EngineLoad, groups: int) 
     if not closed or not alike or predicted.classes:
         return None
     rate = predicted.requests_per_second
-    if not isclose(before.amount, rate * (point.request_latency + CLIENT_SECONDS), rel_tol=_EXACT):
+    if not isclose(before.amount, rate * (point.request_latency + client_seconds), rel_tol=_EXACT):
         return None
     more = load.amount - before.amount
     late = point.time_to_first_token + more / rate
