@@ -31,16 +31,17 @@ _SHOWN_CASES: Final = 5
 def main(arguments: list[str] | None = None) -> int:
     """Answer every case, write and compare; return 1 where an answer differs."""
     options = _options(arguments)
-    given = read_answers(options.against) if options.against else None
-    found = answers([x for x in cases() if re.search(options.only, x.name)])
+    asked = [case for case in cases() if re.search(options.only, case.name)]
+    before = read_answers(options.against, options.only) if options.against else None
+    found = answers(asked)
     if options.write:
         write_answers(found, options.write)
     digest = sha256("".join(f"{name}\0{text}\0" for name, text in sorted(found.items())).encode()).hexdigest()
     print(f"cases: {len(found)}")
     print(f"sha256: {digest}")
-    if given is None:
+    if before is None:
         return 0
-    differing = compared(given, found)
+    differing = compared(before, found)
     print(f"identical: {not differing}")
     for name, lines in islice(differing.items(), _SHOWN_CASES):
         print(f"{name}:", *islice(lines, _SHOWN_LINES), sep="\n  ")
@@ -91,11 +92,10 @@ def write_answers(found: Mapping[str, str], folder: Path) -> None:
         (folder / f"{name}.txt").write_bytes(text.encode())
 
 
-def read_answers(folder: Path) -> dict[str, str]:
-    """Return the answers that ``write_answers`` has written."""
-    return {
-        path.name.removesuffix(".txt"): path.read_bytes().decode() for path in sorted(folder.glob("*.txt"))
-    }
+def read_answers(folder: Path, only: str = "") -> dict[str, str]:
+    """Return the answers that ``write_answers`` has written, of cases whose name has the pattern ``only``."""
+    written = {path.name.removesuffix(".txt"): path for path in sorted(folder.glob("*.txt"))}
+    return {name: path.read_bytes().decode() for name, path in written.items() if re.search(only, name)}
 
 
 def _answer(case: Case) -> str:

@@ -35,14 +35,14 @@ def test_a_changed_answer_is_seen(tmp_path, capsys):
 
     changed = tmp_path / "gemm-0.txt"
     changed.write_text(changed.read_text(encoding="utf-8").replace("8192", "8193", 1), encoding="utf-8")
-    (tmp_path / "emit-megatron-lm-0.txt").rename(tmp_path / "gone.txt")
+    (tmp_path / "emit-megatron-lm-0.txt").rename(tmp_path / "gemm-0-gone.txt")
     assert main(["--only", FEW, "--against", str(tmp_path)]) == 1
 
     printed = capsys.readouterr().out
     assert "identical: False" in printed
     assert re.search(r"^gemm-0:\n  -.*8193.*\n  \+.*8192", printed, re.MULTILINE)
     assert "emit-megatron-lm-0:\n  only now" in printed
-    assert "gone:\n  only before" in printed
+    assert "gemm-0-gone:\n  only before" in printed
 
 
 def test_an_empty_folder_is_no_answer(tmp_path):
