@@ -19,7 +19,6 @@ import typer
 from typer.core import TyperGroup
 
 import autoplan
-from autoplan.cli.shared.lean import postpone_metadata
 from autoplan.cli.shared.output import (
     BAD_INPUT,
     BROKEN_PIPE,
@@ -203,7 +202,6 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # No plugin of pydantic is looked for: that would read the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    postpone_metadata()
     try:
         asked = [name for name in sys.argv[1:2] if name in _COMMANDS]
         application(asked or _COMMANDS)(prog_name="autoplan")
