@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-import autoplan
 from autoplan.cli.shared.output import (
     BAD_INPUT,
     BROKEN_PIPE,
@@ -29,6 +28,7 @@ from autoplan.cli.shared.output import (
     escaped,
 )
 from autoplan.errors import AutoplanError, InfeasibleError
+from autoplan.version import __version__
 
 if TYPE_CHECKING:
     app: typer.Typer
@@ -111,7 +111,7 @@ _COMMANDS: Final = {
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"autoplan {autoplan.__version__}")
+        typer.echo(f"autoplan {__version__}")
         raise typer.Exit
 
 

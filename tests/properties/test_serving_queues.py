@@ -6,12 +6,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from autoplan.costs.core.serving.affine_iteration import AffineIteration
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.length_moments import length_moments
 from autoplan.costs.serving.queueing.open_loop import open_loop
 from autoplan.costs.serving.queueing.run_statistics import run_statistics
 from autoplan.costs.serving.queueing.steady_state import closed_loop, maximum
+from tests.support.affine_iteration import AffineIteration
 from tests.support.serving_queues import ENGINES, RoofIteration, drawn, iterations, loads, rules, rules_of
 
 ITERATIONS = (AffineIteration(8e-3, 2e-5, 8e-8, 5e-5, 1e-9), RoofIteration())

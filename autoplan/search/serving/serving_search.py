@@ -183,7 +183,7 @@ class ServingSearch:
         return ServingPlan(tuple(sorted(groups, key=lambda group: -group.share)))
 
     def _front(self, plans: Sequence[ServingPlan]) -> ServingFront:
-        from autoplan import __version__
+        from autoplan.version import __version__
 
         certificate = ServingCertificate(
             status="feasible" if self.stopped else "optimal" if plans else "infeasible",
