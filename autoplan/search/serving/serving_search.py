@@ -216,7 +216,7 @@ class ServingSearch:
         return ServingPlan(tuple(sorted(groups, key=lambda group: -group.share)))
 
     def _front(self, plans: Sequence[ServingPlan]) -> ServingFront:
-        from autoplan import __version__
+        from autoplan.version import __version__
 
         pairs = self.pools.total if self.pools.all else 0
         certificate = ServingCertificate(

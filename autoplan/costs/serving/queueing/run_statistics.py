@@ -64,7 +64,6 @@ def run_statistics(
     request before the scheduler sees it, which its first token and its end come later by. ``names``: those
     of the classes of requests, by number.
 
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.event_simulation import simulate
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
