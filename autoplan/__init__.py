@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autoplan.lazy import lazy as _lazy
+from autoplan.version import __version__
 
 if TYPE_CHECKING:
     from autoplan.catalog import load_grid, load_job, load_serving_job
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from autoplan.results import Communication, Explanation, Front, Plan, Remedy, Sweep, Verdict
     from autoplan.schema.job import Job
     from autoplan.schema.layout import Layout
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AutoplanError",

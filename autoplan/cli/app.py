@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-import autoplan
-from autoplan.cli.shared.lean import postpone_metadata
 from autoplan.cli.shared.output import (
     BAD_INPUT,
     BROKEN_PIPE,
@@ -30,6 +28,7 @@ from autoplan.cli.shared.output import (
     escaped,
 )
 from autoplan.errors import AutoplanError, InfeasibleError
+from autoplan.version import __version__
 
 if TYPE_CHECKING:
     app: typer.Typer
@@ -112,7 +111,7 @@ _COMMANDS: Final = {
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"autoplan {autoplan.__version__}")
+        typer.echo(f"autoplan {__version__}")
         raise typer.Exit
 
 
@@ -203,7 +202,6 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # No plugin of pydantic is looked for: that would read the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    postpone_metadata()
     try:
         asked = [name for name in sys.argv[1:2] if name in _COMMANDS]
         application(asked or _COMMANDS)(prog_name="autoplan")

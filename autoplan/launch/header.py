@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import autoplan
 from autoplan.launch.target import Target
 from autoplan.results import Plan
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds
+from autoplan.version import __version__
 
 __all__ = ["as_comment", "header_lines"]
 
@@ -27,7 +27,7 @@ def header_lines(target: Target, job: Job, plan: Plan, command: str) -> tuple[st
         f"{job.model.name} on {devices} of {job.cluster.node.name}: {plan.layout_string}",
         f"predicted step time {step}, memory {memory} per device{fits}",
         f"for {target.framework} {target.version} ({target.check})",
-        f"made by autoplan {autoplan.__version__}: {command}",
+        f"made by autoplan {__version__}: {command}",
     )
     return tuple(_one_line(line) for line in lines)
 

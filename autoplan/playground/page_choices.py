@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final, get_args
 
-from autoplan import __version__
 from autoplan.catalog import EntryKind, entry_names, load_entry
 from autoplan.errors import AutoplanError
 from autoplan.launch.engines.engine_registry import ENGINE_TARGETS
@@ -30,6 +29,7 @@ from autoplan.schema.hardware import ClusterSpec, NodeSpec
 from autoplan.schema.job import Optimizer
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.precision import Precision
+from autoplan.version import __version__
 
 __all__ = ["page_choices"]
 

@@ -8,7 +8,6 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from autoplan import __version__
 from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.front_report import heading, listed
 from autoplan.report.render.columns import GAP, Column, columns_table, total_width
@@ -18,6 +17,7 @@ from autoplan.report.wording.sentences import layout_parts, wrap_parts
 from autoplan.results import CellAnswer, Sweep, SweepRow
 from autoplan.schema.grids.grid_spec import text_of
 from autoplan.schema.layout import parse_layout
+from autoplan.version import __version__
 
 __all__ = ["MOST_CELLS_SHOWN", "sweep_document", "sweep_parts", "sweep_table"]
 

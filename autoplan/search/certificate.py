@@ -26,7 +26,7 @@ def stop_reason(deadline: Deadline | None = None) -> str:
 
 def _common(job: Job, space: Space) -> dict[str, Any]:
     """Return the fields that every certificate has."""
-    from autoplan import __version__
+    from autoplan.version import __version__
 
     job_hash, cost_model_hash = hashes(job)
     return {

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from autoplan import __version__
 from autoplan.deadline import Deadline
 from autoplan.results.merged_front import question_fields, step_limit
 from autoplan.results.verdict import Check
@@ -30,6 +29,7 @@ from autoplan.verification.stated_answers import StatedAnswer, StatedPlan
 from autoplan.verification.stated_choices import Stated, certificate_errors, front_errors
 from autoplan.verification.stopped_answers import stopped_checks
 from autoplan.verification.value_comparison import differences
+from autoplan.version import __version__
 
 __all__ = ["checks_of"]
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-from autoplan.costs.core.serving.affine_iteration import AffineIteration
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.engine_iteration import GroupIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
@@ -15,6 +14,7 @@ from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, Scheduler
 from autoplan.schema.serving.engine_layout import EngineLayout
 from benchmarks.serving.bench_runs import BenchFacts, bench_sizes, bench_tokens_per_second, captured_sizes
 from benchmarks.serving.tabulating.tabulate_kernels import _CURVE, _expert_lines
+from tests.support.affine_iteration import AffineIteration
 
 H100 = "h100-sxm5-80gb"
 LLAMA = load_serving_job("llama3.1-8b-1x-h100")

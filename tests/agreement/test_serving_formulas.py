@@ -11,7 +11,6 @@ import pytest
 
 import autoplan.costs.serving
 from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-from autoplan.costs.core.serving.affine_iteration import AffineIteration
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration, kernel_prices
 from autoplan.costs.serving.iteration.iteration_parts import decode_step
@@ -23,6 +22,7 @@ from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 from autoplan.costs.serving.queueing.steady_state import closed_loop, maximum
 from autoplan.schema.serving.engine_layout import EngineLayout
+from tests.support.affine_iteration import AffineIteration
 
 PAGE = (
     (Path(__file__).parents[2] / "docs/formulas/serving.md")

@@ -1,4 +1,4 @@
-"""What a command leaves out of its own start: pandas, metadata of packages, the collection of garbage."""
+"""What a command leaves out of its own start: pandas, and the collection of garbage."""
 
 import gc
 import subprocess
@@ -34,32 +34,6 @@ with without_pandas():
 assert sys.modules["pandas"].Series([1, 2]).sum() == 3
 """
 
-POSTPONED = """
-import importlib, sys
-from autoplan.cli import app
-sys.argv[1:] = ["plan", "specs/jobs/llama2-7b-2x-a100.yaml", "--format", "json"]
-try:
-    app.main()
-except SystemExit as error:
-    assert not error.code, error
-assert "email" not in sys.modules
-stand_in = sys.modules["importlib.metadata"]
-from importlib.metadata import entry_points
-assert entry_points(group="console_scripts").select(name="autoplan") is not None
-assert sys.modules["importlib.metadata"] is importlib.metadata is not stand_in
-import importlib.metadata
-assert importlib.metadata.version("pydantic")
-"""
-
-VERSION = """
-import sys
-from autoplan.cli.shared.lean import postpone_metadata
-postpone_metadata()
-import importlib.metadata
-assert importlib.metadata.version("pydantic")
-assert "email" in sys.modules
-"""
-
 COLLECTED = """
 import gc, sys
 from autoplan.cli import app
@@ -90,13 +64,6 @@ def test_a_plan_needs_no_pandas_and_leaves_it_to_be_loaded():
     """A plan is found without it; whoever imports it afterwards gets it."""
     done = _python(PLANNED)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("program", [POSTPONED, VERSION], ids=["a plan", "a version"])
-def test_metadata_of_packages_is_loaded_when_it_is_asked_for(program):
-    """A plan needs none of it; whoever asks for plugins or versions afterwards gets them."""
-    done = _python(program)
-    assert done.returncode == 0, done.stderr
 
 
 def test_what_else_is_asked_of_it_loads_it():

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from autoplan.costs.core.serving.affine_iteration import AffineIteration
 from autoplan.costs.serving.classes.class_times import class_lengths, class_times
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.length_moments import length_moments
@@ -15,6 +14,7 @@ from autoplan.costs.serving.queueing.open_loop import open_loop
 from autoplan.costs.serving.queueing.run_statistics import run_statistics
 from autoplan.costs.serving.queueing.scheduler_rules import CachedPrefix
 from autoplan.costs.serving.queueing.steady_state import closed_loop, maximum
+from tests.support.affine_iteration import AffineIteration
 from tests.support.request_classes import load_of_classes
 from tests.support.serving_queues import ENGINES, RoofIteration, rules_of
 

@@ -19,7 +19,6 @@ MODELS = (
     "deepseek-v2-lite",
     "mixtral-8x7b",
     "gemma2-2b",
-    "gpt2",
 )
 HARDWARE = ("2x-rtx3090", "4x-t4", "dgx-h100", "8x-mi300x", "8x-v100-16gb", "1x-gh200", "dgx-a100-80gb")
 DEVICES = (1, 1, 1, 1, 2, 2, 4, 4, 8, None, None, [1, 2], [4, 1], 3, 100_000)
@@ -31,10 +30,9 @@ STACKS = (
     "lmdeploy",
     "vllm-v0",
     "vllm-rocm",
-    "fastertransformer",
 )
-TOKENS = (1, 1, 2, 2, 3, 7, 16, 128, 1000, 1024, 1024, 4000, 4096, 32_768)
-HUGE = (131_071, 1_000_000, 100_000_000)
+TOKENS = (1, 1, 2, 2, 3, 7, 16, 128, 1000, 1024, 1024, 2000, 2500)
+HUGE = (32_768, 131_071, 1_000_000, 100_000_000)
 RATES = ("1/s", "2/s", "0.3/h", "0.00000001/h", "7/min", "50/s", "50/s", "1000/s", "999999/s", "9999999/s")
 CLIENTS = (1, 1, 2, 3, 7, 32, 33, 256, 256, 1025, 100_000, 10_000_000)
 DURATIONS = ("1 ns", "100 us", "10 ms", "50 ms", "300 ms", "1 s", "20 s", "1000 h")
@@ -49,6 +47,7 @@ OBJECTIVES = (
     "energy",
 )
 LAYOUTS = (
+    "tp=1",
     "tp=1",
     "tp=2",
     "tp=1,seqs=1",
@@ -115,7 +114,7 @@ def crafted_serving(seed: int) -> CraftedServing:
     }
     # What is left out is as much of a case as what is there.
     for key, drawn in _PARTS.items():
-        if rng.random() < 0.25:
+        if rng.random() < 0.2:
             tree[key] = drawn(rng)
     if "cost" in tree.get("objectives", ()) or "cost" in tree.get("limits", ()):
         tree["price"] = {"per_device_hour": rng.choice([1e-6, 2.5, 1e6]), "date": "2026-11-01"}
@@ -149,7 +148,7 @@ def _workload(rng: random.Random) -> dict[str, Any]:
         if rng.random() < 0.4:
             workload["arrivals"] = rng.choice(["constant", "poisson", {"gamma": 0.01}, {"gamma": 1000}])
     if rng.random() < 0.15:
-        workload["longest_request"] = rng.choice(TOKENS)
+        workload["longest_request"] = rng.choice((*TOKENS, 8_000, 8_000))
     if rng.random() < 0.15:
         workload["prefix"] = _prefix(rng)
     if rng.random() < 0.15:
@@ -161,7 +160,7 @@ def _workload(rng: random.Random) -> dict[str, Any]:
 
 def _length(rng: random.Random) -> Any:
     kind = rng.random()
-    if kind < 0.05:
+    if kind < 0.02:
         return rng.choice(HUGE)
     if kind < 0.6:
         return rng.choice(TOKENS)

@@ -5,9 +5,9 @@ from random import Random
 import numpy as np
 from hypothesis import strategies as st
 
-from autoplan.costs.core.serving.affine_iteration import AffineIteration
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
+from tests.support.affine_iteration import AffineIteration
 
 __all__ = ["RoofIteration", "at_the_edge", "drawn", "loads", "rules_of", "spread_load"]
 

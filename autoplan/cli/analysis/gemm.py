@@ -221,10 +221,6 @@ def gemm(  # noqa: PLR0913, PLR0917 - one argument for each option
     from autoplan import planning
     from autoplan.planning.matmul.product_question import GemmQuestion, ProductSettings
 
-    if (devices or 1) > 1:
-        from autoplan.cli.shared.lean import load_solver
-
-        load_solver()
     settings = ProductSettings(
         operands=dtype.value,
         output=output_dtype.value if output_dtype else None,

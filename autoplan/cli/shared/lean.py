@@ -1,33 +1,28 @@
 """How a command starts quickly, in a process where nobody else is: without much that others import.
 
-That is pandas, the metadata of packages, and the collection of garbage.
-docs/speed.md says what pandas and garbage take.
+That is pandas and the collection of garbage; docs/speed.md says what they take.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
 from autoplan.cli.shared.start_up import begin_work
 
-__all__ = ["collect_again", "load_solver", "postpone_metadata", "without_pandas"]
-
-_METADATA: Final = "importlib.metadata"
+__all__ = ["collect_again", "load_solver", "without_pandas"]
 
 
-class _Unloaded(ModuleType):
-    """Placeholder of a module: has the given attributes, and imports the module for any other one."""
+class _Pandas(ModuleType):
+    """Placeholder of pandas: has the classes that OR-Tools names, and imports pandas for anything else."""
 
-    def __init__(self, name: str, attributes: Mapping[str, object]) -> None:
-        super().__init__(name)
-        vars(self).update(attributes)
+    Index = type("Index", (), {})
+    Series = type("Series", (), {})
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name.startswith("__"):
@@ -47,32 +42,13 @@ def without_pandas() -> Iterator[None]:
     if "pandas" in sys.modules:
         yield
         return
-    stand_in = _Unloaded("pandas", {name: type(name, (), {}) for name in ("Index", "Series")})
+    stand_in = _Pandas("pandas")
     sys.modules["pandas"] = stand_in
     try:
         yield
     finally:
         if sys.modules.get("pandas") is stand_in:
             del sys.modules["pandas"]
-
-
-def postpone_metadata() -> None:
-    """Import the metadata of packages only when they are asked for.
-
-    Pydantic imports ``importlib.metadata``, and with it ``email``, to look for plugins, which commands switch
-    off. Whoever asks for anything in it imports it.
-    """
-    if _METADATA not in sys.modules:
-        stand_in = _Unloaded(_METADATA, {"entry_points": _entry_points})
-        sys.modules[_METADATA] = stand_in
-        # What an import of the module would have set.
-        importlib.metadata = stand_in
-
-
-def _entry_points(**selected: Any) -> Any:  # noqa: ANN401 - as the module's own
-    if isinstance(sys.modules.get(_METADATA), _Unloaded):
-        del sys.modules[_METADATA]
-    return import_module(_METADATA).entry_points(**selected)
 
 
 def load_solver() -> None:

@@ -30,7 +30,6 @@ def draft_gain(
 
     ``steps`` are those with drafts and those without; ``most``: the most requests of a step.
 
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> steps = AffineIteration(2.0, 0.5), AffineIteration(2.0, 0.1)  # 2 + B/2 < 1.5 (2 + B/10): B < 2.86
     >>> gain = draft_gain(steps, AcceptedTokens(1, 0.5), 1.0, 0.0, 64)
     >>> gain.gains_up_to, round(gain.speedup, 2)

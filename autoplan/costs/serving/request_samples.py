@@ -7,7 +7,9 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import ceil
+from operator import add
 from typing import Final
 
 from autoplan.costs.core.serving.capacity import CapacityPrediction
@@ -67,10 +69,10 @@ def shortage_of(capacity: CapacityPrediction, rules: SchedulerRules, load: Reque
     kinds = load.kinds or (0,) * len(load)
     # With drafts a request may take some steps more than it does on average.
     spare = rules.decode_tokens * (rules.decode_tokens > 1)
-    total = max(
-        a + b - 1 + spare - rules.class_shared(a, kind)
-        for a, b, kind in zip(load.inputs, load.outputs, kinds, strict=True)
-    )
+    own: Iterable[int] = load.inputs
+    if rules.prefixes:
+        own = (n - rules.class_shared(n, kind) for n, kind in zip(load.inputs, kinds, strict=True))
+    total = max(map(add, own, load.outputs)) - 1 + spare
     if rules.pool.request_blocks(total) > rules.pool.own_blocks:
         return "a request takes more blocks than the cache has"
     if rules.chunked:

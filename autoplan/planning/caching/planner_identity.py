@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from autoplan import __version__
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import hashes
+from autoplan.version import __version__
 
 __all__ = ["APART", "fingerprint", "planner_name"]
 

@@ -41,9 +41,8 @@ from autoplan.results.matmul.distributed_answer import (
     SchemeRow,
     TransferRow,
 )
-from autoplan.search.cp.cp_sat import solver_version
 from autoplan.search.matmul.choice_flips import break_even, choice_flips
-from autoplan.search.matmul.scheme_model import ChosenScheme, choose_scheme
+from autoplan.search.matmul.scheme_choice import ChosenScheme, choose_scheme
 from autoplan.search.matmul.scheme_pricing import PricedSchemes, SchemeQuestion, priced_schemes
 from autoplan.search.matmul.scheme_space import scheme_space
 
@@ -104,13 +103,11 @@ def _too_small(product: Product, devices: int) -> str:
 
 def _certificate(chosen: ChosenScheme) -> SchemeCertificate:
     return SchemeCertificate(
-        solver=solver_version(),
-        status=chosen.status,
+        method="enumeration",
+        status="infeasible" if chosen.index is None else "optimal",
         seconds=chosen.seconds,
-        bound_seconds=chosen.bound,
-        tick_seconds=chosen.tick,
+        bound_seconds=chosen.seconds,
         candidates=chosen.candidates,
-        undominated=chosen.undominated,
     )
 
 

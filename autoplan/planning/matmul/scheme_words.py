@@ -10,7 +10,7 @@ from autoplan.costs.matmul.grids import SchemeName
 from autoplan.planning.matmul.product_question import GemmQuestion
 from autoplan.schema.job import Job
 from autoplan.search.matmul.choice_flips import ChoiceFlip
-from autoplan.search.matmul.scheme_model import ChosenScheme
+from autoplan.search.matmul.scheme_choice import ChosenScheme
 from autoplan.search.matmul.scheme_pricing import GridKey, PricedSchemes
 from autoplan.units import format_bytes, format_rate, format_seconds
 

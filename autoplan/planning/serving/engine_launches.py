@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import autoplan
 from autoplan.catalog import load_serving_job, read_file
 from autoplan.errors import AutoplanError, CatalogError, LayoutError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
@@ -31,6 +30,7 @@ from autoplan.rules.pool_rules import broken_pool_rules
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds
+from autoplan.version import __version__
 
 __all__ = [
     "BetterPlan",
@@ -159,7 +159,7 @@ def _header(
     lines.append(admitted_requests(job))
     around = f", started by {target.title} {target.version} (names checked)" if target.version else ""
     lines.append(f"for {job.engine.title} {known.version} (names checked against {known.source}){around}")
-    lines.append(f"made by autoplan {autoplan.__version__}: {command}")
+    lines.append(f"made by autoplan {__version__}: {command}")
     return tuple(lines)
 
 

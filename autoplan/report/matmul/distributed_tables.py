@@ -56,7 +56,7 @@ def distributed_parts(answer: DistributedAnswer, terminal: Terminal) -> list[Ren
         ("what each splits, and the collectives that it needs", _needs(answer, terminal)),
         ("what the chosen one sends from a device", _transfers(answer.transfers, terminal)),
         ("panel widths of the chosen grid", _panels(answer, terminal)),
-        ("where the choice flips: both sides solved", _flips(answer, terminal)),
+        ("where the choice flips: all candidates priced on both sides", _flips(answer, terminal)),
     )
     for title, table in tables:
         if table is not None:
@@ -71,7 +71,7 @@ def _verdict(answer: DistributedAnswer) -> Text:
     if answer.chosen is None:
         return Text("\n".join(answer.reasons), style="bold red")
     row, verdict = answer.chosen, answer.certificate
-    proof = f"{verdict.status}, of {verdict.candidates:,} candidates"
+    proof = f"{verdict.status}, proven by {verdict.method} of {verdict.candidates:,} candidates"
     return Text(f"{row.text}: {_SPLITS[row.scheme]} ({proof})", style="green")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from autoplan import __version__
 from autoplan.report.pages.blocks.page_frame import element, page
 from autoplan.report.pages.blocks.page_sections import command_section, json_section, sentences_list
 from autoplan.report.pages.blocks.rendered_parts import WIDE, html_of
@@ -16,6 +15,7 @@ from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import number_words
 from autoplan.results import Sweep, SweepRow
 from autoplan.units import format_bytes, format_seconds
+from autoplan.version import __version__
 
 __all__ = ["MOST_CELLS", "sweep_page"]
 

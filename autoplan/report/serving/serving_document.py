@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoplan import __version__
 from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.serving.capacity_report import serving_job_document
 from autoplan.report.wording.provenance import number_kinds
@@ -12,6 +11,7 @@ from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.schema.resolved_job import HASH, document_hash, resolved_values
 from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.version import __version__
 
 __all__ = ["serving_front_document", "serving_plan_document"]
 

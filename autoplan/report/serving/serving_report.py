@@ -158,6 +158,11 @@ def _certificate(front: ServingFront) -> Iterator[str]:
         yield f"{proof.units_total} engines, {proof.units} that can run, {proof.options:,} sizes and shares"
     if proof.pairs:
         yield f"among them {proof.pairs:,} pairs of pools for prefill and decode, of {proof.roles} engines"
+    if proof.between_sizes is None:
+        yield "sizes of max_num_seqs between those that were tried may hold limits that these break"
+    elif proof.between_sizes > proof.thinning:
+        share = format_share(proof.between_sizes)
+        yield f"sizes of max_num_seqs between those that were tried are better by {share} at most"
     if proof.simulated:
         yield f"decided by simulation, not proven: {', '.join(proof.simulated)}"
 

@@ -7,10 +7,10 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from autoplan import __version__
 from autoplan.schema.base import NumberKind, Sourced
 from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
 from autoplan.schema.job import Job
+from autoplan.version import __version__
 
 __all__ = ["kernels_measured", "kernels_origin", "number_kinds", "provenance"]
 

@@ -95,8 +95,8 @@ class LeastCommunication:
 class FlipAnswer:
     """A value beyond which another scheme is faster; ``value`` lies between ``near`` and ``far``.
 
-    Both sides were solved: ``near_choice`` takes ``near_seconds`` at ``near``, ``far_choice`` is best at
-    ``far``. ``text`` says the value in its unit.
+    All candidates were priced on both sides: ``near_choice`` takes ``near_seconds`` at ``near``,
+    ``far_choice`` is best at ``far``. ``text`` says the value in its unit.
     """
 
     parameter: str
@@ -122,15 +122,13 @@ class BreakEvenRows:
 
 @dataclass(frozen=True, slots=True)
 class SchemeCertificate:
-    """What proves the choice: the solver's status, objective and bound [s], equal to one tick."""
+    """What proves the choice: all ``candidates`` are priced, so that its time [s] is their least."""
 
-    solver: str
+    method: str
     status: str
     seconds: float
     bound_seconds: float
-    tick_seconds: float
     candidates: int
-    undominated: int
 
 
 @dataclass(frozen=True, slots=True)

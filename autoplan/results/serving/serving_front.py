@@ -246,7 +246,8 @@ class ServingCertificate:
     plan, and every one is dominated, within ``thinning``, by a plan. ``units`` are engines by degrees and
     formats, ``options`` those with a size of a step and a share of the load, of which ``dominated`` are worse
     than another one of equal devices and share in every respect. ``simulated``: limits that only a simulation
-    decides; options that break them are left out, ``excluded`` in number.
+    decides; options that break them are left out, ``excluded`` in number. ``options`` are all sizes and
+    shares of engines that start; those that equal others are counted as dominated without a price.
     """
 
     status: Literal["optimal", "feasible", "infeasible"]
@@ -266,6 +267,9 @@ class ServingCertificate:
     #: Pairs of pools among the options, and engines of either role of which they are made.
     pairs: int = 0
     roles: int = 0
+    #: The most by which engines with a max_num_seqs between those of the menu are better in an objective, for
+    #: mean values; None: such sizes may hold limits on times that those of the menu do not hold.
+    between_sizes: float | None = 0.0
     #: SHA-256 of the resolved job, and of the kernels, traces and intervals that its prices rest on.
     job_hash: str = ""
     cost_model_hash: str = ""

@@ -1,1 +1,1 @@
-"""The choice of a scheme for a distributed matrix product, proven by CP-SAT."""
+"""The choice of a scheme for a distributed matrix product, by enumeration."""

@@ -16,7 +16,7 @@ from autoplan.costs.matmul.grids import Grids, SchemeName
 from autoplan.costs.matmul.product_memory import inference_tensors, needed_memory
 from autoplan.costs.matmul.product_time import forward_seconds
 from autoplan.costs.matmul.scaled_links import with_scaled_links
-from autoplan.search.matmul.scheme_model import choose_scheme
+from autoplan.search.matmul.scheme_choice import choose_scheme
 from autoplan.search.matmul.scheme_pricing import (
     GridKey,
     PricedSchemes,
@@ -44,8 +44,8 @@ class ChoiceFlip:
     """Two neighbouring values of a parameter with different choices; ``near`` has that of the question.
 
     Latency and bandwidth are factors on those of the network, inside one node of the fabric; ``rows`` is m.
-    ``choices`` are the schemes with their grids at both, ``seconds`` their times there, each proven by the
-    constraint model. ``far`` without a choice: nothing fits there.
+    ``choices`` are the schemes with their grids at both, ``seconds`` their times there, of all candidates
+    priced there. ``far`` without a choice: nothing fits there.
     """
 
     parameter: FlipParameter
@@ -104,23 +104,30 @@ def choice_flips(
     """Yield the nearest flip of each parameter upwards and downwards, as far as a factor of 1,000.
 
     The nearest change on a grid of factors 1.5 apart is bisected: to neighbouring numbers of rows, and to a
-    millionth of a factor. Then the constraint model solves both sides; what it does not confirm is left out.
+    millionth of a factor. Then all candidates are priced on both sides; what they do not confirm is left out.
     """
     space = _FlipSpace.of(question, priced, limit, allowed)
+    usual, _ = _chosen(space, question)
     parameters: tuple[FlipParameter, ...] = ("latency", "bandwidth", "rows")
     for parameter in parameters:
-        best = _chooser(space, parameter)
+        best = _chooser(space, parameter, usual)
         here = float(question.product.m) if parameter == "rows" else 1.0
         for upwards in (True, False):
             edge = _edge(best, here, integral=parameter == "rows", upwards=upwards)
-            flip = _proven(space, parameter, *edge) if edge else None
+            flip = _proven(space, parameter, edge, usual) if edge else None
             if flip:
                 yield flip
 
 
-def _chooser(space: _FlipSpace, parameter: FlipParameter) -> Callable[[float], GridKey | None]:
-    """Return a function from a value to the fastest choice that is admitted, None where none is."""
+def _chooser(
+    space: _FlipSpace, parameter: FlipParameter, usual: GridKey | None
+) -> Callable[[float], GridKey | None]:
+    """Return a function from a value to the fastest choice that is admitted, None where none is.
+
+    That is ``usual`` as long as no other is faster: equals are no flip.
+    """
     fixed = space.admitted(space.question)
+    as_usual = np.array([key == usual for key in space.keys])
 
     def best(value: float) -> GridKey | None:
         question = changed_question(space.question, parameter, value)
@@ -128,6 +135,8 @@ def _chooser(space: _FlipSpace, parameter: FlipParameter) -> Callable[[float], G
         times = scheme_times(space.grids, question.product, question.terms, question.machine)
         seconds = np.where(admitted, times.seconds, np.inf)
         i = int(np.argmin(seconds))
+        if np.min(seconds, where=as_usual, initial=np.inf) == seconds[i] < np.inf:
+            return usual
         return space.keys[i] if np.isfinite(seconds[i]) else None
 
     return best
@@ -153,7 +162,7 @@ def break_even(
 
     One device has all of A and W at the start, and of Y at the end; where it does not hold them it is not as
     fast. Looked for among fewer rows where several devices pay now, among more where they do not. Found like
-    a flip, and the constraint model solves both sides.
+    a flip, and confirmed like one.
     """
     space = _FlipSpace.of(question, priced, limit, allowed)
 
@@ -165,8 +174,8 @@ def break_even(
     if edge is None:
         return None
     several, one = edge if faster(edge[0]) else edge[::-1]
-    _, rival = _solved(space, changed_question(question, "rows", one))
-    choice, seconds = _solved(space, changed_question(question, "rows", several))
+    _, rival = _chosen(space, changed_question(question, "rows", one))
+    choice, seconds = _chosen(space, changed_question(question, "rows", several))
     alone = _one_seconds(question, one)
     if choice is None or alone > rival or seconds >= _one_seconds(question, several):
         return None
@@ -221,20 +230,31 @@ def _bisected(
     return near, far
 
 
-def _proven(space: _FlipSpace, parameter: FlipParameter, near: float, far: float) -> ChoiceFlip | None:
-    """Return the flip as the constraint model finds it on both sides; None where it chooses alike."""
-    solutions = [_solved(space, changed_question(space.question, parameter, value)) for value in (near, far)]
-    (key, seconds), (other, other_seconds) = solutions
+def _proven(
+    space: _FlipSpace, parameter: FlipParameter, edge: tuple[float, float], usual: GridKey | None
+) -> ChoiceFlip | None:
+    """Return the flip as all candidates have it on both sides; None where the choice is the same."""
+    sides = (changed_question(space.question, parameter, value) for value in edge)
+    (key, seconds), (other, other_seconds) = (_chosen(space, side, usual) for side in sides)
     if key is None or key == other:
         return None
-    return ChoiceFlip(parameter, near, far, (key, other), (seconds, other_seconds))
+    return ChoiceFlip(parameter, *edge, (key, other), (seconds, other_seconds))
 
 
-def _solved(space: _FlipSpace, question: SchemeQuestion) -> tuple[GridKey | None, float]:
-    """Return what the constraint model chooses, None if nothing is possible, and its time [s]."""
+def _chosen(
+    space: _FlipSpace, question: SchemeQuestion, usual: GridKey | None = None
+) -> tuple[GridKey | None, float]:
+    """Return the choice of all candidates, None if nothing is possible, and its time [s].
+
+    That is ``usual`` where no other is faster.
+    """
     grids = space.all_grids.take(space.all_grids.rows <= question.product.m)
     if not len(grids):
         return None, np.inf
     priced = priced_schemes(question, grids)
     chosen = choose_scheme(priced, space.limit, space.allowed)
-    return (None if chosen.index is None else priced.key(chosen.index)), chosen.seconds
+    if chosen.index is None:
+        return None, chosen.seconds
+    equals = np.flatnonzero((priced.times.seconds == chosen.seconds) & (priced.memory.needed <= space.limit))
+    key = usual if usual in {priced.key(i) for i in equals.tolist()} else priced.key(chosen.index)
+    return key, chosen.seconds

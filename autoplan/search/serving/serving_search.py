@@ -216,16 +216,17 @@ class ServingSearch:
         return ServingPlan(tuple(sorted(groups, key=lambda group: -group.share)))
 
     def _front(self, plans: Sequence[ServingPlan]) -> ServingFront:
-        from autoplan import __version__
+        from autoplan.version import __version__
 
+        pairs = self.pools.total if self.pools.all else 0
         certificate = ServingCertificate(
             status="feasible" if self.stopped else "optimal" if plans else "infeasible",
             units_total=self.units.total,
             units=len(self.units.units),
-            options=len(self.priced),
-            pairs=len(self.pools.all),
+            options=self.options.counts[0] + pairs,
+            pairs=pairs,
             roles=sum(map(len, self.pools.units.values())) if self.pools.all else 0,
-            dominated=self.dominated,
+            dominated=self.dominated + self.options.counts[1] + self.pools.equalled,
             excluded=len(self.excluded),
             solves=self.solves,
             thinning=self.thinning,
@@ -287,13 +288,16 @@ def search_serving(
     """
     from autoplan.search.serving.plans_so_far import front_so_far
     from autoplan.search.serving.pool_comparison import compared_pools
+    from autoplan.search.serving.size_gaps import between_sizes
     from autoplan.search.serving.unmet_limits import explained
 
     search, front = ServingSearch(job, costs, thinning), None
     with deadline.in_force(), suppress(DeadlineOver):
         front = search.front()
         if front.plans or front.certificate.stopped is None:
-            front = replace(front, comparison=compared_pools(search))
+            gap = between_sizes(job, search.priced)
+            certificate = replace(front.certificate, between_sizes=gap)
+            front = replace(front, certificate=certificate, comparison=compared_pools(search))
             return front if front.plans or not explains else explained(search, front)
     if front is not None and (front.plans or front.certificate.stopped is None):
         return front

@@ -15,7 +15,6 @@ from autoplan.rules.layout_rules import rules_for
 from autoplan.rules.user_constraints import embedding_and_loss_counted, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, SCHEDULES
-from autoplan.verification.enumeration.layout_counts import modes_of
 from autoplan.verification.enumeration.order_equivalence import data_stride, equivalent_orders, orders_of
 
 __all__ = [
@@ -24,6 +23,7 @@ __all__ = [
     "EQUIVALENT_ZERO",
     "JudgedChoices",
     "judged_choices",
+    "modes_of",
     "valid_choices",
 ]
 
@@ -256,3 +256,11 @@ def _longer_rings(job: Job, c: Candidates, left: NDArray[np.bool_]) -> NDArray[n
             cp % f == mbs % f == 0 and (cp // f, mbs // f, other_columns[i]) in keys for f in factors
         )
     return longer
+
+
+def modes_of(job: Job) -> tuple[str, ...]:
+    """Return the recompute modes that layers may use."""
+    wish = job.search.recompute
+    if wish == "any":
+        return ("none", "selective", "full")
+    return wish if isinstance(wish, tuple) else (wish,)

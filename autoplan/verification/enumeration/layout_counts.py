@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +14,9 @@ from autoplan.costs.core.candidates import Candidates
 from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
+from autoplan.verification.enumeration.choice_listing import JudgedChoices, judged_choices, modes_of
 
-if TYPE_CHECKING:
-    from autoplan.verification.enumeration.choice_listing import JudgedChoices
-
-__all__ = ["ChoiceCounts", "counted", "even_only", "layouts_of", "layouts_of_choice", "modes_of"]
+__all__ = ["ChoiceCounts", "counted", "even_only", "layouts_of", "layouts_of_choice"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +37,6 @@ class ChoiceCounts:
 
 def counted(job: Job, judged: Iterable[JudgedChoices] | None = None) -> ChoiceCounts:
     """Return the counts of the layouts of ``job``, whose ``judged`` choices are enumerated unless given."""
-    from autoplan.verification.enumeration.choice_listing import judged_choices
-
     total = covered = choices = 0
     by_rule: Counter[str] = Counter()
     by_equivalence: Counter[int] = Counter()
@@ -66,14 +61,6 @@ def layouts_of(job: Job, candidates: Candidates, which: NDArray[np.bool_]) -> in
         count * layouts_of_choice(job, candidates.pp, vpp, unit, one_mode=bool(one_mode))
         for (vpp, unit, one_mode), count in zip(kinds.T.tolist(), counts.tolist(), strict=True)
     )
-
-
-def modes_of(job: Job) -> tuple[str, ...]:
-    """Return the recompute modes that layers may use."""
-    wish = job.search.recompute
-    if wish == "any":
-        return ("none", "selective", "full")
-    return wish if isinstance(wish, tuple) else (wish,)
 
 
 def even_only(job: Job, pp: int, vpp: int) -> bool:

@@ -19,7 +19,7 @@ from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward
 from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages, order_of
-from autoplan.verification.enumeration.layout_counts import modes_of
+from autoplan.verification.enumeration.choice_listing import modes_of
 
 __all__ = ["Rows", "row_prices", "rows_of"]
 

@@ -15,7 +15,7 @@ from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.stage.mixed_stages import price_layer_types
 from autoplan.costs.stage.stage_times import Stages
 from autoplan.schema.job import Job
-from autoplan.verification.enumeration.layout_counts import modes_of
+from autoplan.verification.enumeration.choice_listing import modes_of
 from autoplan.verification.relaxation.layer_ranges import LayerRanges, ranges_of
 from autoplan.verification.relaxation.memory_fit import some_fit, some_split, states_fit
 from autoplan.verification.relaxation.schedule_floors import StageWeights, least_makespan, stage_weights

@@ -157,9 +157,7 @@ def _examined(answer: Examined, deadline: Deadline) -> tuple[list[str], int, int
             wrong.append(f"{pair.layout} is better, and holds every limit")
             break
         chosen = search.better(box, objectives)
-        if chosen and not _packs(job, chosen):
-            search.undecided += 1
-        elif chosen:
+        if chosen:
             wrong.append(f"{_said(chosen)} is better, and holds every limit")
             break
     return wrong, search.undecided, len(questions)
@@ -170,10 +168,7 @@ def choice_on(answer: Examined, devices: int, deadline: Deadline) -> tuple[str, 
     if devices < 1:
         return "", 0
     search = ChoiceSearch(answer.job, _holding(answer), devices, _settling(answer), deadline)
-    chosen = search.better((float(devices),), ("devices",))
-    if chosen and not _packs(answer.job, chosen):
-        return "", search.undecided + 1
-    return _said(chosen), search.undecided
+    return _said(search.better((float(devices),), ("devices",))), search.undecided
 
 
 def _said(chosen: Sequence[tuple[int, ListedOption]]) -> str:
@@ -249,23 +244,3 @@ def _simulated(job: ServingJob, option: ListedOption, trace: RequestTrace | None
         return option
     changed = replace(option, predicted=predicted)
     return None if _over_means(job, changed) else changed
-
-
-def _packs(job: ServingJob, chosen: Sequence[tuple[int, ListedOption]]) -> bool:
-    """Return whether engines fit into nodes, the largest first; False where that is not clear."""
-    node = job.cluster.node.devices
-    rooms = [node] * -(-job.cluster.devices // node)
-    for count, option in sorted(chosen, key=lambda pair: -pair[1].devices):
-        for _ in range(count):
-            if option.devices >= node:
-                free = [i for i, room in enumerate(rooms) if room == node][: -(-option.devices // node)]
-                if len(free) * node < option.devices:
-                    return False
-                for i in free:
-                    rooms[i] = 0
-                continue
-            place = next((i for i, room in enumerate(rooms) if room >= option.devices), None)
-            if place is None:
-                return False
-            rooms[place] -= option.devices
-    return True

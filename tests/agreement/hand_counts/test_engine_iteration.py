@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from autoplan.costs.core.serving.iteration import Chunk
+from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.iteration.iteration_parts import iteration_parts
 from autoplan.costs.serving.iteration.speculative_iteration import speculative_iteration
@@ -26,9 +27,16 @@ WEIGHTS = H * (Q + 2 * K) + Q * H + 3 * H * F
 B, C = 16, 1024
 
 
+def priced(job, layout=None, kernels=None):
+    """Return the price of iterations of a job's engine, without tables of its own."""
+    return engine_iteration(EngineScope(job, layout or EngineLayout()), kernels or ideal_kernels(), None)
+
+
 def built(layout=None, **job):
     """Return the price of iterations of the small model, where ``job`` says what takes time."""
-    return engine_iteration(ideal_serving_job(**job), layout or EngineLayout(), ideal_kernels(), None)
+    return engine_iteration(
+        EngineScope(ideal_serving_job(**job), layout or EngineLayout()), ideal_kernels(), None
+    )
 
 
 def read_by_layers(m, t=1, weight_bytes=2.0):
@@ -65,7 +73,7 @@ def test_a_step_of_decodes_reads_weights_and_cache(t):
 def test_parts_are_what_each_kernel_reads():
     """The parts of a step by name, of one that has few tokens and long contexts."""
     job = ideal_serving_job(hbm=BANDWIDTH)
-    found = iteration_parts(job, EngineLayout(), (ideal_kernels(), None), (B, B * C, ()))
+    found = iteration_parts(EngineScope(job, EngineLayout()), (ideal_kernels(), None), (B, B * C, ()))
     seconds = {part.name: part.seconds * BANDWIDTH for part in found.parts}
     others = 2 * B * (2 * 4 * H + 2 * (Q + K) + 2 * K + 3 * F)
 
@@ -224,10 +232,10 @@ def test_drafts_are_verified_in_one_pass():
     job = replace(job, speculation=SpeculationSpec(method="ngram", tokens=(3,), acceptance=0.7))
     costs = ideal_kernels(), None
     layout = EngineLayout(spec=3)
-    plain = engine_iteration(job, layout, *costs)
+    plain = engine_iteration(EngineScope(job, layout), *costs)
     moved = L * (read_by_layers(64) + cache(B, C)) + 2 * 64 * H + read_by_head(64)
 
-    step = speculative_iteration(job, layout, plain, *costs).seconds(B, B * C)
+    step = speculative_iteration(EngineScope(job, layout), plain, *costs).seconds(B, B * C)
     assert step * BANDWIDTH == pytest.approx(moved, rel=1e-9)
 
 
@@ -260,10 +268,8 @@ def test_a_host_that_runs_ahead_is_hidden(host):
     ahead = replace(
         job, engine=replace(job.engine, facts=job.engine.facts.model_copy(update={"scheduler": scheduler}))
     )
-    device = engine_iteration(job, EngineLayout(), ideal_kernels(), None).device_seconds(B, B * C)
-    waits, hidden = (
-        engine_iteration(x, EngineLayout(), ideal_kernels(), None).seconds(B, B * C) for x in (job, ahead)
-    )
+    device = priced(job).device_seconds(B, B * C)
+    waits, hidden = (priced(x).seconds(B, B * C) for x in (job, ahead))
 
     assert 150 * US < device < 250 * US
     assert waits == pytest.approx(device + (host + 32) * US, rel=1e-9)
@@ -275,9 +281,7 @@ def test_launches_outside_of_graphs_are_waited_for():
     job = ideal_serving_job(devices=2, facts={"eager_kernel": 5 * US})
     step = job.engine.facts.step.model_copy(update={"graphs": "none"})
     eager = replace(job, engine=replace(job.engine, facts=job.engine.facts.model_copy(update={"step": step})))
-    one, two = (
-        engine_iteration(eager, EngineLayout(tp=t), ideal_kernels(), None).seconds(B, B * C) for t in (1, 2)
-    )
+    one, two = (priced(eager, EngineLayout(tp=t)).seconds(B, B * C) for t in (1, 2))
 
     assert one == pytest.approx(L * (4 + 1 + 4) * 5 * US, rel=1e-9)
     assert two == pytest.approx(L * (4 + 1 + 4 + 2) * 5 * US, rel=1e-9)
@@ -290,7 +294,7 @@ def test_a_batch_is_padded_to_a_captured_size():
     padded = replace(
         job, engine=replace(job.engine, facts=job.engine.facts.model_copy(update={"step": step}))
     )
-    iteration = engine_iteration(padded, EngineLayout(), ideal_kernels(), None)
+    iteration = priced(padded)
     moved = L * read_by_layers(B) + 2 * B * H + read_by_head(B)
 
     found = iteration.seconds(9, 9 * C) - iteration.decode.at(9, C)
@@ -305,10 +309,12 @@ def test_kernels_take_their_fixed_time():
     )
     job = ideal_serving_job()
     others = engine_iteration(
-        job, EngineLayout(), kernels.model_copy(update={"memory_bound": memory_bound}), None
+        EngineScope(job, EngineLayout()), kernels.model_copy(update={"memory_bound": memory_bound}), None
     )
     gemm = kernels.gemm.model_copy(update={"launch": kernels.gemm.launch.model_copy(update={"value": US})})
-    products = engine_iteration(job, EngineLayout(), kernels.model_copy(update={"gemm": gemm}), None)
+    products = engine_iteration(
+        EngineScope(job, EngineLayout()), kernels.model_copy(update={"gemm": gemm}), None
+    )
 
     assert others.seconds(B, B * C) == pytest.approx((L * (4 + 2) + 1 + 6) * US, rel=1e-9)
     assert products.seconds(B, B * C) == pytest.approx((L * 4 + 1) * US, rel=1e-9)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from autoplan.costs.core.serving.affine_iteration import AffineIteration
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.run_statistics import run_statistics
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
+from tests.support.affine_iteration import AffineIteration
 
 #: A step takes 10 s, 1 s more for each decode and 0.5 s more for each token of a prompt.
 STEP = AffineIteration(10.0, per_decode=1.0, per_token=0.5)

@@ -67,7 +67,6 @@ def class_times(
 
     One of the D decodes is the request's own, so that it reads its own context where the mean is that of all.
 
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.open_loop import open_loop
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> load = RequestLoad((8, 40), (11, 11), (0.0, 0.0), kinds=(0, 1))
@@ -121,7 +120,6 @@ def served_classes(
     ``lengths``: those of all requests, in steps, and of each class, in tokens. ``drafts``: what they give,
     and the mean tokens of an answer. ``front_end``: time before the scheduler sees so long a prompt [s].
 
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.open_loop import open_loop
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> load = RequestLoad((8, 40), (11, 11), (0.0, 0.0), kinds=(0, 1))

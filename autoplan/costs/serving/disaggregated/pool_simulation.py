@@ -108,7 +108,6 @@ def simulate_pools(
     UnsupportedError for a request that is never admitted.
 
     >>> from types import SimpleNamespace
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
     >>> rules = SchedulerRules(8, 64, BlockPool(99, 4))
     >>> first = SimpleNamespace(engine=SimpleNamespace(rules=rules, iteration=AffineIteration(2.0)))

@@ -44,7 +44,6 @@ class PrefilledIteration:
     def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time of one iteration [s].
 
-        >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
         >>> plain = AffineIteration(1.0, per_decode=0.5, per_token=4.0)
         >>> PrefilledIteration(plain).seconds(1, 10, [Chunk(1, 9)]) == plain.seconds(2, 20)
         True
@@ -57,7 +56,6 @@ class PrefilledIteration:
     def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
         """Return the time of ``steps`` iterations of decodes alone [s].
 
-        >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
         >>> PrefilledIteration(AffineIteration(1.0)).decode_run(1, 10, 3)
         3.0
         """
@@ -209,7 +207,6 @@ class DecodeEngine:
         """Return the time of an iteration with n requests, on the line between integers [s]: t.
 
         >>> from types import SimpleNamespace as Part
-        >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
         >>> engine = Part(lengths=Part(read=8.0), iteration=AffineIteration(1.0, per_decode=0.5))
         >>> DecodeEngine(engine, first=True).step(2.5)
         2.25
@@ -250,7 +247,6 @@ class DecodeEngine:
         1 - 1/N of N clients.
 
         >>> from types import SimpleNamespace as Part
-        >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
         >>> engine = Part(lengths=Part(read=8.0, output=10.0), iteration=AffineIteration(0.5))
         >>> decode = DecodeEngine(engine, first=True)
         >>> decode.__dict__.update(most=64.0, rate=9.0)

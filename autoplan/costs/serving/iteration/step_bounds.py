@@ -18,7 +18,6 @@ def step_bound(iteration: Iteration, read_tokens: float, point: OperatingPoint) 
     """Return what limits an iteration: with twice the tokens, one that computes takes about twice as long.
 
     >>> from dataclasses import replace
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> point = replace(OperatingPoint.idle(), decodes=8.0, step_seconds=1.0, decode_step_seconds=1.0)
     >>> step_bound(AffineIteration(1.0), 100.0, point)
     'memory bandwidth'

@@ -101,7 +101,6 @@ def alike_at_the_edge(
     Which of them the scheduler preempts, and when they come back, is an orbit of its rules that no mean
     tells, so it is simulated: some rounds of the clients, of whom twice those that run stand for more.
 
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> rules = SchedulerRules(8, 64, BlockPool(6, 4))

@@ -198,7 +198,6 @@ class GrowingContexts:
     def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time of one iteration [s].
 
-        >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
         >>> GrowingContexts(AffineIteration(1.0, per_context=0.5), 3.0).seconds(1, 10)
         16.0
         """
@@ -207,7 +206,6 @@ class GrowingContexts:
     def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
         """Return the time of ``steps`` iterations of decodes alone [s]: Simpson's rule.
 
-        >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
         >>> GrowingContexts(AffineIteration(1.0, per_context=0.5), 2.0).decode_run(1, 10, 3)  # 11, 12, 13
         36.0
         """
@@ -254,7 +252,6 @@ def check_admissible(load: RequestLoad, rules: SchedulerRules) -> None:
 def in_iterations(iteration: Iteration, rules: SchedulerRules) -> Iteration:
     """Return the iterations of ``simulate``, in whose units contexts grow by one.
 
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> in_iterations(AffineIteration(1.0), SchedulerRules(4, 8, BlockPool(9, 4))).seconds(1, 1)
     1.0

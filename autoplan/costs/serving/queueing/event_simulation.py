@@ -42,7 +42,6 @@ def simulate(load: RequestLoad, rules: SchedulerRules, iteration: Iteration) -> 
 
     Deterministic. Raises UnsupportedError for a request that is never admitted.
 
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> rules = SchedulerRules(4, 8, BlockPool(9, 4))
     >>> run = simulate(RequestLoad((6, 6), (3, 1), (0.0, 0.0)), rules, AffineIteration(1.0))

@@ -39,7 +39,6 @@ def open_loop(
     ahead, the iterations of the own prompt, and the wait for prompts before it. Stable where r is less than
     the maximum; above it the wait grows without end.
 
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool

@@ -183,12 +183,16 @@ def _kinds(weights: list[float], requests: int, rng: Generator) -> NDArray[np.in
     """Return the class of each request, in random order: each as often as its weight says.
 
     Counts that are drawn as well would make the mean of a rare class a matter of luck. What whole numbers
-    leave over goes to the largest remainders.
+    leave over goes to the largest remainders. A class that is too rare for that has a request all the same,
+    of the class with the most: without one nothing would be known of it.
     """
     exact = np.array(weights) / sum(weights) * requests
     counts = np.floor(exact).astype(np.int64)
     order = np.argsort(counts - exact, kind="stable")
     counts[order[: requests - int(counts.sum())]] += 1
+    for rare in np.flatnonzero(counts == 0)[: max(0, requests - len(counts))]:
+        counts[rare] += 1
+        counts[int(np.argmax(counts))] -= 1
     return rng.permutation(np.repeat(np.arange(len(weights)), counts))
 
 

@@ -64,7 +64,6 @@ def run_statistics(
     request before the scheduler sees it, which its first token and its end come later by. ``names``: those
     of the classes of requests, by number.
 
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.event_simulation import simulate
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
@@ -132,7 +131,8 @@ def _rates(run: SimulatedRun, warm: int, drain: int) -> tuple[int, float, float]
     last, outputs = np.array(run.last), np.array(run.load.outputs)
     order = np.argsort(last, kind="stable")
     end = len(last) - drain
-    if warm == 0:
+    if warm == 0 or last[order[end - 1]] <= last[order[warm - 1]]:
+        # Those that count may all end in one iteration, which has no length: then all of the run counts.
         return end, float(outputs[order[:end]].sum()), float(last[order[end - 1]] - min(run.queued))
     counted = order[warm:end]
     return len(counted), float(outputs[counted].sum()), float(last[order[end - 1]] - last[order[warm - 1]])

@@ -46,7 +46,6 @@ def steady_point(
 
     Each preempted request recomputes its prompt and what it had generated.
 
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
@@ -103,7 +102,6 @@ def maximum(
     ``at_once``: requests that are alike and came together stay together, in groups of as many prompts as an
     iteration takes.
 
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
@@ -207,7 +205,6 @@ def closed_loop(
     then for its own. It sees the other N - 1 clients as they are on average. Where more clients ask than run,
     the others wait: TTFT is what Little's law leaves.
 
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool

@@ -81,7 +81,6 @@ def step_mixture(
     of iterations is full of prompts and the others have none, as with requests that are alike and began
     together. Without ``own`` the time of a prompt is left out.
 
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
@@ -241,7 +240,6 @@ def prefill_ends(
 
     Iterations of T tokens follow each other; the last prompt of one is divided where the engine does that.
 
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
@@ -281,7 +279,6 @@ def own_seconds(
 
     Of classes with unlike prompts; else none.
 
-    >>> from autoplan.costs.core.serving.affine_iteration import AffineIteration
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool

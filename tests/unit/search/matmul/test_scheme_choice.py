@@ -12,7 +12,7 @@ from autoplan.costs.matmul.product import Product
 from autoplan.costs.matmul.product_time import forward_seconds
 from autoplan.planning.matmul.product_question import GemmQuestion, pricing_job
 from autoplan.search.matmul.choice_flips import break_even, changed_question, choice_flips
-from autoplan.search.matmul.scheme_model import choose_scheme
+from autoplan.search.matmul.scheme_choice import choose_scheme
 from autoplan.search.matmul.scheme_pricing import SchemeQuestion, priced_schemes, undominated
 from autoplan.search.matmul.scheme_space import scheme_space
 
@@ -26,7 +26,7 @@ def question_of(product, hardware="dgx-a100-80gb", devices=8, terms=None):
 
 
 def chosen_key(question, priced, allowed=()):
-    """Return the scheme and grid that the constraint model chooses."""
+    """Return the scheme and grid that are chosen."""
     chosen = choose_scheme(priced, memory_limit_bytes(question.job), allowed)
     return priced.key(chosen.index)
 
@@ -135,7 +135,7 @@ def test_dominated_candidates_are_never_best():
     ("hardware", "devices"), [("dgx-a100-80gb", 4), pytest.param("selene", 16, marks=pytest.mark.slow)]
 )
 def test_the_choice_flips_where_it_is_said_to(hardware, devices):
-    """On each side of a flip the constraint model, asked anew, chooses what the flip says."""
+    """On each side of a flip all candidates, priced anew, have the choice that the flip says."""
     question, priced = question_of(Product(16384, 16384, 16384), hardware, devices)
     limit = memory_limit_bytes(question.job)
     here = chosen_key(question, priced)
@@ -153,6 +153,22 @@ def test_the_choice_flips_where_it_is_said_to(hardware, devices):
         assert flip.choices[0] == here
         wide = 1.0 if flip.parameter == "rows" else 2e-6 * flip.near
         assert 0 < abs(flip.far - flip.near) <= wide
+
+
+def test_an_equally_fast_choice_is_no_flip():
+    """With slow links a split of the inner extent only equals one of rows: what is said to be faster is."""
+    question, priced = question_of(Product(4096, 4096, 4096), "2x-rtx4090", 2)
+    limit = memory_limit_bytes(question.job)
+    flips = list(choice_flips(question, priced, limit))
+
+    assert flips
+    for flip in flips:
+        grids = scheme_space(replace(question.product, m=int(flip.far)), 2, 2, Terms())
+        if flip.parameter != "rows":
+            grids = priced.grids
+        there = priced_schemes(changed_question(question, flip.parameter, flip.far), grids)
+        usual = [there.times.seconds[i] for i in range(len(grids)) if there.key(i) == flip.choices[0]]
+        assert flip.choices[1] is None or min(usual, default=np.inf) > flip.seconds[1]
 
 
 def test_a_bandwidth_without_end_flips_to_less_work_at_a_time():

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
-from autoplan.costs.core.serving.affine_iteration import AffineIteration
 from autoplan.costs.serving.disaggregated.pool_simulation import simulate_pools
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
+from tests.support.affine_iteration import AffineIteration
 
 RULES = SchedulerRules(8, 64, BlockPool(99, 4))
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from autoplan.costs.core.serving.affine_iteration import AffineIteration
 from autoplan.costs.core.serving.iteration import Chunk
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 from autoplan.errors import UnsupportedError
+from tests.support.affine_iteration import AffineIteration
 
 A_SECOND = AffineIteration(1.0)
 LOAD = RequestLoad((1500, 1000, 3000, 10, 20, 500), (3, 1, 2, 4, 1, 2), (0.0, 0.0, 0.0, 0.5, 2.5, 2.5))

@@ -1,4 +1,4 @@
-"""An iteration whose time is a sum: for tests, bounds, and engines that were measured.
+"""An iteration whose time is a sum, for tests and the examples of docstrings.
 
 Notation (this file only)::
 
