@@ -81,6 +81,20 @@ def test_functions_are_short():
     assert statistics.quantiles(lengths, n=20)[-1] <= 40
 
 
+@pytest.mark.parametrize("room", ["costs/serving", "costs/core/serving"])
+def test_names_say_what_a_value_is(room):
+    """A class of requests is a ``request_class``, not something ``known``; likewise own, given and asked."""
+    names = {
+        (str(path.relative_to(ROOT)), name)
+        for path in sorted((ROOT / "autoplan" / room).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in (getattr(node, "id", None), getattr(node, "arg", None), getattr(node, "attr", None))
+        if name in {"known", "own", "given", "asked"}
+    }
+
+    assert names == set()
+
+
 @pytest.mark.parametrize("catalogue", CATALOGUES)
 def test_catalogues_hold_data_and_no_python(catalogue):
     """A catalogue is data: Python in it would break the editable install."""

@@ -1,1 +1,1 @@
-"""Cost of serving (inference): key-value cache."""
+"""Cost of serving (inference): memory, iterations, queues and pools of engines."""

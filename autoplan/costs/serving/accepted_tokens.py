@@ -6,7 +6,7 @@ Notation (this file only)::
     Y  tokens of a step       n  tokens that an answer has yet to get                [1]
     a  mean of Y              s  variance of Y                                       [1]
 
-A draft counts only where all before it were accepted, and the model adds a token of its own.
+A draft counts only where all before it were accepted, and the model adds one token.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["AcceptedTokens"]
 
 @dataclass(frozen=True)
 class AcceptedTokens:
-    """What drafts give: ``drafts`` in a step, each accepted with probability ``acceptance``."""
+    """Accepted drafts: ``drafts`` in a step, each accepted with probability ``acceptance``."""
 
     drafts: int
     acceptance: float

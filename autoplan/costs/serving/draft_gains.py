@@ -1,4 +1,4 @@
-"""What drafts give an engine at its batch, and the batch above which they lose.
+"""Gain of speculative decoding at the batch of an engine, and the batch above which it loses.
 
 Notation (this file only)::
 
@@ -26,7 +26,7 @@ def draft_gain(
     context: float,
     most: int,
 ) -> DraftGain:
-    """Return what drafts give at B requests with ``context`` tokens each, and the largest B with t < a u.
+    """Return the gain of drafts at B requests with ``context`` tokens each, and the largest B with t < a u.
 
     ``steps`` are those with drafts and those without; ``most``: the most requests of a step.
 

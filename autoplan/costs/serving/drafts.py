@@ -1,4 +1,4 @@
-"""What drafts of speculative decoding take of an engine: a small model's weights, and its share of the cache.
+"""Memory of speculative decoding: weights of the model that drafts, and its share of the cache.
 
 Notation (this file only)::
 
@@ -25,7 +25,7 @@ from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = ["draft_token_bytes", "draft_weight_bytes", "drafting_scope", "joined_states"]
 
-#: Words of EAGLE-3's own output projection: draft_vocab_size of the published checkpoints, for example
+#: Words of the output projection of EAGLE-3: draft_vocab_size of the published checkpoints, for example
 #: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B config.json.
 _EAGLE3_WORDS: Final = 32_000
 #: Hidden states that the product before a drafting layer reads (SafeAILab/EAGLE, model/cnets.py: fc;
@@ -101,7 +101,7 @@ def joined_states(job: ServingJob) -> int:
 def draft_weight_bytes(scope: EngineScope) -> float:
     """Return the weights of drafts on a device of the last stage [byte].
 
-    A model of its own: all of it. Else a layer, 2 w h^2 of the product before it, and of EAGLE-3
+    A draft model: all of it. Else a layer, 2 w h^2 of the product before it, and of EAGLE-3
     2 V h / t of its output projection.
 
     >>> from autoplan.catalog import load_serving_job

@@ -1,4 +1,4 @@
-"""What the caches of engines hold, and whether they start.
+"""Capacity of engines: the requests that their caches hold, and whether they start.
 
 Notation (this file only)::
 
@@ -37,7 +37,7 @@ LENGTHS = (1024, 8192, 32768)
 
 @dataclass(frozen=True, slots=True)
 class StageContents:
-    """What does not depend on the sizes of steps: weights and shape of the cache of each stage."""
+    """Weights and shape of the cache of each stage, which do not depend on the sizes of steps."""
 
     weights: tuple[WeightBytes, ...]
     shapes: tuple[CacheShape, ...]
@@ -70,8 +70,8 @@ def _contents(scope: EngineScope) -> StageContents:
 def predict_capacity(scope: EngineScope) -> CapacityPrediction:
     """Return the memory of each stage and the requests that caches hold: floor(P / bytes of a request).
 
-    Stages keep the same requests, so the one with the least room counts. Each group of data-parallel
-    attention has a cache of its own, and so has each engine.
+    Stages keep the same requests, so the one with the least room counts. Each attention data-parallel
+    rank has a separate cache, and so has each engine.
 
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
@@ -153,7 +153,7 @@ def _device(scope: EngineScope, stage: int, other: EngineMemory, weights: Weight
 def _shortage(
     stages: tuple[DeviceMemoryUse, ...], pool: CachePool, others: list[EngineMemory], *, admits: bool
 ) -> Shortage | None:
-    """Return what keeps the engine from starting."""
+    """Return the reason why the engine does not start."""
     if any(stage.weights.total > stage.device - stage.overhead for stage in stages):
         return "loading the weights"
     if any(stage.room <= 0 for stage in stages) or pool.blocks == 0:
@@ -165,7 +165,7 @@ def _shortage(
 
 
 def largest_true(holds: Callable[[int], bool], most: int) -> int:
-    """Return the largest number up to ``most`` for which ``holds``, which ends at some number, is true [1].
+    """Return the largest number up to ``most`` for which ``holds`` is true, by bisection [1].
 
     >>> largest_true(lambda n: n * n <= 50, 1000), largest_true(lambda n: False, 10)
     (7, 0)

@@ -1,4 +1,4 @@
-"""Memory that an engine takes besides weights and cache, and what it leaves to its cache.
+"""Memory of an engine besides its weights, and what remains for its cache.
 
 Notation (this file only)::
 
@@ -140,7 +140,7 @@ def reserve_bytes(scope: EngineScope, facts: ReserveFacts, chunk: int) -> float:
     """Return R, what SGLang leaves free of weights and cache [byte].
 
     R = 512 + 1.5 max(chunk, 2048) + 128 t p + graphs, in MiB; graphs are 2 for each request of the largest
-    captured batch, and more for each group of data-parallel attention. At least 10 GiB on large devices.
+    captured batch, and more for each attention data-parallel rank. At least 10 GiB on large devices.
 
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
@@ -244,7 +244,7 @@ def utilization(scope: EngineScope) -> float:
 
 
 def cache_room(scope: EngineScope, weights: float, other: EngineMemory) -> float:
-    """Return what is left to the cache of a device [byte]; negative where weights and the rest are too many.
+    """Return the memory left for the cache of a device [byte]; negative where the rest does not fit.
 
     Share of the device: ceil(u M) - W - A - N - G, where graphs are counted. Static share: u (M - N) - W.
     Share of what is free: u (M - W - A - N - G). The job's headroom and limit come off M first.

@@ -1,4 +1,4 @@
-"""Size of the key-value cache of inference, and the blocks that an engine keeps it in.
+"""Size of the key-value cache of inference, and the blocks that it is stored in.
 
 Notation (this file only)::
 
@@ -86,11 +86,11 @@ class CacheShape:
     full_layers: int
     window_layers: int
     window: int
-    #: Groups of layers that have blocks of their own, and the layers of each.
+    #: Groups of layers with separate blocks, and the layers of each.
     full_groups: int
     window_groups: int
     group_layers: int
-    #: Tokens of layers with a window over those of others, where they have a pool of their own.
+    #: Tokens of layers with a window over those of others, where they have a separate pool.
     window_share: float | None
 
     @property
@@ -182,8 +182,8 @@ def cache_shape(scope: EngineScope, stage: int) -> CacheShape:
     """
     model, facts = scope.model, scope.facts.cache
     windows = [model.attention_window(layer) for layer in range(model.layers)]
-    here = [windows[layer] for layer in scope.stages[stage]]
-    full, local = here.count(None), len(here) - here.count(None)
+    stage_windows = [windows[layer] for layer in scope.stages[stage]]
+    full, local = stage_windows.count(None), len(stage_windows) - stage_windows.count(None)
     block = (
         scope.job.search.block_tokens or (facts.mla_block_tokens if model.mla else facts.block_tokens).value
     )
@@ -192,7 +192,7 @@ def cache_shape(scope: EngineScope, stage: int) -> CacheShape:
         full_groups, local_groups, of_group = _groups(
             windows.count(None), len(windows) - windows.count(None), ratio
         )
-        of_group = ceil(of_group * len(here) / model.layers)
+        of_group = ceil(of_group * len(stage_windows) / model.layers)
     else:
         full_groups, local_groups, of_group = full, local, 1
     return CacheShape(

@@ -1,4 +1,4 @@
-"""How many requests stand for those of a job, and whether an engine can serve them.
+"""Sizes of samples of a job's requests, and whether an engine can serve them.
 
 Notation (this file only)::
 
@@ -46,7 +46,10 @@ def fewest_simulated(workload: ServingWorkload) -> int:
     >>> fewest_simulated(ServingWorkload(input_tokens=8, output_tokens=4))
     0
     """
-    return ceil(_OF_EACH_CLASS / min((known.share for known in workload.classes), default=float("inf")))
+    return ceil(
+        _OF_EACH_CLASS
+        / min((request_class.share for request_class in workload.classes), default=float("inf"))
+    )
 
 
 def shortage_of(capacity: CapacityPrediction, rules: SchedulerRules, load: RequestLoad) -> str | None:
@@ -69,10 +72,10 @@ def shortage_of(capacity: CapacityPrediction, rules: SchedulerRules, load: Reque
     kinds = load.kinds or (0,) * len(load)
     # With drafts a request may take some steps more than it does on average.
     spare = rules.decode_tokens * (rules.decode_tokens > 1)
-    own: Iterable[int] = load.inputs
+    unshared: Iterable[int] = load.inputs
     if rules.prefixes:
-        own = (n - rules.class_shared(n, kind) for n, kind in zip(load.inputs, kinds, strict=True))
-    total = max(map(add, own, load.outputs)) - 1 + spare
+        unshared = (n - rules.class_shared(n, kind) for n, kind in zip(load.inputs, kinds, strict=True))
+    total = max(map(add, unshared, load.outputs)) - 1 + spare
     if rules.pool.request_blocks(total) > rules.pool.own_blocks:
         return "a request takes more blocks than the cache has"
     if rules.chunked:

@@ -1,4 +1,4 @@
-"""90 % intervals of serving predictions, from how far measured runs lie from theirs.
+"""90 % intervals of serving predictions, from the errors of measured runs.
 
 Notation (this file only)::
 
@@ -39,10 +39,10 @@ def spread_of(spec: IntervalSpec, load: SpreadLoad, metric: ServedMetric) -> Spr
     'closed loop'
 
     Leaves out: that errors differ between engines, models and devices.
-    Source: the entry's own.
+    Source: the entry.
     """
-    known = {(spread.load, spread.metric): spread for spread in spec.spreads}
-    return known.get((load, metric)) or known.get(("all", metric))
+    spreads = {(spread.load, spread.metric): spread for spread in spec.spreads}
+    return spreads.get((load, metric)) or spreads.get(("all", metric))
 
 
 def widening(
@@ -59,7 +59,7 @@ def widening(
     >>> widening(spec, measured=False, engine=None)[0] == spec.unmeasured_device.value
     True
 
-    Source: the entry's own.
+    Source: the entry.
     """
     reasons = tuple(_reasons(spec, measured=measured, engine=engine, taken_from=taken_from))
     width = 1.0
@@ -112,7 +112,7 @@ def served_intervals(
     """Return the intervals of TTFT, TPOT, request latency and tokens a second, in this order, under a load.
 
     A latency is the sum of its parts, so its ends are the sums of theirs. In a closed loop X = N O / latency,
-    so that the ends of X are those of the latency, in reverse. An open loop answers what it is asked for.
+    so that the ends of X are those of the latency, in reverse. An open loop answers what arrives.
     ``pools``: for prefill and decode, of which runs were measured as well. ``taken_from`` as in ``widening``.
 
     >>> from autoplan.catalog import load_entry, load_serving_job
@@ -122,7 +122,7 @@ def served_intervals(
     True
 
     Leaves out: that errors of the parts are not the same.
-    Source: the entry's own; Little 1961, doi:10.1287/opre.9.3.383.
+    Source: the entry; Little 1961, doi:10.1287/opre.9.3.383.
     """
     width, reasons = widening(spec, measured=measured, engine=engine, taken_from=taken_from)
     kind = "disaggregated" if pools else _LOADS[load]

@@ -2,7 +2,7 @@
 
 Notation (this file only)::
 
-    groups are those of data-parallel attention, each with requests of its own       [1]
+    ranks are those of data-parallel attention, each with its requests               [1]
 
 Source: autoplan/costs/serving/queueing, and the engine's file.
 """
@@ -105,7 +105,7 @@ class PricedEngine:
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """What an engine drafts, and the price of its iterations without drafts."""
+    """Tokens that drafts give, and the price of iterations without them."""
 
     accepted: AcceptedTokens
     plain: Iteration
@@ -155,7 +155,7 @@ def unit_parts(scope: EngineScope, costs: ServingCosts, plain: EngineIteration |
     >>> parts.iteration.seconds(1, 1024) > 4.5e-3  # 15 GB of weights take as long to read
     True
 
-    Raises UnsupportedError for an engine whose steps have no known time.
+    Raises UnsupportedError for an engine whose steps have no time in its file.
     """
     job, layout = scope.job, scope.layout
     plain = plain or engine_iteration(scope, costs.kernels, costs.measured)
@@ -224,7 +224,7 @@ def front_end_seconds(job: ServingJob, input_tokens: float) -> float:
 
 
 def engine_load(job: ServingJob, engines: int) -> EngineLoad:
-    """Return what each of ``engines`` is asked for: an even share of the job's load.
+    """Return the load of each of ``engines``: an even share of the job's load.
 
     >>> from autoplan.catalog import load_serving_job
     >>> engine_load(load_serving_job("llama3-70b-8x-h100"), 2)
@@ -241,7 +241,7 @@ def engine_load(job: ServingJob, engines: int) -> EngineLoad:
 def served(job: ServingJob, engine: PricedEngine, load: EngineLoad, engines: int = 1) -> ServedPrediction:
     """Return ``engines`` that are alike, each under ``load``, in the steady state.
 
-    A closed loop of fewer clients than groups of attention leaves groups idle.
+    A closed loop of fewer clients than attention data-parallel ranks leaves ranks idle.
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
@@ -295,7 +295,7 @@ def _classes(job: ServingJob, engine: PricedEngine, point: OperatingPoint) -> tu
 
 
 def _point(job: ServingJob, engine: PricedEngine, load: EngineLoad, share: float) -> OperatingPoint:
-    """Return the steady state of one group, which gets ``share`` of the engine's load.
+    """Return the steady state of one attention data-parallel rank, which gets ``share`` of the engine's load.
 
     The first token also waits for the front end; with drafts a step gives several tokens.
     """
@@ -325,10 +325,10 @@ def simulated(
     trace: RequestTrace | None = None,
     good: Good | None = None,
 ) -> SimulatedPrediction | None:
-    """Return the simulation of one group of attention of ``prediction``; None where engines cannot serve.
+    """Return the simulation of one attention data-parallel rank; None where engines do not start.
 
     A closed loop runs at least six rounds of its clients, of which the first two and the last do not count;
-    others have their steady part in the middle, an open loop above its maximum all of it.
+    of other loads the middle counts, and of an open loop above its maximum all requests.
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
@@ -361,7 +361,7 @@ def simulated(
     front = front_end_seconds(job, drawn.mean_input) if load.kind != "maximum" else 0.0
     drawn = replace(drawn, client_seconds=CLIENT_SECONDS + front)
     run = _run(drawn, engine)
-    names = [known.name for known in workload.classes]
+    names = [request_class.name for request_class in workload.classes]
     statistics = run_statistics(run, warm=warm, drain=drain, good=good, front_seconds=front, names=names)
     return SimulatedPrediction(statistics, _SEED, *closed_form_gaps(point, statistics, load.kind))
 

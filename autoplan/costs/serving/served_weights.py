@@ -125,7 +125,7 @@ def _vectors(full: LayerParameters, bare: LayerParameters, layout: EngineLayout)
 
 
 def _without_vectors(model: ModelSpec) -> ModelSpec:
-    """Return ``model`` with its matrices alone; its norms and routers stay, in fields of their own."""
+    """Return ``model`` with its matrices alone; its norms and routers stay, in separate fields."""
     return model.model_copy(update={"bias": Biases(), "qk_norm": False, "attention_sinks": False})
 
 

@@ -19,7 +19,7 @@ __all__ = ["settled", "settled_pools"]
 def settled(predicted: ServedPrediction) -> ServedPrediction:
     """Return engines with the means of their simulation, where it contradicts the closed form.
 
-    Throughput, too, but for an open loop, which answers what it is asked for. Without a simulation, or with
+    Throughput, too, but for an open loop, which answers what arrives. Without a simulation, or with
     one that agrees, ``predicted`` itself.
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
@@ -103,7 +103,7 @@ def _mean(times: Distribution | None) -> float | None:
 
 
 def _first_token(closed: float, run: LatencyStatistics) -> float:
-    """Return the simulated time to a first token; infinite where requests come faster than are answered."""
+    """Return the simulated time to the first token; infinite where the rate exceeds the maximum."""
     return closed if closed == float("inf") else run.time_to_first_token.mean
 
 

@@ -34,15 +34,15 @@ _RATES: dict[WeightFormat, str] = {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "f
 
 
 def arithmetic_peak(device: DeviceSpec, weights: WeightFormat) -> float:
-    """Return the peak rate that a format computes in [FLOP/s]: its own, else that of 16 bits.
+    """Return the peak rate that a format computes in [FLOP/s]: that of the format, else that of 16 bits.
 
     >>> from autoplan.catalog import load_entry
     >>> h100 = load_entry("device", "h100-sxm5-80gb")
     >>> round(arithmetic_peak(h100, "int4-awq") / 1e12), round(arithmetic_peak(h100, "fp8") / 1e12)
     (989, 1979)
     """
-    own = device.peak_flops(_RATES.get(weights, "bf16"))
-    return own or device.peak_flops("bf16") or device.peak_flops("fp16") or 0.0
+    native = device.peak_flops(_RATES.get(weights, "bf16"))
+    return native or device.peak_flops("bf16") or device.peak_flops("fp16") or 0.0
 
 
 def gemm_light_seconds(m: int, n: int, k: int, weights: WeightFormat, device: DeviceSpec) -> float:

@@ -41,23 +41,25 @@ Solve = Callable[[ServingJob], ServingPlan | None]
 def class_limit_names(job: ServingJob) -> list[str]:
     """Return the limits of single classes that may clash: the class and the limit, joined by a point."""
     return [
-        f"{known.name}.{name}"
-        for known in job.workload.classes
+        f"{request_class.name}.{name}"
+        for request_class in job.workload.classes
         for name in _NAMES
-        if known.limits is not None and getattr(known.limits, name) is not None
+        if request_class.limits is not None and getattr(request_class.limits, name) is not None
     ]
 
 
 def class_limit(job: ServingJob, named: str) -> TimeLimit:
     """Return the limit of a class by its name."""
-    known, name = _split(job, named)
-    value: TimeLimit = getattr(known.limits, name)
+    request_class, name = _split(job, named)
+    value: TimeLimit = getattr(request_class.limits, name)
     return value
 
 
 def _split(job: ServingJob, named: str) -> tuple[RequestClass, str]:
     class_name, _, name = named.partition(".")
-    return next(known for known in job.workload.classes if known.name == class_name), name
+    return next(
+        request_class for request_class in job.workload.classes if request_class.name == class_name
+    ), name
 
 
 def without_class_limits(job: ServingJob, named: Iterable[str]) -> ServingJob:
@@ -71,8 +73,8 @@ def _with_limit(job: ServingJob, named: str, value: float | None) -> ServingJob:
     changed, name = _split(job, named)
     limits = (changed.limits or ClassLimits()).model_copy(update={name: value})
     classes = tuple(
-        known.model_copy(update={"limits": limits}) if known is changed else known
-        for known in job.workload.classes
+        request_class.model_copy(update={"limits": limits}) if request_class is changed else request_class
+        for request_class in job.workload.classes
     )
     return replace(job, workload=job.workload.model_copy(update={"classes": classes}))
 
@@ -97,21 +99,21 @@ def nearest_class_limit(
     Of a limit on a mean it is the least, by bisection over the times that engines give the class. A
     percentile and goodput are those of the best plan without the limit, in its simulation.
     """
-    known, name = _split(job, named)
-    number = job.workload.classes.index(known)
+    request_class, name = _split(job, named)
+    number = job.workload.classes.index(request_class)
     key = f"workload.classes.{number}.limits.{name}"
     limit = class_limit(job, named)
     if name != "goodput" and not isinstance(limit, Percentiles):
-        times = sorted(set(_times(options, known.name, name)))
+        times = sorted(set(_times(options, request_class.name, name)))
         # Goodput counts single requests by the same limit, which may take more than any mean.
         above = [times[-1] * factor for factor in _ABOVE] if times else []
         return _nearest_mean(job, (named, key), [*times, *above], solve)
     plan = solve(without_class_limits(job, [named]))
-    outcome = _outcome(plan, known.name)
+    outcome = _outcome(plan, request_class.name)
     if plan is None or outcome is None:
         return None
-    said = _simulated_value(outcome, name, limit)
-    return None if said is None else ServingChange(key, *said, plan)
+    change = _simulated_value(outcome, name, limit)
+    return None if change is None else ServingChange(key, *change, plan)
 
 
 def _times(options: Sequence[EngineOption], class_name: str, name: str) -> Iterator[float]:

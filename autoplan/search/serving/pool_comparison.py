@@ -20,12 +20,12 @@ def compared_pools(search: ServingSearch) -> PoolComparison | None:
     if set(job.search.disaggregated) != {False, True}:
         return None
     objective = job.objectives[0]
-    asked = replace(job, objectives=(objective,))
+    one_objective = replace(job, objectives=(objective,))
 
     def best(options: Sequence[Option]) -> ServingPlan | None:
         if not options:
             return None
-        plans = with_options(search, asked, options).front(most_plans=1).plans
+        plans = with_options(search, one_objective, options).front(most_plans=1).plans
         return plans[0] if plans else None
 
     pools, both = best(search.pools.all), best(search.options.all)

@@ -107,8 +107,8 @@ class ServingSearch:
                 allocations.append(chosen)
                 continue
             remaining = self.candidates()
-            known = [] if better else [known for known in search.allocations if known is not allocation]
-            carried = [_carried(x, search.problem.options, remaining) for x in known]
+            earlier = [] if better else [x for x in search.allocations if x is not allocation]
+            carried = [_carried(x, search.problem.options, remaining) for x in earlier]
             valid = [x for x in carried if x is not None]
             if len(valid) < len(allocations):
                 allocations, valid = [], []
@@ -118,8 +118,10 @@ class ServingSearch:
         self.solves += search.solves
         if search.stopped:
             self.stopped = self.stopped or current_deadline().reason or "the solver reached its work limit"
-        values = [known.values for known in search.allocations]
-        return [chosen for chosen, own in zip(allocations, values, strict=True) if not _beaten(own, values)]
+        values = [x.values for x in search.allocations]
+        return [
+            chosen for chosen, value in zip(allocations, values, strict=True) if not _beaten(value, values)
+        ]
 
     def _settle(self, options: Iterable[Option]) -> bool | None:
         """Simulate options; return None where none changed, else whether one became better than it was."""
@@ -127,15 +129,15 @@ class ServingSearch:
         for option in options:
             if id(option) in self.final:
                 continue
-            known = self.simulation.settled(option)
-            if known is None or known.predicted.closed_form is not None:
+            simulated = self.simulation.settled(option)
+            if simulated is None or simulated.predicted.closed_form is not None:
                 changed = True
-                better = better or (known is not None and _improved(known, option))
-                self.settled[id(option)] = (option, known)
-            if known is None:
+                better = better or (simulated is not None and _improved(simulated, option))
+                self.settled[id(option)] = (option, simulated)
+            if simulated is None:
                 self.excluded.append(option)
             else:
-                kept = option if known.predicted.closed_form is None else known
+                kept = option if simulated.predicted.closed_form is None else simulated
                 self.final[id(kept)] = kept
         return better if changed else None
 
@@ -161,9 +163,11 @@ class ServingSearch:
 
     def _hopeless(self, option: Option) -> bool:
         """Whether the mean of a time, of all or of a class, is far above a limit on its percentile."""
-        given = {known.name: known.limits for known in self.job.workload.classes}
+        class_limits = {
+            request_class.name: request_class.limits for request_class in self.job.workload.classes
+        }
         seen: list[tuple[object, TimeLimits | None]] = [(option.predicted, self.job.limits)]
-        seen += [(served, given[served.name]) for served in option.predicted.classes]
+        seen += [(served, class_limits[served.name]) for served in option.predicted.classes]
         for name in times_of(option):
             for times, limits in seen:
                 limit = getattr(limits, name, None)
@@ -188,7 +192,7 @@ class ServingSearch:
             least_rate=self.job.limits.throughput or 0.0,
             least_rate_per_device=least_rate_per_device(self.job),
             engines=allowed_engines(self.job),
-            classes=tuple(known.name for known in workload.classes),
+            classes=tuple(request_class.name for request_class in workload.classes),
         )
 
     def _plan(self, chosen: Iterable[tuple[int, Option]]) -> ServingPlan:
@@ -246,23 +250,23 @@ def _chosen(options: Sequence[Option], allocation: Allocation) -> list[tuple[int
 
 
 def _carried(allocation: Allocation, before: Sequence[Option], after: Sequence[Option]) -> Allocation | None:
-    """Return a choice with its counts over other options; None where one of its own is not among them."""
+    """Return a choice with its counts over other options; None where one of its options is not among them."""
     counts = {id(option): n for n, option in zip(allocation.counts, before, strict=True) if n}
     carried = tuple(counts.get(id(option), 0) for option in after)
     return Allocation(carried, allocation.values) if sum(carried) == sum(allocation.counts) else None
 
 
-def _improved(known: Option, option: Option) -> bool:
+def _improved(simulated: Option, option: Option) -> bool:
     """Whether an option became better in some respect than its closed form says."""
     before = times_of(option)
-    shorter = any(value < before[name] for name, value in times_of(known).items())
-    return shorter or known.predicted.output_tokens_per_second > option.predicted.output_tokens_per_second
+    shorter = any(value < before[name] for name, value in times_of(simulated).items())
+    return shorter or simulated.predicted.output_tokens_per_second > option.predicted.output_tokens_per_second
 
 
-def _beaten(own: Sequence[int], values: Sequence[Sequence[int]]) -> bool:
+def _beaten(value: Sequence[int], values: Sequence[Sequence[int]]) -> bool:
     """Whether another choice is no worse in every objective and better in one."""
     return any(
-        tuple(other) != tuple(own) and all(a <= b for a, b in zip(other, own, strict=True))
+        tuple(other) != tuple(value) and all(a <= b for a, b in zip(other, value, strict=True))
         for other in values
     )
 

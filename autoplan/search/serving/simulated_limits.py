@@ -22,7 +22,7 @@ __all__ = ["SimulatedOptions"]
 
 @dataclass
 class SimulatedOptions:
-    """Simulations of engines and pools under their loads, each done once."""
+    """Simulations of engines and pools under their loads, each run once."""
 
     job: ServingJob
     trace: RequestTrace | None = None
@@ -56,14 +56,14 @@ class SimulatedOptions:
         """
         if option.predicted.simulation is not None:
             return option
-        known: Option = option
+        simulated_option: Option = option
         if isinstance(option, PoolOption):
-            known = replace(option, predicted=self.of_pools(option.pair, option.predicted))
+            simulated_option = replace(option, predicted=self.of_pools(option.pair, option.predicted))
         elif isinstance(option, EngineOption):
             predicted = self.of(option.engine, option.predicted, option.classes)
-            known = replace(option, predicted=predicted)
-        run = known.predicted.simulation
+            simulated_option = replace(option, predicted=predicted)
+        run = simulated_option.predicted.simulation
         if run is None:
             return option
         broken = next(broken_simulated(self.job, run.statistics), None)
-        return known if broken is None and holds(known, self.job) else None
+        return simulated_option if broken is None and holds(simulated_option, self.job) else None

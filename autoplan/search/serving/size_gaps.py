@@ -50,8 +50,8 @@ def between_sizes(job: ServingJob, options: Sequence[Option]) -> float | None:
     for (load, devices), several in bounds.items():
         # Pools serve alone, so that those on fewer devices are as good.
         fewer = range(1, devices + 1) if load == _POOLS else (devices,)
-        known = [figures for n in fewer for figures in groups.get((load, n), ())]
-        gaps.append(_gap(job, known, several))
+        priced = [figures for n in fewer for figures in groups.get((load, n), ())]
+        gaps.append(_gap(job, priced, several))
     gap = max([0.0, *gaps])
     return None if gap == inf else ceil(gap * _PARTS) / _PARTS
 
@@ -79,28 +79,30 @@ def _figures(option: Option) -> Figures:
     times = times_of(option)
     figures = {("", "rate"): 1.0 / max(option.predicted.output_tokens_per_second, _LEAST)}
     figures |= {("", name): value for name, value in times.items()}
-    for known in option.predicted.classes:
-        figures |= {(known.name, name): getattr(known, name) for name in times}
+    for served_class in option.predicted.classes:
+        figures |= {(served_class.name, name): getattr(served_class, name) for name in times}
     return figures
 
 
 def _better(one: Figures, other: Figures) -> Figures:
     """Return bounds of what lies between two sizes; a latency is a first token and the others."""
     better = {key: min(value, other[key]) for key, value in one.items()}
-    for known, name in one:
+    for class_name, name in one:
         if name == "request_latency":
-            first = known, "time_to_first_token"
-            better[known, name] = better[first] + min(x[known, name] - x[first] for x in (one, other))
+            first = class_name, "time_to_first_token"
+            better[class_name, name] = better[first] + min(
+                x[class_name, name] - x[first] for x in (one, other)
+            )
     return better
 
 
 def _holds(job: ServingJob, figures: Figures) -> bool:
     """Whether figures hold the limits on means of the job and of its classes."""
-    own = {known.name: known.limits for known in job.workload.classes}
-    limits = {"": job.limits, **own}
+    of_classes = {request_class.name: request_class.limits for request_class in job.workload.classes}
+    limits = {"": job.limits, **of_classes}
     return all(
-        value <= mean_limit(getattr(limits.get(known), name, None))
-        for (known, name), value in figures.items()
+        value <= mean_limit(getattr(limits.get(class_name), name, None))
+        for (class_name, name), value in figures.items()
     )
 
 

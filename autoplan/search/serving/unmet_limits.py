@@ -47,8 +47,7 @@ _MORE_DEVICES: Final = (2, 4, 8)
 
 def explained(search: ServingSearch, front: ServingFront) -> ServingFront:
     """Return the empty ``front`` with its reasons, the limits that clash, and changes that help."""
-    given = given_limits(search.job)
-    conflict = conflicting_limits(search, given)
+    conflict = conflicting_limits(search, given_limits(search.job))
     reasons = tuple(_reasons(search, conflict))
     changes = (*(relaxed_limits(search, conflict) if conflict else ()), *_other_jobs(search))
     if not search.options.all:
@@ -114,7 +113,7 @@ def _memory_left_out(job: ServingJob) -> Iterator[str]:
 
 
 def _more_memory(search: ServingSearch) -> Iterator[ServingChange]:
-    """Yield what makes a plan possible where the job's own bounds on memory are lifted, one at a time."""
+    """Yield what makes a plan possible where one of the job's bounds on memory is lifted."""
     job, budget = search.job, search.job.engine.facts.budget.utilization
     device = ceil(job.cluster.device.memory.usable.value / 2**30)
     bounds: list[tuple[str, str, str, ServingJob]] = []
@@ -189,17 +188,17 @@ def with_options(
     return other
 
 
-def conflicting_limits(search: ServingSearch, given: list[str]) -> list[str]:
+def conflicting_limits(search: ServingSearch, limits: list[str]) -> list[str]:
     """Return limits that no plan holds together, any fewer of which can be met; empty: not the limits."""
-    job, needed = search.job, list(given)
+    job, needed = search.job, list(limits)
 
     def feasible(names: list[str]) -> bool:
-        dropped = [name for name in given if name not in names]
+        dropped = [name for name in limits if name not in names]
         return bool(with_options(search, without_limits(job, dropped)).front(most_plans=1).plans)
 
     if not search.priced or not feasible([]):
         return []
-    for name in given:
+    for name in limits:
         fewer = [other for other in needed if other != name]
         if not feasible(fewer):
             needed = fewer
@@ -282,8 +281,11 @@ def _other_jobs(search: ServingSearch) -> Iterator[ServingChange]:
 def _more_devices(search: ServingSearch) -> Iterator[ServingChange]:
     """Yield the fewest devices that make a plan possible: twice, 4 and 8 times as many, then between them."""
     job, node = search.job, search.job.cluster.node.devices
-    own, most = job.cluster.devices, min(job.limits.devices or inf, job.cluster.devices * _MORE_DEVICES[-1])
-    numbers = [n for n in range(own + 1, int(most) + 1) if n <= node or n % node == 0]
+    devices, most = (
+        job.cluster.devices,
+        min(job.limits.devices or inf, job.cluster.devices * _MORE_DEVICES[-1]),
+    )
+    numbers = [n for n in range(devices + 1, int(most) + 1) if n <= node or n % node == 0]
 
     def plan_on(devices: int) -> ServingPlan | None:
         larger = replace(job, cluster=replace(job.cluster, devices=devices), choices=())
@@ -292,10 +294,10 @@ def _more_devices(search: ServingSearch) -> Iterator[ServingChange]:
 
     low, best = -1, None
     for factor in _MORE_DEVICES:
-        if own * factor in numbers and (plan := plan_on(own * factor)) is not None:
-            best = numbers.index(own * factor), plan
+        if devices * factor in numbers and (plan := plan_on(devices * factor)) is not None:
+            best = numbers.index(devices * factor), plan
             break
-        low = numbers.index(own * factor) if own * factor in numbers else low
+        low = numbers.index(devices * factor) if devices * factor in numbers else low
     if best is None:
         return
     while best[0] - low > 1:

@@ -26,7 +26,7 @@ class WeightBytes:
     embeddings: float
     #: Norms, routers, biases and the tables of rotary positions.
     other: float
-    #: What drafts: a model of its own, or a layer.
+    #: What drafts: a draft model, or a layer.
     draft: float = 0.0
 
     @property
@@ -100,7 +100,7 @@ class CapacityPrediction:
     #: Share of memory that the engine may use.
     utilization: float
     shortage: Shortage | None
-    #: Groups of devices with a cache of their own, over all engines.
+    #: Groups of devices with a separate cache, over all engines.
     caches: int
 
     @property

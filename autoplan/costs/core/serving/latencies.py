@@ -80,7 +80,7 @@ class OperatingPoint:
     time_per_output_token: float
     requests_per_second: float
     output_tokens_per_second: float
-    #: Tokens of prompts that are computed for each that is asked for: more than 1 with preemption.
+    #: Tokens of prompts that are computed for each token of a prompt: more than 1 with preemption.
     recomputed: float
     #: Whether requests wait for room, and what decides.
     saturated: bool

@@ -37,7 +37,7 @@ FIRST_TOKEN_GAP: Final = 0.30
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What one engine is asked for: clients of a closed loop, requests a second, or as much as it can."""
+    """The load of one engine: clients of a closed loop, requests a second, or as much as it can."""
 
     kind: Literal["closed loop", "open loop", "maximum"]
     #: Clients or requests a second; of a maximum, no number.
@@ -130,7 +130,7 @@ class ServedPrediction:
     engines: int
     devices: int
     load: EngineLoad
-    #: The steady state of one group of attention of one engine, and the groups of all engines.
+    #: The steady state of one attention data-parallel rank of an engine, and the ranks of all engines.
     point: OperatingPoint
     groups: int
     capacity: CapacityPrediction

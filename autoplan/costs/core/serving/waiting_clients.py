@@ -22,24 +22,25 @@ _EXACT = 1e-9
 def of_more_clients(
     predicted: ServedPrediction, load: EngineLoad, groups: int, client_seconds: float
 ) -> ServedPrediction | None:
-    """Return an engine of so many ``groups`` of attention under more clients; None where they may change it.
+    """Return an engine of so many attention data-parallel ranks under more clients; None where it changes.
 
-    An engine whose clients wait for room serves more clients alike, and N = X (W + z) gives each request
-    the time that it waits longer: (N' - N) / X. That a prediction keeps the law shows that it is such. Where
-    blocks of the cache run short now and then, more clients change how often.
+    An engine whose clients wait for room has the same throughput with more of them. By Little's law,
+    N = X (W + z), each request then waits (N' - N) / X longer. A prediction that satisfies the law is of such
+    an engine. Where blocks of the cache run short now and then, more clients change how often.
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> from autoplan.costs.serving.engine_scope import EngineScope
     >>> from autoplan.costs.serving.served_layouts import ServingCosts, priced_engine, served, unit_parts
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(seqs=4)
     >>> name = job.cluster.device.name
-    >>> parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
-    >>> engine = priced_engine(job, layout, parts)
+    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
+    >>> engine = priced_engine(layout, unit_parts(EngineScope(job, layout), costs))
     >>> few, many = (EngineLoad("closed loop", clients) for clients in (8.0, 40.0))
-    >>> more, own = of_more_clients(served(job, engine, few), many, 1, 1e-3), served(job, engine, many)
-    >>> isclose(more.time_to_first_token, own.time_to_first_token)
+    >>> more, priced = of_more_clients(served(job, engine, few), many, 1, 1e-3), served(job, engine, many)
+    >>> isclose(more.time_to_first_token, priced.time_to_first_token)
     True
-    >>> more.output_tokens_per_second == own.output_tokens_per_second
+    >>> more.output_tokens_per_second == priced.output_tokens_per_second
     True
 
     Source: Little 1961, doi:10.1287/opre.9.3.383.

@@ -1,1 +1,1 @@
-"""What requests of each class see of an engine that serves several classes."""
+"""Latencies of each class of requests of an engine that serves several classes."""

@@ -1,1 +1,1 @@
-"""Pools of engines that prefill and of engines that decode, and what goes between them."""
+"""Disaggregated serving: pools of prefill and of decode engines, and the cache transfer between them."""

@@ -69,8 +69,7 @@ def cache_transfer(
     """Return the transfer of a prompt of n tokens, of which ``chunk`` is what prefill takes at once.
 
     a + bytes of the busiest device / B: over the network of a job with several nodes, over the fabric in one.
-    An engine that sends chunks has sent all but the last one while it computed the next, so that the last
-    one is what remains, or what is left of sends that take longer than the chunks.
+    An engine that sends each chunk while it computes the next exposes the last chunk alone.
 
     >>> from autoplan.catalog import kernels_for, load_serving_job
     >>> from autoplan.schema.serving.engine_layout import EngineLayout

@@ -42,12 +42,12 @@ class EnginePair:
 
     @property
     def senders(self) -> int:
-        """Groups of attention that prefill."""
+        """Attention data-parallel ranks that prefill."""
         return self.prefill_engines * self.prefill.groups
 
     @property
     def receivers(self) -> int:
-        """Groups of attention that decode."""
+        """Attention data-parallel ranks that decode."""
         return self.decode_engines * self.decode.groups
 
     @property
@@ -59,7 +59,7 @@ class EnginePair:
 def transfer_wait(pair: EnginePair, rate: float) -> float:
     """Return the wait for links at X requests a second [s]: of a server with equal service times.
 
-    The links of the pool with fewer groups are the busier ones.
+    The links of the pool with fewer attention data-parallel ranks are the busier ones.
 
     Leaves out: prompts of unlike lengths; that engines send in the order in which prompts end.
     Source: Kleinrock 1975, Queueing Systems 1, section 5.7.
@@ -100,27 +100,27 @@ class _PooledLoad:
 
     @property
     def others(self) -> float:
-        """Part of the requests of a decode engine that one of them shares it with."""
+        """Share of the requests of a decode engine that a request sees besides itself."""
         return 1.0 - 1.0 / max(1.0, self.clients / self.pair.receivers) if self.clients < inf else 1.0
 
     def times(self, rate: float, requests: float | None = None) -> _Times:
-        """Return the times at X requests a second; ``requests``: those of an iteration, where known."""
+        """Return the times at X requests a second; ``requests``: those of an iteration, if computed."""
         pair, decode = self.pair, self.pair.decode
         if self.clients < inf:
-            own = pair.prefill.of_clients(rate / pair.senders, self.clients / pair.senders, self.clients)
+            prefill = pair.prefill.of_clients(rate / pair.senders, self.clients / pair.senders, self.clients)
         else:
             # Requests that go to engines in turn come to each more evenly than to all.
             variability = arrival_variability(self.job.workload) / pair.senders
-            own = pair.prefill.first_token(rate / pair.senders, variability)
+            prefill = pair.prefill.first_token(rate / pair.senders, variability)
         each = rate / pair.receivers
         if requests is None:
             requests = decode.requests_at(each, self.others)
         step = decode.full_step if each >= decode.rate * (1 - _CLOSE) else decode.step(requests)
         admission = decode.admission(each, step)
-        return _Times(own, transfer_wait(pair, rate), admission, step, requests)
+        return _Times(prefill, transfer_wait(pair, rate), admission, step, requests)
 
     def rate_of(self, requests: float) -> float:
-        """Return X at which a request sees so many in an iteration; without others there is no such rate."""
+        """Return X at which a request sees so many requests in an iteration; infinite for a single client."""
         decode = self.pair.decode
         seen = self.others * decode.steps * decode.step(requests)
         return (requests - 1.0) / seen * self.pair.receivers if seen > 0 else inf
@@ -128,8 +128,15 @@ class _PooledLoad:
     def first_token(self, times: _Times) -> float:
         """Return the time from a request to its first token [s]."""
         pair = self.pair
-        own = times.step if pair.decode.first else 0.0
-        return self.front + times.prefill + pair.transfer.exposed_seconds + times.link + times.admission + own
+        first_decode = times.step if pair.decode.first else 0.0
+        return (
+            self.front
+            + times.prefill
+            + pair.transfer.exposed_seconds
+            + times.link
+            + times.admission
+            + first_decode
+        )
 
     def answered(self, times: _Times) -> float:
         """Return the time from the first token to the last [s]."""
@@ -141,7 +148,7 @@ class _PooledLoad:
         return max(1e-9, self.output - 1)
 
     def clients_at(self, rate: float, requests: float | None = None) -> float:
-        """Return the requests in the pools and at clients at a rate [1]: X times all that a request takes."""
+        """Return the requests in the pools and at clients at a rate [1]: X times their latency (Little)."""
         times = self.times(rate, requests)
         return rate * (self.first_token(times) + self.answered(times) + CLIENT_SECONDS)
 
@@ -166,7 +173,7 @@ def pooled(job: ServingJob, pair: EnginePair, load: EngineLoad) -> PooledPredict
     >>> pools.requests_per_second == min(pools.most_prefilled, pools.most_decoded, pools.most_transferred)
     True
 
-    Leaves out: answers that end with their first token; a router's own time.
+    Leaves out: answers that end with their first token; the time of a router.
     Source: autoplan/costs/serving/queueing; Little 1961, doi:10.1287/opre.9.3.383.
     """
     if pair.shortage is not None:
@@ -184,10 +191,10 @@ def pooled(job: ServingJob, pair: EnginePair, load: EngineLoad) -> PooledPredict
 
 
 def _closed(state: _PooledLoad, most: float) -> float:
-    """Return the rate at which the pools have as many requests as there are clients [1/s]; at most the most.
+    """Return the rate at which the pools have as many requests as clients [1/s], at most their maximum.
 
-    The requests of an iteration are looked for, from which the rate follows; where a client is alone with a
-    decode engine, the rate itself.
+    The unknown is the requests of an iteration, from which the rate follows; where a client is alone with a
+    decode engine, it is the rate itself.
     """
     # At the most itself a wait for links has no end.
     top = most * (1 - _CLOSE)
@@ -203,7 +210,7 @@ def _closed(state: _PooledLoad, most: float) -> float:
 
 
 def _where(excess: Callable[[float], float], ends: tuple[float, float]) -> float:
-    """Return where ``excess`` is none: on straight lines, of which an end that stays counts half (Illinois).
+    """Return the root of ``excess`` by the Illinois method (regula falsi).
 
     It is negative at the first of the ``ends``.
     """
@@ -224,12 +231,12 @@ def _where(excess: Callable[[float], float], ends: tuple[float, float]) -> float
 
 
 def _prediction(state: _PooledLoad, load: EngineLoad, rate: float, *, waiting: float) -> PooledPrediction:
-    """Return the pools at a rate; ``waiting``: the wait for the pool that decides, beyond its own queue."""
+    """Return the pools at a rate; ``waiting``: the wait for the bottleneck pool, beyond its queue."""
     pair, most = state.pair, state.most
     saturated = rate >= min(most) * (1 - _CLOSE)
     times = state.times(rate * (1 - _CLOSE) if saturated else rate)
     if saturated and load.kind != "closed loop":
-        times = replace(times, prefill=pair.prefill.own, link=0.0)
+        times = replace(times, prefill=pair.prefill.prompt_seconds, link=0.0)
     first = state.first_token(times) + waiting
     answered = state.answered(times)
     slowest = most.index(min(most))
@@ -255,13 +262,13 @@ def _prediction(state: _PooledLoad, load: EngineLoad, rate: float, *, waiting: f
 
 
 def _prefill_point(state: _PooledLoad, rate: float, times: _Times, waiting: float) -> OperatingPoint:
-    """Return what a group of attention of the prefill pool does, of X requests a second of all."""
-    own, each = state.pair.prefill.own, rate / state.pair.senders
+    """Return what an attention data-parallel rank of the prefill pool does, of X requests a second of all."""
+    prompt_seconds, each = state.pair.prefill.prompt_seconds, rate / state.pair.senders
     return OperatingPoint(
         decodes=0.0,
         requests=each * (times.prefill + waiting),
-        step_seconds=own,
-        decode_step_seconds=own,
+        step_seconds=prompt_seconds,
+        decode_step_seconds=prompt_seconds,
         time_to_first_token=state.front + times.prefill + waiting,
         time_per_output_token=0.0,
         requests_per_second=each,
@@ -273,7 +280,7 @@ def _prefill_point(state: _PooledLoad, rate: float, times: _Times, waiting: floa
 
 
 def _decode_point(state: _PooledLoad, rate: float, times: _Times, waiting: float) -> OperatingPoint:
-    """Return what a group of attention of the decode pool does, of X requests a second of all."""
+    """Return what an attention data-parallel rank of the decode pool does, of X requests a second of all."""
     decode, each, answered = state.pair.decode, rate / state.pair.receivers, state.answered(times)
     in_engine = times.admission + times.step * decode.first + waiting
     return OperatingPoint(

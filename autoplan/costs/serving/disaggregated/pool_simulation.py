@@ -2,7 +2,7 @@
 
 Notation (this file only)::
 
-    x  prefill engines, y  decode engines, or their groups of attention              [1]
+    x  prefill engines, y  decode engines, or their attention data-parallel ranks    [1]
     t  when the next iteration of an engine starts; the earliest engine goes first   [s]
 
 Engines are those of ``event_simulation``. Requests go to the engines of a pool in turn. A transfer occupies
@@ -41,25 +41,25 @@ def proportional_sends(transfer: CacheTransfer, mean: float) -> Sends:
 
 
 class _RoleEngine(SimulatedEngine):
-    """An engine of a pool, which gets requests while it runs and says which have ended."""
+    """An engine of a pool: requests arrive while it runs, and it reports which have ended."""
 
     def __init__(self, load: RequestLoad, engine: PricedEngine) -> None:
         super().__init__(load, engine.rules, in_iterations(engine.iteration, engine.rules))
         self.ended: list[int] = []
-        #: When a request may come that is not known yet [s].
+        #: When the next request may come at the earliest [s].
         self.horizon = inf
         #: When the link is free [s].
         self.link = 0.0
 
     @property
     def event(self) -> float:
-        """When something happens next [s]."""
+        """Time of the next event [s]."""
         if self.active or self.waiting:
             return self.now
         return max(self.now, self.incoming[0][0]) if self.incoming else inf
 
     def accept(self, time: float, request: int) -> None:
-        """Let a request come at a time."""
+        """Schedule the arrival of a request."""
         if self.incoming and self.incoming[-1][0] > time:
             arrivals = list(self.incoming)
             insort(arrivals, (time, request))
@@ -87,11 +87,11 @@ class _RoleEngine(SimulatedEngine):
 
     def _admit(self, request: int, budget: int) -> tuple[int, Chunk]:
         """Admit a request; one that was preempted has to compute its prompt itself."""
-        given = self.token_rules
+        rules = self.token_rules
         if self.run_.scheduled[request] >= 0:
-            self.token_rules = replace(given, prefilled=False)
+            self.token_rules = replace(rules, prefilled=False)
         admitted = super()._admit(request, budget)
-        self.token_rules = given
+        self.token_rules = rules
         return admitted
 
 
@@ -102,7 +102,7 @@ def simulate_pools(
     sends: Sends,
     steps: tuple[int, ...] | None = None,
 ) -> SimulatedRun:
-    """Return the run of ``load`` on so many groups of attention that prefill, and that decode.
+    """Return the run of ``load`` on so many attention data-parallel ranks that prefill, and that decode.
 
     ``steps``: iterations of each answer, where they are not its tokens. Deterministic. Raises
     UnsupportedError for a request that is never admitted.
@@ -163,7 +163,7 @@ class _Pools:
         return self._joined()
 
     def _send(self, time: float) -> None:
-        """Let the next request come at a time."""
+        """Schedule the arrival of the next request."""
         number = self.sent % len(self.prefill)
         self.prefilled_by[self.sent] = number
         self.prefill[number].accept(time, self.sent)
@@ -181,7 +181,7 @@ class _Pools:
         receiver.accept(start + seconds, request)
 
     def _decode(self, engine: _RoleEngine, prefill_event: float) -> None:
-        """Run a decode engine up to where an arrival may be that nobody knows yet."""
+        """Run a decode engine up to the earliest time at which another request may arrive."""
         others = min((e.event for e in self.decode if e is not engine), default=inf)
         next_request = others + self.load.client_seconds if self.load.clients else inf
         engine.horizon = min(prefill_event, next_request)
@@ -191,7 +191,7 @@ class _Pools:
                 self._send(engine.now + self.load.client_seconds)
 
     def _joined(self) -> SimulatedRun:
-        """Return what requests saw of both pools."""
+        """Return the run of both pools together, as requests saw it."""
         size = range(len(self.load))
         prefill = [self.prefill[self.prefilled_by[request]].run_ for request in size]
         decode = [self.decode[self.decoded_by[request]].run_ for request in size]

@@ -64,16 +64,16 @@ class PrefilledIteration:
 
 @dataclass(frozen=True)
 class PrefillEngine:
-    """One engine whose requests end with their first token, or one group of attention of it."""
+    """One engine (or attention data-parallel rank) whose requests end with their first token."""
 
     engine: PricedEngine
     #: Most requests a second, and the time of a prompt alone [s].
     rate: float
-    own: float
+    prompt_seconds: float
 
     @property
     def groups(self) -> int:
-        """Groups of attention of the engine."""
+        """Attention data-parallel ranks of the engine."""
         return self.engine.layout.adp
 
     @cached_property
@@ -84,8 +84,8 @@ class PrefillEngine:
     def first_token(self, rate: float, variability: float) -> float:
         """Return the mean time of a prompt in the engine, where r requests a second come at any time [s].
 
-        o + (p o - p s (1 - c) / 2) / (1 - p) v: the requests before it, less what the one in service has got
-        done. With o = s it is the wait of a server with any service times.
+        o + (p o - p s (1 - c) / 2) / (1 - p) v: the requests before it, less the work done on
+        the one in service. With o = s this is the wait of an M/G/1 queue (Pollaczek-Khinchine).
 
         >>> from types import SimpleNamespace as Part
         >>> engine = Part(lengths=Part(total=8.0, total_square=64.0))
@@ -98,14 +98,14 @@ class PrefillEngine:
         if load >= 1.0:
             return inf
         service = 1.0 / self.rate
-        wait = load * (self.own - service * (1.0 - self._spread) / 2.0) / (1.0 - load)
-        return self.own + max(0.0, wait) * variability
+        wait = load * (self.prompt_seconds - service * (1.0 - self._spread) / 2.0) / (1.0 - load)
+        return self.prompt_seconds + max(0.0, wait) * variability
 
     def of_clients(self, rate: float, clients: float, total: float) -> float:
         """Return the same where ``clients`` of this engine, of ``total``, have a request each [s].
 
-        A request sees what the other N - 1 of N clients make of the engine. Requests that are alike come in
-        the groups in which an iteration computed them.
+        A request sees the load of the other N - 1 clients. Alike requests arrive in the groups that one
+        iteration computed.
 
         >>> from types import SimpleNamespace as Part
         >>> engine = Part(lengths=Part(total=8.0, total_square=64.0, fixed=False))
@@ -118,12 +118,12 @@ class PrefillEngine:
             return self.together(clients)
         others = 1.0 - 1.0 / max(1.0, total)
         load, service = min(1.0, rate / self.rate) * others, 1.0 / self.rate
-        wait = load * (self.own - service * (1.0 - self._spread) / 2.0) / max(1e-9, 1.0 - load)
+        wait = load * (self.prompt_seconds - service * (1.0 - self._spread) / 2.0) / max(1e-9, 1.0 - load)
         # Requests that go to engines in turn come to each more evenly than to all.
-        return self.own + max(0.0, wait) * min(1.0, clients / total)
+        return self.prompt_seconds + max(0.0, wait) * min(1.0, clients / total)
 
     def together(self, prompts: float) -> float:
-        """Return the time of so many prompts, or of as many as an iteration takes [s].
+        """Return the time of an iteration with ``prompts`` prompts, at most those that fit [s].
 
         >>> from types import SimpleNamespace as Part
         >>> engine = Part(lengths=Part(computed=8.0), rules=Part(max_num_batched_tokens=8))
@@ -133,7 +133,7 @@ class PrefillEngine:
         lengths, rules = self.engine.lengths, self.engine.rules
         count = max(1.0, min(prompts, rules.max_num_batched_tokens // lengths.computed))
         if count <= 1.0:
-            return self.own
+            return self.prompt_seconds
         return step_mixture(0.0, count, lengths, rules, self.engine.iteration, together=1.0).mean
 
 
@@ -148,7 +148,7 @@ def prefill_engine(layout: EngineLayout, parts: UnitParts) -> PrefillEngine:
     >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
     >>> parts = unit_parts(EngineScope(job, layout), costs)
     >>> engine = prefill_engine(layout, parts)
-    >>> 0.8 < engine.rate * engine.own < 1.25  # prompts of 1,024 tokens keep it as busy as many at once
+    >>> 0.8 < engine.rate * engine.prompt_seconds < 1.25  # a prompt of 1,024 tokens fills the device
     True
 
     Leaves out: that the cache keeps a prompt until it was sent.
@@ -161,13 +161,13 @@ def prefill_engine(layout: EngineLayout, parts: UnitParts) -> PrefillEngine:
     # Nothing decodes, so that prompts share iterations with nothing else.
     engine = replace(engine, rules=replace(engine.rules, prefill="mixed"))
     top = maximum(engine.lengths, engine.rules, engine.iteration, at_once=False)
-    own = step_mixture(0.0, 0.0, engine.lengths, engine.rules, engine.iteration).own
-    return PrefillEngine(engine, top.requests_per_second, own)
+    prompt_seconds = step_mixture(0.0, 0.0, engine.lengths, engine.rules, engine.iteration).prompt
+    return PrefillEngine(engine, top.requests_per_second, prompt_seconds)
 
 
 @dataclass(frozen=True)
 class DecodeEngine:
-    """One engine whose requests come with their keys and values, or one group of attention of it."""
+    """One engine (or attention data-parallel rank) whose requests come with their keys and values."""
 
     engine: PricedEngine
     #: Whether it computes the first token, from the last token of the prompt.
@@ -178,7 +178,7 @@ class DecodeEngine:
 
     @property
     def groups(self) -> int:
-        """Groups of attention of the engine."""
+        """Attention data-parallel ranks of the engine."""
         return self.engine.layout.adp
 
     @property
@@ -188,7 +188,7 @@ class DecodeEngine:
 
     @cached_property
     def running(self) -> RunningLimit:
-        """Most requests that decode at once, without those of a first iteration, and what decides."""
+        """Most requests that decode at once, without those in their first iteration, and what limits them."""
         return running_limit(self.engine.lengths, self.engine.rules)
 
     @property
@@ -270,9 +270,9 @@ class DecodeEngine:
         return requests - 1.0 - others * rate * self.steps * self.step(requests)
 
     def admission(self, rate: float, step: float) -> float:
-        """Return the wait for the iteration that runs, and for another one where they are composed ahead [s].
+        """Return the wait for the running iteration, and for one more under asynchronous scheduling [s].
 
-        With few requests an engine is idle now and then, and the own iteration begins at once.
+        With few requests an engine is idle now and then, and the iteration of a request begins at once.
 
         >>> from types import SimpleNamespace as Part
         >>> engine = Part(lengths=Part(output=1e9), rules=Part(asynchronous=False))
@@ -286,7 +286,7 @@ class DecodeEngine:
 def decode_engine(layout: EngineLayout, parts: UnitParts) -> DecodeEngine:
     """Return an engine of ``layout`` whose requests come with their keys and values.
 
-    Prompts have no iterations of their own. Where the first token is that of the prefill engine, a request
+    Prompts have no separate iterations. Where the first token is that of the prefill engine, a request
     has that token in the place of a prompt's last one, and one token less to get.
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job

@@ -1,10 +1,10 @@
-"""What a step takes for the contexts of its requests: attention of decodes and of chunks of prompts.
+"""Time of attention in a step: of decodes and of chunks of prompts, by the contexts of requests.
 
 Notation (this file only)::
 
     B  requests on a device     c  tokens of a context       a, k  heads, key-value heads  [1]
     t  tensor-parallel degree   L  tokens of a prompt so far p     tokens before a chunk   [1]
-    q  new tokens of a request: its own and drafts                                         [1]
+    q  new tokens of a request: one, and drafts                                            [1]
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ def decode_attention_seconds(
     True
     """
     model, layout = scope.model, scope.layout
-    own = np.maximum(1.0, np.ceil(requests / layout.adp))
+    rank_requests = np.maximum(1.0, np.ceil(requests / layout.adp))
     length = np.maximum(1.0, context / layout.dcp)
-    own, length = np.broadcast_arrays(own, length)
+    rank_requests, length = np.broadcast_arrays(rank_requests, length)
     if model.mla is not None:
         heads = np.asarray(queries * max(1.0, model.heads / layout.tp))
-        return model.layers * prices.kernel("latent-decode", _kv(layout), (heads, own, length))
-    own_heads, kv_heads = max(1.0, model.heads / layout.tp), max(1.0, model.kv_heads / layout.tp)
+        return model.layers * prices.kernel("latent-decode", _kv(layout), (heads, rank_requests, length))
+    query_heads, kv_heads = max(1.0, model.heads / layout.tp), max(1.0, model.kv_heads / layout.tp)
     step = scope.facts.step
     if step is not None and step.decode_attention == "by head":
-        kv_heads = own_heads
-    group = np.asarray(queries * max(1.0, own_heads / kv_heads))
-    total: Array = np.zeros(own.shape)
+        kv_heads = query_heads
+    group = np.asarray(queries * max(1.0, query_heads / kv_heads))
+    total: Array = np.zeros(rank_requests.shape)
     for window, layers in _windows(model).items():
-        at = (own * kv_heads, length, group)
+        at = (rank_requests * kv_heads, length, group)
         kernel = prices.kernel("decode-attention", _kv(layout), at, head_dim=model.head_dim, window=window)
         total = total + layers * kernel
     return total

@@ -1,4 +1,4 @@
-"""The time of one iteration of an engine, ready to be asked many times.
+"""The time of one iteration of an engine, tabulated so that a simulation can ask for it many times.
 
 Notation (this file only)::
 
@@ -55,9 +55,9 @@ class EngineIteration:
     #: Pipeline stages, and the time of a send between them by tokens.
     stages: int
     send: Line
-    #: Groups of data-parallel attention.
+    #: Attention data-parallel ranks.
     groups: int
-    #: Tokens of a decode: its own, and drafts that are verified; and for how many of them there are logits.
+    #: Tokens of a decode: one, and the drafts that are verified; and for how many of them there are logits.
     queries: int = 1
     sampled: int = 1
 
@@ -112,11 +112,11 @@ class EngineIteration:
         0.0
         """
         p = self.stages
-        own = -(-decodes // p)
+        batch_decodes = -(-decodes // p)
         chunk_tokens = sum(chunk.new_tokens for chunk in chunks)
         graph = self.mixed_graphs if chunk_tokens else self.decode_graphs
-        rows = own * self.queries
-        # Each group of data-parallel attention captures and pads batches of its own.
+        rows = batch_decodes * self.queries
+        # Each attention data-parallel rank captures and pads its batches.
         group_rows = -(-rows // self.groups)
         graph = graph and (bool(chunk_tokens) or group_rows <= self.largest_graph)
         padded = self._padded_rows(rows, group_rows) if graph and not chunk_tokens else rows
@@ -124,7 +124,7 @@ class EngineIteration:
         line = self.captured if graph else self.launched
         device = line.at(m) + self.head.at(padded * self.sampled / self.queries + len(chunks) / p)
         if decodes:
-            device += self.decode.at(own, context_tokens / decodes)
+            device += self.decode.at(batch_decodes, context_tokens / decodes)
         if chunks:
             device += self._prefill_attention(chunks) / p
         device *= self.scale
@@ -146,7 +146,7 @@ class EngineIteration:
         >>> iteration.with_host(1.0, 0.0, 1, 0)  # hidden
         1.0
         """
-        # Each group of data-parallel attention has a host of its own.
+        # Each attention data-parallel rank has a host process.
         requests = (-(-decodes // self.stages) + prompts) / self.groups
         host = self.host.step + self.host.per_request * requests
         if self.host.hidden:
@@ -181,9 +181,9 @@ class EngineIteration:
         return steps * (first + 4 * middle + last) / 6
 
     def _padded_rows(self, rows: int, group_rows: int) -> float:
-        """Return the padded rows of all groups, which do not fall with their number."""
-        own = rows * self._padded(group_rows) / max(1, group_rows)
-        return max(own, self.groups * self._padded(group_rows - 1) if group_rows > 1 else 0.0)
+        """Return the padded rows of all attention data-parallel ranks; more rows never need less padding."""
+        padded = rows * self._padded(group_rows) / max(1, group_rows)
+        return max(padded, self.groups * self._padded(group_rows - 1) if group_rows > 1 else 0.0)
 
     def _padded(self, decodes: int) -> int:
         sizes = self.sizes
@@ -193,7 +193,7 @@ class EngineIteration:
     def _prefill_attention(self, chunks: Sequence[Chunk]) -> float:
         """Return the time of attention of chunks, which run together in one kernel [s].
 
-        Each takes its share of as many prompts of its length; the part before it was computed already.
+        A chunk takes 1 - (s / L)^2 of a prompt of L tokens, of which s were computed before.
         """
         together = max(1.0, len(chunks) / self.groups)
         seconds = 0.0
@@ -206,13 +206,13 @@ class EngineIteration:
 
 @dataclass(frozen=True, slots=True)
 class GroupIteration:
-    """An ``Iteration`` as one group of data-parallel attention sees it: the others have as many requests."""
+    """An ``Iteration`` as one attention data-parallel rank sees it: the others have as many requests."""
 
     engine: Iteration
     groups: int
 
     def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
-        """Return the time of one iteration in which each group has what is given [s].
+        """Return the time of one iteration in which each rank has these requests [s].
 
         >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
         >>> from autoplan.costs.serving.engine_scope import EngineScope

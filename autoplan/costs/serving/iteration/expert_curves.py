@@ -3,7 +3,7 @@
 Notation (this file only)::
 
     m     tokens that enter the layer                                                [1]
-    y, x  sharding of a measured curve, and the one that is asked for                [1]
+    y, x  sharding of a measured curve, and that of the layout                       [1]
     T     measured time                                                              [s]
     u     least time                                                                 [s]
 """
@@ -58,7 +58,7 @@ def curve_seconds(
 ) -> Array | None:
     """Return the time of experts for ``m`` tokens [s]; None where this kind of layer was not measured.
 
-    Of the engine's own curves the one with the nearest sharding. Of other engines that have both shardings,
+    The engine's curve with the nearest sharding. Of other engines that have both shardings,
     the most alike tells how the time changes from one to the other, else the least time: T(y) u(x) / u(y),
     at least u(x).
 

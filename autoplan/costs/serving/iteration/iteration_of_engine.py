@@ -1,4 +1,4 @@
-"""Building the iteration of an engine from a job, a layout and the kernels of its device.
+"""Building the iteration of an engine from its scope and the kernels of its device.
 
 Notation (this file only)::
 
@@ -43,10 +43,11 @@ def engine_iteration(
     kernels: KernelSpec,
     measured: tuple[EngineKernelSpec, DeviceSpec] | None,
 ) -> EngineIteration:
-    """Return the prices of iterations of one engine of ``layout``.
+    """Return the prices of iterations of one engine.
 
-    ``kernels`` are training's of the device; ``measured`` the engines' tables with the device that they were
-    measured on, None if none exist. Raises UnsupportedError for an engine without facts of a step.
+    ``kernels`` are those of training on the device; ``measured`` has the engines' tables with the device on
+    which they were measured, None if none exist. Raises UnsupportedError for an engine without facts of a
+    step.
 
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> from autoplan.schema.serving.engine_layout import EngineLayout

@@ -70,7 +70,9 @@ def iteration_parts(
     costs: tuple[KernelSpec, tuple[EngineKernelSpec, DeviceSpec] | None],
     step: tuple[int, float, Sequence[Chunk]],
 ) -> IterationParts:
-    """Return the parts of an iteration of all attention groups; ``step`` is what ``Iteration.seconds`` takes.
+    """Return the parts of an iteration of all attention data-parallel ranks.
+
+    ``step``: the arguments of ``Iteration.seconds``.
 
     Kernels are priced at the very sizes of the step, and scaled to its time, which lies on lines between
     sizes. A product belongs to the memory bandwidth below its ridge, and to compute above.
@@ -103,8 +105,8 @@ def iteration_parts(
     rest = total - sum(part.seconds for part in parts)
     parts.append(IterationPart("host, not hidden", "host", rest))
     prompt_tokens = sum(chunk.new_tokens for chunk in chunks)
-    shown = tuple(part for part in parts if part.seconds > _ROUNDING * total)
-    return IterationParts(decodes, context, prompt_tokens, shown)
+    parts_above_rounding = tuple(part for part in parts if part.seconds > _ROUNDING * total)
+    return IterationParts(decodes, context, prompt_tokens, parts_above_rounding)
 
 
 def _sends(iteration: EngineIteration, decodes: int, chunks: Sequence[Chunk]) -> float:
@@ -122,12 +124,12 @@ def _kernels(
 ) -> Iterator[IterationPart]:
     """Yield the kernels of all layers, unscaled [s]."""
     decodes, context, chunks = step
-    own = -(-decodes // iteration.stages)
-    m = np.array([own + sum(chunk.new_tokens for chunk in chunks) / iteration.stages])
+    batch_decodes = -(-decodes // iteration.stages)
+    m = np.array([batch_decodes + sum(chunk.new_tokens for chunk in chunks) / iteration.stages])
     yield from _of_tokens(scope, prices, np.maximum(m, 1.0), graph=iteration.decode_graphs)
     if decodes:
         length = np.array(context / decodes)
-        seconds = float(decode_attention_seconds(scope, prices, np.array(float(own)), length))
+        seconds = float(decode_attention_seconds(scope, prices, np.array(float(batch_decodes)), length))
         yield IterationPart("attention of decodes", "memory bandwidth", seconds)
     prompts = 0.0
     for chunk in chunks:
@@ -135,26 +137,26 @@ def _kernels(
         computed = 1.0 - (chunk.past_tokens / tokens) ** 2
         prompts += computed * float(prefill_attention_seconds(scope, prices, np.array(1.0), np.array(tokens)))
     yield IterationPart("attention of prompts", "compute", prompts / scope.layout.adp / iteration.stages)
-    sequences = np.array([float(max(1, own + len(chunks)))])
+    sequences = np.array([float(max(1, batch_decodes + len(chunks)))])
     head = float(head_seconds(scope, prices, sequences)[0])
     yield IterationPart("output projection and sampling", "memory bandwidth", head)
 
 
 def _of_tokens(scope: EngineScope, prices: KernelPrices, m: Array, *, graph: bool) -> Iterator[IterationPart]:
-    """Yield what all layers take for ``m`` tokens, without attention [s]."""
+    """Yield the time of all layers for ``m`` tokens by part, without attention [s]."""
     seconds: defaultdict[tuple[str, Resource], float] = defaultdict(float)
-    own = np.maximum(1.0, np.ceil(m / scope.layout.adp))
+    rank_tokens = np.maximum(1.0, np.ceil(m / scope.layout.adp))
     for layer in range(scope.model.layers):
         sparse = scope.model.is_moe_layer(layer)
         for matrix in (*attention_matrices(scope), *dense_matrices(scope, layer)):
-            side = _side(float(own[0]), matrix, prices)
+            side = _side(float(rank_tokens[0]), matrix, prices)
             name = "products: weights read" if side == "memory bandwidth" else "products: computing"
-            seconds[name, side] += float(prices.product(own, matrix)[0])
+            seconds[name, side] += float(prices.product(rank_tokens, matrix)[0])
         if sparse:
             side = _expert_side(scope, prices, float(m[0]))
             name = "experts: weights read" if side == "memory bandwidth" else "experts: computing"
             seconds[name, side] += float(expert_seconds(scope, prices, m)[0])
-        traffic = float(traffic_seconds(scope, prices, own, sparse=sparse)[0])
+        traffic = float(traffic_seconds(scope, prices, rank_tokens, sparse=sparse)[0])
         seconds["norms, rotation, activations", "memory bandwidth"] += traffic
         collectives = float(layer_collectives(scope, prices, m, sparse=sparse, graph=graph)[0])
         seconds["collectives", "network"] += collectives

@@ -67,8 +67,8 @@ class MeasuredKernels:
         ('bf16', 'vllm', None)
         """
         name = _ALIKE.get(weights, weights)
-        own = [table for table in self.spec.gemm if table.weights == name]
-        return next((x for x in own if x.engine == self.engine), own[0] if own else None)
+        tables = [table for table in self.spec.gemm if table.weights == name]
+        return next((x for x in tables if x.engine == self.engine), tables[0] if tables else None)
 
     def quantization(self, table: SmallGemmTable, device: DeviceSpec) -> float:
         """Return the time of the quantization of inputs that a sweep of products holds [s].
@@ -90,7 +90,7 @@ class MeasuredKernels:
     def kernel(
         self, name: KernelName, kind: str, head_dim: int = 0, window: int = 0
     ) -> tuple[EngineKernelTable, ...]:
-        """Return the tables of a kernel: the engine's own first, then those of other engines.
+        """Return the tables of a kernel: those of the engine first, then those of other engines.
 
         Prefill with keys and values in 8 bits has the tables of 16 bits, since only those were measured.
 
@@ -116,8 +116,8 @@ class MeasuredKernels:
         """
         modes = ("graph", "eager") if graph else ("eager", "graph")
         tables = [x for mode in modes for x in self.spec.all_reduce if (x.mode, x.ranks) == (mode, ranks)]
-        own = [x for x in tables if x.engine == self.engine] or tables
-        return (own[0].bytes, own[0].microseconds) if own else None
+        of_engine = [x for x in tables if x.engine == self.engine] or tables
+        return (of_engine[0].bytes, of_engine[0].microseconds) if of_engine else None
 
 
 def table_seconds(

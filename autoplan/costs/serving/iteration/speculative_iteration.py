@@ -46,7 +46,7 @@ def drafts_wait_for_host(job: ServingJob) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SpeculativeIteration:
-    """An ``Iteration``: one pass of the model over B (g + 1) tokens, and g passes of what drafts."""
+    """An ``Iteration``: a pass of the model over B (g + 1) tokens, and g passes of the model that drafts."""
 
     verify: EngineIteration
     #: The pass over the tokens that were verified, and those over one token of each request; None: n-gram.
@@ -57,7 +57,7 @@ class SpeculativeIteration:
     drafts: int
 
     def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
-        """Return the time of one iteration [s]; prompts pass what drafts as well.
+        """Return the time of one iteration [s]; prompts pass the model that drafts, too.
 
         >>> from autoplan.costs.serving.iteration.lookup import Line, Sheet
         >>> one, sheet = Line((1.0, 2.0), (1.0, 1.0)), Sheet((1.0, 2.0), (1.0, 2.0), ((0.0, 0.0), (0.0, 0.0)))
@@ -86,14 +86,16 @@ class SpeculativeIteration:
             return 0.0
         # The stage that drafts has the requests of one batch of the pipeline at a time.
         p = self.verify.stages
-        own, context = -(-decodes // p), context_tokens / p
-        seconds = self.first.device_seconds(own, context, chunks)
+        batch_decodes, context = -(-decodes // p), context_tokens / p
+        seconds = self.first.device_seconds(batch_decodes, context, chunks)
         new = sum(chunk.new_tokens for chunk in chunks) / p
-        if own:
-            seconds += (self.drafts - 1) * self.later.device_seconds(own, context)
+        if batch_decodes:
+            seconds += (self.drafts - 1) * self.later.device_seconds(batch_decodes, context)
         if self.joined is not None:
-            later_drafts = (self.drafts - 1) * self.joined.at(own) if own else 0.0
-            seconds += self.verify.scale * (self.joined.at(own * (self.drafts + 1) + new) + later_drafts)
+            later_drafts = (self.drafts - 1) * self.joined.at(batch_decodes) if batch_decodes else 0.0
+            seconds += self.verify.scale * (
+                self.joined.at(batch_decodes * (self.drafts + 1) + new) + later_drafts
+            )
         return seconds
 
     def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:

@@ -1,9 +1,9 @@
-"""What a step takes for its tokens, however long their contexts are: products, experts, traffic, collectives.
+"""Time of a step that depends on its tokens alone: products, experts, memory-bound kernels, collectives.
 
 Notation (this file only)::
 
     m  tokens of a step                h  hidden size            t  tensor-parallel degree  [1]
-    q  attention groups (adp)          E  experts of a layer     K  experts of a token      [1]
+    q  attention data-parallel ranks    E  experts of a layer     K  experts of a token      [1]
     f  inner width on a device         B  bytes of an element                               [1] or [byte]
 """
 
@@ -49,7 +49,7 @@ _SAMPLER_KERNELS = 6
 def token_seconds(scope: EngineScope, prices: KernelPrices, m: Array, *, graph: bool) -> Array:
     """Return the time of all layers for ``m`` tokens, without attention [s], and of the embedding.
 
-    Data-parallel attention has m/q tokens on each device, and the experts see all of them.
+    An attention data-parallel rank has m/q tokens, and the experts see all of them.
 
     >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
     >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
@@ -64,17 +64,19 @@ def token_seconds(scope: EngineScope, prices: KernelPrices, m: Array, *, graph: 
     model, layout = scope.model, scope.layout
     kinds = Counter(map(model.is_moe_layer, range(model.layers)))
     example = {model.is_moe_layer(layer): layer for layer in range(model.layers)}
-    own = np.maximum(1.0, np.ceil(m / layout.adp))
+    rank_tokens = np.maximum(1.0, np.ceil(m / layout.adp))
     total: Array = np.zeros_like(m)
-    attention: Array = np.asarray(sum(prices.product(own, x) for x in attention_matrices(scope)))
+    attention: Array = np.asarray(sum(prices.product(rank_tokens, x) for x in attention_matrices(scope)))
     for sparse, count in kinds.items():
-        dense = np.asarray(sum(prices.product(own, x) for x in dense_matrices(scope, example[sparse])))
-        layer = attention + dense + traffic_seconds(scope, prices, own, sparse=sparse)
+        dense = np.asarray(
+            sum(prices.product(rank_tokens, x) for x in dense_matrices(scope, example[sparse]))
+        )
+        layer = attention + dense + traffic_seconds(scope, prices, rank_tokens, sparse=sparse)
         if sparse:
             layer = layer + expert_seconds(scope, prices, m)
         total = total + count * (layer + layer_collectives(scope, prices, m, sparse=sparse, graph=graph))
     # The embedding is divided by words, so its output is reduced; and read once.
-    size = 2.0 * own * model.hidden_size
+    size = 2.0 * rank_tokens * model.hidden_size
     return total + prices.all_reduce(size, layout.tp, graph=graph) + size / prices.bandwidth + prices.launch
 
 
@@ -101,10 +103,10 @@ def expert_seconds(scope: EngineScope, prices: KernelPrices, m: Array) -> Array:
     if seconds is not None:
         return seconds
     rows = np.maximum(1.0, m * moe.top_k / layout.ep)
-    own = np.asarray(moe.experts / layout.ep)
+    rank_experts = np.asarray(moe.experts / layout.ep)
     weights = np.asarray(float(scope.model.hidden_size) * moe.expert_ffn_size / layout.expert_tensor)
     name: KernelName = "experts" if layout.ep == 1 else "split-experts"
-    return prices.kernel(name, weight_format, (rows, own, weights))
+    return prices.kernel(name, weight_format, (rows, rank_experts, weights))
 
 
 def traffic_seconds(scope: EngineScope, prices: KernelPrices, m: Array, *, sparse: bool) -> Array:
@@ -155,8 +157,8 @@ def layer_collectives(
     0.0
     """
     h, moe, layout = scope.model.hidden_size, scope.model.moe, scope.layout
-    own = np.ceil(m / layout.adp)
-    reduced = prices.all_reduce(2.0 * own * h, layout.tp, graph=graph)
+    rank_tokens = np.ceil(m / layout.adp)
+    reduced = prices.all_reduce(2.0 * rank_tokens * h, layout.tp, graph=graph)
     if layout.adp == 1 or not sparse or moe is None:
         return reduced * 2
     devices = layout.tp * layout.adp
@@ -164,7 +166,7 @@ def layer_collectives(
     gathered = prices.collective("all_gather", everything, devices)
     scattered = prices.collective("reduce_scatter", everything, devices)
     visited = min(moe.top_k, layout.ep)
-    rows = prices.collective("all_to_all", 2.0 * own * h * visited, devices)
+    rows = prices.collective("all_to_all", 2.0 * rank_tokens * h * visited, devices)
     return np.asarray(reduced + np.minimum(gathered + scattered, 2.0 * rows))
 
 
@@ -213,10 +215,10 @@ def head_seconds(scope: EngineScope, prices: KernelPrices, sequences: Array) -> 
     True
     """
     model, layout = scope.model, scope.layout
-    own = np.maximum(1.0, np.ceil(sequences / layout.adp))
+    rank_sequences = np.maximum(1.0, np.ceil(sequences / layout.adp))
     words = -(-model.vocabulary // layout.tp)
-    seconds = prices.product(own, Matrix(words, model.hidden_size, "bf16"))
-    logits = own * model.vocabulary
+    seconds = prices.product(rank_sequences, Matrix(words, model.hidden_size, "bf16"))
+    logits = rank_sequences * model.vocabulary
     if layout.tp > 1:
         seconds = seconds + prices.collective("all_gather", 2.0 * logits, layout.tp)
     return np.asarray(

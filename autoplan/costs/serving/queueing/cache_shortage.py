@@ -1,4 +1,4 @@
-"""Closed loops at the edge of the cache: what does not fit for a while waits.
+"""Closed loops at the edge of the cache: requests that do not fit for a while wait.
 
 Notation (this file only)::
 
@@ -98,8 +98,8 @@ def alike_at_the_edge(
 ) -> AlikeRun:
     """Return the run of a closed loop of requests that are all alike and do not all fit at once.
 
-    Which of them the scheduler preempts, and when they come back, is an orbit of its rules that no mean
-    tells, so it is simulated: some rounds of the clients, of whom twice those that run stand for more.
+    Which of them the scheduler preempts, and when they resume, is a cycle of its rules that means do not
+    describe, so some rounds of the clients are simulated, of at most twice the clients that run.
 
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool

@@ -1,7 +1,7 @@
 """Requests that decode together, and the blocks that they grow by.
 
-All get a token in each iteration, so a request's progress is the difference of two counters: nothing is
-touched a request and iteration.
+All get a token in each iteration, so a request's progress is the difference of two counters: an
+iteration costs the same for any number of requests.
 
 Notation (this file only)::
 
@@ -100,7 +100,7 @@ class DecodingSet:
     def add(self, request: int, tokens: int, left: int, shared: int = 0) -> None:
         """Let a request decode that has ``tokens`` in the cache and ``left`` tokens to get.
 
-        ``shared``: tokens of it that its class shares, so that their blocks are not its own.
+        ``shared``: tokens of it that its class shares, whose blocks are counted once.
         """
         self._started[request] = (tokens, self.steps, left, shared)
         heappush(self._ends, (self.steps + left, request))
@@ -171,8 +171,8 @@ class DecodingSet:
         """Return the iterations until a request ends [1]; at least one has to decode."""
         while True:
             end, request = self._ends[0]
-            known = self._started.get(request)
-            if known is not None and known[1] + known[2] == end:
+            started = self._started.get(request)
+            if started is not None and started[1] + started[2] == end:
                 return end - self.steps
             heappop(self._ends)
 
@@ -182,8 +182,8 @@ class DecodingSet:
         done: dict[int, None] = {}
         while self._ends and self._ends[0][0] <= self.steps:
             end, request = heappop(self._ends)
-            known = self._started.get(request)
-            if known is not None and known[1] + known[2] == end:
+            started = self._started.get(request)
+            if started is not None and started[1] + started[2] == end:
                 done[request] = None
         return list(done)
 
@@ -234,8 +234,8 @@ def check_admissible(load: RequestLoad, rules: SchedulerRules) -> None:
     in_iterations = rules.in_iterations()
     pool = in_iterations.pool
     kinds = load.kinds or (0,) * len(load)
-    own = zip(load.inputs, load.outputs, kinds, shared_by_class(load, in_iterations), strict=True)
-    for tokens, output, kind, shared in own:
+    requests = zip(load.inputs, load.outputs, kinds, shared_by_class(load, in_iterations), strict=True)
+    for tokens, output, kind, shared in requests:
         blocks = pool.request_blocks(in_iterations.scaled_tokens(tokens) + output - 1 - shared)
         if blocks > pool.own_blocks:
             raise UnsupportedError(

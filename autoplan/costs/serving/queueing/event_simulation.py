@@ -110,7 +110,7 @@ class SimulatedEngine:
             self.incoming.extend((time, request) for request, time in enumerate(self.load.arrivals))
 
     def _ingest(self) -> None:
-        """Let those wait that the scheduler has seen: what came while it ran counts one iteration later."""
+        """Queue requests that the scheduler has seen; those that came while it ran wait an iteration."""
         seen = self.before if self.rules.asynchronous else self.now
         while self.incoming and self.incoming[0][0] <= seen:
             time, request = self.incoming.popleft()
@@ -147,14 +147,14 @@ class SimulatedEngine:
             if self.decoding.count:
                 self._decode_stretch()
                 return
-        # Nothing runs, and what waits needs what ended requests have not given back yet.
+        # Nothing runs, and what waits needs what ended requests have not returned yet.
         self._give_back()
         self.before = self.now
 
     # What goes into an iteration.
 
     def _compose(self, budget: int, *, new: bool = True) -> list[tuple[int, Chunk]]:
-        """Return the chunks of the next iteration with their requests: the one begun, then those waiting."""
+        """Return the chunks of the next iteration with their requests: the begun prompt, then waiting."""
         chunks: list[tuple[int, Chunk]] = []
         self.blocked = ""
         if self.partial >= 0:
@@ -222,8 +222,8 @@ class SimulatedEngine:
             allocated += self.left[request] - 1
             self.reserved[request] = allocated
         self.decoding.free -= self._blocks(request, allocated)
-        own = max(0, allocated - self.shared[request] - pool.shared_tokens)
-        self.window_allocated[request] = pool.window_part(own)
+        unshared = max(0, allocated - self.shared[request] - pool.shared_tokens)
+        self.window_allocated[request] = pool.window_part(unshared)
         self.active.add(request)
         self.admitted.append(request)
         if self.run_.scheduled[request] < 0:
@@ -269,8 +269,8 @@ class SimulatedEngine:
     def _allocated_blocks(self, request: int, tokens: int) -> int:
         """Return the blocks that a request has."""
         pool, tokens = self.rules.pool, self.reserved.pop(request, tokens)
-        own = max(0, tokens - self.shared[request] - pool.shared_tokens)
-        return pool.groups * -(-own // pool.block_tokens) + self.window_allocated.pop(request)
+        unshared = max(0, tokens - self.shared[request] - pool.shared_tokens)
+        return pool.groups * -(-unshared // pool.block_tokens) + self.window_allocated.pop(request)
 
     # Time.
 
@@ -357,7 +357,7 @@ class SimulatedEngine:
         self.counts.decoded += steps * decoding.count
 
     def _gaps(self, seconds: float, steps: int) -> None:
-        """Note the gaps between tokens; those that decoded before prefill went first waited for it, too."""
+        """Record the gaps between tokens; where prefill went first, decodes waited for it, too."""
         gaps, count = self.run_.gaps, self.decoding.count
         each = seconds / steps
         waited = min(self.stalled, count)

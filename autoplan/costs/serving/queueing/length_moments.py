@@ -42,22 +42,22 @@ class LengthMoments:
     computed: float
     cached: float
     output: float
-    #: Own tokens that a request has in the cache while it decodes, over its iterations, and at its end.
+    #: Unshared tokens that a request has in the cache while it decodes, over its iterations, and at its end.
     context: float
     total: float
-    #: Mean square of a request's own tokens at its end.
+    #: Mean square of the tokens that a request does not share, at its end.
     total_square: float
     #: Tokens that a request reads while it decodes: with those that requests share.
     read: float
     #: Tokens that it has yet to get, over its iterations.
     remaining: float
-    #: Tokens at the start of a prompt that are not its own.
+    #: Tokens at the start of a prompt that it shares.
     shared: float
     #: Blocks that a request takes while it decodes, at its end, and with its prompt alone.
     context_blocks: float
     total_blocks: float
     prompt_blocks: float
-    #: Standard deviation of the own tokens that a request has while it decodes, over its iterations.
+    #: Standard deviation of the unshared tokens that a request has while it decodes, over its iterations.
     context_deviation: float
     #: Whether all requests are alike.
     fixed: bool
@@ -121,7 +121,7 @@ def length_moments(load: RequestLoad, rules: SchedulerRules) -> LengthMoments:
 def _prompts(
     computed: NDArray[np.int64], cached: NDArray[np.int64], kinds: NDArray[np.int64]
 ) -> tuple[PromptClass, ...]:
-    """Return the prompts of each class; none where all classes compute about as many tokens."""
+    """Return the prompts of each class; empty where all classes compute about as many tokens."""
     numbers = np.unique(kinds)
     if len(numbers) < 2:
         return ()
@@ -133,7 +133,7 @@ def _prompts(
         )
         for number in numbers
     )
-    sizes = [known.computed for known in prompts]
+    sizes = [prompt.computed for prompt in prompts]
     return prompts if max(sizes) > _UNLIKE * min(sizes) else ()
 
 
@@ -141,12 +141,12 @@ def _shared(rules: SchedulerRules, kinds: tuple[int, ...]) -> NDArray[np.int64]:
     """Return the tokens that each request shares [1], by its class."""
     if not rules.prefixes:
         return np.full(len(kinds), rules.pool.shared_tokens, dtype=np.int64)
-    return np.array([known.shared_tokens for known in rules.prefixes], dtype=np.int64)[list(kinds)]
+    return np.array([prefix.shared_tokens for prefix in rules.prefixes], dtype=np.int64)[list(kinds)]
 
 
 def _blocks(rules: SchedulerRules, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the blocks of requests that have so many tokens of their own [1]."""
+    """Return the blocks of requests that have so many unshared tokens [1]."""
     pool = rules.pool
-    own = -(-np.maximum(0, tokens) // pool.block_tokens)
-    blocks = pool.groups * own + pool.window_groups * np.minimum(own, pool.window_blocks)
+    per_group = -(-np.maximum(0, tokens) // pool.block_tokens)
+    blocks = pool.groups * per_group + pool.window_groups * np.minimum(per_group, pool.window_blocks)
     return np.asarray(blocks, dtype=np.float64)

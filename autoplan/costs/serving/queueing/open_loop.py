@@ -1,4 +1,4 @@
-"""Steady states of requests that come at a rate, in closed form.
+"""Steady states of an open loop, whose requests arrive at a rate, in closed form.
 
 Notation (this file only)::
 
@@ -36,7 +36,7 @@ def open_loop(
 
     t is that of D + 1 decodes, as a request sees the D others that there are on average, and itself.
     TTFT is the rest of the iteration that runs, E[t^2] / 2 E[t], another one where iterations are composed
-    ahead, the iterations of the own prompt, and the wait for prompts before it. Stable where r is less than
+    ahead, the iterations of its prompt, and the wait for prompts before it. Stable where r is less than
     the maximum; above it the wait grows without end.
 
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
@@ -45,10 +45,10 @@ def open_loop(
     >>> rules = SchedulerRules(64, 64, BlockPool(999, 4))
     >>> lengths = length_moments(RequestLoad((8, 8), (11, 11), (0.0, 0.0)), rules)
     >>> point = open_loop(0.5, lengths, rules, AffineIteration(1.0))
-    >>> round(point.decodes, 2), round(point.time_to_first_token, 1)  # 0.5 x 10 s; half a step and its own
+    >>> round(point.decodes, 2), round(point.time_to_first_token, 1)  # 0.5 x 10 s; half a step and its prompt
     (5.0, 1.5)
 
-    Leaves out: that the cache or the places run short now and then below the maximum.
+    Leaves out: that cache or max_num_seqs run short now and then below the maximum.
     Source: Kleinrock 1975, Queueing Systems 1, section 5.7, for the rest of a period and the wait.
     """
     top = maximum(lengths, rules, iteration, at_once=False)
@@ -60,7 +60,7 @@ def open_loop(
     steps = lengths.output - 1
 
     def mixture_seen(decodes: float) -> StepMixture:
-        return step_mixture(1.0 + decodes, decodes / steps, lengths, rules, iteration, own=False)
+        return step_mixture(1.0 + decodes, decodes / steps, lengths, rules, iteration, with_prompt=False)
 
     decodes = balanced(lambda d: d / steps / mixture_seen(d).mean - rate, most)
     _, mixture = steady_point(decodes, lengths, rules, iteration)
@@ -83,7 +83,7 @@ def open_loop(
 
 @dataclass(frozen=True, slots=True)
 class _Burst:
-    """What follows from longer iterations getting more arrivals."""
+    """Spread of iterations where a longer one gets more arrivals."""
 
     #: Variance of an iteration [s^2].
     variance: float
@@ -112,7 +112,7 @@ def _prompt_share(mixture: StepMixture) -> float:
 
 
 def _behind(rate: float, mixture: StepMixture, first: float) -> float:
-    """Return the time that an answer takes longer than its iterations do on average [s].
+    """Return the time by which an answer exceeds its iterations at their mean time [s].
 
     Prompts that come while a request waits for its first token are computed after it, with its decodes, and
     what comes meanwhile after them: r TTFT w / (1 - rho), rho = r w.
@@ -147,16 +147,16 @@ def _first_token(
     variability: float,
 ) -> float:
     """Return the mean time to a first token [s]."""
-    # With few decodes an engine is idle now and then: no iteration runs then, and the own one starts at once.
+    # With few decodes an engine is idle now and then, and the iteration of a prompt starts at once.
     busy = 1.0 - exp(-decodes)
     spread = burst.variance / mixture.mean
     if rules.prefill == "first":
         begun = mixture.decode / 2
-        load = min(0.999, rate * mixture.own)
-        queue = load / (1.0 - load) * mixture.own * (variability + 1.0) / 4.0
-        return busy * begun + busy * mixture.decode * rules.asynchronous + mixture.own + queue
+        load = min(0.999, rate * mixture.prompt)
+        queue = load / (1.0 - load) * mixture.prompt * (variability + 1.0) / 4.0
+        return busy * begun + busy * mixture.decode * rules.asynchronous + mixture.prompt + queue
     rest = busy * (mixture.mean + spread) / 2.0
-    # The next one is a long one only as far as it follows from this one.
+    # The next iteration is long only as far as it correlates with this one.
     ahead = busy * (mixture.mean + burst.next * spread) * rules.asynchronous
     # Prompts that came in the same iteration, of which a long one gets more.
     w = max(0.0, mixture.mean - mixture.decode) / max(rate * mixture.mean, 1e-12)
@@ -166,7 +166,7 @@ def _first_token(
     load = min(0.999, rate * mixture.mean * lengths.computed / capacity)
     service = mixture.mean * lengths.computed / capacity
     queue = load / (1.0 - load) * service * (variability + 1.0) / 2.0
-    return rest + ahead + mixture.own + crowd + queue
+    return rest + ahead + mixture.prompt + crowd + queue
 
 
 def _prompts_alone(
@@ -179,11 +179,11 @@ def _prompts_alone(
     service = 1.0 / top.requests_per_second
     load = rate * service
     wait = load / (1.0 - load) * service * (variability + 1.0) / 2.0
-    ttft = mixture.own + wait
+    ttft = mixture.prompt + wait
     return OperatingPoint(
         decodes=0.0,
         requests=rate * ttft,
-        step_seconds=mixture.own,
+        step_seconds=mixture.prompt,
         decode_step_seconds=mixture.decode,
         time_to_first_token=ttft,
         time_per_output_token=0.0,

@@ -141,8 +141,8 @@ def drawn_load(
     """Return ``requests`` requests of ``workload`` for all engines together.
 
     Gaps of an open loop have the mean 1/r and the variance v / r**2: 0 of constant, 1 of Poisson arrivals. A
-    trace with arrivals comes as it was recorded, at the rate asked for; without concurrency or rate all come
-    at once.
+    trace with arrivals keeps its gaps, scaled to the rate of the workload; without concurrency or rate all
+    requests come at once.
 
     >>> load = drawn_load(ServingWorkload(input_tokens=8, output_tokens=4, request_rate=2.0,
     ...                                   arrivals="constant"), 3)
@@ -170,7 +170,7 @@ def _lengths(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...]]:
     if not workload.classes:
         return *_of_kind(workload, workload.longest_request, (requests, rng, trace)), ()
-    chosen = _kinds([known.share for known in workload.classes], requests, rng)
+    chosen = _kinds([request_class.share for request_class in workload.classes], requests, rng)
     inputs, outputs = np.empty(requests, dtype=np.int64), np.empty(requests, dtype=np.int64)
     for number, kind in enumerate(workload.classes):
         here = chosen == number
@@ -184,7 +184,7 @@ def _kinds(weights: list[float], requests: int, rng: Generator) -> NDArray[np.in
 
     Counts that are drawn as well would make the mean of a rare class a matter of luck. What whole numbers
     leave over goes to the largest remainders. A class that is too rare for that has a request all the same,
-    of the class with the most: without one nothing would be known of it.
+    of the class with the most: without one it would have no figures.
     """
     exact = np.array(weights) / sum(weights) * requests
     counts = np.floor(exact).astype(np.int64)

@@ -112,17 +112,17 @@ def _of_class(
     times: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]],
     holds: NDArray[np.bool_],
     several: NDArray[np.bool_],
-    own: NDArray[np.bool_],
+    members: NDArray[np.bool_],
 ) -> ClassStatistics:
-    """Return what the requests ``own`` of a class saw; ``several``: those with more than one token."""
+    """Return what the requests ``members`` of a class saw; ``several``: those with more than one token."""
     ttft, tpot, latency = times
     return ClassStatistics(
         name=name,
-        requests=int(own.sum()),
-        time_to_first_token=distribution(ttft[own]),
-        time_per_output_token=distribution(tpot[own & several]) if (own & several).any() else None,
-        request_latency=distribution(latency[own]),
-        goodput=float(holds[own].mean()),
+        requests=int(members.sum()),
+        time_to_first_token=distribution(ttft[members]),
+        time_per_output_token=distribution(tpot[members & several]) if (members & several).any() else None,
+        request_latency=distribution(latency[members]),
+        goodput=float(holds[members].mean()),
     )
 
 
@@ -150,7 +150,7 @@ def _saturation(run: SimulatedRun) -> SaturationCause | None:
 
 
 class ClosedForm(Protocol):
-    """What a closed form says of a load, in means."""
+    """Mean latencies and throughput of a load in closed form."""
 
     @property
     def time_to_first_token(self) -> float:
@@ -168,7 +168,7 @@ class ClosedForm(Protocol):
 def closed_form_gaps(point: ClosedForm, run: LatencyStatistics, kind: str) -> tuple[float, float]:
     """Return how far a closed form is from a run under a load: throughput and TPOT, and TTFT [1].
 
-    What an open loop answers is what it is asked for, but for the draw of arrivals.
+    The throughput of an open loop is its rate, but for the draw of arrivals.
 
     >>> from types import SimpleNamespace
     >>> times = Distribution(0.5, 0.5, 0.5, 0.5)
@@ -179,13 +179,13 @@ def closed_form_gaps(point: ClosedForm, run: LatencyStatistics, kind: str) -> tu
     >>> [round(gap, 6) for gap in closed_form_gaps(point, run, "closed loop")]
     [0.1, 1.0]
     """
-    known = kind != "maximum" and point.time_to_first_token < inf
+    bounded = kind != "maximum" and point.time_to_first_token < inf
     pairs = []
-    if kind != "open loop" or not known:
+    if kind != "open loop" or not bounded:
         pairs.append((point.output_tokens_per_second, run.output_tokens_per_second))
     if run.time_per_output_token is not None:
         pairs.append((point.time_per_output_token, run.time_per_output_token.mean))
-    first = [(point.time_to_first_token, run.time_to_first_token.mean)] if known else []
+    first = [(point.time_to_first_token, run.time_to_first_token.mean)] if bounded else []
     return _largest(pairs), _largest(first)
 
 

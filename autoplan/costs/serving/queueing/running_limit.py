@@ -1,4 +1,4 @@
-"""The most requests that run at once, in mean values, and what decides.
+"""The most requests that run at once, in mean values, and what limits them.
 
 Notation (this file only)::
 
@@ -29,7 +29,7 @@ _CACHE_ROUNDS = 4
 
 @dataclass(frozen=True, slots=True)
 class RunningLimit:
-    """Most requests that run at once, and what says so."""
+    """Most requests that run at once, and what limits them."""
 
     decodes: float
     cause: SaturationCause
@@ -63,7 +63,7 @@ def running_limit(lengths: LengthMoments, rules: SchedulerRules, *, together: bo
     Source: the mechanisms of autoplan/costs/serving/queueing/event_simulation.py, in mean values.
     """
     steps = max(lengths.output - 1, _EXACT)
-    # A request holds its place in the iterations of its prompt, and one more until it is given back.
+    # A request holds its place in the iterations of its prompt, and one more until it is returned.
     capacity = max(1.0, rules.max_num_batched_tokens - rules.decode_tokens * min(rules.max_num_seqs, steps))
     prefills = max(1.0, lengths.computed / capacity) if rules.prefill == "mixed" else 0.0
     occupied = prefills + rules.asynchronous
@@ -84,7 +84,7 @@ def _by_cache(
         total = lengths.total_blocks
         running = floor(blocks / total + _EXACT) if together else max(1.0, blocks / total - 0.5)
         return RunningLimit(running * decoding, "kv cache")
-    # Prompts in the iterations before they decode, and requests that are given back late.
+    # Prompts in the iterations before they decode, and requests that are returned late.
     extra = (occupied - rules.asynchronous) * lengths.prompt_blocks
     extra += rules.asynchronous * lengths.total_blocks
     each = lengths.context_blocks + extra / steps

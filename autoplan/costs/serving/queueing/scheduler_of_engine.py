@@ -22,7 +22,7 @@ __all__ = ["scheduler_rules"]
 
 
 def scheduler_rules(scope: EngineScope) -> SchedulerRules:
-    """Return the rules of one engine of ``layout``, or of one of its groups of data-parallel attention.
+    """Return the rules of one engine of ``layout``, or of one of its attention data-parallel ranks.
 
     >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.schema.serving.engine_layout import EngineLayout
@@ -31,7 +31,7 @@ def scheduler_rules(scope: EngineScope) -> SchedulerRules:
     >>> rules.pool.own_blocks == predict_capacity(scope).pool.blocks, rules.max_num_batched_tokens
     (True, 8192)
 
-    Leaves out: that groups of attention get prompts at unlike times.
+    Leaves out: that attention data-parallel ranks get prompts at different times.
     Source: the engine's file.
     """
     return scope.once(_rules)
@@ -61,7 +61,7 @@ def _rules(scope: EngineScope) -> SchedulerRules:
 def _pool(shape: CacheShape, room: float, tokens: int, shared: int) -> BlockPool:
     """Return the blocks of ``room`` bytes; a window keeps w - 1 + T tokens while a prompt is computed."""
     block = shape.block_tokens * shape.shared
-    if shape.window_share is not None:  # Windows have a pool of their own, which is as large as it has to be.
+    if shape.window_share is not None:  # Windows have a separate pool, as large as it has to be.
         return BlockPool(shape.blocks(room), block, shared_tokens=shared)
     window_blocks = ceil((shape.window - 1 + tokens) / shape.block_tokens) + 1 if shape.window_layers else 0
     return BlockPool(
@@ -75,14 +75,14 @@ def _pool(shape: CacheShape, room: float, tokens: int, shared: int) -> BlockPool
 
 
 def _prefixes_of_classes(job: ServingJob) -> tuple[CachedPrefix, ...]:
-    """Return what the prefix cache has of each class of ``job``; empty where no class has its own.
+    """Return what the prefix cache has of each class of ``job``; empty where no class names one.
 
-    A class without a prefix of its own has that of the workload.
+    A class without a prefix has that of the workload.
     """
     classes, common = job.workload.classes, job.workload.prefix
-    if all(known.prefix is None for known in classes):
+    if all(request_class.prefix is None for request_class in classes):
         return ()
-    return tuple(_cached(known.prefix or common) for known in classes)
+    return tuple(_cached(request_class.prefix or common) for request_class in classes)
 
 
 def _cached(prefix: SharedPrefix) -> CachedPrefix:
@@ -92,12 +92,12 @@ def _cached(prefix: SharedPrefix) -> CachedPrefix:
 def _pool_of_prefixes(job: ServingJob, pool: BlockPool) -> BlockPool:
     """Return ``pool`` with the blocks of every prefix taken off: G floor(n / b) of n shared tokens.
 
-    The prefix of the workload is the same text in all classes that have none of their own, so that it is
+    The prefix of the workload is the same text in all classes that name none, so that it is
     stored once.
     """
-    own = [known.prefix for known in job.workload.classes]
-    prefixes = [prefix for prefix in own if prefix is not None]
-    if None in own:
+    class_prefixes = [request_class.prefix for request_class in job.workload.classes]
+    prefixes = [prefix for prefix in class_prefixes if prefix is not None]
+    if None in class_prefixes:
         prefixes.append(job.workload.prefix)
     blocks = sum(prefix.shared_tokens // pool.block_tokens for prefix in prefixes)
     return replace(pool, shared_tokens=0, prefix_blocks=pool.groups * blocks)

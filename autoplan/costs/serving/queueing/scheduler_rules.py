@@ -1,4 +1,4 @@
-"""What a scheduler of an inference engine may put into an iteration, and the blocks it shares out.
+"""Rules of the scheduler of an inference engine, and the blocks of its cache.
 
 Notation (this file only)::
 
@@ -60,26 +60,26 @@ class BlockPool:
         Leaves out: blocks of the shared tokens, which are counted once for all requests.
         Source: vLLM 0.33.0, v1/core/single_type_kv_cache_manager.py.
         """
-        own = max(0, tokens - self.shared_tokens)
-        return self.groups * -(-own // self.block_tokens) + self.window_part(own)
+        unshared = max(0, tokens - self.shared_tokens)
+        return self.groups * -(-unshared // self.block_tokens) + self.window_part(unshared)
 
     @property
     def own_blocks(self) -> int:
-        """Blocks that are left to what requests do not share."""
+        """Blocks for tokens that requests do not share."""
         return self.blocks - self.groups * (self.shared_tokens // self.block_tokens) - self.prefix_blocks
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerRules:
-    """How one engine, or one group of data-parallel attention in it, fills its iterations."""
+    """How one engine, or one of its attention data-parallel ranks, fills its iterations."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
     pool: BlockPool
-    #: mixed: chunks of prefill share an iteration with decodes; first: prefill has iterations of its own.
+    #: mixed: chunks of prefill share an iteration with decodes; first: prefill has separate iterations.
     prefill: Literal["mixed", "first"] = "mixed"
     #: preempt: a request is admitted while its prompt fits; reserve: where input and output fit; estimate:
-    #: where its own output and a share of what running requests have left fit.
+    #: where its output and a share of what running requests have left fit.
     admission: Literal["preempt", "reserve", "estimate"] = "preempt"
     #: Whether a prompt may be divided over iterations.
     chunked: bool = True
@@ -158,7 +158,7 @@ class SchedulerRules:
             return self
         block = max(1, round(pool.block_tokens / growth))
         scale = pool.block_tokens / (block * growth)
-        own = replace(
+        scaled = replace(
             pool,
             blocks=int(pool.blocks * scale),
             block_tokens=block,
@@ -167,6 +167,6 @@ class SchedulerRules:
             prefix_blocks=ceil(pool.prefix_blocks * scale),
         )
         prefixes = tuple(
-            replace(known, shared_tokens=int(known.shared_tokens / growth)) for known in self.prefixes
+            replace(prefix, shared_tokens=int(prefix.shared_tokens / growth)) for prefix in self.prefixes
         )
-        return replace(self, pool=own, prefixes=prefixes)
+        return replace(self, pool=scaled, prefixes=prefixes)

@@ -27,9 +27,9 @@ __all__ = ["balanced", "closed_loop", "maximum", "steady_point"]
 
 _ROUNDS = 40
 _EXACT = 1e-9
-#: Share of the most decodes that the search for them begins with.
+#: Where the bracket of the root begins, as a share of the most decodes.
 _LEAST = 1e-3
-#: Share of the decodes that the search for them leaves open.
+#: Relative tolerance of the root.
 _CLOSE = 1e-3
 
 
@@ -40,7 +40,7 @@ def steady_point(
     iteration: Iteration,
     *,
     recomputed: float = 0.0,
-    own: bool = True,
+    with_prompt: bool = True,
 ) -> tuple[float, StepMixture]:
     """Return requests a second [1/s] with D decodes, X = D / ((O - 1) t), and the mixture of iterations.
 
@@ -58,14 +58,14 @@ def steady_point(
     steps = max(lengths.output - 1, _EXACT)
     prompts = decodes / steps
     repeats = 1.0 + recomputed / lengths.computed
-    mixture = step_mixture(decodes, prompts * repeats, lengths, rules, iteration, own=own)
+    mixture = step_mixture(decodes, prompts * repeats, lengths, rules, iteration, with_prompt=with_prompt)
     return prompts / mixture.mean, mixture
 
 
 def balanced(excess: Callable[[float], float], most: float) -> float:
-    """Return the decodes, up to ``most``, at which ``excess``, which grows with them, is none.
+    """Return the number of decodes, at most ``most``, at which ``excess`` is zero; it increases with them.
 
-    The rule of Illinois: a straight line between the ends, of which the one that stays counts half.
+    Illinois method (regula falsi): a secant between the ends, where the end that stays counts half.
 
     >>> round(balanced(lambda d: d * d - 2.0, 4.0), 3)
     1.414
@@ -126,7 +126,7 @@ def _short_of_tokens(running: float, limit: RunningLimit) -> bool:
 
 
 def _running_together(lengths: LengthMoments, rules: SchedulerRules) -> int:
-    """Return the requests that run where all are alike and in step; 0 where the cache breaks the step."""
+    """Return the alike requests that run in lockstep; 0 where preemption breaks the lockstep."""
     fitting = floor(rules.pool.own_blocks / lengths.total_blocks + _EXACT)
     if rules.admission == "reserve":
         return max(1, min(fitting, rules.max_num_seqs))
@@ -154,17 +154,17 @@ def _point(
     ttft: float | None = None,
     client_seconds: float = 0.0,
 ) -> OperatingPoint:
-    """Return a steady state as a value; without ``ttft`` it is saturated, and Little's law gives that."""
+    """Return a steady state as a value; without ``ttft`` it is saturated, with TTFT by Little's law."""
     # Preempted requests are between two tokens as well.
     tpot = mixture.mean * (1.0 + limit.preempted / limit.decodes)
     answered = (lengths.output - 1) * tpot
     return OperatingPoint(
         decodes=limit.decodes,
-        requests=clients if clients < inf else rate * (answered + mixture.own),
+        requests=clients if clients < inf else rate * (answered + mixture.prompt),
         step_seconds=mixture.mean,
         decode_step_seconds=mixture.decode,
         time_to_first_token=(
-            max(mixture.own, clients / rate - answered - client_seconds) if ttft is None else ttft
+            max(mixture.prompt, clients / rate - answered - client_seconds) if ttft is None else ttft
         ),
         time_per_output_token=tpot,
         requests_per_second=rate,
@@ -183,7 +183,7 @@ def _prefill_only(
     limit: SaturationCause = "max_num_batched_tokens"
     prompts = min(room, float(rules.max_num_seqs), clients, rules.pool.own_blocks / lengths.prompt_blocks)
     mixture = step_mixture(0.0, prompts, lengths, rules, iteration, together=1.0)
-    time = mixture.mean if rules.prefill == "mixed" else mixture.own
+    time = mixture.mean if rules.prefill == "mixed" else mixture.prompt
     rate = prompts / time
     waits = clients / rate if clients < inf else inf
     return OperatingPoint(
@@ -202,8 +202,8 @@ def closed_loop(
     """Return the steady state of N clients with a request each: N = X (TTFT + (O - 1) TPOT).
 
     A request waits for the iterations that have begun, one or, where iterations are composed ahead, two, and
-    then for its own. It sees the other N - 1 clients as they are on average. Where more clients ask than run,
-    the others wait: TTFT is what Little's law leaves.
+    then for those of its prompt. It sees the other N - 1 clients as they are on average. Clients that do not
+    run wait: TTFT follows from Little's law.
 
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
@@ -271,7 +271,7 @@ def _alike_at_the_edge(
     iteration: Iteration,
     client_seconds: float,
 ) -> OperatingPoint:
-    """Return the steady state of alike requests that do not all fit at once, from its run."""
+    """Return the steady state of alike requests that do not all fit in the cache, by simulation."""
     run = alike_at_the_edge(clients, limit.decodes, lengths, rules, iteration, client_seconds)
     rate, steps = run.requests_per_second, lengths.output - 1
     tpot = run.time_per_output_token
@@ -295,7 +295,7 @@ def _alike_at_the_edge(
 
 @dataclass(frozen=True, slots=True)
 class _LoopState:
-    """What a request sees with D requests decoding, and the clients that there then are."""
+    """Latency with D requests decoding, and the number of clients at which that many decode."""
 
     clients: float
     rate: float
@@ -305,7 +305,7 @@ class _LoopState:
 
 @dataclass(frozen=True, slots=True)
 class _ClosedLoop:
-    """A closed loop whose number of decodes is looked for."""
+    """A closed loop, whose number of decodes is the unknown."""
 
     total: float
     lengths: LengthMoments
@@ -317,16 +317,16 @@ class _ClosedLoop:
         """Return what a request sees; each recomputes so many tokens because it was preempted."""
         steps, others = self.lengths.output - 1, 1.0 - 1.0 / max(1.0, self.total)
         prompts = decodes / steps * others * (1.0 + recomputed / self.lengths.computed)
-        # Beside its own decode a request sees those of the others, and their prompts.
+        # A request sees its decode, those of the others, and their prompts.
         mixture = step_mixture(1.0 + decodes * others, prompts, self.lengths, self.rules, self.iteration)
         rate = decodes / steps / mixture.mean
         busy = 1.0 - (1.0 - min(1.0, decodes / self.total)) ** max(0.0, self.total - 1.0)
         waited = busy * self._iterations_begun(mixture, prompts)
-        ttft = max(0.0, waited - busy * self.client_seconds) + mixture.own
+        ttft = max(0.0, waited - busy * self.client_seconds) + mixture.prompt
         return _LoopState(rate * (ttft + self.client_seconds + steps * mixture.mean), rate, ttft, mixture)
 
     def _iterations_begun(self, mixture: StepMixture, prompts: float) -> float:
-        """Return the time of the iterations that have begun before a request is seen [s].
+        """Return the time of the iterations that began before the scheduler sees a request [s].
 
         Where prefill goes first, answers end with decodes alone, and the prompts that came with the ends of
         the decode before are computed first; else a decode runs.

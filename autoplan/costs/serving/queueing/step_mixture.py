@@ -18,11 +18,11 @@ from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.serving.queueing.length_moments import LengthMoments, PromptClass
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 
-__all__ = ["StepMixture", "own_seconds", "poisson", "prefill_ends", "step_mixture"]
+__all__ = ["StepMixture", "poisson", "prefill_ends", "prompt_seconds", "step_mixture"]
 
-#: Probability of more prompts in an iteration that is left out; mean from which three counts stand for all.
+#: Probability of the counts that are left out, and the mean above which three counts stand for all.
 _TAIL, _MANY = 1e-3, 12.0
-#: Decodes below which parts of one count.
+#: Decodes below which a fraction of one counts.
 _FINE = 16
 #: Classes of prompts up to which pairs of them are distinguished.
 _PAIRED = 4
@@ -38,7 +38,7 @@ class StepMixture:
     #: An iteration of decodes alone.
     decode: float
     #: From the start of the iteration that begins a prompt to its first token.
-    own: float
+    prompt: float
     #: Iterations that a prompt is in.
     chunks: float
 
@@ -72,14 +72,14 @@ def step_mixture(
     iteration: Iteration,
     *,
     together: float = 0.0,
-    own: bool = True,
+    with_prompt: bool = True,
 ) -> StepMixture:
     """Return the times of iterations with D decodes in which q prompts begin.
 
     Requests of unlike lengths end at any time, so prompts come as a Poisson process: k in an iteration, as
     many as c tokens take. Prompts longer than c take ceil(n / c) iterations. ``together``: instead, a share
     of iterations is full of prompts and the others have none, as with requests that are alike and began
-    together. Without ``own`` the time of a prompt is left out.
+    together. Without ``with_prompt`` the time of a prompt is left out.
 
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
@@ -104,7 +104,7 @@ def step_mixture(
         tokens = prompts * n / share if share else 0.0
         weights = [(1.0 - share, 0.0), (share, tokens)]
     elif lengths.prompts:
-        return _mixture_of_classes(price, prompts, lengths, own=own)
+        return _mixture_of_classes(price, prompts, lengths, with_prompt=with_prompt)
     elif pieces > 1:
         weights = _long_prompts(prompts, n, capacity, pieces)
     else:
@@ -114,15 +114,15 @@ def step_mixture(
         mean=sum(weight * time for weight, _, time in times),
         second_moment=sum(weight * time * time for weight, _, time in times),
         decode=price.mixed(0.0),
-        own=_own_seconds(price, 0.0 if together else prompts, n, pieces) if own else 0.0,
+        prompt=_prompt_seconds(price, 0.0 if together else prompts, n, pieces) if with_prompt else 0.0,
         chunks=float(pieces),
     )
 
 
-def _own_seconds(price: _StepPrices, prompts: float, n: float, pieces: int) -> float:
+def _prompt_seconds(price: _StepPrices, prompts: float, n: float, pieces: int) -> float:
     """Return the time of the iterations of a prompt, with those that came with it [s].
 
-    Of several that take more than an iteration, the prompt is one in the middle.
+    Where several prompts take more than one iteration, it is the middle one of them.
     """
     capacity = price.capacity
     if pieces > 1:
@@ -147,9 +147,8 @@ class _StepPrices:
 
     def of_class(self, prompt: PromptClass) -> _StepPrices:
         """Return the prices of iterations whose prompts are all of one class."""
-        own = replace(self.lengths, computed=prompt.computed, cached=prompt.cached, prompts=())
         price = copy(self)
-        price.lengths = own
+        price.lengths = replace(self.lengths, computed=prompt.computed, cached=prompt.cached, prompts=())
         return price
 
     def mixed(self, tokens: float) -> float:
@@ -161,7 +160,7 @@ class _StepPrices:
     def timed(self, decodes: float, chunks: Sequence[Chunk]) -> float:
         """Return the time with decodes between two integers on the line between them [s].
 
-        Fewer than one on average: an engine that mostly idles, whose iterations have one when they run.
+        Fewer than one on average: the engine is mostly idle, and an iteration that runs has one.
         """
         decodes = 1.0 if 0.0 < decodes < 1.0 else decodes
         low = int(decodes) if decodes < _FINE else round(decodes)
@@ -187,7 +186,7 @@ class _StepPrices:
 
 
 def _short_prompts(prompts: float, n: float, capacity: float) -> list[tuple[float, float]]:
-    """Return weights and tokens of iterations; what exceeds c goes to iterations that had no prompts."""
+    """Return weights and tokens of iterations; tokens above c move to iterations without prompts."""
     weights = [(weight, count * n) for count, weight in poisson(prompts)]
     over = sum(weight * max(0.0, tokens - capacity) for weight, tokens in weights)
     capped = [(weight, min(tokens, capacity)) for weight, tokens in weights]
@@ -196,14 +195,14 @@ def _short_prompts(prompts: float, n: float, capacity: float) -> list[tuple[floa
     moved = over / min(capacity, n)
     if over <= 0:
         return capped
-    if moved > capped[0][0]:  # Hardly an iteration has no prompts: then all that have are full.
+    if moved > capped[0][0]:  # Nearly every iteration has prompts: those that have any are full.
         share = min(1.0, prompts * n / capacity)
         return [(1.0 - share, 0.0), (share, capacity)]
     return [(capped[0][0] - moved, 0.0), (moved, min(capacity, n)), *capped[1:]]
 
 
 def _long_prompts(prompts: float, n: float, capacity: float, pieces: int) -> list[tuple[float, float]]:
-    """Return weights and tokens of iterations where a prompt takes several: all full but its last."""
+    """Return weights and tokens of iterations where a prompt takes several, all but the last of them full."""
     last = n - (pieces - 1) * capacity
     full, tail = prompts * (pieces - 1), prompts
     busy = full + tail
@@ -216,21 +215,21 @@ def _long_prompts(prompts: float, n: float, capacity: float, pieces: int) -> lis
 def _prefill_first(
     price: _StepPrices, prompts: float, lengths: LengthMoments, rules: SchedulerRules
 ) -> StepMixture:
-    """Return the times where prompts have iterations of their own between those of decodes."""
+    """Return the times where prompts have separate iterations between those of decodes."""
     n, capacity = lengths.computed, float(rules.max_num_batched_tokens)
     decode = price.mixed(0.0)
     if lengths.prompts:
         return _prefill_first_of_classes(price, prompts, lengths, capacity)
-    mean, second, own = 0.0, 0.0, 0.0
+    mean, second, prompt = 0.0, 0.0, 0.0
     for count, weight in poisson(prompts):
         time = _prefill_seconds(price, count * n, capacity)
         mean += weight * (decode + time)
         second += weight * (decode + time) ** 2
-        # A prompt is one in the middle of those that came with it.
-        own += weight * _prefill_seconds(
+        # On average a prompt is the middle one of those that came with it.
+        prompt += weight * _prefill_seconds(
             price, min((count + 1) * n, max(capacity, (count + 2) / 2 * n)), capacity
         )
-    return StepMixture(mean, second, decode, own, float(max(1, ceil(n / capacity))))
+    return StepMixture(mean, second, decode, prompt, float(max(1, ceil(n / capacity))))
 
 
 def prefill_ends(
@@ -272,62 +271,68 @@ def _prefill_seconds(price: _StepPrices, tokens: float, capacity: float) -> floa
 # Classes of prompts.
 
 
-def own_seconds(
+def prompt_seconds(
     decodes: float, prompts: float, lengths: LengthMoments, rules: SchedulerRules, iteration: Iteration
 ) -> tuple[float, ...]:
     """Return the time from the start of the iteration that begins a prompt of each class to its first token.
 
-    Of classes with unlike prompts; else none.
+    Empty where all classes have about the same prompts.
 
     >>> from autoplan.costs.serving.queueing.length_moments import length_moments
     >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
     >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> rules = SchedulerRules(4, 64, BlockPool(99, 4))
     >>> lengths = length_moments(RequestLoad((10, 60), (6, 6), kinds=(0, 1)), rules)
-    >>> own_seconds(0, 0.0, lengths, rules, AffineIteration(1.0, per_token=0.1))
+    >>> prompt_seconds(0, 0.0, lengths, rules, AffineIteration(1.0, per_token=0.1))
     (2.0, 7.0)
     """
     price = _StepPrices(decodes, lengths, rules, iteration)
-    return tuple(_own_of_class(price, known, prompts, lengths, rules.prefill) for known in lengths.prompts)
+    return tuple(
+        _prompt_of_class(price, prompt_class, prompts, lengths, rules.prefill)
+        for prompt_class in lengths.prompts
+    )
 
 
-def _own_of_class(
+def _prompt_of_class(
     price: _StepPrices, prompt: PromptClass, prompts: float, lengths: LengthMoments, prefill: str
 ) -> float:
-    own, n, mean = price.of_class(prompt), prompt.computed, lengths.computed
+    class_price, n, mean = price.of_class(prompt), prompt.computed, lengths.computed
     if prefill == "first":
         capacity = float(price.capacity)
         seconds = 0.0
         for count, weight in poisson(prompts):
             tokens = min(n + count * mean, max(capacity, n + count * mean / 2))
-            seconds += weight * _prefill_seconds(own if not count else price, tokens, capacity)
+            seconds += weight * _prefill_seconds(class_price if not count else price, tokens, capacity)
         return seconds
     capacity = price.capacity
     pieces = max(1, ceil(n / capacity - 1e-9))
     if pieces > 1:
-        return (pieces - 1) * own.mixed(capacity) + own.mixed(n - (pieces - 1) * capacity)
+        return (pieces - 1) * class_price.mixed(capacity) + class_price.mixed(n - (pieces - 1) * capacity)
     seconds = 0.0
     for count, weight in poisson(min(prompts, capacity / mean)):
         tokens = n + count * mean
         steps = 1.0 if tokens <= capacity else max(1.0, (n + count * mean / 2) / capacity)
-        seconds += weight * steps * (own if not count else price).mixed(min(tokens, capacity))
+        seconds += weight * steps * (class_price if not count else price).mixed(min(tokens, capacity))
     return seconds
 
 
-def _own_of_all(price: _StepPrices, prompts: float, lengths: LengthMoments, prefill: str) -> float:
+def _prompt_of_all(price: _StepPrices, prompts: float, lengths: LengthMoments, prefill: str) -> float:
     classes = lengths.prompts
-    return sum(known.share * _own_of_class(price, known, prompts, lengths, prefill) for known in classes)
+    return sum(
+        prompt_class.share * _prompt_of_class(price, prompt_class, prompts, lengths, prefill)
+        for prompt_class in classes
+    )
 
 
 def _drawn_together(
     prompts: Sequence[PromptClass], mean: float
 ) -> Iterator[tuple[float, tuple[PromptClass, ...]]]:
-    """Yield what prompts an iteration has, with probabilities: up to two by class, more as their mean."""
-    total = sum(known.share for known in prompts)
+    """Yield the prompts of an iteration with their probability: up to two by class, more as mean prompts."""
+    total = sum(prompt_class.share for prompt_class in prompts)
     average = PromptClass(
         total,
-        sum(known.share * known.computed for known in prompts) / total,
-        sum(known.share * known.cached for known in prompts) / total,
+        sum(prompt_class.share * prompt_class.computed for prompt_class in prompts) / total,
+        sum(prompt_class.share * prompt_class.cached for prompt_class in prompts) / total,
     )
     several = 2 if len(prompts) <= _PAIRED else 1
     for count, weight in poisson(mean):
@@ -335,44 +340,44 @@ def _drawn_together(
             for chosen in combinations_with_replacement(prompts, count):
                 orders = 2.0 if len(set(map(id, chosen))) > 1 else 1.0
                 share = orders
-                for known in chosen:
-                    share *= known.share / total
+                for prompt_class in chosen:
+                    share *= prompt_class.share / total
                 yield weight * share, chosen
         else:
             yield weight, (average,) * count
 
 
 def _mixture_of_classes(
-    price: _StepPrices, prompts: float, lengths: LengthMoments, *, own: bool
+    price: _StepPrices, prompts: float, lengths: LengthMoments, *, with_prompt: bool
 ) -> StepMixture:
     """Return the times of iterations with prompts of several classes, prefill mixed with decodes.
 
-    Prompts longer than an iteration fill all but the last of theirs; into the others come short prompts and
-    the last parts of long ones. What exceeds an iteration goes to one that had none.
+    Prompts longer than an iteration fill all of theirs but the last; short prompts and the last chunks of
+    long ones share the others. Tokens above the budget move to iterations without prompts.
     """
     capacity = price.capacity
     times: list[tuple[float, float]] = []
     parts: list[PromptClass] = []
     full = 0.0
-    for known in lengths.prompts:
-        pieces = max(1, ceil(known.computed / capacity - 1e-9))
+    for prompt_class in lengths.prompts:
+        pieces = max(1, ceil(prompt_class.computed / capacity - 1e-9))
         if pieces > 1:
-            begun = prompts * known.share * (pieces - 1)
-            times.append((begun, price.of_class(known).mixed(capacity)))
+            begun = prompts * prompt_class.share * (pieces - 1)
+            times.append((begun, price.of_class(prompt_class).mixed(capacity)))
             full += begun
-        cached = known.cached + (pieces - 1) * capacity
-        parts.append(PromptClass(known.share, known.computed - (pieces - 1) * capacity, cached))
+        cached = prompt_class.cached + (pieces - 1) * capacity
+        parts.append(PromptClass(prompt_class.share, prompt_class.computed - (pieces - 1) * capacity, cached))
     decode = price.timed(price.decodes, ())
     if full < 1.0:
         times += _with_parts(price, parts, prompts / (1.0 - full), 1.0 - full)
     else:
         times = [(begun / full, time) for begun, time in times]
-    waits = _own_of_all(price, prompts, lengths, "mixed") if own else 0.0
+    waits = _prompt_of_all(price, prompts, lengths, "mixed") if with_prompt else 0.0
     return StepMixture(
         mean=sum(weight * time for weight, time in times),
         second_moment=sum(weight * time * time for weight, time in times),
         decode=decode,
-        own=waits,
+        prompt=waits,
         chunks=float(max(1, ceil(lengths.computed / capacity - 1e-9))),
     )
 
@@ -382,16 +387,20 @@ def _with_parts(
 ) -> list[tuple[float, float]]:
     """Return weights and times of the ``share`` of iterations that take full prompts or their last parts."""
     capacity, times, empty = price.capacity, list[tuple[float, float]](), 0.0
-    asked = mean * sum(known.share * known.computed for known in parts) / sum(known.share for known in parts)
+    tokens_left = (
+        mean
+        * sum(prompt_class.share * prompt_class.computed for prompt_class in parts)
+        / sum(prompt_class.share for prompt_class in parts)
+    )
     for weight, chosen in _drawn_together(parts, mean):
-        tokens = sum(known.computed for known in chosen)
-        asked -= weight * min(tokens, capacity)
+        tokens = sum(prompt_class.computed for prompt_class in chosen)
+        tokens_left -= weight * min(tokens, capacity)
         if chosen:
             times.append((share * weight, price.timed(price.decodes, _cut(chosen, capacity))))
         else:
             empty += weight
-    largest = max(parts, key=lambda known: known.computed)
-    moved = min(empty, max(0.0, asked) / min(capacity, largest.computed))
+    largest = max(parts, key=lambda prompt_class: prompt_class.computed)
+    moved = min(empty, max(0.0, tokens_left) / min(capacity, largest.computed))
     if moved > 0:
         times.append((share * moved, price.timed(price.decodes, _cut((largest,), capacity))))
     return [*times, (share * (empty - moved), price.timed(price.decodes, ()))]
@@ -400,11 +409,11 @@ def _with_parts(
 def _cut(chosen: Sequence[PromptClass], capacity: float) -> list[Chunk]:
     """Return the chunks of prompts that come one after the other, up to the tokens of an iteration."""
     chunks: list[Chunk] = []
-    for known in chosen:
-        tokens = round(min(known.computed, capacity))
-        capacity -= known.computed
+    for prompt_class in chosen:
+        tokens = round(min(prompt_class.computed, capacity))
+        capacity -= prompt_class.computed
         if tokens >= 1:
-            chunks.append(Chunk(tokens, round(known.cached)))
+            chunks.append(Chunk(tokens, round(prompt_class.cached)))
         if capacity < 1:
             break
     return chunks
@@ -413,14 +422,14 @@ def _cut(chosen: Sequence[PromptClass], capacity: float) -> list[Chunk]:
 def _prefill_first_of_classes(
     price: _StepPrices, prompts: float, lengths: LengthMoments, capacity: float
 ) -> StepMixture:
-    """Return the times where prompts of several classes have iterations of their own."""
+    """Return the times where prompts of several classes have separate iterations."""
     decode = price.timed(price.decodes, ())
     mean, second = 0.0, 0.0
     for weight, chosen in _drawn_together(lengths.prompts, prompts):
-        tokens = sum(known.computed for known in chosen)
-        own = price.of_class(chosen[0]) if len(chosen) == 1 else price
-        time = decode + (_prefill_seconds(own, tokens, capacity) if chosen else 0.0)
+        tokens = sum(prompt_class.computed for prompt_class in chosen)
+        class_price = price.of_class(chosen[0]) if len(chosen) == 1 else price
+        time = decode + (_prefill_seconds(class_price, tokens, capacity) if chosen else 0.0)
         mean += weight * time
         second += weight * time**2
-    waits = _own_of_all(price, prompts, lengths, "first")
+    waits = _prompt_of_all(price, prompts, lengths, "first")
     return StepMixture(mean, second, decode, waits, float(max(1, ceil(lengths.computed / capacity))))

@@ -27,8 +27,8 @@ class LoadedEngines:
         """Return what an engine does under a load no less than any before; None where it does not keep up."""
         check_deadline()
         seqs, groups = engine.layout.seqs, engine.layout.adp
-        known = self.before.get(seqs)
-        predicted = None if known is None else of_more_clients(known, load, groups, CLIENT_SECONDS)
+        lighter = self.before.get(seqs)
+        predicted = None if lighter is None else of_more_clients(lighter, load, groups, CLIENT_SECONDS)
         if predicted is None:
             predicted = self.before[seqs] = served(self.job, engine, load)
         if load.kind == "maximum" or predicted.fits:

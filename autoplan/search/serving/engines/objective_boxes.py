@@ -16,13 +16,13 @@ Box = tuple[float, ...]
 
 
 class ObjectiveBoxes:
-    """Boxes that together hold all that is better than every known choice in some objective by a step."""
+    """Boxes that together hold all that is better than every choice so far in some objective by a step."""
 
     def __init__(self, objectives: int) -> None:
         self.open: list[Box] = [(inf,) * objectives]
 
     def cut(self, steps: Sequence[int]) -> None:
-        """Leave out what is in no objective as small as ``steps``, those of a known choice.
+        """Leave out what is in no objective as small as ``steps``, those of a choice.
 
         >>> boxes = ObjectiveBoxes(2)
         >>> boxes.cut((4, 9))
