@@ -129,11 +129,9 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
         backward_compute, attention.exposed_backward, launches_backward
     )
     attention_only = job.stack.block.selective == "attention"
-    dispatch, recomputed_gemms, repeated = (
-        dispatch_seconds(job, candidates, machine),
-        np.zeros(1),
-        np.zeros(1),
-    )
+    dispatch = dispatch_seconds(job, candidates, machine)
+    recomputed_gemms: Array = np.zeros(1)
+    repeated: Array = np.zeros(1)
     if not attention_only:
         # Outputs of expert GEMMs are not saved: experts are recomputed, with their dispatch and combine.
         recomputed_gemms = _total_seconds(_recomputed_gemms(job, tokens, candidates), machine)
