@@ -30,6 +30,9 @@ DEFAULT_SECONDS: Final = 60.0
 #: Part of a deadline that is kept for the answer: so many seconds, at most this share.
 _RESERVED_SECONDS: Final = 1.0
 _RESERVED_SHARE: Final = 0.2
+#: On a slow machine more, which shows before the search: so many times as long as that took, and what share.
+_SLOW_TIMES: Final = 1.25
+_SLOW_SHARE: Final = 0.5
 
 #: Time for a first plan after the deadline [s], and the most that a machine busy with others makes of it.
 GRACE_SECONDS: Final = 1.0
@@ -44,12 +47,15 @@ class DeadlineOver(BaseException):
 class Deadline:
     """Ends ``seconds`` after it was made, or when ``stop`` is called, such as by the handler of a signal.
 
-    A search ends a little earlier: the last second, or a fifth of a short deadline, is for the answer.
+    A search ends a little earlier: the last second, or a fifth of a short deadline, is for the answer. Where
+    a second was not enough to begin, for a little longer than that took.
     """
 
     seconds: float | None = None
     started: float = field(default_factory=time.monotonic)
     stopped: bool = False
+    #: How long it took from its start to the first search, None before one begins [s].
+    begun_seconds: float | None = None
     #: When a share of it ends, from the start of the whole [s]; None outside of ``share``.
     share_seconds: float | None = None
 
@@ -76,13 +82,19 @@ class Deadline:
             return "interrupted"
         if self.seconds is None:
             return None
-        reserved = min(_RESERVED_SECONDS, _RESERVED_SHARE * self.seconds)
         elapsed = time.monotonic() - self.started
-        if elapsed >= self.seconds - reserved:
+        if elapsed >= self.seconds - self._reserved(self.seconds):
             return f"the deadline of {self.seconds:g} s was reached"
         if self.share_seconds is not None and elapsed >= self.share_seconds:
             return f"its share of the deadline of {self.seconds:g} s was reached"
         return None
+
+    def _reserved(self, seconds: float) -> float:
+        """Return how much of a deadline of ``seconds`` is for the answer [s]."""
+        reserved = min(_RESERVED_SECONDS, _RESERVED_SHARE * seconds)
+        if self.begun_seconds is None or self.begun_seconds <= _RESERVED_SECONDS:
+            return reserved
+        return max(reserved, min(_SLOW_TIMES * self.begun_seconds, _SLOW_SHARE * seconds))
 
     @contextmanager
     def share(self, parts: int) -> Iterator[None]:
@@ -101,6 +113,8 @@ class Deadline:
     @contextmanager
     def in_force(self) -> Iterator[None]:
         """Make this the deadline that ``check_deadline`` looks at, inside the block."""
+        if self.begun_seconds is None and self.seconds is not None:
+            self.begun_seconds = time.monotonic() - self.started
         token = _IN_FORCE.set(self)
         try:
             yield

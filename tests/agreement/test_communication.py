@@ -60,6 +60,7 @@ def wire_seconds(messages, bandwidth):
         ("megatron-core", "cp=8,mbs=1,zero=1,recompute=selective"),
         ("fsdp2", "cp=2,dp=4,mbs=1,zero=3"),
         ("fsdp2", "tp=2,dp=4,mbs=1,zero=2,recompute=full"),
+        ("fsdp2", "tp=2,dp=4,mbs=1,zero=2,recompute=selective"),
         ("deepspeed", "cp=4,dp=2,mbs=1,zero=3"),
         ("fsdp1", "dp=8,mbs=2,zero=3"),
         ("ddp", "dp=8,mbs=1,zero=0"),

@@ -1,5 +1,6 @@
 """The front of serving plans against brute force over all counts of engines (S2)."""
 
+import random
 from dataclasses import replace
 from itertools import product
 
@@ -13,6 +14,7 @@ from autoplan.search.serving.engine_allocation import AllocationProblem, Allocat
 from autoplan.search.serving.engine_options import undominated
 from autoplan.search.serving.load_shares import WHOLE
 from autoplan.search.serving.serving_search import ServingSearch
+from tests.support.quick_cases import slow_after
 from tests.support.serving_jobs import serving_job
 
 OBJECTIVES = (
@@ -113,6 +115,36 @@ def test_the_front_of_a_job_equals_brute_force(load):
     search = ServingSearch(job, ServingCosts(kernels_for(name), engine_kernels_for(name)))
     options = [option for option in search.candidates() if option.share in {0, WHOLE, WHOLE // 2}]
     problem = search.problem(options[::2][:7], job.objectives, 4)
+
+    assert front_by_search(problem) == front_by_force(problem)
+
+
+def random_serving_job(seed):
+    """Return a job of a model, a load and objectives drawn at random, on up to four devices."""
+    rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
+    load = rng.choice(
+        [{}, {"concurrency": rng.choice([4, 24, 90])}, {"request_rate": rng.choice([0.5, 6.0])}]
+    )
+    lengths = {"input_tokens": rng.choice([128, 1024, 4000]), "output_tokens": rng.choice([32, 256])}
+    return serving_job(
+        rng.choice(["llama3.2-1b", "llama3.1-8b", "qwen3-8b"]),
+        hardware=rng.choice(["dgx-h100", "dgx-a100-80gb", "8x-l40s"]),
+        devices=rng.choice([1, 2, 3, 4]),
+        stack="vllm@0.24",
+        workload={**lengths, **load},
+        search={"max_num_seqs": (16, 64), "max_num_batched_tokens": 2048, "pipeline_parallel": 1},
+        objectives=rng.choice(OBJECTIVES),
+    )
+
+
+@pytest.mark.parametrize("seed", slow_after(2, range(100)))
+def test_the_front_of_a_random_job_equals_brute_force(seed):
+    """So it does with engines priced for other models, devices, loads and objectives."""
+    job = random_serving_job(seed)
+    name = job.cluster.device.name
+    search = ServingSearch(job, ServingCosts(kernels_for(name), engine_kernels_for(name)))
+    options = [option for option in search.candidates() if option.share in {0, WHOLE, WHOLE // 2}]
+    problem = search.problem(options[:: max(1, len(options) // 6)][:6], job.objectives, 4)
 
     assert front_by_search(problem) == front_by_force(problem)
 

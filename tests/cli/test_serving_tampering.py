@@ -205,6 +205,13 @@ def test_a_stopped_search_that_missed_a_plan_is_verified_for_what_it_is(answers,
     assert check.details[0].endswith("is better, and holds every limit")
 
 
+def test_reasons_beside_the_plans_of_one_number_of_devices_are_refuted(answers, tmp_path):
+    """An answer with plans has no reasons, those for each number of devices neither."""
+    forged = change(("answers", 0, "reasons"), ["it is Tuesday"])
+
+    assert judged(tampered(answers("several"), forged), tmp_path).outcome == "refuted"
+
+
 def test_more_options_gone_than_there_are_is_refuted(answers, tmp_path):
     """What is dominated and what a simulation excluded are parts of the options."""
     forged = change(C, lambda x: {**x, "dominated": x["options"], "excluded": 1})

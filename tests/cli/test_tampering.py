@@ -373,7 +373,8 @@ def test_each_kind_of_leaf_is_checked_or_listed(answers, tmp_path, kind, every):
 def test_an_optimal_answer_called_feasible_is_noticed(answers, tmp_path):
     """It claims less than holds, so nothing in it is false; that nothing is better is found and said."""
     document, _ = answers("two devices")
-    for more in ({}, {"gap": 1.0, "best_bound_step_seconds": 1e-3}):
+    far = 1.0 - 1e-3 / document["front"][0]["predicted"]["step_seconds"]
+    for more in ({}, {"gap": 1.0, "fastest_gap": far, "best_bound_step_seconds": 1e-3}):
         weaker = change(C, lambda x, more=more: {**x, "status": "feasible", "stopped": "interrupted", **more})
         verdict = judged(tampered(document, weaker), tmp_path)
         (check,) = verdict.unchecked

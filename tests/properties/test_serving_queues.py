@@ -2,7 +2,9 @@
 
 import itertools
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -159,6 +161,25 @@ def test_an_open_loop_in_closed_form(lengths, share, engine, ahead, iteration, s
 
     assert near(point.output_tokens_per_second, run.output_tokens_per_second, 0.05)
     assert near(point.time_per_output_token, run.time_per_output_token.mean, 0.06)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("places", [1, 4, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [0.3, 0.8])
+def test_an_open_loop_waits_for_places(engine, places, share):
+    """Requests that come while all places are taken wait, as in a queue with so many servers."""
+    rules = rules_of(engine, seqs=places, tokens=8192, blocks=20_000, asynchronous=True)
+    lengths_ = (500, 128)
+    moments = length_moments(spread_load(lengths_, 2000, 1, spread=0.2, clients=0), rules)
+    rate = share * maximum(moments, rules, ITERATIONS[1], at_once=False).requests_per_second
+    gaps = np.random.default_rng(3).exponential(1.0, 4000)
+    sent = spread_load(lengths_, 4000, 2, spread=0.2, clients=0)
+    load = replace(sent, arrivals=tuple((np.cumsum(gaps) * 4000 / gaps.sum() / rate).tolist()))
+    point = open_loop(rate, moments, rules, ITERATIONS[1])
+    run = run_statistics(simulate(load, rules, ITERATIONS[1]), warm=400, drain=400)
+
+    assert 0.7 < point.time_to_first_token / run.time_to_first_token.mean < 1.4
+    assert near(point.time_per_output_token, run.time_per_output_token.mean, 0.1)
 
 
 def _is_steady(point, engine, lengths):

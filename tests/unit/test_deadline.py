@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from autoplan.deadline import ENDLESS, Deadline, DeadlineOver, check_deadline, current_deadline
@@ -83,3 +85,16 @@ def test_a_share_of_endless_time_is_endless():
         assert deadline.reason is None
         deadline.stop()
         assert deadline.reason == "interrupted"
+
+
+@pytest.mark.parametrize(("begun", "left"), [(0.5, 1.0), (4.0, 5.0), (30.0, 10.0)])
+def test_a_machine_that_begins_slowly_has_more_time_for_its_answer(monkeypatch, begun, left):
+    """A second is for the answer, and where the start took longer than that, more; at most half of all."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    deadline = Deadline(20.0, started=now[0] - begun)
+    with deadline.in_force():
+        now[0] = deadline.started + 20.0 - left - 0.01
+        assert not deadline.over
+        now[0] += 0.02
+        assert deadline.over

@@ -131,9 +131,11 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     attention_only = job.stack.block.selective == "attention"
     dispatch = dispatch_seconds(job, candidates, machine)
     recomputed_gemms: Array = np.zeros(1)
+    repeated: Array = np.zeros(1)
     if not attention_only:
         # Outputs of expert GEMMs are not saved: experts are recomputed, with their dispatch and combine.
         recomputed_gemms = _total_seconds(_recomputed_gemms(job, tokens, candidates), machine)
+        repeated = tensor_exposed(job, candidates, machine, calls.recompute, recomputed_gemms)
     regathered = regather_seconds(job, candidates, machine, calls.backward)
     return LayerTimes(
         forward=forward,
@@ -145,7 +147,7 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
         tensor_forward=tensor_exposed(job, candidates, machine, calls.forward, forward_gemm),
         tensor_backward=_tensor_backward(job, candidates, machine, calls.backward, input_gemm) + regathered,
         tensor_weight=regathered,
-        tensor_selective=tensor_exposed(job, candidates, machine, calls.selective, recomputed_gemms),
+        tensor_selective=repeated,
         tensor_full=tensor_exposed(job, candidates, machine, calls.recompute, forward_gemm),
         context_forward=context_forward,
         context_backward=context_backward,

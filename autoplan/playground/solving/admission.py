@@ -39,7 +39,7 @@ class Bounds:
 
 
 @dataclass(eq=False, slots=True)
-class _Question:
+class _OpenQuestion:
     """An open question: its page, its place in the order of arrival, and what becomes of it."""
 
     page: tuple[str, str]
@@ -61,8 +61,8 @@ class Admission:
         self._processes = processes
         self._bounds = bounds
         self._numbers = count()
-        self._open: dict[tuple[str, str], _Question] = {}
-        self._working: set[_Question] = set()
+        self._open: dict[tuple[str, str], _OpenQuestion] = {}
+        self._working: set[_OpenQuestion] = set()
         #: Turns that each page has had, the last ones at the end.
         self._turns: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._remembered: OrderedDict[Ask, Answer] = OrderedDict()
@@ -81,7 +81,7 @@ class Admission:
         if known is not None:
             self._remembered.move_to_end(asked)
             return known
-        question = _Question(page, next(self._numbers), asyncio.get_running_loop().create_future())
+        question = _OpenQuestion(page, next(self._numbers), asyncio.get_running_loop().create_future())
         self._make_room(question)
         self._open[page] = question
         question.task = asyncio.create_task(self._solved(question, asked))
@@ -96,12 +96,12 @@ class Admission:
         self._remember(asked, answer)
         return answer
 
-    async def _solved(self, question: _Question, asked: Ask) -> Answer:
+    async def _solved(self, question: _OpenQuestion, asked: Ask) -> Answer:
         """Return the answer of a process, when it is the turn of ``question``."""
         await question.turn
         return await self._processes.answer(asked)
 
-    def _left(self, question: _Question) -> None:
+    def _left(self, question: _OpenQuestion) -> None:
         """Take a question out that has ended, in whatever way."""
         question.turn.cancel()
         self._working.discard(question)
@@ -120,7 +120,7 @@ class Admission:
             if len(self._turns) > _MOST_PAGES:
                 self._turns.popitem(last=False)
 
-    def _make_room(self, question: _Question) -> None:
+    def _make_room(self, question: _OpenQuestion) -> None:
         """Refuse one of all questions where they are too many: ``question``, or one that waits, for it.
 
         It is one of the address with the most open questions, of its pages the one with the most turns, and
@@ -131,7 +131,7 @@ class Admission:
         waiting = [one for one in self._open.values() if one.waits]
         of_address = Counter(address for address, _ in (*self._open, question.page))
 
-        def claim(one: _Question) -> tuple[int, int, int]:
+        def claim(one: _OpenQuestion) -> tuple[int, int, int]:
             return of_address[one.page[0]], self._turns.get(one.page, 0), -one.number
 
         last = max((*waiting, question), key=claim)
@@ -149,7 +149,7 @@ class Admission:
             retry_seconds=_RETRY_SECONDS,
         )
 
-    async def _in_time(self, question: _Question, task: asyncio.Task[Answer]) -> Answer:
+    async def _in_time(self, question: _OpenQuestion, task: asyncio.Task[Answer]) -> Answer:
         most = self._bounds.waiting_seconds + self._processes.seconds
         try:
             return await asyncio.wait_for(task, most)

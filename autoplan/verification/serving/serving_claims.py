@@ -204,6 +204,9 @@ def _status(question: ServingQuestion) -> Iterator[str]:
     stated = [(answer.devices, answer.plans) for answer in saved.answers]
     if stated != expected:
         yield f"answers are of (devices, plans) {stated}, and should be of {expected}"
+    for answer in saved.answers:
+        if answer.plans and answer.reasons:
+            yield f"{answer.devices} devices: there are plans, and reasons as well"
     if saved.front and (saved.reasons or saved.conflict or saved.changes):
         yield "there are plans, and reasons or changes as well"
 
@@ -278,5 +281,8 @@ def _of_the_search(saved: SavedServingFront) -> Check:
         facts.append("stopped: known to the search alone")
         names = (*names, "stopped")
     fields = tuple(f"certificate.{name}" for name in names)
+    if any(answer.plans == 0 for answer in saved.answers):
+        facts.append("reasons of answers without plans among several: said by the search alone")
+        fields = (*fields, "answers[].reasons")
     claim = "what the answer says of the search itself"
     return Check(claim, "not checked", tuple(facts), matters=False, fields=fields)

@@ -11,12 +11,12 @@ Notation (this file only)::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, inf
+from math import exp, inf, sqrt
 
 from autoplan.costs.core.serving.iteration import Iteration
 from autoplan.costs.core.serving.latencies import OperatingPoint
 from autoplan.costs.serving.queueing.length_moments import LengthMoments
-from autoplan.costs.serving.queueing.running_limit import running_limit
+from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.steady_state import balanced, maximum, steady_point
 from autoplan.costs.serving.queueing.step_mixture import StepMixture, step_mixture
@@ -56,7 +56,8 @@ def open_loop(
         return _overloaded(top)
     if lengths.output <= 1:
         return _prompts_alone(rate, lengths, rules, iteration, variability)
-    most = running_limit(lengths, rules).decodes
+    limit = running_limit(lengths, rules)
+    most = limit.decodes
     steps = lengths.output - 1
 
     def mixture_seen(decodes: float) -> StepMixture:
@@ -65,20 +66,41 @@ def open_loop(
     decodes = balanced(lambda d: d / steps / mixture_seen(d).mean - rate, most)
     _, mixture = steady_point(decodes, lengths, rules, iteration)
     burst = _burst(mixture, rules)
-    ttft = _first_token(rate, decodes, mixture, burst, lengths, rules, variability)
+    admitted = _first_token(rate, decodes, mixture, burst, lengths, rules, variability)
+    ttft = admitted + _wait_for_room(rate, decodes, limit, lengths, variability)
     return OperatingPoint(
         decodes=decodes,
         requests=decodes + rate * ttft,
         step_seconds=mixture.mean,
         decode_step_seconds=mixture.decode,
         time_to_first_token=ttft,
-        time_per_output_token=mixture_seen(decodes).mean + _behind(rate, mixture, ttft) / steps,
+        time_per_output_token=mixture_seen(decodes).mean + _behind(rate, mixture, admitted) / steps,
         requests_per_second=rate,
         output_tokens_per_second=rate * lengths.output,
         recomputed=1.0,
         saturated=False,
         cause=top.cause,
     )
+
+
+def _wait_for_room(
+    rate: float, decodes: float, limit: RunningLimit, lengths: LengthMoments, variability: float
+) -> float:
+    """Return the mean time that a request waits for a place or for blocks [s]: a queue with c servers.
+
+    Of c requests that may run D run on average, r = D / c, so that
+    W = r**(sqrt(2 (c + 1)) - 1) / (1 - r) S / c (v + v_S) / 2 with the time S = D / rate that each runs. The
+    tokens of a step are shared by all that run, and their wait is part of the time of its prompt.
+
+    Source: Sakasegawa 1977, doi:10.1007/BF02532775, for M/M/c; Kimura 1994 for variabilities.
+    """
+    if limit.cause == "max_num_batched_tokens" or rate <= 0:
+        return 0.0
+    places = max(1.0, limit.decodes)
+    busy = min(0.999, decodes / limit.decodes)
+    served = decodes / rate
+    spread = (variability + lengths.spread**2) / 2.0
+    return float(busy ** (sqrt(2.0 * (places + 1.0)) - 1.0) / (1.0 - busy) * served / places * spread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +174,10 @@ def _first_token(
     spread = burst.variance / mixture.mean
     if rules.prefill == "first":
         begun = mixture.decode / 2
-        load = min(0.999, rate * mixture.prompt)
-        queue = load / (1.0 - load) * mixture.prompt * (variability + 1.0) / 4.0
+        # Prompts are served one after the other before any decode; those that came together count in `prompt`.
+        share = _prompt_share(mixture)
+        each = share / rate if rate > 0 else 0.0
+        queue = share / (1.0 - share) * each * (variability + 1.0) / 4.0
         return busy * begun + busy * mixture.decode * rules.asynchronous + mixture.prompt + queue
     rest = busy * (mixture.mean + spread) / 2.0
     # The next iteration is long only as far as it correlates with this one.
