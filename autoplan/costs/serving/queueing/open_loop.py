@@ -174,7 +174,7 @@ def _first_token(
     spread = burst.variance / mixture.mean
     if rules.prefill == "first":
         begun = mixture.decode / 2
-        # Prompts are served one after the other before any decode; those that came together count in `prompt`.
+        # Prompts are served one after the other before any decode; those that came together are in it.
         share = _prompt_share(mixture)
         each = share / rate if rate > 0 else 0.0
         queue = share / (1.0 - share) * each * (variability + 1.0) / 4.0
