@@ -12,7 +12,7 @@ BROWSER := $(VENV)/.browser
 WHEELS := axolotl==0.19.0 llamafactory==0.9.5 megatron-bridge==0.3.1
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-slow test-frameworks test-browser check lint types floors docs bench clean compiled
+.PHONY: help plan test test-slow test-frameworks test-browser mutants check lint types floors docs bench clean compiled
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -31,6 +31,9 @@ test-frameworks: $(FRAMEWORKS) compiled ## tests against real frameworks, which 
 
 test-browser: $(BROWSER) compiled ## tests of pages in Debian's Chromium; skipped where /usr/bin/chromium is not installed
 	@$(BIN)/python -m pytest --no-header -n 0 -rs -m browser tests/browser
+
+mutants: $(READY) compiled ## plant faults one at a time: do quick tests notice a wrong second? (a quarter of an hour)
+	@$(BIN)/python -m tests.mutants $(FAULTS)
 
 check: lint types floors ## everything but the tests
 

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autoplan.errors import (
-    AutoplanError,
-    CatalogError,
-    InfeasibleError,
-    LayoutError,
-    SpecError,
-    UnsupportedError,
-)
 from autoplan.lazy import lazy as _lazy
 from autoplan.version import __version__
 
 if TYPE_CHECKING:
     from autoplan.catalog import load_grid, load_job, load_serving_job
+    from autoplan.errors import (
+        AutoplanError,
+        CatalogError,
+        InfeasibleError,
+        LayoutError,
+        SpecError,
+        UnsupportedError,
+    )
     from autoplan.planning import (
         capacity,
         communication,
@@ -81,6 +81,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AutoplanError": "autoplan.errors",
+    "CatalogError": "autoplan.errors",
+    "InfeasibleError": "autoplan.errors",
+    "LayoutError": "autoplan.errors",
+    "SpecError": "autoplan.errors",
+    "UnsupportedError": "autoplan.errors",
     "Communication": "autoplan.results",
     "Explanation": "autoplan.results",
     "Remedy": "autoplan.results",

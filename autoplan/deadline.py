@@ -13,7 +13,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["DEFAULT_SECONDS", "ENDLESS", "Deadline", "DeadlineOver", "check_deadline", "current_deadline"]
+__all__ = [
+    "DEFAULT_SECONDS",
+    "ENDLESS",
+    "GRACE_SECONDS",
+    "Deadline",
+    "DeadlineOver",
+    "Grace",
+    "check_deadline",
+    "current_deadline",
+]
 
 #: Deadline of a question that names none [s].
 DEFAULT_SECONDS: Final = 60.0
@@ -21,6 +30,10 @@ DEFAULT_SECONDS: Final = 60.0
 #: Part of a deadline that is kept for the answer: so many seconds, at most this share.
 _RESERVED_SECONDS: Final = 1.0
 _RESERVED_SHARE: Final = 0.2
+
+#: Time for a first plan after the deadline [s], and the most that a machine busy with others makes of it.
+GRACE_SECONDS: Final = 1.0
+_LONGEST_SECONDS: Final = 6.0
 
 
 class DeadlineOver(BaseException):
@@ -93,6 +106,25 @@ class Deadline:
             yield
         finally:
             _IN_FORCE.reset(token)
+
+
+@dataclass(slots=True)
+class Grace(Deadline):
+    """Ends after so many seconds in which this process had a processor, and after a few by the clock.
+
+    On a machine that is busy with other processes a second of the clock may be a tenth of one of work: too
+    little for a plan, so that there would be no answer at all.
+    """
+
+    worked_before: float = field(default_factory=time.process_time)
+
+    @property
+    def reason(self) -> str | None:
+        """What ended it; None while it lasts."""
+        ended = super(Grace, self).reason  # dataclasses with slots have no super() without arguments
+        worked = time.process_time() - self.worked_before
+        longest = time.monotonic() - self.started >= _LONGEST_SECONDS
+        return ended if longest or worked >= GRACE_SECONDS / 2 else None
 
 
 #: Nobody stops the search, and nothing looks at a clock.

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import yaml
 
-__all__ = ["Unreadable", "read_entries"]
+__all__ = ["Unreadable", "fixed_sample", "read_entries"]
+
+Row = TypeVar("Row")
 
 #: libyaml where it is there: ten times faster than the loader in Python.
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -48,6 +52,18 @@ def read_entries(path: Path, key: str) -> list[object]:
     if isinstance(found, list):
         return found
     raise ValueError(f"a YAML list is needed, or a mapping with one under {key!r}")
+
+
+def fixed_sample(rows: Sequence[Row], size: int, name_of: Callable[[Row], str]) -> list[Row]:
+    """Return ``size`` of ``rows`` in their order: those whose names have the least SHA-256.
+
+    The sample is the same in every run, favours nothing, and changes by few rows where some are added.
+
+    >>> fixed_sample(["a", "b", "c"], 2, str)
+    ['b', 'c']
+    """
+    drawn = sorted(range(len(rows)), key=lambda i: sha256(name_of(rows[i]).encode()).hexdigest())[:size]
+    return [rows[i] for i in sorted(drawn)]
 
 
 def _split(text: str) -> list[str]:

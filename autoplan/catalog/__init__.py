@@ -12,9 +12,7 @@ if TYPE_CHECKING:
         assumed_stack,
         detected,
         engine_entry,
-        engine_kernels_for,
         find_hardware,
-        kernels_for,
         load_entry,
         serving_intervals,
         stack,
@@ -24,6 +22,11 @@ if TYPE_CHECKING:
     from autoplan.catalog.grid_files import cell_job, load_grid
     from autoplan.catalog.job_edits import edited_text
     from autoplan.catalog.job_files import is_serving_job, load_job, resolve_job
+    from autoplan.catalog.relatives.device_kernels import (
+        engine_kernels_for,
+        engine_kernels_origin,
+        kernels_for,
+    )
     from autoplan.catalog.roots import (
         CLASSES,
         FILES,
@@ -60,6 +63,7 @@ __all__ = [
     "edited_text",
     "engine_entry",
     "engine_kernels_for",
+    "engine_kernels_origin",
     "entry_names",
     "entry_text",
     "file_named",
@@ -99,7 +103,8 @@ _HOMES: Final = {
     "detected": "autoplan.catalog.entries",
     "edited_text": "autoplan.catalog.job_edits",
     "engine_entry": "autoplan.catalog.entries",
-    "engine_kernels_for": "autoplan.catalog.entries",
+    "engine_kernels_for": "autoplan.catalog.relatives.device_kernels",
+    "engine_kernels_origin": "autoplan.catalog.relatives.device_kernels",
     "entry_names": "autoplan.catalog.roots",
     "entry_text": "autoplan.catalog.roots",
     "file_named": "autoplan.catalog.roots",
@@ -107,7 +112,7 @@ _HOMES: Final = {
     "find_hardware": "autoplan.catalog.entries",
     "is_path": "autoplan.catalog.roots",
     "is_serving_job": "autoplan.catalog.job_files",
-    "kernels_for": "autoplan.catalog.entries",
+    "kernels_for": "autoplan.catalog.relatives.device_kernels",
     "load_entry": "autoplan.catalog.entries",
     "load_grid": "autoplan.catalog.grid_files",
     "load_job": "autoplan.catalog.job_files",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -40,7 +42,6 @@ from autoplan.schema.yaml.writer import file_text
 
 if TYPE_CHECKING:
     from autoplan.catalog.detection.detected_hardware import DetectedHardware
-    from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
     from autoplan.schema.costmodel.interval_spec import IntervalSpec
     from autoplan.schema.serving.engine_stack import Engine, EngineSpec
 
@@ -50,13 +51,12 @@ __all__ = [
     "device",
     "engine",
     "engine_entry",
-    "engine_kernels_for",
     "find_hardware",
     "hardware",
     "is_node",
     "kernels_at",
-    "kernels_for",
     "load_entry",
+    "loaded",
     "model",
     "node",
     "nodes_like",
@@ -69,8 +69,10 @@ __all__ = [
 
 #: What a job writes for the hardware of the machine that it is planned on.
 _AUTO: Final = "auto"
-_FALLBACK_KERNELS = "default"
 _SERVING_INTERVALS = "serving"
+#: What no name has, and the most letters of one.
+_NO_NAME: Final = re.compile(r"[^a-z0-9._-]+")
+_LONGEST_NAME: Final = 200
 #: The stack without a framework, which stands for one that is not known.
 _UNKNOWN_STACK = "analytic"
 #: Key of the source of an uncertainty that is that of a stack that is not known.
@@ -99,7 +101,8 @@ def _read(text: str, cls: type[Frozen], file: str) -> Frozen:
     return load_model(text, cls, name=file)
 
 
-def _loaded(kind: EntryKind, name: str, cls: type[T]) -> T:
+def loaded(kind: EntryKind, name: str, cls: type[T]) -> T:
+    """Return the entry ``name`` of ``kind``, which has the class ``cls``."""
     entry = load_entry(kind, name)
     if not isinstance(entry, cls):
         raise CatalogError(f"{name!r} is not a {kind}")
@@ -116,7 +119,7 @@ def written(kind: EntryKind, name: str) -> tuple[str, str]:
 
 def stack(name: str) -> StackSpec:
     """Return the software stack ``name``."""
-    return _loaded("stack", name, StackSpec)
+    return loaded("stack", name, StackSpec)
 
 
 def stack_at(reference: str, base: Path) -> StackSpec:
@@ -130,7 +133,7 @@ def stack_at(reference: str, base: Path) -> StackSpec:
 def kernels_at(reference: str, base: Path) -> KernelSpec:
     """Return the kernel curves that ``reference`` names: an entry, or a file relative to ``base``."""
     if not is_path(reference):
-        return _loaded("kernels", reference, KernelSpec)
+        return loaded("kernels", reference, KernelSpec)
     path = file_named(reference, base)
     return load_model(read_file(path), KernelSpec, name=str(path))
 
@@ -143,7 +146,7 @@ def engine(reference: str, base: Path) -> Engine:
     versioned = bool(at) and "/" not in after
     name, version = (before, after) if versioned else (reference, None)
     if not is_path(name):
-        return engine_at(_loaded("engine", name, EngineSpec), version)
+        return engine_at(loaded("engine", name, EngineSpec), version)
     path = file_named(name, base)
     return engine_at(load_model(read_file(path), EngineSpec, name=str(path)), version)
 
@@ -152,17 +155,17 @@ def engine_entry(name: str) -> EngineSpec:
     """Return the file of the engine ``name`` with all of its versions."""
     from autoplan.schema.serving.engine_stack import EngineSpec
 
-    return _loaded("engine", name, EngineSpec)
+    return loaded("engine", name, EngineSpec)
 
 
 def device(name: str) -> DeviceSpec:
     """Return the device ``name``."""
-    return _loaded("device", name, DeviceSpec)
+    return loaded("device", name, DeviceSpec)
 
 
 def node(name: str) -> NodeSpec:
     """Return the node ``name``."""
-    return _loaded("node", name, NodeSpec)
+    return loaded("node", name, NodeSpec)
 
 
 def is_node(name: str) -> bool:
@@ -194,7 +197,10 @@ def _unwritten_node(name: str) -> NodeSpec:
 def _holders(device_name: str) -> list[NodeSpec]:
     """Return the nodes of the catalogue with a device, first those on whose fabric kernels were measured."""
     names = [n for n in entry_names("node") if device_name in entry_text("node", n)[0]]
-    measured = kernels_for(device_name).collectives.fabrics
+    from autoplan.catalog.relatives.device_kernels import own_kernels
+
+    kernels = own_kernels(device_name)
+    measured = kernels.collectives.fabrics if kernels else ()
     ranks = {name: rank for rank, name in enumerate(measured)}
     names.sort(key=lambda name: (ranks.get(name, len(ranks)), name))
     return [holder for holder in map(node, names) if holder.device == device_name]
@@ -223,41 +229,11 @@ def stack_if_assumed(name: str) -> StackSpec:
     return usual.model_copy(update={"uncertainty": own.model_copy(update=wider), "sources": sources})
 
 
-def kernels_for(device_name: str) -> KernelSpec:
-    """Return the kernel curves measured on ``device_name``, or the default curves."""
-    names = entry_names("kernels")
-    # The file named after the device comes first; others may list it.
-    for name in (n for n in names if n == device_name):
-        return _loaded("kernels", name, KernelSpec)
-    for name in names:
-        if device_name in entry_text("kernels", name)[0]:
-            spec = _loaded("kernels", name, KernelSpec)
-            if device_name in spec.devices:
-                return spec
-    return _loaded("kernels", _FALLBACK_KERNELS, KernelSpec)
-
-
-def engine_kernels_for(device_name: str) -> tuple[EngineKernelSpec, DeviceSpec] | None:
-    """Return the measured kernels of engines for ``device_name``, and the device that they were measured on.
-
-    None where no file names the device.
-    """
-    from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
-
-    names = entry_names("engine-kernels")
-    for name in sorted(names, key=lambda known: known != device_name):
-        if device_name in entry_text("engine-kernels", name)[0]:
-            spec = _loaded("engine-kernels", name, EngineKernelSpec)
-            if device_name in spec.devices:
-                return spec, device(spec.devices[0])
-    return None
-
-
 def serving_intervals() -> IntervalSpec:
     """Return how far measured serving runs lie from what is predicted of them."""
     from autoplan.schema.costmodel.interval_spec import IntervalSpec
 
-    return _loaded("intervals", _SERVING_INTERVALS, IntervalSpec)
+    return loaded("intervals", _SERVING_INTERVALS, IntervalSpec)
 
 
 def model(reference: str, base: Path) -> ModelSpec:
@@ -266,12 +242,12 @@ def model(reference: str, base: Path) -> ModelSpec:
     A file is a model file of autoplan or a Hugging Face ``config.json``.
     """
     if not is_path(reference):
-        return _loaded("model", reference, ModelSpec)
+        return loaded("model", reference, ModelSpec)
     from autoplan.schema.huggingface.model_config import detect_huggingface
 
     path = file_named(reference, base)
     text = read_file(path)
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         return _from_json(text, path)
     document = parse_yaml(text, name=str(path))
     if isinstance(document.value, dict) and detect_huggingface(document.value):
@@ -296,11 +272,21 @@ def _from_huggingface(config: Mapping[str, object], path: Path) -> ModelSpec:
     from autoplan.schema.huggingface.model_config import model_from_huggingface
 
     try:
-        return model_from_huggingface(config, name=str(path))
+        return model_from_huggingface(config, name=_name_of(path))
     except SpecError as error:
         raise SpecError([replace(problem, file=str(path)) for problem in error.problems]) from error
     except UnsupportedError as error:
         raise UnsupportedError(f"{path}: {error}") from error
+
+
+def _name_of(path: Path) -> str:
+    """Return the name of a model whose file has none: that of the file, after the name of its folder.
+
+    >>> _name_of(Path("config.json")), _name_of(Path("/models/Llama 3/config.json"))
+    ('config.json', 'llama-3-config.json')
+    """
+    words = "-".join(Path(os.path.normpath(path)).parts[-2:]).lower()
+    return _NO_NAME.sub("-", words)[-_LONGEST_NAME:].lstrip("._-") or "model"
 
 
 def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:
@@ -357,7 +343,7 @@ def _hardware_entry(reference: str, base: Path) -> NodeSpec | ClusterSpec | Devi
         entry: NodeSpec | ClusterSpec | DeviceSpec = load_model(read_file(path), HardwareSpec, name=str(path))
         return entry
     if reference in entry_names("cluster"):
-        return _loaded("cluster", reference, ClusterSpec)
+        return loaded("cluster", reference, ClusterSpec)
     if is_node(reference):
         return node(reference)
     if reference in entry_names("device"):

@@ -59,9 +59,9 @@ def _check_references(entry: Frozen, name: str) -> None:
     elif isinstance(entry, ClusterSpec):
         node(entry.node)
     elif isinstance(entry, KernelSpec):
-        for served in entry.devices:
+        for served in (*entry.devices, *entry.lent_to):
             device(served)
-        for measured in entry.collectives.fabrics:
+        for measured in (*entry.collectives.fabrics, *entry.collectives.slower_fabrics):
             node(measured)
     else:
         _check_jobs(entry, name)

@@ -38,7 +38,7 @@ def edited_file(job: Job, changes: Iterable[tuple[str, str]], folder: Path) -> t
     ``job`` comes from no file, or where the edited file cannot be read.
     """
     source = job.source
-    if source is None:
+    if source is None or not source.text:
         raise UnsupportedError("the job was built by a program and has no file to edit: make the edits there")
     text = edited_text(source, changes, folder)
     try:

@@ -6,14 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from autoplan.catalog.entries import (
-    assumed_stack,
-    kernels_at,
-    kernels_for,
-    model,
-    stack_at,
-)
+from autoplan.catalog.entries import assumed_stack, kernels_at, model, stack_at
 from autoplan.catalog.look_ups import Attempts, clusters_of
+from autoplan.catalog.relatives.device_kernels import kernels_for
 from autoplan.catalog.roots import EntryKind, entry_names, entry_text, is_path, read_file
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
@@ -73,7 +68,8 @@ def job_of_text(text: str, file: str, *, name: str, base: Path, reference: str) 
     spec, wrong, problems = valid_part(document, JobSpec, _STAND_INS)
     job = _resolved(spec, name, base, Attempts(document, wrong, problems))
     keys = frozenset(document.value) if isinstance(document.value, dict) else frozenset()
-    return replace(job, source=JobFile(reference, text, base, keys))
+    source = JobFile(reference, text, base, keys, str(document.at(["hardware"])))
+    return replace(job, source=source)
 
 
 def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]:

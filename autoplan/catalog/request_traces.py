@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 from functools import lru_cache
-from math import isfinite
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,9 @@ _LARGEST: Final = 2**26
 #: Most requests of a trace, and most tokens of one.
 _MOST_REQUESTS: Final = 10_000_000
 _MOST_TOKENS: Final = 100_000_000
+#: Latest time of an arrival, and digits of it behind the point: no clock is finer than a nanosecond [s].
+_MOST_SECONDS: Final = 1e12
+_DIGITS: Final = 9
 #: Problems of a file that an error tells.
 _MOST_PROBLEMS: Final = 20
 
@@ -76,8 +79,8 @@ def read_request_trace(path: Path) -> RequestTrace:
 
 @lru_cache(maxsize=2)  # a job reads its trace for its lengths, its rate and its prices
 def _requests(text: str, path: str) -> RequestTrace:
-    rows = csv.reader(io.StringIO(text))
-    head = [name.strip() for name in next(rows, [])]
+    rows = _rows(text, path)
+    _, head = next(rows, (1, []))
     missing = [name for name in ("input_tokens", "output_tokens") if name not in head]
     if missing:
         raise SpecError([Problem(f"the trace has no column {', '.join(missing)}", "$", path, 1)])
@@ -87,9 +90,7 @@ def _requests(text: str, path: str) -> RequestTrace:
     inputs: list[int] = []
     outputs: list[int] = []
     arrivals: list[float] = []
-    for number, row in enumerate(rows, start=2):
-        if not any(cell.strip() for cell in row) and len(row) <= 1:
-            continue
+    for number, row in rows:
         if len(inputs) >= _MOST_REQUESTS:
             problems.append(Problem(f"the trace has over {_MOST_REQUESTS:,} requests", "$", path, number))
         if len(problems) >= _MOST_PROBLEMS or len(inputs) >= _MOST_REQUESTS:
@@ -104,11 +105,26 @@ def _requests(text: str, path: str) -> RequestTrace:
     if problems:
         raise SpecError(problems)
     start = arrivals[0] if arrivals else 0.0
-    return RequestTrace(tuple(inputs), tuple(outputs), tuple(time - start for time in arrivals))
+    return RequestTrace(
+        tuple(inputs), tuple(outputs), tuple(round(time - start, _DIGITS) for time in arrivals)
+    )
+
+
+def _rows(text: str, path: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each row with its number, without empty rows; a line may end as on any system."""
+    rows = csv.reader(io.StringIO(text, newline=None))
+    number = 0
+    try:
+        for number, row in enumerate(rows, start=1):
+            cells = [cell.strip() for cell in row]
+            if any(cells) or len(cells) > 1:
+                yield number, cells
+    except csv.Error as error:
+        raise SpecError([Problem(f"the trace is no CSV file: {error}", "$", path, number + 1)]) from error
 
 
 def _tokens(row: list[str], place: int, name: str, file: str, line: int, problems: list[Problem]) -> int:
-    text = row[place].strip() if place < len(row) else ""
+    text = row[place] if place < len(row) else ""
     if text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= _MOST_TOKENS:
         return int(text)
     said = f"{name} is {text[:40]!r}" if text else f"{name} is missing"
@@ -119,7 +135,7 @@ def _tokens(row: list[str], place: int, name: str, file: str, line: int, problem
 def _seconds(
     row: list[str], place: int, before: list[float], file: str, line: int, problems: list[Problem]
 ) -> float:
-    text = row[place].strip() if place < len(row) else ""
+    text = row[place] if place < len(row) else ""
     last = before[-1] if before else 0.0
     try:
         time = float(text)
@@ -127,9 +143,12 @@ def _seconds(
         said = f"arrival_s is {text[:40]!r}" if text else "arrival_s is missing"
         problems.append(Problem(f"{said}: seconds are needed", "$", file, line))
         return last
-    if not isfinite(time) or (before and time < last):
-        problems.append(
-            Problem(f"arrival_s is {text[:40]}, before {last:g} of the request before", "$", file, line)
-        )
+    wrong = None
+    if not abs(time) <= _MOST_SECONDS:
+        wrong = f"which is not within {_MOST_SECONDS:g} s: seconds are needed"
+    elif before and time < last:
+        wrong = f"before {last:g} of the request before"
+    if wrong is not None:
+        problems.append(Problem(f"arrival_s is {text[:40]}, {wrong}", "$", file, line))
         return last
     return time

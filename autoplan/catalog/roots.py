@@ -108,7 +108,7 @@ _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 def is_path(text: str) -> bool:
     """Return whether ``text`` names a file rather than a catalogue entry."""
-    return "/" in text or os.sep in text or text.endswith(_SUFFIXES)
+    return "/" in text or os.sep in text or text.lower().endswith(_SUFFIXES)
 
 
 def file_named(reference: str, base: Path) -> Path:
@@ -116,7 +116,7 @@ def file_named(reference: str, base: Path) -> Path:
 
     Errors quote file contents, so a spec of another user must not name arbitrary files of the machine.
     """
-    if not reference.endswith(_SUFFIXES):
+    if not reference.lower().endswith(_SUFFIXES):
         raise CatalogError(
             f"{reference} is not a YAML or JSON file: its suffix is none of {', '.join(_SUFFIXES)}"
         )

@@ -6,15 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from autoplan.catalog.entries import engine, engine_kernels_for, kernels_for, model, serving_intervals
+from autoplan.catalog.entries import engine, model, serving_intervals
 from autoplan.catalog.job_files import opened
 from autoplan.catalog.look_ups import Attempts, clusters_of
+from autoplan.catalog.relatives.device_kernels import engine_kernels_for, kernels_for
 from autoplan.catalog.request_traces import longest_of, named_trace, request_trace_of
 from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.schema.job import Cluster, JobFile
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.resolved_job import resolved_values, values_hash
-from autoplan.schema.serving.request_lengths import RequestLengths, ServingWorkload
+from autoplan.schema.serving.request_lengths import RequestLengths, ServingWorkload, longest_tokens
 from autoplan.schema.serving.serving_spec import ScalingSpec, ServingJob, ServingSpec
 from autoplan.schema.user_rules.expression import Name, Node
 from autoplan.schema.yaml.loader import valid_part
@@ -63,7 +64,8 @@ def serving_job_of_text(
     spec, wrong, problems = valid_part(document, ServingSpec, _STAND_INS)
     job = _resolved(spec, name, base, Attempts(document, wrong, problems))
     keys = frozenset(document.value) if isinstance(document.value, dict) else frozenset()
-    return replace(job, source=JobFile(reference, text, base, keys))
+    source = JobFile(reference, text, base, keys, str(document.at(["hardware"])))
+    return replace(job, source=source)
 
 
 def resolve_serving_job(spec: ServingSpec, *, name: str = "job", base: Path | None = None) -> ServingJob:
@@ -78,8 +80,7 @@ def serving_hashes(job: ServingJob) -> tuple[str, str]:
     ``request_trace_of`` does.
     """
     plain, device = resolved_values(job), job.cluster.device.name
-    for fields in (plain, *plain["choices"]):
-        del fields["name"]
+    del plain["name"]
     measured, trace = engine_kernels_for(device), request_trace_of(job)
     cost_model = {
         "kernels": resolved_values(kernels_for(device)),
@@ -99,9 +100,10 @@ def _resolved(spec: ServingSpec, name: str, base: Path, attempts: Attempts) -> S
     if clusters:
         attempts.find("limits", lambda: _powered(spec, clusters[0]), needs={"limits"})
         attempts.find("limits.devices", lambda: _within(spec, clusters), needs={"limits", "devices"})
-    workload = attempts.find("workload", lambda: _traced(spec.workload, base), needs={"workload"})
-    if the_model and workload:
-        attempts.find("workload", lambda: _admissible(workload, the_model))
+    traced = attempts.find("workload", lambda: _traced(spec.workload, base), needs={"workload"})
+    workload = traced
+    if the_model and traced:
+        workload = attempts.find("workload", lambda: _admissible(traced, the_model))
     draft = attempts.find("speculation.draft_model", lambda: _draft(spec, base), needs={"speculation"})
     attempts.find("rules", lambda: _readable_rules(spec), needs={"rules"})
     if attempts.problems or not (the_model and clusters and the_engine and workload):
@@ -179,13 +181,22 @@ def _traced(workload: ServingWorkload, base: Path) -> ServingWorkload:
     return workload.model_copy(update={"longest_request": longest})
 
 
-def _admissible(workload: ServingWorkload, of_model: ModelSpec) -> None:
-    """Raise UnsupportedError if the longest request exceeds the model's positions."""
+def _admissible(workload: ServingWorkload, of_model: ModelSpec) -> ServingWorkload:
+    """Return ``workload`` with requests no longer than the model's positions, where lengths are means.
+
+    Raises UnsupportedError if requests of mean length exceed them.
+    """
     longest, most = workload.longest_tokens, of_model.max_positions
-    if most is not None and longest > most:
+    if most is None or longest <= most:
+        return workload
+    kinds: tuple[RequestLengths, ...] = workload.classes or (workload,)
+    needed = max(longest_tokens(x.input_tokens, 0.0) + longest_tokens(x.output_tokens, 0.0) for x in kinds)
+    if workload.longest_request is not None or needed > most:
         raise UnsupportedError(
-            f"a request of {longest:,} tokens cannot be admitted: {of_model.name} has {most:,} positions"
+            f"a request of {max(needed, workload.longest_request or 0):,} tokens cannot be admitted:"
+            f" {of_model.name} has {most:,} positions"
         )
+    return workload.model_copy(update={"longest_request": most})
 
 
 def _readable_rules(spec: ServingSpec) -> None:

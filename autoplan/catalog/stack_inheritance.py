@@ -23,6 +23,8 @@ __all__ = ["ExtendedStack", "read_stack"]
 _MOST_PARENTS: Final = 8
 
 _SOURCES: Final = "sources"
+#: What a stack says for itself alone: a target's files are read as jobs with one stack.
+_OWN: Final = "files_of"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +104,19 @@ def _parsed(text: str, file: str) -> Document:
 
 def _merged(parent: _Read, own: Tree, document: Document) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return ``own`` merged over ``parent``, and the file of each value."""
-    origins = merged(parent.origins, labelled(own, document.name, StackSpec), StackSpec)
-    complete = merged(parent.content, own, StackSpec)
+    origins = merged(_inherited(parent.origins), labelled(own, document.name, StackSpec), StackSpec)
+    complete = merged(_inherited(parent.content), own, StackSpec)
     _refuse_other_sources(document, parent, complete, origins)
     idle = _idle_sources(own, parent, complete)
     for tree in (complete, origins) if idle else ():
         # Replaces the table, which the parent may share.
         tree[_SOURCES] = {key: text for key, text in tree[_SOURCES].items() if key not in idle}
     return complete, origins
+
+
+def _inherited(tree: Tree) -> Tree:
+    """Return what a child takes from its parent."""
+    return {key: value for key, value in tree.items() if key != _OWN}
 
 
 def _checked(document: Document) -> StackSpec:

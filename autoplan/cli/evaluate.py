@@ -14,8 +14,8 @@ from autoplan.cli.configurations.read import (
     VariableOption,
     launch_file,
 )
+from autoplan.cli.shared.deadline_option import DeadlineOption
 from autoplan.cli.shared.output import (
-    DeadlineOption,
     Format,
     FormatOption,
     JobArgument,

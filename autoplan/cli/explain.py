@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from autoplan.cli.shared.deadline_option import DeadlineOption, command_deadline
 from autoplan.cli.shared.interrupts import stopped_by_signals
 from autoplan.cli.shared.lean import load_solver
 from autoplan.cli.shared.output import (
     NOTHING_FEASIBLE,
-    DeadlineOption,
     Format,
     JobArgument,
     checked_output,
@@ -115,7 +115,6 @@ def explain(
     chosen_form = _form(form, output)
 
     from autoplan.catalog import is_serving_job, load_job
-    from autoplan.deadline import Deadline
 
     if is_serving_job(job):
         if apply is not None:
@@ -127,7 +126,7 @@ def explain(
             )
         explain_serving_job(job, layout, Format(chosen_form), output, deadline)
         return
-    limit = Deadline(deadline)
+    limit = command_deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
         loaded = load_job(job)
         if deadline is None:

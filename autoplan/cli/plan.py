@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autoplan.cli.shared.cache_option import CacheOption
+from autoplan.cli.shared.deadline_option import DeadlineOption, command_deadline
 from autoplan.cli.shared.interrupts import stopped_by_signals
 from autoplan.cli.shared.lean import load_solver
 from autoplan.cli.shared.output import (
     NOTHING_FEASIBLE,
-    DeadlineOption,
     Format,
     FormatOption,
     JobArgument,
@@ -84,7 +84,6 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
     """
     from autoplan import planning
     from autoplan.catalog import is_serving_job, load_job
-    from autoplan.deadline import Deadline
 
     if is_serving_job(job):
         if apply is not None:
@@ -92,7 +91,7 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
             return
         plan_serving_job(job, form, (output, typed_command(context)), deadline, all_plans=all_plans)
         return
-    progress, limit = Progress(), Deadline(deadline)
+    progress, limit = Progress(), command_deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
         try:
             loaded = load_job(job) if lost_nodes is None else planning.remaining(job, lost_nodes)
@@ -137,9 +136,9 @@ def _present(
 
     def table(terminal: Terminal) -> str:
         from autoplan.planning.emitting import expressible_number
-        from autoplan.report.front_report import front_table, target_of
+        from autoplan.report.front_report import front_table
 
-        emitted = expressible_number(front, target_of(front.job.stack.name)) if front.feasible else 1
+        emitted = expressible_number(front) if front.feasible else 1
         text = front_table(front, terminal, all_plans=all_plans, emitted=emitted)
         return f"{text}\n{_pictures(front, terminal)}" if pictures and front.feasible else text
 

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from autoplan.cli.shared.deadline_option import DEADLINE_METAVAR, seconds_from
 from autoplan.cli.shared.lean import collect_again
 from autoplan.cli.shared.output import complain, write
 from autoplan.errors import UnsupportedError
@@ -41,10 +42,10 @@ def serve_ui(
         float,
         typer.Option(
             "--deadline",
-            metavar="SECONDS",
-            min=1.0,
-            max=3_600.0,
-            help="How long a question may take; then it is answered with the best plans so far.",
+            metavar=DEADLINE_METAVAR,
+            parser=seconds_from(1.0, 3_600.0),
+            help="How long a question may take, such as 40, 40s or 2min; then it is answered with the best"
+            " plans so far.",
         ),
     ] = 30.0,
 ) -> None:

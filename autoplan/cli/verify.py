@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from autoplan.cli.shared.deadline_option import DEADLINE_METAVAR, command_deadline, seconds_from
 from autoplan.cli.shared.lean import collect_again
 from autoplan.cli.shared.output import Format, FormatOption, OutputOption, present
 from autoplan.cli.shared.progress import Bar
@@ -46,7 +47,12 @@ def verify(
     ] = None,
     seconds: Annotated[
         float,
-        typer.Option("--deadline", metavar="SECONDS", min=0.0, help="How long layouts may be looked for."),
+        typer.Option(
+            "--deadline",
+            metavar=DEADLINE_METAVAR,
+            parser=seconds_from(),
+            help="How long layouts may be looked for: 40, 40s or 2min.",
+        ),
     ] = 60.0,
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="No deadline: until every layout is decided.")
@@ -68,9 +74,7 @@ def verify(
     if against is not None:
         _compare(plan, against, form, output)
         return
-    from autoplan.deadline import Deadline
-
-    deadline = Deadline(None if exhaustive else seconds)
+    deadline = command_deadline(None if exhaustive else seconds)
     with Bar("checking layouts") as bar:
         verdict = planning.verify(plan, job=job, deadline=deadline, progress=bar)
 

@@ -14,25 +14,16 @@ from autoplan.catalog import load_entry
 from autoplan.errors import LayoutError, Problem, SpecError
 from autoplan.launch.configuration import Configuration, LaunchFile, Values, Written
 from autoplan.results.plan import layout_fields
-from autoplan.schema.layout import ORDERS, Layout, parse_layout
+from autoplan.schema.layout import LAYOUT_KEYS, Layout, parse_layout
 from autoplan.schema.model import ModelSpec
 
 __all__ = ["assembled", "with_devices"]
 
-#: Fields of a layout string that a reader may give, in its order.
-_LAYOUT: Final = (
-    *("tp", "pp", "dp", "cp", "ep", "mbs", "zero", "vpp", "sp", "schedule", "recompute"),
-    *("etp", "recompute_num_layers", "dp_shard", "offload", "offload_every", "order", "stages"),
-)
-#: Fields of a layout that each file has to give, or its framework.
-_NEEDED: Final = ("tp", "pp", "dp", "cp", "mbs", "zero", "sp", "recompute")
+#: Fields of a layout string that a reader may give, and those that each file has to give, or its framework.
+_LAYOUT: Final = tuple(key.name for key in LAYOUT_KEYS if key.written)
+_NEEDED: Final = tuple(key.name for key in LAYOUT_KEYS if key.launched)
 #: Values that a layout string leaves out.
-_USUAL: Final[Mapping[str, Any]] = {
-    "recompute_num_layers": 1,
-    "offload": "none",
-    "offload_every": 1,
-    "order": ORDERS[0],
-}
+_USUAL: Final[Mapping[str, Any]] = {key.name: key.usual for key in LAYOUT_KEYS if key.usual is not None}
 _JOB: Final = ("devices", "precision", "optimizer", "adapters", "routing", "software")
 _WORKLOAD: Final = ("sequence_length", "global_batch_size")
 

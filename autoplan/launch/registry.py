@@ -8,11 +8,14 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Final
 
+from autoplan.catalog import entry_names, entry_text
+from autoplan.catalog import stack as stack_named
 from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.target import Emission, PlannedRun, StartedProgram, Target
+from autoplan.schema.costmodel.stack import StackSpec
 
-__all__ = ["TARGETS", "find_target", "recognised", "starting", "target_names"]
+__all__ = ["TARGETS", "find_target", "recognised", "starting", "target_names", "usual_stack"]
 
 #: Module of each target, which has it as ``TARGET``. A reader recognises files in this order.
 TARGETS: Final = {
@@ -37,8 +40,6 @@ TARGETS: Final = {
 #: Targets whose signs files of another one have too, which has signs of its own: NeMo its section ``trainer``
 #: next to ``model``, and Megatron-LM its section ``language_model`` next to keys of the top level.
 _LOOSER: Final = {"nemo": ("megatron-bridge",), "megatron-lm": ("axolotl",)}
-#: Frameworks of stacks, by how their names begin.
-_FRAMEWORKS: Final = (("megatron", "megatron-lm"), ("deepspeed", "deepspeed"))
 
 
 def find_target(name: str) -> Target:
@@ -52,18 +53,19 @@ def find_target(name: str) -> Target:
 
 
 def starting(
-    launcher: Target, framework: str | None, stack: str, program: Sequence[str] = (), image: str = ""
+    launcher: Target, framework: str | None, stack: StackSpec, program: Sequence[str] = (), image: str = ""
 ) -> Target:
     """Return ``launcher`` as a target that starts the program of ``framework``.
 
-    The framework is by default that of the ``stack``. Raises UnsupportedError for one that has nothing to
-    start.
+    The framework is by default that which runs the ``stack``. Raises UnsupportedError where no target does,
+    and for one that has nothing to start.
     """
     training_target = find_target(framework or _framework_of(stack))
     emit, inner = launcher.emit, training_target.emit
     if emit is None or inner is None or training_target.starts:
-        names = ", ".join(t.name for t in _targets() if t.emit is not None and not t.starts)
-        raise UnsupportedError(f"{launcher.name} cannot start {training_target.name}: frameworks are {names}")
+        raise UnsupportedError(
+            f"{launcher.name} cannot start {training_target.name}: frameworks are {_startable()}"
+        )
 
     def emitted(run: PlannedRun) -> Emission:
         started = StartedProgram(training_target.name, inner(run), tuple(program), image)
@@ -73,9 +75,27 @@ def starting(
     return replace(launcher, framework=f"{inner_name}, started by {launcher.framework}", emit=emitted)
 
 
-def _framework_of(stack: str) -> str:
-    """Return the target of a stack's framework."""
-    return next((name for prefix, name in _FRAMEWORKS if stack.startswith(prefix)), "accelerate")
+def _framework_of(stack: StackSpec) -> str:
+    """Return the target that runs a stack, as its file says."""
+    if stack.launched_by is None:
+        raise UnsupportedError(
+            f"no target runs the stack {stack.name}: name the framework to start, one of {_startable()}"
+        )
+    return stack.launched_by
+
+
+def _startable() -> str:
+    """Return the frameworks that a launcher can start, in words."""
+    return ", ".join(t.name for t in _targets() if t.emit is not None and not t.starts)
+
+
+def usual_stack(target: str) -> str | None:
+    """Return the stack that jobs read from files of ``target`` have, as stacks say; None if there is none."""
+    for name in entry_names("stack"):
+        text, _ = entry_text("stack", name)
+        if target in text and target in stack_named(name).files_of:
+            return name
+    return None
 
 
 def target_names(*, emitted: bool) -> tuple[str, ...]:

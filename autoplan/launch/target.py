@@ -98,9 +98,9 @@ class Target:
     ``version`` is the one that names and meanings were checked against, ``check`` how. ``emit`` raises
     InexpressibleError for the first part of a plan that cannot be expressed. ``recognises`` says whether a
     file is one of this framework, and ``read`` raises SpecError with all problems of the file. ``edits``
-    returns what to write in a file so that its layout, the first one, becomes the second one. ``stack`` is
-    what its files usually run under, by the name that a job has for it. A launcher ``starts`` the program of
-    another target.
+    returns what to write in a file so that its layout, the first one, becomes the second one. A
+    launcher ``starts`` the program of another target. Which stack its files run under, and which stacks it
+    runs, the files of the stacks say (``files_of``, ``launched_by``).
     """
 
     name: str
@@ -111,5 +111,4 @@ class Target:
     recognises: Callable[[LaunchFile], bool] | None = None
     read: Callable[[LaunchFile], Configuration] | None = None
     edits: Callable[[LaunchFile, Job, Layout, Layout], tuple[FileEdit, ...]] | None = None
-    stack: str | None = None
     starts: bool = False

@@ -12,7 +12,7 @@ from autoplan.errors import AutoplanError, LayoutError
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.document_edits import edited_values
 from autoplan.launch.frameworks.written_document import read_yaml
-from autoplan.launch.registry import find_target
+from autoplan.launch.registry import find_target, usual_stack
 from autoplan.launch.target import InexpressibleError
 from autoplan.planning.emitting import missing_part
 from autoplan.planning.plan_and_evaluate import chosen, evaluate
@@ -56,7 +56,7 @@ def evaluate_file(
 
 def _other_stack(job: Job, framework: str) -> Iterator[str]:
     """Yield what to do where the stack of ``job`` is not the usual one of the file's framework."""
-    stack = find_target(framework).stack
+    stack = usual_stack(framework)
     if stack is not None and stack != job.stack.name:
         yield (
             f"the job's stack is {job.stack.name}, and files of {framework} usually run under {stack}:"

@@ -88,7 +88,7 @@ def emit(  # noqa: PLR0913 - a keyword for each choice
     chosen_target = find_target(target)
     the_job, the_plan = _asked_plan(plan, job, number)
     if chosen_target.starts:
-        chosen_target = starting(chosen_target, framework, the_job.stack.name, program, image)
+        chosen_target = starting(chosen_target, framework, the_job.stack, program, image)
     elif framework or program or image:
         raise UnsupportedError(f"{target} is no launcher: it starts no framework, program or image")
     emitted = chosen_target.emit
@@ -137,9 +137,11 @@ def _numbered(plans: Sequence[P], number: int, where: str = "") -> P:
     return plans[number - 1]
 
 
-def expressible_number(front: Front, target: str) -> int:
-    """Return the number of the fastest plan that ``target`` can express; 1 where it can express none."""
-    chosen_target = find_target(target)
+def expressible_number(front: Front) -> int:
+    """Return the number of the fastest plan that the stack's target can express; 1 where there is none."""
+    if front.job.stack.launched_by is None:
+        return 1
+    chosen_target = find_target(front.job.stack.launched_by)
     for number, plan in enumerate(front.plans, 1):
         if missing_part(chosen_target, at_batch(front.job, plan), plan.layout) is None:
             return number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, overload
@@ -92,11 +92,11 @@ def plan(
 
     deadline, folder = Deadline.of(deadline, job.deadline), cache_folder(cache)
 
-    def front(choice: Job) -> Front:
+    def front(choice: Job, *, may_be_empty: bool = False) -> Front:
         def searched() -> Front:
             from autoplan.search import search
 
-            return search(choice, progress=progress, deadline=deadline, may_be_empty=bool(job.choices))
+            return search(choice, progress=progress, deadline=deadline, may_be_empty=may_be_empty)
 
         return searched() if folder is None else cached(choice, folder, deadline, searched)
 
@@ -105,20 +105,26 @@ def plan(
     return _with_stacks(merged(job, _each(job, front, deadline)))
 
 
-def _each(job: Job, front: Callable[[Job], Front], deadline: Deadline) -> list[Front]:
+def _each(job: Job, front: Callable[..., Front], deadline: Deadline) -> list[Front]:
     """Return the front of each choice of ``job``, with equal shares of the time; one may have no plan yet.
 
-    Raises UnsupportedError where that is so and no other one has a plan.
+    Where the deadline ends before any has one, the last is insisted on. Raises UnsupportedError where it has
+    none either.
     """
-    fronts = []
+    fronts: list[Front] = []
     for number, choice in enumerate(job.choices):
+        last = number == len(job.choices) - 1 and not any(one.plans for one in fronts)
         with deadline.share(len(job.choices) - number):
-            fronts.append(front(choice))
-    unsolved = [one for one in fronts if one.certificate.stopped is not None and not one.plans]
+            fronts.append(front(choice, may_be_empty=not (last and _unsolved(fronts))))
+    unsolved = _unsolved(fronts)
     if unsolved and not any(one.plans for one in fronts):
         reason = unsolved[0].certificate.stopped
         raise UnsupportedError(f"{reason} before any layout was found: narrow the job's `search`")
     return fronts
+
+
+def _unsolved(fronts: Sequence[Front]) -> list[Front]:
+    return [one for one in fronts if one.certificate.stopped is not None and not one.plans]
 
 
 def _with_stacks(front: Front) -> Front:

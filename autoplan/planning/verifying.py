@@ -17,7 +17,7 @@ from autoplan.results import Front
 from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.results.verdict import AnswerComparison, Verdict
 from autoplan.schema.job import Job
-from autoplan.schema.resolved_job import job_from, values_from
+from autoplan.schema.resolved_job import job_from, values_from, with_file_facts
 from autoplan.schema.saved_front import front_from, read_document
 from autoplan.schema.serving.saved_serving import SavedServingFront, serving_front_from
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -52,6 +52,8 @@ def verify(
         raise UnsupportedError("the answer is to a training job, and the job is one of serving")
     saved = front_from(document, name=str(file))
     planned = plannable(job_from(saved.resolved, name=str(file)))
+    if saved.job_file is not None:
+        planned = with_file_facts(planned, saved.job_file.model_dump(mode="json"), name=str(file))
     current = None if job is None else plannable(job)
     from autoplan.verification import Stated, checks_of
 

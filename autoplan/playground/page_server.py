@@ -18,6 +18,7 @@ from autoplan.playground.request_guard import RequestGuard, is_loopback
 from autoplan.playground.routes import application
 from autoplan.playground.solving.admission import Admission, Bounds
 from autoplan.playground.solving.solve_processes import SolveProcesses
+from autoplan.playground.timed_connection import TimedConnection
 
 __all__ = ["Listening", "listen", "serve"]
 
@@ -120,7 +121,7 @@ async def _serve(
 def _server(guard: RequestGuard) -> uvicorn.Server:
     config = uvicorn.Config(
         guard,
-        http="h11",
+        http=TimedConnection,
         ws="none",
         loop="asyncio",
         lifespan="off",

@@ -38,6 +38,11 @@ def question_columns(job: Job, plans: Sequence[Plan]) -> list[Column]:
     return columns
 
 
+#: Rows of answers in a table, and sentences on those without a plan, that somebody may want to read.
+_MOST_ROWS: Final = 64
+_MOST_SENTENCES: Final = 12
+
+
 def _cost(job: Job, plan: Plan) -> float:
     job = at_batch(job, plan)
     return (cost_per_step(job, plan.predicted.step_seconds) or 0.0) * steps_per_billion_tokens(job)
@@ -54,7 +59,8 @@ def answers_table(front: Front, terminal: Terminal) -> Iterator[RenderableType]:
     if not front.answers:
         return
     on_front = {(plan.layout, batch_of(plan)) for plan in front.plans}
-    answers, jobs = front.answers, [answer.job for answer in front.answers]
+    answers = _shown(front.answers)
+    jobs = [answer.job for answer in answers]
     first = [answer.plans[0].predicted if answer.plans else None for answer in answers]
     missing = ["not solved" if answer.certificate.stopped else "none fits" for answer in answers]
     steps = [f"{p.step_seconds:,.2f}" if p else why for p, why in zip(first, missing, strict=True)]
@@ -68,7 +74,16 @@ def answers_table(front: Front, terminal: Terminal) -> Iterator[RenderableType]:
         Column("on the front", tuple(map(str, counts))),
     )
     yield columns_table(columns, terminal)
+    if len(answers) < len(front.answers):
+        yield Text(f"{len(front.answers) - len(answers):,} more: --format json has all")
     yield Text("")
+
+
+def _shown(answers: Sequence[Front]) -> Sequence[Front]:
+    """Return the answers that a table has: of very many those with plans, and not all of these."""
+    if len(answers) <= _MOST_ROWS:
+        return answers
+    return [answer for answer in answers if answer.plans][:_MOST_ROWS]
 
 
 def question_sentences(front: Front) -> list[str]:
@@ -84,13 +99,22 @@ def question_sentences(front: Front) -> list[str]:
         sentences.append(
             f"energy: estimate with every device at its power limit of {power.value:g} W ({power.kind})"
         )
+    without: dict[str, list[str]] = {}
     for answer in front.answers:
         if answer.plans:
             continue
-        batch = answer.job.workload.global_batch_size
-        where = f"{answer.job.cluster.devices} devices, batch {batch:,}"
+        where = f"{answer.job.cluster.devices} devices, batch {answer.job.workload.global_batch_size:,}"
         if answer.reasons:
-            sentences.append(f"no plan for {where}: {'; '.join(answer.reasons)}")
+            without.setdefault(f"no plan for {{}}: {'; '.join(answer.reasons)}", []).append(where)
         elif answer.certificate.stopped:
-            sentences.append(f"not solved for {where}: {answer.certificate.stopped}")
-    return sentences
+            without.setdefault(f"not solved for {{}}: {answer.certificate.stopped}", []).append(where)
+    said = [text.replace("{}", listed, 1) for text, places in without.items() for listed in _places(places)]
+    more = len(said) - _MOST_SENTENCES
+    return [*sentences, *said[:_MOST_SENTENCES], *([f"{more:,} more without a plan"] if more > 0 else [])]
+
+
+def _places(places: Sequence[str]) -> list[str]:
+    """Return devices and batches as they are, or in one where they are many."""
+    if len(places) <= _MOST_SENTENCES:
+        return list(places)
+    return [f"{len(places):,} numbers of devices and batches, the first {places[0]}"]

@@ -23,7 +23,7 @@ from autoplan.results.merged_front import at_batch, batch_of, question_fields
 from autoplan.results.plan import Plan, layout_fields
 from autoplan.results.suggestion import Suggestion
 from autoplan.schema.job import Job
-from autoplan.schema.resolved_job import HASH, document_hash, resolved
+from autoplan.schema.resolved_job import HASH, document_hash, file_facts, resolved
 
 if TYPE_CHECKING:
     from autoplan.results.explanation import Explanation, Remedy
@@ -70,6 +70,7 @@ def front_document(front: Front) -> Document:
         "suggestions": [_suggestion(n, change) for n, change in enumerate(front.suggestions, start=1)],
         "suggestions_stopped": front.suggestions_stopped,
         "provenance": plain(provenance(front.job)),
+        "job_file": file_facts(front.job),
         "resolved": resolved(front.job),
     }
     return {**document, HASH: document_hash(document)}

@@ -33,22 +33,13 @@ from autoplan.report.wording.suggestion_words import suggestion_lines
 from autoplan.results import Front, Plan
 from autoplan.schema.job import Job
 
-__all__ = ["MOST_ROWS", "front_table", "heading", "listed", "target_of"]
+__all__ = ["MOST_ROWS", "front_table", "heading", "listed"]
 
 #: Plans of a front that a table shows unless all are asked for.
 MOST_ROWS: Final = 12
 
 #: Columns below which a table leaves out what is least asked for.
 _ROOMY: Final = 100
-#: Targets of ``emit`` by what names of stacks begin with; all others are Megatron-LM's.
-_TARGETS: Final = {
-    "deepspeed": "deepspeed",
-    "megatron-bridge": "megatron-bridge",
-    "hf-": "accelerate",
-    "fsdp": "accelerate",
-    "ddp": "accelerate",
-}
-
 _BAR: Final = 10
 
 
@@ -114,17 +105,11 @@ def _next_line(front: Front, emitted: int) -> Iterator[Text]:
         return
     reference = shlex.quote(front.job.source.reference)
     number = "" if emitted == 1 else f" --plan {emitted}"
-    next_command = f"next: autoplan emit {reference} --for {target_of(front.job.stack.name)}{number}"
+    stack = front.job.stack
+    next_command = f"next: autoplan emit {reference} --for {stack.launched_by or 'TARGET'}{number}"
+    if stack.launched_by is None:
+        next_command += f" (no target runs the stack {stack.name}: autoplan emit --help lists them)"
     yield Text(next_command, style="dim", no_wrap=True, overflow="ignore")
-
-
-def target_of(stack: str) -> str:
-    """Return the target of ``emit`` that runs what a stack's model prices.
-
-    >>> target_of("deepspeed"), target_of("megatron-core-te")
-    ('deepspeed', 'megatron-lm')
-    """
-    return next((target for start, target in _TARGETS.items() if stack.startswith(start)), "megatron-lm")
 
 
 def _fastest(plan: Plan, count: int) -> Text:

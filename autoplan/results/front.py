@@ -24,14 +24,15 @@ class Certificate:
     ``status`` optimal: no layout of the space dominates a plan of the front, and every layout is dominated,
     within a share of ``thinning`` of time and memory, by one of them; feasible: the search was ``stopped``,
     by its allowance of work, a time limit or the user, and the front is the best so far.
-    ``best_bound_step_seconds`` is the solver's proven bound on the fastest step, ``gap`` the largest distance
-    of a plan from its bound.
+    ``best_bound_step_seconds`` is the solver's proven bound on the fastest step, ``fastest_gap`` the distance
+    of the fastest plan from it, and ``gap`` the largest distance of a plan from the bound within its memory:
+    after a stop the fastest plan may be proven and a smaller one not.
     ``layouts_covered`` counts complete layouts (with stages and recompute), ``candidates`` the choices of
     degrees, microbatch, ZeRO stage and schedule among them, ``candidates_solved`` those that reached the
     solver, the rest being excluded by bounds. ``layouts_total`` counts the whole space: it is what was
     covered and what fell to rules or is equivalent to another layout. ``job_hash`` names the resolved job
     with its cost model, ``cost_model_hash`` the cost model alone; ``solver_parameters`` are those of every
-    solve.
+    solve. ``unsearched`` names what can run and is no part of the space.
     """
 
     status: Status
@@ -49,6 +50,8 @@ class Certificate:
     job_hash: str
     cost_model_hash: str
     autoplan_version: str
+    unsearched: tuple[str, ...] = ()
+    fastest_gap: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

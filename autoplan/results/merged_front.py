@@ -176,6 +176,7 @@ def _certificate(job: Job, parts: Sequence[Certificate]) -> Certificate:
         first,
         best_bound_step_seconds=min(bounds, default=None),
         gap=max((part.gap for part in feasible if part.gap is not None), default=None),
+        fastest_gap=_fastest_gap(feasible),
         thinning=max(part.thinning for part in parts),
         layouts_covered=sum(part.layouts_covered for part in parts),
         layouts_total=sum(part.layouts_total for part in parts),
@@ -183,4 +184,10 @@ def _certificate(job: Job, parts: Sequence[Certificate]) -> Certificate:
         candidates=sum(part.candidates for part in parts),
         candidates_solved=sum(part.candidates_solved for part in parts),
         solves=sum(part.solves for part in parts),
+        unsearched=tuple(dict.fromkeys(words for part in parts for words in part.unsearched)),
     )
+
+
+def _fastest_gap(parts: Sequence[Certificate]) -> float | None:
+    """Return the largest distance of the fastest plan of an answer from its bound."""
+    return max((part.fastest_gap for part in parts if part.fastest_gap is not None), default=None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoplan.costs.core.prediction import JobFacts, Prediction
-from autoplan.schema.layout import Layout
+from autoplan.schema.layout import LAYOUT_KEYS, Layout
 
 __all__ = ["Plan", "StackStep", "layout_fields"]
 
@@ -41,25 +41,4 @@ class Plan:
 
 def layout_fields(layout: Layout) -> dict[str, Any]:
     """Return ``layout`` as plain values of a document."""
-    return {
-        "tp": layout.tp,
-        "pp": layout.pp,
-        "dp": layout.dp,
-        "cp": layout.cp,
-        "ep": layout.ep,
-        "etp": layout.etp,
-        "mbs": layout.microbatch,
-        "zero": layout.zero,
-        "dp_shard": (layout.dp_shard or layout.dp * layout.cp) if layout.zero else 1,
-        "vpp": layout.vpp,
-        "sp": layout.sequence_parallel,
-        "schedule": layout.schedule,
-        "stages": list(layout.layers),
-        "recompute": layout.recompute,
-        "selective": list(layout.selective),
-        "full": list(layout.full),
-        "recompute_num_layers": layout.recompute_num_layers,
-        "offload": layout.offload,
-        "offload_every": layout.offload_every,
-        "order": layout.order,
-    }
+    return {key.name: key.value(layout) for key in LAYOUT_KEYS}

@@ -15,13 +15,15 @@ Outcome = Literal["verified", "refuted", "not all checked"]
 class Check:
     """One claim of an answer: whether it holds, with details, or why it was not checked.
 
-    ``matters`` is false for what no other claim depends on, such as how long the search took.
+    ``matters`` is false for what no other claim depends on, such as how long the search took. ``fields`` are
+    the paths of what nothing checks in the answer, ``[]`` standing for each entry of a list.
     """
 
     claim: str
     finding: Finding
     details: tuple[str, ...]
     matters: bool = True
+    fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

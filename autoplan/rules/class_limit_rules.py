@@ -27,6 +27,7 @@ __all__ = [
     "broken_means",
     "broken_simulated",
     "limits_of_request",
+    "limits_times",
     "request_test",
 ]
 
@@ -43,7 +44,9 @@ def _limited(job: ServingJob) -> Iterator[tuple[RequestClass, TimeLimits]]:
 def broken_means(job: ServingJob, predicted: ServedPrediction | PooledPrediction) -> Iterator[str]:
     """Yield a sentence for each limit on a mean that engines break: those of the job, then of each class."""
     names = LIMITED_TIMES if predicted.load.kind != "maximum" else _WITHOUT_LOAD
-    yield from broken_mean_limits(job.limits, {name: getattr(predicted, name) for name in names})
+    for means in (predicted, predicted.closed_form):
+        if means is not None:
+            yield from broken_mean_limits(job.limits, {name: getattr(means, name) for name in names})
     times = {served.name: served for served in predicted.classes}
     for known, limits in _limited(job):
         served = times.get(known.name)
@@ -53,7 +56,7 @@ def broken_means(job: ServingJob, predicted: ServedPrediction | PooledPrediction
 
 
 def broken_simulated(job: ServingJob, run: LatencyStatistics) -> Iterator[str]:
-    """Yield a sentence for each limit on a percentile or goodput, of job or class, that a run breaks."""
+    """Yield a sentence for each limit of job or class that a run breaks: means, percentiles and goodput."""
     yield from broken_simulated_limits(job.limits, run)
     by_name = {statistics.name: statistics for statistics in run.classes}
     for known, limits in _limited(job):
@@ -67,10 +70,24 @@ def broken_limits(job: ServingJob, predicted: ServedPrediction | PooledPredictio
     """Yield a sentence for each limit that engines alone, or pools, break; none where they do not start."""
     if not predicted.starts:
         return
-    yield from broken_means(job, predicted)
+    means = list(dict.fromkeys(broken_means(job, predicted)))
+    yield from means
     if predicted.simulation is not None:
-        yield from broken_simulated(job, predicted.simulation.statistics)
+        broken = {_limit_of(sentence) for sentence in means}
+        simulated = broken_simulated(job, predicted.simulation.statistics)
+        yield from (sentence for sentence in simulated if _limit_of(sentence) not in broken)
     yield from broken_rate_limits(job, predicted.output_tokens_per_second, predicted.devices)
+
+
+def _limit_of(sentence: str) -> str:
+    """Return the limit that a sentence is about, with its class."""
+    return sentence.partition(" is ")[0]
+
+
+def limits_times(job: ServingJob) -> bool:
+    """Whether the job or one of its classes limits a time or goodput."""
+    every = [job.limits, *(limits for _, limits in _limited(job))]
+    return any(getattr(limits, name) is not None for limits in every for name in (*LIMITED_TIMES, "goodput"))
 
 
 def all_simulated_limits(job: ServingJob) -> tuple[str, ...]:

@@ -41,17 +41,17 @@ def mean_limit(limit: TimeLimit | None) -> float:
     return inf if limit is None else limit
 
 
-def broken_mean_limits(limits: TimeLimits, times: Mapping[str, float]) -> Iterator[str]:
+def broken_mean_limits(limits: TimeLimits, times: Mapping[str, float], where: str = "") -> Iterator[str]:
     """Yield a sentence for each limit on a mean that ``times`` exceed; infinite: they grow without end."""
     for name, value in times.items():
         most = mean_limit(getattr(limits, name))
         if value > most * (1 + _ROUNDING):
             predicted_text = format_seconds(value) if value < inf else "without end"
-            yield f"{name} is {predicted_text}, over {format_seconds(most)}"
+            yield f"{name} is {predicted_text}{where}, over {format_seconds(most)}"
 
 
 def simulated_limits(limits: TimeLimits) -> tuple[str, ...]:
-    """Return the limits that only a simulation decides, by name."""
+    """Return the limits that only a simulation decides, by name: the closed form has means alone."""
     names = [
         f"{name}.{percentile}"
         for name in LIMITED_TIMES
@@ -84,7 +84,9 @@ def _longest(limit: TimeLimit | None) -> float | None:
 
 
 def broken_simulated_limits(limits: TimeLimits, run: LatencyStatistics | ClassStatistics) -> Iterator[str]:
-    """Yield a sentence for each limit on a percentile, or on goodput, that a simulated ``run`` breaks."""
+    """Yield a sentence for each limit on a mean, a percentile or goodput that a simulated ``run`` breaks."""
+    means = {name: getattr(run, name).mean for name in LIMITED_TIMES if getattr(run, name) is not None}
+    yield from broken_mean_limits(limits, means, " in a simulation")
     for name in LIMITED_TIMES:
         limit, times = getattr(limits, name), getattr(run, name)
         if isinstance(limit, Percentiles) and isinstance(times, Distribution):

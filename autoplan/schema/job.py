@@ -315,13 +315,15 @@ class Cluster:
 class JobFile:
     """The file that a job was read from: its text, and the folder that relative paths in it start from.
 
-    ``reference`` is what the user called it: a path, or the name of a shipped job. ``keys`` are its keys.
+    ``reference`` is what the user called it: a path, or the name of a shipped job. ``keys`` are its keys, and
+    ``hardware`` is what it calls the hardware. A saved answer holds these two alone: ``text`` is then empty.
     """
 
     reference: str
     text: str
     folder: Path
     keys: frozenset[str]
+    hardware: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
@@ -26,11 +27,14 @@ from autoplan.schema.renamed_keys import RENAMED_KEYS
 from autoplan.schema.stage_layers import even_stages, fewest_layers
 
 __all__ = [
+    "LAYOUT_KEYS",
     "OFFLOADS",
     "ORDERS",
     "RECOMPUTE",
     "SCHEDULES",
     "Layout",
+    "LayoutKey",
+    "LayoutKind",
     "Offload",
     "Order",
     "RecomputeMode",
@@ -61,12 +65,67 @@ Order = Literal[
 
 ORDERS: Final[tuple[Order, ...]] = get_args(Order)
 
-_DEGREES: Final = (
-    *("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "zero", "vpp"),
-    *("recompute_num_layers", "dp_shard", "offload_every"),
-)
-_KEYS: Final = (*_DEGREES, "sp", "schedule", "stages", "recompute", "offload", "order")
 _LIMIT: Final = 10_000_000
+
+#: What the value of a key of a layout is: a whole number, on or off, one of several words, a count for each
+#: stage, or the recompute of the stages.
+LayoutKind = Literal["number", "switch", "word", "counts", "recompute"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutKey:
+    """One key of a layout, as strings, documents, launch files and users' rules have it."""
+
+    name: str
+    kind: LayoutKind
+    #: The value of a layout in documents.
+    value: Callable[[Layout], object]
+    #: Words, in order; empty: no word.
+    words: tuple[str, ...] = ()
+    #: Least and most of a number.
+    least: int = 1
+    most: int = _LIMIT
+    #: Whether every launch file, or its framework, says it.
+    launched: bool = False
+    #: Value that launch files need not say; None: there is none.
+    usual: object = None
+    #: Whether a layout string has it; others are what it comes to.
+    written: bool = True
+
+
+def _shard(layout: Layout) -> int:
+    """Return the ranks that share model states [1]: all data-parallel ranks unless the layout says fewer."""
+    return (layout.dp_shard or layout.dp * layout.cp) if layout.zero else 1
+
+
+#: Every key of a layout, in the order of documents. Strings, rules, launch files and documents read it here;
+#: verification counts by lists of its own.
+LAYOUT_KEYS: Final = (
+    LayoutKey("tp", "number", lambda x: x.tp, launched=True),
+    LayoutKey("pp", "number", lambda x: x.pp, launched=True),
+    LayoutKey("dp", "number", lambda x: x.dp, launched=True),
+    LayoutKey("cp", "number", lambda x: x.cp, launched=True),
+    LayoutKey("ep", "number", lambda x: x.ep),
+    LayoutKey("etp", "number", lambda x: x.etp),
+    LayoutKey("mbs", "number", lambda x: x.microbatch, launched=True),
+    LayoutKey("zero", "number", lambda x: x.zero, least=0, most=3, launched=True),
+    LayoutKey("dp_shard", "number", _shard),
+    LayoutKey("vpp", "number", lambda x: x.vpp),
+    LayoutKey("sp", "switch", lambda x: x.sequence_parallel, ("on", "off"), launched=True),
+    LayoutKey("schedule", "word", lambda x: x.schedule, SCHEDULES),
+    LayoutKey("stages", "counts", lambda x: list(x.layers)),
+    LayoutKey("recompute", "recompute", lambda x: x.recompute, launched=True),
+    LayoutKey("selective", "counts", lambda x: list(x.selective), written=False),
+    LayoutKey("full", "counts", lambda x: list(x.full), written=False),
+    LayoutKey("recompute_num_layers", "number", lambda x: x.recompute_num_layers, usual=1),
+    LayoutKey("offload", "word", lambda x: x.offload, OFFLOADS, usual="none"),
+    LayoutKey("offload_every", "number", lambda x: x.offload_every, usual=1),
+    LayoutKey("order", "word", lambda x: x.order, ORDERS, usual=ORDERS[0]),
+)
+
+_NUMBERS: Final = {key.name: key for key in LAYOUT_KEYS if key.kind == "number"}
+#: Keys of a layout string: numbers first.
+_KEYS: Final = (*_NUMBERS, *(key.name for key in LAYOUT_KEYS if key.written and key.kind != "number"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +263,7 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
     True
     """
     fields, problems = _split(text)
-    numbers = {key: _number(key, fields[key], problems) for key in _DEGREES if key in fields}
+    numbers = {key: _number(key, fields[key], problems) for key in _NUMBERS if key in fields}
     tp, pp, cp = (numbers.get(key, 1) for key in ("tp", "pp", "cp"))
     vpp = numbers.get("vpp", 1)
     schedule = _schedule(fields.get("schedule"), vpp, problems)
@@ -281,8 +340,7 @@ def _unknown_key(key: str) -> str:
 
 
 def _number(key: str, value: str, problems: list[str]) -> int:
-    least = 0 if key == "zero" else 1
-    most = 3 if key == "zero" else _LIMIT
+    least, most = _NUMBERS[key].least, _NUMBERS[key].most
     if re.fullmatch(r"[0-9]{1,9}", value) and least <= int(value) <= most:
         return int(value)
     problems.append(f"{key}={value}: must be an integer from {least} to {most}")

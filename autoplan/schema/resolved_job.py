@@ -9,23 +9,29 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import Any, Final, TypeVar
+from collections.abc import Hashable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from autoplan.errors import Problem, SpecError
-from autoplan.schema.job import Job
+from autoplan.schema.costmodel.software import SoftwareSpec
+from autoplan.schema.job import Job, JobFile
 from autoplan.schema.yaml.document import format_path
 
 __all__ = [
     "HASH",
     "document_hash",
+    "file_facts",
     "hashes",
     "job_from",
     "resolved",
     "resolved_values",
     "values_from",
     "values_hash",
+    "with_file_facts",
 ]
 
 T = TypeVar("T")
@@ -34,8 +40,12 @@ T = TypeVar("T")
 HASH: Final = "answer_hash"
 #: Key that hashes exclude.
 _NAME: Final = "name"
+#: Keys of jobs that differ in little from the one that they stand in.
+_ALIKE: Final = frozenset({"choices", "loads"})
 #: Keys of the cost model.
 _COST_MODEL: Final = ("stack", "kernels")
+#: Keys of a job file whose defaults are as good as a value, except for whoever edits the file.
+_DEFAULTED: Final = ("devices", "kernels", "objectives", "stack")
 
 
 def resolved(job: Job) -> dict[str, Any]:
@@ -44,23 +54,67 @@ def resolved(job: Job) -> dict[str, Any]:
 
 
 def resolved_values(job: object) -> dict[str, Any]:
-    """Return a resolved job of any kind as JSON values; ``values_from`` reads them back to an equal one."""
-    plain: dict[str, Any] = _plain(job)
+    """Return a resolved job of any kind as JSON values; ``values_from`` reads them back to an equal one.
+
+    Of the jobs that it stands for, such as one for each number of devices, there is what differs from it.
+    """
+    plain: dict[str, Any] = _plain(job, {})
     return plain
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - any part of a job in, any JSON value out
+def _plain(value: Any, known: dict[int, Any]) -> Any:  # noqa: ANN401 - any part of a job in, any JSON value out
+    """Return JSON values; ``known`` has those of models by identity, since choices share most of a job."""
     # Pydantic's own dump takes ten times as long the first time, since it builds a serializer.
     if isinstance(value, BaseModel):
-        fields = type(value).model_fields
-        return {fields[name].alias or name: _plain(inner) for name, inner in value.__dict__.items()}
+        if id(value) not in known:
+            fields = type(value).model_fields
+            known[id(value)] = {
+                fields[name].alias or name: _plain(inner, known) for name, inner in value.__dict__.items()
+            }
+        return known[id(value)]
     if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare}
+        plain = {
+            f.name: _plain(getattr(value, f.name), known) for f in dataclasses.fields(value) if f.compare
+        }
+        alone = {key: [] if key in _ALIKE else inner for key, inner in plain.items()}
+        for key in _ALIKE.intersection(plain):
+            plain[key] = [differing(alone, other) for other in plain[key]]
+        return plain
     if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: _plain(inner, known) for key, inner in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(inner) for inner in value]
+        return [_plain(inner, known) for inner in value]
     return value
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any dataclass
+    """Yield name and value of the fields of a dataclass that make it what it is."""
+    for field in dataclasses.fields(value):
+        if field.compare:
+            yield field.name, getattr(value, field.name)
+
+
+def differing(base: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return what ``other`` has that ``base``, which has the same keys, has not.
+
+    >>> differing({"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 2, "d": 4}})
+    {'b': {'d': 4}}
+    """
+    parts = {}
+    for key, inner in other.items():
+        mine = base.get(key)
+        if inner is mine or inner == mine:
+            continue
+        nested = isinstance(inner, dict) and isinstance(mine, dict) and inner.keys() == mine.keys()
+        parts[key] = differing(mine, inner) if nested and mine is not None else inner
+    return parts
+
+
+def _merged(base: Any, parts: Any) -> Any:  # noqa: ANN401 - JSON values
+    """Return ``base`` with what differs: the inverse of ``differing``."""
+    if isinstance(base, dict) and isinstance(parts, dict):
+        return {**base, **{key: _merged(base.get(key), inner) for key, inner in parts.items()}}
+    return parts
 
 
 def job_from(document: object, *, name: str) -> Job:
@@ -71,31 +125,137 @@ def job_from(document: object, *, name: str) -> Job:
     return values_from(Job, document, name=name)
 
 
-def values_from(kind: type[T], document: object, *, name: str) -> T:
-    """Return the job of ``kind`` of a document that ``resolved_values`` made; raises as ``job_from``."""
+def values_from(kind: type[T], document: object, *, name: str, place: str = "resolved") -> T:
+    """Return the job of ``kind`` of a document that ``resolved_values`` made; raises as ``job_from``.
+
+    ``place`` is where it stands in an answer, for messages.
+    """
+    root = tuple(place.split("."))
+    if not isinstance(document, dict):
+        return cast("T", _valid(kind, document, root, name))
+    alike = {key: document[key] for key in sorted(_ALIKE) if isinstance(document.get(key), list)}
+    alone = {**document, **{key: [] for key in alike}}
+    job: Any = _valid(kind, alone, root, name)
+    others: dict[str, Any] = {
+        key: tuple(
+            _other(job, alone, parts, (*root, key, number), name) for number, parts in enumerate(listed)
+        )
+        for key, listed in alike.items()
+    }
+    return cast("T", dataclasses.replace(job, **others) if others else job)
+
+
+def _other(job: T, alone: dict[str, Any], parts: object, place: tuple[str | int, ...], name: str) -> T:
+    """Return ``job`` with the ``parts`` in which another one differs: no other field is read again."""
+    if not isinstance(parts, dict) or not parts.keys() <= alone.keys():
+        return cast("T", _valid(type(job), parts, place, name))
+    hints = _field_types(cast("Hashable", type(job)))
+    changes: dict[str, Any] = {
+        key: _valid(hints[key], _merged(alone[key], inner), (*place, key), name)
+        for key, inner in parts.items()
+    }
+    return cast("T", dataclasses.replace(cast("Any", job), **changes))
+
+
+@lru_cache(maxsize=8)
+def _field_types(kind: Hashable) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+@lru_cache(maxsize=64)
+def _reader(kind: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - any type of a field
+    return TypeAdapter(kind)
+
+
+def _valid(kind: Any, plain: object, place: tuple[str | int, ...], name: str) -> Any:  # noqa: ANN401
+    """Return the value of ``kind`` of JSON values at a ``place`` of the document."""
     try:
-        job: T = TypeAdapter(kind).validate_json(json.dumps(document))
+        return _reader(kind).validate_json(json.dumps(plain))
     except ValidationError as error:
         raise SpecError(
             [
-                Problem(problem["msg"], format_path(("resolved", *problem["loc"])), name)
+                Problem(problem["msg"], format_path((*place, *problem["loc"])), name)
                 for problem in error.errors()
             ]
         ) from error
-    return job
+
+
+def file_facts(job: Job) -> dict[str, Any]:
+    """Return what ``job`` owes to its file and a resolved job does not say; changes of the file rest on it.
+
+    That is which keys it sets where a default is as good, what it calls its hardware, and its software.
+    """
+    source = job.source
+    return {
+        "keys": None if source is None else sorted(source.keys.intersection(_DEFAULTED)),
+        "hardware": None if source is None else source.hardware,
+        "software": job.software.model_dump(mode="json"),
+    }
+
+
+def with_file_facts(job: Job, facts: dict[str, Any], *, name: str) -> Job:
+    """Return ``job`` as if it were read from a file of which ``file_facts`` returned ``facts``.
+
+    ``name`` is that of the document, for messages. Raises SpecError where the software is none.
+    """
+    software = values_from(SoftwareSpec, facts["software"], name=name, place="job_file.software")
+    source = None
+    if facts["keys"] is not None:
+        source = JobFile(name, "", Path(), frozenset(facts["keys"]), str(facts["hardware"]))
+    choices = tuple(dataclasses.replace(choice, software=software) for choice in job.choices)
+    return dataclasses.replace(job, source=source, software=software, choices=choices)
 
 
 def hashes(job: Job) -> tuple[str, str]:
     """Return the SHA-256 of everything in ``job`` but its names, and the hash of its cost model."""
-    plain = resolved(job)
-    for job_fields in (plain, *plain["choices"]):
-        del job_fields[_NAME]
-    return values_hash(plain), values_hash({part: plain[part] for part in _COST_MODEL})
+    texts = {name: _text(part) for name, part in _fields(job)}
+    if job.choices:
+        texts["choices"] = _canonical(resolved(job)["choices"])
+    del texts[_NAME]
+    return _hash(_object(texts)), _hash(_object({part: texts[part] for part in _COST_MODEL}))
+
+
+#: Models of jobs, which are frozen, with their canonical text. Thousands of choices share a few of them.
+_TEXTS: Final[dict[int, tuple[BaseModel, str]]] = {}
+_MOST_TEXTS: Final = 256
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - any part of a job
+    """Return the canonical JSON of a part of a job: that of ``resolved_values``, byte by byte."""
+    if isinstance(value, BaseModel):
+        known = _TEXTS.get(id(value))
+        if known is not None:
+            return known[1]
+        if len(_TEXTS) >= _MOST_TEXTS:
+            _TEXTS.clear()
+        text = _canonical(_plain(value, {}))
+        _TEXTS[id(value)] = value, text
+        return text
+    if dataclasses.is_dataclass(value):
+        return _object(
+            {f.name: _text(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare}
+        )
+    return _canonical(_plain(value, {}))
+
+
+def _object(texts: dict[str, str]) -> str:
+    return "{" + ",".join(f"{_canonical(key)}:{text}" for key, text in sorted(texts.items())) + "}"
 
 
 def values_hash(plain: object) -> str:
     """Return the SHA-256 of JSON values in canonical form: keys sorted, no spaces."""
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _hash(_canonical(plain))
+
+
+#: Made once: ``json.dumps`` makes one at each call.
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _canonical(plain: object) -> str:
+    return _ENCODER.encode(plain)
+
+
+def _hash(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 

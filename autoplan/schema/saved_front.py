@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Annotated, Any, Final, Literal, NoReturn, get_args
+from math import isinf
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from autoplan.errors import Problem, SpecError
-from autoplan.schema.layout import OFFLOADS, ORDERS, Schedule
+from autoplan.schema.layout import LAYOUT_KEYS, LayoutKey
 from autoplan.schema.yaml.document import format_path
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "SavedCertificate",
     "SavedEdit",
     "SavedFront",
+    "SavedJobFile",
     "SavedPlan",
     "SavedRejection",
     "SavedShort",
@@ -38,20 +40,21 @@ class _Saved(BaseModel):
 
 _DEGREE: Final = {"type": "integer", "minimum": 1}
 _COUNTS: Final = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-_LAYOUT_KEYS: Final[dict[str, dict[str, Any]]] = {
-    **dict.fromkeys(("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "dp_shard", "vpp"), _DEGREE),
-    "zero": {"enum": [0, 1, 2, 3]},
-    "sp": {"type": "boolean"},
-    "schedule": {"enum": list(get_args(Schedule))},
-    "stages": _COUNTS,
-    "recompute": {"type": "string"},
-    "selective": _COUNTS,
-    "full": _COUNTS,
-    "recompute_num_layers": _DEGREE,
-    "offload": {"enum": list(OFFLOADS)},
-    "offload_every": _DEGREE,
-    "order": {"enum": list(ORDERS)},
-}
+
+
+def _layout_value(key: LayoutKey) -> dict[str, Any]:
+    """Return the JSON Schema of a layout's value in a document."""
+    if key.kind == "number":
+        return _DEGREE if key.least else {"enum": list(range(key.least, key.most + 1))}
+    schemas: dict[str, dict[str, Any]] = {
+        "switch": {"type": "boolean"},
+        "counts": _COUNTS,
+        "recompute": {"type": "string"},
+    }
+    return schemas.get(key.kind) or {"enum": list(key.words)}
+
+
+_LAYOUT_KEYS: Final = {key.name: _layout_value(key) for key in LAYOUT_KEYS}
 _NUMBER: Final = {"type": "number"}
 _PREDICTED_KEYS: Final[dict[str, dict[str, Any]]] = {
     **dict.fromkeys(("step_seconds", "step_seconds_low", "step_seconds_high", "tokens_per_second"), _NUMBER),
@@ -83,7 +86,12 @@ class SavedCertificate(_Saved):
 
     status: Literal["optimal", "feasible", "infeasible"] = Field(description="how far it is proven")
     best_bound_step_seconds: float | None = Field(description="no step is shorter")
-    gap: float | None = Field(description="largest distance of a plan from its bound, a share")
+    gap: float | None = Field(
+        description="largest distance of a plan from the bound within its memory, a share of its step"
+    )
+    fastest_gap: float | None = Field(
+        default=None, description="distance of the fastest plan from the bound, a share of its step"
+    )
     thinning: float = Field(ge=0, lt=1, description="share within which plans dominate all layouts")
     layouts_total: int = Field(ge=0, description="layouts of the search space")
     layouts_covered: int = Field(ge=0, description="layouts that keep every rule")
@@ -96,6 +104,7 @@ class SavedCertificate(_Saved):
     job_hash: str = Field(description="names the resolved job with its cost model")
     cost_model_hash: str = Field(description="names the stack and the kernels")
     autoplan_version: str = Field(description="what planned it")
+    unsearched: tuple[str, ...] = Field(default=(), description="what can run and is no part of the space")
 
 
 class SavedRejection(_Saved):
@@ -164,6 +173,16 @@ class SavedOrderNoise(_Saved):
     smallest: int = Field(ge=1, description="number of the one of least memory")
 
 
+class SavedJobFile(_Saved):
+    """What the job file says beyond the resolved job, in which a default is as good as a value."""
+
+    keys: tuple[Literal["devices", "kernels", "objectives", "stack"], ...] | None = Field(
+        description="which of these keys it sets; null where a program made the job"
+    )
+    hardware: str | None = Field(description="what it calls its hardware")
+    software: dict[str, Any] = Field(description="what the software does unlike its stack's defaults")
+
+
 class SavedFront(_Saved):
     """A complete answer."""
 
@@ -187,8 +206,15 @@ class SavedFront(_Saved):
     suggestions: tuple[SavedSuggestion, ...] = Field(description="changes that make a plan possible")
     suggestions_stopped: str | None = Field(description="what ended the search for changes, if anything did")
     provenance: dict[str, Any] = Field(description="the catalogue entries, and the kinds of their numbers")
+    job_file: SavedJobFile | None = Field(
+        default=None, description="what the job file says beyond the resolved job; suggestions edit that file"
+    )
     resolved: dict[str, Any] = Field(description="the job with every name resolved")
     answer_hash: str = Field(description="SHA-256 of everything else")
+
+
+#: Digits of the longest whole number of an answer: layouts of a search space are counted.
+_LONGEST_NUMBER: Final = 100
 
 
 def read_document(text: str, *, name: str) -> dict[str, Any]:
@@ -197,7 +223,13 @@ def read_document(text: str, *, name: str) -> dict[str, Any]:
     Raises SpecError for what is not JSON, and for each key that stands twice in an object.
     """
     try:
-        plain = json.loads(text, parse_constant=_no_number, object_pairs_hook=_Object)
+        plain = json.loads(
+            text,
+            parse_constant=_no_number,
+            parse_float=_number,
+            parse_int=_whole_number,
+            object_pairs_hook=_Object,
+        )
         twice = _repeated_keys(plain)
     except (ValueError, RecursionError) as error:
         raise SpecError([Problem(f"not JSON: {error}", "$", name)]) from error
@@ -249,3 +281,17 @@ def _repeated_keys(plain: object) -> list[str]:
 
 def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a JSON number")
+
+
+def _number(word: str) -> float:
+    """Return the number; raises ValueError for one that arithmetic has no room for, such as 1e999."""
+    value = float(word)
+    if isinf(value):
+        raise ValueError(f"{word[:_LONGEST_NUMBER]} is too large for a number")
+    return value
+
+
+def _whole_number(word: str) -> int:
+    if len(word) > _LONGEST_NUMBER:
+        raise ValueError(f"{word[:_LONGEST_NUMBER]}... is too large for a number")
+    return int(word)

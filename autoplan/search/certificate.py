@@ -7,6 +7,8 @@ from typing import Any
 
 from autoplan.deadline import Deadline, current_deadline
 from autoplan.results import Certificate
+from autoplan.results.merged_front import inner_objectives
+from autoplan.rules.search_menus import unsearched
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import hashes
 from autoplan.search.cp.cp_sat import solver_parameters, solver_version
@@ -36,6 +38,7 @@ def _common(job: Job, space: Space) -> dict[str, Any]:
         "job_hash": job_hash,
         "cost_model_hash": cost_model_hash,
         "autoplan_version": __version__,
+        "unsearched": unsearched(job),
     }
 
 
@@ -50,11 +53,13 @@ def sweep_certificate(
     gaps = [1.0 - f.bound_ticks / f.step_ticks for f in points]
     rounding = sweep.groups[points[0].group].rounding(points[0].position) * sweep.scale.tick_seconds
     bound = max(0.0, min(fastest, points[0].bound_ticks * sweep.scale.tick_seconds - rounding))
+    distance = 1.0 - bound / fastest
     proven = not sweep.stopped and all(f.bound_ticks == f.step_ticks for f in points)
     return Certificate(
         status="optimal" if proven else "feasible",
         best_bound_step_seconds=bound,
-        gap=max(*gaps, 1.0 - bound / fastest if points[0] is points[1] else 0.0),
+        gap=max(*gaps, distance if points[0] is points[1] else 0.0),
+        fastest_gap=_of_the_fastest(job, distance),
         thinning=thinning,
         candidates_solved=len(sweep.solved),
         solves=sweep.solves,
@@ -85,13 +90,20 @@ def stopped_certificate(
     Nothing but the bound is proven. ``space`` counts no layouts where the search was stopped before they were
     counted.
     """
+    gap = 1.0 - bound_seconds / step_seconds
     return Certificate(
         status="feasible",
         best_bound_step_seconds=bound_seconds,
-        gap=1.0 - bound_seconds / step_seconds,
+        gap=gap,
+        fastest_gap=_of_the_fastest(job, gap),
         thinning=0.0,
         candidates_solved=0,
         solves=0,
         stopped=reason,
         **_common(job, space),
     )
+
+
+def _of_the_fastest(job: Job, distance: float) -> float:
+    """Return the distance of the fastest plan from the bound; 0 where the least memory alone is asked for."""
+    return distance if "step_time" in inner_objectives(job.objectives) else 0.0

@@ -6,9 +6,7 @@ block of all.
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -18,7 +16,7 @@ from autoplan.costs.core.divisors import divisors
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.predict import facts_of, predict
-from autoplan.deadline import Deadline, DeadlineOver, check_deadline
+from autoplan.deadline import GRACE_SECONDS, DeadlineOver, Grace, check_deadline
 from autoplan.results import Plan
 from autoplan.results.merged_front import step_limit
 from autoplan.rules.layout_rules import rules_for
@@ -34,38 +32,15 @@ from autoplan.search.space.choices import candidate_blocks, usual_candidates
 from autoplan.search.space.priced_candidates import priced
 from autoplan.search.space.rank_orders import with_rank_orders
 
-__all__ = ["GRACE_SECONDS", "first_plan"]
-
-#: Time for a first layout after the deadline [s], and the most that a machine busy with others makes of it.
-GRACE_SECONDS: Final = 1.0
-_LONGEST_SECONDS: Final = 6.0
+__all__ = ["first_plan"]
 
 #: Bytes of parameters and gradients of a parameter, the least that every stage holds of its layers.
 _UNSHARDED_BYTES: Final = 6.0
 
 
-@dataclass(slots=True)
-class _Grace(Deadline):
-    """Ends after so many seconds in which this process had a processor, and after a few by the clock.
-
-    On a machine that is busy with other processes a second of the clock may be a tenth of one of work: too
-    little for a layout, so that there would be no answer at all.
-    """
-
-    worked_before: float = field(default_factory=time.process_time)
-
-    @property
-    def reason(self) -> str | None:
-        """What ended it; None while it lasts."""
-        ended = super(_Grace, self).reason  # dataclasses with slots have no super() without arguments
-        worked = time.process_time() - self.worked_before
-        longest = time.monotonic() - self.started >= _LONGEST_SECONDS
-        return ended if longest or worked >= GRACE_SECONDS / 2 else None
-
-
 def first_plan(job: Job) -> Plan | None:
     """Return a plan of ``job`` that keeps all its limits and rules, soon; None where none is found."""
-    with _Grace(GRACE_SECONDS).in_force(), suppress(DeadlineOver, SolverStoppedError):
+    with Grace(GRACE_SECONDS).in_force(), suppress(DeadlineOver, SolverStoppedError):
         for depth in _depths(job):
             plan = _fastest(job, usual_candidates(job, depth))
             if plan is not None:

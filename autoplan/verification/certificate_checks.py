@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from autoplan.results.merged_front import inner_objectives
+from autoplan.rules.search_menus import unsearched
 from autoplan.schema.saved_front import SavedCertificate
 from autoplan.verification.stated_answers import StatedAnswer
 
@@ -32,12 +33,16 @@ def answer_certificate_errors(answer: StatedAnswer) -> Iterator[str]:
         yield f"status {stated.status}, and what stopped the search is stated as: {stopped}"
     if stated.candidates_solved > stated.candidates:
         yield f"{stated.candidates_solved} choices of {stated.candidates} are said to be solved"
+    if stated.unsearched != unsearched(answer.job):
+        yield f"what is not searched is stated as {stated.unsearched} and is {unsearched(answer.job)}"
     if stated.status == "optimal":
         yield from _thinning_errors(stated)
     if stated.status == "infeasible":
         yield from _infeasible_errors(stated)
     elif answer.points:
         yield from _gap_errors(answer)
+    elif unsolved and stated.gap != 1.0:
+        yield f"the gap is stated as {stated.gap} where no plan is known, and is 1"
 
 
 def _thinning_errors(stated: SavedCertificate) -> Iterator[str]:
@@ -47,7 +52,7 @@ def _thinning_errors(stated: SavedCertificate) -> Iterator[str]:
 
 def _infeasible_errors(stated: SavedCertificate) -> Iterator[str]:
     """Yield the numbers that a certificate of infeasibility has no use for."""
-    for name in ("best_bound_step_seconds", "gap"):
+    for name in ("best_bound_step_seconds", "gap", "fastest_gap"):
         if (value := getattr(stated, name)) is not None:
             yield f"{name} is stated as {value} where nothing is feasible"
     for name in ("thinning", "solves", "candidates_solved"):
@@ -66,6 +71,8 @@ def _gap_errors(answer: StatedAnswer) -> Iterator[str]:
         yield f"the bound of {bound} s is above the fastest step of {fastest} s, or negative"
     timed = "step_time" in inner_objectives(answer.job.objectives)
     distance = max(0.0, 1 - bound / fastest) if timed else 0.0
+    if stated.fastest_gap is None or abs(stated.fastest_gap - distance) > _SAME:
+        yield f"fastest_gap is stated as {stated.fastest_gap} and is {distance}, that of the fastest plan"
     if stated.status == "optimal" and abs(gap - distance) > _SAME:
         yield f"the gap is stated as {gap} and is {distance}, the distance of the fastest plan from its bound"
     if stated.status == "optimal" and gap > _ROUNDING:

@@ -11,7 +11,7 @@ from autoplan.deadline import Deadline
 from autoplan.results.merged_front import question_fields, step_limit
 from autoplan.results.verdict import Check
 from autoplan.schema.job import Job
-from autoplan.schema.resolved_job import document_hash, hashes
+from autoplan.schema.resolved_job import document_hash, file_facts, hashes
 from autoplan.units import format_bytes, format_seconds
 from autoplan.verification.certificate_checks import answer_certificate_errors
 from autoplan.verification.count_checks import counts_check
@@ -27,11 +27,14 @@ from autoplan.verification.fact_checks import (
 from autoplan.verification.optimality_check import excluded_boxes, nothing_better
 from autoplan.verification.stated_answers import StatedAnswer, StatedPlan
 from autoplan.verification.stated_choices import Stated, certificate_errors, front_errors
+from autoplan.verification.stopped_answers import stopped_checks
 from autoplan.verification.value_comparison import differences
 from autoplan.version import __version__
 
 __all__ = ["checks_of"]
 
+#: What a certificate says of the search, and nothing depends on.
+_OF_THE_SEARCH: Final = ("solver", "solver_parameters", "solves", "candidates_solved")
 #: What a sentence shows of a long list.
 _SHOWN: Final = 5
 
@@ -56,7 +59,7 @@ def checks_of(
     ]
     checks = (
         _check("nothing in the file was edited: it has the hash that it states", _hash(stated, document)),
-        _question(stated, now),
+        _question(stated, document, now),
         _check("the plan is for this job and this cost model", _same_job(stated), hashes(stated.job)[0]),
         _check("the facts of the job are those of the resolved job", fact_errors(stated.saved, stated.job)),
         _check("stacks go with the job and its fastest plan", stack_errors(stated.saved, stated.job)),
@@ -74,6 +77,7 @@ def checks_of(
         *nothing_better(answers, examinations, deadline),
         explanations_check(stated, replanned, deadline),
         *_other_stacks(stated),
+        *stopped_checks(answers, deadline),
         _run(stated),
     )
     return tuple(dataclasses.replace(check, details=_shown(check.details)) for check in checks)
@@ -104,13 +108,16 @@ def _hash(stated: Stated, document: dict[str, Any]) -> Iterator[str]:
         yield f"answer_hash is stated as {given} and is {own}"
 
 
-def _question(stated: Stated, now: Job | None) -> Check:
+def _question(stated: Stated, document: dict[str, Any], now: Job | None) -> Check:
     """Return the check that the answer is to the job of a file as it is today."""
     claim = "the question is that of the job file"
     if now is None:
-        return Check(claim, "not checked", ("no job file was given: --job JOB",), matters=False)
+        facts = ("no job file was given: --job JOB", "job_file: what that file says, which only it shows")
+        return Check(claim, "not checked", facts, matters=False, fields=("job_file",))
     mine, today = hashes(stated.job)[0], hashes(now)[0]
-    return _check(claim, [] if mine == today else [f"the job is {today} today, the plan is for {mine}"])
+    if mine != today:
+        return _check(claim, [f"the job is {today} today, the plan is for {mine}"])
+    return _check(claim, differences(document.get("job_file"), file_facts(now), "job_file"))
 
 
 def _same_job(stated: Stated) -> Iterator[str]:
@@ -175,19 +182,24 @@ def _other_stacks(stated: Stated) -> Iterator[Check]:
     """Yield what is said of stacks other than that of the job, which the answer does not contain."""
     if names := [step.stack for step in stated.saved.stacks[1:]]:
         facts = f"stacks: the steps under {', '.join(names)}: the answer contains the stack of the job alone"
-        yield Check("the fastest layout under other stacks", "not checked", (facts,), matters=False)
+        claim, fields = "the fastest layout under other stacks", ("stacks[]",)
+        yield Check(claim, "not checked", (facts,), matters=False, fields=fields)
 
 
 def _run(stated: Stated) -> Check:
     """Return what is said of the search itself, on which no other claim depends."""
-    saved = stated.saved
-    facts = [
-        "solver, solver_parameters, solves, candidates_solved: how the search went, which leaves no trace"
-    ]
+    saved, certificates = stated.saved, ("certificate", *["answers[].certificate"] * bool(stated.job.choices))
+    names = list(_OF_THE_SEARCH)
+    facts = [f"{', '.join(names)}: how the search went, which leaves no trace"]
     if saved.certificate.stopped is not None:
+        names += ["stopped", "gap"]
         facts.append("stopped, and the gap of plans behind the fastest: known to the search alone")
+    if any(len(answer.plans) > 1 for answer in stated.answers):
+        facts.append("front: a plan that others are as good as within the thinning may have been left out")
     if lines_stated(saved):
         facts.append("the lines of rules: those of a job file that the answer does not hold")
     if saved.certificate.autoplan_version != __version__:
         facts.append(f"autoplan_version: {saved.certificate.autoplan_version}, checked by {__version__}")
-    return Check("what the answer says of the search itself", "not checked", tuple(facts), matters=False)
+    fields = tuple(f"{certificate}.{name}" for certificate in certificates for name in names)
+    claim = "what the answer says of the search itself"
+    return Check(claim, "not checked", tuple(facts), matters=False, fields=fields)

@@ -156,6 +156,9 @@ def _provenance(job: Job) -> dict[str, Any]:
             "name": kernels.name,
             "devices": kernels.devices,
             "measured_on_device": job.cluster.device.name in kernels.devices,
+            "taken_from": None
+            if not kernels.devices or job.cluster.device.name in kernels.devices
+            else kernels.devices[0],
             "valid_for": kernels.valid_for,
             "numbers": _numbers(kernels),
             "collective_tables": len(kernels.collectives.tables) * (node.name in kernels.collectives.fabrics),

@@ -12,7 +12,7 @@ from autoplan.verification.examination import Examination
 from autoplan.verification.listing.dominated_boxes import Box, boxes_of, maximal
 from autoplan.verification.stated_answers import StatedAnswer
 
-__all__ = ["excluded_boxes", "nothing_better"]
+__all__ = ["excluded_boxes", "nothing_better", "optimal_boxes"]
 
 #: Relative tolerance of a bound: rounding to the solver's ticks.
 _SAME = 1e-6
@@ -25,22 +25,26 @@ def excluded_boxes(answer: StatedAnswer) -> list[Box]:
     """
     if len(answer.points) < len(answer.plans):
         return []
-    job, stated = answer.job, answer.certificate
-    most = step_limit(job)
-    limit, longest = memory_limit_bytes(job), most[0] if most else float("inf")
+    stated = answer.certificate
     if stated.status == "infeasible":
-        return [Box(limit, longest)]
-    fastest = Box(limit, (stated.best_bound_step_seconds or 0.0) / (1 + _SAME))
+        return optimal_boxes(answer, stated.thinning)
+    bound = (stated.best_bound_step_seconds or 0.0) / (1 + _SAME)
+    fastest = Box(memory_limit_bytes(answer.job), bound)
     if stated.status == "feasible":
         return [fastest]
-    boxes = boxes_of(
+    return maximal([fastest, *optimal_boxes(answer, stated.thinning)])
+
+
+def optimal_boxes(answer: StatedAnswer, thinning: float) -> list[Box]:
+    """Return the boxes that the plans of ``answer`` exclude if they are optimal; all where there is none."""
+    job, most = answer.job, step_limit(answer.job)
+    return boxes_of(
         answer.points,
-        thinning=stated.thinning,
-        limit=limit,
-        longest=longest,
+        thinning=thinning,
+        limit=memory_limit_bytes(job),
+        longest=most[0] if most else float("inf"),
         objectives=inner_objectives(job.objectives),
     )
-    return maximal([fastest, *boxes])
 
 
 def nothing_better(

@@ -136,10 +136,12 @@ def _merged_certificate(parts: Sequence[SavedCertificate]) -> dict[str, object]:
         "status": max((part.status for part in parts), key=_WEAKEST.index),
         "best_bound_step_seconds": min(bounds, default=None),
         "gap": max((part.gap for part in feasible if part.gap is not None), default=None),
+        "fastest_gap": max((x.fastest_gap for x in feasible if x.fastest_gap is not None), default=None),
         "thinning": max(part.thinning for part in parts),
     }
     for name in ("layouts_total", "layouts_covered", "candidates", "candidates_solved", "solves"):
         merged[name] = sum(getattr(part, name) for part in parts)
+    merged["unsearched"] = tuple(dict.fromkeys(words for part in parts for words in part.unsearched))
     # The rest is that of the first answer that is as weak as the whole.
     weakest = next(part for part in parts if part.status == merged["status"])
     for name in ("stopped", "solver", "solver_parameters", "cost_model_hash", "autoplan_version"):

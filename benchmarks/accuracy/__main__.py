@@ -1,4 +1,4 @@
-"""``python -m benchmarks.accuracy [--runs FILE] [--check | --record | --refit | --leave-out KEY | ...]``."""
+"""``python -m benchmarks.accuracy [--runs FILE] [--sample ROWS] [--check | --record | --refit | ...]``."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from benchmarks.accuracy.fitting.leaving_report import (
 )
 from benchmarks.accuracy.fitting.one_layout import one_layout_of_files, one_layout_summary, render_one_layout
 from benchmarks.accuracy.fitting.shared import SharedFitter
-from benchmarks.accuracy.outcomes import Outcome, outcomes_of_files
+from benchmarks.accuracy.outcomes import Outcome, outcomes_of_files, outcomes_of_sample
 from benchmarks.accuracy.plot import accuracy_svg
 from benchmarks.accuracy.recorded import (
     RECORDED,
+    RECORDED_SAMPLE,
     changes,
     figures_of,
     load_figures,
@@ -63,7 +64,9 @@ def main(arguments: list[str] | None = None) -> int:
     return run(
         options.runs,
         options.format,
-        read=outcomes_of_files,
+        read=lambda paths: (
+            outcomes_of_sample(paths, options.sample) if options.sample else outcomes_of_files(paths)
+        ),
         row_of=row_of,
         summary_of=summary_of,
         render=render,
@@ -74,7 +77,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("accuracy", "Compare predictions with measured training runs, each row's own layout.")
     parser.add_argument("--runs", type=Path, nargs="+", default=DEFAULT_RUNS, help="files of measured runs")
-    parser.add_argument("--recorded", type=Path, default=RECORDED, help="file of recorded figures")
+    parser.add_argument(
+        "--sample", type=int, metavar="ROWS", help="a fixed sample of so many complete rows, in seconds"
+    )
+    parser.add_argument("--recorded", type=Path, help="file of recorded figures")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw predicted against measured (SVG)")
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--check", action="store_true", help="fail where a recorded figure is worse")
@@ -174,23 +180,20 @@ def _afterwards(options: argparse.Namespace, outcomes: Sequence[Outcome], summar
     if not (options.check or options.record):
         return 0
     now = figures_of(summary)
+    recorded = options.recorded or (RECORDED_SAMPLE if options.sample else RECORDED)
     try:
-        found = changes({} if _is_new(options) else load_figures(options.recorded), now)
+        found = changes({} if options.record and not recorded.exists() else load_figures(recorded), now)
     except (OSError, ValueError) as error:
-        print(f"cannot read {options.recorded}: {error}", file=sys.stderr)
+        print(f"cannot read {recorded}: {error}", file=sys.stderr)
         return 2
-    print(f"\n{render_changes(found, options.recorded)}", file=notes)
+    print(f"\n{render_changes(found, recorded)}", file=notes)
     if options.record:
-        save_figures(options.recorded, now)
-        print(f"{options.recorded} written anew", file=notes)
+        save_figures(recorded, now)
+        print(f"{recorded} written anew", file=notes)
         return 0
     if found:
         print("`python -m benchmarks.accuracy --record` records what is said now", file=notes)
     return int(any(change.worse for change in found))
-
-
-def _is_new(options: argparse.Namespace) -> bool:
-    return bool(options.record) and not options.recorded.exists()
 
 
 if __name__ == "__main__":

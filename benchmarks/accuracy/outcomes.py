@@ -27,10 +27,17 @@ from benchmarks.accuracy.jobs import (
     stage_layers,
 )
 from benchmarks.accuracy.runs import Run, RunLayout
-from benchmarks.reading import Unreadable, read_entries
+from benchmarks.reading import Unreadable, fixed_sample, read_entries
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
-__all__ = ["Outcome", "outcome_of", "outcomes_of_file", "outcomes_of_files", "publication"]
+__all__ = [
+    "Outcome",
+    "outcome_of",
+    "outcomes_of_file",
+    "outcomes_of_files",
+    "outcomes_of_sample",
+    "publication",
+]
 
 #: Microbatches tried where a run's is not told.
 _MICROBATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -150,6 +157,18 @@ def outcomes_of_file(path: Path, *, complete: bool = False) -> list[Outcome]:
 def outcomes_of_files(paths: Iterable[Path], *, complete: bool = False) -> list[Outcome]:
     """Return the outcomes of the rows of all ``paths``; raises as ``read_entries`` does."""
     return [outcome for path in paths for outcome in outcomes_of_file(path, complete=complete)]
+
+
+def outcomes_of_sample(paths: Iterable[Path], size: int) -> list[Outcome]:
+    """Return the outcomes of a fixed sample of the complete rows of all ``paths``."""
+    entries = [
+        entry
+        for path in paths
+        for entry in read_entries(path, "runs")
+        if isinstance(entry, dict) and entry.get("complete") is not False
+    ]
+    sample = fixed_sample(entries, size, lambda entry: str(entry.get("id")))
+    return [outcome_of(entry, index) for index, entry in enumerate(sample)]
 
 
 def outcome_of(entry: object, index: int) -> Outcome:

@@ -15,6 +15,7 @@ import yaml
 
 __all__ = [
     "RECORDED",
+    "RECORDED_SAMPLE",
     "Change",
     "changes",
     "figures_of",
@@ -29,6 +30,9 @@ Figures = Mapping[str, Mapping[str, float]]
 
 RECORDED: Final = Path(__file__).parent / "recorded.yaml"
 
+#: The figures of a fixed sample of runs, which tests compare.
+RECORDED_SAMPLE: Final = RECORDED.with_name("recorded_sample.yaml")
+
 #: Stacks on a device with fewer runs than this are not recorded: one run would move their figures.
 _LEAST_RUNS: Final = 5
 
@@ -42,8 +46,9 @@ _HIGHER_IS_BETTER: Final = frozenset({"n", "tau", "said_to_fit", "said_not_to_fi
 _BAND: Final = (0.85, 0.95)
 
 _HEAD: Final = """\
-# Figures of `python -m benchmarks.accuracy` on its own file of runs, complete rows only, as shares.
-# `--check` compares with them, `--record` writes them anew: read the difference before you commit it.
+# Figures of a benchmark on its own file of runs, or on a fixed sample of them, as shares; of training,
+# complete rows only. `--check` compares with them, `--record` writes them anew: read the difference before
+# you commit it.
 """
 
 

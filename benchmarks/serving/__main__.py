@@ -1,4 +1,4 @@
-"""``python -m benchmarks.serving [--runs FILE] [--check | --record | --refit [--write]]``."""
+"""``python -m benchmarks.serving [--runs FILE] [--sample ROWS] [--check | --record | --refit [--write]]``."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ __all__ = ["DEFAULT_RUNS", "main"]
 
 DEFAULT_RUNS: Final = Path(__file__).parent / "data" / "served_runs.yaml"
 RECORDED: Final = Path(__file__).parent / "recorded.yaml"
+#: The figures of a fixed sample of runs, which tests compare.
+RECORDED_SAMPLE: Final = RECORDED.with_name("recorded_sample.yaml")
 INTERVALS: Final = Path(__file__).parents[2] / "costmodels" / "intervals" / "serving.yaml"
 
 #: What is left out to see how a fit does on others.
@@ -46,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     return run(
         options.runs,
         options.format,
-        read=outcomes_of_files,
+        read=lambda paths: outcomes_of_files(paths, sample=options.sample),
         row_of=lambda outcome: row_of(outcome, spec),
         summary_of=summary_of,
         render=render,
@@ -57,6 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("serving", "Compare predictions with measured serving runs, each row's own layout.")
     parser.add_argument("--runs", type=Path, nargs="+", default=[DEFAULT_RUNS], help="files of measured runs")
+    parser.add_argument(
+        "--sample", type=int, metavar="ROWS", help="a fixed sample of so many rows, in seconds"
+    )
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--check", action="store_true", help="fail where a recorded figure is worse")
     either.add_argument("--record", action="store_true", help="write recorded figures and intervals anew")
@@ -73,19 +78,20 @@ def _parser() -> argparse.ArgumentParser:
 def _afterwards(
     options: argparse.Namespace, outcomes: Sequence[ServedOutcome], summary: dict[str, Any]
 ) -> int:
-    figures = figures_of(summary)
+    figures, recorded = figures_of(summary), RECORDED_SAMPLE if options.sample else RECORDED
     if options.record:
-        save_figures(RECORDED, figures)
-        _save_spreads(outcomes)
+        save_figures(recorded, figures)
+        if not options.sample:
+            _save_spreads(outcomes)
     if not options.check:
         return 0
     try:
-        changed = changes(load_figures(RECORDED), figures)
+        changed = changes(load_figures(recorded), figures)
     except (OSError, ValueError) as error:
-        print(f"cannot read {RECORDED}: {error}", file=sys.stderr)
+        print(f"cannot read {recorded}: {error}", file=sys.stderr)
         return 2
     if changed:
-        print(render_changes(changed, RECORDED), file=sys.stderr)
+        print(render_changes(changed, recorded), file=sys.stderr)
     return 1 if any(change.worse for change in changed) else 0
 
 

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from math import log
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, cast
 
-from autoplan.catalog import engine_kernels_for
+from autoplan.catalog import engine_kernels_origin
 from autoplan.costs.serving.served_intervals import interval_of, spread_of, widening
 from autoplan.schema.costmodel.interval_spec import IntervalSpec, SpreadLoad
+from benchmarks.reading import fixed_sample
 from benchmarks.serving.served_jobs import engine_of
 from benchmarks.serving.served_predictions import predicted
 from benchmarks.serving.served_runs import METRICS, ServedRun, mode_of, read_served_runs
@@ -20,6 +22,8 @@ from benchmarks.skips import EXPECTED, Skipped, skipped_by
 __all__ = ["ServedOutcome", "outcomes_of_files", "residual", "row_of"]
 
 _PROCESSES: Final = 2
+#: Rows that one process prices in less time than several take to start.
+_FEW: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +53,13 @@ class ServedOutcome:
     kernels_measured: bool = True
 
 
-def outcomes_of_files(files: Path | Sequence[Path]) -> list[ServedOutcome]:
-    """Return the outcomes of the runs of ``files``, in order."""
+def outcomes_of_files(files: Path | Sequence[Path], *, sample: int | None = None) -> list[ServedOutcome]:
+    """Return the outcomes of the runs of ``files``, in order, or of a fixed ``sample`` of them."""
     paths = [files] if isinstance(files, Path) else list(files)
     rows = [row for path in paths for row in read_served_runs(path)]
-    if len(rows) < 50:
+    if sample:
+        rows = fixed_sample(rows, sample, itemgetter(0))
+    if len(rows) < _FEW:
         return [_outcome(row) for row in rows]
     with ProcessPoolExecutor(_PROCESSES) as pool:
         return list(pool.map(_outcome, rows, chunksize=16))
@@ -69,7 +75,7 @@ def _outcome(row: tuple[str, ServedRun | Skipped]) -> ServedOutcome:
         "group": run.group or name,
         "measured": run.figures,
         "was_saturated": run.saturated,
-        "kernels_measured": engine_kernels_for(run.hardware.gpu) is not None,
+        "kernels_measured": engine_kernels_origin(run.hardware.gpu)[0],
         "devices": run.hardware.gpus,
         "layout": _layout(run),
         "clients": run.workload.concurrency or run.workload.batch or 0,

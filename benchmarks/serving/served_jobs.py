@@ -20,7 +20,7 @@ from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_facts import StepFacts
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.engine_stack import Engine
-from autoplan.schema.serving.request_lengths import ServingWorkload
+from autoplan.schema.serving.request_lengths import FixedLength, ServingWorkload
 from autoplan.schema.serving.serving_choices import FormatChoices, ServingSearchSpec
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import KvFormat, WeightFormat
@@ -218,7 +218,9 @@ def _with_job(run: ServedRun, shape: EngineLayout, devices: int) -> ServedJob:
             model=model,
             cluster=Cluster(device=device, node=node, devices=max(devices, shape.devices)),
             engine=_served_engine(run),
-            workload=ServingWorkload(input_tokens=inputs, output_tokens=outputs),
+            workload=ServingWorkload(
+                input_tokens=FixedLength(fixed=inputs), output_tokens=FixedLength(fixed=outputs)
+            ),
             precision=FormatChoices(unquantized=_unquantized(run, weights)),
             search=ServingSearchSpec(gpu_memory_utilization=share or None),
         )

@@ -29,7 +29,12 @@ from autoplan.costs.serving.served_layouts import front_end_seconds
 from autoplan.errors import AutoplanError
 from autoplan.schema.serving.engine_facts import StepFacts
 from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.request_lengths import ServingWorkload, UniformLength
+from autoplan.schema.serving.request_lengths import (
+    FixedLength,
+    RangeLength,
+    ServingWorkload,
+    UniformLength,
+)
 from autoplan.schema.serving.serving_spec import ServingJob
 from benchmarks.serving.bench_runs import BenchFacts, bench_sizes, bench_tokens_per_second, captured_sizes
 from benchmarks.serving.served_jobs import ServedJob, bench_of, served_job
@@ -131,11 +136,14 @@ def _rules(
     return rules
 
 
-def _lengths(run: ServedRun, value: int) -> int | UniformLength:
-    told = run.client.lengths if run.client else None
-    if told is not None and told.startswith("uniform 0.8"):
+def _lengths(run: ServedRun, value: int) -> FixedLength | UniformLength | RangeLength:
+    """Return the lengths that a client drew, of which ``value`` is the longest, or the mean of 0 to 1."""
+    told = (run.client.lengths if run.client else None) or ""
+    if told.startswith("uniform 0.8"):
         return UniformLength(uniform=(max(1, round(0.8 * value)), value))
-    return value
+    if told.startswith("uniform 0-1"):
+        return RangeLength(nominal=max(1, 2 * value - 1))
+    return FixedLength(fixed=value)
 
 
 def _closed(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, iteration: Iteration) -> Served:
@@ -225,8 +233,8 @@ def _open(run: ServedRun, served: ServedJob, capacity: CapacityPrediction, itera
         raise Skipped("the load is not known", "rate of requests")
     parts = served.layout.replicas * served.layout.adp
     workload = ServingWorkload(
-        input_tokens=run.workload.input_len or 1,
-        output_tokens=run.workload.output_len or 1,
+        input_tokens=_lengths(run, run.workload.input_len or 1),
+        output_tokens=_lengths(run, run.workload.output_len or 1),
         request_rate=float(rate) / parts,
     )
     requests = ceil(((run.client and run.client.requests) or _OPEN_REQUESTS) / parts)

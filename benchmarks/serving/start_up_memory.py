@@ -69,7 +69,7 @@ def job_of_row(row: MemoryRow) -> tuple[ServingJob, EngineLayout]:
             "hardware": row["hardware"],
             "devices": row["devices"],
             "stack": row["stack"],
-            "workload": {"input_tokens": row["longest_request"] - 1, "output_tokens": 1},
+            "workload": {"input_tokens": {"fixed": row["longest_request"] - 1}, "output_tokens": 1},
             "precision": {"weights": (row["weights"],)},
             "search": {**search, "gpu_memory_utilization": row["gpu_memory_utilization"]},
         }

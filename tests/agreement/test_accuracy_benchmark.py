@@ -334,6 +334,15 @@ def test_the_table_names_every_part(lines, tmp_path, capsys):
         assert words in printed
 
 
+def test_a_sample_of_runs_is_predicted_no_worse_than_recorded(capsys):
+    """60 complete rows, always the same: no figure of them is worse than in ``recorded_sample.yaml``."""
+    assert main(["--sample", "60", "--check", "--format", "json"]) == 0
+
+    printed = capsys.readouterr()
+    assert printed.err.strip().startswith("0 recorded figures are worse")
+    assert len(json.loads(printed.out)["rows"]) == 60
+
+
 def test_kendall_counts_pairs_beyond_noise():
     """All right, all wrong, and a pair too close to call."""
     assert kendall([100, 80, 60], [3, 2, 1]) == (3, 3)

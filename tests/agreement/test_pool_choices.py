@@ -16,6 +16,7 @@ from autoplan.search.serving.load_shares import WHOLE
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.verification.serving.option_listing import listed_space
 from tests.agreement.test_serving_front import OBJECTIVES, Engine, engines, front_by_search
+from tests.agreement.test_serving_verification import no_worse
 from tests.support.serving_jobs import serving_job
 
 
@@ -102,20 +103,20 @@ def test_pairs_are_those_that_evaluate_prices(load):
         assert plan.time_per_output_token == pytest.approx(option.predicted.time_per_output_token)
 
 
-@pytest.mark.parametrize("load", [{"concurrency": 24}, {}])
-def test_the_listing_of_verify_has_the_same_pairs(load):
-    """Pairs listed without the search are the same in layout and figures."""
+@pytest.mark.parametrize("load", [{"concurrency": 24}, {"request_rate": 6.0}, {}])
+def test_the_listing_of_verify_has_all_pairs_and_none_that_is_better(load):
+    """Pairs listed without the search are all sizes; what the search leaves out takes no fewer devices."""
     search = search_of(job_of(load, search={"pipeline_parallel": 1}))
     listed = listed_space(search.job, search.costs, Deadline(60.0)).pools
+    own = {str(o.layout): o.predicted for o in search.pools.all}
+    every = {str(o.layout): o.predicted for o in listed.pairs}
 
-    def figures(options):
-        return {
-            str(o.layout): (round(o.predicted.output_tokens_per_second, 6), o.predicted.devices)
-            for o in options
-        }
-
-    assert figures(listed.pairs) == figures(search.pools.all)
-    assert listed.roles == sum(map(len, search.pools.units.values()))
+    assert own == {layout: every[layout] for layout in own}
+    assert (search.pools.total, sum(map(len, search.pools.units.values()))) == (listed.sizes, listed.roles)
+    for predicted in (every[layout] for layout in every.keys() - own.keys()):
+        assert any(
+            other.devices <= predicted.devices and no_worse(other, predicted, 0.005) for other in own.values()
+        )
 
 
 def test_the_front_of_a_job_with_pools_equals_brute_force():

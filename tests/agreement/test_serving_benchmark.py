@@ -102,6 +102,12 @@ def test_frameworks_of_rows_name_versions_of_engines(framework, engine):
     assert engine_name(framework) == engine
 
 
+def test_a_sample_of_runs_is_predicted_no_worse_than_recorded(capsys):
+    """60 rows, always the same: no figure of them is worse than in ``recorded_sample.yaml``."""
+    assert main(["--sample", "60", "--check", "--format", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == 60
+
+
 def test_an_unknown_framework_is_not_taken_for_another():
     """There is no silent default."""
     with pytest.raises(Skipped, match="engine is not known"):

@@ -16,6 +16,7 @@ from autoplan.planning.infeasible.relaxations import KINDS
 from autoplan.planning.infeasible.unsatisfiable_subset import requirements_of, with_only
 from tests.support.infeasible_jobs import JOBS, job
 from tests.support.quick_cases import slow_but
+from tests.support.tampering import change, document_of, judged, tampered
 
 #: Jobs of `make test`.
 QUICK = ("tensor parallelism", "data parallelism", "own rules", "own memory limit")
@@ -56,6 +57,29 @@ def test_every_change_made_in_the_file_has_the_plan_that_was_said(name, tmp_path
         new.write_text(planning.applied(front, number, tmp_path))
         plan = fastest(planning.plan(new))
         assert (plan.layout, plan.predicted) == (suggestion.plan.layout, suggestion.plan.predicted)
+
+
+#: Jobs whose changes name or rest on what the file leaves to a default.
+DEFAULTED = ("a named stack", "all left to defaults", "kernels of the old device", "other stack by default")
+
+
+@pytest.mark.parametrize("name", slow_but((*DEFAULTED, "batches without objectives"), JOBS))
+def test_the_saved_answer_is_verified(name, tmp_path):
+    """What a change is said to replace, and what it leaves alone, follow from the answer without its job."""
+    verdict = judged(document_of(answer(name)), tmp_path)
+
+    assert verdict.outcome == "verified", [check for check in verdict.checks if check.finding != "holds"]
+
+
+@pytest.mark.parametrize("name", slow_but(DEFAULTED[:1], DEFAULTED))
+def test_what_the_file_says_is_checked_against_the_file(name, tmp_path):
+    """Without the file it is listed as not checked; what the changes say of it is refuted either way."""
+    file, document = tmp_path / "job.yaml", document_of(answer(name))
+    file.write_text(JOBS[name][0])
+    forged = tampered(document, change(("job_file", "keys"), lambda keys: sorted({"kernels"} ^ {*keys})))
+
+    assert judged(document, tmp_path, job=file).outcome == "verified"
+    assert judged(forged, tmp_path, job=file).outcome == "refuted"
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def test_a_longest_request_that_the_cache_cannot_hold_is_infeasible(run, tmp_pat
     done = run("capacity", str(job))
 
     assert done.exit_code == 1
-    assert "a request of 131,000 tokens cannot be admitted" in done.stdout
+    assert "a request of 131,072 tokens cannot be admitted" in done.stdout  # the model has no more positions
 
 
 @pytest.mark.parametrize(

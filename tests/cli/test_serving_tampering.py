@@ -12,7 +12,16 @@ from autoplan.report.serving.serving_document import serving_front_document, ser
 from autoplan.results.serving.serving_front import ServingFront
 from tests.support.quick_cases import slow_after, slow_but
 from tests.support.serving_jobs import serving_job
-from tests.support.tampering import change, edits_of_leaves, judged, sealed, tampered
+from tests.support.tampering import (
+    accounts,
+    change,
+    edits_of_leaves,
+    is_noticed,
+    judged,
+    kinds_of_leaves,
+    sealed,
+    tampered,
+)
 
 SEARCH = {"max_num_seqs": (16, 64), "max_num_batched_tokens": 2048, "pipeline_parallel": 1}
 LOAD = {"input_tokens": 512, "output_tokens": 64, "concurrency": 24}
@@ -23,8 +32,8 @@ JOBS = {
     "fewest": {"devices": None, "limits": {}},
     "sixteen devices": {"devices": 16, "limits": {}, "search": {**SEARCH, "tensor_parallel": (1, 2)}},
 }
-#: What is said of the search itself, and leaves no trace.
-OF_THE_SEARCH = {"solves", "dominated", "excluded", "solver", "solver_parameters"}
+#: What no check can tell: how the search went. Numbers of options are checked to be no more than there are.
+OF_THE_SEARCH = {f"certificate.{name}" for name in ("solves", "dominated", "excluded", "solver")}
 F = ("front", 0)
 P = (*F, "predicted")
 C = ("certificate",)
@@ -156,9 +165,51 @@ def test_tampering_where_nothing_is_feasible_is_noticed(answers, tmp_path, name)
     assert isinstance(outcome, str) or outcome.outcome == "refuted", outcome
 
 
-def noticed(outcome, path):
-    """Return whether a tampering was refused or refuted, or is listed as not checked."""
-    return isinstance(outcome, str) or outcome.outcome != "verified" or bool(OF_THE_SEARCH & set(path))
+@pytest.mark.parametrize(("kind", "every"), [("two devices", 12)])
+def test_each_kind_of_leaf_is_checked_or_listed(answers, tmp_path, kind, every):
+    """Of certificate and rejections all, of the plans a part: no leaf is neither, and few are listed."""
+    document = answers(kind)
+    kinds = kinds_of_leaves(document)
+    few = {
+        kind: kinds[kind] for n, kind in enumerate(kinds) if not kind.startswith("front") or n % every == 0
+    }
+    found = accounts(document, few, tmp_path, seed=1)
+    listed = {kind for kind, account in found.items() if account == "listed"}
+
+    assert [kind for kind, account in found.items() if account == "neither"] == []
+    assert {kind for kind in listed if "solver_parameters" not in kind} <= {
+        *OF_THE_SEARCH,
+        "certificate.cost_model_hash",
+    }
+
+
+@pytest.mark.parametrize("kind", ["two devices", "infeasible"])
+def test_a_proven_answer_called_feasible_is_noticed(answers, tmp_path, kind):
+    """It claims less than holds, so nothing in it is false; that nothing is better is found and said."""
+    weaker = change(C, lambda x: {**x, "status": "feasible", "stopped": "interrupted"})
+    verdict = judged(tampered(answers(kind), weaker), tmp_path)
+
+    assert verdict.outcome == "not all checked"
+    assert "none is better: status feasible says less than holds" in verdict.unchecked[0].details[0]
+
+
+def test_a_stopped_search_that_missed_a_plan_is_verified_for_what_it_is(answers, tmp_path):
+    """A choice of engines that is better is named, and nothing that the answer says is false."""
+    document = answers("two devices")
+    document["front"].pop(0)
+    document["certificate"] |= {"status": "feasible", "stopped": "interrupted"}
+    verdict = judged(sealed(document), tmp_path)
+    (check,) = (check for check in verdict.checks if "may have left better" in check.claim)
+
+    assert (verdict.outcome, check.finding) == ("verified", "holds")
+    assert check.details[0].endswith("is better, and holds every limit")
+
+
+def test_more_options_gone_than_there_are_is_refuted(answers, tmp_path):
+    """What is dominated and what a simulation excluded are parts of the options."""
+    forged = change(C, lambda x: {**x, "dominated": x["options"], "excluded": 1})
+
+    assert judged(tampered(answers("two devices"), forged), tmp_path).outcome == "refuted"
 
 
 @pytest.mark.parametrize("kind", slow_but(["two devices"], JOBS))
@@ -167,7 +218,7 @@ def test_tampering_with_any_leaf_is_noticed_or_listed(answers, tmp_path, kind):
     edits = edits_of_leaves(answers(kind), 20, seed=5)
     document = answers(kind)
     missed = [
-        name for name, path, edit in edits if not noticed(judged(tampered(document, edit), tmp_path), path)
+        name for name, path, edit in edits if not is_noticed(judged(tampered(document, edit), tmp_path), path)
     ]
 
     assert len(edits) >= 10

@@ -135,6 +135,29 @@ def test_a_second_signal_ends_the_program_at_once(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+#: Presses Ctrl-C while a module is loaded.
+WHILE_LOADING = """
+import signal, sys
+from autoplan.__main__ import main
+class Pressed:
+    wanted = sys.argv.pop(1)
+    def find_spec(self, name, *_):
+        if name == self.wanted:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Pressed())
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "autoplan.cli.plan", "autoplan.catalog", "yaml"])
+def test_a_signal_while_the_program_starts_ends_it_with_a_word(module):
+    """Whatever is loaded at the moment: no traceback, and the exit code of the signal."""
+    command = [sys.executable, "-c", WHILE_LOADING, module, "plan", JOB]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"interrupted\n")
+
+
 LARGE = """
 schema: 1
 kind: training

@@ -13,12 +13,14 @@ from autoplan.report.document_fields import plan_document
 from autoplan.schema.resolved_job import hashes
 from tests.support.quick_cases import slow_after, slow_but
 from tests.support.tampering import (
+    accounts,
     both,
     change,
     document_of,
     edits_of_leaves,
     is_noticed,
     judged,
+    kinds_of_leaves,
     sealed,
     tampered,
 )
@@ -344,6 +346,63 @@ def test_tampering_with_any_leaf_is_noticed_or_listed(answers, tmp_path, kind):
 
     assert len(edits) >= 10
     assert missed == []
+
+
+#: What no check can tell: how the search went.
+OF_THE_SEARCH = {"certificate.candidates_solved", "certificate.solver", "certificate.solves"}
+
+
+@pytest.mark.parametrize(("kind", "every"), [("two devices", 12), ("infeasible", 1)])
+def test_each_kind_of_leaf_is_checked_or_listed(answers, tmp_path, kind, every):
+    """Of certificate and rejections all, of the plans a part: no leaf is neither, and few are listed."""
+    document, _ = answers(kind)
+    kinds = kinds_of_leaves(document)
+    few = {
+        kind: kinds[kind] for n, kind in enumerate(kinds) if not kind.startswith("front") or n % every == 0
+    }
+    found = accounts(document, few, tmp_path, seed=1)
+    listed = {kind for kind, account in found.items() if account == "listed"}
+
+    assert [kind for kind, account in found.items() if account == "neither"] == []
+    listed_parameters = {kind for kind in listed if kind.startswith("certificate.solver_parameters.")}
+    # Where nothing is feasible, nothing was solved, and the numbers of it are checked to be none.
+    assert listed - listed_parameters == OF_THE_SEARCH - {k for k in OF_THE_SEARCH if found[k] == "checked"}
+    assert listed_parameters
+
+
+def test_an_optimal_answer_called_feasible_is_noticed(answers, tmp_path):
+    """It claims less than holds, so nothing in it is false; that nothing is better is found and said."""
+    document, _ = answers("two devices")
+    for more in ({}, {"gap": 1.0, "best_bound_step_seconds": 1e-3}):
+        weaker = change(C, lambda x, more=more: {**x, "status": "feasible", "stopped": "interrupted", **more})
+        verdict = judged(tampered(document, weaker), tmp_path)
+        (check,) = verdict.unchecked
+
+        assert verdict.outcome == "not all checked"
+        assert "no layout is better than its plans: status feasible says less" in check.details[0]
+
+
+def test_a_stopped_search_that_missed_a_plan_is_verified_for_what_it_is(answers, tmp_path):
+    """A layout that is better is named, and nothing that the answer says is false."""
+    document, _ = answers("two devices")
+    stopped = change(C, lambda x: {**x, "status": "feasible", "stopped": "interrupted", "gap": 0.9})
+    verdict = judged(tampered(document, both(without(-1, forged=False), stopped)), tmp_path)
+    (check,) = (check for check in verdict.checks if "may have left better" in check.claim)
+
+    assert (verdict.outcome, check.finding) == ("verified", "holds")
+    assert check.details[0].startswith("better is ")
+
+
+@pytest.mark.parametrize("number", slow_after(2, range(1, 12)))
+def test_a_plan_left_out_is_noticed_or_as_good_as_others(answers, tmp_path, number):
+    """Within the thinning a plan may be left out, which the verdict says; all others are missed."""
+    document, _ = answers("two devices")
+    verdict = judged(tampered(document, without(number, forged=False)), tmp_path)
+    said = [detail for check in verdict.checks if check.finding == "not checked" for detail in check.details]
+
+    assert verdict.outcome == "refuted" or (
+        "front: a plan that others are as good as within the thinning may have been left out" in said
+    )
 
 
 def test_a_forged_question_is_noticed_by_its_job(answers, tmp_path):

@@ -79,7 +79,7 @@ def case_of(kind, name):
     """Return the case of what is emitted for a shape, and its number of nodes and processes of each."""
     framework, job, layout = run_of(name)
     launcher = {"pytorchjob": "kubernetes", "trainjob": "kubernetes"}.get(kind, kind)
-    target = starting(find_target(launcher), framework, "", image="registry/image:1")
+    target = starting(find_target(launcher), framework, job.stack, image="registry/image:1")
     emission = target.emit(PlannedRun(job, layout))
     file = next(f for f in emission.files if kind in f.name or launcher != "kubernetes")
     nodes = -(-layout.devices // 8)

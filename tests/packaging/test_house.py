@@ -68,9 +68,9 @@ def loaded_after(*arguments: str) -> set[str]:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_module_is_longer_than_400_lines(module):
-    """A module fits in one reading."""
-    assert len(module.read_text(encoding="utf-8").splitlines()) <= 400
+def test_no_module_is_longer_than_600_lines(module):
+    """A module is about one idea, and fits in one reading."""
+    assert len(module.read_text(encoding="utf-8").splitlines()) <= 600
 
 
 def test_functions_are_short():

@@ -4,8 +4,6 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "autoplan"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.stem.startswith("__"))
@@ -16,12 +14,6 @@ UNITS = ROOT / "tests" / "unit"
 def named(path):
     """Return a path as tests are called by it."""
     return path.relative_to(ROOT).as_posix()
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=named)
-def test_no_folder_is_crowded(folder):
-    """A folder holds at most a dozen modules beside its ``__init__``."""
-    assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= 12
 
 
 def test_no_module_name_stands_twice():

@@ -133,7 +133,7 @@ def test_what_a_launcher_starts_is_read_back(name, run):
     """A script that starts Megatron-LM says its layout, model and devices, whatever the plan is."""
     job, layout = run
     try:
-        emission = starting(find_target(name), "megatron-lm", "").emit(PlannedRun(job, layout))
+        emission = starting(find_target(name), "megatron-lm", job.stack).emit(PlannedRun(job, layout))
     except UnsupportedError:
         assume(False)
 

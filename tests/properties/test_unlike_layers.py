@@ -31,11 +31,12 @@ from tests.properties.test_front import (
     whole_front,
 )
 from tests.support.own_rules import OWN
-from tests.support.quick_cases import slow_after
+from tests.support.quick_cases import slow_after, slow_but
 
 INSTANCES = 45
 PIPELINES = 20
 OWN_INSTANCES = 16
+MIX_RULES = 120
 
 
 def with_unlike_layers(rng: random.Random, job):
@@ -61,13 +62,20 @@ def with_unlike_layers(rng: random.Random, job):
     return replace(job, model=job.model.model_copy(update=changes))
 
 
-def instance(seed: int, own=0, **narrow):
-    """Return a random job with unlike layers and a memory limit that binds, and all its points."""
+#: Rules that distinguish recompute mixes of a stage, so that it has several alternatives at one place.
+OF_MIXES = [rule for rule in OWN if rule[0].startswith("sum(")]
+
+
+def instance(seed: int, own=0, rules=OWN, **narrow):
+    """Return a random job with unlike layers and a memory limit that binds, and all its points.
+
+    It has ``own`` of the ``rules``.
+    """
     rng = random.Random(seed)  # noqa: S311 - a test draws, it does not encrypt
     while True:
         job = with_unlike_layers(rng, random_job(rng))
         job = replace(job, search=job.search.model_copy(update=narrow))
-        chosen = rng.sample(OWN, own)
+        chosen = rng.sample(rules, own)
         keeps = [lambda x, means=means, job=job: means(x, job) for _, means in chosen]
         if not several(job):
             continue
@@ -107,6 +115,19 @@ def test_the_front_of_pipelines_is_that_of_brute_force(seed):
 def test_the_front_under_own_rules_is_that_of_brute_force(seed):
     """S1 with rules of the user's own about the stages."""
     job, points = instance(seed + 600, own=1 + seed % 2)
+    front = whole_front(job)
+
+    assert contradictions(job, points, front) == []
+    assert not any(broken_rules(job, plan.layout) for plan in front.plans)
+
+
+#: The first of the drawn jobs have several mixes at a place whose reduction a longer backward hides.
+@pytest.mark.parametrize("seed", slow_but((8, 9, 19, 41), range(MIX_RULES)))
+def test_the_front_of_pipelines_under_rules_on_mixes_is_that_of_brute_force(seed):
+    """S1 where rules tell mixes apart and a longer backward may hide more of the reduction."""
+    schedule = ("1f1b", "interleaved") if seed % 2 else "any"
+    narrow = {"pipeline_parallel": (2, 4), "tensor_parallel": 1, "schedule": schedule, "stages": "any"}
+    job, points = instance(seed, own=1, rules=OF_MIXES, **narrow)
     front = whole_front(job)
 
     assert contradictions(job, points, front) == []

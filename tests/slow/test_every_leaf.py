@@ -1,20 +1,73 @@
-"""Tampering with every leaf of answers of five kinds: all are noticed, or listed as not checked."""
+"""Tampering with every kind of leaf of answers of ten kinds, training and serving.
+
+Whoever tampers makes the hash of the whole anew. All is noticed, or listed as not checked.
+"""
+
+import json
 
 import pytest
 
+from autoplan.planning.serving.serving_plans import plan_serving
+from autoplan.report.serving.serving_document import serving_front_document
+from tests.cli.test_serving_tampering import JOBS as SERVING_JOBS
+from tests.cli.test_serving_tampering import job_of
 from tests.cli.test_tampering import JOBS, _planned_once, answers  # noqa: F401 - fixtures
-from tests.support.tampering import edits_of_leaves, is_noticed, judged, tampered
+from tests.support.tampering import accounts, edits_of_leaves, is_noticed, judged, kinds_of_leaves, tampered
+
+#: What may be listed as not checked; the cost model's hash where it is another one than here.
+LISTED = ("solver", "solver_parameters", "solves", "candidates_solved", "dominated", "excluded")
+
+
+@pytest.fixture(scope="module")
+def served():
+    """Return a function that gives the document of the answer to a serving job, planned once."""
+    known = {}
+
+    def answer(kind):
+        if kind not in known:
+            known[kind] = json.loads(json.dumps(serving_front_document(plan_serving(job_of(kind)))))
+        return known[kind]
+
+    return answer
+
+
+def missed_of(document, count, seed, folder):
+    """Return how many leaves were edited, and the edits that were neither noticed nor listed."""
+    edits = edits_of_leaves(document, count, seed)
+    missed = [
+        name for name, path, edit in edits if not is_noticed(judged(tampered(document, edit), folder), path)
+    ]
+    return len(edits), missed
 
 
 @pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("kind", JOBS)
 def test_tampering_with_every_leaf_is_noticed_or_listed(answers, tmp_path, kind, seed):  # noqa: F811
     """Some thousands of edits: each number, text and flag, by a value of its type or of another."""
-    document, _ = answers(kind)
-    edits = edits_of_leaves(document, 200, seed)
-    missed = [
-        name for name, path, edit in edits if not is_noticed(judged(tampered(document, edit), tmp_path), path)
-    ]
+    edited, missed = missed_of(answers(kind)[0], 200, seed, tmp_path)
 
-    assert len(edits) > 50
+    assert edited > 50
     assert missed == []
+
+
+@pytest.mark.parametrize("kind", SERVING_JOBS)
+def test_tampering_with_every_leaf_of_a_serving_answer_is_noticed_or_listed(served, tmp_path, kind):
+    """Three hundred edits of five answers."""
+    edited, missed = missed_of(served(kind), 70, 0, tmp_path)
+
+    assert edited >= 40
+    assert missed == []
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("kind", [*JOBS, *(f"serving {kind}" for kind in SERVING_JOBS)])
+def test_each_kind_of_leaf_is_checked_or_listed(answers, served, tmp_path, kind, seed):  # noqa: F811
+    """Of certificate, rejections and plans every kind of leaf: none is neither, and few are listed."""
+    document = served(kind[8:]) if kind.startswith("serving ") else answers(kind)[0]
+    found = accounts(document, kinds_of_leaves(document), tmp_path, seed)
+    listed = {name for name, account in found.items() if account == "listed"} - {
+        "certificate.cost_model_hash"
+    }
+
+    assert [name for name, account in found.items() if account == "neither"] == []
+    assert {name.split("certificate.")[1].split(".")[0].split("[")[0] for name in listed} <= set(LISTED)

@@ -150,6 +150,23 @@ JOBS = {
         None,
         ["larger devices"],
     ),
+    "a named stack": (
+        job("search: {recompute: none, schedule: 1f1b}\nstack: hf-fsdp2", length=16384),
+        None,
+        ["recompute", "larger devices"],
+    ),
+    "all left to defaults": (
+        job("software: {loss: fused}", devices=None, hardware="2x-rtx3090", model="llama3.1-8b").replace(
+            "objectives: [step_time]\n", ""
+        ),
+        None,
+        ["more devices"],
+    ),
+    "batches without objectives": (
+        job("search: {data_parallel: 4}", devices=4, batch=[7, 11]).replace("objectives: [step_time]\n", ""),
+        None,
+        ["wider search.data_parallel", "a smaller batch", "a larger batch"],
+    ),
     "optimizer state": (
         job(model="llama2-13b", batch=4),
         ["memory: 2 devices of 79.2 GiB each (NVIDIA A100 SXM4 80GB)"],

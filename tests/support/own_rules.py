@@ -32,6 +32,7 @@ OWN = [
     ("sum(full) in {0, 2, 3}", lambda x, _: sum(x.full) in {0, 2, 3}),
     ("sum(selective) // 2 == 1", lambda x, _: sum(x.selective) in {2, 3}),
     ("sum(full) % 3 != 1", lambda x, _: sum(x.full) % 3 != 1),
+    ("sum(full) % 2 == 0", lambda x, _: sum(x.full) % 2 == 0),
     ("layers[0] * layers[-1] <= 8", lambda x, _: x.layers[0] * x.layers[-1] <= 8),
     ("mbs * max(layers) <= 6", lambda x, _: x.microbatch * max(x.layers) <= 6),
     ("zero == 1 or full[0] == 0", lambda x, _: x.zero == 1 or x.full[0] == 0),

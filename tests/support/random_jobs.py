@@ -28,6 +28,8 @@ _NODES = (
     "gb200-nvl72",
     "dgx-2",
 )
+#: Devices of the nodes that do not have 8.
+_SIZES = {"2x-rtx4090": 2, "gb200-nvl72": 72, "dgx-2": 16}
 _DENSE_STACKS = (
     "analytic",
     "megatron-core",
@@ -99,9 +101,15 @@ def random_job(seed: int) -> RandomJob:
 
 
 def random_infeasible_job(seed: int) -> RandomJob:
-    """Return the random job of ``seed`` with one or two limits more that no layout keeps."""
-    rng, spec = random.Random(-1 - seed), random_job(seed)  # noqa: S311 - as above
-    devices, batch = spec.job["devices"], spec.job["workload"]["global_batch_size"]
+    """Return the random job of ``seed`` with one or two limits more that no layout keeps.
+
+    Some jobs leave their devices or their stack to the default of the hardware.
+    """
+    rng, spec = random.Random(-1 - seed), _with_defaults(random_job(seed), seed)  # noqa: S311 - as above
+    devices, batch = (
+        spec.job.get("devices", _size(spec.job["hardware"])),
+        spec.job["workload"]["global_batch_size"],
+    )
     impossible = [
         ("limits", {"peak_memory": rng.choice(["1 MiB", "500 MiB"])}),
         ("limits", {"step_time": "1 us"}),
@@ -118,10 +126,21 @@ def random_infeasible_job(seed: int) -> RandomJob:
     return RandomJob(spec.model, job)
 
 
+def _with_defaults(spec: RandomJob, seed: int) -> RandomJob:
+    """Return ``spec`` as one that leaves devices, stack, both or neither to defaults."""
+    left_out: dict[str, None] = {"stack": None} if seed % 2 else {}
+    if seed % 3 == 0 and _size(spec.job["hardware"]) <= max(_DEVICES):
+        left_out["devices"] = None
+    return spec.changed(**left_out)
+
+
+def _size(node: str) -> int:
+    return _SIZES.get(node, 8)
+
+
 def _node(rng: random.Random, devices: int) -> str:
     """Return a node of which ``devices`` are a part, or so many times as it has."""
-    sizes = {"2x-rtx4090": 2, "gb200-nvl72": 72, "dgx-2": 16}
-    fitting = [n for n in _NODES if devices < (size := sizes.get(n, 8)) or devices % size == 0]
+    fitting = [n for n in _NODES if devices < (size := _size(n)) or devices % size == 0]
     return rng.choice(fitting or ["gb200-nvl72"])
 
 

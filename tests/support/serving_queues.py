@@ -1,5 +1,7 @@
 """Loads, schedulers and iterations for tests of queues."""
 
+from random import Random
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -7,7 +9,7 @@ from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 from tests.support.affine_iteration import AffineIteration
 
-__all__ = ["RoofIteration", "drawn", "loads", "rules_of"]
+__all__ = ["RoofIteration", "at_the_edge", "drawn", "loads", "rules_of", "spread_load"]
 
 #: Prefill and admission of engines.
 ENGINES = (("mixed", "preempt"), ("first", "estimate"), ("mixed", "reserve"))
@@ -73,3 +75,30 @@ rules = st.builds(
     blocks=st.sampled_from((50, 64, 100, 400)),
     asynchronous=st.booleans(),
 )
+
+
+def spread_load(lengths, requests, seed, *, spread, clients):
+    """Return requests of clients with lengths up to a share shorter or longer than their means."""
+    rng = np.random.default_rng(seed)
+    drawn_lengths = [
+        rng.integers(n - int(spread * n), n + int(spread * n), requests, endpoint=True).tolist()
+        for n in lengths
+    ]
+    return RequestLoad(*map(tuple, drawn_lengths), (), clients)
+
+
+def at_the_edge(seed, engine, *, asynchronous=True):
+    """Return lengths, clients, rules and an iteration whose cache about holds what the clients ask for."""
+    choose = Random(seed)  # noqa: S311 - a test draws, it does not encrypt
+    lengths = choose.choice((128, 500, 1024, 2000, 4000, 8000)), choose.choice((64, 128, 256, 500, 1000))
+    clients = choose.choice((8, 16, 24, 32, 36, 64, 100, 128))
+    tokens = choose.choice((2048, 4096, 8192, 16384))
+    seqs = choose.choice((clients, 256, 1024, max(2, clients // 2)))
+    needed = max(choose.uniform(0.6, 1.6) * clients, 1.6) * sum(lengths)
+    iteration = RoofIteration(
+        read=choose.choice((5e-3, 8e-3, 2e-2)),
+        token=choose.choice((1e-5, 3e-5, 1.2e-4)),
+        context=choose.choice((2e-8, 5e-8, 2e-7)),
+    )
+    rules = rules_of(engine, seqs=seqs, tokens=tokens, blocks=int(needed / 16) + 2, asynchronous=asynchronous)
+    return lengths, clients, rules, iteration

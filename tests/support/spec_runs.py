@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from autoplan.cli.app import app
 from autoplan.planning.sweeping import executors, grid_planning
@@ -71,16 +71,26 @@ def assert_answered_or_refused(spec: BrokenSpec, folder: Path) -> int:
     It ends without a traceback, with an answer or with an error that names a file or the layout.
     """
     spec.write(folder)
-    with killed_when_hung():
-        done = run_here(*spec.command)
+    case = f"seed {spec.seed}, {' '.join(spec.command)}, {spec.name}:\n{spec.data[:2_000]!r}\n"
+    done = ended_well(spec.command, case)
+    if done.exit_code == 2:
+        assert any(name in done.stderr for name in (*whole_files(), "dp=2")), case + done.stderr
+    return done.exit_code
 
-    case = f"seed {spec.seed}, {' '.join(spec.command)}, {spec.name}:\n{spec.data[:2_000]!r}\n{done.output}"
+
+def ended_well(command: Sequence[str], case: str) -> Result:
+    """Run ``command`` in this process and return its result: an answer, or an error that is told.
+
+    It ends in time and without a traceback, with exit code 0, 1 or 2; ``case`` is what a failure says.
+    """
+    with killed_when_hung():
+        done = run_here(*command)
+
+    case += done.output
     assert done.exception is None or isinstance(done.exception, SystemExit), case
     assert done.exit_code in {0, 1, 2}, case
     assert "Traceback" not in done.output, case
     assert (done.exit_code == 2) == done.stderr.startswith("error: "), case
     assert bool(done.stdout) == (done.exit_code != 2), case
     assert all(line.isprintable() for line in done.output.split("\n")), case
-    if done.exit_code == 2:
-        assert any(name in done.stderr for name in (*whole_files(), "dp=2")), case
-    return done.exit_code
+    return done

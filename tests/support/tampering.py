@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from autoplan.errors import AutoplanError
@@ -18,8 +18,8 @@ Document = dict[str, Any]
 Path = tuple[str | int, ...]
 Edit = Callable[[Document], object]
 
-#: What is said of the search itself, and leaves no trace: listed as not checked.
-RUN = {"solver", "solver_parameters", "solves", "candidates_solved", "stopped"}
+#: Parts of an answer in which every kind of leaf is accounted for.
+PARTS = ("certificate", "rejected", "front")
 
 
 def document_of(front: Any) -> Document:
@@ -129,6 +129,48 @@ def judged(document: Document, folder: Any, **settings: Any) -> Verdict | str:
 
 def is_noticed(outcome: Verdict | str, path: Path = ()) -> bool:
     """Return whether a tampering was refused or refuted, or is listed as not checked."""
-    if isinstance(outcome, str) or outcome.outcome != "verified":
-        return True
-    return any(part in RUN for part in path) or (path[:1] == ("stacks",) and path[1:2] != (0,))
+    return account_of(outcome, path) != "neither"
+
+
+def account_of(outcome: Verdict | str, path: Path) -> str:
+    """Return ``checked`` where a tampering at ``path`` was noticed, ``listed`` where it is said not to be."""
+    if isinstance(outcome, str) or outcome.outcome == "refuted":
+        return "checked"
+    own, fields = kind_of(path), [field for check in outcome.checks for field in check.fields]
+    if outcome.outcome == "not all checked" or any(
+        own == x or own.startswith((f"{x}.", f"{x}[")) for x in fields
+    ):
+        return "listed"
+    return "neither"
+
+
+def kind_of(path: Path) -> str:
+    """Return the path of a leaf with one sign for every index: leaves that are alike have the same.
+
+    >>> kind_of(("front", 3, "predicted", "stages", 0, "step"))
+    'front[].predicted.stages[].step'
+    """
+    return "".join("[]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+
+
+def kinds_of_leaves(document: Document, parts: Collection[str] = PARTS) -> dict[str, list[Path]]:
+    """Return the paths of all leaves of ``parts`` by their kinds, those of each answer of several, too."""
+    by_kind: dict[str, list[Path]] = {}
+    for path in leaves(document):
+        if path[0] in parts or (path[0] == "answers" and len(path) > 2 and path[2] in (*parts, "plans")):
+            by_kind.setdefault(kind_of(path), []).append(path)
+    return by_kind
+
+
+def accounts(document: Document, kinds: Mapping[str, list[Path]], folder: Any, seed: int) -> dict[str, str]:
+    """Return for each kind of leaf what becomes of a tampering with one of its leaves, drawn by ``seed``.
+
+    A forger makes the hash of the whole anew.
+    """
+    rng = random.Random(seed)  # noqa: S311 - as above
+    edited = {kind: rng.choice(paths) for kind, paths in kinds.items()}
+    edits = {kind: change(path, _by(rng.random())) for kind, path in edited.items()}
+    return {
+        kind: account_of(judged(tampered(document, edits[kind]), folder), path)
+        for kind, path in edited.items()
+    }

@@ -15,8 +15,12 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from autoplan.catalog import read_file
+from autoplan.costs.serving.queueing.request_load import drawn_lengths
 from autoplan.errors import Problem, SpecError
+from autoplan.schema.serving.request_lengths import RangeLength
 
 __all__ = ["ClientResult", "read_client_results"]
 
@@ -32,6 +36,8 @@ _LARGEST: Final = 2**28
 _KEEPS_UP: Final = 0.9
 _MOST_RUNS: Final = 1000
 _MOST_TOKENS: Final = 10_000_000
+#: Most requests whose lengths are drawn.
+_MOST_DRAWN: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +104,7 @@ def _result(document: object, origin: str, file: str, line: int) -> ClientResult
     if requests is None or requests < 1 or first is None or tokens is None:
         wanted = "completed, mean_ttft_ms and output_throughput"
         raise SpecError([Problem(f"{wanted} are needed as positive numbers: {_WANTED}", "$", file, line)])
-    inputs, outputs = (
-        _lengths(document, lists, total, int(requests))
-        for lists, total in (("input_lens", "total_input_tokens"), ("output_lens", "total_output_tokens"))
-    )
+    inputs, outputs = (_lengths(document, which, int(requests)) for which in ("input", "output"))
     if not inputs or not outputs:
         raise SpecError([Problem("total_input_tokens and total_output_tokens are needed", "$", file, line)])
     clients, rate = _number(document, "max_concurrency"), _number(document, "request_rate")
@@ -190,14 +193,25 @@ def _number(document: dict[str, Any], key: str) -> float | None:
     return float(value) if value > 0 and isfinite(value) else None
 
 
-def _lengths(document: dict[str, Any], lists: str, total: str, requests: int) -> tuple[int, ...]:
-    """Return the lengths of all requests where the file has them, else their mean."""
-    given = document.get(lists)
+def _lengths(document: dict[str, Any], which: str, requests: int) -> tuple[int, ...]:
+    """Return the lengths of all requests where the file has them, else as they were drawn, else their mean.
+
+    SGLang's bench_serving draws random prompts evenly from a share of a length to that length.
+    """
+    given = document.get(f"{which}_lens")
     if isinstance(given, list) and given and all(_is_length(n) for n in given):
         return tuple(given)
-    summed = _number(document, total)
+    summed = _number(document, f"total_{which}_tokens")
     mean = 0 if summed is None else round(summed / requests)
-    return (mean,) if 1 <= mean <= _MOST_TOKENS else ()
+    if not 1 <= mean <= _MOST_TOKENS:
+        return ()
+    nominal, ratio = document.get(f"random_{which}_len"), document.get("random_range_ratio")
+    drawn = document.get("dataset_name") in {"random", "random-ids"} and _is_length(nominal)
+    if not drawn or not isinstance(ratio, int | float) or not 0 <= ratio < 1 or nominal is None:
+        return (mean,)
+    length = RangeLength(nominal=nominal, range_ratio=float(ratio))
+    lengths = drawn_lengths(length, min(requests, _MOST_DRAWN), np.random.default_rng(len(which)))
+    return tuple(lengths.tolist())
 
 
 def _is_length(value: object) -> bool:

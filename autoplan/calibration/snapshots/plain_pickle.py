@@ -24,6 +24,10 @@ _LARGEST: Final = 2 * 2**30
 _WINDOW: Final = 2**20
 _LONGEST_TEXT: Final = 2**24
 _MOST_VALUES: Final = 200_000_000
+#: How many times the values of a file there may be where each reference is followed, and how many more.
+#: PyTorch writes the frames of a place in the code once for all events there: some ten times.
+_SHARED_TIMES: Final = 100
+_FEW_VALUES: Final = 1_000_000
 
 
 class _Mark:
@@ -60,13 +64,16 @@ class _Machine:
     window: bytes = b""
     at: int = 0
     before: int = 0
+    #: Instructions so far, and whether lists or dictionaries are referred to once more.
+    made: int = 0
+    shared: bool = False
 
     def run(self) -> Any:  # noqa: ANN401
         """Follow the instructions to the end and return the value that they leave."""
-        for _ in range(_MOST_VALUES):
+        for self.made in range(_MOST_VALUES):
             opcode = self._bytes(1)
             if opcode == b".":
-                return self._plain(self.stack.pop())
+                return self._bounded(self._plain(self.stack.pop()))
             act = _INSTRUCTIONS.get(opcode)
             if act is None:
                 raise self._refused(opcode)
@@ -77,6 +84,22 @@ class _Machine:
         if isinstance(value, _Mark):
             raise TypeError("a mark is no value")
         return value
+
+    def _bounded(self, value: Any) -> Any:  # noqa: ANN401
+        """Return ``value``; raises SpecError where it has far more values than were read, or has no end.
+
+        A list may hold another one many times, and so on: whoever goes through it never comes to an end.
+        """
+        if self.shared and not _expands_to(value, self.made * _SHARED_TIMES + _FEW_VALUES):
+            message = "its values refer to each other so often that they have no end: dump the snapshot again"
+            raise SpecError([Problem(message, "$", self.name)])
+        return value
+
+    def recall(self, index: int) -> None:
+        """Push a value that was kept under a number."""
+        value = self.memo[index]
+        self.shared = self.shared or isinstance(value, list | dict | tuple)
+        self.push(value)
 
     def _refused(self, opcode: bytes) -> SpecError:
         import pickletools
@@ -183,6 +206,29 @@ class _Machine:
         self._bytes(8)
 
 
+def _expands_to(value: Any, most: int) -> bool:  # noqa: ANN401
+    """Return whether ``value`` has at most so many values, each counted as often as it is referred to."""
+    counts: dict[int, int] = {}
+    waiting = [value] if isinstance(value, list | dict | tuple) else []
+    while waiting:
+        holder = waiting[-1]
+        inner = list(holder.values()) if isinstance(holder, dict) else holder
+        parts = [part for part in inner if isinstance(part, list | dict | tuple)]
+        if id(holder) not in counts:
+            # Nothing is counted yet: whoever comes back here before the end is inside of itself.
+            counts[id(holder)] = -1
+            waiting += {id(part): part for part in parts if id(part) not in counts}.values()
+            if any(counts.get(id(part)) == -1 for part in parts):
+                return False
+            continue
+        waiting.pop()
+        if counts[id(holder)] == -1:
+            counts[id(holder)] = len(inner) + sum(counts[id(part)] for part in parts)
+            if counts[id(holder)] > most:
+                return False
+    return True
+
+
 def _one(machine: _Machine) -> list[Any]:
     return [machine.stack.pop()]
 
@@ -222,6 +268,6 @@ _INSTRUCTIONS: Final[dict[bytes, Callable[[_Machine], Any]]] = {
     b"\x94": lambda m: m.remember(len(m.memo)),
     b"q": lambda m: m.remember(m.count(1)),
     b"r": lambda m: m.remember(m.count(4)),
-    b"h": lambda m: m.push(m.memo[m.count(1)]),
-    b"j": lambda m: m.push(m.memo[m.count(4)]),
+    b"h": lambda m: m.recall(m.count(1)),
+    b"j": lambda m: m.recall(m.count(4)),
 }

@@ -29,6 +29,7 @@ from autoplan.calibration.traces.timeline_record import (
     KernelColumns,
     ProcessGroup,
     StepRange,
+    columns_of,
     merged_steps,
 )
 from autoplan.costs.core.prediction import PREDICTED_PART
@@ -222,11 +223,9 @@ class _KinetoReader:
             columns.add(start, end, kind, name, correlation)
 
     def _columns(self, device: str) -> KernelColumns:
-        columns = self.devices.get(device)
-        if columns is None:
+        if not self.devices:
             self.threads.clear()
-            columns = self.devices[device[:40]] = KernelColumns()
-        return columns
+        return columns_of(self.devices, device[:40], self.file)
 
     def _call(self, event: Mapping[str, Any], args: dict[str, Any], number: int) -> None:
         start, end = self._span(event, number)

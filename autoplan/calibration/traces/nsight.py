@@ -23,6 +23,7 @@ from autoplan.calibration.traces.timeline_record import (
     KernelColumns,
     ProcessGroup,
     StepRange,
+    columns_of,
     merged_steps,
 )
 from autoplan.catalog import open_file
@@ -128,7 +129,7 @@ class _Report:
         for number, row in enumerate(self._rows(_KERNELS, *wanted)):
             start, end = self._span(_KERNELS, number, row[0], row[1])
             name = self._name(*row[5:])
-            columns = devices.setdefault(_place(row[3], row[2]), KernelColumns())
+            columns = columns_of(devices, _place(row[3], row[2]), self.file)
             if kind_of_kernel(name) == "communication":
                 group, operation = ProcessGroup(), collective_of(name)
                 columns.add(start, end, "communication", name, _key(row[3], row[4]), group, operation)
@@ -137,7 +138,7 @@ class _Report:
         for table in _COPIES:
             for number, row in enumerate(self._rows(table, *wanted[:5])):
                 start, end = self._span(table, number, row[0], row[1])
-                columns = devices.setdefault(_place(row[3], row[2]), KernelColumns())
+                columns = columns_of(devices, _place(row[3], row[2]), self.file)
                 name = "Memcpy" if table == _COPIES[0] else "Memset"
                 columns.add(start, end, "copy", name, _key(row[3], row[4]))
         return devices

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from autoplan.calibration.traces.intervals import NO_TIME, Instants, Times, instants_of
 from autoplan.calibration.traces.kernel_class import KINDS, Kind
+from autoplan.errors import Problem, SpecError
 
 __all__ = [
     "DeviceFacts",
@@ -27,10 +28,13 @@ __all__ = [
     "KernelColumns",
     "ProcessGroup",
     "StepRange",
+    "columns_of",
     "merged_steps",
 ]
 
 _MOST_NAMES: Final = 100_000
+#: Devices of one trace: a file has those of a process or of a node, or the stages of a predicted step.
+_MOST_DEVICES: Final = 2_048
 _LONGEST_NAME: Final = 160
 _CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
 T = TypeVar("T")
@@ -189,6 +193,20 @@ class KernelColumns:
             names=tuple(self.names),
             operations=tuple(self.operations),
         )
+
+
+def columns_of(devices: dict[T, KernelColumns], device: T, file: str) -> KernelColumns:
+    """Return the columns of a device, new ones where it is not known yet; raises SpecError beyond many."""
+    columns = devices.get(device)
+    if columns is None:
+        if len(devices) >= _MOST_DEVICES:
+            message = (
+                f"kernels of over {_MOST_DEVICES:,} devices: one trace has those of a process or of a node;"
+                " give a file for each"
+            )
+            raise SpecError([Problem(message, "$", file)])
+        columns = devices[device] = KernelColumns()
+    return columns
 
 
 def merged_steps(ranges: Iterable[StepRange]) -> tuple[StepRange, ...]:

@@ -14,10 +14,10 @@ from autoplan.cli.configurations.read import (
     VariableOption,
     launch_file,
 )
+from autoplan.cli.shared.deadline_option import DeadlineOption, command_deadline
 from autoplan.cli.shared.interrupts import stopped_by_signals
 from autoplan.cli.shared.lean import load_solver
 from autoplan.cli.shared.output import (
-    DeadlineOption,
     Format,
     FormatOption,
     JobArgument,
@@ -98,7 +98,6 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
     between which each is best.
     """
     from autoplan.catalog import is_serving_job, load_job
-    from autoplan.deadline import Deadline
 
     if is_serving_job(job):
         if axes or replan or file is not None:
@@ -107,7 +106,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
             raise typer.BadParameter("no page compares engines: give .json or .txt", param_hint="--output")
         _compare_engines(job, layouts or [], deadline, form, output)
         return
-    limit = Deadline(deadline)
+    limit = command_deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
         loaded = load_job(job)
         if deadline is None:
@@ -136,10 +135,9 @@ def _compare_engines(
     """Write layouts of a serving job side by side."""
     from autoplan import planning
     from autoplan.catalog import load_serving_job
-    from autoplan.deadline import Deadline
 
     loaded = load_serving_job(job)
-    limit = Deadline(loaded.deadline if deadline is None else deadline)
+    limit = command_deadline(loaded.deadline if deadline is None else deadline)
     with stopped_by_signals(limit) as interrupted:
         load_solver()
         answer = planning.compare_engines(loaded, layouts, deadline=limit)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autoplan.cli.shared.deadline_option import DeadlineOption, command_deadline
 from autoplan.cli.shared.interrupts import stopped_by_signals
 from autoplan.cli.shared.lean import load_solver
 from autoplan.cli.shared.output import (
     NOTHING_FEASIBLE,
-    DeadlineOption,
     Format,
     FormatOption,
     OutputOption,
@@ -122,9 +122,8 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
     --output whose name ends in .html is the answer as a page that loads nothing, written beside the table.
     """
     from autoplan import planning
-    from autoplan.deadline import Deadline
 
-    limit = Deadline(deadline)
+    limit = command_deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
         job, assumed = planning.guided_job(
             model,

@@ -10,7 +10,8 @@ import typer
 
 from autoplan.cli.configurations.engines import EngineChoice, emitted_engines
 from autoplan.cli.configurations.read import arguments_of
-from autoplan.cli.shared.output import DeadlineOption, complain, standard_output, write
+from autoplan.cli.shared.deadline_option import DeadlineOption
+from autoplan.cli.shared.output import complain, standard_output, write
 from autoplan.cli.shared.planned import asked_plan
 
 if TYPE_CHECKING:

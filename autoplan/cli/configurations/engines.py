@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from autoplan.cli.shared.deadline_option import command_deadline
 from autoplan.cli.shared.interrupts import stopped_by_signals
 from autoplan.cli.shared.lean import load_solver
 from autoplan.cli.shared.output import Format, complain, escaped, present, write
@@ -87,10 +88,9 @@ def _planned(job: ServingJob, choice: EngineChoice) -> tuple[ServingJob, Serving
 
 def _front(job: ServingJob, deadline: float | None) -> ServingFront:
     """Return the front of a job; a signal ends the command."""
-    from autoplan.deadline import Deadline
     from autoplan.planning.serving.serving_plans import plan_serving
 
-    limit = Deadline(job.deadline if deadline is None else deadline)
+    limit = command_deadline(job.deadline if deadline is None else deadline)
     with stopped_by_signals(limit) as interrupted:
         load_solver()
         front = plan_serving(job, deadline=limit)

@@ -87,7 +87,7 @@ def read(
     from autoplan import planning
     from autoplan.launch.configuration_fields import configuration_document, job_text
     from autoplan.launch.engines.served_run import EngineConfiguration
-    from autoplan.launch.registry import find_target
+    from autoplan.launch.registry import usual_stack
 
     configuration = planning.read(
         file,
@@ -100,7 +100,7 @@ def read(
         present_engine_configuration(configuration, form, output)
         return
     if form is Format.yaml:
-        write(job_text(configuration, find_target(configuration.framework).stack), output)
+        write(job_text(configuration, usual_stack(configuration.framework)), output)
         return
     document = configuration_document(configuration)
 

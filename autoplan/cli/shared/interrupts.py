@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from autoplan.cli.shared.start_up import begin_work
+
 if TYPE_CHECKING:
     from autoplan.deadline import Deadline
 
@@ -49,6 +51,7 @@ def stopped_by_signals(deadline: Deadline) -> Iterator[Interrupted]:
             signal.signal(one, signal.SIG_DFL)
         deadline.stop()
 
+    begin_work()
     before = {one: signal.signal(one, stop) for one in _SIGNALS}
     try:
         yield interrupted

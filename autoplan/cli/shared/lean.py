@@ -13,6 +13,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from autoplan.cli.shared.start_up import begin_work
+
 __all__ = ["collect_again", "load_solver", "without_pandas"]
 
 
@@ -62,6 +64,7 @@ def collect_again() -> None:
     Every command starts without. Those that may take long call this before they begin to work, so that their
     memory stays that of what they hold.
     """
+    begin_work()
     if not gc.isenabled():
         gc.freeze()
         gc.enable()

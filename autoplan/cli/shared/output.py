@@ -26,7 +26,6 @@ __all__ = [
     "PLANNED",
     "DataFormat",
     "DataFormatOption",
-    "DeadlineOption",
     "Format",
     "FormatOption",
     "JobArgument",
@@ -105,18 +104,6 @@ FormatOption = Annotated[
 
 DataFormatOption = Annotated[
     DataFormat, typer.Option("--format", "-f", metavar="FORMAT", help="json or yaml.")
-]
-
-DeadlineOption = Annotated[
-    float | None,
-    typer.Option(
-        "--deadline",
-        metavar="SECONDS",
-        min=0.0,
-        help="End the search after SECONDS with the best plans so far and their optimality gap."
-        " Left out: the job's deadline, 60 s unless it says otherwise.",
-        show_default=False,
-    ),
 ]
 
 

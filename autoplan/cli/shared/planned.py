@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from autoplan.cli.shared.deadline_option import command_deadline
 from autoplan.cli.shared.interrupts import stopped_by_signals
 from autoplan.cli.shared.lean import load_solver
 from autoplan.cli.shared.progress import Progress
@@ -48,9 +49,8 @@ def asked_plan(
 def planned(job: Job, deadline: float | None, *, cache: bool | None = False) -> Front:
     """Return the front of ``job``, with progress on standard error; a signal ends the command."""
     from autoplan import planning
-    from autoplan.deadline import Deadline
 
-    progress, limit = Progress(), Deadline(job.deadline if deadline is None else deadline)
+    progress, limit = Progress(), command_deadline(job.deadline if deadline is None else deadline)
     with stopped_by_signals(limit) as interrupted:
         try:
             load_solver()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from autoplan.cli.shared.deadline_option import command_deadline
 from autoplan.cli.shared.interrupts import stopped_by_signals
 from autoplan.cli.shared.lean import load_solver
 from autoplan.cli.shared.output import NOTHING_FEASIBLE, Format, present, write
@@ -31,11 +32,10 @@ def plan_serving_job(
     The other part of ``asked`` is the command, which a page has.
     """
     from autoplan.catalog import load_serving_job
-    from autoplan.deadline import Deadline
     from autoplan.planning.serving.serving_plans import plan_serving
 
     loaded = load_serving_job(job)
-    limit = Deadline(loaded.deadline if deadline is None else deadline)
+    limit = command_deadline(loaded.deadline if deadline is None else deadline)
     with stopped_by_signals(limit) as interrupted:
         load_solver()
         front = plan_serving(loaded, deadline=limit)
@@ -57,19 +57,18 @@ def plan_serving_job(
     )
     if interrupted.exit_code is not None:
         raise typer.Exit(interrupted.exit_code)
-    if not front.feasible:
+    if not front.answered:
         raise typer.Exit(NOTHING_FEASIBLE)
 
 
 def apply_serving_change(job: str, number: int, output: Path | None, deadline: float | None) -> None:
     """Write the file of a serving job without a plan with one change made."""
     from autoplan.catalog import load_serving_job
-    from autoplan.deadline import Deadline
     from autoplan.planning.serving.serving_plans import plan_serving
     from autoplan.planning.serving.serving_remedies import applied_change
 
     loaded = load_serving_job(job)
-    limit = Deadline(loaded.deadline if deadline is None else deadline)
+    limit = command_deadline(loaded.deadline if deadline is None else deadline)
     with stopped_by_signals(limit) as interrupted:
         load_solver()
         front = plan_serving(loaded, deadline=limit)
@@ -107,12 +106,11 @@ def explain_serving_job(
     Exit code 1 where nothing is feasible, or the layout cannot run or serve.
     """
     from autoplan.catalog import load_serving_job
-    from autoplan.deadline import Deadline
     from autoplan.planning.serving.explained_serving import explain_serving, explain_serving_layout
     from autoplan.results.serving.serving_front import ServingFront
 
     loaded = load_serving_job(job)
-    limit = Deadline(loaded.deadline if deadline is None else deadline)
+    limit = command_deadline(loaded.deadline if deadline is None else deadline)
     with stopped_by_signals(limit) as interrupted:
         load_solver()
         if layout is not None:

@@ -16,8 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Final, get_args
 
 from autoplan.costs.device.kernel_tables import AttentionGrid, GemmGrid, attention_grid, gemm_grid
+from autoplan.costs.device.sustained_clock import sustained_share
 from autoplan.errors import UnsupportedError
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable, KernelSpec
+from autoplan.schema.costmodel.measured_tables import GemmTable
 from autoplan.schema.costmodel.stack import OverlapPolicy, StackSpec
 from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.job import Cluster, Job
@@ -65,7 +67,7 @@ class Links:
 
     Bandwidths [byte/s] are those of a ring, one direction; latencies [s] are of one hop. ``pair_bandwidth``
     is that between two devices. In a ``mesh`` a group of n devices uses only the n - 1 links of a device to
-    the others.
+    the others. ``tables`` are measured on this fabric, ``least`` on one that is at least as fast.
     """
 
     devices_per_node: int
@@ -77,6 +79,7 @@ class Links:
     network_latency: float
     launch: float
     tables: tuple[CollectiveTable, ...]
+    least: tuple[CollectiveTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ def machine_of(job: Job) -> Machine:
     memory_bound = kernels.memory_bound
     # Attention runs in 16 bits: only GEMMs with weights are in 8 bits.
     attention_peak = peak_flops(job.cluster, "bf16") if job.precision in NARROW else peak
-    share = _attention_share(job) * _sustained_share(kernels, job.cluster.device)
+    share = _attention_share(job) * sustained_share(kernels, job.cluster.device)
     return Machine(
         peak_flops=peak,
         vector_flops=job.cluster.device.peak_flops("fp32") if job.cluster.device.vendor == "nvidia" else None,
@@ -181,11 +184,20 @@ def _copy_share(stack: StackSpec) -> float:
 def _gemm_rate(kernels: KernelSpec, peak: float, device: DeviceSpec) -> Rate:
     """Return the rate of GEMMs: from the measured table if the kernels have one."""
     curve, table = kernels.gemm, kernels.gemm_table
-    sustained = peak * _sustained_share(kernels, device)
+    sustained = peak * sustained_share(kernels, device)
     if table is not None:
+        table = table if device.name in kernels.devices else _with_own_waves(table, device)
         return Rate(sustained, (), table.launch, gemm_grid(table, half_inner=curve.half_k.value))
     halves = (curve.half_m.value, curve.half_n.value, curve.half_k.value)
     return Rate(sustained * curve.ceiling.value, halves, curve.launch.value)
+
+
+def _with_own_waves(table: GemmTable, device: DeviceSpec) -> GemmTable:
+    """Return the table of a relative with the waves of the multiprocessors that ``device`` has."""
+    if table.waves is None or device.multiprocessors is None:
+        return table
+    own = table.waves.model_copy(update={"multiprocessors": round(device.multiprocessors.value)})
+    return table.model_copy(update={"waves": own})
 
 
 def _narrow_share(kernels: KernelSpec, precision: Precision) -> float:
@@ -193,22 +205,6 @@ def _narrow_share(kernels: KernelSpec, precision: Precision) -> float:
     shares = {"fp8": kernels.gemm.fp8_share, "mxfp8": kernels.gemm.fp8_share, "nvfp4": kernels.gemm.fp4_share}
     share = shares.get(precision)
     return share.value if share else 1.0
-
-
-def _sustained_share(kernels: KernelSpec, device: DeviceSpec) -> float:
-    """Return the rate of kernels in long runs, under the power limit, over that in a sweep [1]."""
-    return kernels.gemm.sustained_share.value * _clock_share(kernels, device)
-
-
-def _clock_share(kernels: KernelSpec, device: DeviceSpec) -> float:
-    """Return a device's clock under load over that of the reference devices [1], at most 1.
-
-    Dynamic power is proportional to f V^2 and the voltage V grows with the clock f, so f is proportional to
-    the cube root of the power limit (Weste and Harris, CMOS VLSI Design, chapter 5).
-    """
-    if kernels.gemm.power is None or device.power is None:
-        return 1.0
-    return float(min(1.0, (device.power.value / kernels.gemm.power.value) ** (1 / 3)))
 
 
 def _attention_rate(kernels: KernelSpec, peak: float, *, backward: bool) -> Rate:
@@ -274,7 +270,7 @@ def attention_rate_of(cluster: Cluster, kernels: KernelSpec) -> Rate:
     True
     """
     precision: Precision = "bf16" if cluster.device.peak_flops("bf16") else "fp16"
-    share = _sustained_share(kernels, cluster.device)
+    share = sustained_share(kernels, cluster.device)
     return _attention_rate(kernels, peak_flops(cluster, precision) * share, backward=False)
 
 
@@ -290,6 +286,7 @@ def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
     achieved = kernels.collectives
     pair = fabric.pair_bandwidth or fabric.bandwidth
     measured = cluster.node.name in achieved.fabrics
+    slower = cluster.node.name in achieved.slower_fabrics or cluster.node.derived_from in achieved.fabrics
     return Links(
         devices_per_node=cluster.node.devices,
         fabric_bandwidth=fabric.bandwidth.value * achieved.fabric_share.value,
@@ -300,6 +297,7 @@ def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
         network_latency=network.latency.value,
         launch=achieved.launch.value,
         tables=achieved.tables if measured else (),
+        least=achieved.tables if slower and not measured else (),
     )
 
 
@@ -344,6 +342,7 @@ def ideal(machine: Machine, job: Job) -> Machine:
         network_latency=0.0,
         launch=0.0,
         tables=(),
+        least=(),
     )
     return replace(
         machine,

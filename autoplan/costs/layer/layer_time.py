@@ -66,7 +66,8 @@ class LayerTimes:
     ``forward`` and ``backward`` are compute; ``weight`` is the part of ``backward`` for weight gradients.
     ``selective`` and ``full`` are compute that selective and full recompute add to backward. ``tensor_*`` is
     exposed tensor-parallel communication of forward, of backward (``tensor_weight``: the part in a split
-    weight-gradient pass) and of full recompute; ``context_*`` is exposed context-parallel communication.
+    weight-gradient pass), of selective and of full recompute; ``context_*`` is exposed context-parallel
+    communication.
     ``dispatch`` is MoE dispatch and combine, the same in forward, backward and full recompute;
     ``dispatch_selective`` is that of selective recompute.
     """
@@ -79,6 +80,7 @@ class LayerTimes:
     tensor_forward: Array
     tensor_backward: Array
     tensor_weight: Array
+    tensor_selective: Array
     tensor_full: Array
     context_forward: Array
     context_backward: Array
@@ -128,20 +130,22 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     )
     attention_only = job.stack.block.selective == "attention"
     dispatch = dispatch_seconds(job, candidates, machine)
+    recomputed_gemms: Array = np.zeros(1)
     if not attention_only:
         # Outputs of expert GEMMs are not saved: experts are recomputed, with their dispatch and combine.
-        memory_bound = memory_bound + _total_seconds(_recomputed_gemms(job, tokens, candidates), machine)
+        recomputed_gemms = _total_seconds(_recomputed_gemms(job, tokens, candidates), machine)
     regathered = regather_seconds(job, candidates, machine, calls.backward)
     return LayerTimes(
         forward=forward,
         backward=backward,
         # Launch overhead is split in proportion between the input-gradient and the weight-gradient pass.
         weight=(weight_gemm + accumulation) / backward_compute * backward,
-        selective=attention.forward if attention_only else memory_bound,
+        selective=attention.forward if attention_only else memory_bound + recomputed_gemms,
         full=smooth_maximum(recompute, launches, _LAUNCH_SHARPNESS),
         tensor_forward=tensor_exposed(job, candidates, machine, calls.forward, forward_gemm),
         tensor_backward=_tensor_backward(job, candidates, machine, calls.backward, input_gemm) + regathered,
         tensor_weight=regathered,
+        tensor_selective=tensor_exposed(job, candidates, machine, calls.selective, recomputed_gemms),
         tensor_full=tensor_exposed(job, candidates, machine, calls.recompute, forward_gemm),
         context_forward=context_forward,
         context_backward=context_backward,

@@ -54,6 +54,7 @@ def with_scaled_links(
             fabric_latency=latency * links.fabric_latency,
             launch=latency * links.launch,
             tables=tuple(_scaled(table, latency, bandwidth) for table in links.tables),
+            least=tuple(_scaled(table, latency, bandwidth) for table in links.least),
         )
     return replace(machine, links=scaled)
 

@@ -4,6 +4,7 @@ Notation (this file only)::
 
     n     parameters of a layer on one rank                                           [1]
     c, r  bytes of an unsharded parameter, of a gradient in reduce-scatter         [byte]
+    a     bytes of a cast that autocast keeps until backward                       [byte]
 
 Bytes of one rank, shape [C, 1] or [C, p].
 """
@@ -16,6 +17,7 @@ from typing import TypedDict
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.scope import Scope
 
 __all__ = ["GatherBuffers", "gather_buffers_of"]
@@ -56,7 +58,8 @@ def gather_buffers_of(scope: Scope) -> GatherBuffers:
     """Return unsharded parameters and reduce-scatter buffers of each candidate [byte], each of shape [C, p].
 
     ZeRO-3 unshards a layer and the prefetched ones, c n each, at most the stack's limit. A stack that shards
-    parameters from ZeRO-2 on leaves all of a stage unsharded under ZeRO-2, as autocast does with its casts.
+    parameters from ZeRO-2 on leaves all of a stage unsharded under ZeRO-2, as autocast does with its casts, a
+    for each trained parameter: frozen ones are in 16 bits and need none, and without gradients none is kept.
     Where embedding and output layer are one FSDP unit, both stay unsharded for all of backward. Sharded
     gradients are reduce-scattered per layer (r n, until backward of the next layer ends) or in buckets.
 
@@ -74,18 +77,21 @@ def gather_buffers_of(scope: Scope) -> GatherBuffers:
     Leaves out: padding of flat buffers.
     Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.3; PyTorch,
     torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, for the lifetime of buffers;
-    DeepSpeed, stage3_max_live_parameters, for the limit; counted on real PyTorch modules, benchmarks/memory.
+    aten/src/ATen/autocast_mode.cpp, cached_cast, for what is cast and kept; DeepSpeed,
+    stage3_max_live_parameters, for the limit; counted on real PyTorch modules, benchmarks/memory.
     """
     policy, parts = scope.job.stack.memory, scope.weights
     c, zero = float(policy.gathered_bytes), np.zeros((len(scope.candidates), scope.candidates.pp))
     sharded = scope.parameters_sharded
     zero3 = sharded * (scope.zero == 3)
-    # Autocast copies of sharded parameters are gathered and freed with them.
-    unsharded_bytes = c * sharded * (scope.zero == 2) + policy.autocast_bytes * (1.0 - sharded)
-    # Embedding and output layer remain in 16 bits.
-    layer_bytes = unsharded_bytes + policy.fp8_copy_bytes * (1.0 - sharded)
     embedding, head = scope.first * parts.embedding.total, scope.last * parts.head.total
     layer = scope.padded(parts.layer)
+    kept_embedding, kept_head = (
+        scope.first * _kept_bytes(scope, parts.embedding),
+        scope.last * _kept_bytes(scope, parts.head),
+    )
+    # Embedding and output layer remain in 16 bits.
+    kept_layer = _kept_bytes(scope, parts.layer) + policy.fp8_copy_bytes * (1.0 - sharded) * layer
     root_unit = zero3 * c * (embedding + head) if parts.tied else zero
     untied = 0.0 if parts.tied else 1.0
     # Embedding and output layer are one FSDP unit, unsharded from forward to the end of backward.
@@ -93,10 +99,10 @@ def gather_buffers_of(scope: Scope) -> GatherBuffers:
     layer_with_prefetched = _limited(scope, float(policy.unsharded_layers))
     one_layer = _limited(scope, 1.0)
     return GatherBuffers(
-        unsharded_layer=zero + layer_bytes * layer,
-        unsharded_fixed=unsharded_bytes * (embedding + head) + in_root * embedding,
-        unsharded_first_fixed=unsharded_bytes * embedding + in_root * (embedding + head),
-        unsharded_first=unsharded_bytes * embedding + layer_bytes * layer + in_root * (embedding + head),
+        unsharded_layer=zero + kept_layer,
+        unsharded_fixed=kept_embedding + kept_head + in_root * embedding,
+        unsharded_first_fixed=kept_embedding + in_root * (embedding + head),
+        unsharded_first=kept_embedding + kept_layer + in_root * (embedding + head),
         prefetched=zero3 * c * _limited(scope, policy.unsharded_layers - 1.0),
         pair=zero3 * c * layer_with_prefetched,
         first_layer=zero3 * c * (one_layer + untied * embedding) - in_root * embedding,
@@ -106,6 +112,14 @@ def gather_buffers_of(scope: Scope) -> GatherBuffers:
         root_unit=root_unit,
         **_reductions(scope, untied),
     )
+
+
+def _kept_bytes(scope: Scope, part: Part) -> Array:
+    """Return what stays unsharded of ``part`` from forward to backward [byte]: under ZeRO-2 all of it."""
+    policy, sharded, padded = scope.job.stack.memory, scope.parameters_sharded, scope.padded(part)
+    gathered: Array = float(policy.gathered_bytes) * sharded * (scope.zero == 2) * padded
+    # Casts of sharded parameters are gathered and freed with them.
+    return gathered + policy.autocast_bytes * (1.0 - sharded) * part.trained
 
 
 def _limited(scope: Scope, layers: float) -> Array:

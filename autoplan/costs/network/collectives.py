@@ -14,6 +14,7 @@ reduce-scatter, and twice that in an all-reduce.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -22,6 +23,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.machine import Links
+from autoplan.schema.costmodel.kernel_spec import CollectiveTable
 
 __all__ = [
     "Group",
@@ -89,9 +91,9 @@ def collective_seconds(operation: Operation, size: Array, group: Group, links: L
     """Return the time of one collective on a full tensor of ``size`` bytes [s].
 
     Inside a node, measured tables where the node has them (log-log in bytes), else
-    t0 + hops + f(n) V / B. Across nodes the slowest link limits the ring: r devices of a node use r network
-    links, so B = min(B_fabric, r B_network). In an all-to-all, a rank sends its bytes for other nodes,
-    (n-r)/n V, over its own network link.
+    t0 + hops + f(n) V / B, at least the time measured on a faster fabric of this kind. Across nodes the
+    slowest link limits the ring: r devices of a node use r network links, so B = min(B_fabric, r B_network).
+    In an all-to-all, a rank sends its bytes for other nodes, (n-r)/n V, over its own network link.
 
     >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, ())  # 7 GB/s, no latency
     >>> group = Group(np.array(8.0), np.array(1.0))
@@ -107,14 +109,22 @@ def collective_seconds(operation: Operation, size: Array, group: Group, links: L
     if not sent.any():
         return np.zeros(np.broadcast_shapes(sent.shape, local_ranks.shape))
     seconds = _ring_seconds(operation, size, group, local_ranks, links)
-    for table in links.tables:
-        if table.operation == operation:
-            tabulated = (ranks == table.ranks) & (local_ranks == ranks)
-            if tabulated.any():
-                measured = _interpolate(size, table.bytes, table.microseconds)
-                seconds = np.where(tabulated, measured, seconds)
+    inside = local_ranks == ranks
+    for table, measured in _measured_seconds(operation, size, links.tables):
+        seconds = np.where(inside & (ranks == table.ranks), measured, seconds)
+    for table, measured in _measured_seconds(operation, size, links.least):
+        seconds = np.where(inside & (ranks == table.ranks), np.maximum(measured, seconds), seconds)
     result: Array = np.where(sent, seconds, 0.0)
     return result
+
+
+def _measured_seconds(
+    operation: Operation, size: Array, tables: Sequence[CollectiveTable]
+) -> Iterator[tuple[CollectiveTable, Array]]:
+    """Yield the tables of a collective, each with its time of ``size`` bytes [s]."""
+    for table in tables:
+        if table.operation == operation:
+            yield table, _interpolate(size, table.bytes, table.microseconds)
 
 
 def _ring_seconds(operation: Operation, size: Array, group: Group, local_ranks: Array, links: Links) -> Array:

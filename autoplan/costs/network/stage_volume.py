@@ -35,7 +35,7 @@ def layer_volume(scope: Scope, layers: Array, selective: Array, full: Array) -> 
     """Return the collectives of the layers of each stage ([byte], [1]) by part, with their calls per step.
 
     ``tensor_calls``, ``data_volume`` and ``norm_volume`` times the layers; those of a microbatch count m
-    times. A stack that recomputes more than attention repeats the tensor-parallel collectives of layers with
+    times. A stack that recomputes more than attention repeats some tensor-parallel collectives of layers with
     selective recompute.
 
     >>> from autoplan.catalog import load_job
@@ -59,11 +59,11 @@ def layer_volume(scope: Scope, layers: Array, selective: Array, full: Array) -> 
         norm_volume(scope),
         tensor_calls(scope.job, scope.candidates),
     )
-    recomputed = full + (0.0 if scope.job.stack.block.selective == "attention" else selective)
     tensor = (
         *_of_stage(scope, layers, _tensor_collectives(scope, calls.forward, "forward")),
         *_of_stage(scope, layers, _tensor_collectives(scope, calls.backward, "backward")),
-        *_of_stage(scope, recomputed, _tensor_collectives(scope, calls.recompute, "recompute")),
+        *_of_stage(scope, full, _tensor_collectives(scope, calls.recompute, "recompute")),
+        *_of_stage(scope, selective, _tensor_collectives(scope, calls.selective, "recompute")),
     )
     return {
         "layers": tensor + _of_stage(scope, layers, data.layer),

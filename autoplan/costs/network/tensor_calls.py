@@ -101,6 +101,7 @@ class TensorCalls:
     forward: Calls
     backward: Calls
     recompute: Calls
+    selective: Calls
     embedding_forward: Calls
     embedding_backward: Calls
     head_forward: Calls
@@ -113,8 +114,9 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
     Attention and MLP each reduce their output in forward and their input gradient in backward: an all-reduce,
     or with sequence parallelism a reduce-scatter and an all-gather. A stack that does not store gathered
     inputs all-gathers them for the weight gradients. Multi-head latent attention gathers its latents only;
-    routed experts have dispatch and combine instead. The embedding reduces its output in forward, the output
-    layer its input gradient in backward.
+    routed experts have dispatch and combine instead. Selective recompute of more than attention gathers
+    inputs and reduces outputs again; scattered outputs are saved. The embedding reduces its output in
+    forward, the output layer its input gradient in backward.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -125,7 +127,8 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
 
     Leaves out: synchronisation of dropout's random state.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2; counted on real PyTorch modules,
-    benchmarks/memory.
+    benchmarks/memory; pytorch/torchtitan, torchtitan/distributed/activation_checkpoint.py, for the outputs
+    that selective recompute saves.
     """
     block, halves = job.stack.block, 1 if job.model.parallel_block else 2
     regathered = 0 if block.gathered_inputs_saved else 1
@@ -144,6 +147,7 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
         forward=calls(gathers, scatters, halves),
         backward=calls(scatters, gathers, input_gradients, regathered * gathers),
         recompute=calls(gathers, scatters - skipped, halves - skipped),
+        selective=calls(*(0.0,) * 3 if block.selective == "attention" else (gathers, 0, halves - skipped)),
         embedding_forward=calls(0, 1, 1),
         embedding_backward=calls(1, 0, 0),
         head_forward=calls(1, 0, 0),

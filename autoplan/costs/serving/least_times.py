@@ -21,7 +21,14 @@ from autoplan.costs.core.sizes import causal_keys
 from autoplan.schema.costmodel.engine_kernels import KernelName
 from autoplan.schema.hardware import DeviceSpec
 
-__all__ = ["LATENT_VALUE", "LATENT_WIDTH", "KernelShape", "distinct_experts", "least_seconds"]
+__all__ = [
+    "LATENT_VALUE",
+    "LATENT_WIDTH",
+    "KernelShape",
+    "distinct_experts",
+    "expert_read_seconds",
+    "least_seconds",
+]
 
 #: Widths of DeepSeek's latent attention that the sweeps were made with: latent and rotary key, values; and
 #: keys and values of a head in prefill.
@@ -87,8 +94,23 @@ def least_seconds(shape: KernelShape, extents: tuple[Array, Array, Array], devic
         return np.asarray(np.maximum(moved / bandwidth, work / peak))
     if shape.kernel == "latent-prefill":
         return np.asarray(a * b * c * c * _PREFILL_WIDTHS / peak)
-    read = distinct_experts(b, a) * shape.matrices * c * shape.bits / 8
-    return np.asarray(np.maximum(read / bandwidth, 2.0 * shape.matrices * a * c / peak))
+    read = expert_read_seconds(shape, extents, device)
+    return np.asarray(np.maximum(read, 2.0 * shape.matrices * a * c / peak))
+
+
+def expert_read_seconds(shape: KernelShape, extents: tuple[Array, Array, Array], device: DeviceSpec) -> Array:
+    """Return the time to read the experts that r rows visit [s]: E' matrices e s / W, E' distinct experts.
+
+    >>> from autoplan.catalog import load_entry
+    >>> h100, one = load_entry("device", "h100-sxm5-80gb"), np.ones(())
+    >>> float(expert_read_seconds(KernelShape("experts", 16), (one, 8 * one, 1e6 * one), h100)) * 3.35e12
+    6000000.0
+
+    Leaves out: rows, which are read and written.
+    """
+    rows, experts, weights = extents
+    read: Array = distinct_experts(experts, rows) * shape.matrices * weights * shape.bits / 8
+    return read / device.memory.bandwidth.value
 
 
 def _peak(device: DeviceSpec, shape: KernelShape) -> float:

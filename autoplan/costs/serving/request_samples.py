@@ -7,18 +7,22 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import ceil
+from operator import add
 from typing import Final
 
 from autoplan.costs.core.serving.capacity import CapacityPrediction
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
-from autoplan.schema.serving.request_lengths import ServingWorkload
+from autoplan.schema.serving.request_lengths import ServingWorkload, evenly_drawn
 
 __all__ = ["fewest_simulated", "sampled_requests", "shortage_of"]
 
 #: Requests whose lengths stand for all.
 _SAMPLE: Final = 2000
+#: The same where lengths are at even distances in a range.
+_EVEN_SAMPLE: Final = 256
 #: Requests of the rarest class in a simulation, of which the middle half counts at least.
 _OF_EACH_CLASS: Final = 300
 
@@ -26,11 +30,14 @@ _OF_EACH_CLASS: Final = 300
 def sampled_requests(workload: ServingWorkload) -> int:
     """Return the requests whose lengths stand for all [1]: one where all are alike.
 
-    >>> sampled_requests(ServingWorkload(input_tokens=8, output_tokens=4))
+    >>> from autoplan.schema.serving.request_lengths import FixedLength
+    >>> sampled_requests(ServingWorkload(input_tokens=FixedLength(fixed=8), output_tokens=4))
     1
     """
-    fixed = not workload.classes and isinstance(workload.input_tokens, int)
-    return 1 if fixed and isinstance(workload.output_tokens, int) else _SAMPLE
+    if workload.alike:
+        return 1
+    ends = evenly_drawn(workload.input_tokens), evenly_drawn(workload.output_tokens)
+    return _EVEN_SAMPLE if not workload.classes and None not in ends else _SAMPLE
 
 
 def fewest_simulated(workload: ServingWorkload) -> int:
@@ -62,10 +69,10 @@ def shortage_of(capacity: CapacityPrediction, rules: SchedulerRules, load: Reque
     kinds = load.kinds or (0,) * len(load)
     # With drafts a request may take some steps more than it does on average.
     spare = rules.decode_tokens * (rules.decode_tokens > 1)
-    total = max(
-        a + b - 1 + spare - rules.class_shared(a, kind)
-        for a, b, kind in zip(load.inputs, load.outputs, kinds, strict=True)
-    )
+    own: Iterable[int] = load.inputs
+    if rules.prefixes:
+        own = (n - rules.class_shared(n, kind) for n, kind in zip(load.inputs, kinds, strict=True))
+    total = max(map(add, own, load.outputs)) - 1 + spare
     if rules.pool.request_blocks(total) > rules.pool.own_blocks:
         return "a request takes more blocks than the cache has"
     if rules.chunked:

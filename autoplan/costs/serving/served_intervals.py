@@ -45,8 +45,12 @@ def spread_of(spec: IntervalSpec, load: SpreadLoad, metric: ServedMetric) -> Spr
     return known.get((load, metric)) or known.get(("all", metric))
 
 
-def widening(spec: IntervalSpec, *, measured: bool, engine: Engine | None) -> tuple[float, tuple[str, ...]]:
+def widening(
+    spec: IntervalSpec, *, measured: bool, engine: Engine | None, taken_from: str | None = None
+) -> tuple[float, tuple[str, ...]]:
     """Return w and what it is made of: the device, whether the version is assumed, a calibration.
+
+    ``taken_from`` is the device whose kernels a device that was not measured has.
 
     >>> from autoplan.catalog import load_entry
     >>> spec = load_entry("intervals", "serving")
@@ -57,17 +61,22 @@ def widening(spec: IntervalSpec, *, measured: bool, engine: Engine | None) -> tu
 
     Source: the entry's own.
     """
-    reasons = tuple(_reasons(spec, measured=measured, engine=engine))
+    reasons = tuple(_reasons(spec, measured=measured, engine=engine, taken_from=taken_from))
     width = 1.0
     for factor, _ in reasons:
         width *= factor
     return width, tuple(reason for _, reason in reasons)
 
 
-def _reasons(spec: IntervalSpec, *, measured: bool, engine: Engine | None) -> Iterator[tuple[float, str]]:
+def _reasons(
+    spec: IntervalSpec, *, measured: bool, engine: Engine | None, taken_from: str | None
+) -> Iterator[tuple[float, str]]:
     if not measured:
-        factor = spec.unmeasured_device.value
-        yield factor, f"{factor:.3g} times wider: no kernels of engines were measured on this device"
+        factor, those = (
+            spec.unmeasured_device.value,
+            f", which has those of {taken_from}" if taken_from else "",
+        )
+        yield factor, f"{factor:.3g} times wider: no kernels of engines were measured on this device{those}"
     if engine is not None and engine.version_assumed:
         factor = spec.assumed_version.value
         yield factor, f"{factor:.3g} times wider: the job names no version of {engine.title}"
@@ -98,12 +107,13 @@ def served_intervals(
     measured: bool,
     engine: Engine,
     pools: bool = False,
+    taken_from: str | None = None,
 ) -> ServedIntervals:
     """Return the intervals of TTFT, TPOT, request latency and tokens a second, in this order, under a load.
 
     A latency is the sum of its parts, so its ends are the sums of theirs. In a closed loop X = N O / latency,
     so that the ends of X are those of the latency, in reverse. An open loop answers what it is asked for.
-    ``pools``: for prefill and decode, of which runs were measured as well.
+    ``pools``: for prefill and decode, of which runs were measured as well. ``taken_from`` as in ``widening``.
 
     >>> from autoplan.catalog import load_entry, load_serving_job
     >>> spec, engine = load_entry("intervals", "serving"), load_serving_job("llama3-70b-8x-h100").engine
@@ -114,7 +124,7 @@ def served_intervals(
     Leaves out: that errors of the parts are not the same.
     Source: the entry's own; Little 1961, doi:10.1287/opre.9.3.383.
     """
-    width, reasons = widening(spec, measured=measured, engine=engine)
+    width, reasons = widening(spec, measured=measured, engine=engine, taken_from=taken_from)
     kind = "disaggregated" if pools else _LOADS[load]
 
     def interval(metric: ServedMetric, value: float | None) -> Interval | None:

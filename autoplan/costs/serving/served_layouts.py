@@ -9,7 +9,7 @@ Source: autoplan/costs/serving/queueing, and the engine's file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Final
 
@@ -122,6 +122,17 @@ class UnitParts:
     plain: Iteration
     #: Requests whose lengths stand for all.
     sample: RequestLoad
+    #: Their mean lengths, and those by class, under rules whose places and blocks do not count.
+    known_lengths: dict[SchedulerRules, tuple[LengthMoments, tuple[LengthMoments, ...]]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+
+    def lengths(self, rules: SchedulerRules) -> tuple[LengthMoments, tuple[LengthMoments, ...]]:
+        """Return the mean lengths of its requests under ``rules``, and those of each class."""
+        key = replace(rules, max_num_seqs=1, pool=replace(rules.pool, blocks=0))
+        if key not in self.known_lengths:
+            self.known_lengths[key] = length_moments(self.sample, rules), class_lengths(self.sample, rules)
+        return self.known_lengths[key]
 
 
 def unit_parts(
@@ -177,7 +188,7 @@ def priced_engine(job: ServingJob, layout: EngineLayout, parts: UnitParts) -> Pr
             growth=accepted.mean,
             asynchronous=rules.asynchronous and not drafts_wait_for_host(job),
         )
-    lengths = length_moments(parts.sample, rules)
+    lengths, classes = parts.lengths(rules)
     return PricedEngine(
         layout=layout,
         capacity=capacity,
@@ -186,7 +197,7 @@ def priced_engine(job: ServingJob, layout: EngineLayout, parts: UnitParts) -> Pr
         lengths=accepted.in_steps(lengths),
         shortage=shortage_of(capacity, rules, parts.sample),
         drafting=Drafting(accepted, parts.plain, lengths.output),
-        classes=class_lengths(parts.sample, rules),
+        classes=classes,
     )
 
 

@@ -74,21 +74,23 @@ def outside_pass(context: StageContext) -> Pass:
     tensor_forward, tensor_backward, tensor_weight = _outside_tensor(context)
     compute_forward = context.first * embed.forward + context.last * head.forward
     compute_backward = context.first * embed.backward + context.last * head.backward
+    # Data-parallel messages do not overlap with tensor-parallel ones on the same fabric.
     contended = context.contended(tensor_group(context.candidates))
     exposed = partial(exposed_seconds, machine=context.machine)
     split = column(backward_split(context.candidates))
     # The embedding has no GEMM; the input-gradient pass computes its gradient.
     split_head = split * context.last
     weight = split_head * head.weight + tensor_weight
-    weight_data = exposed(weight, traffic.reduction.scaled(split_head))
+    weight_data = exposed(weight - contended * tensor_weight, traffic.reduction.scaled(split_head))
     overlapped = traffic.backward + traffic.reduction.scaled(1.0 - split_head)
     input_gradient = compute_backward + tensor_backward - weight
+    input_gradient = input_gradient - contended * (tensor_backward - tensor_weight)
     return Pass(
         forward=Parts(
             compute=compute_forward,
             tensor=tensor_forward,
             pipeline=send_receive,
-            data=exposed(compute_forward + tensor_forward, traffic.forward),
+            data=exposed(compute_forward + (1.0 - contended) * tensor_forward, traffic.forward),
         ),
         backward=Parts(
             compute=compute_backward,
@@ -169,6 +171,7 @@ def _layer_parts(context: StageContext, block: LayerTimes) -> tuple[Parts, Parts
     )
     selective = Parts(
         recompute=column(block.selective),
+        tensor=column(block.tensor_selective),
         context=column(block.context_selective),
         experts=column(block.dispatch_selective),
     )
@@ -351,15 +354,19 @@ class _Outside:
 
 
 def _embedding_seconds(context: StageContext) -> _Outside:
-    """Return the time of the embedding look-up: h elements per token are read and written."""
+    """Return the time of the embedding look-up: h elements per token are read and written, both ways.
+
+    A frozen table has no gradient.
+    """
     machine = context.machine
     size = 2.0 * machine.element_bytes * context.tokens * context.job.model.hidden_size
     seconds = column(memory_bound_seconds(size, machine, calls=2))
-    return _Outside(seconds, seconds, np.zeros_like(seconds))
+    zero = np.zeros_like(seconds)
+    return _Outside(seconds, zero if context.job.adapters else seconds, zero)
 
 
 def _head_seconds(context: StageContext) -> _Outside:
-    """Return the time of the output GEMM and the loss for T tokens."""
+    """Return the time of the output GEMM and the loss for T tokens; a frozen weight has no gradient."""
     job, c, machine = context.job, context.candidates, context.machine
     t = c.tp.astype(np.float64)
     h, v = float(job.model.hidden_size), padded_vocabulary(job, t) / t
@@ -369,7 +376,7 @@ def _head_seconds(context: StageContext) -> _Outside:
     forward = gemm_seconds(context.tokens, v, hidden, machine)
     forward += memory_bound_seconds(block.loss_forward_traffic * logits, machine, calls=4)
     backward = gemm_seconds(context.tokens, hidden, v, machine)
-    weight = gemm_seconds(hidden, v, context.tokens, machine)
+    weight = np.zeros_like(forward) if job.adapters else gemm_seconds(hidden, v, context.tokens, machine)
     backward += weight
     backward += memory_bound_seconds(block.loss_backward_traffic * logits, machine, calls=3)
     return _Outside(column(forward), column(backward), column(weight))

@@ -145,14 +145,15 @@ def _update_seconds(context: StageContext, part: Part) -> Array:
     """Return the optimizer time per parameter of ``part`` on a rank [s], shape [C, 1].
 
     HBM traffic: every state is read and written; the gradient is read for its norm, read and written for
-    clipping, and read for the update; the parameter is written from the master copy. Persistent gradients are
-    zeroed, unsharded. With optimizer offload the gradient and the parameter cross the host link, and the
-    update runs at the host's rate (Ren et al. 2021, arXiv:2101.06840).
+    clipping, and read for the update; the parameter is written from the master copy, or without one read and
+    written. Persistent gradients are zeroed, unsharded. With optimizer offload the gradient and the parameter
+    cross the host link, and the update runs at the host's rate (Ren et al. 2021, arXiv:2101.06840).
     """
     job, scope = context.job, context.scope
     memory = job.stack.memory
     states, _ = state_bytes(job.optimizer, memory)
-    update_bytes = 2.0 * states + 4.0 * memory.gradient_bytes + memory.master_bytes + memory.parameter_bytes
+    read = memory.master_bytes or memory.parameter_bytes
+    update_bytes = 2.0 * states + 4.0 * memory.gradient_bytes + read + memory.parameter_bytes
     sharded = flag(scope.zero >= 1)
     zeroed = float(memory.gradient_bytes) if memory.gradients_persist else 0.0
     local_bytes = scope.spread(sharded, update_bytes, part)

@@ -22,10 +22,18 @@ from autoplan.launch.engines.arguments.vllm_v0_arguments import vllm_v0_options
 from autoplan.launch.engines.checkpoints import CONVERTED, checkpoint_of, format_named
 from autoplan.launch.target import Emission
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
+from autoplan.schema.serving.request_lengths import LogNormalLength
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import WeightFormat
 
-__all__ = ["EngineConfiguration", "EngineGroupToServe", "EngineTarget", "ServedRun", "written_arguments"]
+__all__ = [
+    "EngineConfiguration",
+    "EngineGroupToServe",
+    "EngineTarget",
+    "ServedRun",
+    "admitted_requests",
+    "written_arguments",
+]
 
 _SIXTEEN: Final = frozenset({"bf16", "fp16"})
 _WRITERS: Mapping[str, Callable[[EngineSettings, WrittenArguments], None]] = {
@@ -114,6 +122,20 @@ class EngineFile:
 
     launch: LaunchFile
     sibling_text: Callable[[str], str | None] = field(default=lambda _: None)
+
+
+def admitted_requests(job: ServingJob) -> str:
+    """Return in words how long requests may be that the engines admit, and where that number is from."""
+    workload, most = job.workload, f"requests of up to {job.longest_request:,} tokens are admitted"
+    if workload.longest_request is not None:
+        return f"{most}, the longest of the job"
+    lengths = [x for kind in (workload, *workload.classes) for x in (kind.input_tokens, kind.output_tokens)]
+    why = ""
+    if any(isinstance(length, int) for length in lengths):
+        why = ": the job gives means of their lengths"
+    elif any(isinstance(length, LogNormalLength) for length in lengths):
+        why = ": 99 % of the lengths that the job gives"
+    return f"{most}, and longer ones refused{why} (workload.longest_request says otherwise)"
 
 
 def written_arguments(run: ServedRun, group: EngineGroupToServe) -> tuple[EngineSettings, WrittenArguments]:

@@ -18,6 +18,7 @@ from autoplan.launch.frameworks.accelerate_edits import accelerate_edits_of
 from autoplan.launch.frameworks.accelerate_values import is_accelerate, read_accelerate
 from autoplan.launch.frameworks.deepspeed import refuse_for_zero
 from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes, refuse_for_fsdp, refuse_for_replicas
+from autoplan.launch.frameworks.megatron.model_arguments import dropout_rate
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
     refuse_order,
@@ -137,7 +138,10 @@ def _deepspeed(job: Job, layout: Layout) -> dict[str, Any]:
 
 
 def _megatron(job: Job, layout: Layout) -> dict[str, Any]:
-    """Return the section ``megatron_lm_config``; it is whole, as context parallelism has a default of two."""
+    """Return the section ``megatron_lm_config``; it is whole, as context parallelism has a default of two.
+
+    So has dropout one of 0.1.
+    """
     _refuse_for_megatron(layout)
     last = layout.layers[-1]
     uneven = {"megatron_lm_decoder_last_pipeline_num_layers": last} if last != layout.layers[0] else {}
@@ -155,6 +159,8 @@ def _megatron(job: Job, layout: Layout) -> dict[str, Any]:
         "megatron_lm_use_distributed_optimizer": layout.zero == 1,
         "megatron_lm_optimizer_cpu_offload": layout.optimizer_offload,
         "megatron_lm_gradient_clipping": 1.0,
+        "megatron_lm_attention_dropout": dropout_rate(job),
+        "megatron_lm_hidden_dropout": dropout_rate(job),
         **uneven,
     }
     return {"distributed_type": "MEGATRON_LM", "megatron_lm_config": section}
@@ -224,7 +230,6 @@ TARGET: Final = Target(
     framework="accelerate",
     version="1.15.0",
     check="accepted by the framework's parser",
-    stack="fsdp2",
     emit=emit_accelerate,
     recognises=is_accelerate,
     read=read_accelerate,

@@ -355,7 +355,6 @@ TARGET: Final = Target(
     framework="DeepSpeed",
     version="0.19.8",
     check="accepted by the framework's parser",
-    stack="deepspeed",
     emit=emit_deepspeed,
     recognises=is_deepspeed,
     read=read_deepspeed,

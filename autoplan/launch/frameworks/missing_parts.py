@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from autoplan.costs.core.sizes import dropout_masks
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout
 
 __all__ = [
+    "dropout_note",
     "microbatches",
     "refuse_experts",
     "refuse_order",
@@ -84,6 +86,13 @@ def microbatches(job: Job, layout: Layout) -> int:
     if batch % together:
         raise InexpressibleError(f"a batch of {batch} for dp={layout.dp} x mbs={layout.microbatch}")
     return batch // together
+
+
+def dropout_note(job: Job) -> tuple[str, ...]:
+    """Return a note where the model's own config has dropout that the prediction is without."""
+    if job.model.gated or dropout_masks(job):
+        return ()
+    return ("the prediction is without dropout: set the probabilities in the model's config to 0",)
 
 
 def stack_note(job: Job, prefixes: tuple[str, ...], stack: str, framework: str) -> tuple[str, ...]:

@@ -75,8 +75,7 @@ class Expander:
         pieces = [piece for part in word for piece in self._part(part)]
         self._budget -= len(pieces)
         if self._budget < 0 or sum(len(piece.text) for piece in pieces) > _LONGEST:
-            line = word[0].line if word else None
-            raise SpecError([Problem("it expands to too much text", "script", self.file, line)])
+            raise self._too_long(word[0].line if word else None)
         return pieces
 
     def _part(self, part: WordPart) -> Iterator[Piece]:
@@ -203,7 +202,7 @@ class Expander:
         elif sign in {"%", "%%"}:
             edited = _without_suffix(known, pattern, longest=sign == "%%")
         elif sign in {"/", "//"}:
-            edited = _replaced(known, pattern, 0 if sign == "//" else 1)
+            edited = self._replaced(known, pattern, part.line, 0 if sign == "//" else 1)
         elif sign in {"^^", ",,"} and not pattern:
             edited = known.upper() if sign == "^^" else known.lower()
         else:
@@ -213,6 +212,19 @@ class Expander:
                 "", line, unknown=Unknown(f"${{{part.name}{sign}...}}, which is not read", part.line)
             )
         return Piece(edited, line)
+
+    def _replaced(self, text: str, pattern: str, line: int, count: int) -> str | None:
+        """Return ``text`` with an ordinary text replaced; None for patterns, which are not read."""
+        old, _, new = pattern.partition("/")
+        if not old or set(old) & set("*?[\\"):
+            return None
+        # Counted before it is made: a long replacement, many times, would fill the memory.
+        if text.count(old) * len(new) > _LONGEST:
+            raise self._too_long(line)
+        return text.replace(old, new, count or -1)
+
+    def _too_long(self, line: int | None) -> SpecError:
+        return SpecError([Problem("it expands to too much text", "script", self.file, line)])
 
     def assign(self, assignment: Assignment) -> None:
         """Set a variable or an item of an array."""
@@ -292,11 +304,3 @@ def _without_suffix(text: str, pattern: str, *, longest: bool) -> str:
     starts = range(len(text) + 1) if longest else range(len(text), -1, -1)
     cut = next((n for n in starts if fnmatch.fnmatchcase(text[n:], pattern)), len(text))
     return text[:cut]
-
-
-def _replaced(text: str, pattern: str, count: int) -> str | None:
-    """Return ``text`` with an ordinary text replaced; None for patterns, which are not read."""
-    old, _, new = pattern.partition("/")
-    if not old or set(old) & set("*?[\\"):
-        return None
-    return text.replace(old, new, count or -1)

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args
 
-from autoplan.catalog.entries import assumed_stack, device, hardware, kernels_at, kernels_for, stack
+from autoplan.catalog.entries import assumed_stack, device, hardware, kernels_at, stack
 from autoplan.catalog.job_files import usual_objectives
+from autoplan.catalog.relatives.device_kernels import kernels_for
 from autoplan.errors import UnsupportedError
 from autoplan.results.suggestion import Edit
 from autoplan.schema.costmodel.software import with_software
@@ -89,9 +90,7 @@ def _several(values: Sequence[int]) -> str:
 
 def _hardware_name(job: Job) -> str:
     """Return what the file calls the hardware: the node, a cluster of it or a file."""
-    if job.source is None:
-        return job.cluster.node.name
-    return str(parse_yaml(job.source.text, name=job.source.reference).at(["hardware"]))
+    return job.cluster.node.name if job.source is None else job.source.hardware
 
 
 def rules_text(job: Job) -> str:

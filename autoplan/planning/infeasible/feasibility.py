@@ -144,11 +144,13 @@ class Feasibility:
         if key not in self._fronts:
             front = None
             with suppress(AutoplanError):
-                front = replace(search(plannable(timed), fastest_only=True), job=choice)
+                front = search(plannable(timed), fastest_only=True)
             # A deadline that passed during the search left a plan that is not proven the fastest, or none.
             check_deadline()
             self._fronts[key] = front
-        return self._fronts[key]
+        # Jobs that differ in their objectives share the search, and each has its own front.
+        known = self._fronts[key]
+        return known and replace(known, job=choice)
 
 
 def _exceeds_more(choice: Job, best: Fastest) -> bool:

@@ -8,7 +8,8 @@ from itertools import combinations
 from math import ceil, floor, log10
 from typing import Final
 
-from autoplan.catalog.entries import device, kernels_for, node
+from autoplan.catalog.entries import device, node
+from autoplan.catalog.relatives.device_kernels import kernels_for
 from autoplan.catalog.roots import entry_names
 from autoplan.costs.core.divisors import divisors
 from autoplan.costs.device.memory_limit import memory_limit_bytes

@@ -20,6 +20,7 @@ from autoplan.launch.engines.served_run import (
     EngineGroupToServe,
     EngineTarget,
     ServedRun,
+    admitted_requests,
 )
 from autoplan.launch.target import Emission
 from autoplan.planning.serving.serving_plans import evaluate_serving
@@ -155,6 +156,7 @@ def _header(
         ]
     else:
         lines.append("not predicted: pools for prefill and decode")
+    lines.append(admitted_requests(job))
     around = f", started by {target.title} {target.version} (names checked)" if target.version else ""
     lines.append(f"for {job.engine.title} {known.version} (names checked against {known.source}){around}")
     lines.append(f"made by autoplan {__version__}: {command}")

@@ -17,16 +17,17 @@ from autoplan.costs.serving.disaggregated.paired_pools import pooled
 from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
 from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
 from autoplan.costs.serving.served_layouts import PricedEngine, ServingCosts, engine_load, served, simulated
+from autoplan.costs.serving.settled_predictions import settled_pools
 from autoplan.deadline import DeadlineOver, check_deadline
 from autoplan.planning.serving.engine_parts import engines_of
 from autoplan.planning.serving.serving_contrasts import best_plan
 from autoplan.results.serving.serving_explanation import LoadFlip
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
 from autoplan.rules.class_limit_rules import (
-    all_simulated_limits,
     broken_limits,
     broken_means,
     broken_simulated,
+    limits_times,
     request_test,
 )
 from autoplan.rules.serving_limit_rules import broken_rate_limits
@@ -95,9 +96,9 @@ def _pools_flip(job: ServingJob, layout: DisaggregatedLayout, costs: ServingCost
         predicted = pooled(asked, pair, engine_load(asked, 1))
         if not predicted.fits:
             return pair.shortage or "requests come faster than they are answered"
-        if all_simulated_limits(job):
+        if limits_times(job):
             run = simulated_pools(asked, pair, predicted, costs.trace, request_test(job))
-            predicted = replace(predicted, simulation=run)
+            predicted = settled_pools(replace(predicted, simulation=run))
         return next(broken_limits(asked, predicted), "")
 
     return _flip(job, subject, _bracket(job, why_not))
@@ -118,7 +119,7 @@ def _broken(
             yield predicted.shortage or "requests come faster than they are answered"
             return
         yield from broken_means(job, predicted)
-        if all_simulated_limits(own_job):
+        if limits_times(own_job):
             run = simulated(own_job, engine, predicted, costs.trace, request_test(own_job))
             if run is not None:
                 yield from broken_simulated(job, run.statistics)

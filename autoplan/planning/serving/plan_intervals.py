@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoplan.catalog import engine_kernels_for, serving_intervals
+from autoplan.catalog import engine_kernels_origin, serving_intervals
 from autoplan.costs.serving.served_intervals import served_intervals
 from autoplan.results.serving.serving_front import PoolComparison, ServingFront, ServingPlan
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -22,13 +22,15 @@ def plan_with_intervals(job: ServingJob, plan: ServingPlan) -> ServingPlan:
         plan.request_latency,
         plan.output_tokens_per_second,
     )
+    measured, taken_from = engine_kernels_origin(job.cluster.device.name)
     intervals = served_intervals(
         serving_intervals(),
         plan.groups[0].predicted.load.kind,
         figures,
-        measured=engine_kernels_for(job.cluster.device.name) is not None,
+        measured=measured,
         engine=job.engine,
         pools=plan.pooled is not None,
+        taken_from=taken_from,
     )
     return replace(plan, intervals=intervals)
 

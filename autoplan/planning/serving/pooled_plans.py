@@ -8,6 +8,7 @@ from autoplan.costs.serving.disaggregated.paired_pools import pooled
 from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
 from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
 from autoplan.costs.serving.served_layouts import ServingCosts, engine_load
+from autoplan.costs.serving.settled_predictions import settled_pools
 from autoplan.errors import LayoutError
 from autoplan.results.serving.serving_front import ServingPlan, plan_of_pools
 from autoplan.rules.class_limit_rules import broken_limits, request_test
@@ -29,8 +30,8 @@ def evaluated_pools(job: ServingJob, layout: DisaggregatedLayout, costs: Serving
     pair = engine_pair(job, layout, costs)
     predicted = pooled(job, pair, engine_load(job, 1))
     simulation = simulated_pools(job, pair, predicted, costs.trace, request_test(job))
-    plan = plan_of_pools(layout, replace(predicted, simulation=simulation))
-    return replace(plan, broken=tuple(broken_limits(job, replace(predicted, simulation=simulation))))
+    pools = settled_pools(replace(predicted, simulation=simulation))
+    return replace(plan_of_pools(layout, pools), broken=tuple(broken_limits(job, pools)))
 
 
 def pools_with_formats(job: ServingJob, text: str, layout: DisaggregatedLayout) -> DisaggregatedLayout:

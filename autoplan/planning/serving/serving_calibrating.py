@@ -20,6 +20,7 @@ from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.engine_facts import SourcedRatio, StepFacts
 from autoplan.schema.serving.engine_layout import EngineLayout, parse_serving_layout
 from autoplan.schema.serving.engine_stack import EngineChanges, EngineSpec
+from autoplan.schema.serving.request_lengths import FixedLength
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.yaml.loader import load_model
 from autoplan.schema.yaml.writer import file_text
@@ -102,7 +103,10 @@ def _runs(job: ServingJob, layout: EngineLayout, file: str | Path) -> Iterator[E
 
     costs = serving_costs(job)
     for measured in read_client_results(file):
-        lengths = {"input_tokens": max(measured.inputs), "output_tokens": max(measured.outputs)}
+        lengths = {
+            "input_tokens": FixedLength(fixed=max(measured.inputs)),
+            "output_tokens": FixedLength(fixed=max(measured.outputs)),
+        }
         asked = replace(job, workload=job.workload.model_copy(update=lengths))
         engine = priced_engine(asked, layout, unit_parts(asked, layout, costs))
         if engine.shortage is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job, serving_hashes
 from autoplan.catalog.request_traces import request_trace_of
@@ -16,6 +17,7 @@ from autoplan.costs.serving.served_layouts import (
     simulated,
     unit_parts,
 )
+from autoplan.costs.serving.settled_predictions import settled
 from autoplan.errors import LayoutError, UnsupportedError
 from autoplan.planning.serving.further_changes import with_more_changes
 from autoplan.planning.serving.plan_intervals import front_with_intervals, plan_with_intervals
@@ -40,9 +42,14 @@ _MOST_DEVICES: Final = 64
 
 
 class _ServingSearcher(Protocol):
-    """A search of one job, which explains why nothing is feasible unless it is not asked to."""
+    """A search of one job, which explains why nothing is feasible unless it is not asked to.
 
-    def __call__(self, choice: ServingJob, *, explains: bool = True) -> ServingFront: ...
+    One that its deadline stops before it has a plan is an error unless its front ``may_be_empty``.
+    """
+
+    def __call__(
+        self, choice: ServingJob, *, explains: bool = True, may_be_empty: bool = False
+    ) -> ServingFront: ...
 
 
 def serving_job(job: ServingJob | str | Path) -> ServingJob:
@@ -104,10 +111,12 @@ def plan_serving(job: ServingJob | str | Path, *, deadline: Deadline | float | N
 
     limit = Deadline.of(deadline, job.deadline)
 
-    def front(choice: ServingJob, *, explains: bool = True) -> ServingFront:
-        return search_serving(choice, serving_costs(choice), deadline=limit, explains=explains)
+    def front(choice: ServingJob, *, explains: bool = True, may_be_empty: bool = False) -> ServingFront:
+        return search_serving(
+            choice, serving_costs(choice), deadline=limit, explains=explains, may_be_empty=may_be_empty
+        )
 
-    answer = with_more_changes(_front(job, front), serving_costs, limit)
+    answer = with_more_changes(_front(job, front, limit), serving_costs, limit)
     return _hashed(front_with_intervals(answer))
 
 
@@ -118,32 +127,66 @@ def _hashed(front: ServingFront) -> ServingFront:
     return replace(front, certificate=certificate)
 
 
-def _front(job: ServingJob, front: _ServingSearcher) -> ServingFront:
+def _front(job: ServingJob, front: _ServingSearcher, deadline: Deadline) -> ServingFront:
     """Return the front of the job's loads or numbers of devices, or of the fewest where they are left out."""
     if job.loads:
-        fronts = tuple(_fewest(load, front) for load in job.loads)
-        return replace(fronts[-1], job=job, scaling=fronts)
+        fronts = _each(
+            job.loads, lambda load, *, may_be_empty: _fewest(load, front, may_be_empty=may_be_empty), deadline
+        )
+        return _of_several(job, fronts[-1], fronts, scaling=fronts)
     if job.choices:
-        answers = tuple(front(choice) for choice in job.choices)
+        answers = _each(job.choices, front, deadline)
         best = max(answers, key=lambda answer: answer.feasible)
         plans = tuple(plan for answer in answers for plan in answer.plans)
-        return replace(best, job=job, plans=plans, answers=answers)
-    return _fewest(job, front) if job.devices_open else front(job)
+        return _of_several(job, best, answers, plans=plans, answers=answers)
+    return _fewest(job, front, may_be_empty=False) if job.devices_open else front(job)
 
 
-def _fewest(job: ServingJob, front: _ServingSearcher) -> ServingFront:
+def _each(
+    jobs: Sequence[ServingJob], front: Callable[..., ServingFront], deadline: Deadline
+) -> tuple[ServingFront, ...]:
+    """Return the front of each job, with equal shares of the time; once it is over, one has a plan at least.
+
+    The others may be empty, and their certificates say so.
+    """
+    fronts: list[ServingFront] = []
+    for number, one in enumerate(jobs):
+        with deadline.share(len(jobs) - number):
+            last = number == len(jobs) - 1 and not any(known.plans for known in fronts)
+            fronts.append(front(one, may_be_empty=not last))
+    return tuple(fronts)
+
+
+def _of_several(
+    job: ServingJob, best: ServingFront, fronts: Sequence[ServingFront], **parts: tuple[object, ...]
+) -> ServingFront:
+    """Return ``best`` as the answer of ``job``: it is proven only where each of ``fronts`` is."""
+    certificate = best.certificate
+    stopped = next((one.certificate.stopped for one in fronts if one.certificate.stopped), None)
+    if stopped is not None:
+        certificate = replace(certificate, status="feasible", stopped=stopped)
+    changed: dict[str, Any] = {"job": job, "certificate": certificate, **parts}
+    return replace(best, **changed)
+
+
+def _fewest(job: ServingJob, front: _ServingSearcher, *, may_be_empty: bool) -> ServingFront:
     """Return the front on the fewest devices that hold the limits, where the job's are open on more nodes.
 
-    Where none do, the reasons are those on the devices of the hardware.
+    Where none do, the reasons are those on the devices of the hardware. Where the deadline ends first, the
+    front is one on any number of devices; see ``_ServingSearcher`` where there is none.
     """
-    smallest = front(replace(job, devices_open=True))
-    if not job.devices_open or smallest.feasible:
-        return smallest
-    for larger in _larger(job):
-        more = front(larger, explains=False)
-        if more.feasible:
-            return more
-    return smallest
+    if not job.devices_open:
+        return front(replace(job, devices_open=True), may_be_empty=may_be_empty)
+    sizes = [replace(job, devices_open=True), *_larger(job)]
+    looked: list[ServingFront] = []
+    for size in sizes:
+        looked.append(front(size, explains=not looked, may_be_empty=True))
+        if looked[-1].feasible:
+            return _of_several(looked[-1].job, looked[-1], looked)
+    stopped = any(one.certificate.stopped for one in looked)
+    if not stopped or may_be_empty:
+        return _of_several(looked[0].job, looked[0], looked)
+    return front(sizes[-1], may_be_empty=False)
 
 
 def _larger(job: ServingJob) -> list[ServingJob]:
@@ -172,7 +215,7 @@ def evaluate_serving(
     engine = priced_engine(job, layout, unit_parts(job, layout, costs))
     predicted = served(job, engine, engine_load(job, layout.replicas), layout.replicas)
     simulation = simulated(job, engine, predicted, costs.trace, request_test(job))
-    group = EngineGroup(layout, 1.0, replace(predicted, simulation=simulation))
+    group = EngineGroup(layout, 1.0, settled(replace(predicted, simulation=simulation)))
     plan = ServingPlan((group,), tuple(broken_limits(job, group.predicted)))
     return job, plan_with_intervals(job, plan)
 

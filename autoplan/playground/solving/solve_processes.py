@@ -7,7 +7,9 @@ stop within a grace is ended, and another one takes its place.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from multiprocessing.connection import Connection
@@ -28,7 +30,13 @@ __all__ = ["SolveProcesses"]
 _LATE_SECONDS: Final = 20.0
 #: How long a process may take to stop [s].
 _STOP_SECONDS: Final = 3.0
+#: How soon a process ends that had ended already, which nobody was told yet [s].
+_EARLY_SECONDS: Final = 1.0
 _ENDED: Final = "the process that worked on this question ended: ask again, or ask for less"
+
+
+class _EndedBeforeError(RefusedRequestError):
+    """A process that ended so early that the question was not the reason."""
 
 
 class _SolveProcess:
@@ -46,6 +54,8 @@ class _SolveProcess:
 
     def begin(self, numbered: NumberedAsk) -> asyncio.Future[Any]:
         """Give the process a question; the future message with its answer fails where the process ends."""
+        # Where the process has ended, there is no answer to wait for: that of the last question is none.
+        self.pending = None
         self._connection.send(numbered)
         loop = asyncio.get_running_loop()
         self.pending = loop.run_in_executor(self._threads, self._connection.recv)
@@ -57,6 +67,11 @@ class _SolveProcess:
         """Tell the process to stop working on a question."""
         self._connection.send((STOP, number))
 
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended by itself, or somebody ended it."""
+        return not self._process.is_alive()
+
     def end(self) -> None:
         """End the process at once."""
         self._process.kill()
@@ -66,7 +81,7 @@ class SolveProcesses:
     """``size`` processes, each of which may take ``seconds`` for an answer."""
 
     def __init__(self, size: int, seconds: float) -> None:
-        self.seconds = seconds
+        self.size, self.seconds = size, seconds
         self._closing = asyncio.Event()
         self._numbers = count(1)
         self._threads = ThreadPoolExecutor(size, thread_name_prefix="solve")
@@ -78,13 +93,28 @@ class SolveProcesses:
         self._settling: set[asyncio.Task[None]] = set()
 
     async def answer(self, asked: Ask) -> Answer:
-        """Return the answer to what is ``asked``, when a process is free; it is stopped on cancellation."""
+        """Return the answer to what is ``asked``, when a process is free; it is stopped on cancellation.
+
+        A process that had ended before it was asked is replaced, and the question goes to the other one.
+        """
+        for _ in range(self.size):
+            with contextlib.suppress(_EndedBeforeError):
+                return await self._answer_of_one(asked)
+        return await self._answer_of_one(asked)
+
+    async def _answer_of_one(self, asked: Ask) -> Answer:
         member, number = await self._free.get(), next(self._numbers)
+        began = time.monotonic()
         try:
+            if member.ended and not self._closing.is_set():
+                member = self._replaced(member)
             pending = member.begin(NumberedAsk(number, asked, self.seconds))
             _, answer = await asyncio.wait_for(asyncio.shield(pending), self.seconds + _LATE_SECONDS)
         except (EOFError, OSError, TimeoutError) as error:
-            message = "the server is shutting down" if self._closing.is_set() else _ENDED
+            closing = self._closing.is_set()
+            if time.monotonic() - began < _EARLY_SECONDS and not closing:
+                raise _EndedBeforeError(503, _ENDED, retry_seconds=1) from error
+            message = "the server is shutting down" if closing else _ENDED
             raise RefusedRequestError(503, message, retry_seconds=1) from error
         else:
             result: Answer = answer
@@ -113,20 +143,25 @@ class SolveProcesses:
             await _stopped(member, number)
         except (EOFError, OSError, TimeoutError):
             member.end()
-            self._members.discard(member)
             if member.pending is not None:
                 await asyncio.wait([member.pending])
             if self._closing.is_set():
                 return
-            member = self._started()
-            self._members.add(member)
+            member = self._replaced(member)
         self._free.put_nowait(member)
+
+    def _replaced(self, member: _SolveProcess) -> _SolveProcess:
+        """Return a new process in the place of ``member``, which has ended."""
+        self._members.discard(member)
+        other = self._started()
+        self._members.add(other)
+        return other
 
 
 async def _stopped(member: _SolveProcess, number: int) -> None:
     """Wait until ``member`` works on nothing; raises EOFError, OSError or TimeoutError where it cannot."""
     pending = member.pending
-    if pending is None:
+    if pending is None or member.ended:
         raise EOFError
     if not pending.done():
         member.stop(number)

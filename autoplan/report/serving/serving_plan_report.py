@@ -17,7 +17,7 @@ from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.class_report import class_parts
 from autoplan.report.serving.pool_report import pool_rows
-from autoplan.report.serving.serving_words import interval_lines, load_words, time_words
+from autoplan.report.serving.serving_words import interval_lines, load_words, simulated_lines, time_words
 from autoplan.report.wording.part_names import GIB
 from autoplan.results.serving.serving_front import ServingPlan
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -60,7 +60,8 @@ def serving_plan_parts(
         if plan.simulation is not None:
             parts += [_percentiles(plan, terminal), Text(""), *class_parts([plan], terminal)]
     parts += _memories(plan, terminal) if memory else []
-    parts += [Text(""), *listed(list(interval_lines([plan])))] if plan.intervals else []
+    notes = [*(interval_lines([plan]) if plan.intervals else ()), *simulated_lines([plan])]
+    parts += [Text(""), *listed(notes)] if notes else []
     return parts
 
 

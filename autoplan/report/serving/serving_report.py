@@ -15,9 +15,15 @@ from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.class_report import class_parts
 from autoplan.report.serving.pool_report import pool_lines
-from autoplan.report.serving.serving_words import interval_lines, load_words, served_words, time_words
+from autoplan.report.serving.serving_words import (
+    interval_lines,
+    load_words,
+    served_words,
+    simulated_lines,
+    time_words,
+)
 from autoplan.report.wording.sentences import number_words
-from autoplan.results.serving.serving_front import EngineGroup, ServingFront, ServingPlan
+from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.units import format_share
 
 __all__ = ["front_ends", "serving_front_parts", "serving_front_table", "serving_sentences"]
@@ -45,7 +51,8 @@ def serving_front_parts(
             parts += [Text(f"{len(front.plans) - len(shown)} more plans: --all"), Text("")]
         parts += listed(serving_sentences(front))
     else:
-        parts.append(Text("nothing is feasible", style="bold red"))
+        none = "no plan was found" if front.certificate.stopped else "nothing is feasible"
+        parts.append(Text(none, style="bold red"))
         parts += listed(front.reasons, style="")
         if front.changes:
             parts += [
@@ -99,6 +106,7 @@ def _plans(plans: Sequence[ServingPlan], terminal: Terminal) -> Table:
 def _scaling(front: ServingFront, terminal: Terminal) -> Table:
     """Return the fewest devices for each load, with the first plan on as many."""
     rows = [(answer.job.workload, answer.plans[0] if answer.plans else None) for answer in front.scaling]
+    missing = ["not solved" if answer.certificate.stopped else "none" for answer in front.scaling]
     loads = [
         f"{load.request_rate:g}/s" if load.request_rate is not None else f"{load.concurrency:,} clients"
         for load, _ in rows
@@ -106,7 +114,12 @@ def _scaling(front: ServingFront, terminal: Terminal) -> Table:
     return columns_table(
         [
             Column("load", tuple(loads)),
-            Column("devices", tuple(str(plan.devices) if plan else "none" for _, plan in rows)),
+            Column(
+                "devices",
+                tuple(
+                    str(plan.devices) if plan else why for (_, plan), why in zip(rows, missing, strict=True)
+                ),
+            ),
             Column(
                 "time/token",
                 tuple(time_words(plan.time_per_output_token if plan else None) for _, plan in rows),
@@ -134,32 +147,35 @@ def _waits(plan: ServingPlan) -> str:
 
 def _certificate(front: ServingFront) -> Iterator[str]:
     proof = front.certificate
-    if proof.stopped:
-        yield f"{proof.stopped}: the plans are the best so far"
+    if proof.stopped and front.plans:
+        yield f"the best plans so far, not proven optimal ({proof.stopped})"
     elif front.plans:
         yield (
             f"proven for mean values: no choice of {proof.units} engines, {proof.options:,} with sizes and"
             f" shares, is better by {format_share(proof.thinning)} or more ({proof.solves} solves)"
         )
-    else:
+    elif not proof.stopped:
         yield f"{proof.units_total} engines, {proof.units} that can run, {proof.options:,} sizes and shares"
     if proof.pairs:
         yield f"among them {proof.pairs:,} pairs of pools for prefill and decode, of {proof.roles} engines"
+    if proof.between_sizes is None:
+        yield "sizes of max_num_seqs between those that were tried may hold limits that these break"
+    elif proof.between_sizes > proof.thinning:
+        share = format_share(proof.between_sizes)
+        yield f"sizes of max_num_seqs between those that were tried are better by {share} at most"
     if proof.simulated:
         yield f"decided by simulation, not proven: {', '.join(proof.simulated)}"
 
 
 def _notes(front: ServingFront) -> Iterator[str]:
-    parts = [part for plan in front.plans for part in ((plan.pooled,) if plan.pooled else plan.groups)]
-    known = [
-        part.predicted.simulation if isinstance(part, EngineGroup) else part.simulation for part in parts
-    ]
-    simulations = [simulation for simulation in known if simulation is not None]
     yield from interval_lines(front.plans)
-    if simulations:
-        gap, first = max(x.gap for x in simulations), max(x.first_token_gap for x in simulations)
+    yield from simulated_lines(front.plans)
+    runs = [run for plan in front.plans if not plan.is_simulated for run in plan.simulations]
+    if runs:
+        gap, first = max(run.gap for run in runs), max(run.first_token_gap for run in runs)
+        whose = "the other plans" if any(plan.is_simulated for plan in front.plans) else "these plans"
         yield (
-            f"simulations of these plans differ from the closed form by {format_share(gap)} at most in"
+            f"simulations of {whose} differ from the closed form by {format_share(gap)} at most in"
             f" throughput and time per token, by {format_share(first)} in the first token"
         )
     yield from _draft_notes(front)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, cast
 
+from autoplan.costs.core.serving.served_prediction import CLOSED_FORM_GAP, FIRST_TOKEN_GAP
 from autoplan.results.serving.serving_front import ServingPlan
+from autoplan.schema.serving.request_lengths import (
+    Length,
+    LogNormalLength,
+    ServingWorkload,
+    TraceLength,
+    evenly_drawn,
+)
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.units import format_seconds
+from autoplan.units import format_seconds, format_share
 
-__all__ = ["interval_lines", "load_words", "served_words", "time_words"]
+__all__ = ["interval_lines", "load_words", "served_words", "simulated_lines", "time_words"]
 
 #: Figures with intervals, as text calls them.
 _INTERVALS: Final = {
@@ -21,13 +29,41 @@ _INTERVALS: Final = {
 
 
 def load_words(job: ServingJob) -> str:
-    """Return how the requests of a job come."""
-    workload = job.workload
+    """Return how the requests of a job come, and how long they are."""
+    return f"{_arrival_words(job.workload)}; {_lengths_words(job.workload)}"
+
+
+def _arrival_words(workload: ServingWorkload) -> str:
     if workload.concurrency is not None:
         return f"{workload.concurrency:,} clients, each with a request at a time"
     if workload.request_rate is not None:
         return f"{workload.request_rate:g} requests a second"
     return "as many requests as engines take"
+
+
+def _lengths_words(workload: ServingWorkload) -> str:
+    """Return the lengths of requests in words; requests that are alike stay in step, which is said."""
+    if workload.classes:
+        return f"{len(workload.classes)} classes of requests"
+    prompts, answers = _length_words(workload.input_tokens), _length_words(workload.output_tokens)
+    text = f"prompts of {prompts}, answers of {answers} tokens"
+    if workload.alike:
+        clients = workload.concurrency or 1
+        lockstep = f": {clients:,} clients in lockstep" if clients > 1 else ""
+        return f"{text}, all requests alike{lockstep}"
+    means = [n for n in (workload.input_tokens, workload.output_tokens) if isinstance(n, int)]
+    spread = workload.spread(workload.longest_request)
+    return f"{text} (within {spread * 100:.0f} % of the mean)" if means and spread else text
+
+
+def _length_words(length: Length) -> str:
+    ends = evenly_drawn(length, 0.0)
+    if isinstance(length, TraceLength):
+        return "a trace's"
+    if ends is None:
+        shape = cast("LogNormalLength", length).lognormal
+        return f"{shape.median:,} (median; p99 {shape.p99:,})"
+    return f"{ends[0]:,}" if ends[0] == ends[1] else f"{ends[0]:,} to {ends[1]:,}"
 
 
 def served_words(plan: ServingPlan) -> str:
@@ -39,6 +75,22 @@ def served_words(plan: ServingPlan) -> str:
 def time_words(value: float | None) -> str:
     """Return a time with its unit; a dash without one."""
     return "-" if value is None else format_seconds(value)
+
+
+def simulated_lines(plans: Sequence[ServingPlan]) -> Iterator[str]:
+    """Yield which plans have the means of a simulation, and how far the closed form is from them."""
+    numbered = [(number, plan) for number, plan in enumerate(plans, 1) if plan.is_simulated]
+    if not numbered:
+        return
+    numbers = ", ".join(str(number) for number, _ in numbered)
+    which = "simulated" if len(plans) == 1 else f"simulated: plan{'s' if len(numbered) > 1 else ''} {numbers}"
+    runs = [run for _, plan in numbered for run in plan.simulations]
+    gap, first = max(run.gap for run in runs), max(run.first_token_gap for run in runs)
+    yield (
+        f"{which}; the closed form differs by {format_share(gap)} in throughput or time per token and by"
+        f" {format_share(first)} in the first token, more than {format_share(CLOSED_FORM_GAP)} or"
+        f" {format_share(FIRST_TOKEN_GAP)}, so that the simulation counts"
+    )
 
 
 def interval_lines(plans: Sequence[ServingPlan]) -> Iterator[str]:

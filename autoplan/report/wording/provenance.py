@@ -12,7 +12,7 @@ from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
 from autoplan.schema.job import Job
 from autoplan.version import __version__
 
-__all__ = ["kernels_measured", "number_kinds", "provenance"]
+__all__ = ["kernels_measured", "kernels_origin", "number_kinds", "provenance"]
 
 
 def provenance(job: Job) -> dict[str, Any]:
@@ -30,8 +30,20 @@ def provenance(job: Job) -> dict[str, Any]:
 
 
 def kernels_measured(job: Job) -> bool:
-    """Return whether the kernel curves of ``job`` were measured on its device."""
+    """Return whether the kernel curves of ``job`` were measured on its device, or on one with its chip."""
     return job.cluster.device.name in job.kernels.devices
+
+
+def kernels_origin(job: Job) -> str:
+    """Return in words where the kernel curves of ``job`` were measured."""
+    kernels, own = job.kernels, job.cluster.device.name
+    if own in kernels.devices[:1]:
+        return "measured on this device"
+    if own in kernels.devices:
+        return f"measured on {kernels.devices[0]}, whose chip is that of this device"
+    if kernels.devices:
+        return f"not measured on this device: those of {kernels.devices[0]}, its nearest measured relative"
+    return f"not measured on this device: {kernels.valid_for}"
 
 
 def number_kinds(model: BaseModel) -> dict[str, int]:
@@ -48,6 +60,7 @@ def _kernels(job: Job) -> dict[str, Any]:
         "name": kernels.name,
         "devices": list(kernels.devices),
         "measured_on_device": kernels_measured(job),
+        "taken_from": None if kernels_measured(job) else next(iter(kernels.devices), None),
         "valid_for": kernels.valid_for,
         "numbers": number_kinds(kernels),
         "collective_tables": len(kernels.collectives.tables) if tabled else 0,

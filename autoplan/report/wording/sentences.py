@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from autoplan.costs.core.prediction import JobFacts, Prediction
 from autoplan.report.wording.allocator_words import near_limit_sentences
 from autoplan.report.wording.noise_words import noise_sentence
-from autoplan.report.wording.provenance import kernels_measured, number_kinds
+from autoplan.report.wording.provenance import kernels_origin, number_kinds
 from autoplan.report.wording.stack_words import assumed_sentences, stack_title, stacks_sentences
 from autoplan.results import Certificate, Front, Rejection, StackStep
 from autoplan.results.front import RejectionKind
@@ -166,10 +166,12 @@ def certificate_sentence(certificate: Certificate) -> str:
     text = f"{proven}: {_covered(certificate)}"
     if certificate.best_bound_step_seconds is not None and certificate.gap is not None:
         bound = format_seconds(certificate.best_bound_step_seconds)
-        text += f"; no step is shorter than {bound} (gap {_gap(certificate.gap)})"
+        text += f"; no step is shorter than {bound} ({_gaps(certificate.gap, certificate.fastest_gap)})"
     if certificate.thinning and certificate.status == "optimal":
         thinning = _percent(certificate.thinning)
         text += f"; every other layout is dominated, within {thinning}, by a plan listed here"
+    if certificate.unsearched:
+        text += f"; not searched: {', '.join(certificate.unsearched)}"
     return text
 
 
@@ -200,6 +202,18 @@ def number_words(count: int, noun: str) -> str:
     """
     plural = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count_words(count)} {noun}{plural}"
+
+
+def _gaps(largest: float, fastest: float | None) -> str:
+    """Return the gap, and of what it is, where the fastest plan is nearer to its bound than another plan.
+
+    >>> _gaps(0.048, 0.0), _gaps(0.02, 0.02)
+    ('gap of the fastest plan 0 %, of another one from the bound within its memory up to 4.8 %', 'gap 2 %')
+    """
+    if fastest is None or _gap(fastest) == _gap(largest):
+        return f"gap {_gap(largest)}"
+    others = f"of another one from the bound within its memory up to {_gap(largest)}"
+    return f"gap of the fastest plan {_gap(fastest)}, {others}"
 
 
 def _gap(share: float) -> str:
@@ -277,9 +291,8 @@ def surety_sentences(
     job: Job, predicted: Sequence[Prediction], stacks: Sequence[StackStep] = ()
 ) -> list[str]:
     """Return the sentences on what was assumed, on prediction intervals and on the kernel curves."""
-    where = "measured on this device" if kernels_measured(job) else "not measured on this device"
     kinds = ", ".join(f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(job.kernels).items() if n)
-    curves = f"kernel curves {job.kernels.name}: {where}; numbers: {kinds}"
+    curves = f"kernel curves {job.kernels.name}: {kernels_origin(job)}; numbers: {kinds}"
     intervals = [*near_limit_sentences(job, predicted), _intervals(job, predicted)] if predicted else []
     return [*assumed_sentences(job), *stacks_sentences(stacks), *intervals, curves, *_derived_node(job)]
 

@@ -179,6 +179,20 @@ def _distribution(times: Distribution | None) -> Values | None:
     return asdict(times) if times is not None else None
 
 
+def _closed_form(plan: ServingPlan) -> Values | None:
+    """Return the closed form of the first engines where the simulation's means stand in its place."""
+    first = plan.pooled or plan.groups[0].predicted
+    means = first.closed_form
+    if means is None:
+        return None
+    return {
+        "time_to_first_token_seconds": _finite(means.time_to_first_token),
+        "time_per_output_token_seconds": _finite(means.time_per_output_token),
+        "request_latency_seconds": _finite(means.request_latency),
+        "output_tokens_per_second": means.output_tokens_per_second,
+    }
+
+
 def _simulation(plan: ServingPlan) -> Values | None:
     simulation = plan.simulation
     if simulation is None:
@@ -190,6 +204,7 @@ def _simulation(plan: ServingPlan) -> Values | None:
         "seed": simulation.seed,
         "gap": simulation.gap,
         "first_token_gap": simulation.first_token_gap,
+        "closed_form": _closed_form(plan),
         "preempted": run.preempted,
         "saturated_by": run.saturation,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from autoplan.costs.core.serving.latencies import LatencyStatistics
+from autoplan.costs.core.serving.latencies import Distribution, LatencyStatistics
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.core.serving.served_interval import ServedIntervals
 from autoplan.costs.core.serving.served_prediction import ServedPrediction, SimulatedPrediction
@@ -124,6 +124,31 @@ class ServingPlan:
         return max(part.request_latency for part in self._parts)
 
     @property
+    def is_simulated(self) -> bool:
+        """Whether the times of some engines are those of a simulation, which the closed form is far from."""
+        return any(part.closed_form is not None for part in self._parts)
+
+    @property
+    def simulations(self) -> tuple[SimulatedPrediction, ...]:
+        """The simulations of all engines that were simulated."""
+        return tuple(part.simulation for part in self._parts if part.simulation is not None)
+
+    def longest_mean(self, name: str) -> float | None:
+        """Return the largest mean of a time that closed forms and simulations predict [s]; none without end.
+
+        A limit on the mean has to be this long for the plan to hold it.
+        """
+        if getattr(self, name) is None:
+            return None
+        sources = [
+            source for part in self._parts for source in (part, part.closed_form) if source is not None
+        ]
+        means = [float(getattr(source, name)) for source in sources]
+        runs = [part.simulation.statistics for part in self._parts if part.simulation is not None]
+        times: list[Distribution | None] = [getattr(run, name) for run in runs]
+        return max([*means, *(time.mean for time in times if time is not None)])
+
+    @property
     def output_tokens_per_second(self) -> float:
         """Output tokens a second of all engines."""
         return sum(part.output_tokens_per_second for part in self._parts)
@@ -221,7 +246,8 @@ class ServingCertificate:
     plan, and every one is dominated, within ``thinning``, by a plan. ``units`` are engines by degrees and
     formats, ``options`` those with a size of a step and a share of the load, of which ``dominated`` are worse
     than another one of equal devices and share in every respect. ``simulated``: limits that only a simulation
-    decides; options that break them are left out, ``excluded`` in number.
+    decides; options that break them are left out, ``excluded`` in number. ``options`` are all sizes and
+    shares of engines that start; those that equal others are counted as dominated without a price.
     """
 
     status: Literal["optimal", "feasible", "infeasible"]
@@ -241,6 +267,9 @@ class ServingCertificate:
     #: Pairs of pools among the options, and engines of either role of which they are made.
     pairs: int = 0
     roles: int = 0
+    #: The most by which engines with a max_num_seqs between those of the menu are better in an objective, for
+    #: mean values; None: such sizes may hold limits on times that those of the menu do not hold.
+    between_sizes: float | None = 0.0
     #: SHA-256 of the resolved job, and of the kernels, traces and intervals that its prices rest on.
     job_hash: str = ""
     cost_model_hash: str = ""
@@ -285,3 +314,9 @@ class ServingFront:
     def feasible(self) -> bool:
         """Whether there is any plan."""
         return bool(self.plans)
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is any plan, be it of another load than the last, which a deadline left without."""
+        left_without = self.certificate.stopped is not None
+        return self.feasible or (left_without and any(row.plans for row in self.scaling))

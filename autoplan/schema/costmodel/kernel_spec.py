@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from autoplan.schema.base import Frozen, PositiveShare, Sourced, SourcedSeconds, SourcedWatts
+from autoplan.schema.base import Frozen, PositiveShare, Sourced, SourcedFlopRate, SourcedSeconds, SourcedWatts
 from autoplan.schema.costmodel.measured_tables import AttentionTable, GemmTable
 from autoplan.schema.hardware import sourced_numbers
 
@@ -53,6 +53,9 @@ class GemmCurve(Frozen):
     )
     power: SourcedWatts | None = Field(
         default=None, description="power limit of the devices that clock so; lower ones at its cube root"
+    )
+    peak: SourcedFlopRate | None = Field(
+        default=None, description="16-bit peak of these devices: power counts by FLOP/s of the peak"
     )
     fp8_share: PositiveShare | None = Field(
         default=None,
@@ -125,6 +128,10 @@ class Collectives(Frozen):
     fabrics: tuple[str, ...] = Field(
         default=(), description="nodes on whose fabric the tables were measured; others use the shares"
     )
+    slower_fabrics: tuple[str, ...] = Field(
+        default=(),
+        description="nodes on such a fabric with less bandwidth: the shares, at least the tables",
+    )
     tables: tuple[CollectiveTable, ...] = Field(default=(), description="measured times inside a node")
 
 
@@ -148,7 +155,12 @@ class KernelSpec(CostModel):
     schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
     kind: Literal["kernels"] = Field(description="this file holds kernel curves")
     name: Name = Field(description="name of the entry, the same as its file's")
-    devices: tuple[str, ...] = Field(description="devices that the curves hold for; empty: any device")
+    devices: tuple[str, ...] = Field(
+        description="devices that the curves hold for, the measured one first; empty: none was measured"
+    )
+    lent_to: tuple[str, ...] = Field(
+        default=(), description="devices that nobody measured, which take these shares before any relative's"
+    )
     valid_for: str = Field(description="range of shapes and formats inside which the curves were measured")
     gemm: GemmCurve = Field(description="matrix products")
     attention: AttentionCurve = Field(description="fused attention")

@@ -57,7 +57,10 @@ class MemoryPolicy(Frozen):
         description="ZeRO stage from which parameters are sharded; 2: gathered in forward, kept to backward"
     )
     autocast_bytes: int = Field(
-        default=0, ge=0, le=4, description="16-bit copy that autocast makes and backward still needs"
+        default=0,
+        ge=0,
+        le=4,
+        description="16-bit copy of a trained parameter that autocast makes and backward still needs",
     )
     fp8_copy_bytes: int = Field(default=2, ge=0, le=4, description="8-bit copies of a parameter under fp8")
     gradient_bytes: int = Field(ge=1, le=8, description="gradient that stays until the optimizer step")
@@ -326,6 +329,12 @@ class StackSpec(CostModel):
     name: Name = Field(description="name of the entry, the same as its file's")
     title: str = Field(description="name in words")
     description: str = Field(description="which releases it stands for, and what is special about it")
+    launched_by: str | None = Field(
+        default=None, description="target of `autoplan emit` that starts it; left out: no target runs it"
+    )
+    files_of: tuple[str, ...] = Field(
+        default=(), description="targets whose files are read as jobs with this stack; not inherited"
+    )
     memory: MemoryPolicy = Field(description="what a rank keeps")
     by_precision: dict[Precision, PrecisionPolicy] = Field(
         default_factory=dict, description="what a rank keeps otherwise at a precision"

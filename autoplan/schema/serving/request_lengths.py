@@ -20,10 +20,13 @@ from autoplan.schema.base import FROM_FILE, TO_FILE, Frozen, Share
 from autoplan.schema.serving.serving_limits import ClassLimits
 
 __all__ = [
+    "LENGTH_SPREAD",
+    "FixedLength",
     "GammaArrivals",
     "Length",
     "LogNormal",
     "LogNormalLength",
+    "RangeLength",
     "Rate",
     "RequestClass",
     "RequestLengths",
@@ -31,9 +34,14 @@ __all__ = [
     "SharedPrefix",
     "TraceLength",
     "UniformLength",
+    "evenly_drawn",
     "longest_tokens",
     "shortest_tokens",
 ]
+
+#: Largest distance of a length from the mean that a bare number is, as a share of it. A guess: InferenceX
+#: draws from 80 to 100 % of a number, SGLang's bench_serving from 0 to 100 %, and people differ more.
+LENGTH_SPREAD: Final = 0.2
 
 Tokens = Annotated[int, Field(ge=1, le=100_000_000)]
 
@@ -43,6 +51,21 @@ def _in_order(ends: tuple[int, int]) -> tuple[int, int]:
     if first > last:
         raise ValueError(f"a range goes from the shorter to the longer length: [{last}, {first}]")
     return ends
+
+
+class FixedLength(Frozen):
+    """The same number of tokens in every request."""
+
+    fixed: Tokens = Field(description="tokens of every request")
+
+
+class RangeLength(Frozen):
+    """Lengths as SGLang's bench_serving draws them: evenly from a share of a number to the number."""
+
+    nominal: Tokens = Field(description="longest length (--random-input-len, --random-output-len)")
+    range_ratio: Share = Field(
+        default=0.0, description="shortest length as a share of the longest (--random-range-ratio)"
+    )
 
 
 class UniformLength(Frozen):
@@ -78,7 +101,7 @@ class TraceLength(Frozen):
     trace: str = Field(min_length=1, description="CSV file with input_tokens, output_tokens and arrival_s")
 
 
-Length = Tokens | UniformLength | LogNormalLength | TraceLength
+Length = Tokens | FixedLength | UniformLength | RangeLength | LogNormalLength | TraceLength
 
 
 class GammaArrivals(Frozen):
@@ -133,8 +156,26 @@ class SharedPrefix(Frozen):
 class RequestLengths(Frozen):
     """Input and output of requests."""
 
-    input_tokens: Length = Field(description="tokens of a prompt: a number, a distribution or a trace")
-    output_tokens: Length = Field(description="tokens of an answer: a number, a distribution or a trace")
+    input_tokens: Length = Field(
+        description="tokens of a prompt: a mean (lengths within 20 % of it), {fixed: N}, a distribution or a"
+        " trace"
+    )
+    output_tokens: Length = Field(
+        description="tokens of an answer: a mean (lengths within 20 % of it), {fixed: N}, a distribution or a"
+        " trace"
+    )
+
+    def spread(self, longest_request: int | None) -> float:
+        """Return the largest distance of lengths from a mean that is a bare number, as a share of it [1].
+
+        Less than ``LENGTH_SPREAD`` where no longer request is admitted.
+        """
+        lengths = self.input_tokens, self.output_tokens
+        means = sum(length for length in lengths if isinstance(length, int))
+        if longest_request is None or not means:
+            return LENGTH_SPREAD
+        room = longest_request - sum(longest_tokens(length, 0.0) for length in lengths)
+        return min(LENGTH_SPREAD, max(0.0, room / means))
 
 
 class RequestClass(RequestLengths):
@@ -170,7 +211,8 @@ class RequestClass(RequestLengths):
 
 def _exceeds(prefix: SharedPrefix, length: Length) -> bool:
     """Whether a prefix is longer than any prompt, as far as the length says."""
-    return isinstance(length, int | UniformLength) and prefix.shared_tokens > longest_tokens(length)
+    ends = isinstance(length, int | FixedLength | RangeLength | UniformLength)
+    return ends and prefix.shared_tokens > longest_tokens(length, 0.0)
 
 
 class ServingWorkload(RequestLengths):
@@ -178,11 +220,13 @@ class ServingWorkload(RequestLengths):
 
     input_tokens: Length = Field(
         default_factory=int,
-        description="tokens of a prompt: a number, a distribution or a trace; with classes each has its own",
+        description="tokens of a prompt: a mean (lengths within 20 % of it), {fixed: N}, a distribution or a"
+        " trace; with classes each has its own",
     )
     output_tokens: Length = Field(
         default_factory=int,
-        description="tokens of an answer: a number, a distribution or a trace; with classes each has its own",
+        description="tokens of an answer: a mean (lengths within 20 % of it), {fixed: N}, a distribution or a"
+        " trace; with classes each has its own",
     )
     concurrency: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
         default=None, description="clients of a closed loop, each with one request at a time"
@@ -230,6 +274,13 @@ class ServingWorkload(RequestLengths):
             object.__setattr__(self, name, value)
 
     @property
+    def alike(self) -> bool:
+        """Whether all requests have the same lengths."""
+        spread = self.spread(self.longest_request)
+        ends = [evenly_drawn(length, spread) for length in (self.input_tokens, self.output_tokens)]
+        return not self.classes and all(end is not None and end[0] == end[1] for end in ends)
+
+    @property
     def longest_tokens(self) -> int:
         """Input and output tokens of the longest request that must be admitted."""
         if self.longest_request is not None:
@@ -274,20 +325,37 @@ class ServingWorkload(RequestLengths):
         }
 
 
-def shortest_tokens(length: Length) -> int:
-    """Return the least tokens that a length has; 1 where a distribution or a trace does not say."""
+def evenly_drawn(length: Length, spread: float = LENGTH_SPREAD) -> tuple[int, int] | None:
+    """Return the shortest and the longest of lengths that are drawn evenly; None of others.
+
+    >>> evenly_drawn(1024), evenly_drawn(FixedLength(fixed=7)), evenly_drawn(RangeLength(nominal=100))
+    ((820, 1228), (7, 7), (1, 100))
+    """
     if isinstance(length, int):
-        return length
-    return length.uniform[0] if isinstance(length, UniformLength) else 1
+        most = int(length * spread + 1e-9)
+        return length - most, length + most
+    if isinstance(length, FixedLength):
+        return length.fixed, length.fixed
+    if isinstance(length, RangeLength):
+        return max(1, int(length.nominal * length.range_ratio)), length.nominal
+    return length.uniform if isinstance(length, UniformLength) else None
 
 
-def longest_tokens(length: Length) -> int:
+def shortest_tokens(length: Length) -> int:
+    """Return the least tokens that a length has; 1 where a distribution or a trace does not say.
+
+    Of a mean the number itself: a longest request may keep lengths from spreading.
+    """
+    ends = evenly_drawn(length, 0.0)
+    return 1 if ends is None else ends[0]
+
+
+def longest_tokens(length: Length, spread: float = LENGTH_SPREAD) -> int:
     """Return the most tokens that a length is planned for; of a log-normal one its 99 % quantile.
 
     A trace says nothing before it is read: 1.
     """
-    if isinstance(length, int):
-        return length
-    if isinstance(length, UniformLength):
-        return length.uniform[1]
+    ends = evenly_drawn(length, spread)
+    if ends is not None:
+        return ends[1]
     return length.lognormal.p99 if isinstance(length, LogNormalLength) else 1

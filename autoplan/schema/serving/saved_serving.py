@@ -45,7 +45,7 @@ class SavedServingCertificate(_SavedPart):
     status: Literal["optimal", "feasible", "infeasible"] = Field(description="how far it is proven")
     units_total: int = Field(ge=0, description="engines of the search space, by degrees and formats")
     units: int = Field(ge=0, description="those that keep every rule")
-    options: int = Field(ge=0, description="engines with sizes and shares that serve")
+    options: int = Field(ge=0, description="sizes and shares of engines that start")
     dominated: int = Field(ge=0, description="options that another one is better than in every respect")
     excluded: int = Field(ge=0, description="options that a simulation excluded")
     solves: int = Field(ge=0, description="number of solves")
@@ -58,6 +58,12 @@ class SavedServingCertificate(_SavedPart):
     autoplan_version: str = Field(description="what planned it")
     pairs: int = Field(default=0, ge=0, description="pairs of pools among the options")
     roles: int = Field(default=0, ge=0, description="engines of either role of which pairs are made")
+    between_sizes: float | None = Field(
+        default=0.0,
+        ge=0,
+        description="share by which sizes between those of the menu are better at most; null: they may hold "
+        "limits that none of the menu holds",
+    )
     job_hash: str = Field(description="names the resolved job")
     cost_model_hash: str = Field(description="names kernels, intervals and trace")
 

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES
+from autoplan.schema.layout import LAYOUT_KEYS
 
 __all__ = ["LISTS", "NAMES", "WORDS"]
 
 #: Numbers that a rule may name: of a layout, of the job and of its model.
 NAMES: Final = (
-    *("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "zero", "vpp"),
-    *("recompute_num_layers", "dp_shard", "offload_every"),
+    *(key.name for key in LAYOUT_KEYS if key.kind == "number"),
     *("microbatches", "devices", "devices_per_node", "nodes", "sequence_length", "global_batch_size"),
     *("heads", "kv_heads", "hidden_size", "ffn_size", "vocabulary"),
 )
 #: Words that a rule may name, with their values.
-WORDS: Final[dict[str, tuple[str, ...]]] = {
-    "schedule": SCHEDULES,
-    "sp": ("on", "off"),
-    "offload": OFFLOADS,
-    "order": ORDERS,
-}
+WORDS: Final[dict[str, tuple[str, ...]]] = {key.name: key.words for key in LAYOUT_KEYS if key.words}
 #: Numbers with one entry per stage: its layers, and those with selective and full recompute.
 LISTS: Final = ("layers", "selective", "full")

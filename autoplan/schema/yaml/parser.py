@@ -93,6 +93,8 @@ def _line(event: yaml.Event) -> int:
 
 def _syntax_message(error: yaml.MarkedYAMLError) -> str:
     problem = error.problem or "it cannot be read"
+    if "maximum nesting depth" in problem:  # libyaml's own, which newer versions keep below ours
+        return f"nested deeper than {MAX_DEPTH} levels"
     context = f" {error.context}" if error.context else ""
     if context and error.context_mark:
         context += f" that starts on line {error.context_mark.line + 1}"

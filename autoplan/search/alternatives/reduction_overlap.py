@@ -158,7 +158,7 @@ class _Mixes:
         """Yield for each of ``stages`` the alternatives that fit, with a longer backward and a shorter end.
 
         They are fields of ``Alternative``, the shortest backward first. All stages have the same number of
-        layers; where layers differ, there is one stage.
+        layers; where layers differ, they are one stage at one place, once for each class of its mixes.
         """
         check_deadline()
         group, layers = self.group, stages[0].first.layers
@@ -167,7 +167,8 @@ class _Mixes:
         count, coefficients = np.array(float(layers)), self._coefficients(stages, selective, full)
         memory, fits = stage_fits(coefficients.memory, count, selective, full, self.limit)
         table = alternative_table(coefficients, count, (selective, full), memory, v=v, scale=self.scale)
-        table = table.reshape(len(stages), -1, table.shape[-1])
+        # Where layers differ, classes of mixes that the user's own rules distinguish share one place.
+        table = np.broadcast_to(table, (len(stages), *table.shape[-2:]))
         backward, both, end = (table[..., i] for i in _TIMES)
         firsts = np.array([(*(o[i] for i in _TIMES), longest) for _, o, longest in stages])[..., None]
         worth = (fits > 0) & (backward > firsts[:, 0]) & (both < firsts[:, 3]) & (end < firsts[:, 2])
@@ -182,7 +183,7 @@ class _Mixes:
         """Return the coefficients of ``stages``, for [stages, mixes]."""
         if self.group.places is None:
             return self.group.stages.take((self.position, [stage.number for stage in stages], None))
-        ((number, first, _),) = stages
+        number, first, _ = stages[0]
         return self.group.holding(self.position, number)(first.first, first.layers, selective, full)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from math import ceil, floor
 from typing import Final
 
@@ -17,6 +16,8 @@ from ortools.sat.python import cp_model
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.search.cp.cp_sat import MOST_WORK, run_solver
 from autoplan.search.serving.engine_options import Option, times_of
+from autoplan.search.serving.engines.node_places import fit_nodes
+from autoplan.search.serving.engines.objective_boxes import ObjectiveBoxes
 from autoplan.search.serving.load_shares import WHOLE
 
 __all__ = ["Allocation", "AllocationProblem", "AllocationSearch", "decitokens", "objective_values"]
@@ -24,9 +25,13 @@ __all__ = ["Allocation", "AllocationProblem", "AllocationSearch", "decitokens", 
 #: Units of a rate and of a time in the solver.
 _RATE: Final = 10
 _TIME: Final = 1_000_000
+#: Part of a unit by which a bound lies below an integer.
+_LESS: Final = 0.25
 _TIMES: Final[frozenset[ServingObjective]] = frozenset(
     {"time_to_first_token", "time_per_output_token", "request_latency"}
 )
+#: Times by which options of equal tokens are ranked.
+_ORDER: Final = ("time_per_output_token", "time_to_first_token", "request_latency")
 #: Objectives that are tokens over devices: price and power are those of each device.
 _RATIOS: Final[frozenset[ServingObjective]] = frozenset({"throughput_per_device", "cost", "energy"})
 
@@ -97,7 +102,8 @@ class AllocationSearch:
     """The Pareto-optimal choices, one solve each: every solve asks for something better than all before.
 
     With one time among two objectives, the options within an ever shorter time are what is left to choose
-    from. A later choice may then equal an earlier one in the other objective.
+    from; with more objectives, boxes of them are searched, in each of which one is left. A later choice may
+    then be no worse than an earlier one in every objective.
     """
 
     problem: AllocationProblem
@@ -107,43 +113,126 @@ class AllocationSearch:
     #: Whether a solve ended without an answer.
     stopped: bool = False
 
+    def __post_init__(self) -> None:
+        self._boxes = ObjectiveBoxes(len(self.problem.objectives))
+        for known in self.allocations:
+            self._cut(known)
+
     def next(self) -> Allocation | None:
         """Return a choice that is better than all before in some objective, or None if none exists."""
+        times = [name for name in self.problem.objectives if name in _TIMES]
+        if len(times) > 1 or len(self.problem.objectives) > 2:
+            return self._next_in_boxes()
         problem = self._within()
         if not problem.options or (self.allocations and len(self.problem.objectives) == 1):
             return None
-        model = _Model(problem)
-        if problem.objectives == self.problem.objectives and self.allocations:
-            model.improve(self.allocations, self.thinning)
-        solver, status = model.solved()
-        self.solves += 1
-        if status == cp_model.INFEASIBLE:
+        return self._added(problem)
+
+    def _next_in_boxes(self) -> Allocation | None:
+        """Return a choice within a box in which all are better; a box without any is left out for good."""
+        while self._boxes.open and not self.stopped:
+            problem = self._in_box(self._boxes.open[-1])
+            allocation = self._added(problem) if problem.options and problem.devices else None
+            if allocation is not None:
+                self._cut(allocation)
+                return allocation
+            self._boxes.open.pop()
+        return None
+
+    def _in_box(self, box: Sequence[float]) -> AllocationProblem:
+        """Return the problem within a box: options of its times, and one objective, limited as the others."""
+        problem = self.problem
+        bounds = dict(zip(problem.objectives, box, strict=True))
+        times = {name: bounds.pop(name) for name in problem.objectives if name in _TIMES}
+        options = [
+            option
+            for option in problem.options
+            if all(_microseconds(option, name) <= most for name, most in times.items())
+        ]
+        rate, each, devices = problem.least_rate, problem.least_rate_per_device, problem.devices
+        for name, most in bounds.items():
+            if name == "devices":
+                devices = int(min(devices, most))
+            elif name == "throughput":
+                rate = max(rate, (-most - _LESS) / _RATE)
+            else:
+                each = max(each, (-most - _LESS) / _RATE)
+        return replace(
+            problem,
+            options=_fastest(options),
+            objectives=tuple(bounds)[:1] or ("throughput",),
+            least_rate=rate,
+            least_rate_per_device=each,
+            devices=devices,
+        )
+
+    def _cut(self, known: Allocation) -> None:
+        self._boxes.cut([value - _step(value, self.thinning) for value in known.values])
+
+    def _added(self, problem: AllocationProblem) -> Allocation | None:
+        """Return the best choice of a problem, which is known from then on; None: there is none."""
+        # What fits in number mostly fits into nodes as well: their constraints are left to where it does not.
+        several = self._counts(problem, placed=False)
+        if several is not None and not fit_nodes(
+            _sizes(problem, several), problem.devices, problem.node_devices
+        ):
+            several = self._counts(problem, placed=True)
+        if several is None:
             return None
-        if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
-            self.stopped = True
-            return None
-        self.stopped = self.stopped or status != cp_model.OPTIMAL
-        counts = {
-            id(option): solver.value(count)
-            for option, count in zip(problem.options, model.counts, strict=True)
-        }
+        counts = {id(option): n for option, n in zip(problem.options, several, strict=True)}
         chosen = tuple(counts.get(id(option), 0) for option in self.problem.options)
         allocation = Allocation(chosen, objective_values(self.problem, chosen))
         self.allocations.append(allocation)
         return allocation
 
+    def _counts(self, problem: AllocationProblem, *, placed: bool) -> list[int] | None:
+        """Return the best counts of options; ``placed``: with a place on nodes. None: there are none."""
+        model = _Model(problem, placed=placed)
+        if problem.objectives == self.problem.objectives and self.allocations:
+            model.improve(self.allocations, self.thinning)
+        solver, status = model.solved()
+        self.solves += 1
+        if status in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
+            self.stopped = self.stopped or status != cp_model.OPTIMAL
+            return [solver.value(count) for count in model.counts]
+        self.stopped = self.stopped or status != cp_model.INFEASIBLE
+        return None
+
     def _within(self) -> AllocationProblem:
-        """Return the problem with the options within the time that is left, where one time is swept."""
+        """Return the problem with the options within the time that is left, where one time is swept.
+
+        Where no time is an objective any more, of options alike in devices and share the fastest are enough.
+        """
         objectives, options = self.problem.objectives, self.problem.options
         times = [name for name in objectives if name in _TIMES]
-        if len(times) != 1 or len(objectives) != 2:
+        if times and len(objectives) == 1:
             return self.problem
-        if self.allocations:
+        if times and self.allocations:
             last = min(known.values[objectives.index(times[0])] for known in self.allocations)
             most = last - _step(last, self.thinning)
             options = [option for option in options if _microseconds(option, times[0]) <= most]
-        others = tuple(name for name in objectives if name != times[0])
-        return replace(self.problem, options=options, objectives=others)
+        others = tuple(name for name in objectives if name not in times)
+        return replace(self.problem, options=_fastest(options), objectives=others)
+
+
+def _fastest(options: Sequence[Option]) -> list[Option]:
+    """Return of the options with as many devices, the same share and classes the one of most tokens.
+
+    Of several the one whose tokens, then its first token, take the least time.
+    """
+    best: dict[tuple[object, ...], tuple[tuple[float, ...], Option]] = {}
+    for option in options:
+        key = option.devices, option.share, option.alone, option.classes
+        rank = (-decitokens(option), *(_microseconds(option, name) for name in _ORDER))
+        if key not in best or rank < best[key][0]:
+            best[key] = rank, option
+    return [option for _, option in best.values()]
+
+
+def _sizes(problem: AllocationProblem, counts: Sequence[int]) -> list[int]:
+    """Return the devices of each engine; pools are placed where they are listed."""
+    chosen = zip(problem.options, counts, strict=True)
+    return [option.devices for option, count in chosen for _ in range(count) if not option.alone]
 
 
 def _step(value: int, thinning: float) -> int:
@@ -153,7 +242,7 @@ def _step(value: int, thinning: float) -> int:
 class _Model:
     """The constraint model of one choice."""
 
-    def __init__(self, problem: AllocationProblem) -> None:
+    def __init__(self, problem: AllocationProblem, *, placed: bool) -> None:
         self.problem, self.model = problem, cp_model.CpModel()
         options, model = problem.options, self.model
         self.counts = [
@@ -183,7 +272,8 @@ class _Model:
             model.add(self.rate >= ceil(problem.least_rate * _RATE))
         if problem.least_rate_per_device:
             model.add(self.rate >= ceil(problem.least_rate_per_device * _RATE) * self.devices)
-        self._pack()
+        if placed:
+            self._pack()
         # A ratio alone needs no variable.
         alone = len(problem.objectives) == 1 and problem.objectives[0] in _RATIOS
         self.objectives = [] if alone else [self._objective(name) for name in problem.objectives]
@@ -289,15 +379,11 @@ class _Model:
         return max(1, highest if name == "throughput" else highest // self.problem.devices)
 
     def _pack(self) -> None:
-        """Place engines on nodes where sizes do not divide each other; else what fits in number fits."""
+        """Place engines on nodes."""
         # Pools are placed where they are listed.
         node, options = self.problem.node_devices, self.problem.options
-        sizes = [0 if option.alone else option.devices for option in options]
-        nodes = -(-self.problem.devices // node)
+        sizes, nodes = [0 if x.alone else x.devices for x in options], -(-self.problem.devices // node)
         small = sorted({size for size in sizes if 0 < size < node})
-        divide = all(b % a == 0 for a, b in pairwise([*small, node]))
-        if nodes == 1 or divide:
-            return
         full_nodes = self._sum([size // node for size in sizes])
         shared = [self.model.new_bool_var(f"shared_{k}") for k in range(nodes)]
         placed = {

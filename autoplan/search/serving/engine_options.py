@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import ceil, isfinite
+from math import isfinite
 from operator import le
 from typing import Final, Protocol, TypeVar
 
@@ -19,7 +19,6 @@ from autoplan.costs.serving.served_layouts import (
     ServingCosts,
     engine_load,
     priced_engine,
-    served,
     unit_parts,
 )
 from autoplan.deadline import check_deadline
@@ -27,13 +26,20 @@ from autoplan.rules.class_limit_rules import broken_means
 from autoplan.schema.serving.class_jobs import class_sets, job_of_classes
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.search.serving.engine_units import seqs_menu, tokens_menu
+from autoplan.search.serving.engine_units import seqs_menu, sizes_of_step, tokens_menu
+from autoplan.search.serving.engines.loaded_engines import LoadedEngines
 from autoplan.search.serving.load_shares import WHOLE, shares
 
-__all__ = ["AnyOption", "EngineOption", "Option", "PricedOptions", "holds", "times_of", "undominated"]
-
-#: Values of max_num_seqs below the clients of an engine that are tried: they let requests wait.
-_CAPS: Final = 4
+__all__ = [
+    "AnyOption",
+    "EngineOption",
+    "Option",
+    "PricedOptions",
+    "distinct_sizes",
+    "holds",
+    "times_of",
+    "undominated",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +69,6 @@ class EngineOption:
         return False
 
 
-def _full(option: EngineOption) -> bool:
-    return option.predicted.point.cause == "kv cache"
-
-
 @dataclass
 class PricedOptions:
     """The options of a job, priced unit by unit."""
@@ -78,16 +80,35 @@ class PricedOptions:
     iterations: dict[EngineLayout, EngineIteration] = field(default_factory=dict)
     #: Classes of requests that the engines get, those of ``job``; empty: all, or those of each of its sets.
     classes: tuple[str, ...] = ()
+    #: The options so far, of engines that get all of the classes: all of them only when all are priced.
+    found: list[EngineOption] = field(default_factory=list)
+    #: Sizes and shares of engines that start, and those that were not priced because they equal others.
+    total: int = 0
+    equalled: int = 0
 
     @cached_property
     def all(self) -> tuple[EngineOption, ...]:
-        """Every option of the menus whose engine starts and keeps up with its share."""
+        """The options of the menus that serve their share, without those that others equal."""
         mixed: tuple[EngineOption, ...] = ()
         if False not in self.job.search.disaggregated:
             return mixed
         if self.classes or not self._routed or self.job.search.mixes_classes:
-            mixed = tuple(option for unit in self.units for option in self._of_unit(unit))
+            self.found.clear()
+            for unit in self.units:
+                self.found.extend(self._of_unit(unit))
+            mixed = tuple(self.found)
         return (*mixed, *(option for part in self._routed for option in part.all))
+
+    @property
+    def so_far(self) -> tuple[EngineOption, ...]:
+        """The options that are priced already, where the deadline ended before all were."""
+        return (*self.found, *(option for part in self._routed for option in part.found))
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Sizes and shares of all engines that start, and how many of them others equal."""
+        parts = [part.counts for part in self._routed] if self.all else []
+        return self.total + sum(a for a, _ in parts), self.equalled + sum(b for _, b in parts)
 
     @cached_property
     def _routed(self) -> tuple[PricedOptions, ...]:
@@ -120,20 +141,28 @@ class PricedOptions:
             return
         # Neither weights nor the price of iterations depend on the sizes of steps.
         parts = unit_parts(self.job, unit, self.costs, self.plain(unit))
-        loads = list(self._loads(unit))
+        # The least load comes first: an engine that does not keep up with it keeps up with none.
+        loads = sorted(self._loads(unit), key=lambda loaded: loaded[0])
         for tokens in tokens_menu(self.job, unit):
-            engines: dict[int, PricedEngine] = {}
+            layouts = [replace(unit, seqs=n, tokens=tokens) for n in sizes_of_step(self.job, unit, tokens)]
+            engines = [priced_engine(self.job, layout, parts) for layout in layouts]
+            loaded = LoadedEngines(self.job, engines)
+            self.total += len(engines) * len(loads)
             for share, load in loads:
-                for seqs in self._sizes(unit, load, tokens):
-                    if seqs not in engines:
-                        layout = replace(unit, seqs=seqs, tokens=tokens)
-                        engines[seqs] = priced_engine(self.job, layout, parts)
-                    option = self._option(engines[seqs], share, load)
-                    if option is not None:
-                        yield option
-                    if option is not None and load.kind == "maximum" and _full(option):
-                        # The cache is what limits: a larger max_num_seqs only takes of it.
-                        break
+                yield from self._of_load(loaded, share, load)
+
+    def _of_load(self, loaded: LoadedEngines, share: int, load: EngineLoad) -> Iterator[EngineOption]:
+        """Yield engines with their sizes under one share of the load."""
+
+        def option(engine: PricedEngine) -> EngineOption | None:
+            check_deadline()
+            predicted = loaded.under(engine, load)
+            return None if predicted is None else EngineOption(engine, share, predicted, self.classes)
+
+        engines = tuple(loaded.engines)
+        options, equalled = distinct_sizes(engines, option, largest=load.kind == "open loop")
+        self.equalled += equalled
+        yield from options
 
     def plain(self, unit: EngineLayout) -> EngineIteration:
         """Return the prices of iterations without drafts, once for all numbers of drafts."""
@@ -141,15 +170,6 @@ class PricedOptions:
         if bare not in self.iterations:
             self.iterations[bare] = engine_iteration(self.job, bare, self.costs.kernels, self.costs.measured)
         return self.iterations[bare]
-
-    def _option(self, engine: PricedEngine, share: int, load: EngineLoad) -> EngineOption | None:
-        """Return an engine under a load; None where it cannot serve, or does not keep up."""
-        if engine.shortage is not None:
-            return None
-        predicted = served(self.job, engine, load)
-        if load.kind != "maximum" and not predicted.fits:
-            return None
-        return EngineOption(engine, share, predicted, self.classes)
 
     def _loads(self, unit: EngineLayout) -> Iterator[tuple[int, EngineLoad]]:
         """Yield the shares that an engine of ``unit`` may get, with its load."""
@@ -163,23 +183,6 @@ class PricedOptions:
             amount = total.amount * share / WHOLE
             if total.kind == "open loop" or amount >= 1 or share == WHOLE:
                 yield share, EngineLoad(total.kind, amount)
-
-    def _sizes(self, unit: EngineLayout, load: EngineLoad, tokens: int) -> Iterable[int]:
-        """Return the values of max_num_seqs worth trying.
-
-        More than the clients of a group only takes memory. Fewer let requests wait for a shorter time per
-        token, which is worth it where that is limited. An open loop has the largest sizes.
-        """
-        menu = [seqs for seqs in seqs_menu(self.job, unit) if seqs <= tokens]
-        if load.kind == "maximum":
-            return menu
-        if load.kind == "open loop":
-            return menu[-1:] if len(menu) < 3 else [menu[-3], menu[-1]]
-        clients = max(1, ceil(load.amount / unit.adp))
-        enough, fewer = [s for s in menu if s >= clients][:1], [s for s in menu if s < clients]
-        own = [known.limits for known in self.job.workload.classes if known.limits is not None]
-        limited = any(limits.time_per_output_token is not None for limits in (self.job.limits, *own))
-        return [*(fewer[-_CAPS:] if limited or not enough else ()), *enough]
 
 
 class Option(Protocol):
@@ -211,6 +214,9 @@ class Option(Protocol):
 
 
 AnyOption = TypeVar("AnyOption", bound=Option)
+Sized = TypeVar("Sized")
+#: Relative difference of figures that are solved for to this accuracy.
+_ROUNDING: Final = 2e-3
 
 
 def holds(option: Option, job: ServingJob) -> bool:
@@ -226,6 +232,36 @@ def times_of(option: Option) -> dict[str, float]:
         times["time_to_first_token"] = predicted.time_to_first_token
         times["request_latency"] = predicted.request_latency
     return times
+
+
+def distinct_sizes(
+    sizes: Sequence[Sized], priced: Callable[[Sized], AnyOption | None], *, largest: bool
+) -> tuple[list[AnyOption], int]:
+    """Return the options of ascending sizes without those that equal others, and how many these are.
+
+    Places beyond those of the requests that run change no figure. So sizes between one that does what the
+    largest does and the largest are not priced, and one of the two stands for all: where ``largest`` that,
+    which leaves places to requests that come together; else the other, which leaves memory to the cache.
+    """
+    most, top = None, len(sizes)
+    while top and most is None:
+        top -= 1
+        most = priced(sizes[top])
+    if most is None:
+        return [], 0
+    options: list[AnyOption] = []
+    for number, size in enumerate(sizes[:top]):
+        option = priced(size)
+        if option is not None and _alike(option, most):
+            return [*options, most if largest else option], top - number
+        if option is not None:
+            options.append(option)
+    return [*options, most], 0
+
+
+def _alike(one: Option, other: Option) -> bool:
+    pairs = zip(_respects(one), _respects(other), strict=True)
+    return all(abs(a - b) <= _ROUNDING * abs(b) for a, b in pairs)
 
 
 def undominated(options: Iterable[AnyOption]) -> list[AnyOption]:

@@ -12,7 +12,7 @@ from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["EngineUnits", "allowed_engines", "engine_units", "seqs_menu", "tokens_menu"]
+__all__ = ["EngineUnits", "allowed_engines", "engine_units", "seqs_menu", "sizes_of_step", "tokens_menu"]
 
 #: Devices of the largest engine that is tried where degrees are left open.
 _LARGEST: Final = 64
@@ -47,16 +47,17 @@ def engine_units(job: ServingJob) -> EngineUnits:
 
 
 def _placement(job: ServingJob, layout: EngineLayout) -> list[str]:
-    """Return why an engine has no place: it takes full nodes, or so many devices that nodes fill evenly."""
+    """Return why an engine has no place: it lies within a node, or takes full ones."""
     size, node = layout.devices_per_engine, job.cluster.node.devices
-    if job.cluster.nodes == 1 or node % size == 0 or size % node == 0:
+    if size <= node or size % node == 0:
         return []
-    return [f"an engine of {size} devices leaves devices of a node of {node} idle"]
+    return [f"an engine of {size} devices lies neither within a node of {node} nor on full nodes"]
 
 
 def _degrees(job: ServingJob) -> Iterator[EngineLayout]:
-    search, most = job.search, min(job.cluster.devices, _LARGEST)
-    open_degrees = tuple(n for n in range(1, most + 1) if n & (n - 1) == 0 or job.cluster.devices % n == 0)
+    search = job.search
+    # Every number: a degree that fits fewer devices fits these as well, and may leave the others idle.
+    open_degrees = tuple(range(1, min(job.cluster.devices, _LARGEST) + 1))
     moe = job.model.moe is not None
     for tp in _allowed(search.tensor_parallel, open_degrees):
         for pp in _allowed(search.pipeline_parallel, open_degrees):
@@ -97,9 +98,14 @@ def tokens_menu(job: ServingJob, layout: EngineLayout) -> tuple[int, ...]:
 
 
 def seqs_menu(job: ServingJob, layout: EngineLayout) -> tuple[int, ...]:
-    """Return the values of max_num_seqs: the job's, else powers of two to the default."""
+    """Return the values of max_num_seqs: the job's, else powers of two, three times them, and the default."""
     default = step_sizes(job, layout)[0]
-    steps = {1 << k for k in range(default.bit_length())}
+    steps = {n << k for n in (1, 3) for k in range(default.bit_length())}
     return tuple(
         sorted(set(_allowed(job.search.max_num_seqs, {n for n in steps if n <= default} | {default})))
     )
+
+
+def sizes_of_step(job: ServingJob, layout: EngineLayout, tokens: int) -> tuple[int, ...]:
+    """Return the values of max_num_seqs beside so many tokens of a step: each request needs one of them."""
+    return tuple(seqs for seqs in seqs_menu(job, layout) if seqs <= tokens)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import ceil
 from typing import Literal
 
 from autoplan.costs.core.serving.pooled_prediction import CacheTransfer, PooledPrediction
@@ -26,19 +25,16 @@ from autoplan.costs.serving.engine_memory import step_sizes
 from autoplan.costs.serving.served_layouts import UnitParts, engine_load, unit_parts
 from autoplan.deadline import check_deadline
 from autoplan.rules.pool_rules import no_pools
-from autoplan.rules.serving_limit_rules import mean_limit
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_choices import PoolSearchSpec
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.search.serving.engine_options import PricedOptions
+from autoplan.search.serving.engine_options import PricedOptions, distinct_sizes
 from autoplan.search.serving.engine_units import engine_units, seqs_menu
 from autoplan.search.serving.load_shares import WHOLE
 
 __all__ = ["PoolOption", "PricedPools", "role_job"]
 
 Role = Literal["prefill", "decode"]
-#: Values of max_num_seqs below the clients of a decode engine that are tried: they let requests wait.
-_CAPS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +86,11 @@ class PricedPools:
     parts: dict[EngineLayout, UnitParts] = field(default_factory=dict)
     decoders: dict[tuple[EngineLayout, int], DecodeEngine] = field(default_factory=dict)
     transfers: dict[tuple[EngineLayout, EngineLayout], CacheTransfer] = field(default_factory=dict)
+    #: The pairs so far: all of them only when all are priced.
+    found: list[PoolOption] = field(default_factory=list)
+    #: Pairs of engines that break no rule, and those that were not priced because they equal others.
+    total: int = 0
+    equalled: int = 0
 
     @property
     def job(self) -> ServingJob:
@@ -101,7 +102,9 @@ class PricedPools:
         """Every pair of pools whose engines start and keep up with the load."""
         if True not in self.job.search.disaggregated or no_pools(self.job) is not None:
             return ()
-        return tuple(self._pairs())
+        self.found.clear()
+        self.found.extend(self._pairs())
+        return tuple(self.found)
 
     @cached_property
     def units(self) -> dict[Role, tuple[EngineLayout, ...]]:
@@ -127,17 +130,31 @@ class PricedPools:
 
     def _of_units(self, first: PrefillEngine, unit: EngineLayout, load: EngineLoad) -> Iterator[PoolOption]:
         check_deadline()
+        sizes = seqs_menu(role_job(self.job, "decode"), unit)
+        #: Decode engines and sizes that decide with fewer prefill engines: more of these change nothing.
+        decided: set[tuple[int, int]] = set()
         for x, y in self._counts(first.engine.layout, unit):
+            self.total += len(sizes)
             if load.kind == "open loop" and x * first.groups * first.rate <= load.amount:
                 continue
-            for seqs in self._sizes(unit, y, load):
+
+            def option(seqs: int, x: int = x, y: int = y) -> PoolOption | None:
                 decode = self._decode(unit, seqs)
-                if decode.engine.shortage is not None:
-                    continue
+                keeps_up = load.kind != "open loop" or y * decode.groups * decode.rate > load.amount
+                if decode.engine.shortage is not None or not keeps_up:
+                    return None
                 pair = EnginePair(first, decode, self._transfer(first, decode), x, y)
                 predicted = pooled(self.job, pair, load)
-                if load.kind == "maximum" or predicted.fits:
-                    yield PoolOption(pair, WHOLE if load.kind != "maximum" else 0, predicted)
+                if load.kind != "maximum" and not predicted.fits:
+                    return None
+                if predicted.decode.saturated:
+                    decided.add((y, seqs))
+                return PoolOption(pair, WHOLE if load.kind != "maximum" else 0, predicted)
+
+            left = [seqs for seqs in sizes if (y, seqs) not in decided]
+            options, equalled = distinct_sizes(left, option, largest=load.kind == "open loop")
+            self.equalled += equalled + len(sizes) - len(left)
+            yield from options
 
     def _counts(self, first: EngineLayout, second: EngineLayout) -> Iterator[tuple[int, int]]:
         """Yield numbers of engines of both pools that the devices hold."""
@@ -155,18 +172,6 @@ class PricedPools:
         if isinstance(allowed, str):
             return list(range(1, most + 1))
         return [n for n in (allowed if isinstance(allowed, tuple) else (allowed,)) if n <= most]
-
-    def _sizes(self, unit: EngineLayout, engines: int, load: EngineLoad) -> list[int]:
-        """Return the values of max_num_seqs of a decode engine: as for engines that do both."""
-        menu = list(seqs_menu(role_job(self.job, "decode"), unit))
-        if load.kind == "maximum":
-            return menu
-        if load.kind == "open loop":
-            return menu[-1:]
-        clients = max(1, ceil(load.amount / (engines * unit.adp)))
-        enough, fewer = [s for s in menu if s >= clients][:1], [s for s in menu if s < clients]
-        limited = mean_limit(self.job.limits.time_per_output_token) < float("inf")
-        return [*(fewer[-_CAPS:] if limited or not enough else ()), *enough]
 
     def _prefill(self, unit: EngineLayout) -> Iterator[PrefillEngine]:
         job, (seqs, tokens) = role_job(self.job, "prefill"), step_sizes(self.job, unit)

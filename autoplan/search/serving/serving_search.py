@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
 from autoplan.costs.serving.served_layouts import ServingCosts, served
-from autoplan.deadline import ENDLESS, Deadline, DeadlineOver
-from autoplan.errors import UnsupportedError
+from autoplan.deadline import ENDLESS, Deadline, DeadlineOver, current_deadline
 from autoplan.results.serving.serving_front import (
     SERVING_THINNING,
     EngineGroup,
@@ -37,7 +37,7 @@ from autoplan.search.serving.engine_options import (
 from autoplan.search.serving.engine_units import EngineUnits, allowed_engines, engine_units
 from autoplan.search.serving.load_shares import WHOLE
 from autoplan.search.serving.pool_options import PoolOption, PricedPools
-from autoplan.search.serving.simulated_limits import LimitSimulation
+from autoplan.search.serving.simulated_limits import SimulatedOptions
 
 __all__ = ["ServingSearch", "search_serving"]
 
@@ -55,13 +55,18 @@ class ServingSearch:
     solves: int = 0
     dominated: int = 0
     excluded: list[Option] = field(default_factory=list)
+    #: Options that a simulation changed, by identity, with what they are now; None: a limit breaks.
+    settled: dict[int, tuple[Option, Option | None]] = field(default_factory=dict)
+    #: Options that were simulated and stay as they are, by identity.
+    final: dict[int, Option] = field(default_factory=dict)
     stopped: str | None = None
 
     def __post_init__(self) -> None:
         self.units: EngineUnits = engine_units(self.job)
         self.options = PricedOptions(self.job, self.units.units, self.costs)
         self.pools = PricedPools(self.options)
-        self.simulation = LimitSimulation(self.job, self.costs.trace)
+        self.simulation = SimulatedOptions(self.job, self.costs.trace)
+        self._holding: list[Option] | None = None
 
     def front(self, *, most_plans: int | None = None) -> ServingFront:
         """Return the front; without a plan it has no reasons yet."""
@@ -82,34 +87,62 @@ class ServingSearch:
     def _allocations(
         self, objectives: tuple[ServingObjective, ...], devices: int, *, most: int | None
     ) -> list[list[tuple[int, Option]]]:
-        """Return the Pareto-optimal choices, each as counts with their options."""
-        options = self.candidates()
+        """Return the Pareto-optimal choices, each as counts with their options.
+
+        What is chosen is simulated, once. An option that then breaks a limit is excluded for good, and one
+        whose means are others is chosen or not by these; the choices so far stay, unless it became better.
+        """
+        search = AllocationSearch(self.problem(self.candidates(), objectives, devices), self.thinning)
         allocations: list[list[tuple[int, Option]]] = []
-        search = AllocationSearch(self.problem(options, objectives, devices), self.thinning)
         while most is None or len(allocations) < most:
+            if current_deadline().over:
+                search.stopped = True
+                break
             allocation = search.next()
             if allocation is None:
                 break
             chosen = _chosen(search.problem.options, allocation)
-            wrong = [option for _, option in chosen if self._breaks(option)]
-            if wrong:
-                # What a simulation excludes is excluded for good; the choices so far stay.
-                self.excluded += wrong
-                remaining = [option for option in search.problem.options if option not in wrong]
-                known = [known for known in search.allocations if known is not allocation]
-                search = AllocationSearch(
-                    self.problem(remaining, objectives, devices),
-                    self.thinning,
-                    [_carried(x, search.problem.options, remaining) for x in known],
-                    search.solves,
-                )
+            better = self._settle(option for _, option in chosen)
+            if better is None:
+                allocations.append(chosen)
                 continue
-            allocations.append(chosen)
+            remaining = self.candidates()
+            known = [] if better else [known for known in search.allocations if known is not allocation]
+            carried = [_carried(x, search.problem.options, remaining) for x in known]
+            valid = [x for x in carried if x is not None]
+            if len(valid) < len(allocations):
+                allocations, valid = [], []
+            search = AllocationSearch(
+                self.problem(remaining, objectives, devices), self.thinning, valid, search.solves
+            )
         self.solves += search.solves
         if search.stopped:
-            self.stopped = self.stopped or "the solver reached its work limit"
+            self.stopped = self.stopped or current_deadline().reason or "the solver reached its work limit"
         values = [known.values for known in search.allocations]
         return [chosen for chosen, own in zip(allocations, values, strict=True) if not _beaten(own, values)]
+
+    def _settle(self, options: Iterable[Option]) -> bool | None:
+        """Simulate options; return None where none changed, else whether one became better than it was."""
+        changed, better = False, False
+        for option in options:
+            if id(option) in self.final:
+                continue
+            known = self.simulation.settled(option)
+            if known is None or known.predicted.closed_form is not None:
+                changed = True
+                better = better or (known is not None and _improved(known, option))
+                self.settled[id(option)] = (option, known)
+            if known is None:
+                self.excluded.append(option)
+            else:
+                kept = option if known.predicted.closed_form is None else known
+                self.final[id(kept)] = kept
+        return better if changed else None
+
+    @property
+    def so_far(self) -> tuple[Option, ...]:
+        """The options of ``priced`` that are priced already."""
+        return (*self.options.so_far, *self.pools.found)
 
     @property
     def priced(self) -> tuple[Option, ...]:
@@ -118,10 +151,13 @@ class ServingSearch:
 
     def candidates(self) -> list[Option]:
         """Return the options that hold every limit on means, without those that another one dominates."""
-        holding = [o for o in self.priced if holds(o, self.job) and not self._hopeless(o)]
-        remaining = undominated(holding)
-        self.dominated = len(holding) - len(remaining)
-        return [option for option in remaining if option not in self.excluded]
+        if self._holding is None:
+            self._holding = [o for o in self.priced if holds(o, self.job) and not self._hopeless(o)]
+        settled = [self.settled.get(id(option), (option, option))[1] for option in self._holding]
+        self._holding = [option for option in settled if option is not None]
+        remaining = undominated(self._holding)
+        self.dominated = len(self._holding) - len(remaining)
+        return remaining
 
     def _hopeless(self, option: Option) -> bool:
         """Whether the mean of a time, of all or of a class, is far above a limit on its percentile."""
@@ -155,9 +191,6 @@ class ServingSearch:
             classes=tuple(known.name for known in workload.classes),
         )
 
-    def _breaks(self, option: Option) -> bool:
-        return bool(all_simulated_limits(self.job) and self.simulation.breaks(option))
-
     def _plan(self, chosen: Iterable[tuple[int, Option]]) -> ServingPlan:
         """Return engines as a plan, repriced as groups that are alike."""
         groups = []
@@ -185,14 +218,15 @@ class ServingSearch:
     def _front(self, plans: Sequence[ServingPlan]) -> ServingFront:
         from autoplan.version import __version__
 
+        pairs = self.pools.total if self.pools.all else 0
         certificate = ServingCertificate(
             status="feasible" if self.stopped else "optimal" if plans else "infeasible",
             units_total=self.units.total,
             units=len(self.units.units),
-            options=len(self.priced),
-            pairs=len(self.pools.all),
+            options=self.options.counts[0] + pairs,
+            pairs=pairs,
             roles=sum(map(len, self.pools.units.values())) if self.pools.all else 0,
-            dominated=self.dominated,
+            dominated=self.dominated + self.options.counts[1] + self.pools.equalled,
             excluded=len(self.excluded),
             solves=self.solves,
             thinning=self.thinning,
@@ -211,10 +245,18 @@ def _chosen(options: Sequence[Option], allocation: Allocation) -> list[tuple[int
     return [(n, option) for n, option in zip(allocation.counts, options, strict=True) if n]
 
 
-def _carried(allocation: Allocation, before: Sequence[Option], after: Sequence[Option]) -> Allocation:
-    """Return a known choice with its counts over fewer options."""
-    counts = {id(option): n for n, option in zip(allocation.counts, before, strict=True)}
-    return Allocation(tuple(counts[id(option)] for option in after), allocation.values)
+def _carried(allocation: Allocation, before: Sequence[Option], after: Sequence[Option]) -> Allocation | None:
+    """Return a choice with its counts over other options; None where one of its own is not among them."""
+    counts = {id(option): n for n, option in zip(allocation.counts, before, strict=True) if n}
+    carried = tuple(counts.get(id(option), 0) for option in after)
+    return Allocation(carried, allocation.values) if sum(carried) == sum(allocation.counts) else None
+
+
+def _improved(known: Option, option: Option) -> bool:
+    """Whether an option became better in some respect than its closed form says."""
+    before = times_of(option)
+    shorter = any(value < before[name] for name, value in times_of(known).items())
+    return shorter or known.predicted.output_tokens_per_second > option.predicted.output_tokens_per_second
 
 
 def _beaten(own: Sequence[int], values: Sequence[Sequence[int]]) -> bool:
@@ -236,20 +278,27 @@ def search_serving(
     deadline: Deadline = ENDLESS,
     thinning: float = SERVING_THINNING,
     explains: bool = True,
+    may_be_empty: bool = False,
 ) -> ServingFront:
     """Return the front of a serving job, thinned; without a plan, with the reasons why where it ``explains``.
 
-    Raises UnsupportedError where the deadline ends before there is an answer.
+    Where the deadline ends first, the front has the plans so far, and its certificate says so. Raises
+    UnsupportedError where there are none, and none is found within a short grace either; with
+    ``may_be_empty`` nothing is looked for then, and the front is empty.
     """
+    from autoplan.search.serving.plans_so_far import front_so_far
     from autoplan.search.serving.pool_comparison import compared_pools
+    from autoplan.search.serving.size_gaps import between_sizes
     from autoplan.search.serving.unmet_limits import explained
 
-    search = ServingSearch(job, costs, thinning)
-    with deadline.in_force():
-        try:
-            front = search.front()
-            front = replace(front, comparison=compared_pools(search))
+    search, front = ServingSearch(job, costs, thinning), None
+    with deadline.in_force(), suppress(DeadlineOver):
+        front = search.front()
+        if front.plans or front.certificate.stopped is None:
+            gap = between_sizes(job, search.priced)
+            certificate = replace(front.certificate, between_sizes=gap)
+            front = replace(front, certificate=certificate, comparison=compared_pools(search))
             return front if front.plans or not explains else explained(search, front)
-        except DeadlineOver:
-            reason = deadline.reason or "the search was stopped"
-            raise UnsupportedError(f"{reason} before any plan was found: narrow the job's `search`") from None
+    if front is not None and (front.plans or front.certificate.stopped is None):
+        return front
+    return front_so_far(search, deadline.reason or "the search was stopped", may_be_empty=may_be_empty)

@@ -242,7 +242,7 @@ def _value(job: ServingJob, name: str, plan: ServingPlan) -> tuple[str, str] | N
         key = next(p for p in ("p99", "p90", "p50", "mean") if getattr(limit, p) is not None)
         text = format_milliseconds(getattr(value, key))
         return f"{{{key}: {text}}}", f"at least {text} at {key} with the other limits, in a simulation"
-    time = getattr(plan, name)
+    time = plan.longest_mean(name)
     if time is None:
         return None
     text = format_milliseconds(time)

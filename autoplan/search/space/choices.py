@@ -14,6 +14,7 @@ from autoplan.costs.core.candidates import Candidates, host_code, uniform_recomp
 from autoplan.costs.core.codes import ScheduleCode, ShardCode
 from autoplan.costs.core.divisors import divisors
 from autoplan.deadline import check_deadline
+from autoplan.rules.search_menus import MOST_VIRTUAL_STAGES, OFFLOAD_INTERVALS
 from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
@@ -25,7 +26,6 @@ __all__ = ["candidate_blocks", "listed_recompute_modes", "recompute_modes", "usu
 _ZERO, _SHARD = 6, 12
 #: Schedules that few stacks have; the others are listed for every stack, and a rule rejects them.
 _RARE = {"zero-bubble"}
-_MOST_VIRTUAL_STAGES = 16
 #: Rows of a table of candidates after which it is a block: 5 MB.
 _BLOCK = 50_000
 
@@ -221,7 +221,7 @@ def _offload_every(job: Job) -> list[int]:
     """Return the candidate n of activation offload: one layer in n is offloaded."""
     wish, policy = job.search.offload_every, job.stack.activation_offload
     if wish == "any":
-        return [n for n in (1, 2, 4, 8) if n == 1 or (policy is not None and policy.partial)]
+        return [n for n in OFFLOAD_INTERVALS if n == 1 or (policy is not None and policy.partial)]
     return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
 
 
@@ -235,7 +235,7 @@ def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
     plain = [(i, 1) for i, name in enumerate(SCHEDULES) if name in {"1f1b", "gpipe"} | (asked & _RARE)]
     virtual = [
         v
-        for v in range(2, _MOST_VIRTUAL_STAGES + 1)
+        for v in range(2, MOST_VIRTUAL_STAGES + 1)
         if (layers % v == 0 and pp * v <= layers) or embedding_and_loss_counted(job, pp, v)
     ]
     return plain + [(ScheduleCode.INTERLEAVED, v) for v in virtual]

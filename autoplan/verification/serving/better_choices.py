@@ -8,8 +8,9 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, floor, gcd, isfinite
 from typing import Final
 
@@ -22,8 +23,9 @@ from autoplan.deadline import Deadline
 from autoplan.rules.serving_limit_rules import least_rate_per_device
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.verification.serving.class_sums import SetTable, class_sums
 from autoplan.verification.serving.option_listing import LOAD_PARTS, ListedOption
+from autoplan.verification.serving.sums.class_sums import SetTable, class_sums
+from autoplan.verification.serving.sums.placed_sums import pack, placed_choice
 
 __all__ = ["Box", "ChoiceSearch", "boxes_beyond", "choice_values", "integral_time", "integral_tokens"]
 
@@ -34,6 +36,8 @@ _MICROSECONDS: Final = 1_000_000
 _ENDLESS: Final = 10**15
 #: Most sums of one table; larger questions are left to bounds.
 _MOST_SUMS: Final = 2_000_000_000
+#: Most sums of engines that have a place on nodes, of which all are in memory.
+_MOST_PLACED: Final = 25_000_000
 #: Most ways of engines for several classes to share these.
 _MOST_WAYS: Final = 200_000
 
@@ -91,14 +95,16 @@ def _within(box: Box, other: Box) -> bool:
 
 @dataclass(slots=True)
 class ChoiceSearch:
-    """All choices of options that hold a job's limits; ``breaks`` simulates what only simulations decide."""
+    """All choices of options that hold a job's limits.
+
+    ``settle`` returns an option as its simulation leaves it; None where it breaks a limit.
+    """
 
     job: ServingJob
     options: list[ListedOption]
     devices: int
-    breaks: Callable[[ListedOption], bool]
+    settle: Callable[[ListedOption], ListedOption | None]
     deadline: Deadline
-    excluded: set[int] = field(default_factory=set)
     #: Boxes that were not decided.
     undecided: int = 0
 
@@ -114,18 +120,18 @@ class ChoiceSearch:
             chosen = self._choice(options, box, objectives)
             if not chosen:
                 return []
-            wrong = [option for _, option in chosen if self.breaks(option)]
-            if not wrong:
+            known = {id(option): self.settle(option) for _, option in chosen}
+            if all(known[id(option)] is option for _, option in chosen):
                 return chosen
-            self.excluded |= {id(option) for option in wrong}
+            settled = (known.get(id(option), option) for option in self.options)
+            self.options = [option for option in settled if option is not None]
 
     def _within_times(self, box: Box, objectives: Sequence[ServingObjective]) -> list[ListedOption]:
         bounds = [(name, most) for name, most in zip(objectives, box, strict=True) if name in _TIMES]
         return [
             option
             for option in self.options
-            if id(option) not in self.excluded
-            and all(integral_time(option.predicted, name) <= most for name, most in bounds)
+            if all(integral_time(option.predicted, name) <= most for name, most in bounds)
         ]
 
     def _bounded_out(
@@ -149,8 +155,20 @@ class ChoiceSearch:
         self, options: list[ListedOption], box: Box, objectives: Sequence[ServingObjective]
     ) -> list[tuple[int, ListedOption]]:
         """Return a choice within the box by all sums of engines."""
-        if any(option.classes for option in options):
-            return self._choice_of_classes(options, box, objectives)
+        by_class = any(option.classes for option in options)
+        several = self._choice_of_classes if by_class else self._choice_of_sums
+        chosen = several(options, box, objectives)
+        if pack(chosen, self.job.cluster.devices, self.job.cluster.node.devices):
+            return chosen
+        if by_class or self._engines() is not None:
+            self.undecided += 1
+            return []
+        return self._placed(options, box, objectives)
+
+    def _choice_of_sums(
+        self, options: list[ListedOption], box: Box, objectives: Sequence[ServingObjective]
+    ) -> list[tuple[int, ListedOption]]:
+        """Return a choice within the box, wherever its engines lie."""
         fastest = _fastest(options)
         unit = gcd(LOAD_PARTS, *(option.share for option in fastest)) or LOAD_PARTS
         load_units = LOAD_PARTS // unit if fastest[0].share else 0
@@ -171,6 +189,23 @@ class ChoiceSearch:
                 if rate > 0 and self.reaches(rate, devices, box, objectives):
                     path = (tables, count) if engines is not None else ([(table, parents)], None)
                     return _traced(fastest, path, (devices, load_units), unit)
+        return []
+
+    def _placed(
+        self, options: list[ListedOption], box: Box, objectives: Sequence[ServingObjective]
+    ) -> list[tuple[int, ListedOption]]:
+        """Return a choice within the box whose engines have a place on the nodes."""
+        fastest, cluster = _fastest(options), self.job.cluster
+        unit = gcd(LOAD_PARTS, *(option.share for option in fastest)) or LOAD_PARTS
+        load_units = LOAD_PARTS // unit if fastest[0].share else 0
+        if (cluster.devices + 1) ** 2 * (load_units + 1) > _MOST_PLACED:
+            self.undecided += 1
+            return []
+        engines = [(option.devices, option.share // unit, _tokens(option)) for option in fastest]
+        choices = placed_choice(engines, cluster.devices, cluster.node.devices, load_units)
+        for devices, (rate, numbers) in choices.items():
+            if devices <= self.devices and self.reaches(rate, devices, box, objectives):
+                return [(count, fastest[number]) for number, count in Counter(numbers).items()]
         return []
 
     def _choice_of_classes(

@@ -6,20 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
+from typing import Final
 
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.serving.served_layouts import ServingCosts, simulated
+from autoplan.costs.serving.settled_predictions import settled
 from autoplan.deadline import Deadline
 from autoplan.results.serving.serving_front import SERVING_THINNING, ServingPlan
-from autoplan.results.verdict import Check
+from autoplan.results.verdict import Check, Finding
 from autoplan.rules.class_limit_rules import (
-    all_simulated_limits,
     broken_means,
     broken_simulated,
     request_test,
 )
 from autoplan.rules.serving_limit_rules import LIMITED_TIMES
 from autoplan.schema.serving.class_jobs import job_of_classes
+from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.better_choices import (
@@ -31,10 +33,14 @@ from autoplan.verification.serving.better_choices import (
     integral_tokens,
 )
 from autoplan.verification.serving.option_listing import ListedOption, ListedSpace
-from autoplan.verification.serving.pool_listing import ListedPair, breaking_pairs
+from autoplan.verification.serving.pool_listing import ListedPair, settled_pairs
 from autoplan.verification.serving.stated_plans import StatedServingPlan
 
 __all__ = ["Examined", "choice_on", "nothing_better"]
+
+
+#: What a finding on the plans of a stopped search says of its being stopped.
+_OF_STOPPED: Final[tuple[tuple[Finding, Finding], ...]] = (("fails", "holds"), ("not checked", "not checked"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +93,27 @@ def _pair_values(pools: PooledPrediction, objectives: Sequence[ServingObjective]
     return choice_values(integral_tokens(pools.output_tokens_per_second), pools.devices, times, objectives)
 
 
-def nothing_better(answers: Sequence[Examined], deadline: Deadline) -> Iterator[Check]:
-    """Yield for each number of devices the check that no choice of engines is better than its plans."""
-    for answer in answers:
-        yield _checked(answer, deadline)
+def nothing_better(answers: Sequence[Examined], deadline: Deadline, stopped: str | None) -> Iterator[Check]:
+    """Yield for each number of devices the check that no choice of engines is better than its plans.
+
+    After a search that was ``stopped``, by its own account, the only check is whether any is.
+    """
+    checks = [_checked(answer, deadline) for answer in answers]
+    if stopped is None:
+        yield from checks
+    else:
+        yield _of_a_stopped_search(checks, stopped)
+
+
+def _of_a_stopped_search(checks: Sequence[Check], stopped: str) -> Check:
+    """Return the check that better plans may be missing; where none is, what stopped the search matters."""
+    claim = "a search that is said to have been stopped may have left better plans out"
+    for finding, own in _OF_STOPPED:
+        details = tuple(text for check in checks if check.finding == finding for text in check.details)
+        if details:
+            return Check(claim, own, details, matters=False)
+    text = f"none is better: status feasible says less than holds, and stopped ({stopped}) leaves no trace"
+    return Check(claim, "not checked", (text,))
 
 
 def _checked(answer: Examined, deadline: Deadline) -> Check:
@@ -118,7 +141,7 @@ def _examined(answer: Examined, deadline: Deadline) -> tuple[list[str], int, int
     job = answer.job
     devices = min(job.cluster.devices, job.limits.devices or job.cluster.devices)
     wrong: list[str] = []
-    search = ChoiceSearch(job, _holding(answer), devices, _simulation(answer), deadline)
+    search = ChoiceSearch(job, _holding(answer), devices, _settling(answer), deadline)
     values = answer.values()
     questions: list[tuple[Box, tuple[ServingObjective, ...]]] = []
     if job.devices_open and answer.plans:
@@ -127,16 +150,14 @@ def _examined(answer: Examined, deadline: Deadline) -> tuple[list[str], int, int
         search.devices = fewest
     boxes = boxes_beyond(values, len(job.objectives), SERVING_THINNING)
     questions += [(box, job.objectives) for box in boxes]
-    pairs, breaks = _holding_pairs(answer), breaking_pairs(job, answer.costs)
+    pairs, settle = _holding_pairs(answer), settled_pairs(job, answer.costs)
     for box, objectives in questions:
-        pair = _better_pair(search, pairs, (box, objectives), breaks)
+        pair = _better_pair(search, pairs, (box, objectives), settle)
         if pair is not None:
             wrong.append(f"{pair.layout} is better, and holds every limit")
             break
         chosen = search.better(box, objectives)
-        if chosen and not _packs(job, chosen):
-            search.undecided += 1
-        elif chosen:
+        if chosen:
             wrong.append(f"{_said(chosen)} is better, and holds every limit")
             break
     return wrong, search.undecided, len(questions)
@@ -146,11 +167,8 @@ def choice_on(answer: Examined, devices: int, deadline: Deadline) -> tuple[str, 
     """Return a choice on at most so many devices that holds every limit, and what stays undecided."""
     if devices < 1:
         return "", 0
-    search = ChoiceSearch(answer.job, _holding(answer), devices, _simulation(answer), deadline)
-    chosen = search.better((float(devices),), ("devices",))
-    if chosen and not _packs(answer.job, chosen):
-        return "", search.undecided + 1
-    return _said(chosen), search.undecided
+    search = ChoiceSearch(answer.job, _holding(answer), devices, _settling(answer), deadline)
+    return _said(search.better((float(devices),), ("devices",))), search.undecided
 
 
 def _said(chosen: Sequence[tuple[int, ListedOption]]) -> str:
@@ -172,57 +190,57 @@ def _better_pair(
     search: ChoiceSearch,
     pairs: Sequence[ListedPair],
     question: tuple[Box, tuple[ServingObjective, ...]],
-    breaks: Callable[[ListedPair], bool],
+    settle: Callable[[ListedPair], ListedPair | None],
 ) -> ListedPair | None:
     """Return a pair of pools within a box of objectives that holds every limit; None if none exists."""
-    box, objectives = question
     for pair in pairs:
-        predicted = pair.predicted
-        rate, devices = integral_tokens(predicted.output_tokens_per_second), predicted.devices
-        within = all(a <= b for a, b in zip(_pair_values(predicted, objectives), box, strict=True))
-        reached = devices <= search.devices and within and search.reaches(rate, devices, box, objectives)
-        if reached and not breaks(pair):
-            return pair
+        if _reached(search, pair, question):
+            known = settle(pair)
+            if known is not None and _reached(search, known, question):
+                return pair
     return None
+
+
+def _reached(
+    search: ChoiceSearch, pair: ListedPair, question: tuple[Box, tuple[ServingObjective, ...]]
+) -> bool:
+    """Whether a pair lies within a box of objectives and holds the limits on rates and devices."""
+    box, objectives = question
+    predicted = pair.predicted
+    rate, devices = integral_tokens(predicted.output_tokens_per_second), predicted.devices
+    within = all(a <= b for a, b in zip(_pair_values(predicted, objectives), box, strict=True))
+    return devices <= search.devices and within and search.reaches(rate, devices, box, objectives)
 
 
 def _over_means(job: ServingJob, option: ListedOption) -> bool:
     return any(True for _ in broken_means(job, option.predicted))
 
 
-def _simulation(answer: Examined) -> Callable[[ListedOption], bool]:
-    """Return whether a simulation of an option breaks a limit; each option is simulated once."""
-    job, known = answer.job, dict[int, bool]()
+def _settling(answer: Examined) -> Callable[[ListedOption], ListedOption | None]:
+    """Return what gives an option the means of its simulation, once; None where it breaks a limit."""
+    job, known = answer.job, dict[int, tuple[ListedOption, ListedOption | None]]()
     trace = answer.costs.trace if answer.costs is not None else None
-    decided_by_means = not all_simulated_limits(job)
 
-    def breaks(option: ListedOption) -> bool:
-        if decided_by_means:
-            return False
+    def settle(option: ListedOption) -> ListedOption | None:
         if id(option) not in known:
-            own_job = job_of_classes(job, option.classes)
-            run = simulated(own_job, option.engine, option.predicted, trace, request_test(own_job))
-            known[id(option)] = run is not None and any(True for _ in broken_simulated(job, run.statistics))
-        return known[id(option)]
+            simulated_option = _simulated(job, option, trace)
+            known[id(option)] = (option, simulated_option)
+            if simulated_option is not None:
+                known[id(simulated_option)] = (simulated_option, simulated_option)
+        return known[id(option)][1]
 
-    return breaks
+    return settle
 
 
-def _packs(job: ServingJob, chosen: Sequence[tuple[int, ListedOption]]) -> bool:
-    """Return whether engines fit into nodes, the largest first; False where that is not clear."""
-    node = job.cluster.node.devices
-    rooms = [node] * -(-job.cluster.devices // node)
-    for count, option in sorted(chosen, key=lambda pair: -pair[1].devices):
-        for _ in range(count):
-            if option.devices >= node:
-                free = [i for i, room in enumerate(rooms) if room == node][: -(-option.devices // node)]
-                if len(free) * node < option.devices:
-                    return False
-                for i in free:
-                    rooms[i] = 0
-                continue
-            place = next((i for i, room in enumerate(rooms) if room >= option.devices), None)
-            if place is None:
-                return False
-            rooms[place] -= option.devices
-    return True
+def _simulated(job: ServingJob, option: ListedOption, trace: RequestTrace | None) -> ListedOption | None:
+    own_job = job_of_classes(job, option.classes)
+    run = simulated(own_job, option.engine, option.predicted, trace, request_test(own_job))
+    if run is None:
+        return option
+    if next(broken_simulated(job, run.statistics), None) is not None:
+        return None
+    predicted = settled(replace(option.predicted, simulation=run))
+    if predicted.closed_form is None:
+        return option
+    changed = replace(option, predicted=predicted)
+    return None if _over_means(job, changed) else changed

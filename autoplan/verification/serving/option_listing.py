@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
-from math import ceil
 from typing import Final
 
 from autoplan.costs.core.serving.served_prediction import EngineLoad, ServedPrediction
@@ -20,7 +19,6 @@ from autoplan.costs.serving.engine_memory import step_sizes
 from autoplan.costs.serving.served_layouts import (
     PricedEngine,
     ServingCosts,
-    UnitParts,
     engine_load,
     priced_engine,
     served,
@@ -31,7 +29,7 @@ from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.class_jobs import job_of_classes
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.verification.serving.pool_listing import PairListing, listed_pairs
+from autoplan.verification.serving.pool_listing import PairListing, known_sizes, listed_pairs
 
 __all__ = [
     "LOAD_PARTS",
@@ -46,8 +44,6 @@ LOAD_PARTS: Final = 20_160
 _UNEVEN: Final = (2 / 3, 3 / 4, 2 / 5, 3 / 5, 4 / 5)
 _LARGEST_ENGINE: Final = 64
 _STEP_TOKENS: Final = frozenset({2048, 8192, 16384})
-#: Sizes below the clients of an engine that are options.
-_WAITING_SIZES: Final = 4
 
 Choice = str | int | tuple[int, ...]
 
@@ -75,6 +71,8 @@ class ListedSpace:
     units: list[EngineLayout] = field(default_factory=list)
     rejected: Counter[str] = field(default_factory=Counter)
     options: list[ListedOption] = field(default_factory=list)
+    #: Sizes and shares of all engines that start, with those that do not keep up.
+    sizes: int = 0
     complete: bool = True
     #: Pairs of pools for prefill and decode, and the engines of either role.
     pools: PairListing = field(default_factory=PairListing)
@@ -99,7 +97,9 @@ def listed_space(job: ServingJob, costs: ServingCosts, deadline: Deadline) -> Li
             space.complete = False
             return space
         for names, own_job in _jobs_of_classes(job) if False in job.search.disaggregated else ():
-            space.options += _options(own_job, unit, costs, space.units, names)
+            priced = list(_priced(own_job, unit, costs, space.units))
+            space.sizes += len(priced)
+            space.options += [replace(option, classes=names) for option in priced if _serves(option)]
     space.pools = listed_pairs(job, costs, _allowed_layouts, deadline)
     space.complete = space.pools.complete
     return space
@@ -134,7 +134,7 @@ def shortages_of(job: ServingJob, units: Iterable[EngineLayout]) -> Counter[str]
 def _layouts(job: ServingJob) -> Iterator[EngineLayout]:
     """Yield the engines of all degrees and formats that the job allows, and that its devices hold."""
     search, devices = job.search, job.cluster.devices
-    known = [n for n in range(1, min(devices, _LARGEST_ENGINE) + 1) if n.bit_count() == 1 or devices % n == 0]
+    known = list(range(1, min(devices, _LARGEST_ENGINE) + 1))
     groups = known if job.model.moe is not None else [1]
     degrees = product(
         _values(search.tensor_parallel, known),
@@ -164,13 +164,13 @@ def _values(choice: Choice, known: Iterable[int]) -> list[int]:
 
 
 def _excluded(job: ServingJob, layout: EngineLayout) -> str | None:
-    """Return the first rule that keeps an engine out; it fills nodes evenly, or takes full ones."""
+    """Return the first rule that keeps an engine out; it lies within a node, or takes full ones."""
     broken = broken_engine_rules(job, layout)
     if broken:
         return broken[0]
     size, node = layout.devices_per_engine, job.cluster.node.devices
-    if job.cluster.nodes > 1 and node % size and size % node:
-        return f"an engine of {size} devices leaves devices of a node of {node} idle"
+    if size > node and size % node:
+        return f"an engine of {size} devices lies neither within a node of {node} nor on full nodes"
     return None
 
 
@@ -185,48 +185,28 @@ def _tokens(job: ServingJob, unit: EngineLayout) -> list[int]:
 
 def _seqs(job: ServingJob, unit: EngineLayout) -> list[int]:
     default = step_sizes(job, unit)[0]
-    powers = {1 << k for k in range(32) if 1 << k <= default}
-    return sorted(set(_values(job.search.max_num_seqs, powers | {default})))
+    return sorted(set(_values(job.search.max_num_seqs, known_sizes(default))))
 
 
-def _options(
-    job: ServingJob,
-    unit: EngineLayout,
-    costs: ServingCosts,
-    units: list[EngineLayout],
-    names: tuple[str, ...],
+def _priced(
+    job: ServingJob, unit: EngineLayout, costs: ServingCosts, units: list[EngineLayout]
 ) -> Iterator[ListedOption]:
+    """Yield an engine that starts with all sizes of its steps and all shares of the load, uncut."""
     if predict_capacity(job, _smallest(job, unit)).shortage is not None:
         return
     parts = unit_parts(job, unit, costs)
-    engines: dict[tuple[int, int], PricedEngine] = {}
-    for share, load in _loads(job, unit, units):
-        for tokens in _tokens(job, unit):
-            for option in _of_load(job, unit, (share, load, tokens), parts, engines):
-                yield replace(option, classes=names)
-
-
-def _of_load(
-    job: ServingJob,
-    unit: EngineLayout,
-    asked: tuple[int, EngineLoad, int],
-    parts: UnitParts,
-    engines: dict[tuple[int, int], PricedEngine],
-) -> Iterator[ListedOption]:
-    share, load, tokens = asked
-    for seqs in _step_requests(job, unit, load, tokens):
-        if (seqs, tokens) not in engines:
-            layout = replace(unit, seqs=seqs, tokens=tokens)
-            engines[seqs, tokens] = priced_engine(job, layout, parts)
-        engine = engines[seqs, tokens]
-        if engine.shortage is not None:
+    for tokens, seqs in product(_tokens(job, unit), _seqs(job, unit)):
+        if seqs > tokens:
             continue
-        predicted = served(job, engine, load)
-        if load.kind == "maximum" or predicted.fits:
-            yield ListedOption(engine, share, predicted)
-        if load.kind == "maximum" and predicted.point.cause == "kv cache":
-            # The cache is what limits: more requests of a step only take of it.
-            return
+        engine = priced_engine(job, replace(unit, seqs=seqs, tokens=tokens), parts)
+        for share, load in _loads(job, unit, units):
+            yield ListedOption(engine, share, served(job, engine, load))
+
+
+def _serves(option: ListedOption) -> bool:
+    """Whether an engine starts and keeps up with its share."""
+    starts = option.engine.shortage is None
+    return starts and (option.predicted.fits or option.predicted.load.kind == "maximum")
 
 
 def _loads(
@@ -245,18 +225,3 @@ def _loads(
         amount = total.amount * part / LOAD_PARTS
         if total.kind == "open loop" or amount >= 1 or part == LOAD_PARTS:
             yield part, EngineLoad(total.kind, amount)
-
-
-def _step_requests(job: ServingJob, unit: EngineLayout, load: EngineLoad, tokens: int) -> list[int]:
-    """Return the sizes of max_num_seqs that are options under a load."""
-    known = [seqs for seqs in _seqs(job, unit) if seqs <= tokens]
-    if load.kind == "maximum":
-        return known
-    if load.kind == "open loop":
-        return known[-1:] if len(known) < 3 else [known[-3], known[-1]]
-    clients = max(1, ceil(load.amount / unit.adp))
-    enough = [seqs for seqs in known if seqs >= clients][:1]
-    waiting = [seqs for seqs in known if seqs < clients][-_WAITING_SIZES:]
-    given = [job.limits, *(known.limits for known in job.workload.classes if known.limits)]
-    limited = any(limits.time_per_output_token is not None for limits in given)
-    return [*(waiting if limited or not enough else []), *enough]

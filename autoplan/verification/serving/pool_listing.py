@@ -7,10 +7,9 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import ceil
 
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.serving.disaggregated.paired_pools import EnginePair, pooled
@@ -24,17 +23,14 @@ from autoplan.costs.serving.disaggregated.role_engines import (
 )
 from autoplan.costs.serving.engine_memory import step_sizes
 from autoplan.costs.serving.served_layouts import ServingCosts, engine_load, unit_parts
+from autoplan.costs.serving.settled_predictions import settled_pools
 from autoplan.deadline import Deadline
-from autoplan.rules.class_limit_rules import all_simulated_limits, broken_simulated, request_test
+from autoplan.rules.class_limit_rules import broken_means, broken_simulated, request_test
 from autoplan.rules.pool_rules import broken_pool_rules, no_pools
-from autoplan.rules.serving_limit_rules import mean_limit
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["ListedPair", "PairListing", "breaking_pairs", "listed_pairs"]
-
-#: Sizes below the clients of an engine that are options.
-_WAITING_SIZES = 2
+__all__ = ["ListedPair", "PairListing", "known_sizes", "listed_pairs", "settled_pairs"]
 
 Units = Callable[[ServingJob], Iterator[EngineLayout]]
 
@@ -59,6 +55,8 @@ class PairListing:
     """The pairs of a job, the engines of either role, and whether the deadline was met."""
 
     pairs: tuple[ListedPair, ...] = ()
+    #: Pairs of engines that start and hold to the rules, with those that do not keep up.
+    sizes: int = 0
     roles: int = 0
     complete: bool = True
 
@@ -73,11 +71,20 @@ def listed_pairs(job: ServingJob, costs: ServingCosts, units: Units, deadline: D
     prefill = [engine for unit in first for engine in _prefill(job, narrowed[0], unit, costs)]
     decode = [engine for unit in second for engine in _decode(job, narrowed[1], unit, costs)]
     pairs: list[ListedPair] = []
+    sizes = 0
     for one, (other, menu) in product(prefill, decode):
         if deadline.over:
-            return PairListing((), 0, complete=False)
-        pairs += _priced(job, costs, one, other, menu)
-    return PairListing(tuple(pairs), len(first) + len(second) if pairs else 0)
+            return PairListing(complete=False)
+        for x, y in _numbers(job, one.engine.layout, other[menu[0]].engine.layout):
+            sizes += len(menu)
+            pairs += _priced(job, costs, one, [other[size] for size in menu], (x, y))
+    return PairListing(tuple(pairs), sizes, len(first) + len(second) if pairs else 0)
+
+
+def known_sizes(most: int) -> set[int]:
+    """Return the sizes of max_num_seqs up to the engine's default: powers of two, three times one, and it."""
+    powers = [1 << k for k in range(32)]
+    return {most, *(n for power in powers for n in (power, 3 * power) if n <= most)}
 
 
 def _role_job(job: ServingJob, role: str) -> ServingJob:
@@ -114,41 +121,43 @@ def _decode(
     """Yield the engines of a unit by max_num_seqs, and the sizes in order."""
     seqs, tokens = step_sizes(job, unit)
     allowed = narrowed.search.max_num_seqs
-    powers = {1 << k for k in range(32) if 1 << k <= seqs} | {seqs}
-    menu = sorted(powers if isinstance(allowed, str) else set(_sizes(allowed, seqs)))
+    menu = sorted(known_sizes(seqs) if isinstance(allowed, str) else set(_sizes(allowed, seqs)))
     parts = unit_parts(job, unit, costs)
     largest = max(_sizes(narrowed.search.max_num_batched_tokens, tokens))
     layouts = {size: replace(unit, seqs=size, tokens=max(size, largest)) for size in menu}
     yield {size: decode_engine(job, layout, parts) for size, layout in layouts.items()}, menu
 
 
+def _numbers(job: ServingJob, one: EngineLayout, other: EngineLayout) -> Iterator[tuple[int, int]]:
+    """Yield how many engines of either role break no rule and fill whole nodes."""
+    cluster = job.cluster
+    most = min(cluster.devices, job.limits.devices or cluster.devices)
+    node_devices = cluster.node.devices if cluster.nodes > 1 else 1
+    a, b = one.devices_per_engine, other.devices_per_engine
+    for x, y in product(range(1, most // a + 1), range(1, most // b + 1)):
+        layout = DisaggregatedLayout(replace(one, replicas=x), replace(other, replicas=y))
+        parts_of_nodes = any(role.devices % node_devices for role in (layout.prefill, layout.decode))
+        allowed = layout.devices <= most and not parts_of_nodes and _allowed(job, x, y)
+        if allowed and not broken_pool_rules(job, layout):
+            yield x, y
+
+
 def _priced(
     job: ServingJob,
     costs: ServingCosts,
     first: PrefillEngine,
-    engines: Mapping[int, DecodeEngine],
-    menu: Sequence[int],
+    decoders: Sequence[DecodeEngine],
+    engines: tuple[int, int],
 ) -> Iterator[ListedPair]:
-    """Yield the pairs of two engines in all numbers."""
-    load, cluster = engine_load(job, 1), job.cluster
-    one, other = first.engine.layout, engines[menu[0]].engine.layout
-    most = min(cluster.devices, job.limits.devices or cluster.devices)
-    node_devices = cluster.node.devices if cluster.nodes > 1 else 1
-    for x, y in product(range(1, most + 1), range(1, most + 1)):
-        layout = DisaggregatedLayout(replace(one, replicas=x), replace(other, replicas=y))
-        parts_of_nodes = any(role.devices % node_devices for role in (layout.prefill, layout.decode))
-        if layout.devices > most or parts_of_nodes:
+    """Yield the pairs of so many engines of either role that serve, by the sizes of those that decode."""
+    load = engine_load(job, 1)
+    for decode in decoders:
+        if decode.engine.shortage is not None:
             continue
-        if not _allowed(job, x, y) or broken_pool_rules(job, layout):
-            continue
-        for size in _menu(job, menu, y * other.adp, load.kind, load.amount):
-            decode = engines[size]
-            if decode.engine.shortage is not None:
-                continue
-            pair = EnginePair(first, decode, prompt_transfer(job, first, decode, costs), x, y)
-            predicted = pooled(job, pair, load)
-            if load.kind == "maximum" or predicted.fits:
-                yield ListedPair(pair, predicted)
+        pair = EnginePair(first, decode, prompt_transfer(job, first, decode, costs), *engines)
+        predicted = pooled(job, pair, load)
+        if load.kind == "maximum" or predicted.fits:
+            yield ListedPair(pair, predicted)
 
 
 def _allowed(job: ServingJob, x: int, y: int) -> bool:
@@ -156,32 +165,18 @@ def _allowed(job: ServingJob, x: int, y: int) -> bool:
     return all(n in _sizes(choice, n) for choice, n in zip(asked, (x, y), strict=True))
 
 
-def _menu(job: ServingJob, menu: Sequence[int], groups: int, kind: str, amount: float) -> list[int]:
-    """Return the sizes of max_num_seqs that are options under a load."""
-    if kind == "maximum":
-        return list(menu)
-    if kind == "open loop":
-        return [menu[-1]]
-    clients = max(1, ceil(amount / groups))
-    enough = [size for size in menu if size >= clients][:1]
-    waiting = [size for size in menu if size < clients][-_WAITING_SIZES:]
-    limited = mean_limit(job.limits.time_per_output_token) < float("inf")
-    return [*(waiting if limited or not enough else []), *enough]
-
-
-def breaking_pairs(job: ServingJob, costs: ServingCosts | None) -> Callable[[ListedPair], bool]:
-    """Return whether a simulation of a pair breaks a limit; each pair is simulated once."""
-    known: dict[int, bool] = {}
+def settled_pairs(job: ServingJob, costs: ServingCosts | None) -> Callable[[ListedPair], ListedPair | None]:
+    """Return what gives a pair the means of its simulation, once; None where it breaks a limit."""
+    known: dict[int, tuple[ListedPair, ListedPair | None]] = {}
     trace = costs.trace if costs is not None else None
-    decided_by_means = not all_simulated_limits(job)
 
-    def breaks(listed: ListedPair) -> bool:
-        if decided_by_means:
-            return False
+    def settle(listed: ListedPair) -> ListedPair | None:
         if id(listed) not in known:
             run = simulated_pools(job, listed.pair, listed.predicted, trace, request_test(job))
-            broken = None if run is None else next(broken_simulated(job, run.statistics), None)
-            known[id(listed)] = broken is not None
-        return known[id(listed)]
+            predicted = settled_pools(replace(listed.predicted, simulation=run))
+            broken = run is not None and next(broken_simulated(job, run.statistics), None) is not None
+            broken = broken or next(broken_means(job, predicted), None) is not None
+            known[id(listed)] = (listed, None if broken else replace(listed, predicted=predicted))
+        return known[id(listed)][1]
 
-    return breaks
+    return settle

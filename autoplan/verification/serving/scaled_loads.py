@@ -62,12 +62,19 @@ def scaling_checks(
         yield Check("the table has a row for each load", "fails", (text,))
         return
     for load, row in zip(job.loads, saved.scaling, strict=True):
-        yield _row(job, _open(job, load), row, costs, deadline)
+        yield _row(job, _open(job, load), row, costs, deadline, stopped=saved.certificate.stopped is not None)
 
 
 def _row(
-    job: ServingJob, load: ServingJob, row: Mapping[str, Any], costs: ServingCosts, deadline: Deadline
+    job: ServingJob,
+    load: ServingJob,
+    row: Mapping[str, Any],
+    costs: ServingCosts,
+    deadline: Deadline,
+    *,
+    stopped: bool,
 ) -> Check:
+    """Return the check of a row; after a search that was ``stopped`` fewer devices may do."""
     workload = load.workload
     amount = workload.request_rate if workload.request_rate is not None else workload.concurrency
     claim = f"the row of load {amount:g} has the fewest devices, and the figures of its plan"
@@ -84,7 +91,7 @@ def _row(
         chosen, undecided = choice_on(Examined(on_size, (), costs, space), most, deadline)
         if undecided:
             return Check(claim, "not checked", (f"choices on {most} devices were not decided",))
-        if chosen:
+        if chosen and not stopped:
             wrong.append(f"{chosen} holds every limit on fewer devices")
         if chosen or (isinstance(stated, int) and stated <= size):
             break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
 from typing import Any, Final, get_args
 
 from autoplan.catalog import serving_hashes
@@ -18,6 +19,7 @@ from autoplan.schema.resolved_job import document_hash
 from autoplan.schema.serving.saved_serving import SavedServingFront
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.comparison_claims import comparison_problems
+from autoplan.verification.serving.menu_gaps import menu_gap
 from autoplan.verification.serving.optimal_choices import Examined, nothing_better
 from autoplan.verification.serving.option_listing import shortages_of
 from autoplan.verification.serving.scaled_loads import scaling_checks
@@ -28,6 +30,9 @@ __all__ = ["ServingQuestion", "serving_checks"]
 
 #: What a sentence shows of a long list.
 _SHOWN: Final = 5
+#: Difference between the figures of options that a search takes for equal, and that of a decimal fraction.
+_ALIKE: Final = 0.003
+_ROUNDING: Final = 1e-6
 #: What is said of the search itself, and leaves no trace.
 _OF_THE_SEARCH: Final = ("solves", "dominated", "excluded", "solver", "solver_parameters")
 
@@ -87,6 +92,7 @@ def _priced_checks(
     question: ServingQuestion, plans: Sequence[StatedServingPlan], deadline: Deadline
 ) -> Iterator[Check]:
     """Yield the checks that need prices."""
+    stopped = question.saved.certificate.stopped
     wrong = [text for plan in plans for text in plan.wrong]
     yield _check(f"the {len(plans)} layouts keep every rule", wrong)
     differing = [text for plan in plans for text in plan.differing]
@@ -97,9 +103,15 @@ def _priced_checks(
     yield _check("no plan of an answer dominates another", dominated)
     if question.saved.disaggregation is not None or True in question.job.search.disaggregated:
         problems = comparison_problems(question.saved.disaggregation, question.answers)
-        yield _check("pools are compared with engines that do both by what both give", problems)
+        claim = "pools are compared with engines that do both by what both give"
+        uncompared = stopped is not None and question.saved.disaggregation is None
+        yield Check(claim, "not checked", (str(stopped),)) if uncompared else _check(claim, problems)
+    if stopped is not None:
+        yield from nothing_better(question.answers, deadline, stopped)
+        return
     yield _counts(question)
-    yield from nothing_better(question.answers, deadline)
+    yield _between_sizes(question)
+    yield from nothing_better(question.answers, deadline, None)
     costs = question.answers[0].costs
     if costs is not None:
         yield from scaling_checks(question.saved, question.job, costs, deadline)
@@ -204,11 +216,11 @@ def _counts(question: ServingQuestion) -> Check:
     space, certificate = stated.space, question.saved.certificate
     if not space.complete:
         return Check(claim, "not checked", ("the deadline ended before all engines were priced",))
-    pairs = len(space.pools.pairs)
+    pairs = space.pools.sizes if space.pools.pairs else 0
     numbers = {
         "units_total": space.units_total,
         "units": len(space.units),
-        "options": len(space.options) + pairs,
+        "options": space.sizes + pairs,
         "pairs": pairs,
         "roles": space.pools.roles,
     }
@@ -218,7 +230,25 @@ def _counts(question: ServingQuestion) -> Check:
     wrong = [*differences(stated_numbers, numbers, "certificate"), *differences(listed, rejected, "rejected")]
     if len(listed) != len(question.saved.rejected):
         wrong.append("a reason stands twice")
+    if (gone := certificate.dominated + certificate.excluded) > len(space.options) + pairs:
+        wrong.append(f"{gone} options are dominated or excluded, of {len(space.options) + pairs} in all")
     return _check(claim, wrong)
+
+
+def _between_sizes(question: ServingQuestion) -> Check:
+    """Return the check of what sizes of a step between those of the menu may be better by."""
+    claim = "sizes between those that were tried are better by no more than is stated"
+    answers = question.answers
+    stated = next((answer for answer in answers if answer.plans), answers[0])
+    if not stated.space.complete:
+        return Check(claim, "not checked", ("the deadline ended before all engines were priced",))
+    given, actual = question.saved.certificate.between_sizes, menu_gap(stated.job, stated.space)
+    # It is rounded up to a tenth of a percent, and options of equal figures may differ by two.
+    rounded = given is None or abs(given * 1000 - round(given * 1000)) < _ROUNDING
+    alike = actual == inf if given is None else rounded and abs(given - actual) <= _ALIKE
+    return _check(
+        claim, [] if alike else [f"certificate.between_sizes is stated as {given} and is {actual:.3f}"]
+    )
 
 
 def _reasons(question: ServingQuestion, deadline: Deadline) -> Check:
@@ -238,6 +268,15 @@ def _reasons(question: ServingQuestion, deadline: Deadline) -> Check:
 
 
 def _of_the_search(saved: SavedServingFront) -> Check:
-    names = ", ".join(_OF_THE_SEARCH)
-    why = f"{names}: the search of {saved.certificate.autoplan_version} left no trace of them"
-    return Check("what the search did is as stated", "not checked", (why,), matters=False)
+    """Return what is said of the search itself, on which no other claim depends."""
+    certificate = saved.certificate
+    names: tuple[str, ...] = _OF_THE_SEARCH
+    facts = [f"{', '.join(names)}: the search of {certificate.autoplan_version} left no trace of them"]
+    if len(saved.front) > 1:
+        facts.append("front: a plan that others are as good as within the thinning may have been left out")
+    if certificate.stopped is not None:
+        facts.append("stopped: known to the search alone")
+        names = (*names, "stopped")
+    fields = tuple(f"certificate.{name}" for name in names)
+    claim = "what the answer says of the search itself"
+    return Check(claim, "not checked", tuple(facts), matters=False, fields=fields)

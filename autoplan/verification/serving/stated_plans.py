@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoplan.catalog import serving_intervals
+from autoplan.catalog import engine_kernels_origin, serving_intervals
 from autoplan.costs.core.serving.served_interval import ServedIntervals
 from autoplan.costs.core.serving.served_prediction import EngineLoad
 from autoplan.costs.serving.served_intervals import served_intervals
@@ -18,6 +18,7 @@ from autoplan.costs.serving.served_layouts import (
     simulated,
     unit_parts,
 )
+from autoplan.costs.serving.settled_predictions import settled
 from autoplan.errors import LayoutError
 from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
@@ -58,7 +59,7 @@ def stated_plan(
         return StatedServingPlan(None, (), (), ())
     layouts, wrong = _layouts(job, stated, name)
     if isinstance(layouts, DisaggregatedLayout):
-        return _compared(job, stated, name, _with_intervals(job, repriced_pools(job, layouts, costs), costs))
+        return _compared(job, stated, name, _with_intervals(job, repriced_pools(job, layouts, costs)))
     if wrong:
         return StatedServingPlan(None, tuple(wrong), (), ())
     shares = [group.get("share_of_load") for group in stated.engines]
@@ -70,11 +71,11 @@ def stated_plan(
         return StatedServingPlan(None, (f"{name}: the job has no class {', '.join(unknown)}",), (), ())
     groups = _groups(job, list(zip(layouts, classes, strict=True)), [float(x or 0.0) for x in shares], costs)
     plan = ServingPlan(tuple(groups), intervals=None)
-    return _compared(job, stated, name, _with_intervals(job, plan, costs))
+    return _compared(job, stated, name, _with_intervals(job, plan))
 
 
-def _with_intervals(job: ServingJob, plan: ServingPlan, costs: ServingCosts) -> ServingPlan:
-    return replace(plan, intervals=_intervals(job, plan, costs))
+def _with_intervals(job: ServingJob, plan: ServingPlan) -> ServingPlan:
+    return replace(plan, intervals=_intervals(job, plan))
 
 
 def _compared(job: ServingJob, stated: SavedServingPlan, name: str, plan: ServingPlan) -> StatedServingPlan:
@@ -162,10 +163,10 @@ def _groups(
         load = total if total.kind == "maximum" else EngineLoad(total.kind, total.amount * part)
         predicted = served(job, engine, load, layout.replicas)
         run = simulated(job, engine, predicted, costs.trace, request_test(job))
-        yield EngineGroup(layout, share, replace(predicted, simulation=run), classes=classes)
+        yield EngineGroup(layout, share, settled(replace(predicted, simulation=run)), classes=classes)
 
 
-def _intervals(job: ServingJob, plan: ServingPlan, costs: ServingCosts) -> ServedIntervals | None:
+def _intervals(job: ServingJob, plan: ServingPlan) -> ServedIntervals | None:
     if not plan.fits:
         return None
     figures = (
@@ -175,7 +176,7 @@ def _intervals(job: ServingJob, plan: ServingPlan, costs: ServingCosts) -> Serve
         plan.output_tokens_per_second,
     )
     kind = plan.groups[0].predicted.load.kind
-    measured = costs.measured is not None
+    measured, taken_from = engine_kernels_origin(job.cluster.device.name)
     return served_intervals(
         serving_intervals(),
         kind,
@@ -183,6 +184,7 @@ def _intervals(job: ServingJob, plan: ServingPlan, costs: ServingCosts) -> Serve
         measured=measured,
         engine=job.engine,
         pools=plan.pooled is not None,
+        taken_from=taken_from,
     )
 
 

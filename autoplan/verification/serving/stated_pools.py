@@ -10,6 +10,7 @@ from autoplan.costs.serving.disaggregated.paired_pools import pooled
 from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
 from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
 from autoplan.costs.serving.served_layouts import ServingCosts, engine_load
+from autoplan.costs.serving.settled_predictions import settled_pools
 from autoplan.results.serving.serving_front import ServingPlan, plan_of_pools
 from autoplan.rules.class_limit_rules import broken_means, broken_simulated, request_test
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout
@@ -23,7 +24,7 @@ def repriced_pools(job: ServingJob, layout: DisaggregatedLayout, costs: ServingC
     pair = engine_pair(job, layout, costs)
     predicted = pooled(job, pair, engine_load(job, 1))
     run = simulated_pools(job, pair, predicted, costs.trace, request_test(job))
-    return plan_of_pools(layout, replace(predicted, simulation=run))
+    return plan_of_pools(layout, settled_pools(replace(predicted, simulation=run)))
 
 
 def broken_times(job: ServingJob, predicted: PooledPrediction) -> Iterator[str]:

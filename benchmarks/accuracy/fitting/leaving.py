@@ -3,20 +3,19 @@
 Runs of a stack that is left out are priced as those of one that nobody knows, by the ``analytic`` stack with
 the kernels, overlap and software that their rows tell; with ``assumed`` by the stack that a job takes which
 names none, by a fit without the run's publication. Runs on a device that is left out are priced with
-the curves of devices that nobody measured. Whatever fits is handed in, so that this module knows nothing of
-how.
+the curves of its nearest relative. Whatever fits is handed in, so that this module knows nothing of how.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final, Protocol
 
 from autoplan.calibration import Observation as Measured
 from autoplan.catalog import stack
-from autoplan.catalog.entries import assumed_stack, kernels_at, stack_if_assumed
+from autoplan.catalog.entries import assumed_stack, stack_if_assumed
+from autoplan.catalog.relatives.device_kernels import relatives_kernels
 from autoplan.costs.predict import predict
 from autoplan.costs.uncertainty import half_widths
 from autoplan.schema.job import Job
@@ -127,8 +126,8 @@ def _of_assumed_stack(observation: Observation) -> Job:
 
 
 def _on_unknown_device(observation: Observation) -> Job:
-    """Return the job as one on a device of which no kernel was measured."""
-    return replace(observation.job, kernels=kernels_at("default", Path()))
+    """Return the job as one on a device of which no kernel was measured: with those of its relative."""
+    return replace(observation.job, kernels=relatives_kernels(observation.job.cluster.device.name))
 
 
 @dataclass(frozen=True, slots=True)

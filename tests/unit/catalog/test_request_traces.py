@@ -41,6 +41,12 @@ def test_a_trace_may_have_no_arrivals(tmp_path):
         ("input_tokens,output_tokens,arrival_s\n1,2,nan\n", "arrival_s is nan"),
         ("input_tokens,output_tokens,arrival_s\n1,2,3\n1,2,1\n", "arrival_s is 1, before 3"),
         ("input_tokens,output_tokens,arrival_s\n1,2\n", "arrival_s is missing"),
+        (
+            "input_tokens,output_tokens,arrival_s\n1,2,0\n1,2,1e308\n",
+            "arrival_s is 1e308, which is not within",
+        ),
+        (f"input_tokens,output_tokens\n1,2\n1,{'7' * 140_000}\n", "is no CSV file: field larger"),
+        (f"input_tokens,output_tokens,note\n1,2,{'x' * 140_000}\n", "is no CSV file: field larger"),
         ("input_tokens,output_tokens\n", "has no requests"),
         ("", "has no column"),
     ],
@@ -52,6 +58,14 @@ def test_a_trace_with_holes_is_refused(tmp_path, text, said):
 
     of_head = "column" in said or "no requests" in said
     assert error.value.problems[0].line == (1 if of_head else len(text.splitlines()))
+
+
+def test_gaps_that_no_clock_has_are_none(tmp_path):
+    """Requests less than a nanosecond apart came at once, and say no rate."""
+    text = "input_tokens,output_tokens,arrival_s\r1,2,0\r3,4,5e-324\r5,6,1e-323\r"
+    found = read_request_trace(trace(tmp_path, text))
+
+    assert (found.inputs, found.arrivals, found.rate) == ((1, 3, 5), (0.0, 0.0, 0.0), 0.0)
 
 
 def test_many_problems_are_not_all_told(tmp_path):
@@ -72,8 +86,8 @@ def test_a_missing_trace_is_said(tmp_path):
     ("lengths", "longest"),
     [
         ("input_tokens: {trace: requests.csv}, output_tokens: {trace: requests.csv}", 3020),
-        ("input_tokens: {trace: requests.csv}, output_tokens: 100", 3100),
-        ("input_tokens: 10, output_tokens: {trace: requests.csv}", 910),
+        ("input_tokens: {trace: requests.csv}, output_tokens: 100", 3120),
+        ("input_tokens: 10, output_tokens: {trace: requests.csv}", 912),
         ("input_tokens: 10, output_tokens: {trace: requests.csv}, longest_request: 8000", 8000),
     ],
 )

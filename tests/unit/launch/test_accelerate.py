@@ -9,10 +9,8 @@ from autoplan.catalog import load_entry
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.accelerate import TARGET
-from autoplan.launch.registry import TARGETS
 from autoplan.launch.target import InexpressibleError, PlannedRun
 from autoplan.planning.comparing_files import compare_file, evaluate_file
-from autoplan.report.front_report import target_of
 from autoplan.schema.layout import parse_layout
 
 HEAD = "num_machines: 2\nnum_processes: 16\nmixed_precision: bf16\ndistributed_type: {}\n"
@@ -159,20 +157,3 @@ def test_what_a_file_leaves_open_is_said_where_it_is_priced():
     )
 
     assert any("taken as usual: mbs=1" in note for note in comparison.notes)
-
-
-@pytest.mark.parametrize(
-    ("stack", "target"),
-    [
-        ("deepspeed", "deepspeed"),
-        ("hf-fsdp2", "accelerate"),
-        ("fsdp2", "accelerate"),
-        ("megatron-core", "megatron-lm"),
-        ("megatron-bridge-fp8", "megatron-bridge"),
-        ("analytic", "megatron-lm"),
-    ],
-)
-def test_plan_names_a_target_that_there_is(stack, target):
-    """The target in the last line of a plan is the one of its stack."""
-    assert target_of(stack) == target
-    assert target in TARGETS

@@ -53,7 +53,9 @@ def run_of(framework, devices=8):
 def emitted(launcher, framework, devices=8, program=()):
     """Return what is emitted for a launcher."""
     image = "registry/image:1" if launcher == "kubernetes" else ""
-    target = starting(find_target(launcher), framework, "", program, image)
+    target = starting(
+        find_target(launcher), framework, load_entry("stack", STACKS[framework]), program, image
+    )
     return target.emit(run_of(framework, devices))
 
 
@@ -202,7 +204,7 @@ def test_manifests_have_nodes_devices_and_image():
 def test_the_framework_is_by_default_that_of_the_stack():
     """Megatron's stack starts Megatron-LM, FSDP's accelerate."""
     for framework, stack in STACKS.items():
-        target = starting(find_target("torchrun"), None, stack)
+        target = starting(find_target("torchrun"), None, load_entry("stack", stack))
         assert target.framework.startswith(find_target(framework).framework)
         assert target.framework.endswith("started by torchrun")
 

@@ -1,5 +1,7 @@
 """Shell scripts read without executing them: the words of commands with their lines, and what is unknown."""
 
+import tracemalloc
+
 import pytest
 
 from autoplan.errors import SpecError
@@ -138,6 +140,7 @@ def test_slurm_options_set_its_variables():
         ("a|" * 20_000 + ")", 1, "')' is not expected here"),
         ("a=(b " * 20_000, 1, "an array"),
         ("A=x\n" + "A=$A$A\n" * 40, 22, "too much text"),
+        ("A=" + "a" * 1_000 + "\n" + "B=x\n" + "B=$B$B\n" * 12 + "C=${A//a/$B}\n", 15, "too much text"),
     ],
 )
 def test_what_cannot_be_read_names_its_line(script, line, message):
@@ -170,3 +173,17 @@ def test_a_comparison_names_the_variable_that_decides_it(sign):
     assert script.hints == (
         "the condition in line 1 is decided by NODES, which is not set here: give --set NODES=VALUE",
     )
+
+
+def test_no_word_is_made_before_it_is_measured():
+    """A replacement that would fill the memory is refused before it is there."""
+    text = "A=" + "a" * 1_999 + "\nB=x\n" + "B=$B$B\n" * 19 + "run ${A//a/$B}\n"
+    tracemalloc.start()
+    try:
+        with pytest.raises(SpecError, match="too much text"):
+            read_script(text, "run.sh")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert most < 64 * 2**20

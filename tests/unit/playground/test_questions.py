@@ -213,7 +213,7 @@ def test_the_serving_job_is_that_of_the_fields_and_the_link_is_that_of_the_quest
     assert (job.cluster.devices, job.objectives) == (asked.devices, tuple(asked.trade.split("+")))
     assert job.workload.concurrency == (asked.clients if asked.load == "clients" else None)
     assert rate == (pytest.approx(asked.requests_per_minute / 60) if asked.load == "requests" else None)
-    assert job.longest_request == (asked.longest_request or asked.input_tokens + asked.output_tokens)
+    assert job.longest_request == (asked.longest_request or job.workload.longest_tokens)
     assert ",".join(job.precision.weights) == asked.weights
     assert ",".join(job.precision.kv_cache) == asked.kv_cache
     assert limit_of(job, "time_to_first_token", asked.limit_on) == asked.first_token_ms

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 
-from autoplan.search import first_layout
-from autoplan.search.first_layout import _Grace
+from autoplan.deadline import GRACE_SECONDS, Grace
 
 
 def test_a_busy_machine_stretches_the_grace_to_a_few_seconds(monkeypatch):
     """Without a processor a second of the clock ends nothing, and half a second of work or six seconds do."""
-    grace = _Grace(first_layout.GRACE_SECONDS)
+    grace = Grace(GRACE_SECONDS)
     worked = grace.worked_before
     monkeypatch.setattr(time, "process_time", lambda: worked)
     grace.started -= 2.0
@@ -26,7 +25,7 @@ def test_a_busy_machine_stretches_the_grace_to_a_few_seconds(monkeypatch):
 
 def test_work_alone_does_not_end_the_grace(monkeypatch):
     """Several threads may do more work than the clock has seconds."""
-    grace = _Grace(first_layout.GRACE_SECONDS)
+    grace = Grace(GRACE_SECONDS)
     monkeypatch.setattr(time, "process_time", lambda: grace.worked_before + 9.0)
 
     assert grace.reason is None

@@ -13,6 +13,7 @@ from typing import Literal
 from autoplan.costs.core.serving.served_prediction import (
     EngineLoad,
     ServedClass,
+    ServedMeans,
     ServedPrediction,
     SimulatedPrediction,
 )
@@ -59,6 +60,8 @@ class PooledPrediction:
     simulation: SimulatedPrediction | None = None
     #: What single classes of requests get: nothing else than all, pools serve them alike.
     classes: tuple[ServedClass, ...] = ()
+    #: The closed form of the same load, where the times above are those of a simulation that contradicts it.
+    closed_form: ServedMeans | None = None
 
     @property
     def devices(self) -> int:

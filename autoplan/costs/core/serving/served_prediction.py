@@ -8,15 +8,31 @@ Notation (this file only)::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from autoplan.costs.core.serving.capacity import CapacityPrediction
 from autoplan.costs.core.serving.latencies import LatencyStatistics, OperatingPoint
 
-__all__ = ["DraftGain", "EngineLoad", "ServedClass", "ServedPrediction", "SimulatedPrediction", "StepBound"]
+__all__ = [
+    "CLOSED_FORM_GAP",
+    "FIRST_TOKEN_GAP",
+    "DraftGain",
+    "EngineLoad",
+    "ServedClass",
+    "ServedMeans",
+    "ServedPrediction",
+    "SimulatedPrediction",
+    "StepBound",
+]
 
 #: What most of an iteration's time goes to.
 StepBound = Literal["compute", "memory bandwidth"]
+
+
+#: Relative difference of a closed form from the simulation of the same load up to which the closed form
+#: counts: of throughput and time per token, and of the time to the first token.
+CLOSED_FORM_GAP: Final = 0.10
+FIRST_TOKEN_GAP: Final = 0.30
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +103,25 @@ class SimulatedPrediction:
     gap: float
     first_token_gap: float
 
+    @property
+    def contradicts(self) -> bool:
+        """Whether the closed form differs by more than is stated of it.
+
+        >>> SimulatedPrediction(None, 0, gap=0.2, first_token_gap=0.1).contradicts
+        True
+        """
+        return self.gap > CLOSED_FORM_GAP or self.first_token_gap > FIRST_TOKEN_GAP
+
+
+@dataclass(frozen=True, slots=True)
+class ServedMeans:
+    """Mean times [s] and output tokens a second of a closed form."""
+
+    time_to_first_token: float
+    time_per_output_token: float
+    request_latency: float
+    output_tokens_per_second: float
+
 
 @dataclass(frozen=True, slots=True)
 class ServedPrediction:
@@ -109,6 +144,8 @@ class ServedPrediction:
     drafts: DraftGain | None = None
     #: What requests of each class see; empty for a single class.
     classes: tuple[ServedClass, ...] = ()
+    #: The closed form of the same load, where ``point`` has the means of a simulation that contradicts it.
+    closed_form: ServedMeans | None = None
 
     @property
     def time_to_first_token(self) -> float:

@@ -22,7 +22,7 @@ from autoplan.costs.network.collectives import Group, Operation, collective_seco
 from autoplan.costs.serving.iteration.expert_curves import ExpertLayer, curve_seconds
 from autoplan.costs.serving.iteration.layer_matrices import Matrix
 from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels, shape_of, table_seconds
-from autoplan.costs.serving.least_times import KernelShape, least_seconds
+from autoplan.costs.serving.least_times import KernelShape, expert_read_seconds, least_seconds
 from autoplan.costs.serving.served_weights import matrix_bytes
 from autoplan.costs.serving.small_gemm import gemm_light_seconds, table_gemm_seconds
 from autoplan.schema.costmodel.engine_kernels import KernelName
@@ -95,7 +95,7 @@ class KernelPrices:
         if fabric.topology not in {"pcie-switch", "host"}:
             return links
         reached = _PCIE_SHARE * fabric.bandwidth.value
-        return replace(links, tables=(), fabric_bandwidth=reached, pair_bandwidth=reached)
+        return replace(links, tables=(), least=(), fabric_bandwidth=reached, pair_bandwidth=reached)
 
     def product(self, m: Array, matrix: Matrix) -> Array:
         """Return the time of products of ``m`` tokens with ``matrix`` [s], never below the least time.
@@ -137,7 +137,8 @@ class KernelPrices:
         if precision == "bf16" and peak("bf16") is None:
             precision = "fp16"
         rate = gemm_rate_of(self.cluster, self.kernels, precision)
-        computing = gemm_seconds_at_rate((m, *size), rate, np.inf, 2)
+        # The launch counts once, with memory traffic.
+        computing = gemm_seconds_at_rate((m, *size), replace(rate, launch=0.0), np.inf, 2)
         moved = matrix_bytes(n * k, weights, k) + 2.0 * m * (n + k)
         return smooth_maximum(computing, moved / self.bandwidth + rate.launch, _BLEND)
 
@@ -225,6 +226,7 @@ class KernelPrices:
             return np.maximum(seconds, least)
         rate = gemm_rate_of(self.cluster, self.kernels, "bf16" if device.peak_flops("bf16") else "fp16")
         if shape.kernel in {"experts", "split-experts"}:
+            rate = replace(rate, launch=0.0)
             groups = np.maximum(1.0, np.minimum(a, b))
             rows = np.maximum(1.0, a / groups)
             computing = gemm_seconds_at_rate(
@@ -234,9 +236,8 @@ class KernelPrices:
                 KernelShape(shape.kernel, 16.0, matrices=shape.matrices), (a, b, c), device
             )
             gain = np.minimum(1.0, least / narrow)
-            return np.maximum(
-                smooth_maximum(computing * gain, least / share + 2 * self.launch, _BLEND), least
-            )
+            reading = expert_read_seconds(shape, (a, b, c), device) / share + 2 * self.launch
+            return np.maximum(smooth_maximum(computing * gain, reading, _BLEND), least)
         return np.asarray(least / share + 2 * self.launch)
 
     def all_reduce(self, size: Array, ranks: int, *, graph: bool) -> Array:

@@ -8,6 +8,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Final
 
 import numpy as np
@@ -56,6 +57,8 @@ class LengthMoments:
     context_blocks: float
     total_blocks: float
     prompt_blocks: float
+    #: Standard deviation of the own tokens that a request has while it decodes, over its iterations.
+    context_deviation: float
     #: Whether all requests are alike.
     fixed: bool
     #: Standard deviation of an answer's length over its mean.
@@ -86,6 +89,9 @@ def length_moments(load: RequestLoad, rules: SchedulerRules) -> LengthMoments:
     steps = np.maximum(outputs - 1, 1e-9)
     weight = steps / steps.sum()
     context = inputs - shared + (outputs - 1) / 2
+    mean_context = float((context * weight).sum())
+    # A request's context grows evenly from its prompt's end by O - 1 tokens.
+    variance = float((((context - mean_context) ** 2 + (outputs - 1) ** 2 / 12) * weight).sum())
     # A block is half empty on average, and a request takes its first with its first token.
     half = (pool.block_tokens - 1) / 2
     windows = pool.window_groups * np.minimum(np.ceil(context / pool.block_tokens), pool.window_blocks)
@@ -96,7 +102,7 @@ def length_moments(load: RequestLoad, rules: SchedulerRules) -> LengthMoments:
         computed=float((inputs - cached).mean()),
         cached=float(cached.mean()),
         output=float(outputs.mean()),
-        context=float((context * weight).sum()),
+        context=mean_context,
         total=float((total - shared).mean()),
         total_square=float(((total - shared) ** 2.0).mean()),
         read=float(((context + shared) * weight).sum()),
@@ -105,6 +111,7 @@ def length_moments(load: RequestLoad, rules: SchedulerRules) -> LengthMoments:
         context_blocks=float((blocks * weight).sum()),
         total_blocks=float((_blocks(rules, total - shared) * weight).sum()),
         prompt_blocks=float(_blocks(rules, inputs - shared).mean()),
+        context_deviation=sqrt(variance),
         fixed=bool((inputs == inputs[0]).all() and (outputs == outputs[0]).all()),
         spread=float(outputs.std() / outputs.mean()),
         prompts=_prompts(inputs - cached, cached, np.array(kinds)),

@@ -174,7 +174,8 @@ def _prompts_alone(
 ) -> OperatingPoint:
     """Return the steady state of requests with one token each: a server of prompts."""
     top = maximum(lengths, rules, iteration, at_once=False)
-    _, mixture = steady_point(0.0, lengths, rules, iteration)
+    # Nothing decodes, so an iteration without prompts takes no time, and there is no rate to read off it.
+    mixture = step_mixture(0.0, 0.0, lengths, rules, iteration)
     service = 1.0 / top.requests_per_second
     load = rate * service
     wait = load / (1.0 - load) * service * (variability + 1.0) / 2.0

@@ -17,13 +17,13 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from autoplan.schema.serving.request_lengths import (
+    LENGTH_SPREAD,
     GammaArrivals,
     Length,
     LogNormalLength,
-    RequestClass,
     RequestLengths,
     ServingWorkload,
-    UniformLength,
+    evenly_drawn,
 )
 from autoplan.schema.serving.request_trace import RequestTrace
 
@@ -100,30 +100,39 @@ def requests_of_rounds(clients: int, fewest: int, most: int) -> int:
 
 
 def drawn_lengths(
-    length: Length, requests: int, rng: Generator, recorded: tuple[int, ...] = ()
+    length: Length,
+    requests: int,
+    rng: Generator,
+    recorded: tuple[int, ...] = (),
+    spread: float = LENGTH_SPREAD,
 ) -> NDArray[np.int64]:
     """Return ``requests`` integers of tokens [1].
 
-    A log-normal length is exp(ln m + z' (ln q - ln m) / z), at most four times its 99 % quantile; a trace is
-    repeated from its start.
+    A number is a mean, with lengths up to ``spread`` of it shorter or longer. A log-normal length is
+    exp(ln m + z' (ln q - ln m) / z), at most four times its 99 % quantile. A trace is repeated from its
+    start.
 
-    >>> drawn_lengths(7, 2, np.random.default_rng(0)).tolist()
+    >>> from autoplan.schema.serving.request_lengths import FixedLength, TraceLength
+    >>> drawn_lengths(FixedLength(fixed=7), 2, np.random.default_rng(0)).tolist()
     [7, 7]
-    >>> from autoplan.schema.serving.request_lengths import TraceLength
     >>> drawn_lengths(TraceLength(trace="x.csv"), 3, np.random.default_rng(0), (5, 6)).tolist()
     [5, 6, 5]
     """
-    if isinstance(length, int):
-        return np.full(requests, length, dtype=np.int64)
-    if isinstance(length, UniformLength):
-        first, last = length.uniform
-        return rng.integers(first, last, requests, endpoint=True)
+    ends = evenly_drawn(length, spread)
+    if ends is not None:
+        return rng.permutation(_evenly(*ends, requests))
     if isinstance(length, LogNormalLength):
         shape = length.lognormal
         spread = (log(shape.p99) - log(shape.median)) / _Z99
         drawn = np.exp(rng.normal(log(shape.median), spread, requests))
         return np.clip(np.rint(drawn), 1, _TAIL * shape.p99).astype(np.int64)
     return np.resize(np.array(recorded, dtype=np.int64), requests)
+
+
+def _evenly(first: int, last: int, requests: int) -> NDArray[np.int64]:
+    """Return integers at even distances from the first to the last: their mean is that of the range."""
+    parts = (np.arange(requests) + 0.5) / requests
+    return np.asarray(first + np.floor(parts * (last - first + 1)), dtype=np.int64)
 
 
 def drawn_load(
@@ -160,12 +169,13 @@ def _lengths(
     workload: ServingWorkload, requests: int, rng: Generator, trace: RequestTrace | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...]]:
     if not workload.classes:
-        return *_of_kind(workload, requests, rng, trace), ()
+        return *_of_kind(workload, workload.longest_request, (requests, rng, trace)), ()
     chosen = _kinds([known.share for known in workload.classes], requests, rng)
     inputs, outputs = np.empty(requests, dtype=np.int64), np.empty(requests, dtype=np.int64)
     for number, kind in enumerate(workload.classes):
         here = chosen == number
-        inputs[here], outputs[here] = _of_kind(kind, int(here.sum()), rng, trace)
+        drawn = (int(here.sum()), rng, trace)
+        inputs[here], outputs[here] = _of_kind(kind, workload.longest_request, drawn)
     return inputs, outputs, tuple(chosen.tolist())
 
 
@@ -173,21 +183,28 @@ def _kinds(weights: list[float], requests: int, rng: Generator) -> NDArray[np.in
     """Return the class of each request, in random order: each as often as its weight says.
 
     Counts that are drawn as well would make the mean of a rare class a matter of luck. What whole numbers
-    leave over goes to the largest remainders.
+    leave over goes to the largest remainders. A class that is too rare for that has a request all the same,
+    of the class with the most: without one nothing would be known of it.
     """
     exact = np.array(weights) / sum(weights) * requests
     counts = np.floor(exact).astype(np.int64)
     order = np.argsort(counts - exact, kind="stable")
     counts[order[: requests - int(counts.sum())]] += 1
+    for rare in np.flatnonzero(counts == 0)[: max(0, requests - len(counts))]:
+        counts[rare] += 1
+        counts[int(np.argmax(counts))] -= 1
     return rng.permutation(np.repeat(np.arange(len(weights)), counts))
 
 
 def _of_kind(
-    kind: RequestLengths | RequestClass, requests: int, rng: Generator, trace: RequestTrace | None
+    kind: RequestLengths,
+    longest: int | None,
+    drawn: tuple[int, Generator, RequestTrace | None],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    recorded = trace or RequestTrace((1,), (1,), ())
-    inputs = drawn_lengths(kind.input_tokens, requests, rng, recorded.inputs)
-    return inputs, drawn_lengths(kind.output_tokens, requests, rng, recorded.outputs)
+    requests, rng, trace = drawn
+    recorded, spread = trace or RequestTrace((1,), (1,), ()), kind.spread(longest)
+    inputs = drawn_lengths(kind.input_tokens, requests, rng, recorded.inputs, spread)
+    return inputs, drawn_lengths(kind.output_tokens, requests, rng, recorded.outputs, spread)
 
 
 def _arrivals(workload: ServingWorkload, rate: float, requests: int, rng: Generator) -> NDArray[np.float64]:

@@ -131,7 +131,8 @@ def _rates(run: SimulatedRun, warm: int, drain: int) -> tuple[int, float, float]
     last, outputs = np.array(run.last), np.array(run.load.outputs)
     order = np.argsort(last, kind="stable")
     end = len(last) - drain
-    if warm == 0:
+    if warm == 0 or last[order[end - 1]] <= last[order[warm - 1]]:
+        # Those that count may all end in one iteration, which has no length: then all of the run counts.
         return end, float(outputs[order[:end]].sum()), float(last[order[end - 1]] - min(run.queued))
     counted = order[warm:end]
     return len(counted), float(outputs[counted].sum()), float(last[order[end - 1]] - last[order[warm - 1]])

@@ -12,15 +12,16 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import ceil, floor, inf
+from dataclasses import dataclass, replace
+from math import ceil, exp, floor, inf
 
 from autoplan.costs.core.serving.iteration import Iteration
 from autoplan.costs.core.serving.latencies import OperatingPoint, SaturationCause
+from autoplan.costs.serving.queueing.cache_shortage import CacheShortage, alike_at_the_edge
 from autoplan.costs.serving.queueing.length_moments import LengthMoments
 from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
-from autoplan.costs.serving.queueing.step_mixture import StepMixture, step_mixture
+from autoplan.costs.serving.queueing.step_mixture import StepMixture, prefill_ends, step_mixture
 
 __all__ = ["balanced", "closed_loop", "maximum", "steady_point"]
 
@@ -224,13 +225,72 @@ def closed_loop(
             running = min(clients, rules.max_num_seqs)
         if running and not _short_of_tokens(running, limit):
             return _lockstep(running, clients, lengths, rules, iteration, limit.cause, client_seconds)
+        if not running:
+            return _alike_at_the_edge(clients, limit, lengths, rules, iteration, client_seconds)
     loop = _ClosedLoop(clients, lengths, rules, iteration, client_seconds)
+    if limit.cause == "kv cache":
+        return _short_of_blocks(loop, limit)
     if limit.decodes <= clients and loop.state(limit.decodes).clients <= clients:
         return _saturated(limit, lengths, rules, iteration, clients, client_seconds)
     decodes = balanced(lambda d: loop.state(d).clients - clients, min(limit.decodes, clients))
     state = loop.state(decodes)
     limited = RunningLimit(decodes, limit.cause)
     return _point(limited, lengths, state.mixture, state.rate, clients, state.ttft)
+
+
+def _short_of_blocks(loop: _ClosedLoop, limit: RunningLimit) -> OperatingPoint:
+    """Return the steady state of clients whose requests the cache does not always hold.
+
+    Of d requests that would decode W wait, so that N = X (TTFT + (O - 1) TPOT) + W with d - W decoding; the
+    first token comes later by W / X. Preempted requests are those of a full cache, as often as it is full.
+    """
+    lengths, clients = loop.lengths, loop.total
+    spread = lengths.context_deviation / max(lengths.context, 1.0)
+    shortage = CacheShortage(limit.decodes, spread, 1.0 - 1.0 / max(1.0, clients))
+
+    def running(wanted: float) -> RunningLimit:
+        share = shortage.short(wanted)
+        decodes = wanted - shortage.waiting(wanted)
+        return RunningLimit(decodes, limit.cause, share * limit.recomputed, share * limit.preempted)
+
+    def state(wanted: float) -> _LoopState:
+        now = running(wanted)
+        return loop.state(now.decodes, now.recomputed)
+
+    wanted = balanced(lambda d: state(d).clients + shortage.waiting(d) - clients, clients)
+    seen, now, waiting = state(wanted), running(wanted), shortage.waiting(wanted)
+    point = _point(now, lengths, seen.mixture, seen.rate, clients, seen.ttft + waiting / seen.rate)
+    return replace(point, saturated=wanted > limit.decodes)
+
+
+def _alike_at_the_edge(
+    clients: float,
+    limit: RunningLimit,
+    lengths: LengthMoments,
+    rules: SchedulerRules,
+    iteration: Iteration,
+    client_seconds: float,
+) -> OperatingPoint:
+    """Return the steady state of alike requests that do not all fit at once, from its run."""
+    run = alike_at_the_edge(clients, limit.decodes, lengths, rules, iteration, client_seconds)
+    rate, steps = run.requests_per_second, lengths.output - 1
+    tpot = run.time_per_output_token
+    decodes = min(limit.decodes, rate * steps * tpot)
+    step = steady_point(decodes, lengths, rules, iteration)[1]
+    return OperatingPoint(
+        decodes=decodes,
+        requests=clients,
+        step_seconds=step.mean,
+        decode_step_seconds=step.decode,
+        # Clients beyond those that were simulated wait: Little's law.
+        time_to_first_token=run.time_to_first_token + max(0.0, clients - run.clients) / rate,
+        time_per_output_token=tpot,
+        requests_per_second=rate,
+        output_tokens_per_second=rate * lengths.output,
+        recomputed=1.0,
+        saturated=True,
+        cause=limit.cause,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,18 +313,29 @@ class _ClosedLoop:
     iteration: Iteration
     client_seconds: float
 
-    def state(self, decodes: float) -> _LoopState:
+    def state(self, decodes: float, recomputed: float = 0.0) -> _LoopState:
+        """Return what a request sees; each recomputes so many tokens because it was preempted."""
         steps, others = self.lengths.output - 1, 1.0 - 1.0 / max(1.0, self.total)
+        prompts = decodes / steps * others * (1.0 + recomputed / self.lengths.computed)
         # Beside its own decode a request sees those of the others, and their prompts.
-        mixture = step_mixture(
-            1.0 + decodes * others, decodes / steps * others, self.lengths, self.rules, self.iteration
-        )
+        mixture = step_mixture(1.0 + decodes * others, prompts, self.lengths, self.rules, self.iteration)
         rate = decodes / steps / mixture.mean
         busy = 1.0 - (1.0 - min(1.0, decodes / self.total)) ** max(0.0, self.total - 1.0)
-        begun = mixture.decode if self.rules.prefill == "first" else mixture.mean
-        waited = busy * (1.0 + self.rules.asynchronous)
-        ttft = max(0.0, waited * begun - busy * self.client_seconds) + mixture.own
+        waited = busy * self._iterations_begun(mixture, prompts)
+        ttft = max(0.0, waited - busy * self.client_seconds) + mixture.own
         return _LoopState(rate * (ttft + self.client_seconds + steps * mixture.mean), rate, ttft, mixture)
+
+    def _iterations_begun(self, mixture: StepMixture, prompts: float) -> float:
+        """Return the time of the iterations that have begun before a request is seen [s].
+
+        Where prefill goes first, answers end with decodes alone, and the prompts that came with the ends of
+        the decode before are computed first; else a decode runs.
+        """
+        ahead = float(self.rules.asynchronous)
+        if self.rules.prefill == "mixed":
+            return (1.0 + ahead) * mixture.mean
+        prefill = mixture.mean - mixture.decode
+        return prefill + exp(-prompts) * mixture.decode + ahead * mixture.decode
 
 
 def _lockstep(
@@ -328,14 +399,13 @@ def _lockstep(
 def _one_group(
     running: float, lengths: LengthMoments, rules: SchedulerRules, iteration: Iteration
 ) -> tuple[float, float, float]:
-    """Return the time of all prompts, the mean time to a first token, and that of a decode [s]."""
+    """Return the time of all prompts, the mean time to a first token, and that of a decode [s].
+
+    Prompts fill iterations of T tokens one after the other, of which the last of an iteration may be divided.
+    """
     decode = step_mixture(running, 0.0, lengths, rules, iteration).decode
-    fitting = max(1.0, rules.max_num_batched_tokens // lengths.computed)
-    first, ended, left = 0.0, 0.0, running
-    while left > 0:
-        count = min(left, fitting)
-        prompts = step_mixture(0.0, count, lengths, rules, iteration, together=1.0)
-        first += prompts.mean if rules.prefill == "mixed" else prompts.own
-        ended += count * first
-        left -= count
-    return first, ended / running, decode
+    if rules.prefill == "mixed":
+        first = step_mixture(0.0, running, lengths, rules, iteration, together=1.0).mean
+        return first, first, decode
+    ends = prefill_ends(running, lengths, rules, iteration)
+    return ends[-1], sum(ends) / len(ends), decode

@@ -18,7 +18,7 @@ from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.serving.queueing.length_moments import LengthMoments, PromptClass
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 
-__all__ = ["StepMixture", "own_seconds", "poisson", "step_mixture"]
+__all__ = ["StepMixture", "own_seconds", "poisson", "prefill_ends", "step_mixture"]
 
 #: Probability of more prompts in an iteration that is left out; mean from which three counts stand for all.
 _TAIL, _MANY = 1e-3, 12.0
@@ -231,6 +231,35 @@ def _prefill_first(
             price, min((count + 1) * n, max(capacity, (count + 2) / 2 * n)), capacity
         )
     return StepMixture(mean, second, decode, own, float(max(1, ceil(n / capacity))))
+
+
+def prefill_ends(
+    prompts: float, lengths: LengthMoments, rules: SchedulerRules, iteration: Iteration
+) -> list[float]:
+    """Return when each of several prompts that came together has its first token, prefill going first [s].
+
+    Iterations of T tokens follow each other; the last prompt of one is divided where the engine does that.
+
+    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
+    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
+    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
+    >>> rules = SchedulerRules(4, 16, BlockPool(99, 4), prefill="first")
+    >>> lengths = length_moments(RequestLoad((12,), (6,)), rules)
+    >>> prefill_ends(4, lengths, rules, AffineIteration(1.0))  # 12, 24, 36 and 48 tokens
+    [1.0, 2.0, 3.0, 3.0]
+    """
+    price, n = _StepPrices(0.0, lengths, rules, iteration), lengths.computed
+    size = float(rules.max_num_batched_tokens)
+    if not rules.chunked:
+        size = max(1, size // n) * n
+    count = max(1, ceil(prompts - 1e-9))
+    full, total = price.alone(size), count * n
+    ends = []
+    for prompt in range(1, count + 1):
+        pieces = ceil(prompt * n / size - 1e-9)
+        rest = min(size, total - (pieces - 1) * size)
+        ends.append((pieces - 1) * full + (full if rest >= size else price.alone(rest)))
+    return ends
 
 
 def _prefill_seconds(price: _StepPrices, tokens: float, capacity: float) -> float:

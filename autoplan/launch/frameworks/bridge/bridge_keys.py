@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["FLAGS", "MIRRORED", "PRECISION_NAMES", "SWITCHES", "VALUES"]
+__all__ = ["FLAGS", "FRACTIONS", "MIRRORED", "PRECISION_NAMES", "SWITCHES", "VALUES"]
 
 #: Keys with a value, by argument.
 VALUES: Final[Mapping[str, str]] = {
@@ -30,6 +30,8 @@ VALUES: Final[Mapping[str, str]] = {
     "--recompute-modules": "model.recompute_modules",
     "--cpu-offloading-num-layers": "model.cpu_offloading_num_layers",
     "--seq-length": "model.seq_length",
+    "--attention-dropout": "model.attention_dropout",
+    "--hidden-dropout": "model.hidden_dropout",
     "--micro-batch-size": "train.micro_batch_size",
     "--global-batch-size": "train.global_batch_size",
     "--data-parallel-sharding-strategy": "ddp.data_parallel_sharding_strategy",
@@ -51,6 +53,8 @@ SWITCHES: Final[Mapping[str, str]] = {
     "--overlap-grad-reduce": "ddp.overlap_grad_reduce",
     "--overlap-param-gather": "ddp.overlap_param_gather",
 }
+#: Arguments whose values are numbers between 0 and 1.
+FRACTIONS: Final = frozenset({"--optimizer-offload-fraction", "--attention-dropout", "--hidden-dropout"})
 FLAGS: Final[Mapping[str, str]] = {**VALUES, **SWITCHES}
 #: Keys that have to say the same as another one.
 MIRRORED: Final[Mapping[str, str]] = {

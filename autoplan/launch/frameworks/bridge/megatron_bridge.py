@@ -12,9 +12,16 @@ import yaml
 
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.bridge.bridge_edits import edits_between, hydra_text
-from autoplan.launch.frameworks.bridge.bridge_keys import FLAGS, MIRRORED, PRECISION_NAMES, SWITCHES
+from autoplan.launch.frameworks.bridge.bridge_keys import (
+    FLAGS,
+    FRACTIONS,
+    MIRRORED,
+    PRECISION_NAMES,
+    SWITCHES,
+)
 from autoplan.launch.frameworks.bridge.bridge_values import is_bridge, read_bridge
 from autoplan.launch.frameworks.megatron.layout_arguments import layout_arguments
+from autoplan.launch.frameworks.megatron.model_arguments import dropout_arguments
 from autoplan.launch.frameworks.megatron.training_arguments import STATE_TYPES, training_arguments
 from autoplan.launch.frameworks.missing_parts import refuse_software, stack_note
 from autoplan.launch.header import as_comment
@@ -108,6 +115,7 @@ def _arguments(job: Job, layout: Layout) -> Iterator[tuple[str, ...]]:
     """Yield what Megatron-LM would be given."""
     yield ("--num-layers", str(job.model.layers))
     yield ("--seq-length", str(job.workload.sequence_length))
+    yield from dropout_arguments(job)
     yield from layout_arguments(job, layout)
     yield from training_arguments(job, layout)
 
@@ -119,7 +127,7 @@ def _value(flag: str, words: tuple[str, ...] | None) -> Any:  # noqa: ANN401 - a
     if flag == "--recompute-modules":
         return list(words)
     text = words[0]
-    if flag == "--optimizer-offload-fraction":
+    if flag in FRACTIONS:
         return float(text)
     return int(text) if text.isdigit() else text
 
@@ -134,7 +142,6 @@ TARGET: Final = Target(
     framework="Megatron Bridge",
     version="0.3.1",
     check="accepted by the framework's parser",
-    stack="megatron-bridge",
     emit=emit_bridge,
     recognises=is_bridge,
     read=read_bridge,

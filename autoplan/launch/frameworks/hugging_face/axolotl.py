@@ -25,7 +25,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_beyond_data,
 )
 from autoplan.launch.frameworks.hugging_face.training_edits import training_edits
-from autoplan.launch.frameworks.missing_parts import microbatches, refuse_software, stack_note
+from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches, refuse_software, stack_note
 from autoplan.launch.frameworks.written_document import read_yaml
 from autoplan.launch.header import as_comment
 from autoplan.launch.known_models import hub_name
@@ -128,7 +128,11 @@ def _notes(job: Job) -> tuple[str, ...]:
     model = (
         () if hub_name(job.model) else (f"set base_model: the hub has no known name for {job.model.name}",)
     )
-    return (*model, *stack_note(job, ("hf-", "ddp", "deepspeed", "fsdp2"), "hf-fsdp2", "axolotl"))
+    return (
+        *model,
+        *dropout_note(job),
+        *stack_note(job, ("hf-", "ddp", "deepspeed", "fsdp2"), "hf-fsdp2", "axolotl"),
+    )
 
 
 TARGET: Final = Target(
@@ -136,7 +140,6 @@ TARGET: Final = Target(
     framework="axolotl",
     version="0.19.0",
     check="accepted by the framework's parser",
-    stack="hf-fsdp2",
     emit=emit_axolotl,
     recognises=is_axolotl,
     read=read_axolotl,

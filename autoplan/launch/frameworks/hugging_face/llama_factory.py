@@ -25,7 +25,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
 )
 from autoplan.launch.frameworks.hugging_face.llama_factory_values import is_llama_factory, read_llama_factory
 from autoplan.launch.frameworks.hugging_face.training_edits import training_edits
-from autoplan.launch.frameworks.missing_parts import microbatches, refuse_software, stack_note
+from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches, refuse_software, stack_note
 from autoplan.launch.frameworks.written_document import read_yaml
 from autoplan.launch.header import as_comment
 from autoplan.launch.known_models import hub_name
@@ -108,7 +108,11 @@ def _usage(job: Job) -> str:
 def _notes(job: Job) -> tuple[str, ...]:
     unknown = f"set model_name_or_path: the hub has no known name for {job.model.name}"
     model = () if hub_name(job.model) else (unknown,)
-    return (*model, *stack_note(job, ("hf-", "ddp", "deepspeed", "fsdp2"), "hf-fsdp2", "LLaMA-Factory"))
+    return (
+        *model,
+        *dropout_note(job),
+        *stack_note(job, ("hf-", "ddp", "deepspeed", "fsdp2"), "hf-fsdp2", "LLaMA-Factory"),
+    )
 
 
 TARGET: Final = Target(
@@ -116,7 +120,6 @@ TARGET: Final = Target(
     framework="LLaMA-Factory",
     version="0.9.5",
     check="accepted by the framework's parser",
-    stack="hf-fsdp2",
     emit=emit_llama_factory,
     recognises=is_llama_factory,
     read=read_llama_factory,

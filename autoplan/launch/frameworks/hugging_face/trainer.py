@@ -28,7 +28,7 @@ from autoplan.launch.frameworks.hugging_face.trainer_values import (
     read_trainer,
 )
 from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
-from autoplan.launch.frameworks.missing_parts import microbatches, refuse_software, stack_note
+from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches, refuse_software, stack_note
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
 from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
@@ -106,7 +106,12 @@ def _words(key: str, value: object) -> tuple[str, ...]:
 def _notes(job: Job) -> tuple[str, ...]:
     start = f"start it with: {torchrun_words(job)} PROGRAM {_FILE}"
     length = f"sequences of {job.workload.sequence_length} tokens are the training program's choice"
-    return (start, length, *stack_note(job, ("hf-", "ddp", "deepspeed", "fsdp2"), "hf-fsdp2", "the Trainer"))
+    return (
+        start,
+        length,
+        *dropout_note(job),
+        *stack_note(job, ("hf-", "ddp", "deepspeed", "fsdp2"), "hf-fsdp2", "the Trainer"),
+    )
 
 
 TARGET: Final = Target(
@@ -114,7 +119,6 @@ TARGET: Final = Target(
     framework="transformers",
     version="5.23.0",
     check="accepted by the framework's parser",
-    stack="hf-fsdp2",
     emit=emit_trainer,
     recognises=is_trainer,
     read=read_trainer,

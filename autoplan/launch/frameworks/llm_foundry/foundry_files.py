@@ -285,7 +285,6 @@ TARGET: Final = Target(
     framework="llm-foundry",
     version="8c8dd48 (July 2025) with Composer 0.32.1",
     check="names checked",
-    stack="fsdp1",
     recognises=is_foundry,
     read=read_foundry,
     edits=foundry_edits,

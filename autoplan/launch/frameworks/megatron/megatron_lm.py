@@ -14,7 +14,7 @@ from autoplan.launch.frameworks.megatron.documents.argument_documents import (
 )
 from autoplan.launch.frameworks.megatron.edits import megatron_edits
 from autoplan.launch.frameworks.megatron.layout_arguments import layout_arguments
-from autoplan.launch.frameworks.megatron.model_arguments import model_arguments
+from autoplan.launch.frameworks.megatron.model_arguments import arguments_left_out, model_arguments
 from autoplan.launch.frameworks.megatron.reading import is_megatron, read_megatron
 from autoplan.launch.frameworks.megatron.training_arguments import training_arguments
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
@@ -40,7 +40,7 @@ def emit_megatron(run: PlannedRun) -> Emission:
     }
     environment = _environment(layout)
     arguments = tuple(word for group in groups.values() for words in group for word in words)
-    text = argument_array("MEGATRON_ARGS", (*run.header, _usage(job)), groups, environment)
+    text = argument_array("MEGATRON_ARGS", (*run.header, _usage(job), *_left_out(job)), groups, environment)
     return Emission((EmittedFile(_FILE, text),), arguments, environment, _notes(job), by_arguments=True)
 
 
@@ -56,6 +56,12 @@ def _environment(layout: Layout) -> dict[str, str]:
 def _usage(job: Job) -> str:
     program = 'pretrain_gpt.py "${MEGATRON_ARGS[@]}"'
     return f"usage: source {_FILE}; {torchrun_words(job)} {program} ..."
+
+
+def _left_out(job: Job) -> tuple[str, ...]:
+    """Return the line of the header on arguments of the model that the file does not hold."""
+    names = " ".join(arguments_left_out(job))
+    return (f"not in this file, as the model's own config.json has them: {names}",)
 
 
 def _notes(job: Job) -> tuple[str, ...]:
@@ -88,7 +94,6 @@ TARGET: Final = Target(
     framework="Megatron-LM",
     version="core_v0.19.0",
     check="accepted by the framework's parser",
-    stack="megatron-core",
     emit=emit_megatron,
     recognises=_recognised,
     read=_read,

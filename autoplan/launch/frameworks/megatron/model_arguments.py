@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from autoplan.costs.core.sizes import dropout_masks
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["ACTIVATION_FLAGS", "POSITIONS", "model_arguments"]
+__all__ = [
+    "ACTIVATION_FLAGS",
+    "POSITIONS",
+    "arguments_left_out",
+    "dropout_arguments",
+    "dropout_rate",
+    "model_arguments",
+]
+
+#: Dropout of plans that are priced with its masks: that of GPT-2 and GPT-3, and Megatron-LM's default.
+_DROPOUT: Final = 0.1
 
 #: Arguments of activations; GELU has none.
 ACTIVATION_FLAGS: Final = {"swiglu": ("--swiglu",), "relu2": ("--squared-relu",), "gelu": ()}
@@ -40,7 +51,37 @@ def model_arguments(job: Job) -> Iterator[tuple[str, ...]]:
     if not model.tied_embeddings:
         yield ("--untie-embeddings-and-output-weights",)
     yield ("--vocab-size", str(model.vocabulary))
+    yield from dropout_arguments(job)
     yield from _experts(job)
+
+
+def dropout_rate(job: Job) -> float:
+    """Return the probability of dropout in attention and after each part: none where no mask is priced."""
+    return _DROPOUT if dropout_masks(job) else 0.0
+
+
+def dropout_arguments(job: Job) -> Iterator[tuple[str, ...]]:
+    """Yield the arguments of dropout, which Megatron-LM has at 0.1 unless it is told."""
+    yield ("--attention-dropout", f"{dropout_rate(job)}")
+    yield ("--hidden-dropout", f"{dropout_rate(job)}")
+
+
+def arguments_left_out(job: Job) -> tuple[str, ...]:
+    """Return the arguments that decide what the model computes and that no model of the catalogue knows.
+
+    None of them changes a time or a size; their values stand in the config.json of the model.
+    """
+    model = job.model
+    groups = {
+        ("--norm-epsilon", "--init-method-std"): True,
+        ("--rotary-base", "--rotary-percent"): model.positions == "rope",
+        ("--use-rope-scaling", "--rope-scaling-factor"): model.positions == "rope" and model.mla is None,
+        ("--rope-type", "--rotary-scaling-factor", "--mscale", "--mscale-all-dim"): model.mla is not None,
+        ("--moe-router-load-balancing-type", "--moe-aux-loss-coeff"): model.moe is not None,
+        ("--moe-router-topk-scaling-factor",): model.moe is not None,
+        ("--tokenizer-type", "--tokenizer-model"): True,
+    }
+    return tuple(name for names, has in groups.items() if has for name in names)
 
 
 def _attention(model: ModelSpec) -> Iterator[tuple[str, ...]]:

@@ -187,7 +187,6 @@ TARGET: Final = Target(
     framework="NeMo",
     version="1 (r2.0.0) and 2",
     check="names checked",
-    stack="megatron-bridge",
     recognises=is_nemo,
     read=read_nemo,
     edits=nemo_edits,

@@ -184,7 +184,7 @@ def training_overrides(job: Job, layout: Layout) -> Iterator[tuple[str, ...]]:
 def _kernels(job: Job, layout: Layout) -> Iterator[tuple[str, ...]]:
     """Yield whether layers are compiled and steps captured, as the plan is priced."""
     software = job.software
-    compiled = software.compile if software.compile is not None else job.stack.name.endswith("-compile")
+    compiled = software.compile if software.compile is not None else job.stack.block.fused_norms
     if compiled:
         yield ("--compile.enable",)
         yield ("--compile.components", "model,loss")

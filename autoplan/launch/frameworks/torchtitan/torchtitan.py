@@ -54,7 +54,6 @@ TARGET: Final = Target(
     framework="torchtitan",
     version="0.3.0",
     check="accepted by the framework's parser",
-    stack="fsdp2",
     emit=emit_torchtitan,
     recognises=is_torchtitan,
     read=read_torchtitan,

@@ -9,10 +9,11 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from functools import cache
 from html import escape
+from importlib.resources import files
 from typing import Final
 
-from autoplan.report.pages.blocks.page_script import script_of
 from autoplan.report.render.svg import printable
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "preformatted",
     "region",
     "safe",
+    "script_of",
     "table",
     "text_cell",
 ]
@@ -30,104 +32,31 @@ __all__ = [
 #: Characters beyond which a text takes many lines of a narrow column.
 _SENTENCE: Final = 48
 
-_PAGE: Final = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<main>
-{body}
-</main>{script}
-</body>
-</html>
-"""
+#: What is in a page that a script is for, and the script: each stands on its own, in plain JavaScript. A page
+#: says everything without them; they add choice, copying, reading out on hover, and zoom. None draws a number
+#: that is not in the page, moves anything by itself, or asks for anything.
+_SCRIPTS: Final = {
+    'id="choosing"': "choosing.js",
+    'class="quiet readout"': "reading.js",
+    "<pre ": "copying.js",
+    'class="zoom"': "zooming.js",
+}
 
-_STYLE: Final = """
-body { margin: 2rem auto; max-width: 76rem; padding: 0 1rem; font: 15px/1.5 system-ui, sans-serif;
-  color: #1f2328; background: #ffffff }
-h1 { font-size: 1.3rem }
-h2 { font-size: 1.1rem; margin-top: 2rem }
-h3 { font-size: 1rem }
-p, li, h1, h2, h3 { overflow-wrap: anywhere }
-code { font-size: 0.9em; overflow-wrap: anywhere }
-a { color: #0550ae }
-pre { padding: 0.8rem; overflow: auto; max-height: 24rem; background: #f6f8fa; font-size: 0.85em }
-svg { max-width: 100%; height: auto }
-summary { cursor: pointer }
-.picture, .table { overflow-x: auto }
-.long { max-height: 34rem; overflow-y: auto }
-.long th { position: sticky; top: 0; background: #ffffff }
-.drawn svg { min-width: 40rem }
-.drawn svg.timeline, .drawn svg.memory { min-width: 48rem }
-.placed svg { max-width: none }
-.table { margin-bottom: 0.8rem }
-.stack { display: block; width: 100%; min-width: 9rem; height: 1.1rem }
-.key { display: inline-block; margin-right: 1rem; white-space: nowrap }
-.key svg { width: 0.8rem; height: 0.8rem; margin-right: 0.3rem }
-.limit { stroke: #cf222e; stroke-width: 0.6 }
-table { border-collapse: collapse; width: 100% }
-th, td { padding: 0.3rem 0.55rem; border-bottom: 1px solid #d1d9e0; text-align: left;
-  vertical-align: top }
-.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
-th.number { white-space: normal }
-.line { white-space: nowrap }
-.answer { font-size: 1.15rem }
-.dense th, .dense td { padding: 0.3rem 0.4rem }
-.quiet { color: #59636e }
-.yes { color: #1a7f37 }
-.no { color: #cf222e }
-tr:target, tr.chosen { background: #fff8c5 }
-.detail { scroll-margin-top: 7rem }
-.detail[hidden]:target { display: block }
-:focus-visible { outline: 3px solid #0969da; outline-offset: 1px }
-select, button { font: inherit; max-width: 100%; padding: 0.15rem 0.6rem; color: inherit; cursor: pointer;
-  background: #f6f8fa; border: 1px solid #59636e; border-radius: 4px }
-button:hover { background: #e7ecf0 }
-.copy { font-size: 0.85em; margin-bottom: 0.3rem }
-.tools { display: flex; flex-wrap: wrap; gap: 0.4rem; align-items: center; margin: 0.5rem 0 }
-.readout { min-height: 1.6em }
-.timeline .grid { stroke: #d1d9e0 }
-.timeline text { fill: #1f2328; font: 12px system-ui, sans-serif }
-.timeline .small { fill: #59636e; font-size: 11px }
-.timeline .middle, .timeline .inside { text-anchor: middle }
-.timeline .inside { fill: #000000; font-size: 11px }
-.timeline .last { text-anchor: end }
-.bar { color: #0072b2; white-space: pre }
-td code { display: inline-block; min-width: 12rem }
-@media (max-width: 40rem) {
-  body { margin: 1rem auto; padding: 0 0.6rem }
-  th, td { padding: 0.25rem 0.4rem }
-  td:not(.number) { min-width: 6.5rem }
-  td.sentence { min-width: 14rem }
-  .drawn svg:not(.timeline, .memory) { min-width: 34rem }
-}
-@media (prefers-color-scheme: dark) {
-  body { color: #e6edf3; background: #0d1117 }
-  a { color: #79c0ff }
-  pre { background: #161b22 }
-  .long th { background: #0d1117 }
-  th, td { border-color: #3d444d }
-  .quiet { color: #9198a1 }
-  .yes { color: #3fb950 }
-  .no { color: #ff7b72 }
-  .limit { stroke: #ff7b72 }
-  select, button { background: #161b22; border-color: #9198a1 }
-  button:hover { background: #262c36 }
-  .timeline .grid { stroke: #3d444d }
-  .timeline text { fill: #e6edf3 }
-  .timeline .small { fill: #9198a1 }
-  .timeline .inside { fill: #000000 }
-  .bar { color: #56b4e9 }
-  tr:target, tr.chosen { background: #3a3000 }
-  :focus-visible { outline-color: #58a6ff }
-}
-"""
+
+@cache
+def _static(name: str) -> str:
+    """Return a file of the folder ``static``: the frame of a page, its style sheet, or a script."""
+    return (files("autoplan.report.pages") / "static" / name).read_text(encoding="utf-8")
+
+
+def script_of(html: str) -> str:
+    """Return the script of a page with the elements ``html``; empty where it needs none.
+
+    >>> script_of("<p>text</p>"), "clipboard" in script_of("<pre class='x'>")
+    ('', True)
+    """
+    scripts = [f"{{\n{_static(name)}}}\n" for mark, name in _SCRIPTS.items() if mark in html]
+    return f'\n"use strict";\n{"".join(scripts)}' if scripts else ""
 
 
 def page(title: str, body: Iterable[str]) -> str:
@@ -138,10 +67,10 @@ def page(title: str, body: Iterable[str]) -> str:
     if script:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         policy += f"; script-src 'sha256-{digest}'"
-    return _PAGE.format(
+    return _static("page.html").format(
         policy=policy,
         title=safe(title),
-        style=_STYLE,
+        style=f"\n{_static('page.css')}",
         body=html,
         script=f"\n<script>{script}</script>" if script else "",
     )

@@ -169,3 +169,17 @@ def test_a_rate_with_a_bound_in_flight_is_what_binds(tmp_path, answered, load):
     document = {**VLLM, "request_rate": 4.0, "request_throughput": answered}
 
     assert read(tmp_path, document)[0].load == load
+
+
+def test_lengths_that_bench_serving_drew_spread(tmp_path):
+    """SGLang draws random lengths from a share of a number to the number, which its result says."""
+    drawn = {"dataset_name": "random", "random_input_len": 1000, "random_range_ratio": 0.0}
+    document = {name: value for name, value in VLLM.items() if name not in {"input_lens", "output_lens"}}
+    totals = {"completed": 100, "total_input_tokens": 50_000, "total_output_tokens": 6400}
+    spread = read(tmp_path, {**document, **totals, **drawn})[0]
+    alike = read(tmp_path, {**document, **totals})[0]
+
+    assert (min(spread.inputs), max(spread.inputs)) == (6, 996)
+    assert sum(spread.inputs) / len(spread.inputs) == pytest.approx(500, rel=0.01)
+    assert spread.outputs == (64,)
+    assert alike.inputs == (500,)

@@ -52,6 +52,33 @@ def test_shared_values_are_read_once(tmp_path):
     assert value[0][0] is value[300]
 
 
+def _nested(depth, width):
+    """Return lists that hold the same list many times, and so on."""
+    value = []
+    for _ in range(depth):
+        value = [value] * width
+    return value
+
+
+def _endless():
+    value = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    "segments", [_nested(60, 60), _nested(3, 5_000), _endless()], ids=["deep", "wide", "endless"]
+)
+def test_values_that_hold_each_other_without_end_are_refused(segments, tmp_path):
+    """A small file may stand for more values than anybody has time for."""
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps({"segments": segments, "device_traces": []}))
+    assert path.stat().st_size < 50_000
+
+    with pytest.raises(SpecError, match="have no end"):
+        read_memory(path)
+
+
 class Hostile:
     """Makes a pickle that writes a file when Python reads it."""
 

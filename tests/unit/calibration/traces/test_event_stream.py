@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoplan.calibration.traces import byte_stream, read_trace, trace_files
+from autoplan.calibration.traces import byte_stream, read_trace, timeline_record, trace_files
 from autoplan.calibration.traces.event_stream import trace_items
 from autoplan.errors import AutoplanError, CatalogError, SpecError
 from tests.support.trace_events import kernel, written
@@ -177,6 +177,18 @@ def test_memory_does_not_grow_with_what_is_not_needed(tmp_path):
 
     assert path.stat().st_size > 40e6
     assert peak < 12e6
+
+
+def test_more_devices_than_a_node_has_are_refused(tmp_path, monkeypatch):
+    """One file has the devices of a process or a node; a name of one may be long."""
+    monkeypatch.setattr(timeline_record, "_MOST_DEVICES", 3)
+    names = ["a" * 60, "b", "c", "a" * 60]
+    events = [kernel("gemm", 10 * i, 5) | {"args": {"device": name}} for i, name in enumerate(names)]
+    assert [len(one) for one in read_trace(written(tmp_path / "three.json", events))] == [2, 1, 1]
+
+    events.append(kernel("gemm", 90, 5) | {"args": {"device": "d"}})
+    with pytest.raises(SpecError, match=r"over 3 devices.*a file for each"):
+        read_trace(written(tmp_path / "four.json", events))
 
 
 def test_a_file_that_is_missing_or_a_folder_without_traces_is_said(tmp_path):

@@ -16,6 +16,7 @@ from autoplan.costs.core.rank_parameters import weights_of
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.memory.activations import saved_bytes_per_token
 from autoplan.costs.memory.event import EVENTS
+from autoplan.costs.memory.gather_buffers import gather_buffers_of
 from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
 from autoplan.costs.memory.model_states import model_states_of
 from autoplan.costs.memory.timeline import saved_of
@@ -88,6 +89,21 @@ def test_adapters_train_a_thousandth():
     assert float(held.gradients[0, 0]) == 4 * trained
     assert float(held.optimizer[0, 0]) == 12 * trained
     assert float(model_states_of(s, s.weights.embedding).gradients[0, 0]) == 0
+
+
+@pytest.mark.parametrize("software", ["hf-trainer", "hf-trainer-liger", "ddp", "nanogpt"])
+def test_autocast_casts_what_is_trained_and_no_frozen_weight(software):
+    """Frozen weights are in bf16 already: with adapters two bytes a trained parameter, without them all."""
+    whole = job_of(software=software, sequence=1024)
+    adapted = replace(whole, adapters=AdapterSpec(rank=16))
+    text = "dp=8,zero=0"
+    full, low = scope(whole, text), scope(adapted, text)
+    kept = [gather_buffers_of(s) for s in (full, low)]
+    trained = float(low.weights.layer.trained[0, 0])
+
+    assert [float(x.unsharded_layer[0, 0]) for x in kept] == [2 * LAYER, 2 * trained]
+    assert float(kept[0].unsharded_fixed[0, 0]) > GIB
+    assert float(kept[1].unsharded_fixed[0, 0]) == 0
 
 
 def test_adapters_are_faster_and_smaller():

@@ -29,8 +29,8 @@ def asked(batch):
 class Processes:
     """Answers when it is allowed to, and counts."""
 
-    def __init__(self, seconds=1.0):
-        self.seconds = seconds
+    def __init__(self, seconds=1.0, size=2):
+        self.seconds, self.size = seconds, size
         self.allowed = asyncio.Event()
         self.begun, self.cancelled = [], []
 
@@ -63,19 +63,55 @@ async def begun(admission, *clients):
     return tasks
 
 
-def test_an_address_and_all_addresses_have_bounds():
-    """Beyond the bound of an address comes 429, beyond that of all 503, each with when to come back."""
+def test_a_new_page_takes_the_place_of_one_that_was_answered_before():
+    """All places are taken by pages of its machine that had turns: one of them goes, and it comes next."""
 
     async def run():
-        processes = Processes()
-        admission = Admission(processes, Bounds(questions=3, questions_of_address=2))
-        tasks = await begun(admission, ("one", "a"), ("one", "b"))
-        assert await refusal(admission.answer("one", "c", asked(9))) == (429, 2)
-        tasks += await begun(admission, ("two", "a"))
-        assert await refusal(admission.answer("two", "b", asked(9))) == (503, 2)
+        processes = Processes(size=1)
+        admission = Admission(processes, Bounds(questions=3))
         processes.allowed.set()
-        assert [answer.status for answer in await asyncio.gather(*tasks)] == [200] * 3
-        assert (await admission.answer("one", "c", asked(9))).status == 200
+        for batch, name in enumerate("abc", start=20):
+            await admission.answer("one", name, asked(batch))
+        processes.allowed.clear()
+        at_work, waiting, other = await begun(admission, ("one", "a"), ("one", "b"), ("one", "c"))
+        own = asyncio.create_task(admission.answer("one", "own tab", asked(9)))
+        assert await refusal(waiting) == (503, 2)
+        assert not own.done()
+        processes.allowed.set()
+        assert [answer.status for answer in await asyncio.gather(at_work, own, other)] == [200] * 3
+        assert processes.begun[-3:] == [asked(1), asked(9), asked(3)]
+
+    asyncio.run(run())
+
+
+def test_a_machine_with_few_questions_is_not_shut_out_by_one_with_many():
+    """Of all that wait, one of the address with the most open questions goes."""
+
+    async def run():
+        processes = Processes(size=1)
+        admission = Admission(processes, Bounds(questions=3))
+        tasks = await begun(admission, ("two", "x"), ("one", "a"), ("one", "b"))
+        three = asyncio.create_task(admission.answer("three", "y", asked(9)))
+        assert await refusal(tasks[1]) == (503, 2)
+        processes.allowed.set()
+        answers = await asyncio.gather(tasks[0], tasks[2], three)
+        assert [answer.status for answer in answers] == [200] * 3
+
+    asyncio.run(run())
+
+
+def test_the_page_that_has_had_most_is_the_one_that_is_refused():
+    """Who asks without end and has had more turns than all that wait is told when to come back."""
+
+    async def run():
+        processes = Processes(size=1)
+        admission = Admission(processes, Bounds(questions=2))
+        processes.allowed.set()
+        for batch in (31, 32):
+            await admission.answer("one", "greedy", asked(batch))
+        processes.allowed.clear()
+        await begun(admission, ("one", "a"), ("one", "b"))
+        assert await refusal(admission.answer("one", "greedy", asked(9))) == (503, 2)
 
     asyncio.run(run())
 

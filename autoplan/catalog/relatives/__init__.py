@@ -1,0 +1,1 @@
+"""What an entry without measurements of its own takes from its nearest relatives."""

@@ -1,0 +1,58 @@
+"""More clients than an engine serves: those that come on top wait.
+
+Notation (this file only)::
+
+    N  clients    X  requests of a second                                            [1]
+    W  time from a request to the end of its answer    z  time of a client between   [s]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isclose
+
+from autoplan.costs.core.serving.served_prediction import EngineLoad, ServedPrediction
+
+__all__ = ["of_more_clients"]
+
+#: Relative difference up to which Little's law holds.
+_EXACT = 1e-9
+
+
+def of_more_clients(
+    predicted: ServedPrediction, load: EngineLoad, groups: int, client_seconds: float
+) -> ServedPrediction | None:
+    """Return an engine of so many ``groups`` of attention under more clients; None where they may change it.
+
+    An engine whose clients wait for room serves more clients alike, and N = X (W + z) gives each request
+    the time that it waits longer: (N' - N) / X. That a prediction keeps the law shows that it is such. Where
+    blocks of the cache run short now and then, more clients change how often.
+
+    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> from autoplan.costs.serving.served_layouts import ServingCosts, priced_engine, served, unit_parts
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(seqs=4)
+    >>> name = job.cluster.device.name
+    >>> parts = unit_parts(job, layout, ServingCosts(kernels_for(name), engine_kernels_for(name)))
+    >>> engine = priced_engine(job, layout, parts)
+    >>> few, many = (EngineLoad("closed loop", clients) for clients in (8.0, 40.0))
+    >>> more, own = of_more_clients(served(job, engine, few), many, 1, 1e-3), served(job, engine, many)
+    >>> isclose(more.time_to_first_token, own.time_to_first_token)
+    True
+    >>> more.output_tokens_per_second == own.output_tokens_per_second
+    True
+
+    Source: Little 1961, doi:10.1287/opre.9.3.383.
+    """
+    point, before = predicted.point, predicted.load
+    closed = before.kind == load.kind == "closed loop" and before.amount <= load.amount
+    alike = point.saturated and point.cause != "kv cache" and predicted.groups == groups
+    if not closed or not alike or predicted.classes:
+        return None
+    rate = predicted.requests_per_second
+    if not isclose(before.amount, rate * (point.request_latency + client_seconds), rel_tol=_EXACT):
+        return None
+    more = load.amount - before.amount
+    late = point.time_to_first_token + more / rate
+    waiting = replace(point, requests=point.requests + more / groups, time_to_first_token=late)
+    return replace(predicted, load=load, point=waiting)

@@ -1,0 +1,122 @@
+"""Closed forms against the simulation of the same load: where they differ, the simulation counts.
+
+Notation (this file only)::
+
+    times are means over requests                                                    [s]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoplan.costs.core.serving.latencies import ClassStatistics, Distribution, LatencyStatistics
+from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
+from autoplan.costs.core.serving.served_prediction import ServedClass, ServedMeans, ServedPrediction
+
+__all__ = ["settled", "settled_pools"]
+
+
+def settled(predicted: ServedPrediction) -> ServedPrediction:
+    """Return engines with the means of their simulation, where it contradicts the closed form.
+
+    Throughput, too, but for an open loop, which answers what it is asked for. Without a simulation, or with
+    one that agrees, ``predicted`` itself.
+
+    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+    >>> from autoplan.costs.serving import served_layouts as layouts
+    >>> from autoplan.schema.serving.engine_layout import EngineLayout
+    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
+    >>> name = job.cluster.device.name
+    >>> costs = layouts.ServingCosts(kernels_for(name), engine_kernels_for(name))
+    >>> engine = layouts.priced_engine(job, layout, layouts.unit_parts(job, layout, costs))
+    >>> predicted = layouts.served(job, engine, layouts.EngineLoad("closed loop", 4.0))
+    >>> run = layouts.simulated(job, engine, predicted)
+    >>> settled(replace(predicted, simulation=run)).closed_form is None
+    True
+    >>> settled(replace(predicted, simulation=replace(run, gap=0.5))).closed_form is None
+    False
+    """
+    simulation, point = predicted.simulation, predicted.point
+    if simulation is None or not simulation.contradicts or not predicted.starts:
+        return predicted
+    run, tpot = simulation.statistics, _mean(simulation.statistics.time_per_output_token)
+    settled_point = replace(
+        point,
+        time_to_first_token=_first_token(point.time_to_first_token, run),
+        time_per_output_token=point.time_per_output_token if tpot is None else tpot,
+    )
+    if predicted.load.kind != "open loop":
+        settled_point = replace(
+            settled_point,
+            requests_per_second=run.requests_per_second,
+            output_tokens_per_second=run.output_tokens_per_second,
+        )
+    return replace(
+        predicted,
+        point=settled_point,
+        classes=_classes(predicted.classes, run),
+        closed_form=_means(predicted),
+    )
+
+
+def settled_pools(predicted: PooledPrediction) -> PooledPrediction:
+    """Return pools with the means of their simulation, where it contradicts the closed form.
+
+    >>> from types import SimpleNamespace
+    >>> settled_pools(SimpleNamespace(simulation=None)).simulation is None
+    True
+
+    Source: ``settled``.
+    """
+    simulation = predicted.simulation
+    if simulation is None or not simulation.contradicts or not predicted.starts:
+        return predicted
+    run, tpot = simulation.statistics, _mean(simulation.statistics.time_per_output_token)
+    means = replace(
+        predicted,
+        time_to_first_token=_first_token(predicted.time_to_first_token, run),
+        time_per_output_token=predicted.time_per_output_token if tpot is None else tpot,
+        request_latency=run.request_latency.mean,
+        closed_form=_means(predicted),
+    )
+    if predicted.load.kind == "open loop":
+        return means
+    return replace(
+        means,
+        requests_per_second=run.requests_per_second,
+        output_tokens_per_second=run.output_tokens_per_second,
+    )
+
+
+def _means(predicted: ServedPrediction | PooledPrediction) -> ServedMeans:
+    return ServedMeans(
+        predicted.time_to_first_token,
+        predicted.time_per_output_token,
+        predicted.request_latency,
+        predicted.output_tokens_per_second,
+    )
+
+
+def _mean(times: Distribution | None) -> float | None:
+    return None if times is None else times.mean
+
+
+def _first_token(closed: float, run: LatencyStatistics) -> float:
+    """Return the simulated time to a first token; infinite where requests come faster than are answered."""
+    return closed if closed == float("inf") else run.time_to_first_token.mean
+
+
+def _classes(classes: tuple[ServedClass, ...], run: LatencyStatistics) -> tuple[ServedClass, ...]:
+    simulated = {statistics.name: statistics for statistics in run.classes}
+    return tuple(_simulated_class(served, simulated.get(served.name)) for served in classes)
+
+
+def _simulated_class(served: ServedClass, run: ClassStatistics | None) -> ServedClass:
+    if run is None:
+        return served
+    tpot = _mean(run.time_per_output_token)
+    return replace(
+        served,
+        time_to_first_token=run.time_to_first_token.mean,
+        time_per_output_token=served.time_per_output_token if tpot is None else tpot,
+    )
