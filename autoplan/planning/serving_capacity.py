@@ -150,7 +150,7 @@ def _worth(capacity: LayoutCapacity) -> tuple[bool, float, int, int, int]:
 
 def _nothing_runs(job: ServingJob) -> list[str]:
     """Return the rules that keep every layout from running."""
-    from autoplan.search.serving.engine_units import engine_units
+    from autoplan.search.serving.engines.engine_units import engine_units
 
     everything = EngineLayout(weights=job.precision.weights[0], kv=job.precision.kv_cache[0])
     broken = (

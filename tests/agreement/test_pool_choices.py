@@ -15,9 +15,9 @@ from autoplan.search.serving.engine_allocation import AllocationProblem, objecti
 from autoplan.search.serving.load_shares import WHOLE
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.verification.serving.option_listing import listed_space
-from tests.agreement.test_serving_front import OBJECTIVES, Engine, engines, front_by_search
-from tests.agreement.test_serving_verification import no_worse
+from tests.support.engine_choices import OBJECTIVES, Engine, engines, front_by_search
 from tests.support.serving_jobs import serving_job
+from tests.support.serving_relaxations import no_worse
 
 
 def beats(one, other):

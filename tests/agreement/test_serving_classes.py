@@ -16,7 +16,7 @@ from autoplan.search.serving.engine_allocation import AllocationProblem
 from autoplan.search.serving.load_shares import WHOLE
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.verification.serving.sums.class_sums import SetTable, class_sums
-from tests.agreement.test_serving_front import Engine, front_by_force, front_by_search
+from tests.support.engine_choices import Engine, front_by_force, front_by_search
 from tests.support.quick_cases import slow_after
 from tests.support.serving_jobs import serving_job
 from tests.support.tampering import change, judged, tampered

@@ -20,6 +20,7 @@ from autoplan.verification.serving.better_choices import (
 from autoplan.verification.serving.option_listing import LOAD_PARTS, listed_space
 from tests.support.quick_cases import slow_after
 from tests.support.serving_jobs import serving_job
+from tests.support.serving_relaxations import TIMES, no_worse
 
 OBJECTIVES = (
     ("throughput_per_device", "time_per_output_token"),
@@ -28,7 +29,6 @@ OBJECTIVES = (
     ("devices", "request_latency"),
     ("throughput",),
 )
-TIMES = ("time_to_first_token", "time_per_output_token", "request_latency")
 DEVICES = 6
 
 
@@ -155,11 +155,3 @@ def test_the_uncut_listing_has_every_option_and_nothing_that_none_equals(setting
 def alike(one, other):
     """Return whether two predictions differ by rounding alone."""
     return no_worse(one, other, 1e-9) and no_worse(other, one, 1e-9) and one.load == other.load
-
-
-def no_worse(one, other, tolerance):
-    """Return whether an engine gives as many tokens in as little time as another one, within a tolerance."""
-    names = TIMES if one.load.kind != "maximum" else ["time_per_output_token"]
-    times = [(getattr(one, name), getattr(other, name)) for name in names]
-    enough = one.output_tokens_per_second * (1 + tolerance) >= other.output_tokens_per_second
-    return enough and all(a <= b * (1 + tolerance) for a, b in times)

@@ -11,7 +11,7 @@ from autoplan.planning.serving.serving_plans import evaluate_serving, plan_servi
 from autoplan.report.serving.serving_document import serving_front_document, serving_plan_document
 from autoplan.results.serving.serving_front import ServingFront
 from tests.support.quick_cases import slow_after, slow_but
-from tests.support.serving_jobs import serving_job
+from tests.support.serving_answers import JOBS, job_of
 from tests.support.tampering import (
     accounts,
     change,
@@ -23,29 +23,11 @@ from tests.support.tampering import (
     tampered,
 )
 
-SEARCH = {"max_num_seqs": (16, 64), "max_num_batched_tokens": 2048, "pipeline_parallel": 1}
-LOAD = {"input_tokens": 512, "output_tokens": 64, "concurrency": 24}
-JOBS = {
-    "two devices": {"devices": 2, "limits": {"time_per_output_token": 0.012, "goodput": 0.9}},
-    "infeasible": {"devices": 2, "limits": {"time_per_output_token": 0.001, "request_latency": 60.0}},
-    "several": {"devices": (1, 2), "limits": {}},
-    "fewest": {"devices": None, "limits": {}},
-    "sixteen devices": {"devices": 16, "limits": {}, "search": {**SEARCH, "tensor_parallel": (1, 2)}},
-}
 #: What no check can tell: how the search went. Numbers of options are checked to be no more than there are.
 OF_THE_SEARCH = {f"certificate.{name}" for name in ("solves", "dominated", "excluded", "solver")}
 F = ("front", 0)
 P = (*F, "predicted")
 C = ("certificate",)
-
-
-def job_of(kind):
-    """Return the job of a kind."""
-    settings = {"search": SEARCH, **JOBS[kind]}
-    load = {**LOAD, "concurrency": 300} if kind == "sixteen devices" else LOAD
-    if kind == "fewest":
-        load = {"input_tokens": 512, "output_tokens": 64, "request_rate": 100.0}
-    return serving_job("llama3.1-8b", stack="vllm@0.24", workload=load, **settings)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """The rooms of the house: small folders, and one name for one thing."""
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -60,3 +61,12 @@ def test_unit_tests_mirror_the_package():
     folders = {path.parent.relative_to(UNITS) for path in UNITS.rglob("*.py")}
 
     assert sorted(str(folder) for folder in folders if not (PACKAGE / folder).is_dir()) == []
+
+
+def test_tests_do_not_import_tests():
+    """What two of them use stands in ``tests/support``; ``test_readme`` is a program as well."""
+    modules = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")}
+    imported = re.compile(r"^\s*(?:from|import)\s+(tests\.[\w.]*\btest_\w+)", re.MULTILINE)
+    found = {named(path): imported.findall(text) for path, text in modules.items() if imported.search(text)}
+
+    assert found == {"tests/frameworks/test_tutorial.py": ["tests.cli.test_readme"]}

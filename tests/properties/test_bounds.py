@@ -31,9 +31,9 @@ from autoplan.search.space.candidate_space import space_of
 from autoplan.search.space.choices import recompute_modes
 from autoplan.search.space.priced_candidates import priced
 from autoplan.search.space.sized_candidates import sized
-from tests.properties.test_front import random_job
-from tests.properties.test_unlike_layers import several, with_unlike_layers
+from tests.support.enumerated_fronts import random_job
 from tests.support.quick_cases import slow_after
+from tests.support.unlike_layers import several, with_unlike_layers
 
 JOBS = ["llama3-8b-8x-a100", "gpt3-6.7b-8x-v100", "llama3-70b-64x-h100", "mixtral-8x7b-8x-h200"]
 UNLIKE = ["deepseek-v3-256x-h100", "llama4-maverick"]

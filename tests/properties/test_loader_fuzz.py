@@ -23,6 +23,7 @@ from autoplan.units import (
     format_share,
     parse_quantity,
 )
+from tests.support.edited_yaml import PIECES, edited, edits
 
 
 class Ring(Frozen):
@@ -75,66 +76,6 @@ shapes:
 
 LOADERS = sorted({yaml.SafeLoader, parser._LOADER}, key=lambda kind: kind.__name__)
 
-PIECES = [
-    *(
-        "\t",
-        "\n",
-        "\r",
-        "  ",
-        ": ",
-        "- ",
-        "? ",
-        "[",
-        "]",
-        "{",
-        "}",
-        ",",
-        "#",
-        "'",
-        '"',
-        "\\",
-        "|",
-        ">",
-    ),
-    *(
-        "&a ",
-        "*a",
-        "*limit",
-        "!!str ",
-        "!!int ",
-        "!x ",
-        "%YAML 1.2\n",
-        "---\n",
-        "...\n",
-        "<<: ",
-        "~",
-    ),
-    *(
-        "\x00",
-        "\ufeff",
-        "\ud800",
-        "\x85",
-        "\u2028",
-        '"\\uD800"',
-        '"\\UFFFFFFFF"',
-        '"\\x00"',
-        "\U0001f600",
-    ),
-    *(
-        ".inf",
-        ".nan",
-        "1e999",
-        "9" * 40,
-        "0x",
-        "1_0",
-        "-",
-        "true",
-        "null",
-        "2: 3\n",
-        "shape: ring\n",
-    ),
-]
-
 
 def outcome(text: str, schema: object, kind: type) -> object:
     """Return what a text becomes with a parser, or the error that says what is wrong with it."""
@@ -156,19 +97,6 @@ def is_answer(result: object, schema: type, text: str) -> bool:
     )
 
 
-def edited(text: str, edits: list[tuple[int, int, str]]) -> str:
-    """Return ``text`` with a few stretches replaced."""
-    for start, length, piece in edits:
-        at = start % (len(text) + 1)
-        text = text[:at] + piece + text[at + length :]
-    return text
-
-
-edits = st.lists(
-    st.tuples(st.integers(0, 400), st.integers(0, 12), st.sampled_from(PIECES) | st.text(max_size=3)),
-    min_size=1,
-    max_size=6,
-)
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 keys = st.sampled_from([*Job.model_fields, "shape", "width", "inner", "devics", "x y"])
 trees = st.recursive(

@@ -33,10 +33,10 @@ from autoplan.schema.layout import ORDERS, Layout
 from autoplan.search.front_search import search
 from autoplan.search.space.candidate_space import space_of
 from autoplan.verification.enumeration.layout_counts import counted
-from tests.properties.test_front import (
+from tests.support.by_rules import keeping_rules
+from tests.support.enumerated_fronts import (
     all_points,
     contradictions,
-    keeping_rules,
     listed,
     random_experts,
     random_job,

@@ -19,47 +19,23 @@ from autoplan.costs.stage.stage_times import stage_backward, stage_forward
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Limits, RuleSpec
 from autoplan.schema.layout import Layout
-from autoplan.schema.model import MixtureOfExperts, SlidingWindow
+from autoplan.schema.model import SlidingWindow
 from autoplan.search.front_search import search
-from tests.properties.test_front import (
-    SPARSE_STACKS,
+from tests.support.enumerated_fronts import (
     all_points,
     contradictions,
     orders,
-    random_experts,
     random_job,
     whole_front,
 )
 from tests.support.own_rules import OWN
 from tests.support.quick_cases import slow_after, slow_but
+from tests.support.unlike_layers import several, with_unlike_layers
 
 INSTANCES = 45
 PIPELINES = 20
 OWN_INSTANCES = 16
 MIX_RULES = 120
-
-
-def with_unlike_layers(rng: random.Random, job):
-    """Return a job of few devices like ``job`` with layers of several kinds, in blocks or by turns."""
-    layers = rng.randint(2, 9)
-    job = replace(
-        job,
-        model=job.model.model_copy(update={"layers": layers}),
-        cluster=replace(job.cluster, devices=rng.choice([1, 2, 2, 4])),
-        workload=job.workload.model_copy(update={"global_batch_size": rng.choice([4, 8])}),
-    )
-    changes = {}
-    if rng.random() < 0.75:
-        job = random_experts(rng, job)
-        every = rng.choice([1, 1, 2, 3]) if layers >= 3 else 1
-        first = rng.randint(1, layers - 1) if every == 1 else 0
-        sizes = {"first_dense_layers": first, "every": every}
-        changes["moe"] = MixtureOfExperts(**job.model.moe.model_dump() | sizes)
-    else:
-        job = replace(job, stack=stack(rng.choice(SPARSE_STACKS)))
-    if rng.random() < 0.4 or not changes:
-        changes["sliding_window"] = SlidingWindow(window=rng.choice([16, 64]), every=rng.choice([2, 3]))
-    return replace(job, model=job.model.model_copy(update=changes))
 
 
 #: Rules that distinguish recompute mixes of a stage, so that it has several alternatives at one place.
@@ -86,11 +62,6 @@ def instance(seed: int, own=0, rules=OWN, **narrow):
             limits = Limits(peak_memory=limit, memory_confidence=job.limits.memory_confidence)
             rules = tuple(RuleSpec(rule=text) for text, _ in chosen)
             return replace(job, limits=limits, rules=rules), points
-
-
-def several(job):
-    """Return whether a job's layers differ."""
-    return layer_types_of(job.model, job.workload.sequence_length).several
 
 
 @pytest.mark.parametrize("seed", slow_after(4, range(INSTANCES)))

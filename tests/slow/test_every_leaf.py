@@ -7,12 +7,25 @@ import json
 
 import pytest
 
+from autoplan.planning import verifying
 from autoplan.planning.serving.serving_plans import plan_serving
 from autoplan.report.serving.serving_document import serving_front_document
-from tests.cli.test_serving_tampering import JOBS as SERVING_JOBS
-from tests.cli.test_serving_tampering import job_of
-from tests.cli.test_tampering import JOBS, _planned_once, answers  # noqa: F401 - fixtures
+from tests.support.serving_answers import JOBS as SERVING_JOBS
+from tests.support.serving_answers import job_of
 from tests.support.tampering import accounts, edits_of_leaves, is_noticed, judged, kinds_of_leaves, tampered
+from tests.support.training_answers import JOBS, answers_in, replanned
+
+
+@pytest.fixture(autouse=True)
+def _planned_once(monkeypatch):
+    monkeypatch.setattr(verifying, "_replanned", replanned)
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """Return a function that returns the answer of a kind, and the file of its job."""
+    return answers_in(tmp_path_factory.mktemp("answers"))
+
 
 #: What may be listed as not checked; the cost model's hash where it is another one than here.
 LISTED = ("solver", "solver_parameters", "solves", "candidates_solved", "dominated", "excluded")
@@ -42,7 +55,7 @@ def missed_of(document, count, seed, folder):
 
 @pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("kind", JOBS)
-def test_tampering_with_every_leaf_is_noticed_or_listed(answers, tmp_path, kind, seed):  # noqa: F811
+def test_tampering_with_every_leaf_is_noticed_or_listed(answers, tmp_path, kind, seed):
     """Some thousands of edits: each number, text and flag, by a value of its type or of another."""
     edited, missed = missed_of(answers(kind)[0], 200, seed, tmp_path)
 
@@ -61,7 +74,7 @@ def test_tampering_with_every_leaf_of_a_serving_answer_is_noticed_or_listed(serv
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("kind", [*JOBS, *(f"serving {kind}" for kind in SERVING_JOBS)])
-def test_each_kind_of_leaf_is_checked_or_listed(answers, served, tmp_path, kind, seed):  # noqa: F811
+def test_each_kind_of_leaf_is_checked_or_listed(answers, served, tmp_path, kind, seed):
     """Of certificate, rejections and plans every kind of leaf: none is neither, and few are listed."""
     document = served(kind[8:]) if kind.startswith("serving ") else answers(kind)[0]
     found = accounts(document, kinds_of_leaves(document), tmp_path, seed)

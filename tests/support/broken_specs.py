@@ -16,7 +16,7 @@ import yaml
 
 from autoplan.catalog import load_entry
 from autoplan.schema.yaml.writer import file_text
-from tests.properties.test_loader_fuzz import PIECES, edited
+from tests.support.edited_yaml import PIECES, edited
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -20,7 +20,7 @@ from autoplan.launch.scripts.pieces import (
     plain,
     split,
 )
-from autoplan.launch.scripts.syntax_tree import (
+from autoplan.launch.scripts.syntax.syntax_tree import (
     Arithmetic,
     Assignment,
     CommandText,

@@ -26,9 +26,9 @@ from autoplan.launch.scripts.pieces import (
     text_of,
 )
 from autoplan.launch.scripts.script import SHELLS, Command, Script, script_place
-from autoplan.launch.scripts.shell_parser import parse_script
 from autoplan.launch.scripts.slurm_directives import Directive, slurm_directives, slurm_variables
-from autoplan.launch.scripts.syntax_tree import (
+from autoplan.launch.scripts.syntax.shell_parser import parse_script
+from autoplan.launch.scripts.syntax.syntax_tree import (
     ArithmeticCommand,
     Case,
     FunctionDefinition,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoplan.launch.scripts.pieces import Piece, Text, Unknown
-from autoplan.launch.scripts.syntax_tree import Statement
+from autoplan.launch.scripts.syntax.syntax_tree import Statement
 
 __all__ = ["Array", "ShellScope", "Value", "doubtful", "joined"]
 

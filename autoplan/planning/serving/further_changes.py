@@ -68,7 +68,7 @@ def _shorter(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
     """Yield the job with the longest request that some engine admits, where its requests are shorter."""
     if job.workload.longest_request is None or request_trace_of(job) is not None:
         return
-    from autoplan.search.serving.engine_units import engine_units
+    from autoplan.search.serving.engines.engine_units import engine_units
 
     units = engine_units(job).units
     admitted = max(

@@ -16,7 +16,7 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.search.serving.engine_options import EngineOption
-from autoplan.search.serving.engine_units import engine_units
+from autoplan.search.serving.engines.engine_units import engine_units
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.search.serving.unmet_limits import (
     conflicting_limits,

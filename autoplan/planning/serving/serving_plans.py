@@ -108,7 +108,7 @@ def plan_serving(job: ServingJob | str | Path, *, deadline: Deadline | float | N
     """
     job = serving_job(job)
     from autoplan.deadline import Deadline
-    from autoplan.search.serving.serving_search import search_serving
+    from autoplan.search.serving.serving_front_search import search_serving
 
     limit = Deadline.of(deadline, job.deadline)
 

@@ -27,7 +27,7 @@ from autoplan.rules.class_limit_rules import broken_means
 from autoplan.schema.serving.class_jobs import class_sets, job_of_classes
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.search.serving.engine_units import seqs_menu, sizes_of_step, tokens_menu
+from autoplan.search.serving.engines.engine_units import seqs_menu, sizes_of_step, tokens_menu
 from autoplan.search.serving.engines.loaded_engines import LoadedEngines
 from autoplan.search.serving.load_shares import WHOLE, shares
 

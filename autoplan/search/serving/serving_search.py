@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
 from autoplan.costs.serving.served_layouts import ServingCosts, served
-from autoplan.deadline import ENDLESS, Deadline, DeadlineOver, current_deadline
+from autoplan.deadline import current_deadline
 from autoplan.results.serving.serving_front import (
     SERVING_THINNING,
     EngineGroup,
@@ -34,12 +33,12 @@ from autoplan.search.serving.engine_options import (
     times_of,
     undominated,
 )
-from autoplan.search.serving.engine_units import EngineUnits, allowed_engines, engine_units
+from autoplan.search.serving.engines.engine_units import EngineUnits, allowed_engines, engine_units
 from autoplan.search.serving.load_shares import WHOLE
 from autoplan.search.serving.pool_options import PoolOption, PricedPools
 from autoplan.search.serving.simulated_limits import SimulatedOptions
 
-__all__ = ["ServingSearch", "search_serving"]
+__all__ = ["ServingSearch"]
 
 #: A mean time above this multiple of a limit on a percentile is not simulated.
 _HOPELESS: Final = {"p50": 2.0, "p90": 1.5, "p99": 1.5}
@@ -273,36 +272,3 @@ def _beaten(value: Sequence[int], values: Sequence[Sequence[int]]) -> bool:
 
 def _sorted(plans: Sequence[ServingPlan]) -> tuple[ServingPlan, ...]:
     return tuple(sorted(plans, key=lambda plan: (plan.time_per_output_token or inf, plan.devices)))
-
-
-def search_serving(
-    job: ServingJob,
-    costs: ServingCosts,
-    *,
-    deadline: Deadline = ENDLESS,
-    thinning: float = SERVING_THINNING,
-    explains: bool = True,
-    may_be_empty: bool = False,
-) -> ServingFront:
-    """Return the front of a serving job, thinned; without a plan, with the reasons why where it ``explains``.
-
-    Where the deadline ends first, the front has the plans so far, and its certificate says so. Raises
-    UnsupportedError where there are none, and none is found within a short grace either; with
-    ``may_be_empty`` nothing is looked for then, and the front is empty.
-    """
-    from autoplan.search.serving.plans_so_far import front_so_far
-    from autoplan.search.serving.pool_comparison import compared_pools
-    from autoplan.search.serving.size_gaps import between_sizes
-    from autoplan.search.serving.unmet_limits import explained
-
-    search, front = ServingSearch(job, costs, thinning), None
-    with deadline.in_force(), suppress(DeadlineOver):
-        front = search.front()
-        if front.plans or front.certificate.stopped is None:
-            gap = between_sizes(job, search.priced)
-            certificate = replace(front.certificate, between_sizes=gap)
-            front = replace(front, certificate=certificate, comparison=compared_pools(search))
-            return front if front.plans or not explains else explained(search, front)
-    if front is not None and (front.plans or front.certificate.stopped is None):
-        return front
-    return front_so_far(search, deadline.reason or "the search was stopped", may_be_empty=may_be_empty)

@@ -18,7 +18,7 @@ from autoplan.search.serving.class_relaxations import (
     without_class_limits,
 )
 from autoplan.search.serving.engine_options import Option
-from autoplan.search.serving.engine_units import seqs_menu, tokens_menu
+from autoplan.search.serving.engines.engine_units import seqs_menu, tokens_menu
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.units import format_bytes, format_milliseconds, format_seconds
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.search.alternatives.domain_reduction import within_least
-from tests.unit.search.alternatives.test_layout_labels import all_layouts, candidates
+from tests.support.listed_alternatives import all_layouts, candidates
 
 
 @settings(max_examples=150, deadline=None)

@@ -6,7 +6,7 @@ import re
 from typing import Final, NoReturn
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.scripts.syntax_tree import (
+from autoplan.launch.scripts.syntax.syntax_tree import (
     Arithmetic,
     CommandText,
     Literal,

@@ -1,0 +1,1 @@
+"""The syntax of shell scripts: words, commands and compound statements."""
