@@ -5,7 +5,6 @@ import json
 import pytest
 
 import autoplan
-from autoplan import UnsupportedError
 from autoplan.deadline import Deadline
 from autoplan.planning import verify
 from autoplan.report import front_document
@@ -200,9 +199,12 @@ def test_one_number_of_devices_that_is_not_solved_leaves_the_others(job, tmp_pat
     assert not verdict.verified
 
 
-def test_no_number_of_devices_solved_is_no_answer(job):
-    """Where the deadline ends before any layout is known, that is an error as for one number of devices."""
+def test_of_several_numbers_of_devices_the_last_is_insisted_on(job):
+    """Where the deadline ends before any layout is known, one is looked for as for one number of devices."""
     limit = Deadline(None)
     limit.stop()
-    with pytest.raises(UnsupportedError, match="interrupted before any layout was found"):
-        autoplan.plan(job(), deadline=limit)
+    front = autoplan.plan(job(), deadline=limit)
+
+    assert [bool(answer.plans) for answer in front.answers] == [False, False, True]
+    assert {answer.certificate.stopped for answer in front.answers} == {"interrupted"}
+    assert front.certificate.status == "feasible"

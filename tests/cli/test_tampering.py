@@ -369,7 +369,7 @@ def test_any_edit_is_noticed_by_the_hash(answers, tmp_path):
         ),
         ('{"certificate": {}, "job": {"a": 1, "a": 2}}', "$.job.a: this key stands twice"),
         ('{"certificate": ' + "[" * 500 + "]" * 500 + "}", "recursion limit"),
-        ('{"certificate": {"gap": 1e999}}', "$.certificate"),
+        ('{"certificate": {"gap": 1e999}}', "1e999 is too large for a number"),
         ('{"certificate": {"gap": ' + "9" * 5000 + "}}", "not JSON"),
         ('{"certificate": {"gap": Infinity}}', "Infinity is not a JSON number"),
         ('{"certificate": {"solver": "\\ud800"}}', "Invalid JSON"),

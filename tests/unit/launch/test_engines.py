@@ -69,8 +69,9 @@ def test_the_header_has_prediction_version_and_command():
     assert "time per output token" in header[1]
     assert "output tokens/s" in header[1]
     assert "GiB per device" in header[1]
-    assert header[2] == "# for vLLM 0.24 (names checked against the wheel of 0.24.0)"
-    assert header[3].endswith(": autoplan emit x")
+    assert header[2] == "# requests of up to 8,192 tokens are admitted, the longest of the job"
+    assert header[3] == "# for vLLM 0.24 (names checked against the wheel of 0.24.0)"
+    assert header[4].endswith(": autoplan emit x")
 
 
 def test_each_replica_has_devices_and_a_port_of_its_own():

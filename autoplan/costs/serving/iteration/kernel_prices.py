@@ -16,6 +16,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.sizes import causal_keys
+from autoplan.costs.device.kernel_tables import GemmGrid
 from autoplan.costs.device.kernels import attention_seconds, gemm_seconds_at_rate, smooth_maximum
 from autoplan.costs.device.machine import Links, attention_rate_of, gemm_rate_of, links_of
 from autoplan.costs.network.collectives import Group, Operation, collective_seconds, point_to_point_seconds
@@ -137,10 +138,12 @@ class KernelPrices:
         if precision == "bf16" and peak("bf16") is None:
             precision = "fp16"
         rate = gemm_rate_of(self.cluster, self.kernels, precision)
-        # The launch counts once, with memory traffic.
+        # The launch counts once: with memory traffic where GEMMs were measured, as in training, else apart.
         computing = gemm_seconds_at_rate((m, *size), replace(rate, launch=0.0), np.inf, 2)
-        moved = matrix_bytes(n * k, weights, k) + 2.0 * m * (n + k)
-        return smooth_maximum(computing, moved / self.bandwidth + rate.launch, _BLEND)
+        reading = (matrix_bytes(n * k, weights, k) + 2.0 * m * (n + k)) / self.bandwidth
+        if isinstance(rate.table, GemmGrid):
+            return smooth_maximum(computing, reading + rate.launch, _BLEND)
+        return smooth_maximum(computing, reading, _BLEND) + rate.launch
 
     def experts(self, m: Array, layer: ExpertLayer) -> Array | None:
         """Return the time of experts by curves of the same kind of layer [s]; None if none exist.
