@@ -179,11 +179,18 @@ def _notes(front: ServingFront) -> Iterator[str]:
             f" throughput and time per token, by {format_share(first)} in the first token"
         )
     yield from _draft_notes(front)
-    if (
-        any(plan.saturated for plan in front.plans)
-        and front.plans[0].groups[0].predicted.load.kind != "maximum"
-    ):
-        yield "where requests wait for room, the first token waits for earlier requests to end"
+    yield from _waiting_notes(front)
+
+
+def _waiting_notes(front: ServingFront) -> Iterator[str]:
+    """Yield what it means that requests wait, and the first plan in which none does."""
+    waiting = [plan.saturated for plan in front.plans]
+    if not any(waiting) or front.plans[0].groups[0].predicted.load.kind == "maximum":
+        return
+    yield "where requests wait for room, the first token waits for earlier requests to end"
+    if not all(waiting):
+        number = waiting.index(False) + 1
+        yield f"plan {number} has the least time per token of those in which no request waits for room"
 
 
 def _draft_notes(front: ServingFront) -> Iterator[str]:
