@@ -127,7 +127,7 @@ def served(name, devices, model):
         load_serving_job("llama3.1-8b-1x-h100"),
         cluster=Cluster(device=load_entry("device", name), node=node_of(name, devices), devices=devices),
         model=load_entry("model", model),
-        workload=ServingWorkload(input_tokens=256, output_tokens=64, concurrency=4),
+        workload=ServingWorkload(input_tokens=256, output_tokens=64, concurrency=1),
     )
     try:
         plan = evaluate(job, f"tp={devices},seqs=32,tokens=8192")
