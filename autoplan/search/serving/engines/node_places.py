@@ -13,11 +13,13 @@ def fit_nodes(sizes: Iterable[int], devices: int, node: int) -> bool:
     >>> fit_nodes([3, 3], 8, 4), fit_nodes([3, 3, 2], 8, 4)
     (True, False)
     """
-    rooms = [node] * -(-devices // node)
+    # Nodes by their free devices: best fit, so that thousands of nodes take no longer than their kinds.
+    free = [0] * node + [-(-devices // node)]
     parts = [part for size in sizes for part in (*[node] * (size // node), size % node) if part]
     for part in sorted(parts, reverse=True):
-        place = next((k for k, room in enumerate(rooms) if room >= part), None)
-        if place is None:
+        room = next((room for room in range(part, node + 1) if free[room]), None)
+        if room is None:
             return False
-        rooms[place] -= part
+        free[room] -= 1
+        free[room - part] += 1
     return True
