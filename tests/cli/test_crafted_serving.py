@@ -48,7 +48,7 @@ def test_what_once_broke_is_answered(tmp_path, monkeypatch, seed):
     """Each with the command that it was found by."""
     monkeypatch.chdir(tmp_path)
 
-    run_all(tmp_path, [crafted_serving(seed)])
+    assert run_all(tmp_path, [crafted_serving(seed)]) <= {0, 1, 2}
 
 
 @pytest.mark.parametrize("load", OF_ONE_TOKEN)

@@ -7,9 +7,9 @@ import pytest
 
 from autoplan.catalog import resolve_serving_job
 from autoplan.cli.shared import serving_answers
-from autoplan.deadline import Deadline
 from autoplan.errors import UnsupportedError
 from autoplan.planning.serving.serving_plans import plan_serving
+from tests.support.deadlines import Looks
 from tests.support.serving_jobs import serving_spec
 
 SPREAD = "{lognormal: {median: 1000, p99: 8000}}, output_tokens: {lognormal: {median: 300, p99: 2000}}"
@@ -23,20 +23,6 @@ workload: {{input_tokens: {SPREAD}, request_rate: 50/s}}
 limits: {{time_to_first_token: {{p99: 2 s}}}}
 search: {{disaggregated: [false, true]}}
 """
-
-
-class Looks(Deadline):
-    """Ends when somebody has looked at it so many times."""
-
-    def __init__(self, looks):
-        super().__init__()
-        self.looks = looks
-
-    @property
-    def reason(self):
-        """What ended it."""
-        self.looks -= 1
-        return "enough" if self.looks < 0 else None
 
 
 def job(**more):

@@ -19,6 +19,7 @@ from autoplan.rules import broken_rules
 from autoplan.schema.job import RuleSpec
 from autoplan.search import first_layout, search
 from autoplan.search.cp.cp_sat import status_of
+from tests.support.deadlines import Looks
 
 JOB = "llama3-8b-8x-a100"
 
@@ -27,20 +28,6 @@ JOB = "llama3-8b-8x-a100"
 def unhurried(monkeypatch):
     """A first layout may take as long as a busy machine needs: what it is counts here, not when."""
     monkeypatch.setattr(first_layout, "GRACE_SECONDS", 120.0)
-
-
-class Looks(Deadline):
-    """Patience that ends when somebody has looked at it so many times."""
-
-    def __init__(self, looks):
-        super().__init__()
-        self.looks = looks
-
-    @property
-    def reason(self):
-        """What ended it."""
-        self.looks -= 1
-        return "enough" if self.looks < 0 else None
 
 
 @pytest.mark.usefixtures("unhurried")

@@ -10,6 +10,7 @@ from autoplan import plan, verify
 from autoplan.deadline import Deadline
 from autoplan.errors import UnsupportedError
 from autoplan.planning import applied, suggested
+from tests.support.deadlines import Looks
 from tests.support.quick_cases import slow_after
 from tests.support.random_jobs import random_infeasible_job, random_job
 from tests.support.spec_runs import run_here
@@ -17,20 +18,6 @@ from tests.support.tampering import document_of
 
 #: How long `verify` may look for layouts [s]; what it has no time for is not checked.
 VERIFIED_SECONDS = 5
-
-
-class Looks(Deadline):
-    """Patience that ends when somebody has looked at it so many times."""
-
-    def __init__(self, looks):
-        super().__init__()
-        self.looks = looks
-
-    @property
-    def reason(self):
-        """What ended it."""
-        self.looks -= 1
-        return "enough" if self.looks < 0 else None
 
 
 def false_claims(front, job, folder):

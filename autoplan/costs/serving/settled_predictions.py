@@ -8,6 +8,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from autoplan.costs.core.serving.latencies import ClassStatistics, Distribution, LatencyStatistics
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
@@ -37,24 +38,12 @@ def settled(predicted: ServedPrediction) -> ServedPrediction:
     >>> settled(replace(predicted, simulation=replace(run, gap=0.5))).closed_form is None
     False
     """
-    simulation, point = predicted.simulation, predicted.point
-    if simulation is None or not simulation.contradicts or not predicted.starts:
+    run = _contradicting(predicted)
+    if run is None:
         return predicted
-    run, tpot = simulation.statistics, _mean(simulation.statistics.time_per_output_token)
-    settled_point = replace(
-        point,
-        time_to_first_token=_first_token(point.time_to_first_token, run),
-        time_per_output_token=point.time_per_output_token if tpot is None else tpot,
-    )
-    if predicted.load.kind != "open loop":
-        settled_point = replace(
-            settled_point,
-            requests_per_second=run.requests_per_second,
-            output_tokens_per_second=run.output_tokens_per_second,
-        )
     return replace(
         predicted,
-        point=settled_point,
+        point=replace(predicted.point, **_simulated(predicted, run)),
         classes=_classes(predicted.classes, run),
         closed_form=_means(predicted),
     )
@@ -69,24 +58,34 @@ def settled_pools(predicted: PooledPrediction) -> PooledPrediction:
 
     Source: ``settled``.
     """
+    run = _contradicting(predicted)
+    if run is None:
+        return predicted
+    latency = run.request_latency.mean
+    return replace(
+        predicted, **_simulated(predicted, run), request_latency=latency, closed_form=_means(predicted)
+    )
+
+
+def _contradicting(predicted: ServedPrediction | PooledPrediction) -> LatencyStatistics | None:
+    """Return the run that contradicts a closed form; None where none does."""
     simulation = predicted.simulation
     if simulation is None or not simulation.contradicts or not predicted.starts:
-        return predicted
-    run, tpot = simulation.statistics, _mean(simulation.statistics.time_per_output_token)
-    means = replace(
-        predicted,
-        time_to_first_token=_first_token(predicted.time_to_first_token, run),
-        time_per_output_token=predicted.time_per_output_token if tpot is None else tpot,
-        request_latency=run.request_latency.mean,
-        closed_form=_means(predicted),
-    )
+        return None
+    return simulation.statistics
+
+
+def _simulated(predicted: ServedPrediction | PooledPrediction, run: LatencyStatistics) -> dict[str, Any]:
+    """Return the means of ``run`` by field; an open loop keeps the rates that it is asked for."""
+    tpot = _mean(run.time_per_output_token)
+    times = {
+        "time_to_first_token": _first_token(predicted.time_to_first_token, run),
+        "time_per_output_token": predicted.time_per_output_token if tpot is None else tpot,
+    }
     if predicted.load.kind == "open loop":
-        return means
-    return replace(
-        means,
-        requests_per_second=run.requests_per_second,
-        output_tokens_per_second=run.output_tokens_per_second,
-    )
+        return times
+    rates = ("requests_per_second", "output_tokens_per_second")
+    return times | {name: getattr(run, name) for name in rates}
 
 
 def _means(predicted: ServedPrediction | PooledPrediction) -> ServedMeans:

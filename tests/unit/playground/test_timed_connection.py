@@ -106,8 +106,9 @@ def test_whoever_does_not_read_is_not_waited_for(monkeypatch):
                 while server.server_state.connections:
                     await asyncio.sleep(0.01)
             writer.transport.abort()
+            return len(server.server_state.connections)
 
-    asyncio.run(run())
+    assert asyncio.run(run()) == 0
 
 
 def test_silent_connections_make_room_for_one_that_asks(monkeypatch):
