@@ -76,6 +76,8 @@ def _front_of(search: ServingSearch, options: Sequence[Option], reason: str) -> 
     stopped = with_options(search, search.job, options)
     # Few plans, and never proven: what is left of the front is unknown.
     stopped.stopped = reason
+    # To count the engines that do not start is to look at all of them, which there was no time for.
+    stopped.options.__dict__["shortages"] = {}
     front = stopped.front(most_plans=_MOST_PLANS if options else 0)
     priced = search.so_far or options
     certificate = replace(

@@ -59,9 +59,11 @@ class ServingSearch:
     #: Options that were simulated and stay as they are, by identity.
     final: dict[int, Option] = field(default_factory=dict)
     stopped: str | None = None
+    #: The engines of the job, where they are listed already: limits and objectives do not change them.
+    listed: EngineUnits | None = None
 
     def __post_init__(self) -> None:
-        self.units: EngineUnits = engine_units(self.job)
+        self.units: EngineUnits = self.listed or engine_units(self.job)
         self.options = PricedOptions(self.job, self.units.units, self.costs)
         self.pools = PricedPools(self.options)
         self.simulation = SimulatedOptions(self.job, self.costs.trace)

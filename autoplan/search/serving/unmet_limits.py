@@ -179,7 +179,7 @@ def with_options(
     search: ServingSearch, job: ServingJob, options: Iterable[Option] | None = None
 ) -> ServingSearch:
     """Return a search of the same options, or of some of them, under other limits and objectives."""
-    other = ServingSearch(job, search.costs, search.thinning)
+    other = ServingSearch(job, search.costs, search.thinning, listed=search.units)
     chosen = search.priced if options is None else tuple(options)
     other.options.__dict__["all"] = tuple(option for option in chosen if not option.alone)
     other.pools.__dict__["all"] = tuple(option for option in chosen if option.alone)
