@@ -22,8 +22,8 @@ from autoplan.schema.job import AdapterSpec, JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 
 STACKS = Path(__file__).resolve().parents[2] / "costmodels" / "stacks"
-#: What names and explains a stack: no knobs. Which target starts it and which files are read as its jobs changes
-#: what is written and read, not what is predicted: ``tests/unit/launch/test_stack_targets.py`` holds those.
+#: What names and explains a stack: no knobs. Which target starts it and which files are read as its jobs
+#: changes what is written and read, which ``tests/unit/launch/test_stack_targets.py`` holds.
 TEXTS = frozenset(
     {"schema", "kind", "name", "extends", "title", "description", "sources", "launched_by", "files_of"}
 )
