@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoplan.cli.shared.start_up import start_process
+from autoplan.commands.start_up import start_process
 
 start_process()
 

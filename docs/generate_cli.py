@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from autoplan.cli.app import app
-from autoplan.cli.shared.output import write
+from autoplan.commands.output import write
 
 __all__ = ["main", "reference"]
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from autoplan.cli.shared.output import (
+from autoplan.commands.output import (
     BAD_INPUT,
     BROKEN_PIPE,
     INTERRUPTED,
@@ -80,7 +80,7 @@ def _outcomes() -> Iterator[None]:
 
 
 class _Command(NamedTuple):
-    """Module of a command or of a group of commands, below ``autoplan.cli``, and its short help."""
+    """Module of a command or of a group of commands below ``autoplan``, and its short help."""
 
     module: str
     short_help: str
@@ -88,24 +88,26 @@ class _Command(NamedTuple):
 
 #: Commands in the order of the help. A module has the function of its command, or the ``app`` of its group.
 _COMMANDS: Final = {
-    "plan": _Command("plan", "Find the best layouts of a job."),
-    "evaluate": _Command("evaluate", "Predict one layout of a job."),
-    "compare": _Command("analysis.compare", "Set layouts side by side, and say where the order flips."),
-    "guide": _Command("analysis.guide", "Say how to train a model on hardware."),
-    "capacity": _Command("capacity", "Say what a serving job's engines hold."),
-    "sweep": _Command("sweep", "Plan a grid of jobs."),
-    "explain": _Command("explain", "Say why a layout wins or loses."),
-    "diagnose": _Command("analysis.diagnose", "Say why a run is slower than its plan."),
-    "verify": _Command("verify", "Check a saved plan without the solver."),
-    "emit": _Command("configurations.emit", "Write a plan as a framework's configuration."),
-    "launch": _Command("configurations.launch", "Run a training command with a plan's flags."),
-    "read": _Command("configurations.read", "Say what a training script runs."),
-    "gemm": _Command("analysis.gemm", "Say what one matrix product takes."),
-    "calibrate": _Command("calibrate", "Fit a cost model to what was measured."),
-    "catalog": _Command("catalog", "Hardware, models and software."),
-    "hardware": _Command("hardware", "Find this machine's hardware."),
-    "serve-ui": _Command("serve_ui", "Serve a page to play with."),
-    "schema": _Command("schema", "Print the JSON Schema of a file."),
+    "plan": _Command("answers.plan.command", "Find the best layouts of a job."),
+    "evaluate": _Command("answers.evaluate.command", "Predict one layout of a job."),
+    "compare": _Command(
+        "answers.compare.command", "Set layouts side by side, and say where the order flips."
+    ),
+    "guide": _Command("answers.guide.command", "Say how to train a model on hardware."),
+    "capacity": _Command("answers.capacity.command", "Say what a serving job's engines hold."),
+    "sweep": _Command("answers.sweep.command", "Plan a grid of jobs."),
+    "explain": _Command("answers.explain.command", "Say why a layout wins or loses."),
+    "diagnose": _Command("answers.diagnose.command", "Say why a run is slower than its plan."),
+    "verify": _Command("answers.verify.command", "Check a saved plan without the solver."),
+    "emit": _Command("answers.configure.emit_command", "Write a plan as a framework's configuration."),
+    "launch": _Command("answers.configure.launch_command", "Run a training command with a plan's flags."),
+    "read": _Command("answers.configure.read_command", "Say what a training script runs."),
+    "gemm": _Command("answers.gemm.command", "Say what one matrix product takes."),
+    "calibrate": _Command("answers.calibrate.command", "Fit a cost model to what was measured."),
+    "catalog": _Command("answers.catalog.command", "Hardware, models and software."),
+    "hardware": _Command("answers.catalog.hardware_command", "Find this machine's hardware."),
+    "serve-ui": _Command("cli.serve_ui", "Serve a page to play with."),
+    "schema": _Command("answers.catalog.schema_command", "Print the JSON Schema of a file."),
 }
 
 
@@ -178,7 +180,7 @@ def application(names: Iterable[str] = _COMMANDS) -> typer.Typer:
     built.callback()(root)
     for name in names:
         home, short_help = _COMMANDS[name]
-        module = import_module(f"autoplan.cli.{home}")
+        module = import_module(f"autoplan.{home}")
         if hasattr(module, "app"):
             built.add_typer(module.app, name=name, short_help=short_help)
         else:

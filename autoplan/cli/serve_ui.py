@@ -6,9 +6,9 @@ from typing import Annotated, Final
 
 import typer
 
-from autoplan.cli.shared.deadline_option import DEADLINE_METAVAR, seconds_from
-from autoplan.cli.shared.lean import collect_again
-from autoplan.cli.shared.output import complain, write
+from autoplan.commands.lean import collect_again
+from autoplan.commands.options import DEADLINE_METAVAR, seconds_from
+from autoplan.commands.output import complain, write
 from autoplan.errors import UnsupportedError
 
 __all__ = ["serve_ui"]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from autoplan.errors import UnsupportedError
 from autoplan.launch.configuration import Configuration, LaunchFile
-from autoplan.results.launching.file_comparison import FileEdit
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

@@ -7,40 +7,35 @@ from typing import TYPE_CHECKING, Final
 from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
-    from autoplan.planning.calibrating import (
+    from autoplan.answers.calibrate.ask import (
         calibrate,
         calibrate_from_logs,
         calibrate_machine,
         calibrated_files,
+        measure,
         measured_file,
     )
+    from autoplan.answers.calibrate.serving_calibrating import calibrate_serving, calibrated_engine_file
+    from autoplan.answers.capacity.ask import capacity
+    from autoplan.answers.compare.ask import compare, compare_engines
+    from autoplan.answers.configure.ask import emit, is_saved_plan, read, read_text, read_values, saved_plan
+    from autoplan.answers.configure.comparing_files import compare_file, evaluate_file, file_notes
+    from autoplan.answers.diagnose.ask import diagnose, predicted_step, run_record
+    from autoplan.answers.explain.ask import explain, explain_choice
+    from autoplan.answers.explain.explained_serving import explain_serving, explain_serving_layout
+    from autoplan.answers.explain.remedies import remedied
+    from autoplan.answers.gemm.ask import gemm
+    from autoplan.answers.guide.ask import guide, guided_job
+    from autoplan.answers.sweep.ask import sweep
+    from autoplan.answers.sweep.executors import dask_executor
+    from autoplan.answers.verify.ask import compared, verify
     from autoplan.planning.communicating import communication, placement, products
-    from autoplan.planning.comparing.engines_comparison import compare_engines
-    from autoplan.planning.comparing.layout_comparison import compare
-    from autoplan.planning.comparing_files import compare_file, evaluate_file, file_notes
-    from autoplan.planning.diagnosing.predicted_step import predicted_step
-    from autoplan.planning.diagnosing.run_diagnosis import diagnose, run_record
     from autoplan.planning.elastic.remaining_devices import remaining
-    from autoplan.planning.emitting import emit, is_saved_plan, saved_plan
-    from autoplan.planning.explaining.applied_remedies import remedied
-    from autoplan.planning.explaining.contrasts import explain_choice
-    from autoplan.planning.explaining.layout_explanation import explain
-    from autoplan.planning.guiding.guided_job import guided_job
-    from autoplan.planning.guiding.training_guidance import guide
     from autoplan.planning.infeasible.applied_edits import applied
     from autoplan.planning.infeasible.smallest_relaxations import suggested
     from autoplan.planning.listing import parameter_counts
-    from autoplan.planning.matmul.products import gemm
-    from autoplan.planning.measuring import measure
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
-    from autoplan.planning.reading_configurations import read, read_text, read_values
-    from autoplan.planning.serving.explained_serving import explain_serving, explain_serving_layout
-    from autoplan.planning.serving.serving_calibrating import calibrate_serving, calibrated_engine_file
     from autoplan.planning.serving.serving_remedies import applied_change
-    from autoplan.planning.serving_capacity import capacity
-    from autoplan.planning.sweeping.executors import dask_executor
-    from autoplan.planning.sweeping.grid_planning import sweep
-    from autoplan.planning.verifying import compared, verify
 
 __all__ = [
     "MOST_LAYERS",
@@ -96,50 +91,50 @@ _HOMES: Final = {
     "MOST_LAYERS": "autoplan.planning.plan_and_evaluate",
     "applied": "autoplan.planning.infeasible.applied_edits",
     "applied_change": "autoplan.planning.serving.serving_remedies",
-    "calibrate": "autoplan.planning.calibrating",
-    "calibrate_from_logs": "autoplan.planning.calibrating",
-    "calibrate_machine": "autoplan.planning.calibrating",
-    "calibrate_serving": "autoplan.planning.serving.serving_calibrating",
-    "calibrated_engine_file": "autoplan.planning.serving.serving_calibrating",
-    "calibrated_files": "autoplan.planning.calibrating",
-    "capacity": "autoplan.planning.serving_capacity",
+    "calibrate": "autoplan.answers.calibrate.ask",
+    "calibrate_from_logs": "autoplan.answers.calibrate.ask",
+    "calibrate_machine": "autoplan.answers.calibrate.ask",
+    "calibrate_serving": "autoplan.answers.calibrate.serving_calibrating",
+    "calibrated_engine_file": "autoplan.answers.calibrate.serving_calibrating",
+    "calibrated_files": "autoplan.answers.calibrate.ask",
+    "capacity": "autoplan.answers.capacity.ask",
     "chosen": "autoplan.planning.plan_and_evaluate",
-    "compare_engines": "autoplan.planning.comparing.engines_comparison",
-    "compare": "autoplan.planning.comparing.layout_comparison",
-    "compare_file": "autoplan.planning.comparing_files",
+    "compare_engines": "autoplan.answers.compare.ask",
+    "compare": "autoplan.answers.compare.ask",
+    "compare_file": "autoplan.answers.configure.comparing_files",
     "communication": "autoplan.planning.communicating",
-    "compared": "autoplan.planning.verifying",
-    "dask_executor": "autoplan.planning.sweeping.executors",
-    "diagnose": "autoplan.planning.diagnosing.run_diagnosis",
-    "emit": "autoplan.planning.emitting",
+    "compared": "autoplan.answers.verify.ask",
+    "dask_executor": "autoplan.answers.sweep.executors",
+    "diagnose": "autoplan.answers.diagnose.ask",
+    "emit": "autoplan.answers.configure.ask",
     "evaluate": "autoplan.planning.plan_and_evaluate",
-    "evaluate_file": "autoplan.planning.comparing_files",
-    "explain": "autoplan.planning.explaining.layout_explanation",
-    "explain_choice": "autoplan.planning.explaining.contrasts",
-    "explain_serving": "autoplan.planning.serving.explained_serving",
-    "explain_serving_layout": "autoplan.planning.serving.explained_serving",
-    "gemm": "autoplan.planning.matmul.products",
-    "file_notes": "autoplan.planning.comparing_files",
-    "guide": "autoplan.planning.guiding.training_guidance",
-    "guided_job": "autoplan.planning.guiding.guided_job",
-    "is_saved_plan": "autoplan.planning.emitting",
-    "measure": "autoplan.planning.measuring",
-    "measured_file": "autoplan.planning.calibrating",
+    "evaluate_file": "autoplan.answers.configure.comparing_files",
+    "explain": "autoplan.answers.explain.ask",
+    "explain_choice": "autoplan.answers.explain.ask",
+    "explain_serving": "autoplan.answers.explain.explained_serving",
+    "explain_serving_layout": "autoplan.answers.explain.explained_serving",
+    "gemm": "autoplan.answers.gemm.ask",
+    "file_notes": "autoplan.answers.configure.comparing_files",
+    "guide": "autoplan.answers.guide.ask",
+    "guided_job": "autoplan.answers.guide.ask",
+    "is_saved_plan": "autoplan.answers.configure.ask",
+    "measure": "autoplan.answers.calibrate.ask",
+    "measured_file": "autoplan.answers.calibrate.ask",
     "parameter_counts": "autoplan.planning.listing",
     "placement": "autoplan.planning.communicating",
     "plan": "autoplan.planning.plan_and_evaluate",
-    "predicted_step": "autoplan.planning.diagnosing.predicted_step",
+    "predicted_step": "autoplan.answers.diagnose.ask",
     "products": "autoplan.planning.communicating",
-    "read": "autoplan.planning.reading_configurations",
-    "read_text": "autoplan.planning.reading_configurations",
-    "read_values": "autoplan.planning.reading_configurations",
+    "read": "autoplan.answers.configure.ask",
+    "read_text": "autoplan.answers.configure.ask",
+    "read_values": "autoplan.answers.configure.ask",
     "remaining": "autoplan.planning.elastic.remaining_devices",
-    "remedied": "autoplan.planning.explaining.applied_remedies",
-    "run_record": "autoplan.planning.diagnosing.run_diagnosis",
-    "saved_plan": "autoplan.planning.emitting",
+    "remedied": "autoplan.answers.explain.remedies",
+    "run_record": "autoplan.answers.diagnose.ask",
+    "saved_plan": "autoplan.answers.configure.ask",
     "suggested": "autoplan.planning.infeasible.smallest_relaxations",
-    "sweep": "autoplan.planning.sweeping.grid_planning",
-    "verify": "autoplan.planning.verifying",
+    "sweep": "autoplan.answers.sweep.ask",
+    "verify": "autoplan.answers.verify.ask",
 }
 
 __getattr__ = _lazy(__name__, _HOMES)

@@ -246,7 +246,7 @@ def _launch_document(asked: LaunchAsk, question: TrainingQuestion) -> dict[str, 
 def _serving_launch_document(
     asked: LaunchAsk, question: ServingJobQuestion, served: tuple[ServingJob, ServingPlan, list[str]]
 ) -> dict[str, Any]:
-    from autoplan.planning.serving.engine_launches import emit_engines
+    from autoplan.answers.configure.engine_launches import emit_engines
 
     job, plan, chosen = served
     line = _emit_line(asked, serving_file_name(question), chosen)

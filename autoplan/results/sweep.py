@@ -11,7 +11,13 @@ from autoplan.results.front import Status
 from autoplan.schema.grids.grid_spec import Cell, text_of
 from autoplan.schema.yaml.document import Plain
 
-__all__ = ["CellAnswer", "CellStatus", "Sweep", "SweepRow"]
+__all__ = [
+    "CellAnswer",
+    "CellStatus",
+    "Sweep",
+    "SweepRow",
+]
+
 
 #: planned: there is a best plan; infeasible: proven that there is none; invalid: the values do not go
 #: together, or cannot be planned; failed: the process that planned it was lost, twice.

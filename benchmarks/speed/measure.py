@@ -21,7 +21,7 @@ __all__ = ["IMPORT", "IMPORT_WITH_PANDAS", "Timing", "pricing", "results"]
 _AS_THE_PROGRAM = """
 import gc
 gc.disable()
-from autoplan.cli.shared.lean import without_pandas
+from autoplan.commands.lean import without_pandas
 with without_pandas():
     from ortools.sat.python import cp_model
 gc.freeze()

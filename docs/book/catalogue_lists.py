@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import get_args
 
+from autoplan.answers.catalog.blocks import COLUMNS, catalog_document, derived_nodes
 from autoplan.catalog import FOLDERS, EntryKind, entry_names
 from autoplan.planning import parameter_counts
-from autoplan.report.catalog_report import catalog_document, derived_nodes
-from autoplan.report.wording.entry_facts import COLUMNS
 from docs.book.markdown import cell, table
 
 __all__ = ["catalogue_page"]

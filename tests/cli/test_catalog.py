@@ -7,9 +7,9 @@ import jsonschema
 import pytest
 import yaml
 
+from autoplan.answers.catalog.blocks import COLUMNS
 from autoplan.catalog import FOLDERS, EntryKind, entry_names, entry_text
-from autoplan.cli.shared.output import KindName
-from autoplan.report.wording.entry_facts import COLUMNS
+from autoplan.commands.output import KindName
 
 
 def test_the_kinds_of_the_command_line_are_those_of_the_catalogues():

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from autoplan import compare
-from autoplan.report.comparing.layouts_document import layouts_document
-from autoplan.report.comparing.layouts_table import layouts_table
+from autoplan.answers.compare.blocks import layouts_document, layouts_table
 from autoplan.report.render.terminal import Terminal
 
 JOB = "llama3.2-1b-2x-rtx3090"

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from autoplan import guide, guided_job
-from autoplan.planning.guiding.batch_facts import batch_facts
-from autoplan.report.guiding.guide_document import guide_document
-from autoplan.report.guiding.guide_table import guide_table
+from autoplan.answers.guide.ask import batch_facts
+from autoplan.answers.guide.blocks import guide_document, guide_table
 from autoplan.report.render.terminal import Terminal
 
 QUESTION = ("llama3.2-1b", "2x-rtx3090", "--global-batch-size", "64", "--sequence-length", "4096")

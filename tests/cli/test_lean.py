@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from autoplan.cli.shared.lean import collect_again, without_pandas
+from autoplan.commands.lean import collect_again, without_pandas
 from benchmarks.speed.measure import IMPORT
 from tests.cli.conftest import ROOT
 
@@ -25,7 +25,7 @@ assert pandas.Series([1, 2]).sum() == 3
 
 ASKED = """
 import sys
-from autoplan.cli.shared.lean import without_pandas
+from autoplan.commands.lean import without_pandas
 with without_pandas():
     stand_in = sys.modules["pandas"]
     assert not isinstance([1], stand_in.Series | stand_in.Index)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from autoplan.cli.shared.output import escaped, write
+from autoplan.commands.output import escaped, write
 
 ROOT = Path(__file__).resolve().parents[2]
 

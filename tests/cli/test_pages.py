@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from autoplan.cli.shared import page_output
+from autoplan.commands import page_output
 from tests.support.page_reader import assert_stands_alone
 
 JOB = "llama3.2-1b-2x-rtx3090"

@@ -176,7 +176,7 @@ def test_a_job_that_cannot_fit_says_so(run):
 
 def test_progress_is_for_terminals_and_long_searches(monkeypatch, capsys):
     """Nothing is shown when piped or within the first second; a line later, erased at the end."""
-    from autoplan.cli.shared.progress import Progress
+    from autoplan.commands.progress import Progress
 
     quiet = Progress()
     quiet.listening = False

@@ -19,8 +19,8 @@ limits: {time_per_output_token: 14 ms, time_to_first_token: 2 s}
 @pytest.fixture(scope="module")
 def explained(tmp_path_factory):
     """Return the explanation of the job as a document, and the path of the job."""
-    from autoplan.planning.serving.explained_serving import explain_serving
-    from autoplan.report.serving.serving_explanation_report import serving_explanation_document
+    from autoplan.answers.explain.explained_serving import explain_serving
+    from autoplan.answers.explain.serving_blocks import serving_explanation_document
 
     path = tmp_path_factory.mktemp("explain") / "job.yaml"
     path.write_text(JOB)

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
+from autoplan.answers.plan import serving as plan_command
 from autoplan.catalog import resolve_serving_job
-from autoplan.cli.shared import serving_answers
 from autoplan.errors import UnsupportedError
 from autoplan.planning.serving.serving_plans import plan_serving
 from autoplan.search.serving import plans_so_far
@@ -90,7 +90,7 @@ def test_the_deadline_of_a_serving_job_is_told(run, tmp_path):
 def test_a_signal_is_answered_with_the_serving_plans_so_far(run, monkeypatch, tmp_path, number):
     """The exit code is that of the signal, and there is a plan."""
     (tmp_path / "job.yaml").write_text(LARGE, encoding="utf-8")
-    monkeypatch.setattr(serving_answers, "load_solver", lambda: signal.raise_signal(number))
+    monkeypatch.setattr(plan_command, "load_solver", lambda: signal.raise_signal(number))
     done = run("plan", tmp_path / "job.yaml", "--format", "json")
     document = json.loads(done.stdout)
 

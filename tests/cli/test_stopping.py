@@ -13,7 +13,7 @@ import pytest
 from ortools.sat.python import cp_model
 
 from autoplan import load_job
-from autoplan.cli.shared.progress import Progress
+from autoplan.commands.progress import Progress
 from autoplan.deadline import Deadline
 from autoplan.rules import broken_rules
 from autoplan.schema.job import RuleSpec
@@ -104,7 +104,7 @@ def test_a_signal_answers_with_the_best_so_far(run, monkeypatch, number):
 #: Presses Ctrl-C after the first plan, twice.
 TWICE = """
 import signal
-from autoplan.cli.shared.progress import Progress
+from autoplan.commands.progress import Progress
 Progress.__call__ = lambda *_: [signal.raise_signal(signal.SIGINT) for _ in range(2)]
 from autoplan.cli.app import main
 main()
@@ -136,7 +136,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "autoplan.cli.plan", "autoplan.catalog", "yaml"])
+@pytest.mark.parametrize("module", ["typer", "autoplan.answers.plan.command", "autoplan.catalog", "yaml"])
 def test_a_signal_while_the_program_starts_ends_it_with_a_word(module):
     """Whatever is loaded at the moment: no traceback, and the exit code of the signal."""
     command = [sys.executable, "-c", WHILE_LOADING, module, "plan", JOB]

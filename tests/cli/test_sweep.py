@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from autoplan import planning
-from autoplan.planning.sweeping.journal import Journal
+from autoplan.answers.sweep.ask import Journal
 from autoplan.schema.job import JobSpec
 from tests.support.by_hand import GRID_HEAD, kept_answers, rows_of
 

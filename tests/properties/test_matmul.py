@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoplan.answers.gemm.single_product import GemmQuestion, ProductSettings, pricing_job
 from autoplan.costs.device.machine import ideal, machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.matmul.caching_allocator import block_bytes, segment_bytes
@@ -23,7 +24,6 @@ from autoplan.costs.matmul.lower_bounds import least_words, least_words_of_any_m
 from autoplan.costs.matmul.product import Product, element_size, hbm_bytes, intensity
 from autoplan.costs.matmul.product_memory import inference_tensors, needed_memory, training_events
 from autoplan.costs.matmul.product_time import forward_seconds
-from autoplan.planning.matmul.product_question import GemmQuestion, ProductSettings, pricing_job
 from autoplan.search.matmul.scheme_choice import choose_scheme
 from autoplan.search.matmul.scheme_pricing import SchemeQuestion, priced_schemes
 from autoplan.search.matmul.scheme_space import scheme_space

@@ -13,7 +13,7 @@ from autoplan.calibration.traces.attribution import measurement
 from autoplan.costs.predict import facts_of, predict
 from autoplan.costs.step_communication import step_communication
 from autoplan.costs.step_timeline import step_timeline
-from autoplan.report.diagnosing.predicted_trace import predicted_trace
+from autoplan.report.charts.predicted_trace import predicted_trace
 from autoplan.results import Plan
 from autoplan.rules import broken_rules
 from tests.support.quick_cases import slow_after

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
+from autoplan.answers.sweep import ask as grid_planning
+from autoplan.answers.sweep import executors
 from autoplan.cli.app import app
-from autoplan.planning.sweeping import executors, grid_planning
 from tests.support.broken_specs import BrokenSpec, whole_files
 
 #: A run that takes longer, on the processor or on the clock of a busy machine, has hung; nothing is measured.

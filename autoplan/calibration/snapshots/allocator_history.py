@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from autoplan.calibration.measurement import MemoryMeasurement
 from autoplan.errors import Problem, SpecError
-from autoplan.results.diagnosing.memory_measurement import MemoryMeasurement
 
 __all__ = ["measured_snapshot"]
 

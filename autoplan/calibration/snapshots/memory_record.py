@@ -10,12 +10,12 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from autoplan.calibration.measurement import MemoryMeasurement
 from autoplan.calibration.snapshots.allocator_history import measured_snapshot
 from autoplan.calibration.snapshots.plain_pickle import read_plain_pickle
 from autoplan.calibration.snapshots.profiler_timeline import measured_events, measured_timeline
 from autoplan.calibration.traces.byte_stream import first_bytes, pieces
 from autoplan.errors import CatalogError, Problem, SpecError
-from autoplan.results.diagnosing.memory_measurement import MemoryMeasurement
 
 __all__ = ["read_memory"]
 

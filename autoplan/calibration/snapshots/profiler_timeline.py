@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from autoplan.calibration.measurement import MemoryMeasurement
 from autoplan.errors import Problem, SpecError
-from autoplan.results.diagnosing.memory_measurement import MemoryMeasurement
 
 __all__ = ["measured_events", "measured_timeline"]
 

@@ -13,17 +13,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.calibration.traces.intervals import NO_TIME, Instants, Times, united
-from autoplan.calibration.traces.kernel_class import KINDS, Kind
-from autoplan.calibration.traces.step_windows import StepWindows, step_windows
-from autoplan.calibration.traces.timeline_record import DeviceTrace, ProcessGroup
-from autoplan.results.diagnosing.measurement import (
+from autoplan.calibration.measurement import (
     CollectiveTiming,
     DeviceMeasurement,
     GroupTraffic,
     KernelShare,
     MeasuredParts,
 )
+from autoplan.calibration.traces.intervals import NO_TIME, Instants, Times, united
+from autoplan.calibration.traces.kernel_class import KINDS, Kind
+from autoplan.calibration.traces.step_windows import StepWindows, step_windows
+from autoplan.calibration.traces.timeline_record import DeviceTrace, ProcessGroup
 
 __all__ = ["EXPOSED", "PartOf", "measurement"]
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import yaml
 
 from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.accelerate_edits import accelerate_edits_of
 from autoplan.launch.frameworks.accelerate_values import is_accelerate, read_accelerate
 from autoplan.launch.frameworks.deepspeed import refuse_for_zero
@@ -28,7 +29,6 @@ from autoplan.launch.frameworks.missing_parts import (
 )
 from autoplan.launch.header import as_comment
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import even_stages

@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any, Final
 
 from autoplan.launch.configuration import LaunchFile, Written
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.document_edits import KeyEdit, changed_keys, key_edits
 from autoplan.launch.frameworks.written_document import read_yaml
 from autoplan.launch.target import InexpressibleError
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.layout import Layout
 
 __all__ = ["accelerate_edits_of"]

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from autoplan.launch.assembly import assembled
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.deepspeed_keys import check_key_names
 from autoplan.launch.frameworks.document_edits import KeyEdit, changed_keys, key_edits
 from autoplan.launch.frameworks.missing_parts import (
@@ -25,7 +26,6 @@ from autoplan.launch.frameworks.missing_parts import (
 )
 from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from autoplan.launch.configuration import Written
-from autoplan.results.launching.file_comparison import FileEdit
+from autoplan.launch.file_comparison import FileEdit
 
 __all__ = ["KeyEdit", "changed_keys", "edited_values", "key_edits"]
 

@@ -16,7 +16,7 @@ from autoplan.version import __version__
 __all__ = ["APART", "fingerprint", "planner_name"]
 
 #: Folders of code that no answer comes from.
-APART: Final = frozenset({"calibration", "cli", "launch", "report", "verification"})
+APART: Final = frozenset({"answers", "calibration", "cli", "commands", "launch", "report", "verification"})
 
 
 @cache

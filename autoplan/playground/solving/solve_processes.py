@@ -15,7 +15,7 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
 
-from autoplan.planning.sweeping.executors import deaf_children
+from autoplan.answers.sweep.executors import deaf_children
 from autoplan.playground.questions import Ask
 from autoplan.playground.refusals import RefusedRequestError
 from autoplan.playground.solving.solve_worker import STOP, NumberedAsk, work

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
+from autoplan.answers.sweep.lifeline import begin_work
 from autoplan.deadline import Deadline
-from autoplan.planning.sweeping.lifeline import begin_work
 from autoplan.playground.questions import Ask
 from autoplan.playground.refusals import error_body
 

@@ -8,12 +8,12 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import autoplan
+from autoplan.answers.catalog.blocks import hardware_document, hardware_table
 from autoplan.catalog import detected, entry_names, load_entry, load_job
 from autoplan.catalog.detection import node_count
 from autoplan.catalog.detection.detected_hardware import catalogue_name
 from autoplan.catalog.detection.device_query import FoundDevices
 from autoplan.errors import CatalogError
-from autoplan.report.catalog_report import hardware_document, hardware_table
 
 H100 = ("NVIDIA H100 80GB HBM3", 85_520_809_984)
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from autoplan.answers.guide.ask import guided_job
 from autoplan.catalog import load_job, load_serving_job
 from autoplan.catalog.entries import model
 from autoplan.errors import CatalogError, SpecError
-from autoplan.planning.guiding.guided_job import guided_job
 
 CONFIG = {
     "model_type": "llama",

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 import autoplan
+from autoplan.answers.configure.comparing_files import compare_file, evaluate_file
 from autoplan.catalog import load_entry
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.accelerate import TARGET
 from autoplan.launch.target import InexpressibleError, PlannedRun
-from autoplan.planning.comparing_files import compare_file, evaluate_file
 from autoplan.schema.layout import parse_layout
 
 HEAD = "num_machines: 2\nnum_processes: 16\nmixed_precision: bf16\ndistributed_type: {}\n"

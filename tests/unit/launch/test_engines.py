@@ -9,6 +9,13 @@ import pytest
 import yaml
 
 import autoplan
+from autoplan.answers.configure.ask import saved_engines
+from autoplan.answers.configure.engine_launches import (
+    emit_engines,
+    engine_file,
+    evaluate_engine_file,
+    read_engine_file,
+)
 from autoplan.catalog import load_serving_job
 from autoplan.catalog.entries import engine
 from autoplan.catalog.serving_jobs import serving_job_of_text
@@ -18,13 +25,6 @@ from autoplan.launch.engines.arguments.argument_list import argument_list
 from autoplan.launch.engines.engine_documents import serving_job_text
 from autoplan.launch.engines.engine_reading import read_engines
 from autoplan.launch.engines.served_run import EngineFile
-from autoplan.planning.emitting import saved_engines
-from autoplan.planning.serving.engine_launches import (
-    emit_engines,
-    engine_file,
-    evaluate_engine_file,
-    read_engine_file,
-)
 from autoplan.planning.serving.serving_plans import evaluate_serving
 from autoplan.report.serving.serving_document import serving_front_document
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, parse_serving_layout

@@ -5,9 +5,9 @@ import pytest
 import autoplan
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.nemo.nemo_files import TARGET
 from autoplan.launch.registry import recognised
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.layout import parse_layout
 
 NEMO1 = """trainer:

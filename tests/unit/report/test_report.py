@@ -8,12 +8,12 @@ import math
 import pytest
 
 from autoplan import Front, evaluate, load_job
+from autoplan.answers.evaluate.blocks import plan_table
 from autoplan.costs.core.prediction import CATEGORIES
 from autoplan.costs.predict import facts_of
 from autoplan.report.charts.breakdown import fullest_stage, memory_rows, time_rows
 from autoplan.report.document_fields import plain
 from autoplan.report.front_report import front_table
-from autoplan.report.plan_report import plan_table
 from autoplan.report.render.bars import bar, spread
 from autoplan.report.render.terminal import Terminal, terminal_of
 from autoplan.report.wording.part_names import MEMORY_PARTS

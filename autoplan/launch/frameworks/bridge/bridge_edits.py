@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.bridge.bridge_keys import MIRRORED
 from autoplan.launch.frameworks.bridge.bridge_values import override_document
-from autoplan.results.launching.file_comparison import FileEdit
 
 __all__ = ["edits_between", "hydra_text"]
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import yaml
 
 from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.bridge.bridge_edits import edits_between, hydra_text
 from autoplan.launch.frameworks.bridge.bridge_keys import (
     FLAGS,
@@ -26,7 +27,6 @@ from autoplan.launch.frameworks.megatron.training_arguments import STATE_TYPES, 
 from autoplan.launch.frameworks.missing_parts import refuse_software, stack_note
 from autoplan.launch.header import as_comment
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes
 from autoplan.launch.frameworks.hugging_face.axolotl_values import is_axolotl, read_axolotl
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
@@ -30,7 +31,6 @@ from autoplan.launch.frameworks.written_document import read_yaml
 from autoplan.launch.header import as_comment
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.argument_array import torchrun_words
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     checked_kind,
@@ -30,7 +31,6 @@ from autoplan.launch.frameworks.hugging_face.trainer_values import (
 from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
 from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches, refuse_software, stack_note
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.launch.configuration import Written
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.document_edits import KeyEdit, changed_keys, key_edits
 from autoplan.launch.target import InexpressibleError
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.layout import Layout
 
 __all__ = ["script_edits", "training_edits"]

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from autoplan.launch.assembly import assembled
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.document_edits import changed_keys, key_edits
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
 from autoplan.launch.frameworks.llm_foundry.foundry_models import foundry_model
@@ -26,7 +27,6 @@ from autoplan.launch.frameworks.missing_parts import (
 from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
 from autoplan.launch.known_models import named_model
 from autoplan.launch.target import InexpressibleError, Target
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

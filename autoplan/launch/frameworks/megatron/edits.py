@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.megatron.argument_table import Argument, arities, parse_arguments
 from autoplan.launch.frameworks.megatron.layout_arguments import layout_arguments
 from autoplan.launch.frameworks.megatron.training_arguments import training_arguments
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import training_command
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

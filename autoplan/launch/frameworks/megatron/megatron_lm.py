@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from autoplan.launch.configuration import Configuration, LaunchFile
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.argument_array import argument_array, torchrun_words
 from autoplan.launch.frameworks.megatron.documents.argument_documents import (
     document_edits,
@@ -18,7 +19,6 @@ from autoplan.launch.frameworks.megatron.model_arguments import arguments_left_o
 from autoplan.launch.frameworks.megatron.reading import is_megatron, read_megatron
 from autoplan.launch.frameworks.megatron.training_arguments import training_arguments
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from autoplan.errors import AutoplanError
 from autoplan.launch.assembly import assembled
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.document_edits import changed_keys, key_edits
 from autoplan.launch.frameworks.interpolated_values import overridden
 from autoplan.launch.frameworks.missing_parts import microbatches, refuse_order, refuse_software
@@ -23,7 +24,6 @@ from autoplan.launch.frameworks.nanotron.balanced_stages import balanced_stages
 from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
 from autoplan.launch.known_models import named_model
 from autoplan.launch.target import InexpressibleError, Target
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.huggingface.model_config import model_from_huggingface
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.interpolated_values import OVERRIDE, overridden, resolved
 from autoplan.launch.frameworks.megatron.argument_table import Arguments
 from autoplan.launch.frameworks.megatron.documents.core_keys import Key, add_key, refuse_misspelt
@@ -29,7 +30,6 @@ from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import training_command
 from autoplan.launch.target import Target
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from autoplan.launch.configuration import LaunchFile, Written
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.torchtitan.override_words import is_toml, read_overrides, read_toml
 from autoplan.launch.frameworks.torchtitan.overrides import layout_overrides, training_overrides
 from autoplan.launch.target import InexpressibleError
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from autoplan import evaluate
+from autoplan.answers.explain.ask import explain
 from autoplan.catalog import load_entry, load_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.scope import scope_of
@@ -15,7 +16,6 @@ from autoplan.costs.memory.model_states import model_states_of
 from autoplan.costs.network.collectives import Group, collective_seconds
 from autoplan.costs.predict import model_flops_per_step, predict
 from autoplan.errors import LayoutError, UnsupportedError
-from autoplan.planning.explaining.layout_explanation import explain
 from autoplan.rules import broken_rules
 from autoplan.schema.job import AdapterSpec, RoutingSpec
 from autoplan.schema.layout import parse_layout

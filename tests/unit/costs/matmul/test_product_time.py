@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from autoplan.answers.gemm.single_product import GemmQuestion, ProductSettings
 from autoplan.catalog import load_entry, load_job
 from autoplan.costs.device.kernels import gemm_seconds
 from autoplan.costs.device.machine import machine_of
@@ -10,7 +11,6 @@ from autoplan.costs.layer.gemm_shapes import attention_gemms, mlp_gemms
 from autoplan.costs.matmul.product import Product
 from autoplan.costs.matmul.product_time import backward_seconds, forward_seconds
 from autoplan.planning import gemm
-from autoplan.planning.matmul.product_question import GemmQuestion, ProductSettings
 
 
 @pytest.mark.parametrize("tp", [1, 8])

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 import autoplan
+from autoplan.answers.explain.ask import explain
 from autoplan.catalog import resolve_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.predict import predict
 from autoplan.costs.stage.stage_pricing import price_stages
 from autoplan.errors import LayoutError
-from autoplan.planning.explaining.layout_explanation import explain
 from autoplan.rules import broken_rules
 from autoplan.rules.user_constraints import breaks
 from autoplan.schema.job import JobSpec, Limits, SearchSpec, Workload

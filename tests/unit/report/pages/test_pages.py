@@ -9,15 +9,15 @@ from itertools import accumulate, pairwise
 import pytest
 
 from autoplan import compare, evaluate, load_job, plan
+from autoplan.answers.compare.blocks import layouts_document
+from autoplan.answers.compare.page import comparison_page
+from autoplan.answers.evaluate.page import evaluation_page
+from autoplan.answers.plan.page import MOST_DETAILS, MOST_PLANS, plan_page
 from autoplan.planning import placement, predicted_step, products
 from autoplan.report.charts.timeline_pieces import pieces_of
-from autoplan.report.comparing.layouts_document import layouts_document
 from autoplan.report.document_fields import front_document, plan_document
-from autoplan.report.pages.comparison_page import comparison_page
-from autoplan.report.pages.evaluation_page import evaluation_page
 from autoplan.report.pages.pictures.timeline_picture import MOST_PIECES, timeline_picture
 from autoplan.report.pages.plan_details import StepPictures
-from autoplan.report.pages.plan_page import MOST_DETAILS, MOST_PLANS, plan_page
 from autoplan.results.merged_front import at_batch
 from tests.support.page_reader import PageReader, assert_stands_alone
 

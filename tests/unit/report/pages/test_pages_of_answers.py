@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 
 from autoplan import evaluate, load_job, planning
+from autoplan.answers.diagnose.page import diagnosis_page
+from autoplan.answers.explain.page import choice_page, explanation_page, refusal_page
+from autoplan.answers.gemm.blocks import gemm_document
+from autoplan.answers.gemm.page import gemm_page
+from autoplan.answers.gemm.single_product import GemmQuestion, ProductSettings
+from autoplan.answers.guide.page import guide_page
+from autoplan.answers.sweep.page import sweep_page
 from autoplan.catalog import load_serving_job
-from autoplan.planning.matmul.product_question import GemmQuestion, ProductSettings
 from autoplan.planning.serving.serving_plans import evaluate_serving, plan_serving
 from autoplan.report.document_fields import explanation_document
-from autoplan.report.matmul.gemm_report import gemm_document
-from autoplan.report.pages.diagnosis_page import diagnosis_page
-from autoplan.report.pages.explanation_page import choice_page, explanation_page, refusal_page
-from autoplan.report.pages.gemm_page import gemm_page
-from autoplan.report.pages.guide_page import guide_page
 from autoplan.report.pages.pictures.placement_picture import MOST_NODES, placement_picture
 from autoplan.report.pages.pictures.roofline_picture import layer_roofline
 from autoplan.report.pages.plan_details import StepPictures
 from autoplan.report.pages.serving_page import serving_front_page, serving_plan_page
-from autoplan.report.pages.sweep_page import sweep_page
 from autoplan.report.serving.serving_document import serving_front_document, serving_plan_document
 from autoplan.results import CellAnswer, Sweep, SweepRow
 from autoplan.schema.grids.grid_spec import Cell

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autoplan.answers.gemm.single_product import GemmQuestion, pricing_job
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.matmul.grids import Terms
 from autoplan.costs.matmul.product import Product
 from autoplan.costs.matmul.product_time import forward_seconds
-from autoplan.planning.matmul.product_question import GemmQuestion, pricing_job
 from autoplan.search.matmul.choice_flips import break_even, changed_question, choice_flips
 from autoplan.search.matmul.scheme_choice import choose_scheme
 from autoplan.search.matmul.scheme_pricing import SchemeQuestion, priced_schemes, undominated

@@ -14,6 +14,7 @@ from typing import Final
 
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.interpolated_values import overridden
 from autoplan.launch.frameworks.megatron.argument_table import Arguments, arities, parse_arguments
 from autoplan.launch.frameworks.megatron.documents.core_keys import (
@@ -27,7 +28,6 @@ from autoplan.launch.frameworks.megatron.documents.key_edits import keyed_edits,
 from autoplan.launch.frameworks.megatron.reading import READ_FLAGS, configured
 from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
 from autoplan.launch.scripts.pieces import Word
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.configuration import Written
+from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.document_edits import KeyEdit, key_edits
 from autoplan.launch.frameworks.megatron.documents.core_keys import Key
 from autoplan.launch.frameworks.megatron.layout_arguments import layout_arguments
 from autoplan.launch.target import InexpressibleError
-from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

@@ -1,0 +1,1 @@
+"""A cost model, fitted to what was measured."""

@@ -1,0 +1,284 @@
+"""``autoplan calibrate``: coefficients and kernel curves from a user's own measurements."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autoplan.commands.lean import collect_again
+from autoplan.commands.output import Format, FormatOption, present, standard_output, write
+from autoplan.commands.progress import Bar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autoplan.results.calibration import MachineCalibration
+
+__all__ = [
+    "calibrate",
+]
+
+
+class TorchDevice(StrEnum):
+    """Device of the measurements in PyTorch."""
+
+    cuda = "cuda"
+    cpu = "cpu"
+
+
+def _named(name: str, metavar: str, text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own word
+    """Return an option without a default."""
+    return typer.Option(name, *names, metavar=metavar, help=text, show_default=False)
+
+
+RunsOption = Annotated[
+    Path | None,
+    _named(
+        "--runs",
+        "FILE",
+        "Measured steps, a YAML file of kind `runs`: fit the coefficients of their stack and device.",
+    ),
+]
+
+JobToCalibrate = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[JOB]",
+        help="With --log: the job that ran, a path to its file or the name of a shipped one.",
+        show_default=False,
+    ),
+]
+
+LayoutsOption = Annotated[
+    list[str] | None,
+    _named("--layout", "LAYOUT", "With --log: the layout that ran. Once for each log.", "-l"),
+]
+
+LogsOption = Annotated[
+    list[Path] | None,
+    _named(
+        "--log",
+        "FILE",
+        "Log of a few steps of JOB, as Megatron-LM, NeMo, nanotron, torchtitan, DeepSpeed or the Hugging Face"
+        " Trainer prints it: fit host launch, clock and network of the machine. May be repeated.",
+    ),
+]
+
+MachineOption = Annotated[
+    bool,
+    typer.Option(
+        "--machine", help="With --runs: fit host launch, clock and network only; one run is enough."
+    ),
+]
+
+FolderOption = Annotated[
+    Path | None,
+    _named(
+        "--output",
+        "DIR",
+        "Folder for the resulting cost model files, each written atomically. Default: none are written.",
+        "-o",
+    ),
+]
+
+MeasureOption = Annotated[
+    bool, typer.Option("--measure", help="Time kernels on this machine's accelerator, through PyTorch.")
+]
+
+HardwareOption = Annotated[
+    str | None,
+    _named(
+        "--hardware",
+        "NAME",
+        "With --measure: the device or node of the catalogue that this machine is.",
+    ),
+]
+
+PointsOption = Annotated[
+    Path | None,
+    _named(
+        "--points",
+        "FILE",
+        "With --measure: file to which measurements are appended; points in it are not measured twice."
+        " Default: NAME-points.jsonl.",
+    ),
+]
+
+QuickOption = Annotated[bool, typer.Option("--quick", help="With --measure: a small grid, a few minutes.")]
+
+DeviceOption = Annotated[
+    TorchDevice,
+    typer.Option("--device", metavar="DEVICE", help="With --measure: cuda (also ROCm), or cpu for a trial."),
+]
+
+
+def calibrate(  # noqa: PLR0913, PLR0917 - each argument is an option
+    job: JobToCalibrate = None,
+    layout: LayoutsOption = None,
+    log: LogsOption = None,
+    runs: RunsOption = None,
+    machine: MachineOption = False,
+    measure: MeasureOption = False,
+    hardware: HardwareOption = None,
+    points: PointsOption = None,
+    quick: QuickOption = False,
+    device: DeviceOption = TorchDevice.cuda,
+    form: FormatOption = Format.table,
+    output: FolderOption = None,
+) -> None:
+    """Fit a cost model to measurements: steps in your logs, step times of runs, or kernels.
+
+    Needs SciPy (`pip install 'autoplan[calibrate]'`), and --measure PyTorch too.
+
+    With --log, three numbers that differ between machines (host time of a launch, sustained clock, share of
+    the network's bandwidth) are fitted to the steps of JOB in the log of your run, with priors around the
+    shipped values. The first third of the steps, from one to five, is warm-up; of the others the median
+    counts. The files written narrow the interval of predictions. --runs FILE --machine does the same for
+    step times in a file.
+
+    Of a serving JOB, a log is the result of `vllm bench serve --save-result`, of SGLang's bench_serving, or
+    an export of GenAI-Perf or AIPerf: step scale and host time of its engine are fitted, and an engine's file
+    for `stack:` is written.
+
+    With --runs, the free coefficients of the cost model are fitted to three or more measured step times, with
+    priors around the shipped values. If leave-one-out predictions of the fit are worse than those of the
+    shipped values, the shipped values remain.
+
+    With --measure, GEMMs, attention and memory-bound kernels are timed, and the curves of a kernels file are
+    fitted to them; under `torchrun --nproc-per-node N -m autoplan`, the collectives between N devices are
+    timed. An interrupted measurement can be resumed with the same command.
+    """
+    if [bool(log), runs is not None, measure].count(True) != 1:
+        raise typer.BadParameter(
+            "one of --log FILE, --runs FILE and --measure is needed", param_hint="--runs"
+        )
+    if (job is not None or layout) and not log:
+        raise typer.BadParameter("JOB and --layout go with --log FILE", param_hint="--log")
+    if machine and runs is None:
+        raise typer.BadParameter("it goes with --runs FILE", param_hint="--machine")
+    if output is not None and standard_output(output) is None:
+        raise typer.BadParameter(
+            "cost model files need a folder: name one, or leave --output out", param_hint="--output"
+        )
+    collect_again()
+    if log:
+        _logs(job, layout or [], log, form, output)
+        return
+    if runs is not None:
+        (_machine if machine else _runs)(runs, form, output)
+        return
+    if hardware is None:
+        raise typer.BadParameter("--measure needs the name of this machine", param_hint="--hardware")
+    file = points or Path(f"{Path(hardware).stem}-points.jsonl")
+    _measure(hardware, file, quick=quick, device=device, form=form, output=output)
+
+
+def _runs(runs: Path, form: Format, output: Path | None) -> None:
+    from autoplan import planning
+
+    answer = planning.calibrate(runs)
+    files = _written(planning.calibrated_files(answer), output)
+
+    from autoplan.answers.calibrate.blocks import calibration_document, calibration_table
+
+    present(
+        form,
+        None,
+        document=lambda: calibration_document(answer, files),
+        table=lambda terminal: calibration_table(answer, files, terminal),
+    )
+
+
+def _logs(job: str | None, layouts: list[str], logs: list[Path], form: Format, output: Path | None) -> None:
+    if job is None:
+        raise typer.BadParameter("--log needs the job that ran: autoplan calibrate JOB", param_hint="JOB")
+    if len(layouts) != len(logs):
+        counted = f"{len(layouts)} and {len(logs)}"
+        raise typer.BadParameter(f"each --log needs its --layout: there are {counted}", param_hint="--layout")
+    from autoplan import planning
+    from autoplan.catalog import is_serving_job
+
+    if is_serving_job(job):
+        _serving(job, layouts, logs, form, output)
+        return
+    _present_machine(planning.calibrate_from_logs(job, layouts, logs), form, output)
+
+
+def _serving(job: str, layouts: list[str], logs: list[Path], form: Format, output: Path | None) -> None:
+    from autoplan.answers.calibrate.serving_calibrating import calibrate_serving, calibrated_engine_file
+
+    answer = calibrate_serving(job, layouts, logs)
+    files = _written(calibrated_engine_file(answer), output)
+
+    from autoplan.answers.calibrate.blocks import (
+        serving_calibration_document,
+        serving_calibration_table,
+    )
+
+    present(
+        form,
+        None,
+        document=lambda: serving_calibration_document(answer, files),
+        table=lambda terminal: serving_calibration_table(answer, files, terminal),
+    )
+
+
+def _machine(runs: Path, form: Format, output: Path | None) -> None:
+    from autoplan import planning
+
+    _present_machine(planning.calibrate_machine(runs), form, output)
+
+
+def _present_machine(answer: MachineCalibration, form: Format, output: Path | None) -> None:
+    from autoplan import planning
+
+    files = _written(planning.calibrated_files(answer), output)
+
+    from autoplan.answers.calibrate.blocks import machine_document, machine_table
+
+    present(
+        form,
+        None,
+        document=lambda: machine_document(answer, files),
+        table=lambda terminal: machine_table(answer, files, terminal),
+    )
+
+
+def _measure(
+    hardware: str, points: Path, *, quick: bool, device: TorchDevice, form: Format, output: Path | None
+) -> None:
+    from autoplan import planning
+
+    with Bar("measuring") as bar:
+        answer = planning.measure(hardware, points, device=device.value, quick=quick, progress=bar)
+    if answer is None:  # another rank writes the answer
+        return
+    files = _written(planning.measured_file(answer), output)
+
+    from autoplan.answers.calibrate.blocks import measured_document, measured_table
+
+    present(
+        form,
+        None,
+        document=lambda: measured_document(answer, files),
+        table=lambda terminal: measured_table(answer, files, terminal),
+    )
+
+
+def _written(texts: Mapping[str, str], folder: Path | None) -> list[str]:
+    """Write each text to its file in ``folder`` and return the paths; none without a folder."""
+    if folder is None:
+        return []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise typer.BadParameter(
+            f"cannot write to {str(folder)!r}: {reason}", param_hint="--output"
+        ) from error
+    for name, text in texts.items():
+        write(text, folder / name)
+    return [str(folder / name) for name in texts]

@@ -1,0 +1,1 @@
+"""What the engines of a serving job hold."""

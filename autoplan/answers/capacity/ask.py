@@ -1,0 +1,278 @@
+"""What the engines of a serving job hold: the layout that holds most, and the knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from math import log
+from pathlib import Path
+from typing import Final
+
+from autoplan.catalog import load_serving_job
+from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.serving.capacity import CapacityPrediction
+from autoplan.costs.serving.engine_capacity import predict_capacity
+from autoplan.costs.serving.engine_memory import utilization
+from autoplan.costs.serving.engine_scope import EngineScope
+from autoplan.errors import LayoutError, UnsupportedError
+from autoplan.results.serving.capacity_answer import CapacityAnswer, CapacityKnob, LayoutCapacity
+from autoplan.rules.engine_rules import broken_engine_rules
+from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
+from autoplan.schema.serving.serving_choices import ServingSearchSpec
+from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.serving.weight_formats import FORMATS, KV_BITS, WeightFormat
+from autoplan.units import format_bytes, format_share
+
+__all__ = [
+    "capacity",
+    "engine_layouts",
+]
+
+
+#: Formats that the knobs try where weights have more bits.
+_NARROWER: Final[tuple[WeightFormat, ...]] = ("fp8", "int4-awq")
+#: Share of memory that the knobs try.
+_HIGHER_SHARE: Final = 0.95
+#: Devices of the largest engine that is tried where degrees are left open.
+_LARGEST_ENGINE: Final = 64
+#: Broken rules that an error tells.
+_MOST_REASONS: Final = 3
+#: Other layouts that an answer keeps.
+_MOST_OTHERS: Final = 12
+
+
+def capacity(job: ServingJob | str | Path, layout: EngineLayout | str | None = None) -> CapacityAnswer:
+    """Return what the engines of ``job`` hold under ``layout``, left out: under the one that holds most.
+
+    Raises SpecError or CatalogError for a job that cannot be read, LayoutError for a layout that breaks a
+    rule of the model, the engine or the job.
+    """
+    job = job if isinstance(job, ServingJob) else load_serving_job(job)
+    if isinstance(layout, str):
+        layout = _read(job, layout)
+    if layout is not None:
+        job = _with_devices(job, layout)
+        broken = broken_engine_rules(job, layout)
+        if broken:
+            raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
+    choices = (job,) if layout is not None else job.choices or (job,)
+    capacities = sorted((x for choice in choices for x in _evaluated(choice)), key=_worth, reverse=True)
+    if layout is None and not capacities:
+        raise LayoutError(_nothing_runs(job))
+    best = (
+        capacities[0]
+        if layout is None
+        else LayoutCapacity(layout, predict_capacity(EngineScope(job, layout)))
+    )
+    job = _with_devices(job, best.layout)
+    others = {replace(x.layout, ep=1): x for x in reversed(capacities)}
+    others.pop(replace(best.layout, ep=1), None)
+    return CapacityAnswer(
+        job=job,
+        layout=best.layout,
+        predicted=best.predicted,
+        chosen=layout is None,
+        reasons=tuple(_reasons(job, best.predicted)),
+        knobs=_ranked(_knobs(job, best.layout), best.predicted),
+        # Degrees of expert parallelism do not change what caches hold, so one of them stands for all.
+        others=tuple(reversed(others.values()))[:_MOST_OTHERS],
+    )
+
+
+def _read(job: ServingJob, text: str) -> EngineLayout:
+    """Return the layout of a string; omitted formats are the job's first, replicas fill the devices."""
+    first = EngineLayout(weights=job.precision.weights[0], kv=job.precision.kv_cache[0])
+    layout = parse_serving_layout(text, first)
+    if isinstance(layout, DisaggregatedLayout):
+        raise UnsupportedError(
+            "capacity is that of one pool: give the layout of the prefill or of the decode pool"
+        )
+    if "replicas" in text or "x=" in text:
+        return layout
+    return replace(layout, replicas=max(1, job.cluster.devices // layout.devices_per_engine))
+
+
+def _with_devices(job: ServingJob, layout: EngineLayout) -> ServingJob:
+    """Return the choice of ``job`` with the fewest devices that hold ``layout``, else with the most."""
+    numbers = {choice.cluster.devices: choice for choice in job.choices or (job,)}
+    return numbers[min((n for n in numbers if n >= layout.devices), default=max(numbers))]
+
+
+def _evaluated(job: ServingJob) -> Iterator[LayoutCapacity]:
+    for layout in engine_layouts(job):
+        yield LayoutCapacity(layout, predict_capacity(EngineScope(job, layout)))
+
+
+def engine_layouts(job: ServingJob) -> Iterator[EngineLayout]:
+    """Yield the layouts of the job's search space whose engines fill its devices and break no rule."""
+    devices, search = job.cluster.devices, job.search
+    degrees = [n for n in divisors(devices) if n <= _LARGEST_ENGINE]
+    for tp in _allowed(search.tensor_parallel, degrees):
+        for pp in _allowed(search.pipeline_parallel, degrees):
+            for adp in _allowed(search.attention_data_parallel, degrees if job.model.moe else (1,)):
+                asked = "any" not in {search.tensor_parallel, search.pipeline_parallel}
+                if devices % (tp * pp * adp) == 0 and (asked or tp * pp * adp <= _LARGEST_ENGINE):
+                    yield from _filled(job, EngineLayout(tp=tp, pp=pp, adp=adp), search)
+
+
+def _filled(job: ServingJob, shape: EngineLayout, search: ServingSearchSpec) -> Iterator[EngineLayout]:
+    """Yield ``shape`` with its other degrees, formats and replicas."""
+    fill = job.cluster.devices // shape.devices_per_engine
+    group = shape.tp * shape.adp
+    experts = (1, group) if job.model.moe and group > 1 else (1,)
+    for ep in _allowed(search.expert_parallel, experts):
+        for dcp in _allowed(search.decode_context_parallel, (1,)):
+            for replicas in _allowed(search.replicas, (fill,)):
+                for weights in job.precision.weights:
+                    for kv in job.precision.kv_cache:
+                        layout = replace(shape, ep=ep, dcp=dcp, replicas=replicas, weights=weights, kv=kv)
+                        fits = group % ep == 0 and shape.tp % dcp == 0 and replicas <= fill
+                        if fits and not broken_engine_rules(job, layout):
+                            yield layout
+
+
+def _allowed(choice: str | int | tuple[int, ...], known: Iterable[int]) -> tuple[int, ...]:
+    if isinstance(choice, str):
+        return tuple(known)
+    return choice if isinstance(choice, tuple) else (choice,)
+
+
+def _worth(capacity: LayoutCapacity) -> tuple[bool, float, int, int, int]:
+    """Return what orders layouts.
+
+    First those that start, in the widest formats, then those with most tokens; of those that do not start,
+    the one that lacks least.
+    """
+    layout, predicted = capacity.layout, capacity.predicted
+    if not predicted.fits:
+        return False, predicted.fullest.room, predicted.total_tokens, -layout.pp, -layout.devices_per_engine
+    bits = FORMATS[layout.weights].bits + KV_BITS[layout.kv]
+    # Layouts within 2 % of each other hold as much: then the shallower pipeline and the smaller engine.
+    size = round(log(max(1, predicted.total_tokens)) / 0.02)
+    return True, bits, size, -layout.pp, -layout.devices_per_engine
+
+
+def _nothing_runs(job: ServingJob) -> list[str]:
+    """Return the rules that keep every layout from running."""
+    from autoplan.search.serving.engines.engine_units import engine_units
+
+    everything = EngineLayout(weights=job.precision.weights[0], kv=job.precision.kv_cache[0])
+    broken = (
+        broken_engine_rules(job, everything)
+        or [rejection.reason for rejection in engine_units(job).rejected[:_MOST_REASONS]]
+        or ["the degrees of `search` do not fill the devices"]
+    )
+    return [
+        f"no layout of the search space can run on {job.cluster.devices} devices: {why}" for why in broken
+    ]
+
+
+def _reasons(job: ServingJob, predicted: CapacityPrediction) -> Iterator[str]:
+    """Yield why the engines do not start."""
+    full, longest, pool = predicted.fullest, job.longest_request, predicted.pool
+    weights = format_bytes(full.weights.total)
+    if predicted.shortage == "loading the weights":
+        yield f"out of memory while loading the weights: {weights} on a device of {format_bytes(full.device)}"
+    elif predicted.shortage == "no room for the cache":
+        missing = f"{format_bytes(-full.room)} too much" if full.room < 0 else "less than a block is left"
+        rest = format_bytes(full.activation + full.overhead + full.graphs + full.reserve)
+        yield (
+            f"no room for the cache: weights take {weights} and the engine {rest} of"
+            f" {format_bytes(full.device)}, with a share of {format_share(predicted.utilization)}: {missing}"
+        )
+    elif predicted.shortage == "longest request":
+        yield (
+            f"a request of {longest:,} tokens cannot be admitted: the cache holds one of"
+            f" {pool.largest_context:,} at most"
+        )
+    elif predicted.shortage == "CUDA graphs":
+        outside = format_bytes(full.graphs)
+        yield f"out of memory while capturing CUDA graphs: they take {outside} outside of the engine's share"
+
+
+def _knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKnob]:
+    """Yield the changes of one setting at the same devices."""
+    yield from _format_knobs(job, layout)
+    yield from _size_knobs(job, layout)
+    yield from _degree_knobs(job, layout)
+
+
+def _format_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKnob]:
+    if KV_BITS[layout.kv] == 16:
+        changed = replace(layout, kv="fp8")
+        yield _knob(job, changed, "precision.kv_cache", "fp8", "keys and values in fp8", lossless=False)
+    for narrow in _NARROWER:
+        if FORMATS[narrow].bits < FORMATS[layout.weights].bits:
+            changed = replace(layout, weights=narrow)
+            yield _knob(job, changed, "precision.weights", narrow, f"weights in {narrow}", lossless=False)
+
+
+def _size_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKnob]:
+    seqs, tokens = EngineScope(job, layout).step_sizes
+    wanted = job.workload.concurrency or 256
+    fewer = max(64, 1 << (min(wanted, seqs) - 1).bit_length())
+    if fewer < seqs:
+        changed = replace(layout, seqs=fewer)
+        yield _knob(job, changed, "search.max_num_seqs", str(fewer), f"at most {fewer} requests a step")
+    if tokens > 2048:
+        changed = replace(layout, tokens=2048, seqs=min(layout.seqs or seqs, 2048))
+        yield _knob(job, changed, "search.max_num_batched_tokens", "2048", "at most 2,048 tokens a step")
+    if utilization(EngineScope(job, layout)) < _HIGHER_SHARE:
+        search = job.search.model_copy(update={"gpu_memory_utilization": _HIGHER_SHARE})
+        yield _knob(
+            replace(job, search=search),
+            layout,
+            "search.gpu_memory_utilization",
+            "95 %",
+            f"95 % of memory instead of {utilization(EngineScope(job, layout)) * 100:.3g} %",
+        )
+
+
+def _degree_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKnob]:
+    for tp in (layout.tp * 2, layout.tp // 2):
+        total = layout.devices
+        if tp and total % (tp * layout.pp * layout.adp) == 0:
+            replicas = total // (tp * layout.pp * layout.adp)
+            changed = replace(layout, tp=tp, replicas=replicas, ep=1, dcp=1)
+            words = f"tensor parallelism {tp} and {replicas} engine{'s' * (replicas > 1)}"
+            if not broken_engine_rules(job, changed):
+                yield _knob(job, changed, "search.tensor_parallel", str(tp), words)
+    if job.model.moe is not None and layout.adp == 1 and layout.tp > 1:
+        changed = replace(layout, tp=1, adp=layout.tp, ep=layout.tp, dcp=1)
+        words = f"attention data parallelism {layout.tp}: each device keeps its own requests"
+        if not broken_engine_rules(job, changed):
+            yield _knob(job, changed, "search.attention_data_parallel", str(layout.tp), words)
+    yield from _device_knobs(job, layout)
+
+
+def _device_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKnob]:
+    """Yield the smallest engine of more devices, where this one does not start."""
+    if predict_capacity(EngineScope(job, layout)).fits:
+        return
+    for tp in (layout.tp * n for n in (2, 4, 8, 16)):
+        more = replace(job.cluster, devices=tp * layout.pp * layout.adp)
+        larger = replace(job, cluster=more, choices=())
+        changed = replace(layout, tp=tp, replicas=1, ep=1, dcp=1)
+        if more.devices > job.cluster.devices and not broken_engine_rules(larger, changed):
+            knob = _knob(
+                larger, changed, "devices", str(more.devices), f"{more.devices} devices, tensor parallel"
+            )
+            if knob.fits:
+                yield knob
+                return
+
+
+def _knob(
+    job: ServingJob, layout: EngineLayout, key: str, value: str, words: str, *, lossless: bool = True
+) -> CapacityKnob:
+    return CapacityKnob(key, value, words, lossless, predict_capacity(EngineScope(job, layout)))
+
+
+def _ranked(knobs: Iterable[CapacityKnob], now: CapacityPrediction) -> tuple[CapacityKnob, ...]:
+    """Return the knobs that help, those that let engines start and then buy most tokens first."""
+    better = [
+        knob
+        for knob in knobs
+        if knob.predicted.total_tokens > now.total_tokens or (knob.fits and not now.fits)
+    ]
+    return tuple(sorted(better, key=lambda knob: (knob.fits, knob.predicted.total_tokens), reverse=True))

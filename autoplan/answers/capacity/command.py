@@ -1,0 +1,60 @@
+"""``autoplan capacity``: what the engines of a serving job hold."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from autoplan.commands.output import (
+    NOTHING_FEASIBLE,
+    Format,
+    FormatOption,
+    OutputOption,
+    present,
+)
+
+__all__ = [
+    "capacity",
+]
+
+
+def capacity(
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB", help="A serving job file, or the name of a shipped one.", show_default=False
+        ),
+    ],
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            "--layout",
+            "-l",
+            metavar="LAYOUT",
+            help="The layout, such as tp=2,weights=fp8,kv=fp8; left out: the one that holds most.",
+            show_default=False,
+        ),
+    ] = None,
+    form: FormatOption = Format.table,
+    output: OutputOption = None,
+) -> None:
+    """Say what the engines of serving JOB hold: memory by part, tokens and requests, and what buys most.
+
+    Exit code 1: engines do not start, or do not admit the longest request. The answer has the reasons and the
+    changes that help, each one computed.
+    """
+    from autoplan import planning
+
+    answer = planning.capacity(job, layout)
+
+    from autoplan.report.serving.capacity_report import capacity_document, capacity_table
+
+    present(
+        form,
+        output,
+        document=lambda: capacity_document(answer),
+        table=lambda terminal: capacity_table(answer, terminal),
+    )
+    if not answer.fits:
+        raise typer.Exit(NOTHING_FEASIBLE)

@@ -1,0 +1,1 @@
+"""Hardware, models, software, and the schemas of files."""

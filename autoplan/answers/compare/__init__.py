@@ -1,0 +1,1 @@
+"""Layouts side by side, and where their order flips."""

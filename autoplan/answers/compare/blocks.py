@@ -1,0 +1,512 @@
+"""Layouts side by side as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from autoplan.answers.compare.comparison_words import KNOB_NAMES, conclusion, knob_value, noise_words
+from autoplan.answers.compare.value import (
+    AxisDegree,
+    BestAtLoads,
+    CollectiveTraffic,
+    ComparedEngines,
+    ComparedLayout,
+    Crossing,
+    EngineComparison,
+    KnobRange,
+    LayoutComparison,
+)
+from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, job_document, plain
+from autoplan.report.front_report import heading, listed
+from autoplan.report.render.columns import Column, columns_table
+from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.serving.capacity_report import serving_job_document, serving_job_lines
+from autoplan.report.serving.serving_words import load_words
+from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_NAMES
+from autoplan.report.wording.provenance import provenance
+from autoplan.report.wording.sentences import fits_sentence, job_lines, surety_sentences
+from autoplan.results.serving.plan_values import serving_plan_values
+from autoplan.units import format_bytes, format_seconds
+
+__all__ = [
+    "CROSSOVER_HEADS",
+    "OPERATION_WORDS",
+    "TRAFFIC_HEADS",
+    "crossover_rows",
+    "crossover_title",
+    "engine_comparison_document",
+    "engine_comparison_table",
+    "layouts_document",
+    "layouts_table",
+    "missing_sentences",
+    "number_rows",
+    "place_words",
+    "split_rows",
+    "traffic_rows",
+]
+
+
+# Where the collectives of a layout land in a step, in words.
+
+
+#: Operations as a table shows them.
+OPERATION_WORDS: Final = {
+    "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_reduce": "all-reduce",
+    "all_to_all": "all-to-all",
+    "send": "send",
+}
+
+_TENSOR_PLACES: Final = {
+    ("forward", True): "before attention, MLP",
+    ("forward", False): "after attention, MLP",
+    ("backward", True): "before their backward",
+    ("backward", False): "after input gradients",
+    ("weight gradient", True): "for weight gradients",
+    ("recompute", True): "before recompute",
+    ("recompute", False): "after recompute",
+}
+
+_DATA_PLACES: Final = {
+    "forward": "before forward",
+    "backward": "before backward",
+    "reduction": "after backward",
+    "step reduction": "once, last backward on",
+    "step gather": "once, after optimizer",
+}
+
+_PARTS: Final = {
+    "attention": "in attention",
+    "dispatch": "experts",
+    "boundary": "to a stage",
+    "norms": "norm gradients",
+    "loss": "in the loss",
+}
+
+
+def place_words(traffic: CollectiveTraffic) -> str:
+    """Return where in a step the messages land.
+
+    >>> message = CollectiveTraffic("tp", "all_gather", "layers", "forward", 2, False, 1.0, 2.0, 2.0, 1.0)
+    >>> place_words(message)
+    'before attention, MLP'
+    """
+    if traffic.part in _PARTS:
+        return f"{_PARTS[traffic.part]}, {traffic.phase}"
+    if traffic.axis == "tp" and traffic.part == "layers":
+        return _TENSOR_PLACES.get((traffic.phase, traffic.operation == "all_gather"), traffic.phase)
+    if traffic.part in {"layers", "experts"}:
+        of = "experts, " if traffic.part == "experts" else ""
+        return of + _DATA_PLACES.get(traffic.phase, traffic.phase)
+    return f"{traffic.part}, {traffic.phase}"
+
+
+# Layouts side by side as a document.
+
+
+def layouts_document(comparison: LayoutComparison) -> Document:
+    """Return the comparison as a document; layouts have numbers from 1, in the order asked for."""
+    noise = comparison.noise
+    return {
+        "schema": SCHEMA,
+        "kind": "comparison",
+        "job": job_document(comparison.job, comparison.plans[0].facts),
+        "conclusion": conclusion(comparison),
+        "winner": comparison.order[0] + 1,
+        "order": [number + 1 for number in comparison.order],
+        "order_noise": plain(noise),
+        "layouts": [_layout(comparison, number) for number in range(len(comparison.layouts))],
+        "replanned": comparison.replanned,
+        "crossovers": [_knob(knob) for knob in comparison.knobs],
+        "best": brief(comparison.best) if comparison.best else None,
+        "best_proven": comparison.best_proven,
+        "best_why": comparison.best_why,
+        "missing": plain(comparison.missing),
+        "notes": list(comparison.notes),
+        "provenance": plain(provenance(comparison.job)),
+    }
+
+
+def _layout(comparison: LayoutComparison, number: int) -> Document:
+    compared: ComparedLayout = comparison.layouts[number]
+    return {
+        "name": compared.name,
+        **brief(compared.plan),
+        "latency_seconds": compared.latency_seconds,
+        "splits": plain(compared.splits),
+        "collectives": [_traffic_document(x) for x in compared.traffic],
+        "communication": [{**plain(x), "hidden_seconds": x.hidden_seconds} for x in compared.axes],
+        "losses": [difference_document(x) for x in comparison.losses(number)],
+    }
+
+
+def _traffic_document(traffic: CollectiveTraffic) -> Document:
+    return {
+        **plain(traffic),
+        "sent_bytes_per_layer": traffic.sent_bytes_per_layer,
+        "place": place_words(traffic),
+    }
+
+
+def _knob(solved: KnobRange) -> Document:
+    """Return a knob with its crossings; winners are numbers of layouts from 1."""
+    document: Document = plain(solved)
+    for key in ("winner_at_least", "winner_at_most"):
+        document[key] = _numbered(document[key])
+    for crossing in document["crossings"]:
+        for side in ("below", "above"):
+            crossing[side]["winner"] = _numbered(crossing[side]["winner"])
+    return document
+
+
+def _numbered(index: int | None) -> int | None:
+    return None if index is None else index + 1
+
+
+# Layouts of engines side by side, as a table and as a document.
+
+
+#: Objectives as the table calls their rows; it marks the best.
+_ROWS: Final = {
+    "time_per_output_token": "time/token",
+    "time_to_first_token": "first token",
+    "request_latency": "latency",
+    "throughput": "tokens/s",
+    "throughput_per_device": "tokens/s/device",
+    "devices": "devices",
+}
+
+
+def engine_comparison_document(answer: EngineComparison) -> Document:
+    """Return the comparison as a document; places of layouts count from 1."""
+    return {
+        "schema": SCHEMA,
+        "kind": "serving comparison",
+        "job": serving_job_document(answer.job),
+        "layouts": [{"name": one.name, **serving_plan_values(one.job, one.plan)} for one in answer.layouts],
+        "best": {name: place + 1 for name, place in answer.best},
+        "loads": [
+            {
+                "from": loads.first,
+                "to": loads.last,
+                "best": None if loads.layout is None else loads.layout + 1,
+            }
+            for loads in answer.loads
+        ],
+    }
+
+
+def engine_comparison_table(answer: EngineComparison, terminal: Terminal) -> str:
+    """Return the comparison as text."""
+    names = [Text(f"{n}  {one.plan.layout_string}") for n, one in enumerate(answer.layouts, 1)]
+    parts: list[RenderableType] = [
+        *heading((*serving_job_lines(answer.job, terminal), load_words(answer.job))),
+        *names,
+        Text(""),
+    ]
+    parts += [_side_by_side(answer, terminal), Text("")]
+    return render(Group(*parts, *listed(list(_sentences(answer)))), terminal)
+
+
+def _side_by_side(answer: EngineComparison, terminal: Terminal) -> Table:
+    best = {_ROWS[name]: place for name, place in answer.best if name in _ROWS}
+    columns = [
+        Column("* best", (*_ROWS.values(), "fits at once", "memory", "first limit", "verdict"), "left")
+    ]
+    for place, one in enumerate(answer.layouts):
+        marked = [
+            f"{'* ' if best.get(row) == place else ''}{value}"
+            for row, value in zip(_ROWS.values(), _figures(one), strict=True)
+        ]
+        columns.append(Column(str(place + 1), (*marked, *_facts(one))))
+    return columns_table(columns, terminal)
+
+
+def _figures(one: ComparedEngines) -> Iterator[str]:
+    plan = one.plan
+    for seconds in (plan.time_per_output_token, plan.time_to_first_token, plan.request_latency):
+        yield "-" if seconds is None or not plan.starts else format_seconds(seconds)
+    yield f"{plan.output_tokens_per_second:,.0f}"
+    yield f"{plan.output_tokens_per_second_per_device:,.0f}"
+    yield f"{plan.devices}"
+
+
+def _facts(one: ComparedEngines) -> Iterator[str]:
+    plan, predicted = one.plan, one.plan.groups[0].predicted
+    yield f"{plan.max_concurrency:,}" if plan.starts else "-"
+    yield format_bytes(plan.peak_memory_bytes_per_device)
+    yield f"{predicted.point.cause}{', reached' if plan.saturated else ''}" if plan.starts else "-"
+    yield _verdict(one)
+
+
+def _verdict(one: ComparedEngines) -> str:
+    shortage = one.plan.groups[0].predicted.shortage
+    if shortage is not None:
+        return "does not start"
+    if not one.plan.fits:
+        return "falls behind"
+    return "breaks a limit" if one.plan.broken else "holds every limit"
+
+
+def _sentences(answer: EngineComparison) -> Iterator[str]:
+    for place, one in enumerate(answer.layouts, 1):
+        shortage = one.plan.groups[0].predicted.shortage
+        if shortage is not None:
+            yield f"{place} does not start: {shortage}"
+        yield from (f"{place} breaks a limit: {sentence}" for sentence in one.plan.broken)
+    closed = answer.job.workload.concurrency is not None
+    unit = "clients" if closed else "requests a second"
+    for loads in answer.loads:
+        yield f"{_range(loads)} {unit}: {_said(answer, loads)}"
+
+
+def _range(loads: BestAtLoads) -> str:
+    ends = f"{loads.first:,.4g}", f"{loads.last:,.4g}"
+    return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+
+
+def _said(answer: EngineComparison, loads: BestAtLoads) -> str:
+    if loads.layout is None:
+        return "no layout serves them within the limits"
+    return f"{loads.layout + 1} is best by {answer.job.objectives[0]}"
+
+
+#: Heads of the table of values at which another layout wins, and of the table of collectives.
+CROSSOVER_HEADS: Final = ("what changes", "now", "flips at", "below", "above", "too close to call")
+TRAFFIC_HEADS: Final = (
+    *("#", "axis", "operation", "a call", "calls\n/layer", "calls\n/step"),
+    *("sent\n/layer", "sent\n/step", "where in the step"),
+)
+
+#: Messages below this share of what a layout sends are left out of the table.
+_LEAST_SENT: Final = 0.02
+#: Narrowest column of a layout.
+_NARROWEST: Final = 9
+_NOTHING: Final = "-"
+
+
+def layouts_table(comparison: LayoutComparison, terminal: Terminal) -> str:
+    """Return the comparison as text: the conclusion, then what it rests on."""
+    job, plans = comparison.job, comparison.plans
+    parts: list[RenderableType] = [
+        *heading(job_lines(job, plans[0].facts, terminal)),
+        Text(" ".join(conclusion(comparison))),
+        Text(""),
+        *_layouts(comparison),
+        Text(""),
+        _numbers(comparison, terminal),
+        Text(""),
+        *_crossovers(comparison, terminal),
+        *_splits(comparison, terminal),
+        *_traffic(comparison, terminal),
+        *listed(
+            [
+                *comparison.notes,
+                *missing_sentences(comparison),
+                *surety_sentences(job, [plan.predicted for plan in plans]),
+            ]
+        ),
+    ]
+    return render(Group(*parts), terminal)
+
+
+def _layouts(comparison: LayoutComparison) -> Iterator[Text]:
+    """Yield the layouts on a line each, so that they can be copied."""
+    for number, compared in enumerate(comparison.layouts, start=1):
+        label = Text(f"{number}  ", no_wrap=True, overflow="ignore")
+        if compared.name != compared.plan.layout_string:
+            label.append(f"{compared.name}: ")
+        yield label.append(compared.plan.layout_string, style="green")
+
+
+def _numbers(comparison: LayoutComparison, terminal: Terminal) -> Table:
+    """Return steps, latency, parts of the step and memory, a column for each layout."""
+    return _by_layout(comparison, terminal, number_rows(comparison))
+
+
+def number_rows(comparison: LayoutComparison) -> list[tuple[str, Sequence[str]]]:
+    """Return what each row is of, and its cell for each layout; rows without a name part the others."""
+    return [*_step_rows(comparison), *_part_rows(comparison), *_memory_rows(comparison)]
+
+
+def _by_layout(
+    comparison: LayoutComparison, terminal: Terminal, rows: Sequence[tuple[str, Sequence[str]]]
+) -> Table:
+    names = Column("", tuple(name for name, _ in rows), "left")
+    count = len(comparison.layouts)
+    room = max(_NARROWEST, (terminal.width - names.width) // count - 2)
+    columns = [names]
+    for number, compared in enumerate(comparison.layouts):
+        head = f"{number + 1} {compared.name}"
+        head = head if len(head) <= room else head[: room - 1].rstrip() + terminal.ellipsis[:1]
+        columns.append(Column(head, tuple(cells[number] for _, cells in rows)))
+    return columns_table(columns, terminal)
+
+
+def _of_all(comparison: LayoutComparison, text: Callable[[ComparedLayout], str]) -> list[str]:
+    return [text(compared) for compared in comparison.layouts]
+
+
+def _step_rows(comparison: LayoutComparison) -> Iterator[tuple[str, Sequence[str]]]:
+    fastest = comparison.winner.plan.predicted.step_seconds
+
+    def slower(compared: ComparedLayout) -> str:
+        return f"{(compared.plan.predicted.step_seconds / fastest - 1) * 100:+.1f} %"
+
+    yield "step", _of_all(comparison, lambda x: format_seconds(x.plan.predicted.step_seconds))
+    yield "against the winner", _of_all(comparison, slower)
+    yield "tokens/s", _of_all(comparison, lambda x: f"{x.plan.predicted.tokens_per_second:,.0f}")
+    yield "latency of a microbatch", _of_all(comparison, lambda x: format_seconds(x.latency_seconds))
+    yield "microbatches", _of_all(comparison, lambda x: f"{x.plan.predicted.microbatches:,}")
+    yield "communication, exposed", _of_all(comparison, lambda x: _sum(x.axes, "exposed_seconds"))
+    yield "communication, hidden", _of_all(comparison, lambda x: _sum(x.axes, "hidden_seconds"))
+    yield "", [""] * len(comparison.layouts)
+
+
+def _sum(axes: Sequence[object], field: str) -> str:
+    return format_seconds(sum(getattr(axis, field) for axis in axes)) if axes else _NOTHING
+
+
+def _part_rows(comparison: LayoutComparison) -> Iterator[tuple[str, Sequence[str]]]:
+    for part, name in TIME_NAMES.items():
+        seconds = [getattr(plan.predicted.time, part) for plan in comparison.plans]
+        if any(seconds):
+            yield name, [format_seconds(x) if x else _NOTHING for x in seconds]
+    yield "", [""] * len(comparison.layouts)
+
+
+def _memory_rows(comparison: LayoutComparison) -> Iterator[tuple[str, Sequence[str]]]:
+    for part in MEMORY_PARTS:
+        sizes = [getattr(plan.predicted.memory.fullest, part) for plan in comparison.plans]
+        if any(sizes):
+            yield f"{part} (GiB)", [f"{size / GIB:.1f}" for size in sizes]
+    peaks = [plan.predicted for plan in comparison.plans]
+    yield "peak of a device (GiB)", [f"{x.peak_memory_bytes_per_device / GIB:.1f}" for x in peaks]
+    yield "fits", ["yes" if x.fits else "no" for x in peaks]
+
+
+def _crossovers(comparison: LayoutComparison, terminal: Terminal) -> Iterator[RenderableType]:
+    """Yield the values at which another layout wins."""
+    yield Text(crossover_title(comparison), style="bold")
+    columns = zip(*crossover_rows(comparison), strict=True)
+    yield columns_table(
+        [Column(head, tuple(cells), "left") for head, cells in zip(CROSSOVER_HEADS, columns, strict=True)],
+        terminal,
+    )
+    yield Text("")
+
+
+def crossover_title(comparison: LayoutComparison) -> str:
+    """Return what the table of crossovers shows."""
+    planned_at_each = "kind wins, each planned again there" if comparison.replanned else "layout wins"
+    return f"where another {planned_at_each}"
+
+
+def crossover_rows(comparison: LayoutComparison) -> list[tuple[str, ...]]:
+    """Return the rows below ``CROSSOVER_HEADS``."""
+    return [row for knob in comparison.knobs for row in _knob_rows(knob)]
+
+
+def _knob_rows(solved: KnobRange) -> Iterator[tuple[str, ...]]:
+    knob, name = solved.knob, KNOB_NAMES[solved.knob.name]
+    now = knob_value(knob, knob.present)
+    if solved.why:
+        yield name, now, solved.why, "", "", ""
+    elif not solved.crossings:
+        between = f"not from {knob_value(knob, solved.least)} to {knob_value(knob, solved.most)}"
+        yield name, now, between, _winner(solved.winner_at_least), _winner(solved.winner_at_most), ""
+    for crossing in solved.crossings:
+        winners = _winner(crossing.below.winner), _winner(crossing.above.winner)
+        yield name, now, _flips_at(solved, crossing), *winners, noise_words(knob, crossing)
+
+
+def _flips_at(solved: KnobRange, crossing: Crossing) -> str:
+    value = knob_value(solved.knob, crossing.value)
+    if not crossing.microbatches:
+        return value
+    counts = "/".join(f"{count:g}" for count in dict.fromkeys(crossing.microbatches))
+    return f"{value} ({counts} microbatches)"
+
+
+def _winner(number: int | None) -> str:
+    return "none" if number is None else str(number + 1)
+
+
+def _splits(comparison: LayoutComparison, terminal: Terminal) -> Iterator[RenderableType]:
+    """Yield what is split over which axes, and copied over which."""
+    yield Text("split over | copied over", style="bold")
+    yield _by_layout(comparison, terminal, split_rows(comparison))
+    yield Text("")
+
+
+def split_rows(comparison: LayoutComparison) -> list[tuple[str, Sequence[str]]]:
+    """Return each kind of tensors, and how each layout spreads it."""
+    tensors = dict.fromkeys(x.tensor for compared in comparison.layouts for x in compared.splits)
+    return [(tensor, _of_all(comparison, lambda x, t=tensor: _split_cell(x, t))) for tensor in tensors]  # type: ignore[misc]
+
+
+def _split_cell(compared: ComparedLayout, tensor: str) -> str:
+    split = next((x for x in compared.splits if x.tensor == tensor), None)
+    if split is None:
+        return _NOTHING
+    return f"{_axes(split.split)} | {_axes(split.copied)}"
+
+
+def _axes(axes: Sequence[AxisDegree]) -> str:
+    return " ".join(f"{axis.axis}{axis.degree}" for axis in axes) or _NOTHING
+
+
+def _traffic(comparison: LayoutComparison, terminal: Terminal) -> Iterator[RenderableType]:
+    """Yield the collectives of each layout, those that send most."""
+    rows = traffic_rows(comparison)
+    if not rows:
+        return
+    yield Text("collectives of a rank on the stage that sends most", style="bold")
+    columns = [
+        Column(head, tuple(cells), "left" if head in {"axis", "operation", TRAFFIC_HEADS[-1]} else "right")
+        for head, cells in zip(TRAFFIC_HEADS, zip(*rows, strict=True), strict=True)
+    ]
+    yield columns_table(columns, terminal)
+    yield Text("")
+
+
+def traffic_rows(comparison: LayoutComparison) -> list[tuple[str, ...]]:
+    """Return the rows below ``TRAFFIC_HEADS``: the collectives that send most, layout by layout."""
+    return [
+        _traffic_row(number, traffic)
+        for number, compared in enumerate(comparison.layouts, start=1)
+        for traffic in compared.traffic
+        if traffic.sent_bytes >= _LEAST_SENT * sum(x.sent_bytes for x in compared.traffic)
+    ]
+
+
+def _traffic_row(number: int, traffic: CollectiveTraffic) -> tuple[str, ...]:
+    layer = traffic.sent_bytes_per_layer
+    across = " across nodes" if traffic.spans_nodes else ""
+    return (
+        str(number),
+        f"{traffic.axis} {traffic.ranks}{across}",
+        OPERATION_WORDS[traffic.operation],
+        format_bytes(traffic.message_bytes),
+        _NOTHING if traffic.calls_per_layer is None else f"{traffic.calls_per_layer:.3g}",
+        f"{traffic.calls:,.0f}",
+        _NOTHING if layer is None else format_bytes(layer),
+        format_bytes(traffic.sent_bytes),
+        place_words(traffic),
+    )
+
+
+def missing_sentences(comparison: LayoutComparison) -> Iterator[str]:
+    """Yield why a layout does not fit, and which kinds of layouts the job has none of."""
+    for compared in comparison.layouts:
+        if not compared.plan.predicted.fits:
+            verdict = fits_sentence(compared.plan.predicted)
+            yield f"{compared.name} {verdict}: `autoplan explain --layout` says what makes room"
+    for kind in comparison.missing:
+        yield f"{kind.name}: none, {kind.why}"

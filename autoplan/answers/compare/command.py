@@ -1,0 +1,213 @@
+"""``autoplan compare``: layouts of a job side by side, and where their order changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autoplan.answers.configure.read_command import (
+    ArgumentOption,
+    FrameworkOption,
+    VariableOption,
+    launch_file,
+)
+from autoplan.commands.interrupts import stopped_by_signals
+from autoplan.commands.lean import load_solver
+from autoplan.commands.options import DeadlineOption, command_deadline
+from autoplan.commands.output import (
+    Format,
+    FormatOption,
+    JobArgument,
+    OutputOption,
+    present,
+    write,
+)
+from autoplan.commands.page_output import (
+    MANY_PASSES,
+    MOST_SLOTS,
+    asks_for_page,
+    drawn_step,
+    passes,
+    typed_command,
+)
+from autoplan.commands.progress import Bar
+
+if TYPE_CHECKING:
+    from autoplan.answers.compare.value import LayoutComparison
+    from autoplan.costs.core.prediction import StepTimeline
+    from autoplan.deadline import Deadline
+    from autoplan.launch.configuration import LaunchFile
+    from autoplan.results import Plan
+    from autoplan.schema.job import Job
+
+__all__ = [
+    "compare",
+]
+
+
+Layouts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--layout",
+        "-l",
+        metavar="LAYOUT",
+        help="A layout, such as tp=2 or pp=2,mbs=1,recompute=full; give the option for each of them."
+        " Omitted keys have their defaults.",
+        show_default=False,
+    ),
+]
+Axes = Annotated[
+    bool,
+    typer.Option(
+        "--axes",
+        help="Add the fastest layout of each kind: data, sharded data, tensor, pipeline, context and"
+        " expert parallel.",
+    ),
+]
+Replan = Annotated[
+    bool,
+    typer.Option(
+        "--replan",
+        help="With --axes: plan each kind again at every bandwidth, latency, batch and length.",
+    ),
+]
+AddedFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="Add the layout of a training script or configuration, which is not executed.",
+        show_default=False,
+    ),
+]
+
+
+def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
+    context: typer.Context,
+    job: JobArgument,
+    layouts: Layouts = None,
+    axes: Axes = False,
+    replan: Replan = False,
+    file: AddedFile = None,
+    framework: FrameworkOption = None,
+    variables: VariableOption = None,
+    arguments: ArgumentOption = None,
+    deadline: DeadlineOption = None,
+    form: FormatOption = Format.table,
+    output: OutputOption = None,
+) -> None:
+    """Set two to six layouts of JOB side by side, and say which to pick, when another one, when to combine.
+
+    What each splits and copies, memory by category, collectives by kind and place, exposed and hidden
+    communication, bubble, latency of a microbatch; and the bandwidth, latency, batch and sequence length at
+    which another layout wins, solved by pricing the layouts there. A layout that is alone is compared with
+    the best one of JOB. A layout that breaks a rule is bad input: exit code 2. An --output whose name ends in
+    .html is the answer as a page that loads nothing, written in addition to the table.
+
+    Of a serving JOB: latencies, throughput, memory and limits of up to six layouts of engines, and the loads
+    between which each is best.
+    """
+    from autoplan.catalog import is_serving_job, load_job
+
+    if is_serving_job(job):
+        if axes or replan or file is not None:
+            raise typer.BadParameter("engines are compared by their layouts", param_hint="--layout")
+        if output is not None and asks_for_page(form, output):
+            raise typer.BadParameter("no page compares engines: give .json or .txt", param_hint="--output")
+        _compare_engines(job, layouts or [], deadline, form, output)
+        return
+    limit = command_deadline(deadline)
+    with stopped_by_signals(limit) as interrupted:
+        loaded = load_job(job)
+        if deadline is None:
+            limit.seconds = loaded.deadline
+        read = None if file is None else launch_file(file, variables, arguments)
+        answer = _compared(loaded, layouts or [], (read, framework), limit, axes=axes, replan=replan)
+    from autoplan.answers.compare.blocks import layouts_document, layouts_table
+
+    if output is not None and asks_for_page(form, output):
+        _write_page(answer, typed_command(context), output)
+        output = None
+    present(
+        form,
+        output,
+        document=lambda: layouts_document(answer),
+        table=lambda terminal: layouts_table(answer, terminal),
+    )
+    if interrupted.exit_code is not None:
+        raise typer.Exit(interrupted.exit_code)
+
+
+def _compare_engines(
+    job: str, layouts: list[str], deadline: float | None, form: Format, output: Path | None
+) -> None:
+    """Write layouts of a serving job side by side."""
+    from autoplan import planning
+    from autoplan.catalog import load_serving_job
+
+    loaded = load_serving_job(job)
+    limit = command_deadline(loaded.deadline if deadline is None else deadline)
+    with stopped_by_signals(limit) as interrupted:
+        load_solver()
+        answer = planning.compare_engines(loaded, layouts, deadline=limit)
+
+    from autoplan.answers.compare.blocks import (
+        engine_comparison_document,
+        engine_comparison_table,
+    )
+
+    present(
+        form,
+        output,
+        document=lambda: engine_comparison_document(answer),
+        table=lambda terminal: engine_comparison_table(answer, terminal),
+    )
+    if interrupted.exit_code is not None:
+        raise typer.Exit(interrupted.exit_code)
+
+
+def _compared(
+    job: Job,
+    layouts: list[str],
+    source: tuple[LaunchFile | None, str | None],
+    deadline: Deadline,
+    *,
+    axes: bool,
+    replan: bool,
+) -> LayoutComparison:
+    """Return the comparison of ``layouts``, with that of a file before them."""
+    from autoplan import planning
+
+    file, framework = source
+    with Bar("compare:") as bar:
+        load_solver()
+        if file is None:
+            return planning.compare(job, layouts, axes=axes, replan=replan, progress=bar, deadline=deadline)
+        layouts_compared, own, job = planning.evaluate_file(job, file, framework)
+        answer = planning.compare(
+            job,
+            [own.layout, *layouts],
+            names=[file.name, *layouts],
+            axes=axes,
+            replan=replan,
+            progress=bar,
+            deadline=deadline,
+        )
+        return replace(answer, notes=tuple(planning.file_notes(job, layouts_compared, own)))
+
+
+def _write_page(comparison: LayoutComparison, command: str, output: Path) -> None:
+    """Write layouts side by side to ``output``."""
+    from autoplan.answers.compare.page import comparison_page
+
+    job, winner = comparison.job, comparison.plans[comparison.order[0]]
+
+    def step_of(plan: Plan) -> StepTimeline | str:
+        if plan != winner and passes(plan) > MOST_SLOTS:
+            return MANY_PASSES
+        return drawn_step(job, plan)
+
+    write(comparison_page(comparison, command, step_of), output)

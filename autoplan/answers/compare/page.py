@@ -1,0 +1,129 @@
+"""Layouts side by side as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from autoplan.answers.compare.blocks import (
+    CROSSOVER_HEADS,
+    TRAFFIC_HEADS,
+    crossover_rows,
+    crossover_title,
+    layouts_document,
+    missing_sentences,
+    number_rows,
+    split_rows,
+    traffic_rows,
+)
+from autoplan.answers.compare.comparison_words import conclusion
+from autoplan.answers.compare.value import LayoutComparison
+from autoplan.costs.core.prediction import StepTimeline
+from autoplan.report.pages.blocks.page_frame import code_cell, element, number_cell, page, table, text_cell
+from autoplan.report.pages.blocks.page_sections import (
+    command_section,
+    headings,
+    json_section,
+    provenance_section,
+    sentences_list,
+)
+from autoplan.report.pages.pictures.stacked_bars import memory_stacks, time_stacks
+from autoplan.report.pages.pictures.timeline_picture import PictureRoom, timeline_picture
+from autoplan.report.wording.sentences import surety_sentences
+from autoplan.results import Plan
+from autoplan.units import format_seconds, format_share
+
+__all__ = [
+    "comparison_page",
+]
+
+
+#: Columns of text in the table of collectives; the others are numbers.
+_TEXT_HEADS = frozenset({"axis", "operation", TRAFFIC_HEADS[-1]})
+
+
+def comparison_page(
+    comparison: LayoutComparison, command: str, step_of: Callable[[Plan], StepTimeline | str]
+) -> str:
+    """Return the comparison as a self-contained page; ``command`` is what was typed.
+
+    ``step_of`` returns the step of a layout, or why that is not drawn.
+    """
+    job, document = comparison.job, layouts_document(comparison)
+    facts = comparison.plans[0].facts
+    sentences = [*comparison.notes, *missing_sentences(comparison)]
+    parts = [
+        *headings(job, facts),
+        *(element("p", sentence, "answer") for sentence in conclusion(comparison)),
+        _layouts(document),
+        *_bars(document),
+        *_timelines(comparison, step_of),
+        *_tables(comparison),
+        element("h2", "How sure this is"),
+        sentences_list([*sentences, *surety_sentences(job, [plan.predicted for plan in comparison.plans])]),
+        *provenance_section(job),
+        *command_section(command),
+        *json_section("the comparison as JSON", document),
+    ]
+    return page(f"{job.name}: layouts compared", parts)
+
+
+def _layouts(document: dict[str, Any]) -> str:
+    rows = [
+        number_cell(number, str(number)) + text_cell(x["name"]) + code_cell(x["layout_string"])
+        for number, x in enumerate(document["layouts"], start=1)
+    ]
+    return table("layouts", [("#", "number"), ("name", ""), ("layout", "")], rows)
+
+
+def _bars(document: dict[str, Any]) -> Iterator[str]:
+    """Yield the steps and the memory of the layouts as bars, each on one scale."""
+    named = [(f"{n} {x['name']}", x["predicted"]) for n, x in enumerate(document["layouts"], start=1)]
+    yield element("h2", "Step time")
+    yield from time_stacks(named)
+    yield element("h2", "Peak memory of a device")
+    yield from memory_stacks(named)
+
+
+def _timelines(comparison: LayoutComparison, step_of: Callable[[Plan], StepTimeline | str]) -> Iterator[str]:
+    """Yield the step of each layout, all on the time axis of the longest."""
+    steps = [step_of(plan) for plan in comparison.plans]
+    longest = max((step.seconds for step in steps if not isinstance(step, str)), default=0.0)
+    yield element("h2", "Timeline of each layout")
+    yield element("p", f"all on one time axis, to {format_seconds(longest)}", "quiet")
+    for number, (layout, step) in enumerate(zip(comparison.layouts, steps, strict=True), start=1):
+        yield element("h3", f"{number} {layout.name}: {_step_words(layout.plan)}")
+        if isinstance(step, str):
+            yield element("p", step, "quiet")
+        else:
+            yield from timeline_picture(step, PictureRoom(longest, len(steps), f" of layout {number}"))
+
+
+def _step_words(plan: Plan) -> str:
+    predicted = plan.predicted
+    bubble = predicted.time.bubble / predicted.step_seconds
+    return f"{format_seconds(predicted.step_seconds)} a step, {format_share(bubble)} of it bubble"
+
+
+def _tables(comparison: LayoutComparison) -> Iterator[str]:
+    names = [f"{number} {x.name}" for number, x in enumerate(comparison.layouts, start=1)]
+    by_layout = [("of the layout", ""), *((name, "number") for name in names)]
+    yield element("h2", "Numbers")
+    yield table("numbers", by_layout, _rows(number_rows(comparison)))
+    yield element("h2", crossover_title(comparison).capitalize())
+    heads = [(head, "") for head in CROSSOVER_HEADS]
+    yield table("crossovers", heads, ("".join(map(text_cell, row)) for row in crossover_rows(comparison)))
+    yield element("h2", "Split over | copied over")
+    yield table("splits", by_layout, _rows(split_rows(comparison)))
+    rows = traffic_rows(comparison)
+    if rows:
+        kinds = ["" if head in _TEXT_HEADS else "number" for head in TRAFFIC_HEADS]
+        heads = [(head.replace("\n", " "), kind) for head, kind in zip(TRAFFIC_HEADS, kinds, strict=True)]
+        yield element("h2", "Collectives of a rank on the stage that sends most")
+        yield table("collectives", heads, ("".join(map(text_cell, row, kinds)) for row in rows))
+
+
+def _rows(rows: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    for name, cells in rows:
+        if name:
+            yield element("th", name) + "".join(text_cell(cell, "number") for cell in cells)

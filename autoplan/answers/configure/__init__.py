@@ -1,0 +1,1 @@
+"""Launch configurations: written, read, compared with the best, and started."""

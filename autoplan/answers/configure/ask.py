@@ -1,0 +1,365 @@
+"""Emit a plan as the configuration of a framework, or say what it cannot express and what is nearest."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from autoplan.answers.configure.engine_launches import emit_engines, read_engine_file
+from autoplan.catalog import load_job, load_serving_job, read_file
+from autoplan.costs.predict import predict
+from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
+from autoplan.launch.configuration import Configuration, LaunchFile
+from autoplan.launch.engines.served_run import EngineConfiguration
+from autoplan.launch.header import header_lines
+from autoplan.launch.registry import find_target, recognised, starting
+from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Target
+from autoplan.planning.plan_and_evaluate import evaluate, plannable, read_layout
+from autoplan.planning.serving.serving_plans import evaluate_serving
+from autoplan.results import Front, Plan
+from autoplan.results.merged_front import at_batch
+from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+from autoplan.rules import broken_rules
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+from autoplan.schema.resolved_job import job_from, values_from
+from autoplan.schema.saved_front import front_from, read_document
+from autoplan.schema.serving.saved_serving import serving_front_from
+from autoplan.schema.serving.serving_spec import ServingJob
+
+__all__ = [
+    "emit",
+    "expressible_number",
+    "is_saved_plan",
+    "missing_part",
+    "read",
+    "read_text",
+    "read_values",
+    "saved_engines",
+    "saved_plan",
+    "text_of_file",
+]
+
+
+# Read files of launches: what a configuration of a framework says, as a layout and a job.
+
+
+#: Largest file of a launch [byte].
+_LARGEST_SCRIPT: Final = 2**20
+
+
+def read(
+    file: str | Path,
+    framework: str | None = None,
+    *,
+    devices: int | None = None,
+    variables: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+) -> Configuration | EngineConfiguration:
+    """Return what the configuration of a framework or engine in ``file`` says; nothing in it is executed.
+
+    Args:
+        file: a shell script or another file that a framework or an engine is launched with.
+        framework: the target that it is of, by default recognised by its content; of an engine with its
+            version, such as ``vllm@0.24``.
+        devices: the number of devices, where the file leaves it open.
+        variables: variables of the environment that a script is started with.
+        arguments: further arguments of the training program.
+
+    Raises SpecError with every problem of the file, its line and what would be right, CatalogError for a file
+    that cannot be read, and UnsupportedError for an unknown framework.
+    """
+    given = LaunchFile(str(file), text_of_file(file), dict(variables or {}), tuple(arguments), devices)
+    _refuse_binary(given)
+    engines = read_engine_file(given, framework)
+    return read_text(given, framework) if engines is None else engines
+
+
+def text_of_file(file: str | Path) -> str:
+    """Return the text of a file to read; raises CatalogError where it cannot be read, or is too large."""
+    return read_file(Path(file), largest=_LARGEST_SCRIPT)
+
+
+def read_text(file: LaunchFile, framework: str | None = None) -> Configuration:
+    """Return what ``file`` says, as ``read`` does."""
+    _refuse_binary(file)
+    target = recognised(file) if framework is None else find_target(framework)
+    if target.read is None:
+        raise UnsupportedError(f"files of {target.name} cannot be read")
+    return target.read(file)
+
+
+def _refuse_binary(file: LaunchFile) -> None:
+    if "\0" in file.text:
+        raise SpecError([Problem("it is no text", "$", file.name)])
+
+
+def read_values(
+    values: object,
+    framework: str,
+    *,
+    devices: int | None = None,
+    arguments: Sequence[str] = (),
+) -> Configuration:
+    """Return what the values that a launcher holds say, as ``read`` does for a file.
+
+    Args:
+        values: an ``argparse.Namespace`` or a mapping: arguments of Megatron-LM by their names in Python, or
+            the content of a DeepSpeed, accelerate or other file as nested mappings, such as of OmegaConf.
+        framework: the target whose values they are.
+        devices: the number of devices, where the values leave it open.
+        arguments: further arguments of the training program.
+
+    Raises SpecError with every problem, and UnsupportedError for an unknown framework or for values of none.
+    """
+    target = find_target(framework)
+    if target.read is None:
+        raise UnsupportedError(f"values of {target.name} cannot be read")
+    given: Mapping[str, Any] | None = (
+        values if isinstance(values, Mapping) else getattr(values, "__dict__", None)
+    )
+    if not given:
+        raise UnsupportedError(f"values are a mapping or a namespace, not {type(values).__name__}")
+    return target.read(
+        LaunchFile(f"values of {target.framework}", "", {}, tuple(arguments), devices, values=given)
+    )
+
+
+#: Largest saved answer [byte].
+_LARGEST: Final = 2**28
+_NEEDS_JOB: Final = "a single plan is emitted with its job: emit(plan, target, job=job)"
+P = TypeVar("P")
+#: Most layouts tried on the way to one that a target can express.
+_MOST_TRIED: Final = 400
+
+
+def emit(  # noqa: PLR0913 - a keyword for each choice
+    plan: Front | Plan | ServingFront | ServingPlan,
+    target: str,
+    *,
+    job: Job | ServingJob | str | Path | None = None,
+    number: int = 1,
+    command: str | None = None,
+    framework: str | None = None,
+    program: Sequence[str] = (),
+    image: str = "",
+    checkpoint: str | None = None,
+    draft_checkpoint: str | None = None,
+) -> Emission:
+    """Return a plan as the files of ``target``, such as ``megatron-lm``; of a serving plan ``vllm``.
+
+    Args:
+        plan: the answer of ``plan``, of which plan ``number`` is taken, from 1 and the fastest first; or one
+            plan, which needs its ``job``.
+        target: the name of a framework or launcher; of an engine, or of what runs its containers.
+        job: the job of a single plan.
+        number: which plan of a front.
+        command: what the header says it was made by.
+        framework: what a launcher such as ``slurm`` starts; by default the framework of the job's stack.
+        program: words of the training program that a launcher starts, such as ``["pretrain_gpt.py"]``.
+        image: the container that a launcher of containers runs it in.
+        checkpoint: what engines load, by default the one that the model was published as.
+        draft_checkpoint: a draft model, or heads that draft, of engines.
+
+    Raises UnsupportedError for an unknown target, and for a plan that the target cannot express: with the
+    parts, and the nearest layout that it can, priced.
+    """
+    if isinstance(plan, ServingFront | ServingPlan):
+        if framework or program:
+            raise UnsupportedError("engines serve: they start no framework and no training program")
+        serving_job, serving_plan = _asked_engines(plan, job, number)
+        return emit_engines(
+            serving_job,
+            serving_plan,
+            target,
+            command=command or f'autoplan.emit(plan, "{target}")',
+            checkpoint=checkpoint,
+            draft_checkpoint=draft_checkpoint,
+            image=image,
+        )
+    if checkpoint or draft_checkpoint:
+        raise UnsupportedError("only engines of a serving plan load a checkpoint")
+    chosen_target = find_target(target)
+    the_job, the_plan = _asked_plan(plan, job, number)
+    if chosen_target.starts:
+        chosen_target = starting(chosen_target, framework, the_job.stack, program, image)
+    elif framework or program or image:
+        raise UnsupportedError(f"{target} is no launcher: it starts no framework, program or image")
+    emitted = chosen_target.emit
+    if emitted is None:
+        raise UnsupportedError(f"{target} can be read and not be emitted")
+    made_by = command or f'autoplan.emit(plan, "{target}")'
+    run = PlannedRun(the_job, the_plan.layout, header_lines(chosen_target, the_job, the_plan, made_by))
+    try:
+        return emitted(run)
+    except InexpressibleError as error:
+        raise UnsupportedError(_refusal(chosen_target, run, the_plan, error)) from error
+
+
+def _asked_plan(
+    plan: Front | Plan, job: Job | ServingJob | str | Path | None, number: int
+) -> tuple[Job, Plan]:
+    """Return the plan to emit and its job, of one number of devices and one batch."""
+    if isinstance(plan, Front):
+        chosen = _numbered(plan.plans, number)
+        return at_batch(plan.job, chosen), chosen
+    if job is None:
+        raise UnsupportedError(_NEEDS_JOB)
+    if isinstance(job, ServingJob):
+        raise UnsupportedError("the plan is one of training, and its job one of serving")
+    return at_batch(job if isinstance(job, Job) else load_job(job), plan), plan
+
+
+def _asked_engines(
+    plan: ServingFront | ServingPlan, job: Job | ServingJob | str | Path | None, number: int
+) -> tuple[ServingJob, ServingPlan]:
+    """Return the serving plan to emit and its job."""
+    if isinstance(plan, ServingFront):
+        return plan.job, _numbered(plan.plans, number)
+    if job is None:
+        raise UnsupportedError(_NEEDS_JOB)
+    if isinstance(job, Job):
+        raise UnsupportedError("the plan is one of serving, and its job one of training")
+    return (job if isinstance(job, ServingJob) else load_serving_job(job)), plan
+
+
+def _numbered(plans: Sequence[P], number: int, where: str = "") -> P:
+    """Return plan ``number`` of a front, from 1."""
+    if not 1 <= number <= len(plans):
+        have = f"plans are 1 to {len(plans)}" if plans else "nothing is feasible"
+        raise UnsupportedError(f"there is no plan {number}{where}: {have}")
+    return plans[number - 1]
+
+
+def expressible_number(front: Front) -> int:
+    """Return the number of the fastest plan that the stack's target can express; 1 where there is none."""
+    if front.job.stack.launched_by is None:
+        return 1
+    chosen_target = find_target(front.job.stack.launched_by)
+    for number, plan in enumerate(front.plans, 1):
+        if missing_part(chosen_target, at_batch(front.job, plan), plan.layout) is None:
+            return number
+    return 1
+
+
+def missing_part(target: Target, job: Job, layout: Layout) -> str | None:
+    """Return what of ``layout`` the target cannot express; None where it can, or is only read."""
+    missing = _missing(target, PlannedRun(job, layout))
+    return missing.part if missing else None
+
+
+def is_saved_plan(reference: str) -> bool:
+    """Return whether ``reference`` is a file that ``plan --format json`` may have printed, not a job."""
+    if not reference.endswith(".json"):
+        return False
+    try:
+        document = json.loads(read_file(Path(reference), largest=_LARGEST))
+    except (ValueError, RecursionError):
+        return True  # the reader of saved answers says what is wrong
+    return isinstance(document, Mapping) and "certificate" in document
+
+
+def saved_plan(file: str | Path, number: int = 1) -> tuple[Job, Plan]:
+    """Return plan ``number`` of a saved answer and its job, priced again.
+
+    Raises SpecError or CatalogError for a file that is no answer, UnsupportedError where there is no such
+    plan.
+    """
+    name = str(file)
+    saved = front_from(read_document(read_file(Path(file), largest=_LARGEST), name=name), name=name)
+    job = plannable(job_from(saved.resolved, name=name))
+    chosen = _numbered(saved.front, number, f" in {name}")
+    batch, devices = (chosen.predicted.get(key) for key in ("global_batch_size", "devices"))
+    for choice in job.choices:
+        if (choice.cluster.devices, choice.workload.global_batch_size) == (devices, batch):
+            job = choice
+    return job, evaluate(job, read_layout(job, chosen.layout_string))
+
+
+def saved_engines(file: str | Path, number: int = 1) -> tuple[ServingJob, ServingPlan]:
+    """Return plan ``number`` of a saved answer to a serving job and its job, priced again.
+
+    Raises as ``saved_plan`` does, and UnsupportedError for a plan of engines that differ.
+    """
+    name = str(file)
+    saved = serving_front_from(read_document(read_file(Path(file), largest=_LARGEST), name=name), name=name)
+    job = values_from(ServingJob, saved.resolved, name=name)
+    plan = _numbered(saved.front, number, f" in {name}")
+    if " + " in plan.layout_string:
+        raise UnsupportedError(
+            f"plan {number} in {name} has engines that differ, whose shares of the load are planned again:"
+            " name the job, with --plan"
+        )
+    return evaluate_serving(job, plan.layout_string)
+
+
+def _refusal(target: Target, run: PlannedRun, plan: Plan, error: InexpressibleError) -> str:
+    """Return the sentences on what the target cannot express, and on the nearest layout that it can."""
+    parts, layouts = _expressible(target, run, error)
+    head = f"{target.framework} cannot express this plan: {'; '.join(parts)}"
+    plans = list(_priced(run.job, plan, layouts))
+    if not plans:
+        return f"{head}. {_excluded(run.job, layouts)}"
+    nearest = min(plans, key=_preference)
+    change = nearest.predicted.step_seconds / plan.predicted.step_seconds - 1
+    fits = "" if nearest.predicted.fits else ", and does not fit"
+    step = f"{nearest.predicted.step_seconds:.4g} s, {change * 100:+.1f} %{fits}"
+    return f"{head}. The nearest layout that it can: {nearest.layout_string} ({step})"
+
+
+def _excluded(job: Job, layouts: Sequence[Layout]) -> str:
+    """Return which rule of the job excludes the first of ``layouts``, which the target can express."""
+    if not layouts:
+        return "It can express no layout near it"
+    rule, *_ = [*broken_rules(job, layouts[0]), "the cost model does not price it"]
+    return f"The nearest layout that it can, {layouts[0]}, breaks a rule of this job: {rule}"
+
+
+def _preference(plan: Plan) -> tuple[bool, float]:
+    """Return the order of plans: those that fit first, the fastest or the smallest of them."""
+    predicted = plan.predicted
+    value = predicted.step_seconds if predicted.fits else predicted.peak_memory_bytes_per_device
+    return (not predicted.fits, value)
+
+
+def _expressible(
+    target: Target, run: PlannedRun, error: InexpressibleError
+) -> tuple[list[str], list[Layout]]:
+    """Return the parts that the target lacks, and layouts without them that it can express."""
+    parts, expressible = [error.part], []
+    tried: set[Layout] = {run.layout}
+    left = list(error.nearest)
+    while left and len(tried) < _MOST_TRIED:
+        layout = left.pop(0)
+        if layout in tried:
+            continue
+        tried.add(layout)
+        missing = _missing(target, replace(run, layout=layout))
+        if missing is None:
+            expressible.append(layout)
+        else:
+            parts.append(missing.part)
+            left.extend(missing.nearest)
+    return list(dict.fromkeys(parts)), expressible
+
+
+def _missing(target: Target, run: PlannedRun) -> InexpressibleError | None:
+    """Return what the target cannot express of ``run``; None where it can all."""
+    try:
+        if target.emit is not None:
+            target.emit(run)
+    except InexpressibleError as error:
+        return error
+    return None
+
+
+def _priced(job: Job, plan: Plan, layouts: list[Layout]) -> Iterator[Plan]:
+    """Yield the prediction of each layout that keeps the rules of ``job``."""
+    for layout in layouts:
+        if not broken_rules(job, layout):
+            with contextlib.suppress(AutoplanError):
+                yield Plan(layout, predict(job, layout), plan.facts)

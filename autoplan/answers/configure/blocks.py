@@ -1,0 +1,181 @@
+"""What a launch file says, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from autoplan.launch.file_comparison import FileComparison, FileEdit, Improvement
+from autoplan.report.document_fields import Document, brief, plain
+from autoplan.report.front_report import heading, listed
+from autoplan.report.render.columns import Column, columns_table
+from autoplan.report.render.terminal import Terminal, render
+from autoplan.results import Plan
+from autoplan.units import format_seconds
+
+__all__ = [
+    "comparison_document",
+    "comparison_text",
+    "configuration_table",
+]
+
+
+# The layout of a file, the proven best, and the edits that gain most, as a document and as text.
+
+
+def comparison_document(comparison: FileComparison) -> Document:
+    """Return ``found`` as a document, without the layout's own prediction."""
+    return {
+        "file": comparison.file,
+        "framework": comparison.framework,
+        "best": brief(comparison.best) if comparison.best else None,
+        "best_proven": comparison.proven,
+        "slower_than_best": _slower(comparison.own, comparison.best) if comparison.best else None,
+        "improvements": [_improvement(comparison, each) for each in comparison.improvements],
+        "notes": list(comparison.notes),
+    }
+
+
+def _improvement(comparison: FileComparison, each: Improvement) -> dict[str, Any]:
+    return {
+        "changes": list(each.changes),
+        "edits": plain(each.edits),
+        "step_saved": _saved(comparison.own, each.plan),
+        **brief(each.plan),
+    }
+
+
+def comparison_text(comparison: FileComparison, terminal: Terminal) -> str:
+    """Return ``found`` as text: the best, and the edits."""
+    return render(Group(*_comparison_parts(comparison)), terminal)
+
+
+def _comparison_parts(comparison: FileComparison) -> Iterator[RenderableType]:
+    yield Text(_head(comparison), style="bold")
+    if comparison.best is not None:
+        yield Text(f"  {comparison.best.layout_string}", style="green", no_wrap=True, overflow="ignore")
+    for each in comparison.improvements:
+        yield Text("")
+        yield Text(_gain_sentence(comparison, each))
+        for edit in each.edits:
+            yield Text(f"  {_edit_words(edit)}", no_wrap=True, overflow="ignore")
+    if comparison.notes:
+        yield Text("")
+        yield from listed(comparison.notes)
+
+
+def _head(comparison: FileComparison) -> str:
+    if comparison.best is None:
+        return "no layout fits the job: `autoplan plan` says why"
+    best = format_seconds(comparison.best.predicted.step_seconds)
+    proof = "the proven best" if comparison.proven else "the best found"
+    slower = _slower(comparison.own, comparison.best)
+    if not comparison.own.predicted.fits:
+        return f"the layout of {comparison.file} does not fit; {proof} takes {best} per step"
+    if slower < 0.0005:
+        return f"the layout of {comparison.file} is as fast as {proof}"
+    return f"the layout of {comparison.file} is {slower * 100:.1f} % slower than {proof}, {best} per step"
+
+
+def _slower(own: Plan, best: Plan) -> float:
+    """Return by which share of the best step the layout is slower."""
+    return own.predicted.step_seconds / best.predicted.step_seconds - 1
+
+
+def _saved(own: Plan, other: Plan) -> float:
+    """Return which share of the layout's step is saved."""
+    return 1 - other.predicted.step_seconds / own.predicted.step_seconds
+
+
+def _gain_sentence(comparison: FileComparison, each: Improvement) -> str:
+    count = len(each.changes)
+    step = format_seconds(each.plan.predicted.step_seconds)
+    saved = _saved(comparison.own, each.plan) * 100
+    verb = "saves" if saved >= 0 else "costs"
+    fits = ", and fits" if each.plan.predicted.fits and not comparison.own.predicted.fits else ""
+    alone = "alone" if count == 1 else "together"
+    return f"{' and '.join(each.changes)} {alone}: {verb} {abs(saved):.1f} %, {step} per step{fits}"
+
+
+def _edit_words(edit: FileEdit) -> str:
+    where = f"line {edit.line}: " if edit.line else ""
+    parent = edit.path.rpartition(".")[0]
+    below = f" (in {parent})" if parent else ""
+    if not edit.before:
+        return f"add {edit.after}{below}"
+    return f"{where}{edit.before} -> {edit.after or '(remove)'}{below}"
+
+
+#: Fields of a layout that a table leaves out: they are in others, or usual.
+_HIDDEN: Final = frozenset({"selective", "full", "schedule"})
+
+
+def configuration_table(document: Mapping[str, Any], terminal: Terminal) -> str:
+    """Return the document of a configuration as a table: fields with their lines, and what is open."""
+    lines = heading([f"{document['file']}: a configuration of {document['framework']}"])
+    return render(Group(*lines, *_parts(document, terminal)), terminal)
+
+
+def _parts(document: Mapping[str, Any], terminal: Terminal) -> Iterator[RenderableType]:
+    rows = list(_rows(document))
+    where = [_where(document, key) for key, _ in rows]
+    columns = [
+        Column("field", tuple(key for key, _ in rows), "left"),
+        Column("value", tuple(value for _, value in rows), "left"),
+        Column("from", tuple(where), "left"),
+    ]
+    yield columns_table(columns, terminal)
+    yield Text("")
+    if document["layout_string"]:
+        yield Text("layout: ", no_wrap=True, overflow="ignore").append(
+            document["layout_string"], style="green"
+        )
+    sentences = [f"not in the file: {', '.join(document['unspecified'])}"] if document["unspecified"] else []
+    yield from listed([*sentences, *document["warnings"]], style="")
+
+
+def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    job = document["job"]
+    model = job.get("model")
+    yield "model", model if isinstance(model, str) else _described(model)
+    for key in ("devices", "precision", "optimizer"):
+        if key in job:
+            yield key, _listed_keys(job[key])
+    yield from ((key, str(value)) for key, value in job.get("workload", {}).items())
+    for key in ("software", "routing"):
+        if key in job:
+            yield key, ", ".join(f"{name}: {value}" for name, value in job[key].items())
+    for key, value in document["layout"].items():
+        if key not in _HIDDEN and value is not None:
+            yield key, _shown(value)
+
+
+def _listed_keys(value: object) -> str:
+    """Return a value; of a section its keys and values."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {inner}" for name, inner in value.items())
+    return str(value)
+
+
+def _described(model: Mapping[str, Any] | None) -> str:
+    if not model:
+        return "unknown"
+    parts = [f"{model['layers']} layers", f"hidden size {model['hidden_size']}", f"{model['heads']} heads"]
+    if "moe" in model:
+        parts.append(f"{model['moe']['experts']} experts")
+    return ", ".join(parts)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "/".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _where(document: Mapping[str, Any], key: str) -> str:
+    if key in document["lines"]:
+        return f"line {document['lines'][key]}"
+    return "default" if key in document["defaults"] else ""

@@ -1,0 +1,193 @@
+"""``autoplan emit``: a plan as the configuration of a framework."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autoplan.answers.configure.engine_commands import EngineChoice, emitted_engines
+from autoplan.answers.configure.read_command import arguments_of
+from autoplan.commands.options import DeadlineOption
+from autoplan.commands.output import complain, standard_output, write
+from autoplan.commands.planned import asked_plan
+
+if TYPE_CHECKING:
+    from autoplan.launch.target import Emission
+
+__all__ = [
+    "JobOrPlan",
+    "LayoutOfJob",
+    "PlanNumber",
+    "TargetOption",
+    "emit",
+]
+
+
+JobOrPlan = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB|PLAN",
+        help="A job file or the name of a shipped job, which is planned;"
+        " or output of `autoplan plan JOB --format json`.",
+        show_default=False,
+    ),
+]
+TargetOption = Annotated[
+    str,
+    typer.Option(
+        "--for",
+        metavar="TARGET",
+        help="The framework (megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan, trainer,"
+        " axolotl, llama-factory), or what starts it (torchrun, slurm, skypilot, kubernetes). Of a serving"
+        " job the engine (vllm, sglang, tensorrt-llm), or what runs it (kubernetes, dynamo, llm-d).",
+        show_default=False,
+    ),
+]
+PlanNumber = Annotated[
+    int, typer.Option("--plan", metavar="N", min=1, help="Which plan of the front, the fastest is 1.")
+]
+LayoutOfJob = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        "-l",
+        metavar="LAYOUT",
+        help="This layout of JOB instead of planning it.",
+        show_default=False,
+    ),
+]
+EmittedOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write to FILE, or into the folder FILE, atomically, instead of standard output (-).",
+        show_default=False,
+    ),
+]
+StartedFramework = Annotated[
+    str | None,
+    typer.Option(
+        "--framework",
+        metavar="NAME",
+        help="The framework that a launcher starts. Left out: that of the job's stack.",
+        show_default=False,
+    ),
+]
+StartedProgramWords = Annotated[
+    str | None,
+    typer.Option(
+        "--program",
+        metavar="WORDS",
+        help='The training program that a launcher starts, such as "pretrain_gpt.py --data-path DATA".',
+        show_default=False,
+    ),
+]
+ContainerImage = Annotated[
+    str,
+    typer.Option(
+        "--image", metavar="IMAGE", help="The container of the program or engine.", show_default=False
+    ),
+]
+ServedCheckpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="NAME",
+        help="What engines of a serving job load. Left out: what the model was published as.",
+        show_default=False,
+    ),
+]
+DraftCheckpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--draft-checkpoint",
+        metavar="NAME",
+        help="The draft model, or the heads that draft, of a serving job with speculation.",
+        show_default=False,
+    ),
+]
+
+
+def emit(  # noqa: PLR0913, PLR0917 - a parameter for each option
+    job: JobOrPlan,
+    target: TargetOption,
+    plan: PlanNumber = 1,
+    layout: LayoutOfJob = None,
+    output: EmittedOutput = None,
+    deadline: DeadlineOption = None,
+    framework: StartedFramework = None,
+    program: StartedProgramWords = None,
+    image: ContainerImage = "",
+    checkpoint: ServedCheckpoint = None,
+    draft_checkpoint: DraftCheckpoint = None,
+) -> None:
+    """Write a plan of JOB as the configuration of a framework, with its prediction in a comment.
+
+    Of a serving job: the serve commands of its engines in its version, or what runs them in containers.
+
+    What the framework or engine cannot express is an error with the nearest layout that it can, and exit code
+    2; nothing is written then. Exit code 1: no layout is feasible.
+    """
+    from autoplan import planning
+    from autoplan.catalog import is_serving_job
+    from autoplan.launch.registry import find_target
+
+    engines = {"--image": image, "--checkpoint": checkpoint, "--draft-checkpoint": draft_checkpoint}
+    if is_serving_job(job):
+        if framework or program:
+            raise typer.BadParameter("engines serve: they start no training program", param_hint="--program")
+        chosen = [word for name, value in engines.items() if value for word in (name, value)]
+        chosen += ["--layout", layout] if layout else ["--plan", str(plan)] if plan > 1 else []
+        made_by = shlex.join(["autoplan", "emit", job, "--for", target, *chosen])
+        chosen_engines = EngineChoice(
+            job, target, plan, layout, deadline, made_by, checkpoint, draft_checkpoint, image
+        )
+        engine_files = emitted_engines(chosen_engines)
+        _written(engine_files, standard_output(output))
+        complain(f"note: {note}" for note in engine_files.notes)
+        return
+    if checkpoint or draft_checkpoint:
+        raise typer.BadParameter("only engines of a serving job load a checkpoint", param_hint="--checkpoint")
+    find_target(target)
+    the_job, the_plan = asked_plan(job, plan, layout, deadline)
+    chosen = ["--layout", layout] if layout else ["--plan", str(plan)] if plan > 1 else []
+    options = {"--framework": framework, "--program": program, "--image": image}
+    chosen += [word for name, value in options.items() if value for word in (name, value)]
+    command = shlex.join(["autoplan", "emit", job, "--for", target, *chosen])
+    words = arguments_of([program] if program else None)
+    emission = planning.emit(
+        the_plan,
+        target,
+        job=the_job,
+        command=command,
+        framework=framework,
+        program=words,
+        image=image,
+    )
+    _written(emission, standard_output(output))
+    complain(f"note: {note}" for note in emission.notes)
+
+
+def _written(emission: Emission, output: Path | None) -> None:
+    """Write the files of an emission: one to a file or standard output, several into a folder."""
+    files = emission.files
+    if output is None or (len(files) == 1 and not output.is_dir()):
+        if len(files) > 1:
+            names = ", ".join(file.name for file in files)
+            raise typer.BadParameter(
+                f"there are several files ({names}): name a folder", param_hint="--output"
+            )
+        write(files[0].text, output)
+        return
+    from autoplan.catalog.file_writing import write_together
+
+    try:
+        write_together({output / file.name: file.text.encode() for file in files})
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise typer.BadParameter(f"cannot write {str(output)!r}: {reason}", param_hint="--output") from error

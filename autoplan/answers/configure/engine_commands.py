@@ -1,0 +1,184 @@
+"""Engines in ``emit``, ``read`` and ``evaluate --from``: plans as commands, and commands read back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from autoplan.commands.interrupts import stopped_by_signals
+from autoplan.commands.lean import load_solver
+from autoplan.commands.options import command_deadline
+from autoplan.commands.output import Format, complain, escaped, present, write
+
+if TYPE_CHECKING:
+    from autoplan.answers.configure.engine_launches import BetterPlan
+    from autoplan.launch.configuration import LaunchFile
+    from autoplan.launch.engines.served_run import EngineConfiguration
+    from autoplan.launch.target import Emission
+    from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+    from autoplan.schema.serving.serving_spec import ServingJob
+
+__all__ = [
+    "EngineChoice",
+    "emitted_engines",
+    "evaluate_engine_commands",
+    "present_engine_configuration",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """What a command line says of the engines to emit."""
+
+    job: str
+    target: str
+    number: int
+    layout: str | None
+    deadline: float | None
+    command: str
+    checkpoint: str | None
+    draft_checkpoint: str | None
+    image: str
+
+
+def emitted_engines(choice: EngineChoice) -> Emission:
+    """Return the engines of a layout, or of a plan of the front, as the files of a target."""
+    from autoplan.answers.configure.ask import is_saved_plan, saved_engines
+    from autoplan.answers.configure.engine_launches import emit_engines
+    from autoplan.launch.engines.engine_registry import engine_target
+
+    engine_target(choice.target)
+    saved = is_saved_plan(choice.job)
+    if saved and choice.layout is not None:
+        raise typer.BadParameter("a saved answer has its layouts: choose with --plan", param_hint="--layout")
+    plan: ServingPlan
+    job, plan = saved_engines(choice.job, choice.number) if saved else _chosen(choice)
+    return emit_engines(
+        job,
+        plan,
+        choice.target,
+        command=choice.command,
+        checkpoint=choice.checkpoint,
+        draft_checkpoint=choice.draft_checkpoint,
+        image=choice.image,
+    )
+
+
+def _chosen(choice: EngineChoice) -> tuple[ServingJob, ServingPlan]:
+    """Return a job with its plan, or with the layout that is asked for."""
+    from autoplan.catalog import load_serving_job
+    from autoplan.planning.serving.serving_plans import evaluate_serving
+
+    job: ServingJob = load_serving_job(choice.job)
+    if choice.layout is None:
+        return _planned(job, choice)
+    return evaluate_serving(job, choice.layout)
+
+
+def _planned(job: ServingJob, choice: EngineChoice) -> tuple[ServingJob, ServingPlan]:
+    """Return the plan of the front that is asked for; a signal ends the command."""
+    from autoplan.errors import InfeasibleError
+
+    front = _front(job, choice.deadline)
+    if not front.feasible:
+        raise InfeasibleError([*front.reasons, "`autoplan plan` says what helps"])
+    if choice.number > len(front.plans):
+        raise typer.BadParameter(f"the front has {len(front.plans)} plans", param_hint="--plan")
+    plan = front.plans[choice.number - 1]
+    return front.job, plan
+
+
+def _front(job: ServingJob, deadline: float | None) -> ServingFront:
+    """Return the front of a job; a signal ends the command."""
+    from autoplan.planning.serving.serving_plans import plan_serving
+
+    limit = command_deadline(job.deadline if deadline is None else deadline)
+    with stopped_by_signals(limit) as interrupted:
+        load_solver()
+        front = plan_serving(job, deadline=limit)
+    if interrupted.exit_code is not None:
+        raise typer.Exit(interrupted.exit_code)
+    return front
+
+
+def _compared(better: BetterPlan | None) -> str:
+    """Return how far the engines of a file are from the front."""
+    if better is None:
+        return "No plan has as many tokens/s a device in as short a time per token.\n"
+    gains = (better.throughput_per_device_gain, better.time_per_output_token_gain)
+    each = "shorter" if gains[1] >= 0 else "longer"
+    lines = [
+        f"Better: {better.plan.layout_string}",
+        f"{gains[0] * 100:+.0f} % tokens/s a device, time per token {abs(gains[1]) * 100:.0f} % {each}",
+        *better.changes,
+    ]
+    return "\n- ".join(escaped(line) for line in lines) + "\n"
+
+
+def _better_document(better: BetterPlan) -> dict[str, object]:
+    plan = better.plan
+    return {
+        "layout_string": plan.layout_string,
+        "output_tokens_per_second_per_device": plan.output_tokens_per_second_per_device,
+        "time_per_output_token_seconds": plan.time_per_output_token,
+        "throughput_per_device_gain": better.throughput_per_device_gain,
+        "time_per_output_token_gain": better.time_per_output_token_gain,
+        "changes": list(better.changes),
+    }
+
+
+def present_engine_configuration(
+    configuration: EngineConfiguration, form: Format, output: Path | None
+) -> None:
+    """Write what serve commands of a file say."""
+    from autoplan.launch.engines.engine_documents import engine_document, serving_job_text
+
+    if form is Format.yaml:
+        write(serving_job_text(configuration), output)
+        return
+    document = engine_document(configuration)
+
+    from autoplan.answers.configure.blocks import configuration_table
+
+    present(
+        form,
+        output,
+        document=lambda: document,
+        table=lambda terminal: configuration_table(document, terminal),
+    )
+
+
+def evaluate_engine_commands(
+    job: str,
+    file: LaunchFile,
+    framework: str | None,
+    deadline: float | None,
+    where: tuple[Format, Path | None],
+) -> None:
+    """Write the prediction of what serve commands in a file start, for a serving job, and what is better."""
+    from autoplan.answers.configure.engine_launches import better_plan, evaluate_engine_file
+    from autoplan.catalog import load_serving_job
+    from autoplan.launch.engines.engine_documents import engine_document
+    from autoplan.report.serving.serving_document import serving_plan_document
+    from autoplan.report.serving.serving_plan_report import serving_plan_table
+
+    loaded = load_serving_job(job)
+    read = evaluate_engine_file(loaded, file, framework)
+    better = better_plan(read, _front(loaded, deadline))
+    compared = _compared(better)
+    form, output = where
+    present(
+        form,
+        output,
+        document=lambda: {
+            **serving_plan_document(read.job, read.plan),
+            "configuration": engine_document(read.configuration),
+            "differences": list(read.differences),
+            "comparison": None if better is None else _better_document(better),
+        },
+        table=lambda terminal: f"{serving_plan_table(read.job, read.plan, terminal)}\n{compared}",
+    )
+    complain(f"note: {note}" for note in (*read.configuration.warnings, *read.differences))

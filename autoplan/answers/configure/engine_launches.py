@@ -1,0 +1,377 @@
+"""Emit engines of a serving plan, and read and price what serve commands say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from autoplan.catalog import load_serving_job, read_file
+from autoplan.errors import AutoplanError, CatalogError, LayoutError, UnsupportedError
+from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.engines.arguments.argument_list import listed_as
+from autoplan.launch.engines.arguments.engine_settings import InexpressibleEngineError
+from autoplan.launch.engines.engine_reading import is_engine_file, read_engines
+from autoplan.launch.engines.engine_registry import ENGINE_TARGETS, engine_target
+from autoplan.launch.engines.served_run import (
+    EngineConfiguration,
+    EngineFile,
+    EngineGroupToServe,
+    EngineTarget,
+    ServedRun,
+    admitted_requests,
+)
+from autoplan.launch.target import Emission
+from autoplan.planning.serving.serving_plans import evaluate_serving
+from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+from autoplan.rules.engine_rules import broken_engine_rules
+from autoplan.rules.pool_rules import broken_pool_rules
+from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
+from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.units import format_bytes, format_seconds
+from autoplan.version import __version__
+
+__all__ = [
+    "BetterPlan",
+    "ReadEngines",
+    "better_plan",
+    "emit_engines",
+    "engine_file",
+    "evaluate_engine_file",
+    "read_engine_file",
+]
+
+
+_LARGEST: Final = 2**20
+#: Suffixes of files of options that a command names.
+_OPTIONS: Final = (".yaml", ".yml", ".json")
+_MOST_TRIED: Final = 100
+#: By how much a plan must be better to be named, as fronts are thinned.
+_BETTER: Final = 1.01
+
+
+@dataclass(frozen=True, slots=True)
+class BetterPlan:
+    """A plan of the front that is no worse than a file's engines, and what of the file it changes.
+
+    ``changes`` are keys of the layout with both values, and the line of the file where it says one.
+    """
+
+    plan: ServingPlan
+    throughput_per_device_gain: float
+    time_per_output_token_gain: float
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEngines:
+    """What a file of an engine says, and its price for a job; ``differences``: where the two disagree."""
+
+    job: ServingJob
+    configuration: EngineConfiguration
+    plan: ServingPlan
+    differences: tuple[str, ...]
+
+
+def emit_engines(
+    job: ServingJob | str | Path,
+    plan: ServingPlan | DisaggregatedLayout,
+    target: str,
+    *,
+    command: str | None = None,
+    checkpoint: str | None = None,
+    draft_checkpoint: str | None = None,
+    image: str = "",
+) -> Emission:
+    """Return the engines of ``plan`` as the files of ``target``, such as ``vllm``.
+
+    Args:
+        job: the job, which decides the engine and its version.
+        plan: a plan of its front, or of ``evaluate``; or the layout of pools, which then have no prediction.
+        target: the engine itself, or what runs its containers.
+        command: what the header says it was made by.
+        checkpoint: what engines load, by default the one that the model was published as.
+        draft_checkpoint: a draft model, or heads that draft.
+        image: the container, where the target has containers.
+
+    Raises UnsupportedError for an unknown target or a version whose arguments are not listed, and for what
+    the target cannot express: with the part, and the nearest layout that it can.
+    """
+    job = job if isinstance(job, ServingJob) else load_serving_job(job)
+    chosen = engine_target(target)
+    engine = job.engine
+    if engine.name not in chosen.engines:
+        others = [name for name, other in ENGINE_TARGETS.items() if engine.name in other.engines]
+        known = f"emit it for {', '.join(others)}" if others else "it cannot be emitted"
+        raise UnsupportedError(f"the engine of the job is {engine}, not {chosen.title}: {known}")
+    _refuse_pools(job, plan)
+    run = ServedRun(
+        job,
+        _groups(plan),
+        checkpoint=checkpoint,
+        draft_checkpoint=draft_checkpoint,
+        image=image,
+    )
+    made_by = command or f'emit_engines(job, plan, "{target}")'
+    header = _header((chosen, run), plan, made_by)
+    try:
+        return chosen.emit(replace(run, header=header))
+    except InexpressibleEngineError as error:
+        raise UnsupportedError(_refusal(chosen, run, error)) from error
+
+
+def _groups(plan: ServingPlan | DisaggregatedLayout) -> tuple[EngineGroupToServe, ...]:
+    if isinstance(plan, DisaggregatedLayout):
+        return EngineGroupToServe(plan.prefill, "prefill"), EngineGroupToServe(plan.decode, "decode")
+    if plan.pools is not None:
+        return _groups(plan.pools)
+    return tuple(
+        EngineGroupToServe(replace(group.layout, replicas=group.predicted.engines)) for group in plan.groups
+    )
+
+
+def _refuse_pools(job: ServingJob, plan: ServingPlan | DisaggregatedLayout) -> None:
+    """Raise LayoutError for pools without a prediction that break a rule."""
+    if isinstance(plan, DisaggregatedLayout):
+        broken = broken_pool_rules(job, plan)
+        if broken:
+            raise LayoutError([f"{plan} breaks a rule: {sentence}" for sentence in broken])
+
+
+def _header(
+    emitted: tuple[EngineTarget, ServedRun], plan: ServingPlan | DisaggregatedLayout, command: str
+) -> tuple[str, ...]:
+    """Return the lines of the header comment."""
+    target, run = emitted
+    job, known = run.job, run.known
+    layout = plan.layout_string if isinstance(plan, ServingPlan) else str(plan)
+    devices = f"{plan.devices} device{'s' if plan.devices > 1 else ''}"
+    lines = [f"{job.model.name} on {job.cluster.node.name}, {devices}: {layout}"]
+    if isinstance(plan, ServingPlan):
+        lines.append(_predicted(plan))
+        lines += [
+            f"requests of {' and '.join(group.classes)} alone go to {group.layout}"
+            for group in plan.groups
+            if group.classes
+        ]
+    else:
+        lines.append("not predicted: pools for prefill and decode")
+    lines.append(admitted_requests(job))
+    around = f", started by {target.title} {target.version} (names checked)" if target.version else ""
+    lines.append(f"for {job.engine.title} {known.version} (names checked against {known.source}){around}")
+    lines.append(f"made by autoplan {__version__}: {command}")
+    return tuple(lines)
+
+
+def _predicted(plan: ServingPlan) -> str:
+    """Return the prediction as one line."""
+    if not plan.starts:
+        return "predicted: these engines do not start"
+    first, each = plan.time_to_first_token, plan.time_per_output_token
+    parts = [
+        f"time to first token {format_seconds(first)}" if first is not None else _no_first_token(plan),
+        f"time per output token {format_seconds(each)}" if each is not None else "",
+        f"{plan.output_tokens_per_second:,.0f} output tokens/s",
+        f"memory {format_bytes(plan.peak_memory_bytes_per_device)} per device",
+    ]
+    broken = f"; breaks: {'; '.join(plan.broken)}" if plan.broken else ""
+    return f"predicted: {', '.join(part for part in parts if part)}{broken}"
+
+
+def _no_first_token(plan: ServingPlan) -> str:
+    """Return why there is no time to the first token: no load is given, or more than engines answer."""
+    loaded = any(group.predicted.load.kind != "maximum" for group in plan.groups)
+    return "time to first token without end" if loaded else ""
+
+
+def _refusal(target: EngineTarget, run: ServedRun, error: InexpressibleEngineError) -> str:
+    """Return the sentences on what cannot be expressed, and on the nearest layout that can."""
+    parts, nearest = _nearest(target, run, error)
+    name = run.job.engine.title if target.version == "" else target.title
+    head = f"{name} cannot express this: {'; '.join(parts)}"
+    if nearest is None:
+        return f"{head}. No layout of this job is without that"
+    return f"{head}. The nearest layout that it can: {nearest}{_price(run.job, nearest)}"
+
+
+def _price(job: ServingJob, layout: EngineLayout) -> str:
+    """Return what a layout is predicted to do, where it can be priced."""
+    try:
+        plan = evaluate_serving(job, layout)[1]
+    except AutoplanError:
+        return ""
+    each = plan.time_per_output_token
+    if not plan.starts or each is None:
+        return " (which does not start)"
+    return f" ({format_seconds(each)} per output token, {plan.output_tokens_per_second:,.0f} tokens/s)"
+
+
+def _nearest(
+    target: EngineTarget, run: ServedRun, error: InexpressibleEngineError
+) -> tuple[list[str], EngineLayout | None]:
+    """Return the parts that the target lacks, and the nearest layout without them that keeps the rules."""
+    parts, left = [error.part], list(error.nearest)
+    tried: set[EngineLayout] = set()
+    if len(run.groups) > 1:
+        return parts, None
+    while left and len(tried) < _MOST_TRIED:
+        layout = left.pop(0)
+        if layout in tried:
+            continue
+        tried.add(layout)
+        try:
+            target.emit(replace(run, groups=(EngineGroupToServe(layout, run.groups[0].role),)))
+        except InexpressibleEngineError as further:
+            parts.append(further.part)
+            left.extend(further.nearest)
+            continue
+        except UnsupportedError:
+            continue
+        if not broken_engine_rules(run.job, layout):
+            return list(dict.fromkeys(parts)), layout
+    return list(dict.fromkeys(parts)), None
+
+
+def engine_file(
+    file: str | Path, variables: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+) -> LaunchFile:
+    """Return a file to read; raises CatalogError where it cannot be read."""
+    return LaunchFile(
+        str(file), read_file(Path(file), largest=_LARGEST), dict(variables or {}), tuple(arguments)
+    )
+
+
+def read_engine_file(file: LaunchFile, framework: str | None = None) -> EngineConfiguration | None:
+    """Return what serve commands in ``file`` or a file of their options say; None for a file of no engine.
+
+    Files of options that a command names are read where they lie beside it. ``framework`` is an engine, with
+    a version such as ``vllm@0.24``. Raises SpecError with every problem, its line and what would be right.
+    """
+    if not is_engine_file(file, framework):
+        return None
+    folder = Path(file.name).parent
+
+    def sibling_text(name: str) -> str | None:
+        if not name.endswith(_OPTIONS):
+            return None
+        try:
+            return read_file(folder / Path(name).name, largest=_LARGEST)
+        except CatalogError:
+            return None
+
+    return read_engines(EngineFile(file, sibling_text), framework)
+
+
+def evaluate_engine_file(job: ServingJob, file: LaunchFile, framework: str | None = None) -> ReadEngines:
+    """Return the price of what a file of an engine says, for ``job``.
+
+    Layout, share of memory and block of the cache are those of the file; model, requests and version of the
+    engine are the job's, and where the file has others, that is said. Raises as ``read_engine_file``,
+    LayoutError for a layout that breaks a rule, UnsupportedError for a file of no engine, or of another one.
+    """
+    same = framework is None or framework == job.engine.name
+    wanted = str(job.engine) if same and _says_no_version(file, job) else framework
+    configuration = read_engine_file(file, wanted)
+    if configuration is None:
+        raise UnsupportedError(f"{file.name} has no serve command of a known engine: give --framework")
+    name = configuration.engine.partition("@")[0]
+    if listed_as(name) != listed_as(job.engine.name):
+        raise UnsupportedError(f"{file.name} is of {configuration.engine}, the job's engine is {job.engine}")
+    priced = replace(job, search=job.search.model_copy(update=dict(configuration.search)))
+    own, plan = evaluate_serving(priced, configuration.layout)
+    return ReadEngines(own, configuration, plan, tuple(_differences(job, configuration)))
+
+
+def better_plan(read: ReadEngines, front: ServingFront) -> BetterPlan | None:
+    """Return the plan of ``front`` with most tokens/s a device among those that are no slower.
+
+    None where the engines that were read are on the front: no plan has as many tokens/s a device in as short
+    a time per token. Where they start or hold the limits not, every plan of the front is better.
+    """
+    own = read.plan
+    rate, each = own.output_tokens_per_second_per_device, own.time_per_output_token
+    plans = front.plans
+    if own.feasible and each is not None:
+        plans = tuple(plan for plan in plans if _no_worse(plan, rate, each))
+    if not plans:
+        return None
+    best = max(plans, key=lambda plan: plan.output_tokens_per_second_per_device)
+    faster = best.time_per_output_token
+    return BetterPlan(
+        best,
+        best.output_tokens_per_second_per_device / rate - 1 if rate else float("inf"),
+        1 - faster / each if faster is not None and each else 0.0,
+        tuple(_changes(read.configuration, best)),
+    )
+
+
+def _no_worse(plan: ServingPlan, rate: float, each: float) -> bool:
+    """Return whether a plan is as good in throughput and time per token, and better in one by 1 % or more."""
+    own_rate, own_each = plan.output_tokens_per_second_per_device, plan.time_per_output_token
+    if own_each is None or own_rate < rate or own_each > each:
+        return False
+    return own_rate > rate * _BETTER or own_each * _BETTER < each
+
+
+def _changes(configuration: EngineConfiguration, best: ServingPlan) -> Iterator[str]:
+    """Yield the keys of the layout in which a plan of engines that are alike differs from a file."""
+    layout = configuration.layout
+    if len(best.groups) > 1 or not isinstance(layout, EngineLayout):
+        yield f"engines that differ: {best.layout_string}"
+        return
+    wanted = replace(best.groups[0].layout, replicas=best.engines)
+    for key, value in asdict(wanted).items():
+        now = getattr(layout, key)
+        written = configuration.values.get(key)
+        place = f" (line {written.line}: {written.words})" if written is not None and written.line else ""
+        if value != now:
+            yield f"{key}: {now or 'default'} to {value or 'default'}{place}"
+
+
+def _says_no_version(file: LaunchFile, job: ServingJob) -> bool:
+    from autoplan.launch.engines.serve_commands import ENGINES, PROGRAM_OF, said_version, serves
+
+    program = PROGRAM_OF.get(job.engine.name, job.engine.name)
+    if program not in ENGINES:
+        return False
+    of_engine = file.name.endswith(_OPTIONS) or serves(file.text)
+    return of_engine and said_version(program, file.text) is None and _of_engine(file, job)
+
+
+def _of_engine(file: LaunchFile, job: ServingJob) -> bool:
+    """Return whether a file is one of the job's engine."""
+    try:
+        configuration = read_engine_file(file)
+    except LayoutError:
+        raise
+    except AutoplanError:
+        return True
+    return configuration is not None and _same_program(configuration.engine.partition("@")[0], job)
+
+
+def _same_program(engine: str, job: ServingJob) -> bool:
+    from autoplan.launch.engines.serve_commands import PROGRAM_OF
+
+    return PROGRAM_OF.get(engine, engine) == PROGRAM_OF.get(job.engine.name, job.engine.name)
+
+
+def _differences(job: ServingJob, configuration: EngineConfiguration) -> list[str]:
+    """Return what a file has and the job has otherwise, as sentences."""
+    said = []
+    model = configuration.job.get("model")
+    if model is not None and model != job.model.name:
+        said.append(f"the file serves {model}, and the job's model {job.model.name} is priced")
+    if configuration.engine != str(job.engine):
+        said.append(f"the file is for {configuration.engine}, and the job's {job.engine} is priced")
+    longest = configuration.job.get("workload", {}).get("longest_request")
+    if longest is not None and longest < job.longest_request:
+        said.append(f"the file admits {longest:,} tokens a request, and the job has {job.longest_request:,}")
+    layout = configuration.layout
+    engines = (layout,) if isinstance(layout, EngineLayout) else (layout.prefill, layout.decode)
+    said += [
+        f"the file has weights={weights}, which the job does not allow"
+        for weights in dict.fromkeys(engine.weights for engine in engines)
+        if weights not in job.precision.weights
+    ]
+    return said

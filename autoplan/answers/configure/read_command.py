@@ -1,0 +1,142 @@
+"""``autoplan read``: what a configuration of a framework says."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autoplan.answers.configure.engine_commands import present_engine_configuration
+from autoplan.commands.output import Format, FormatOption, OutputOption, present, write
+
+if TYPE_CHECKING:
+    from autoplan.launch.configuration import LaunchFile
+
+__all__ = [
+    "ArgumentOption",
+    "FrameworkOption",
+    "VariableOption",
+    "arguments_of",
+    "launch_file",
+    "read",
+    "variables_of",
+]
+
+
+FrameworkOption = Annotated[
+    str | None,
+    typer.Option(
+        "--framework",
+        metavar="NAME",
+        help="Whose configuration FILE is: megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan,"
+        " trainer, axolotl, llama-factory, nemo, nanotron, llm-foundry; or an engine, with its version:"
+        " vllm@0.24, sglang, tensorrt-llm. Left out: recognised by its content.",
+        show_default=False,
+    ),
+]
+
+VariableOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A variable of the environment that a script is started with, or its argument, 1=VALUE.",
+        show_default=False,
+    ),
+]
+
+ArgumentOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arg",
+        metavar="WORDS",
+        help='Further arguments of the training program, such as "--micro-batch-size 2".',
+        show_default=False,
+    ),
+]
+
+
+def read(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="What a training run or an engine is launched with.", show_default=False
+        ),
+    ],
+    framework: FrameworkOption = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            "--devices", metavar="N", min=1, help="Number of devices that it runs on.", show_default=False
+        ),
+    ] = None,
+    variables: VariableOption = None,
+    arguments: ArgumentOption = None,
+    form: FormatOption = Format.table,
+    output: OutputOption = None,
+) -> None:
+    """Say what a training script or configuration says: its layout, model, batch and precision.
+
+    Of serve commands of vLLM, SGLang and TensorRT-LLM, or a file of their options: engines, formats, sizes.
+
+    Nothing in FILE is executed. What it leaves open takes the framework's own default and is said; what
+    depends on the output of a command, on a loop or on another file is an error with its line. --format yaml
+    prints a job file for `autoplan plan`, to which the hardware is to be added.
+    """
+    from autoplan import planning
+    from autoplan.launch.configuration_fields import configuration_document, job_text
+    from autoplan.launch.engines.served_run import EngineConfiguration
+    from autoplan.launch.registry import usual_stack
+
+    configuration = planning.read(
+        file,
+        framework,
+        devices=devices,
+        variables=variables_of(variables),
+        arguments=arguments_of(arguments),
+    )
+    if isinstance(configuration, EngineConfiguration):
+        present_engine_configuration(configuration, form, output)
+        return
+    if form is Format.yaml:
+        write(job_text(configuration, usual_stack(configuration.framework)), output)
+        return
+    document = configuration_document(configuration)
+
+    from autoplan.answers.configure.blocks import configuration_table
+
+    present(
+        form,
+        output,
+        document=lambda: document,
+        table=lambda terminal: configuration_table(document, terminal),
+    )
+
+
+def launch_file(path: Path, variables: list[str] | None, arguments: list[str] | None) -> LaunchFile:
+    """Return the file that an option names, with the values that others give it."""
+    from autoplan.answers.configure.ask import text_of_file
+    from autoplan.launch.configuration import LaunchFile
+
+    return LaunchFile(str(path), text_of_file(path), variables_of(variables), arguments_of(arguments))
+
+
+def variables_of(texts: list[str] | None) -> dict[str, str]:
+    """Return variables by name; refuses what is not of the form NAME=VALUE."""
+    variables = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not (name.isidentifier() or name.isdigit()):
+            raise typer.BadParameter(f"{text!r} is not of the form NAME=VALUE", param_hint="--set")
+        variables[name] = value
+    return variables
+
+
+def arguments_of(texts: list[str] | None) -> tuple[str, ...]:
+    """Return the words of further arguments."""
+    try:
+        return tuple(word for text in texts or () for word in shlex.split(text))
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}", param_hint="--arg") from error

@@ -1,0 +1,142 @@
+"""``autoplan diagnose``: why a run is slower than its plan."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autoplan.commands.output import (
+    Format,
+    FormatOption,
+    JobArgument,
+    OutputOption,
+    checked_output,
+    present,
+    write,
+)
+from autoplan.commands.page_output import asks_for_page, step_pictures, typed_command
+
+if TYPE_CHECKING:
+    from autoplan.answers.diagnose.value import Diagnosis
+
+__all__ = [
+    "diagnose",
+]
+
+
+LayoutOption = Annotated[
+    str,
+    typer.Option(
+        "--layout",
+        "-l",
+        metavar="LAYOUT",
+        help="The layout that ran, such as tp=2,pp=2,mbs=1,recompute=selective.",
+        show_default=False,
+    ),
+]
+
+TraceOption = Annotated[
+    list[Path],
+    typer.Option(
+        "--trace",
+        "-t",
+        metavar="FILE",
+        help="Trace of PyTorch Profiler (JSON, plain or gzip) or of Nsight Systems exported as SQLite, of one"
+        " rank or several, or a folder of traces. May be repeated.",
+        show_default=False,
+    ),
+]
+
+MemoryOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--memory",
+        "-m",
+        metavar="FILE",
+        help="Memory snapshot of torch.cuda.memory (pickle, which is not executed, or JSON), or memory"
+        " timeline of torch.profiler. May be repeated.",
+        show_default=False,
+    ),
+]
+
+StepsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--steps",
+        metavar="N",
+        min=1,
+        max=100_000,
+        help="How many steps a trace covers that has none annotated.",
+        show_default=False,
+    ),
+]
+
+RunsOutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--runs-output",
+        metavar="FILE",
+        help="Also write the measured step as a file for `autoplan calibrate --runs FILE --machine`.",
+        show_default=False,
+        callback=checked_output,
+    ),
+]
+
+
+def diagnose(  # noqa: PLR0913, PLR0917 - a parameter for each option
+    context: typer.Context,
+    job: JobArgument,
+    layout: LayoutOption,
+    trace: TraceOption,
+    memory: MemoryOption = None,
+    steps: StepsOption = None,
+    runs_output: RunsOutputOption = None,
+    form: FormatOption = Format.table,
+    output: OutputOption = None,
+) -> None:
+    """Say where a run of JOB is slower than the plan of its layout, by how much, and what that usually means.
+
+    The step of median length of each trace is attributed to the parts of the prediction: kernels that
+    compute, communication that no compute hides by process group, the pipeline's bubble, copies, and idle
+    time that waits for the host or for data. Files are read as data and never executed. An --output whose
+    name ends in .html is the answer as a page that loads nothing, written beside the table.
+    """
+    from autoplan import planning
+    from autoplan.catalog import load_job
+    from autoplan.commands.lean import collect_again
+
+    collect_again()
+    loaded = planning.chosen(load_job(job), layout)
+    answer = planning.diagnose(loaded, layout, trace, memory=memory or (), steps=steps)
+    run = _record(job, answer, runs_output)
+    if runs_output is not None:
+        write(run, runs_output)
+
+    from autoplan.answers.diagnose.blocks import diagnosis_document, diagnosis_table
+
+    if output is not None and asks_for_page(form, output):
+        from autoplan.answers.diagnose.page import diagnosis_page
+
+        command = typed_command(context)
+        write(diagnosis_page(loaded, answer, run, command, lambda own: step_pictures(loaded, own)), output)
+        output = None
+    present(
+        form,
+        output,
+        document=lambda: diagnosis_document(loaded, answer, run),
+        table=lambda terminal: diagnosis_table(loaded, answer, terminal),
+    )
+
+
+def _record(job: str, answer: Diagnosis, output: Path | None) -> str:
+    """Return the run as a file; a job that is a file is named relative to it."""
+    from autoplan import planning
+    from autoplan.catalog import is_path
+
+    if is_path(job):
+        job = os.path.relpath(job, output.parent if output else None)
+        job = job if is_path(job) else f"./{job}"
+    return planning.run_record(job, answer)

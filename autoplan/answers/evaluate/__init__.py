@@ -1,0 +1,1 @@
+"""The prediction of one layout."""

@@ -1,0 +1,126 @@
+"""The prediction of one layout as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from autoplan.costs.core.prediction import Prediction, StageMemory
+from autoplan.report.charts.breakdown import fullest_stage, memory_table, side_by_side, time_table
+from autoplan.report.front_report import heading, listed
+from autoplan.report.render.bars import spread
+from autoplan.report.render.columns import plain_table
+from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.wording.layer_type_words import stage_layer_types, uneven_chunks
+from autoplan.report.wording.part_names import GIB, MEMORY_PARTS
+from autoplan.report.wording.sentences import (
+    fits_sentence,
+    job_lines,
+    number_words,
+    peaks_sentence,
+    surety_sentences,
+)
+from autoplan.results import Plan
+from autoplan.schema.job import Job
+from autoplan.units import format_bytes, format_count, format_seconds
+
+__all__ = [
+    "MOST_STAGES",
+    "plan_table",
+]
+
+
+#: Stages of a pipeline that a table shows.
+MOST_STAGES: Final = 16
+
+#: Columns below which the categories of a stage are left out.
+_ROOMY: Final = 100
+
+
+def plan_table(job: Job, plan: Plan, terminal: Terminal) -> str:
+    """Return the prediction of ``plan`` as text."""
+    predicted = plan.predicted
+    parts: list[RenderableType] = [
+        *heading(job_lines(job, plan.facts, terminal)),
+        Text(plan.layout_string, style="green", no_wrap=True, overflow="ignore"),
+        Text(""),
+        _summary(predicted),
+        *side_by_side((time_table(predicted, terminal), memory_table(predicted, terminal)), terminal),
+        Text(""),
+    ]
+    if len(predicted.memory.stages) > 1:
+        parts += [*_stages(predicted, stage_layer_types(plan.facts.layers, plan.layout), terminal), Text("")]
+    surety = surety_sentences(job, [predicted], plan.stacks)
+    parts += listed([*uneven_chunks(plan.layout), *surety])
+    return render(Group(*parts), terminal)
+
+
+def _summary(predicted: Prediction) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, text in _facts(predicted):
+        table.add_row(Text(name, style="dim"), Text(text))
+    style = "green" if predicted.fits else "bold red"
+    table.add_row(Text("memory", style="dim"), Text(fits_sentence(predicted), style=style))
+    return table
+
+
+def _facts(predicted: Prediction) -> Iterator[tuple[str, str]]:
+    low, high = predicted.step_seconds_low, predicted.step_seconds_high
+    step = format_seconds(predicted.step_seconds)
+    yield "step", f"{step}, 90 % interval {format_seconds(low)} to {format_seconds(high)}"
+    least = format_seconds(predicted.step_seconds_lower_bound)
+    most = format_seconds(predicted.step_seconds_upper_bound)
+    yield "bounds", f"{least} at the speed of light, {most} without any overlap"
+    per_device = f"{predicted.tokens_per_second_per_device:,.0f} tokens/s per device"
+    total = f"{format_count(predicted.tokens_per_second)} tokens/s in total"
+    yield "speed", f"{per_device}, {total}, MFU {predicted.model_flops_utilization * 100:.1f} %"
+    yield "peak", peaks_sentence(predicted)
+    if host := max(stage.host for stage in predicted.memory.stages):
+        yield "host", f"{format_bytes(host)} of host memory per device"
+    bubble = f"{predicted.bubble_share * 100:.1f} %"
+    yield (
+        "pipeline",
+        f"{number_words(predicted.microbatches, 'microbatch')} per step, bubble {bubble}",
+    )
+
+
+def _stages(
+    predicted: Prediction, layer_types: Sequence[str], terminal: Terminal
+) -> Iterator[RenderableType]:
+    stages = predicted.memory.stages
+    fullest = fullest_stage(predicted)
+    picked = sorted({*spread(len(stages), MOST_STAGES), stages.index(fullest)})
+    limit = predicted.memory_limit_bytes
+    table = plain_table(terminal)
+    yield Text("peak memory of a device by stage (GiB)", style="bold")
+    roomy = _ROOMY + max((len(words) + 2 for words in layer_types), default=0)
+    categories = MEMORY_PARTS if terminal.width >= roomy else {}
+    heads = ("\nstage", "\nlayers", *(part.head for part in categories.values()), "\npeak", "of limit\n(%)")
+    for head in heads:
+        table.add_column(Text(head), justify="right", no_wrap=True)
+    table.add_column(Text("\npeak event"), no_wrap=True)
+    if layer_types:
+        table.add_column(Text("\nlayer types"), no_wrap=True)
+    for index in picked:
+        style = "bold" if stages[index] is fullest else ""
+        cells = _stage_cells(stages[index], list(categories), limit)
+        cells += layer_types[index : index + 1]
+        table.add_row(*(Text(cell, style=style) for cell in cells))
+    yield table
+    if len(picked) < len(stages):
+        yield Text(f"({len(stages) - len(picked)} more stages: --format json)", style="dim")
+
+
+def _stage_cells(stage: StageMemory, fields: Sequence[str], limit: float) -> list[str]:
+    return [
+        str(stage.stage),
+        str(stage.layers),
+        *(f"{getattr(stage, field) / GIB:.1f}" for field in fields),
+        f"{stage.total / GIB:.1f}",
+        f"{stage.total / limit * 100:.0f}",
+        stage.event,
+    ]

@@ -1,0 +1,185 @@
+"""``autoplan evaluate``: the prediction of one layout, named or read from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autoplan.answers.configure.engine_commands import evaluate_engine_commands
+from autoplan.answers.configure.read_command import (
+    ArgumentOption,
+    FrameworkOption,
+    VariableOption,
+    launch_file,
+)
+from autoplan.answers.evaluate.serving import evaluate_serving_layout
+from autoplan.commands.options import DeadlineOption
+from autoplan.commands.output import (
+    Format,
+    FormatOption,
+    JobArgument,
+    OutputOption,
+    asks_for_trace,
+    present,
+    write,
+    write_trace,
+)
+from autoplan.commands.page_output import (
+    asks_for_page,
+    drawn_step,
+    step_pictures,
+    typed_command,
+)
+from autoplan.commands.planned import planned
+
+if TYPE_CHECKING:
+    from autoplan.launch.configuration import LaunchFile
+    from autoplan.launch.file_comparison import FileComparison
+    from autoplan.report.render.terminal import Terminal
+    from autoplan.results import Plan
+    from autoplan.schema.job import Job
+
+__all__ = [
+    "evaluate",
+]
+
+
+NamedLayout = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        "-l",
+        metavar="LAYOUT",
+        help="The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
+        show_default=False,
+    ),
+]
+LayoutFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="Take the layout of a training script or configuration, and compare it with the best.",
+        show_default=False,
+    ),
+]
+
+
+def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
+    context: typer.Context,
+    job: JobArgument,
+    layout: NamedLayout = None,
+    file: LayoutFile = None,
+    framework: FrameworkOption = None,
+    variables: VariableOption = None,
+    arguments: ArgumentOption = None,
+    deadline: DeadlineOption = None,
+    pictures: Annotated[
+        bool,
+        typer.Option("--pictures", help="Below the table, draw memory by event and the step, with letters."),
+    ] = False,
+    form: FormatOption = Format.table,
+    output: OutputOption = None,
+) -> None:
+    """Predict step time and memory of one layout of JOB, whether it fits or not.
+
+    Of a serving job: time to the first token and per output token, throughput and memory of engines such as
+    tp=4,replicas=2,seqs=256.
+
+    The layout is named, or read from a file, which is not executed. Then the answer also has the proven best
+    layout of JOB, and the fewest edits of the file that gain most. A layout that breaks a rule of the model,
+    the devices or the stack is bad input: exit code 2. An --output whose name ends in trace.json is the
+    predicted step as a trace for Perfetto, written in addition to the table; one that ends in .html is the
+    answer as a page that loads nothing.
+    """
+    from autoplan import planning
+    from autoplan.catalog import is_serving_job, load_job
+
+    if (layout is None) == (file is None):
+        raise typer.BadParameter("give one of --layout and --from", param_hint="--layout")
+    if is_serving_job(job):
+        if file is not None:
+            if output is not None and asks_for_page(form, output):
+                raise typer.BadParameter(
+                    "there is no page of serve commands: give --layout", param_hint="--output"
+                )
+            read = launch_file(file, variables, arguments)
+            evaluate_engine_commands(job, read, framework, deadline, (form, output))
+        else:
+            evaluate_serving_layout(job, str(layout), form, (output, typed_command(context)))
+        return
+    loaded = load_job(job)
+    if file is not None:
+        read = launch_file(file, variables, arguments)
+        _compare(loaded, read, framework, deadline, (form, output, typed_command(context)))
+        return
+    loaded = planning.chosen(loaded, str(layout))
+    answer = planning.evaluate(loaded, str(layout))
+    if output is not None and asks_for_trace(form, output):
+        write_trace(loaded, answer, output)
+        output = None
+    elif output is not None and asks_for_page(form, output):
+        _write_page(loaded, answer, typed_command(context), output)
+        output = None
+
+    from autoplan.answers.evaluate.blocks import plan_table
+    from autoplan.report.document_fields import plan_document
+
+    present(
+        form,
+        output,
+        document=lambda: plan_document(loaded, answer),
+        table=lambda terminal: (
+            plan_table(loaded, answer, terminal) + (_pictures(loaded, answer, terminal) if pictures else "")
+        ),
+    )
+
+
+def _pictures(job: Job, plan: Plan, terminal: Terminal) -> str:
+    from autoplan.report.picture_report import plan_pictures
+
+    return f"\n{plan_pictures(job, plan, drawn_step(job, plan), terminal)}"
+
+
+def _compare(
+    job: Job,
+    file: LaunchFile,
+    framework: str | None,
+    deadline: float | None,
+    where: tuple[Format, Path | None, str],
+) -> None:
+    """Write the prediction of the layout of ``file``, the best layout, and the edits that gain most."""
+    from autoplan import planning
+
+    file_comparison, own, job = planning.evaluate_file(job, file, framework)
+    comparison = planning.compare_file(job, file, file_comparison, own, planned(job, deadline))
+
+    from autoplan.answers.configure.blocks import comparison_document, comparison_text
+    from autoplan.answers.evaluate.blocks import plan_table
+    from autoplan.report.document_fields import plan_document
+
+    form, output, command = where
+    if output is not None and asks_for_trace(form, output):
+        write_trace(job, own, output)
+        output = None
+    elif output is not None and asks_for_page(form, output):
+        _write_page(job, own, command, output, comparison=comparison)
+        output = None
+    present(
+        form,
+        output,
+        document=lambda: {**plan_document(job, own), "comparison": comparison_document(comparison)},
+        table=lambda terminal: f"{plan_table(job, own, terminal)}\n{comparison_text(comparison, terminal)}",
+    )
+
+
+def _write_page(
+    job: Job, plan: Plan, command: str, output: Path, *, comparison: FileComparison | None = None
+) -> None:
+    """Write the prediction of one layout to ``output``."""
+    from autoplan.answers.evaluate.page import evaluation_page
+
+    page = evaluation_page(job, plan, command, lambda own: step_pictures(job, own), comparison=comparison)
+    write(page, output)

@@ -1,0 +1,59 @@
+"""The prediction of one layout as a page."""
+
+from __future__ import annotations
+
+from autoplan.answers.configure.blocks import comparison_text
+from autoplan.launch.file_comparison import FileComparison
+from autoplan.report.charts.memory_svg import memory_svg
+from autoplan.report.document_fields import plan_document
+from autoplan.report.pages.blocks.page_frame import element, page, preformatted, region
+from autoplan.report.pages.blocks.page_sections import (
+    command_section,
+    headings,
+    json_section,
+    provenance_section,
+    sentences_list,
+    step_sentence,
+)
+from autoplan.report.pages.plan_details import PicturesOf, plan_details
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.wording.layer_type_words import uneven_chunks
+from autoplan.report.wording.sentences import surety_sentences
+from autoplan.results import Plan
+from autoplan.schema.job import Job
+
+__all__ = [
+    "evaluation_page",
+]
+
+
+def evaluation_page(
+    job: Job, plan: Plan, command: str, pictures_of: PicturesOf, *, comparison: FileComparison | None = None
+) -> str:
+    """Return the prediction of ``plan`` as a self-contained page; ``command`` is what was typed.
+
+    ``comparison`` is that of a file that the layout was read from with the best layout.
+    """
+    document = plan_document(job, plan)
+    limits = document["job"]["limits"]
+    parts = [
+        *headings(job, plan.facts),
+        element("p", step_sentence(document["predicted"]), "answer"),
+        *plan_details(plan, limits, document["predicted"], pictures_of),
+        element("h3", "Memory by event of a step"),
+        region("memory by event of a step", memory_svg(job, plan), "picture drawn"),
+        *_compared(comparison),
+        element("h2", "How sure this is"),
+        sentences_list([*uneven_chunks(plan.layout), *surety_sentences(job, [plan.predicted], plan.stacks)]),
+        *provenance_section(job),
+        *command_section(command),
+        *json_section("the answer as JSON", document),
+    ]
+    return page(f"{job.name}: {plan.layout_string}", parts)
+
+
+def _compared(comparison: FileComparison | None) -> list[str]:
+    if comparison is None:
+        return []
+    text = comparison_text(comparison, Terminal())
+    return [element("h2", "Against the best layout"), preformatted("against the best layout", text)]

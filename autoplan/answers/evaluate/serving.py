@@ -1,0 +1,31 @@
+"""``autoplan evaluate`` of a layout of a serving job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autoplan.commands.output import Format, present, write
+from autoplan.commands.page_output import asks_for_page
+
+__all__ = ["evaluate_serving_layout"]
+
+
+def evaluate_serving_layout(job: str, layout: str, form: Format, asked: tuple[Path | None, str]) -> None:
+    """Write the prediction of one layout of a serving job, as ``plan_serving_job`` does."""
+    from autoplan.planning.serving.serving_plans import evaluate_serving
+    from autoplan.report.serving.serving_document import serving_plan_document
+    from autoplan.report.serving.serving_plan_report import serving_plan_table
+
+    loaded, plan = evaluate_serving(job, layout)
+    output, command = asked
+    if output is not None and asks_for_page(form, output):
+        from autoplan.report.pages.serving_page import serving_plan_page
+
+        write(serving_plan_page(loaded, plan, command), output)
+        output = None
+    present(
+        form,
+        output,
+        document=lambda: serving_plan_document(loaded, plan),
+        table=lambda terminal: serving_plan_table(loaded, plan, terminal),
+    )

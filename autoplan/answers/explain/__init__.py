@@ -1,0 +1,1 @@
+"""Why a layout is or is not on the front, and what makes it fit."""

@@ -1,0 +1,389 @@
+"""Explanation of one layout: its memory, the remedies that reduce it, and why it is not on the front."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import log2
+from pathlib import Path
+from typing import Final
+
+from autoplan.answers.explain.remedies import remedies_of
+from autoplan.costs.core.candidates import uniform_recompute_mode
+from autoplan.costs.core.prediction import TimePrediction
+from autoplan.costs.device.machine import Machine, Rate, machine_of
+from autoplan.costs.predict import facts_of, predict, time_on
+from autoplan.deadline import Deadline, DeadlineOver
+from autoplan.errors import AutoplanError, InfeasibleError, UnsupportedError
+from autoplan.planning.plan_and_evaluate import chosen, plannable, read_layout
+from autoplan.results import Front, Plan
+from autoplan.results.explanation import BottleneckShare, Explanation
+from autoplan.results.standing import Choice, Contrast, Refusal, Standing, differences
+from autoplan.rules import broken_rules
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+from autoplan.schema.stage_layers import even_stages
+
+__all__ = [
+    "FastestPlan",
+    "best_under",
+    "bottlenecks",
+    "explain",
+    "explain_choice",
+    "fastest_within",
+    "other_choices",
+    "refusal_of",
+    "standing_of",
+]
+
+
+# What a layout's step is made of: classes of bottlenecks with their shares.
+#
+# Notation (this file only)::
+#
+# T    seconds of kernels and of the optimizer's update         [s]
+# T_0  those on a machine whose launches take no time           [s]
+# T_1  those where memory traffic takes no time either          [s]
+
+
+#: How much faster memory is where its traffic takes no time to speak of.
+_FREE: Final = 1e6
+#: Exposed communication by axis, the bubble and host copies, as they are called, and what they wait for.
+_EXPOSED: Final = {
+    "tp_exposed": ("tensor-parallel communication", "network"),
+    "cp_exposed": ("context-parallel communication", "network"),
+    "ep_exposed": ("expert-parallel communication", "network"),
+    "pp_exposed": ("pipeline send/receive", "network"),
+    "dp_exposed": ("data-parallel communication", "network"),
+    "bubble": ("pipeline bubble", "pipeline"),
+    "overhead": ("activation offload", "host"),
+}
+
+
+def bottlenecks(job: Job, plan: Plan) -> tuple[BottleneckShare, ...]:
+    """Return the classes of work that take time in the step of ``plan``, the longest first.
+
+    The seconds of kernels are attributed by pricing the layout on machines that lack one cost: small kernels
+    and host are T - T_0, HBM bandwidth T_0 - T_1, matrix products the rest. All add up to the step.
+    """
+    machine = machine_of(job)
+    launched = _without_launches(machine)
+    time = plan.predicted.time
+    before, free, unlimited = (
+        _kernels(x) for x in (time, *(time_on(job, plan.layout, m) for m in (launched, _unlimited(launched))))
+    )
+    classes = {
+        ("matrix products and attention", "compute"): unlimited,
+        ("HBM bandwidth", "HBM bandwidth"): free - unlimited,
+        ("small kernels and host", "host"): before - free,
+        **{name: getattr(time, part) for part, name in _EXPOSED.items()},
+    }
+    return tuple(_shares(classes, plan.predicted.step_seconds))
+
+
+def _shares(classes: dict[tuple[str, str], float], step: float) -> Iterator[BottleneckShare]:
+    for (name, bound), seconds in sorted(classes.items(), key=lambda item: -item[1]):
+        if seconds:
+            yield BottleneckShare(name, seconds, seconds / step, bound)
+
+
+def _kernels(time: TimePrediction) -> float:
+    """Return the seconds of kernels and of the optimizer's update."""
+    return time.compute + time.recompute + time.optimizer
+
+
+def _without_launches(machine: Machine) -> Machine:
+    def launched(rate: Rate) -> Rate:
+        return replace(rate, launch=0.0)
+
+    return replace(
+        machine,
+        gemm=launched(machine.gemm),
+        attention_forward=launched(machine.attention_forward),
+        attention_backward=launched(machine.attention_backward),
+        memory_bound_launch=0.0,
+        host_launch=0.0,
+    )
+
+
+def _unlimited(machine: Machine) -> Machine:
+    return replace(machine, hbm_bandwidth=machine.hbm_bandwidth * _FREE)
+
+
+# The fastest layout of a job whose search is narrowed, or why it has none.
+
+
+#: Largest gap of a plan that is said to be the fastest: the share within which plans of a front are thinned.
+_LARGEST_GAP: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class FastestPlan:
+    """The fastest plan of a job, ``proven`` unless a deadline ended the search; else None and ``why``.
+
+    ``least_bytes`` is the least memory of a device with which a layout would fit, where none does.
+    """
+
+    plan: Plan | None
+    why: str = ""
+    proven: bool = True
+    least_bytes: float | None = None
+
+
+def fastest_within(job: Job, deadline: Deadline, *, best_known: bool = False) -> FastestPlan:
+    """Return the fastest plan of ``job``, which has one number of devices and one batch size.
+
+    Where a deadline ended the search, a plan that may be more than 1 % slower than the fastest is returned
+    only with ``best_known``: what is said of a choice by its fastest layout would be false by any other.
+    """
+    from autoplan.search import least_needed, search
+
+    if (reason := deadline.reason) is not None:
+        return FastestPlan(None, f"not solved: {reason}", proven=False)
+    try:
+        front = search(job, fastest_only=True, deadline=deadline)
+    except AutoplanError as error:
+        return FastestPlan(None, str(error), proven=False)
+    if front.plans:
+        return _fastest_of(front, best_known=best_known)
+    try:
+        with deadline.in_force():
+            least = least_needed(job)
+    except DeadlineOver:
+        return FastestPlan(None, f"not solved: {deadline.reason}", proven=False)
+    if least is None:
+        return FastestPlan(None, "every such layout violates a rule")
+    within = job.limits.step_time is not None or bool(job.rules)
+    why = "no such layout is within the limits" if within else "no such layout fits"
+    return FastestPlan(None, why, least_bytes=least)
+
+
+def _fastest_of(front: Front, *, best_known: bool) -> FastestPlan:
+    """Return the fastest plan of ``front``, where it has one that is known to be about that."""
+    proven, gap = front.certificate.status == "optimal", front.certificate.gap
+    if proven or best_known or (gap is not None and gap <= _LARGEST_GAP):
+        return FastestPlan(front.plans[0], proven=proven)
+    return FastestPlan(None, f"not solved: {front.certificate.stopped}", proven=False)
+
+
+# Contrastive explanation of the fastest plan: the optimum under each other choice, one solve for each.
+
+
+#: Most values of one choice that are solved for, those nearest to the fastest plan's.
+_MOST_VALUES: Final = 6
+
+
+def explain_choice(
+    job: Job | str | Path,
+    *,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+    deadline: Deadline | float | None = None,
+) -> Choice:
+    """Return the fastest plan of ``job``, and the fastest under each other choice.
+
+    ``progress`` is called with the solves done, the solves in all, and the next choice. Choices that are left
+    when ``deadline`` ends (as in ``plan``) are named and not solved. Raises InfeasibleError with the reasons
+    where no layout is feasible.
+    """
+    job = plannable(job)
+    if job.choices:
+        raise UnsupportedError(
+            "a choice is explained for one number of devices and one batch size: set devices and"
+            " workload.global_batch_size to one value each, or name a layout"
+        )
+    from autoplan.search import search
+
+    timed_job = replace(job, objectives=("step_time",))
+    deadline = Deadline.of(deadline, job.deadline)
+    front = search(timed_job, deadline=deadline)
+    if not front.plans:
+        raise InfeasibleError(front.reasons)
+    best = front.plans[0]
+    choices = list(other_choices(timed_job, best.layout))
+    alternatives = []
+    for done, (key, value, restricted) in enumerate(choices):
+        progress(done, len(choices), f"{key} {value}")
+        alternatives.append(best_under(best, key, value, restricted, deadline))
+    return Choice(best, tuple(alternatives))
+
+
+def best_under(best: Plan, key: str, value: str, job: Job, deadline: Deadline) -> Contrast:
+    """Return the fastest plan of ``job``, whose ``key`` is ``value``, and where it loses to ``best``."""
+    plan = fastest_within(job, deadline)
+    if plan.plan is None:
+        return Contrast(key, value, None, plan.why)
+    return Contrast(key, value, plan.plan, "", differences(plan.plan.predicted, best.predicted))
+
+
+def other_choices(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:
+    """Yield each choice other than the best layout's: its key, its value, and the job restricted to it."""
+    from autoplan.search.space.candidate_space import valid_choices
+    from autoplan.search.space.choices import listed_recompute_modes
+
+    groups = list(valid_choices(job))
+    columns = {
+        "tensor_parallel": ("tp", best.tp),
+        "data_parallel": ("dp", best.dp),
+        "microbatch_size": ("microbatch", best.microbatch),
+        "zero_stage": ("zero", best.zero),
+        "virtual_stages": ("vpp", best.vpp),
+    }
+    values = {key: {int(x) for g in groups for x in getattr(g, name)} for key, (name, _) in columns.items()}
+    chosen = {key: value for key, (_, value) in columns.items()}
+    values["pipeline_parallel"], chosen["pipeline_parallel"] = {g.pp for g in groups}, best.pp
+    for key in ("tensor_parallel", "pipeline_parallel", *(k for k in columns if k != "tensor_parallel")):
+        current = chosen[key]
+        nearest = sorted(
+            values[key] - {current}, key=lambda x: (abs(x.bit_length() - current.bit_length()), x)
+        )
+        for value in sorted(nearest[:_MOST_VALUES]):
+            yield key, str(value), restricted(job, key, value)
+    yield from _other_modes(job, best, listed_recompute_modes(job))
+
+
+def _other_modes(job: Job, best: Layout, modes: tuple[str, ...]) -> Iterator[tuple[str, str, Job]]:
+    if best.tp > 1 and job.search.sequence_parallel == "any":
+        other = "off" if best.sequence_parallel else "on"
+        yield "sequence_parallel", other, restricted(job, "sequence_parallel", other)
+    used = {"selective"} if any(best.selective) else set()
+    used |= {"full"} if any(best.full) else set()
+    used |= {"none"} if sum(best.selective) + sum(best.full) < sum(best.layers) else set()
+    for mode in modes:
+        if len(modes) > 1 and used != {mode}:
+            yield "recompute", mode, restricted(job, "recompute", mode)
+    if not best.even and job.search.stages == "any":
+        yield "stages", "even", restricted(job, "stages", "even")
+
+
+def restricted(job: Job, key: str, value: object) -> Job:
+    return replace(job, search=job.search.model_copy(update={key: value}))
+
+
+# Why a layout is not on the front: rules that it violates, or the plan that dominates it.
+
+
+#: Most valid choices near a refused layout that are tried, the nearest first.
+_MOST_NEAREST: Final = 40
+#: Relative difference of steps or memory that counts as none: the rounding of the solver's ticks.
+_ROUNDING: Final = 1e-4
+
+
+def standing_of(job: Job, plan: Plan, front: Front) -> Standing:
+    """Return the standing of ``plan`` relative to ``front``, the front of ``job``."""
+    own, plans = plan.predicted, front.plans
+    limit = job.limits.step_time
+    if not own.fits:
+        return Standing("does not fit", len(plans))
+    if limit is not None and own.step_seconds > limit:
+        return _standing_against("too slow", plan, front, 0 if plans else None)
+    for rank, other in enumerate(plans):
+        if other.layout == plan.layout or _equivalent_by_order(other, plan):
+            return Standing("on the front", len(plans), rank + 1)
+    for rank, other in enumerate(plans):
+        if _dominates(other, plan, 0.0):
+            return _standing_against("dominated", plan, front, rank)
+    thinning = front.certificate.thinning + _ROUNDING
+    for rank, other in enumerate(plans):
+        if _dominates(other, plan, thinning):
+            return _standing_against("dominated within tolerance", plan, front, rank)
+    return _standing_against("not searched", plan, front, 0 if plans else None)
+
+
+def _equivalent_by_order(other: Plan, plan: Plan) -> bool:
+    """Return whether two plans differ in the order of ranks alone, with the same prediction."""
+    same_degrees = replace(other.layout, order=plan.layout.order) == plan.layout
+    return same_degrees and other.predicted == plan.predicted
+
+
+def _dominates(other: Plan, plan: Plan, slack: float) -> bool:
+    """Return whether ``other`` dominates ``plan``, with ``slack`` in one of the two objectives."""
+    better, worse = other.predicted, plan.predicted
+    slower = better.step_seconds / worse.step_seconds - 1.0
+    larger = better.peak_memory_bytes_per_device / worse.peak_memory_bytes_per_device - 1.0
+    return min(slower, larger) <= 0 and max(slower, larger) <= slack
+
+
+def _standing_against(place: str, plan: Plan, front: Front, rank: int | None) -> Standing:
+    if rank is None:
+        return Standing(place, 0)  # type: ignore[arg-type]
+    other = front.plans[rank]
+    return Standing(
+        place,  # type: ignore[arg-type]
+        len(front.plans),
+        rank + 1,
+        other,
+        differences(plan.predicted, other.predicted),
+    )
+
+
+def refusal_of(job: Job, layout: Layout) -> Refusal:
+    """Return the rules that ``layout`` violates, and the nearest layout that satisfies all."""
+    valid = next((x for x in _nearest_layouts(job, layout) if not broken_rules(job, x)), None)
+    facts = facts_of(job)
+    nearest = None if valid is None else Plan(valid, predict(job, valid), facts)
+    return Refusal(layout, tuple(broken_rules(job, layout)), nearest, facts)
+
+
+def _nearest_layouts(job: Job, layout: Layout) -> Iterator[Layout]:
+    """Yield layouts of the valid choices, those whose degrees differ by the fewest factors of two first."""
+    from autoplan.search.space.candidate_space import valid_choices
+
+    by_distance: list[tuple[float, int, Layout]] = []
+    for group in valid_choices(job):
+        for i in range(len(group)):
+            layers, selective, full = _stages(job, layout, group.pp, int(group.vpp[i]))
+            choice = group.layout(i, layers, selective, full)
+            if only := uniform_recompute_mode(int(group.offload[i])):
+                choice = choice.with_uniform_recompute(only)
+            by_distance.append((_distance(choice, layout), len(by_distance), choice))
+    for *_, choice in sorted(by_distance, key=lambda item: item[:2])[:_MOST_NEAREST]:
+        yield choice
+
+
+def _stages(job: Job, layout: Layout, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
+    """Return the stages of ``layout`` where valid, else an even split with the same share of recompute."""
+    total = job.model.layers
+    same_split = pp == layout.pp and sum(layout.layers) == total and not any(n % vpp for n in layout.layers)
+    if same_split and (layout.even or job.stack.rules.uneven_stages):
+        return layout.layers, layout.selective, layout.full
+    layers, own_layers = even_stages(total, pp, vpp), sum(layout.layers)
+    full = tuple(n * sum(layout.full) // own_layers for n in layers)
+    selective = tuple(
+        min(n - f, n * sum(layout.selective) // own_layers) for n, f in zip(layers, full, strict=True)
+    )
+    return layers, selective, full
+
+
+def _distance(one: Layout, other: Layout) -> float:
+    degrees = ("tp", "pp", "dp", "cp", "ep", "microbatch", "vpp")
+    switches = ("zero", "sequence_parallel", "schedule", "optimizer_offload", "activation_offload", "order")
+    factors_of_two: float = sum(abs(log2(getattr(one, name) / getattr(other, name))) for name in degrees)
+    return factors_of_two + 0.5 * sum(bool(getattr(one, name) != getattr(other, name)) for name in switches)
+
+
+def explain(
+    job: Job | str | Path,
+    layout: Layout | str,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
+) -> Explanation | Refusal:
+    """Return the explanation of ``layout``: its prediction, remedies, and standing relative to the front.
+
+    For a layout that does not fit, the remedies are the changes that make it fit; for one that fits, those
+    that save memory. Only for the latter the front is searched, with ``progress`` and ``deadline`` as in
+    ``plan``. For a layout that violates rules, return these and the nearest valid layout. Raises LayoutError
+    for a text that is no layout.
+    """
+    job = chosen(plannable(job), layout)
+    limit = Deadline.of(deadline, job.deadline)
+    layout = read_layout(job, layout)
+    if broken_rules(job, layout):
+        return refusal_of(job, layout)
+    plan = Plan(layout, predict(job, layout), facts_of(job))
+    standing = Standing("does not fit", 0)
+    if plan.predicted.fits:
+        from autoplan.search import search
+
+        standing = standing_of(job, plan, search(job, progress=progress, deadline=limit))
+    return Explanation(plan, remedies_of(job, plan), standing, bottlenecks(job, plan))

@@ -1,0 +1,351 @@
+"""Why a layout does or does not fit, and what would make room, for people at a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from autoplan.costs.core.prediction import Prediction
+from autoplan.report.charts.breakdown import memory_table, side_by_side, time_table
+from autoplan.report.charts.memory_terminal import memory_picture
+from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, job_document
+from autoplan.report.front_report import heading, listed
+from autoplan.report.render.columns import Column, columns_table
+from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.wording.part_names import GIB, TIME_NAMES
+from autoplan.report.wording.sentences import job_lines, surety_sentences
+from autoplan.report.wording.standing_words import signed_seconds, standing_sentence
+from autoplan.results import Choice, Contrast, Explanation, Refusal, Remedy, Standing
+from autoplan.results.explanation import judged_stage
+from autoplan.results.standing import Difference
+from autoplan.schema.job import Job
+from autoplan.units import format_seconds
+
+__all__ = [
+    "REMEDY_HEADS",
+    "bound_sentence",
+    "choice_document",
+    "choice_table",
+    "choices_table",
+    "explanation_table",
+    "limited_sentence",
+    "refusal_document",
+    "refusal_parts",
+    "refusal_table",
+    "remedy_note",
+    "remedy_rows",
+    "remedy_title",
+    "standing_lines",
+    "verdict_sentences",
+]
+
+
+# Comparison of a layout with the front, and costs of other choices, as tables and documents.
+
+
+#: Parts that differ by less than this share of a step are not told.
+_NEGLIGIBLE: Final = 1e-3
+
+
+def standing_lines(standing: Standing, terminal: Terminal) -> Iterator[RenderableType]:
+    """Yield why a layout is not on the front, with the step time of both plans by part."""
+    yield Text(standing_sentence(standing), style="green" if standing.place == "on the front" else "yellow")
+    if standing.against is None:
+        return
+    yield Text(f"  {standing.against.layout_string}", style="green", no_wrap=True, overflow="ignore")
+    yield Text("")
+    parts = [d for d in standing.differences if _significant(d, standing)]
+    total = Difference(
+        "step",
+        sum(d.own_seconds for d in standing.differences),
+        sum(d.other_seconds for d in standing.differences),
+    )
+    rows = [(TIME_NAMES.get(d.part, d.part), d) for d in (*parts, total)]
+    columns = [
+        Column("part of a step", tuple(name for name, _ in rows), "left"),
+        Column("this layout", tuple(format_seconds(d.own_seconds) for _, d in rows)),
+        Column(f"plan {standing.rank}", tuple(format_seconds(d.other_seconds) for _, d in rows)),
+        Column("difference", tuple(signed_seconds(d.lost_seconds) for _, d in rows)),
+    ]
+    yield columns_table(columns, terminal)
+
+
+def _significant(difference: Difference, standing: Standing) -> bool:
+    step = sum(d.own_seconds for d in standing.differences)
+    return max(difference.own_seconds, difference.other_seconds) > _NEGLIGIBLE * step
+
+
+def refusal_table(job: Job, refusal: Refusal, terminal: Terminal) -> str:
+    """Return the rules that a layout breaks, and the nearest layout that satisfies them, as text."""
+    return render(Group(*refusal_parts(job, refusal, terminal)), terminal)
+
+
+def refusal_parts(job: Job, refusal: Refusal, terminal: Terminal) -> list[RenderableType]:
+    """Return the rules that a layout breaks as what is rendered one below the other."""
+    parts: list[RenderableType] = [
+        *heading(job_lines(job, refusal.facts, terminal)),
+        Text(str(refusal.layout), style="green", no_wrap=True, overflow="ignore"),
+        Text(""),
+        Text("cannot run: it breaks these rules", style="bold red"),
+        *listed(refusal.rules, style=""),
+        Text(""),
+    ]
+    if refusal.nearest is None:
+        parts.append(Text("no similar layout satisfies them"))
+    else:
+        predicted = refusal.nearest.predicted
+        step, fits = format_seconds(predicted.step_seconds), "fits" if predicted.fits else "does not fit"
+        parts.append(Text(f"the nearest layout that can run takes {step} per step and {fits}:"))
+        text = refusal.nearest.layout_string
+        parts.append(Text(f"  {text}", style="green", no_wrap=True, overflow="ignore"))
+    return parts
+
+
+def refusal_document(job: Job, refusal: Refusal) -> Document:
+    """Return why a layout cannot run as a document."""
+    return {
+        "schema": SCHEMA,
+        "job": job_document(job, refusal.facts),
+        "refusal": {
+            "layout_string": str(refusal.layout),
+            "rules": list(refusal.rules),
+            "nearest": brief(refusal.nearest) if refusal.nearest else None,
+        },
+    }
+
+
+def choice_table(job: Job, choice: Choice, terminal: Terminal) -> str:
+    """Return the breakdown of the fastest plan and the cost of every other choice as text."""
+    predicted = choice.best.predicted
+    parts: list[RenderableType] = [
+        *heading(job_lines(job, choice.best.facts, terminal)),
+        Text("fastest: ").append(choice.best.layout_string, style="green"),
+        Text(limited_sentence(choice)),
+        Text(""),
+        *side_by_side((time_table(predicted, terminal), memory_table(predicted, terminal)), terminal),
+        Text(""),
+        Text("what if: the fastest layout with one choice changed, each one solved", style="bold"),
+        choices_table(choice, terminal),
+        Text(""),
+        *listed(surety_sentences(job, [predicted])),
+    ]
+    return render(Group(*parts), terminal)
+
+
+def choices_table(choice: Choice, terminal: Terminal) -> Table:
+    """Return the fastest layout with one choice changed, each one solved, as a table."""
+    return columns_table(_choice_columns(choice), terminal)
+
+
+def limited_sentence(choice: Choice) -> str:
+    """Return the sentence on the parts of the fastest plan's step, the largest first."""
+    predicted = choice.best.predicted
+    seconds = sorted(
+        ((getattr(predicted.time, part), name) for part, name in TIME_NAMES.items()), reverse=True
+    )
+    shares = [
+        f"{x / predicted.step_seconds * 100:.1f} % {name}"
+        for x, name in seconds
+        if x > 0.01 * predicted.step_seconds
+    ]
+    return f"step time {format_seconds(predicted.step_seconds)}: {', '.join(shares)}"
+
+
+def _choice_columns(choice: Choice) -> list[Column]:
+    best = choice.best.predicted.step_seconds
+    rows = [_choice_row(alternative, best) for alternative in choice.alternatives]
+    heads = ("what if", "step", "slower", "peak\n(GiB)", "largest loss")
+    alignments = ("left", "right", "right", "right", "left")
+    cells = zip(*rows, strict=True) if rows else ((),) * len(heads)
+    return [
+        Column(head, tuple(column), "left" if side == "left" else "right")
+        for head, side, column in zip(heads, alignments, cells, strict=True)
+    ]
+
+
+def _choice_row(alternative: Contrast, best: float) -> tuple[str, ...]:
+    name = f"{alternative.key}: {alternative.value}"
+    if alternative.plan is None:
+        return name, "-", "-", "-", alternative.why
+    predicted = alternative.plan.predicted
+    slower = predicted.step_seconds / best - 1
+    losses = [d for d in alternative.differences if d.lost_seconds > _NEGLIGIBLE * best]
+    most = f"{TIME_NAMES[losses[0].part]} ({signed_seconds(losses[0].lost_seconds)})" if losses else "none"
+    size = f"{predicted.peak_memory_bytes_per_device / GIB:.1f}"
+    return name, format_seconds(predicted.step_seconds), f"{max(0.0, slower) * 100:.1f} %", size, most
+
+
+def choice_document(job: Job, choice: Choice) -> Document:
+    """Return the fastest plan and its alternatives as a document."""
+    return {
+        "schema": SCHEMA,
+        "job": job_document(job, choice.best.facts),
+        "choice": {
+            "best": brief(choice.best),
+            "alternatives": [
+                {
+                    "key": other.key,
+                    "value": other.value,
+                    "why": other.why,
+                    "plan": brief(other.plan) if other.plan else None,
+                    "differences": [difference_document(d) for d in other.differences],
+                }
+                for other in choice.alternatives
+            ],
+        },
+    }
+
+
+# The sentence on what bounds a step, and what it is made of.
+
+
+#: What a step that waits for it is called.
+_BOUND: dict[str, str] = {
+    "compute": "compute-bound",
+    "HBM bandwidth": "bandwidth-bound (HBM)",
+    "host": "host-bound",
+    "network": "network-bound",
+    "pipeline": "bound by the pipeline bubble",
+}
+#: Classes below this share are left to the JSON document.
+_LEAST = 0.01
+
+
+def bound_sentence(explanation: Explanation) -> str:
+    """Return what the step waits for, with the share of each class of work; empty where nobody asked.
+
+    >>> from types import SimpleNamespace as Its
+    >>> shares = [Its(name="small kernels and host", share=0.6), Its(name="HBM bandwidth", share=0.4)]
+    >>> bound_sentence(Its(bound="host", bottlenecks=shares))
+    'the step is host-bound: 60 % small kernels and host, 40 % HBM bandwidth'
+    """
+    if not explanation.bottlenecks:
+        return ""
+    shares = [f"{100 * x.share:.0f} % {x.name}" for x in explanation.bottlenecks if x.share >= _LEAST]
+    return f"the step is {_BOUND[explanation.bound]}: {', '.join(shares)}"
+
+
+# Sentences and table cells on whether a layout fits, and on remedies, for terminal and HTML page.
+
+
+REMEDY_HEADS: Final = ("#", "remedy", "saves\n(GiB)", "peak\n(GiB)", "up to\n(GiB)", "step", "fits")
+
+
+def verdict_sentences(job: Job, predicted: Prediction) -> Iterator[str]:
+    """Yield the sentences on memory, step time and host memory of a layout."""
+    stage, limit = judged_stage(job, predicted), predicted.memory_limit_bytes
+    yield (
+        f"{'fits' if predicted.fits else 'does not fit'}: a device of stage {stage.stage}"
+        f" uses {_gib(stage.total)} at its peak ({stage.event}), {_beyond(stage.total - limit)} the limit"
+        f" of {_gib(limit)}, and {_gib(stage.total_high)} at the upper end of the 90 % interval,"
+        f" {_beyond(stage.total_high - limit)} the limit"
+    )
+    low, high = format_seconds(predicted.step_seconds_low), format_seconds(predicted.step_seconds_high)
+    yield f"a step takes {format_seconds(predicted.step_seconds)}, 90 % between {low} and {high}"
+    if stage.host:
+        yield f"host memory: {_gib(stage.host)} per device"
+
+
+def _beyond(size: float) -> str:
+    return f"{_gib(abs(size))} {'over' if size > 0 else 'below'}"
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:,.1f} GiB"
+
+
+def remedy_title(explanation: Explanation) -> str:
+    """Return the title of the list of remedies."""
+    if not explanation.remedies:
+        return "no change to this layout saves memory"
+    if explanation.plan.predicted.fits:
+        return "changes that save memory, the fastest first"
+    if any(remedy.fits for remedy in explanation.remedies):
+        return "changes that make it fit, the fastest first"
+    return "changes that save memory: neither one nor two of them make it fit"
+
+
+def remedy_rows(explanation: Explanation) -> list[tuple[str, ...]]:
+    """Return the cells of each remedy, under ``REMEDY_HEADS``."""
+    short = "not enough alone" if any(remedy.fits for remedy in explanation.remedies) else "not enough"
+    return [
+        (str(number), *_numbers(remedy), "yes" if remedy.fits else short)
+        for number, remedy in enumerate(explanation.remedies, start=1)
+    ]
+
+
+def _numbers(remedy: Remedy) -> tuple[str, ...]:
+    predicted = remedy.plan.predicted
+    sizes = (remedy.saved_bytes, predicted.peak_memory_bytes_per_device, predicted.peak_memory_bytes_high)
+    # Adding zero turns "-0.0" into "+0.0".
+    percent = round(remedy.slowdown * 100, 1) + 0.0
+    step = f"{format_seconds(predicted.step_seconds)} ({percent:+.1f} %)"
+    return (remedy.name, *(f"{size / GIB:,.1f}" for size in sizes), step)
+
+
+def remedy_note(job: Job) -> str:
+    """Return the sentence on which end of the memory interval decides whether a layout fits."""
+    if job.limits.memory_confidence == "central":
+        return "a layout fits if the centre of its 90 % interval does (limits.memory_confidence: central)"
+    return "a layout fits if the upper end of its 90 % interval does; savings are at the upper end, too"
+
+
+#: Columns below which the last column says less.
+_ROOMY: Final = 100
+
+
+def explanation_table(job: Job, explanation: Explanation, terminal: Terminal) -> str:
+    """Return the memory timeline of a layout and its remedies as text."""
+    predicted = explanation.plan.predicted
+    verdict, *more = verdict_sentences(job, predicted)
+    parts: list[RenderableType] = [
+        *heading(job_lines(job, explanation.plan.facts, terminal)),
+        _copyable(explanation.plan.layout_string),
+        Text(""),
+        Text(verdict, style="green" if predicted.fits else "bold red"),
+        *map(Text, more),
+        *standing_lines(explanation.standing, terminal),
+        Text(bound_sentence(explanation)),
+        Text(""),
+        *memory_picture(predicted, judged_stage(job, predicted), terminal),
+        Text(""),
+        *_remedies(explanation, terminal),
+        Text(""),
+        *listed([remedy_note(job), *surety_sentences(job, [predicted])]),
+    ]
+    return render(Group(*parts), terminal)
+
+
+def _copyable(text: str) -> Text:
+    """Return ``text`` on one line at any terminal width, so that it can be copied."""
+    return Text(text, style="green", no_wrap=True, overflow="ignore")
+
+
+def _remedies(explanation: Explanation, terminal: Terminal) -> Iterator[RenderableType]:
+    yield Text(remedy_title(explanation), style="bold")
+    if not explanation.remedies:
+        return
+    yield _table(explanation, terminal)
+    yield Text("")
+    yield Text("changes by remedy", style="bold")
+    for number, remedy in enumerate(explanation.remedies, start=1):
+        label = Text(f"{number:>2}  ", no_wrap=True, overflow="ignore")
+        yield label.append_text(_copyable(remedy.change))
+
+
+def _table(explanation: Explanation, terminal: Terminal) -> Table:
+    rows = remedy_rows(explanation)
+    if terminal.width < _ROOMY:
+        rows = [(*cells, fits if fits == "yes" else "no") for *cells, fits in rows]
+    columns = zip(*rows, strict=True)
+    return columns_table(
+        [
+            Column(head, tuple(cells), "left" if head in {"remedy", "fits"} else "right")
+            for head, cells in zip(REMEDY_HEADS, columns, strict=True)
+        ],
+        terminal,
+    )

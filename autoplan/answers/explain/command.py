@@ -1,0 +1,274 @@
+"""``autoplan explain``: why a layout is not on the front, and why the fastest plan wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from autoplan.answers.explain.serving import explain_serving_job
+from autoplan.commands.interrupts import stopped_by_signals
+from autoplan.commands.lean import load_solver
+from autoplan.commands.options import DeadlineOption, command_deadline
+from autoplan.commands.output import (
+    NOTHING_FEASIBLE,
+    Format,
+    JobArgument,
+    checked_output,
+    present,
+    write,
+)
+from autoplan.commands.page_output import step_pictures, typed_command
+from autoplan.commands.progress import Bar, Progress
+from autoplan.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from autoplan.deadline import Deadline
+    from autoplan.results import Explanation, Refusal
+    from autoplan.schema.job import Job
+
+__all__ = [
+    "explain",
+]
+
+
+#: Formats by file suffix; svg and html are charts.
+_FORMS: Final = {
+    ".svg": "svg",
+    ".html": "html",
+    ".htm": "html",
+    ".json": "json",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".txt": "table",
+}
+
+
+LayoutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        "-l",
+        metavar="LAYOUT",
+        help="The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
+        show_default=False,
+    ),
+]
+
+ChosenFormatOption = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        "-f",
+        metavar="FORMAT",
+        help="table for people; json or yaml for programs. Default: by the suffix of FILE, else table.",
+        show_default=False,
+    ),
+]
+
+PictureOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write to FILE, atomically, instead of standard output (-):"
+        " a chart (.svg), a page (.html), .json, .yaml or .txt.",
+        show_default=False,
+        callback=checked_output,
+    ),
+]
+
+ApplyOption = Annotated[
+    int | None,
+    typer.Option(
+        "--apply",
+        metavar="N",
+        help="Write JOB restricted to the layout of remedy N, comments kept, instead of the answer.",
+        show_default=False,
+    ),
+]
+
+
+def explain(
+    context: typer.Context,
+    job: JobArgument,
+    layout: LayoutOption = None,
+    form: ChosenFormatOption = None,
+    output: PictureOption = None,
+    deadline: DeadlineOption = None,
+    apply: ApplyOption = None,
+) -> None:
+    """Explain why a layout of JOB is not on the front, or why the fastest plan is the fastest.
+
+    With --layout: the rules that it breaks and the nearest layout that breaks none; or its memory timeline,
+    the remedies that make it fit, and the plan of the front that dominates it, with step times by part.
+    --apply N > new.yaml writes a job file that allows the layout of remedy N alone.
+
+    Without: the breakdown of the fastest plan's step, and the best layout for every other choice of degrees,
+    microbatch size, ZeRO stage and recompute, each one solved.
+
+    Of a serving job: what bounds an iteration, what each other choice loses, the tightest limit, and the load
+    at which the answer changes.
+
+    Exit code 1: the layout cannot run or does not fit, or no layout is feasible. Ctrl-C and SIGTERM end the
+    search as the deadline does, with exit code 130 or 143.
+    """
+    chosen_form = _form(form, output)
+
+    from autoplan.catalog import is_serving_job, load_job
+
+    if is_serving_job(job):
+        if apply is not None:
+            raise typer.BadParameter("`autoplan plan JOB --apply N` makes changes", param_hint="--apply")
+        _no_picture(chosen_form, "of a serving job", "a training job")
+        if chosen_form == "html":
+            raise UnsupportedError(
+                "no page explains a serving job: give --format table; `autoplan plan` writes a page"
+            )
+        explain_serving_job(job, layout, Format(chosen_form), output, deadline)
+        return
+    limit = command_deadline(deadline)
+    with stopped_by_signals(limit) as interrupted:
+        loaded = load_job(job)
+        if deadline is None:
+            limit.seconds = loaded.deadline
+        if apply is not None:
+            _apply_remedy(loaded, layout, apply, output, limit)
+            return
+        if layout is None:
+            possible = _explain_fastest(loaded, chosen_form, (output, typed_command(context)), limit)
+        else:
+            asked = (output, typed_command(context))
+            possible = _explain_layout(loaded, layout, chosen_form, asked, limit)
+    if interrupted.exit_code is not None:
+        raise typer.Exit(interrupted.exit_code)
+    if not possible:
+        raise typer.Exit(NOTHING_FEASIBLE)
+
+
+def _apply_remedy(job: Job, layout: str | None, number: int, output: Path | None, deadline: Deadline) -> None:
+    """Write the job file with a remedy of a layout applied."""
+    from autoplan import planning
+    from autoplan.results import Refusal
+
+    if layout is None:
+        raise typer.BadParameter("a remedy is one of a layout: give --layout too", param_hint="--apply")
+    load_solver()
+    answer = planning.explain(planning.chosen(job, layout), layout, deadline=deadline)
+    if isinstance(answer, Refusal):
+        raise UnsupportedError(f"the layout cannot run, and has no remedies: {'; '.join(answer.rules)}")
+    write(planning.remedied(job, answer, number, output.parent if output else None), output)
+
+
+def _explain_fastest(job: Job, form: str, asked: tuple[Path | None, str], deadline: Deadline) -> bool:
+    """Write why the fastest plan is the fastest to the file of ``asked``, whose other part is the command."""
+    _no_picture(form, "of a choice", "--layout")
+    from autoplan import planning
+
+    with Bar("what if:") as bar:
+        load_solver()
+        answer = planning.explain_choice(job, progress=bar, deadline=deadline)
+
+    output, command = asked
+    if form == "html":
+        from autoplan.answers.explain.page import choice_page
+
+        write(choice_page(job, answer, command, lambda own: step_pictures(job, own)), output)
+        return True
+    from autoplan.answers.explain.blocks import choice_document, choice_table
+
+    present(
+        Format(form),
+        output,
+        document=lambda: choice_document(job, answer),
+        table=lambda terminal: choice_table(job, answer, terminal),
+    )
+    return True
+
+
+def _explain_layout(
+    job: Job, layout: str, form: str, asked: tuple[Path | None, str], deadline: Deadline
+) -> bool:
+    """Write why a layout is not on the front, and return whether it can run and fits."""
+    from autoplan import planning
+    from autoplan.results import Refusal
+
+    job = planning.chosen(job, layout)
+    progress = Progress()
+    try:
+        load_solver()
+        answer = planning.explain(job, layout, progress=progress, deadline=deadline)
+    finally:
+        progress.close()
+    if isinstance(answer, Refusal):
+        _refused(job, answer, form, asked)
+        return False
+    _present(job, answer, form, asked)
+    return answer.plan.predicted.fits
+
+
+def _refused(job: Job, answer: Refusal, form: str, asked: tuple[Path | None, str]) -> None:
+    _no_picture(form, "of a layout that cannot run", "a layout that satisfies every rule")
+    output, command = asked
+    if form == "html":
+        from autoplan.answers.explain.page import refusal_page
+
+        write(refusal_page(job, answer, command), output)
+        return
+    from autoplan.answers.explain.blocks import refusal_document, refusal_table
+
+    present(
+        Format(form),
+        output,
+        document=lambda: refusal_document(job, answer),
+        table=lambda terminal: refusal_table(job, answer, terminal),
+    )
+
+
+def _no_picture(form: str, of: str, needed: str) -> None:
+    if form == "svg":
+        raise UnsupportedError(f"no chart {of}: give {needed}, or --format table")
+
+
+def _form(form: Format | None, output: Path | None) -> str:
+    """Return the output format: that of ``--format``, or of the file suffix."""
+    suffix = output.suffix.lower() if output else ""
+    by_suffix = _FORMS.get(suffix)
+    if form is None:
+        if suffix and by_suffix is None:
+            known = ", ".join(_FORMS)
+            raise typer.BadParameter(
+                f"{suffix} is not a known format: use one of {known}, or --format", param_hint="--output"
+            )
+        return by_suffix or Format.table.value
+    if by_suffix is not None and by_suffix != form.value:
+        raise typer.BadParameter(
+            f"--format {form.value} contradicts the suffix {suffix}: omit one", param_hint="--format"
+        )
+    return form.value
+
+
+def _present(job: Job, answer: Explanation, form: str, asked: tuple[Path | None, str]) -> None:
+    """Write the answer in ``form``."""
+    output, command = asked
+    if form == "svg":
+        from autoplan.report.charts.memory_svg import memory_svg
+
+        write(memory_svg(job, answer.plan), output)
+    elif form == "html":
+        from autoplan.answers.explain.page import explanation_page
+
+        page = explanation_page(job, answer, command, lambda own: step_pictures(job, own))
+        write(page, output)
+    else:
+        from autoplan.answers.explain.blocks import explanation_table
+        from autoplan.report.document_fields import explanation_document
+
+        present(
+            Format(form),
+            output,
+            document=lambda: explanation_document(job, answer),
+            table=lambda terminal: explanation_table(job, answer, terminal),
+        )

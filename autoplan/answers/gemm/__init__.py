@@ -1,0 +1,1 @@
+"""What one matrix product takes, on one device or distributed."""

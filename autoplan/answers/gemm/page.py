@@ -1,0 +1,134 @@
+"""One matrix product, on one device or split over several, as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from autoplan.answers.gemm.blocks import distributed_parts, gemm_document, product_line, product_parts
+from autoplan.answers.gemm.value import (
+    DistributedAnswer,
+    ProductAnswer,
+    PurposeMemory,
+    PurposeTime,
+    SchemeRow,
+)
+from autoplan.report.pages.blocks.page_frame import element, number_cell, page, table, text_cell
+from autoplan.report.pages.blocks.page_sections import command_section, json_section, provenance_section
+from autoplan.report.pages.blocks.rendered_parts import WIDE, html_of
+from autoplan.report.pages.pictures.roofline_picture import RooflinePoint, roofline_picture
+from autoplan.report.pages.pictures.stacked_bars import Part, colour_keys, stacked_bar
+from autoplan.report.wording.part_names import TIME_COLOURS
+from autoplan.units import format_bytes, format_rate, format_seconds, format_share
+
+__all__ = [
+    "gemm_page",
+]
+
+
+#: How many times the memory needed a limit may be and still be drawn.
+_FAR: Final = 4.0
+_COLOURS: Final = tuple(TIME_COLOURS.values())
+
+
+def gemm_page(answer: ProductAnswer | DistributedAnswer, command: str) -> str:
+    """Return the answer on a product as a self-contained page; ``command`` is what was typed."""
+    if isinstance(answer, ProductAnswer):
+        parts, pictures = product_parts(answer, WIDE), _single(answer)
+    else:
+        parts, pictures = distributed_parts(answer, WIDE), _distributed(answer)
+    title, where, _, *rest = parts
+    body = [
+        element("h1", str(title)),
+        element("p", str(where), "quiet"),
+        element("h2", "The answer"),
+        *([element("p", _times(answer), "answer")] if isinstance(answer, ProductAnswer) else []),
+        *html_of(rest),
+        *pictures,
+        *provenance_section(answer.job),
+        *command_section(command),
+        *json_section("the answer as JSON", gemm_document(answer)),
+    ]
+    return page(product_line(answer.facts, WIDE), body)
+
+
+def _times(answer: ProductAnswer) -> str:
+    """Return how long the product takes for each purpose, and at which part of the peak."""
+    peak = answer.roofline.peak_flops
+    parts = (
+        f"{x.purpose}: {format_seconds(x.seconds)}, {format_share(x.flops_per_second / peak)} of peak"
+        for x in answer.time
+    )
+    return "; ".join(parts).capitalize()
+
+
+def _single(answer: ProductAnswer) -> Iterator[str]:
+    """Yield the roofline and the memory of a product on one device."""
+    roof = answer.roofline
+    yield element("h2", "On the roofline")
+    points = [
+        RooflinePoint(
+            roof.intensity, time.flops_per_second, colour, _words(roof.intensity, time), time.purpose
+        )
+        for time, colour in zip(answer.time, _COLOURS, strict=False)
+    ]
+    yield colour_keys((time.purpose, colour) for time, colour in zip(answer.time, _COLOURS, strict=False))
+    yield roofline_picture(roof.peak_flops, roof.hbm_bandwidth, points)
+    yield element("h2", "Memory against the limit")
+    names = dict.fromkeys(tensor.name for purpose in answer.memory for tensor in purpose.tensors)
+    colours = {name: _COLOURS[n % len(_COLOURS)] for n, name in enumerate(names)}
+    yield colour_keys(colours.items())
+    needed = max(purpose.needed_bytes for purpose in answer.memory)
+    limit = max(purpose.limit_bytes for purpose in answer.memory)
+    # A limit far beyond what is needed would leave nothing to see.
+    longest = max(needed, limit) if limit < _FAR * needed else needed
+    heads = [("purpose", ""), ("tensors", ""), ("needed", "number"), ("limit", "number")]
+    yield table("memory of the product", heads, [_memory_row(x, colours, longest) for x in answer.memory])
+
+
+def _words(intensity: float, time: PurposeTime) -> str:
+    return (
+        f"{time.purpose}: {intensity:,.1f} FLOP/byte, {format_rate(time.flops_per_second, 'FLOP/s')},"
+        f" {format_seconds(time.seconds)}"
+    )
+
+
+def _memory_row(purpose: PurposeMemory, colours: dict[str, str], longest: float) -> str:
+    parts: list[Part] = [
+        (f"tensor-{n}", float(x.bytes), colours[x.name], f"{x.name} {format_bytes(x.bytes)}")
+        for n, x in enumerate(purpose.tensors)
+    ]
+    limit = purpose.limit_bytes if purpose.limit_bytes <= longest else None
+    return (
+        text_cell(purpose.purpose)
+        + f"<td>{stacked_bar(parts, longest, limit)}</td>"
+        + number_cell(purpose.needed_bytes, format_bytes(purpose.needed_bytes))
+        + number_cell(purpose.limit_bytes, format_bytes(purpose.limit_bytes))
+    )
+
+
+def _distributed(answer: DistributedAnswer) -> Iterator[str]:
+    """Yield the schemes of a product on several devices as bars on one scale."""
+    if not answer.schemes:
+        return
+    longest = max(row.serial_seconds for row in answer.schemes)
+    yield element("h2", "Schemes side by side, without overlap")
+    yield colour_keys([("compute", TIME_COLOURS["compute"]), ("communication", TIME_COLOURS["tp_exposed"])])
+    heads = [("scheme", ""), ("compute, then communication", ""), ("without", "number"), ("with", "number")]
+    yield table("time of the schemes", heads, [_scheme_row(row, longest) for row in answer.schemes])
+
+
+def _scheme_row(row: SchemeRow, longest: float) -> str:
+    parts: list[Part] = [
+        (name, seconds, colour, f"{name} {format_seconds(seconds)}")
+        for name, seconds, colour in (
+            ("compute", row.compute_seconds, TIME_COLOURS["compute"]),
+            ("communication", row.communication_seconds, TIME_COLOURS["tp_exposed"]),
+        )
+    ]
+    return (
+        text_cell(row.text)
+        + f"<td>{stacked_bar(parts, longest)}</td>"
+        + number_cell(row.serial_seconds, format_seconds(row.serial_seconds))
+        + number_cell(row.overlapped_seconds, format_seconds(row.overlapped_seconds))
+    )

@@ -1,0 +1,173 @@
+"""``autoplan guide``: how to train a model on some hardware."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autoplan.commands.interrupts import stopped_by_signals
+from autoplan.commands.lean import load_solver
+from autoplan.commands.options import DeadlineOption, command_deadline
+from autoplan.commands.output import (
+    NOTHING_FEASIBLE,
+    Format,
+    FormatOption,
+    OutputOption,
+    present,
+    write,
+)
+from autoplan.commands.page_output import asks_for_page, step_pictures, typed_command
+from autoplan.commands.progress import Bar
+
+if TYPE_CHECKING:
+    from autoplan.answers.guide.value import TrainingGuide
+    from autoplan.deadline import Deadline
+    from autoplan.schema.job import Job
+
+__all__ = [
+    "guide",
+]
+
+
+_MOST_COUNT = 10_000_000
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="A model, by name or by the path of its file.", show_default=False),
+]
+HardwareArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="HARDWARE",
+        help="A node or cluster, by name or by the path of its file.",
+        show_default=False,
+    ),
+]
+DeviceCount = Annotated[
+    int | None,
+    typer.Option(
+        "--devices", metavar="N", min=1, help="Devices to use; all if left out.", show_default=False
+    ),
+]
+SequenceLength = Annotated[
+    int | None,
+    typer.Option(
+        "--sequence-length",
+        metavar="TOKENS",
+        min=1,
+        help="Tokens of a sequence; 4,096 if left out, or the model's positions if fewer.",
+        show_default=False,
+    ),
+]
+GlobalBatchSize = Annotated[
+    int | None,
+    typer.Option(
+        "--global-batch-size",
+        metavar="N",
+        min=1,
+        max=_MOST_COUNT,
+        help="Sequences of a step; those of half a million tokens if left out.",
+        show_default=False,
+    ),
+]
+CriticalBatch = Annotated[
+    float | None,
+    typer.Option(
+        "--critical-batch",
+        metavar="TOKENS",
+        min=1.0,
+        help="The critical batch size of the run, which the warnings are about.",
+        show_default=False,
+    ),
+]
+PrecisionName = Annotated[
+    str | None,
+    typer.Option("--precision", metavar="NAME", help="Such as bf16 or fp8.", show_default=False),
+]
+StackName = Annotated[
+    str | None,
+    typer.Option(
+        "--stack",
+        metavar="NAME",
+        help="The training software; the hardware's usual one if left out.",
+        show_default=False,
+    ),
+]
+OptimizerOption = Annotated[
+    str | None, typer.Option("--optimizer", metavar="NAME", help="Such as adamw.", show_default=False)
+]
+
+
+def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
+    context: typer.Context,
+    model: ModelArgument,
+    hardware: HardwareArgument,
+    devices: DeviceCount = None,
+    sequence_length: SequenceLength = None,
+    global_batch_size: GlobalBatchSize = None,
+    critical_batch: CriticalBatch = None,
+    precision: PrecisionName = None,
+    stack: StackName = None,
+    optimizer: OptimizerOption = None,
+    deadline: DeadlineOption = None,
+    form: FormatOption = Format.table,
+    output: OutputOption = None,
+) -> None:
+    """Say how to train MODEL on HARDWARE: what fits, what each technique brings, and what limits the best.
+
+    Memory arithmetic; baselines from data parallelism in fp32 to everything the software has, each with the
+    fastest layout that it allows; what sets the tensor and the pipeline degree; 1, 2, 4, 8, 16 and more
+    devices against Amdahl's and Gustafson's laws; shares of the bottlenecks; what the batch and another
+    precision mean. Every layout is the proven fastest of its search, and the best one is that of `plan`.
+
+    Exit code 1: no layout is feasible. The answer has the reasons and the devices that would be enough. An
+    --output whose name ends in .html is the answer as a page that loads nothing, written beside the table.
+    """
+    from autoplan import planning
+
+    limit = command_deadline(deadline)
+    with stopped_by_signals(limit) as interrupted:
+        job, assumed = planning.guided_job(
+            model,
+            hardware,
+            devices=devices,
+            sequence_length=sequence_length,
+            global_batch_size=global_batch_size,
+            precision=precision,
+            stack=stack,
+            optimizer=optimizer,
+        )
+        if deadline is None:
+            limit.seconds = job.deadline
+        answer = _answer(job, assumed, critical_batch, limit)
+    from autoplan.answers.guide.blocks import guide_document, guide_table
+
+    if output is not None and asks_for_page(form, output):
+        from autoplan.answers.guide.page import guide_page
+
+        page = guide_page(answer, typed_command(context), lambda own: step_pictures(job, own))
+        write(page, output)
+        output = None
+    present(
+        form,
+        output,
+        document=lambda: guide_document(answer),
+        table=lambda terminal: guide_table(answer, terminal),
+    )
+    if interrupted.exit_code is not None:
+        raise typer.Exit(interrupted.exit_code)
+    if answer.best is None:
+        raise typer.Exit(NOTHING_FEASIBLE)
+
+
+def _answer(
+    job: Job, assumed: tuple[str, ...], critical_tokens: float | None, deadline: Deadline
+) -> TrainingGuide:
+    from autoplan import planning
+
+    with Bar("guide:") as bar:
+        load_solver()
+        return planning.guide(
+            job, critical_tokens=critical_tokens, assumed=assumed, progress=bar, deadline=deadline
+        )

@@ -1,0 +1,179 @@
+"""``autoplan plan``: the Pareto-optimal layouts of a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autoplan.answers.plan.serving import apply_serving_change, plan_serving_job
+from autoplan.commands.interrupts import stopped_by_signals
+from autoplan.commands.lean import load_solver
+from autoplan.commands.options import CacheOption, DeadlineOption, command_deadline
+from autoplan.commands.output import (
+    NOTHING_FEASIBLE,
+    Format,
+    FormatOption,
+    JobArgument,
+    OutputOption,
+    asks_for_trace,
+    present,
+    write,
+    write_trace,
+)
+from autoplan.commands.page_output import (
+    MANY_PASSES,
+    MOST_SLOTS,
+    asks_for_page,
+    drawn_step,
+    passes,
+    step_pictures,
+    typed_command,
+)
+from autoplan.commands.progress import Bar, Progress
+
+if TYPE_CHECKING:
+    from autoplan.report.pages.plan_details import StepPictures
+    from autoplan.report.render.terminal import Terminal
+    from autoplan.results import Front, Plan
+
+__all__ = [
+    "plan",
+]
+
+
+ApplyOption = Annotated[
+    int | None,
+    typer.Option(
+        "--apply",
+        metavar="N",
+        help="Write JOB with change N of an infeasible answer made, comments kept, instead of the answer.",
+        show_default=False,
+    ),
+]
+
+
+def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
+    context: typer.Context,
+    job: JobArgument,
+    form: FormatOption = Format.table,
+    output: OutputOption = None,
+    pictures: Annotated[
+        bool,
+        typer.Option(
+            "--pictures",
+            help="Below the table, draw the front, and memory and step of the fastest plan, with letters.",
+        ),
+    ] = False,
+    all_plans: Annotated[
+        bool, typer.Option("--all", help="Print every plan of the front, however many.")
+    ] = False,
+    deadline: DeadlineOption = None,
+    cache: CacheOption = None,
+    apply: ApplyOption = None,
+    lost_nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--lost-nodes",
+            metavar="N",
+            min=1,
+            help="Plan for the nodes that are left without N of JOB's, with the same global batch.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Find the layouts of JOB that are Pareto-optimal in step time and memory, with the proof.
+
+    A serving job is planned for throughput and latency: engines, the sizes of their steps, and how many.
+
+    Exit code 1: no layout is feasible. The answer has the reasons, the limits that conflict, and the smallest
+    changes that make a plan possible, each one solved; --apply N > new.yaml makes one of them. Ctrl-C and
+    SIGTERM return the best plans so far, as the deadline does, with exit code 130 or 143; a second one ends
+    the program at once. An --output whose name ends in trace.json is the predicted step of the fastest plan
+    as a trace for Perfetto, written in addition to the table; one that ends in .html is the answer as a page
+    that loads nothing.
+    """
+    from autoplan import planning
+    from autoplan.catalog import is_serving_job, load_job
+
+    if is_serving_job(job):
+        if apply is not None:
+            apply_serving_change(job, apply, output, deadline)
+            return
+        plan_serving_job(job, form, (output, typed_command(context)), deadline, all_plans=all_plans)
+        return
+    progress, limit = Progress(), command_deadline(deadline)
+    with stopped_by_signals(limit) as interrupted:
+        try:
+            loaded = load_job(job) if lost_nodes is None else planning.remaining(job, lost_nodes)
+            if deadline is None:
+                limit.seconds = loaded.deadline
+            load_solver()
+            front = planning.plan(loaded, progress=progress, deadline=limit, cache=cache)
+        finally:
+            progress.close()
+        if not front.feasible:
+            with Bar("looking for changes that help:") as bar, limit.in_force():
+                front = planning.suggested(front, progress=bar)
+        if apply is not None:
+            write(planning.applied(front, apply, output.parent if output else None), output)
+            return
+        _present(front, form, (output, typed_command(context)), all_plans=all_plans, pictures=pictures)
+    if interrupted.exit_code is not None:
+        raise typer.Exit(interrupted.exit_code)
+    if not front.feasible:
+        raise typer.Exit(NOTHING_FEASIBLE)
+
+
+def _present(
+    front: Front, form: Format, asked: tuple[Path | None, str], *, all_plans: bool, pictures: bool
+) -> None:
+    """Write the answer to the file that the command asks for; tables are imported where one is needed."""
+    output, command = asked
+    if output is not None and asks_for_trace(form, output):
+        if front.feasible:
+            from autoplan.results.merged_front import at_batch
+
+            write_trace(at_batch(front.job, front.fastest), front.fastest, output)
+        output = None
+    elif output is not None and asks_for_page(form, output):
+        _write_page(front, command, output)
+        output = None
+
+    def document() -> dict[str, Any]:
+        from autoplan.report.document_fields import front_document
+
+        return front_document(front)
+
+    def table(terminal: Terminal) -> str:
+        from autoplan.answers.configure.ask import expressible_number
+        from autoplan.report.front_report import front_table
+
+        emitted = expressible_number(front) if front.feasible else 1
+        text = front_table(front, terminal, all_plans=all_plans, emitted=emitted)
+        return f"{text}\n{_pictures(front, terminal)}" if pictures and front.feasible else text
+
+    present(form, output, document=document, table=table)
+
+
+def _pictures(front: Front, terminal: Terminal) -> str:
+    from autoplan.report.picture_report import front_pictures
+    from autoplan.results.merged_front import at_batch
+
+    step = drawn_step(at_batch(front.job, front.fastest), front.fastest)
+    return front_pictures(front, step, terminal)
+
+
+def _write_page(front: Front, command: str, output: Path) -> None:
+    """Write the front to ``output``."""
+    from autoplan.answers.plan.page import plan_page
+    from autoplan.results.merged_front import at_batch
+
+    def pictures_of(plan: Plan) -> StepPictures:
+        job = at_batch(front.job, plan)
+        if plan != front.fastest and passes(plan) > MOST_SLOTS:
+            return step_pictures(job, plan, timeline=MANY_PASSES)
+        return step_pictures(job, plan)
+
+    write(plan_page(front, command, pictures_of), output)

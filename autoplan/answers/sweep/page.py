@@ -1,0 +1,105 @@
+"""The answer to a grid of jobs as a page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from autoplan.answers.sweep.blocks import sweep_document, sweep_parts
+from autoplan.report.pages.blocks.page_frame import element, page
+from autoplan.report.pages.blocks.page_sections import command_section, json_section, sentences_list
+from autoplan.report.pages.blocks.rendered_parts import WIDE, html_of
+from autoplan.report.pages.pictures.scatter_picture import ScatterAxis, ScatterPoint, scatter_picture
+from autoplan.report.render.bars import spread
+from autoplan.report.wording.part_names import GIB
+from autoplan.report.wording.sentences import number_words
+from autoplan.results import Sweep, SweepRow
+from autoplan.units import format_bytes, format_seconds
+from autoplan.version import __version__
+
+__all__ = [
+    "MOST_CELLS",
+    "sweep_page",
+]
+
+
+#: Cells whose points have a label.
+_MOST_LABELS: Final = 40
+
+#: Most cells with a row and a point: more make a page that is slow to load.
+MOST_CELLS: Final = 400
+
+
+def sweep_page(sweep: Sweep, command: str) -> str:
+    """Return the best plan of each cell as a self-contained page; ``command`` is what was typed."""
+    chosen = [sweep.rows[index] for index in spread(len(sweep.rows), MOST_CELLS)]
+    shown = replace(sweep, rows=tuple(chosen))
+    _, *parts = sweep_parts(shown, WIDE, all_cells=True)
+    left_out = len(sweep.rows) - len(chosen)
+    counts = ", ".join(f"{count} {status}" for status, count in sweep.counts().items())
+    body = [
+        element("h1", f"{sweep.name}: {number_words(len(sweep.rows), 'cell')}"),
+        element("p", counts, "quiet"),
+        *_answer(sweep),
+        *_picture(shown),
+        element("h2", "Best plan of each cell"),
+        *html_of(parts, rows="cell"),
+        *([element("p", f"{left_out} more cells: --format json", "quiet")] if left_out else []),
+        element("h2", "Where the numbers come from"),
+        sentences_list(_origin(sweep)),
+        *command_section(command),
+        *json_section("the cells as JSON", sweep_document(shown)),
+    ]
+    return page(f"{sweep.name}: a sweep", body)
+
+
+def _answer(sweep: Sweep) -> list[str]:
+    """Return the cell whose best plan is the fastest."""
+    timed = [(row.answer.step_seconds, row) for row in sweep.rows if row.answer.step_seconds is not None]
+    if not timed:
+        return []
+    seconds, row = min(timed, key=lambda x: x[0])
+    words = f"Fastest: cell {row.cell.number} ({row.cell.label}), {format_seconds(seconds)} a step"
+    return [element("p", words, "answer")]
+
+
+def _picture(sweep: Sweep) -> list[str]:
+    """Return the planned cells as points of step time and memory."""
+    points = [point for row in sweep.rows for point in _point(row)]
+    if not points:
+        return []
+    across = ScatterAxis("step time", "data-step-seconds", format_seconds, from_zero=True)
+    up = ScatterAxis(
+        "peak memory of a device (GiB)",
+        "data-memory-bytes",
+        lambda size: f"{size / GIB:g}",
+        unit=GIB,
+        from_zero=True,
+    )
+    return [scatter_picture("cells", "planned cells: step time and memory", (across, up), points)]
+
+
+def _point(row: SweepRow) -> list[ScatterPoint]:
+    seconds, size = row.answer.step_seconds, row.answer.peak_memory_bytes_per_device
+    if seconds is None or size is None:
+        return []
+    words = (
+        f"cell {row.cell.number} ({row.cell.label}): {format_seconds(seconds)} a step,"
+        f" {format_bytes(size)} per device, {row.answer.layout}"
+    )
+    # Labels of so many cells as can be told apart; each is placed where there is room.
+    label = f"cell {row.cell.number}" if row.cell.number <= _MOST_LABELS else ""
+    return [ScatterPoint(seconds, size, f"#cell-{row.cell.number}", words, label=label)]
+
+
+def _origin(sweep: Sweep) -> list[str]:
+    """Return what planned the cells; the coefficients of a cell are on the page of its job."""
+    stacks = sorted({row.answer.stack_used for row in sweep.rows if row.answer.stack_used})
+    proofs = sorted({row.answer.certificate for row in sweep.rows if row.answer.certificate})
+    planners = sorted({row.answer.planner for row in sweep.rows if row.answer.planner})
+    versions = ", ".join(planners) or f"autoplan {__version__}"
+    return [
+        f"planned by {versions}; certificates: {', '.join(proofs) or 'none'}",
+        f"stacks: {', '.join(stacks) or 'none'}",
+        "every coefficient of a cell and its source: the page of autoplan plan of that cell's job",
+    ]

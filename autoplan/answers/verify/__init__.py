@@ -1,0 +1,1 @@
+"""A saved plan, checked without the solver."""

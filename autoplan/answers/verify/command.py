@@ -1,0 +1,111 @@
+"""``autoplan verify``: verification of a saved answer without the solver, and comparison with another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from autoplan.commands.lean import collect_again
+from autoplan.commands.options import DEADLINE_METAVAR, command_deadline, seconds_from
+from autoplan.commands.output import Format, FormatOption, OutputOption, present
+from autoplan.commands.progress import Bar
+
+__all__ = [
+    "NOT_ALL_CHECKED",
+    "REFUTED",
+    "verify",
+]
+
+
+#: Exit code where a claim is false, or two answers differ.
+REFUTED: Final = 1
+#: Exit code where no claim is false, and one that matters could not be checked.
+NOT_ALL_CHECKED: Final = 3
+
+
+def verify(
+    plan: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PLAN", help="Output of `autoplan plan JOB --format json`.", show_default=False
+        ),
+    ],
+    job: Annotated[
+        str | None,
+        typer.Option(
+            "--job",
+            metavar="JOB",
+            help="A job file: the plan must be one of this job, with the current catalogue.",
+            show_default=False,
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            metavar="OTHER",
+            help="Another saved plan: only say in which fields the two differ.",
+            show_default=False,
+        ),
+    ] = None,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--deadline",
+            metavar=DEADLINE_METAVAR,
+            parser=seconds_from(),
+            help="How long layouts may be looked for: 40, 40s or 2min.",
+        ),
+    ] = 60.0,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="No deadline: until every layout is decided.")
+    ] = False,
+    form: FormatOption = Format.table,
+    output: OutputOption = None,
+) -> None:
+    """Verify a saved PLAN without the solver that computed it.
+
+    Recomputes rules, step times, memory, counts and facts, and bounds every choice of degrees independently
+    of the search: no layout may dominate the plans. The last line says what came of it.
+
+    Exit code 0: all claims that matter hold; 1: a claim is false, or PLAN and OTHER differ; 2: a file cannot
+    be read; 3: no claim is false, and one that matters could not be checked, such as for lack of time.
+    """
+    from autoplan import planning
+
+    collect_again()
+    if against is not None:
+        _compare(plan, against, form, output)
+        return
+    deadline = command_deadline(None if exhaustive else seconds)
+    with Bar("checking layouts") as bar:
+        verdict = planning.verify(plan, job=job, deadline=deadline, progress=bar)
+
+    from autoplan.answers.verify.blocks import verdict_document, verdict_table
+
+    present(
+        form,
+        output,
+        document=lambda: verdict_document(verdict),
+        table=lambda terminal: verdict_table(verdict, terminal),
+    )
+    if not verdict.verified:
+        raise typer.Exit(REFUTED if verdict.failed else NOT_ALL_CHECKED)
+
+
+def _compare(plan: Path, other: Path, form: Format, output: Path | None) -> None:
+    """Write the fields in which two saved plans differ."""
+    from autoplan import planning
+    from autoplan.answers.verify.blocks import comparison_document, comparison_table
+
+    comparison = planning.compared(plan, other)
+    present(
+        form,
+        output,
+        document=lambda: comparison_document(comparison),
+        table=lambda terminal: comparison_table(comparison, terminal),
+    )
+    if comparison.differences:
+        raise typer.Exit(REFUTED)

@@ -1,1 +1,0 @@
-"""Commands that explain one product, compare layouts, guide a choice and read a trace."""

@@ -1,1 +1,0 @@
-"""Commands about launch configurations: one writes them, one reads them."""

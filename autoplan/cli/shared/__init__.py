@@ -1,1 +1,0 @@
-"""Shared by the commands: output, progress, interrupts."""

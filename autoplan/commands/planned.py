@@ -1,0 +1,65 @@
+"""Planning within a command whose answer is not the front, but one plan of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from autoplan.commands.interrupts import stopped_by_signals
+from autoplan.commands.lean import load_solver
+from autoplan.commands.options import command_deadline
+from autoplan.commands.progress import Progress
+
+if TYPE_CHECKING:
+    from autoplan.results import Front, Plan
+    from autoplan.schema.job import Job
+
+__all__ = [
+    "asked_plan",
+    "planned",
+]
+
+
+def asked_plan(
+    job: str, number: int, layout: str | None, deadline: float | None, *, cache: bool | None = False
+) -> tuple[Job, Plan]:
+    """Return the plan that a command line asks for, and its job, of one number of devices and one batch.
+
+    ``job`` is a job to plan, or a saved answer; with ``layout`` nothing is searched.
+    """
+    from autoplan import planning
+    from autoplan.catalog import load_job
+    from autoplan.errors import InfeasibleError
+    from autoplan.results.merged_front import at_batch
+
+    if planning.is_saved_plan(job):
+        if layout is not None:
+            raise typer.BadParameter("a saved plan has its layouts: give --plan", param_hint="--layout")
+        return planning.saved_plan(job, number)
+    loaded = load_job(job)
+    if layout is not None:
+        loaded = planning.chosen(loaded, layout)
+        return loaded, planning.evaluate(loaded, layout)
+    front = planned(loaded, deadline, cache=cache)
+    if not front.feasible:
+        raise InfeasibleError([*front.reasons, "`autoplan plan` says what helps"])
+    if number > len(front.plans):
+        raise typer.BadParameter(f"the front has {len(front.plans)} plans", param_hint="--plan")
+    return at_batch(loaded, front.plans[number - 1]), front.plans[number - 1]
+
+
+def planned(job: Job, deadline: float | None, *, cache: bool | None = False) -> Front:
+    """Return the front of ``job``, with progress on standard error; a signal ends the command."""
+    from autoplan import planning
+
+    progress, limit = Progress(), command_deadline(job.deadline if deadline is None else deadline)
+    with stopped_by_signals(limit) as interrupted:
+        try:
+            load_solver()
+            front = planning.plan(job, progress=progress, deadline=limit, cache=cache)
+        finally:
+            progress.close()
+    if interrupted.exit_code is not None:
+        raise typer.Exit(interrupted.exit_code)
+    return front

@@ -1,1 +1,0 @@
-"""Explanations: why a layout is or is not on the front, and what makes it fit."""

@@ -1,1 +1,0 @@
-"""Guide to a model on hardware: memory, baselines, degrees, scaling, bottlenecks, batch and precision."""

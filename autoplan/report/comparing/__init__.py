@@ -1,1 +1,0 @@
-"""Layouts side by side as tables and as a document."""

@@ -1,1 +1,0 @@
-"""A profile against the prediction, as tables and documents; the predicted step as a trace."""

@@ -1,1 +1,0 @@
-"""The guide to a model on hardware as tables and as a document."""

@@ -1,1 +1,0 @@
-"""Answers on files that frameworks are launched with."""

@@ -1,1 +1,0 @@
-"""Answers about one matrix product as documents and tables."""

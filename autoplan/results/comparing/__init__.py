@@ -1,1 +1,0 @@
-"""Results of ``compare``: layouts side by side, and where their order changes."""

@@ -1,1 +1,0 @@
-"""What a run's profile says against the prediction."""

@@ -1,1 +1,0 @@
-"""Values on files that frameworks are launched with."""

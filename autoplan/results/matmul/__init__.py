@@ -1,1 +1,0 @@
-"""Results of ``gemm``: one product on one device, and on several."""
