@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rich.console import RenderableType
-from rich.text import Text
-
-from autoplan.report.render.columns import Column, columns_table
-from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.blocks import GAP, Block, Column, Sentence, data_table
 from autoplan.results import Front, Plan
 from autoplan.results.merged_front import at_batch, batch_of
 from autoplan.results.running_cost import cost_per_step, energy_per_step, steps_per_billion_tokens
@@ -54,7 +50,7 @@ def _energy(job: Job, plan: Plan) -> float:
     return joules * steps_per_billion_tokens(job) / _KWH
 
 
-def answers_table(front: Front, terminal: Terminal) -> Iterator[RenderableType]:
+def answers_table(front: Front) -> Iterator[Block]:
     """Yield a table by devices and batch: fastest plan, number of plans, and plans on the merged front."""
     if not front.answers:
         return
@@ -73,10 +69,10 @@ def answers_table(front: Front, terminal: Terminal) -> Iterator[RenderableType]:
         Column("plans", tuple(str(len(answer.plans)) for answer in answers)),
         Column("on the front", tuple(map(str, counts))),
     )
-    yield columns_table(columns, terminal)
+    yield data_table(columns)
     if len(answers) < len(front.answers):
-        yield Text(f"{len(front.answers) - len(answers):,} more: --format json has all")
-    yield Text("")
+        yield Sentence(f"{len(front.answers) - len(answers):,} more: --format json has all")
+    yield GAP
 
 
 def _shown(answers: Sequence[Front]) -> Sequence[Front]:

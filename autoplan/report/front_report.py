@@ -7,16 +7,25 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, starmap
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from autoplan.costs.core.prediction import Prediction
-from autoplan.report.charts.breakdown import memory_table, side_by_side, time_table
+from autoplan.report.charts.breakdown import breakdown
 from autoplan.report.choices_report import answers_table, question_columns, question_sentences
 from autoplan.report.render.bars import bar, spread
-from autoplan.report.render.columns import GAP, Column, columns_table, total_width
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import (
+    GAP,
+    Block,
+    Column,
+    DataTable,
+    LayoutLine,
+    Lines,
+    Sentence,
+    data_table,
+    heading,
+    items,
+)
+from autoplan.report.render.columns import COLUMN_GAP, total_width
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import (
     CENTRE_ONLY,
@@ -33,7 +42,7 @@ from autoplan.report.wording.suggestion_words import suggestion_lines
 from autoplan.results import Front, Plan
 from autoplan.schema.job import Job
 
-__all__ = ["MOST_ROWS", "front_table", "heading", "listed"]
+__all__ = ["MOST_ROWS", "front_table"]
 
 #: Plans of a front that a table shows unless all are asked for.
 MOST_ROWS: Final = 12
@@ -51,55 +60,38 @@ def front_table(front: Front, terminal: Terminal, *, all_plans: bool = False, em
     parts = _infeasible(front)
     if front.plans:
         parts = chain(_feasible(front, terminal, all_plans=all_plans), _next_line(front, emitted))
-    return render(Group(*heading(job_lines(front.job, front.facts, terminal)), *parts), terminal)
+    return render([*heading(job_lines(front.job, front.facts, terminal)), *parts], terminal)
 
 
-def heading(lines: Sequence[str]) -> Iterator[Text]:
-    """Yield the title lines of an answer and a blank line."""
-    first, *rest = lines
-    yield Text(first, style="bold")
-    for line in rest:
-        yield Text(line, style="dim")
-    yield Text("")
-
-
-def listed(sentences: Sequence[str], style: str = "dim") -> Iterator[Table]:
-    """Yield ``sentences`` as a list with hanging indents."""
-    for sentence in sentences:
-        table = Table.grid(padding=(0, 1, 0, 0))
-        table.add_row(Text("-", style=style), Text(sentence, style=style))
-        yield table
-
-
-def _infeasible(front: Front) -> Iterator[RenderableType]:
-    yield Text("nothing is feasible", style="bold red")
-    yield from listed(front.reasons, style="")
-    yield Text("")
+def _infeasible(front: Front) -> Iterator[Block]:
+    yield Sentence("nothing is feasible", "bad")
+    yield items(front.reasons, "")
+    yield GAP
     yield from suggestion_lines(front)
     sentences = (
         certificate_sentence(front.certificate),
         space_sentence(front),
         rejected_sentence(front.rejected),
     )
-    yield from listed([sentence for sentence in sentences if sentence])
+    yield items([sentence for sentence in sentences if sentence])
 
 
-def _feasible(front: Front, terminal: Terminal, *, all_plans: bool) -> Iterator[RenderableType]:
+def _feasible(front: Front, terminal: Terminal, *, all_plans: bool) -> Iterator[Block]:
     plans, count = front.plans, len(front.plans)
     rows = spread(count, count if all_plans else MOST_ROWS)
     yield _plans_table(front.job, [(row + 1, plans[row]) for row in rows], terminal)
     if len(rows) < count:
-        yield Text(f"({count - len(rows)} more: --all or --format json)", style="dim")
-    yield Text("")
-    yield from answers_table(front, terminal)
+        yield Sentence(f"({count - len(rows)} more: --all or --format json)", "quiet")
+    yield GAP
+    yield from answers_table(front)
     yield _fastest(front.fastest, count)
     fastest = front.fastest.predicted
-    yield from side_by_side((time_table(fastest, terminal), memory_table(fastest, terminal)), terminal)
-    yield Text("")
-    yield from listed([*question_sentences(front), *front_sentences(front)])
+    yield breakdown(fastest, terminal)
+    yield GAP
+    yield items([*question_sentences(front), *front_sentences(front)])
 
 
-def _next_line(front: Front, emitted: int) -> Iterator[Text]:
+def _next_line(front: Front, emitted: int) -> Iterator[Block]:
     """Yield the command that writes plan ``emitted`` as the configuration of a framework."""
     if front.job.source is None:
         return
@@ -109,25 +101,24 @@ def _next_line(front: Front, emitted: int) -> Iterator[Text]:
     next_command = f"next: autoplan emit {reference} --for {stack.launched_by or 'TARGET'}{number}"
     if stack.launched_by is None:
         next_command += f" (no target runs the stack {stack.name}: autoplan emit --help lists them)"
-    yield Text(next_command, style="dim", no_wrap=True, overflow="ignore")
+    yield Lines((next_command,), "quiet")
 
 
-def _fastest(plan: Plan, count: int) -> Text:
-    """Return the layout string on one line, so that it can be copied."""
-    label = "fastest: " if count > 1 else "the plan: "
-    return Text(label, no_wrap=True, overflow="ignore").append(plan.layout_string, style="green")
+def _fastest(plan: Plan, count: int) -> LayoutLine:
+    """Return the layout of the fastest plan."""
+    return LayoutLine(plan.layout_string, "fastest: " if count > 1 else "the plan: ")
 
 
-def _plans_table(job: Job, plans: Sequence[tuple[int, Plan]], terminal: Terminal) -> Table:
+def _plans_table(job: Job, plans: Sequence[tuple[int, Plan]], terminal: Terminal) -> DataTable:
     extra = question_columns(job, [plan for _, plan in plans])
     columns = [*extra, *_columns([plan for _, plan in plans], terminal, brief=bool(extra))]
     numbers = Column("#", tuple(str(number) for number, _ in plans))
-    taken = total_width((numbers, *columns)) + GAP
+    taken = total_width((numbers, *columns)) + COLUMN_GAP
     layouts = tuple(
         wrap_parts(layout_parts(plan.layout, terminal), max(16, terminal.width - taken), terminal)
         for _, plan in plans
     )
-    return columns_table((numbers, Column("layout", layouts, "left"), *columns), terminal)
+    return data_table((numbers, Column("layout", layouts, "text"), *columns))
 
 
 def _columns(plans: Sequence[Plan], terminal: Terminal, *, brief: bool) -> list[Column]:
@@ -155,7 +146,7 @@ def _step_columns(predictions: Sequence[Prediction], terminal: Terminal) -> tupl
     within = tuple(
         f"{show(p.step_seconds_low)} {terminal.to} {show(p.step_seconds_high)}" for p in predictions
     )
-    return Column(f"step\n({unit})", steps, style="bold"), Column(f"90 % interval\n({unit})", within)
+    return Column(f"step\n({unit})", steps, look="strong"), Column(f"90 % interval\n({unit})", within)
 
 
 def _memory_columns(predictions: Sequence[Prediction], terminal: Terminal) -> list[Column]:
@@ -166,7 +157,7 @@ def _memory_columns(predictions: Sequence[Prediction], terminal: Terminal) -> li
     return [
         Column("memory\n(GiB)", sizes),
         Column("of limit\n(%)", tuple(starmap(_share, zip(shares, predictions, strict=True)))),
-        Column("", bars, "left", "magenta"),
+        Column("", bars, "bar", "memory"),
     ]
 
 

@@ -6,18 +6,15 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from autoplan.answers.calibrate.value import (
     CalibratedFigure,
     CalibratedNumber,
     ServingCalibration,
 )
 from autoplan.report.document_fields import SCHEMA, Document, plain
-from autoplan.report.front_report import listed
-from autoplan.report.render.columns import Column, columns_table
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import GAP, Block, Column, DataTable, Heading, data_table, items
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.results.calibration import (
     INTERVAL_PRIOR_RUNS,
     Calibration,
@@ -66,34 +63,32 @@ def serving_calibration_table(
 ) -> str:
     """Return a calibrated engine as a table."""
     figures = calibration.figures
-    parts: list[RenderableType] = [
-        Text(f"{calibration.engine.title} {calibration.version} on {calibration.device}", style="bold"),
-        Text(""),
-        columns_table(
+    parts: list[Block] = [
+        Heading(f"{calibration.engine.title} {calibration.version} on {calibration.device}"),
+        GAP,
+        data_table(
             [
-                Column("number", tuple(x.name for x in calibration.numbers), "left", "green"),
+                Column("number", tuple(x.name for x in calibration.numbers), "text", "name"),
                 Column("before", tuple(_engine_value(x, x.before) for x in calibration.numbers)),
-                Column("after", tuple(_engine_value(x, x.after) for x in calibration.numbers), style="bold"),
+                Column("after", tuple(_engine_value(x, x.after) for x in calibration.numbers), look="strong"),
                 Column("sd after\n/ before", tuple(f"{x.left:.2f}" for x in calibration.numbers)),
-            ],
-            terminal,
+            ]
         ),
-        Text(""),
-        columns_table(
+        GAP,
+        data_table(
             [
-                Column("run", tuple(f"{x.origin}, {x.load}" for x in figures), "left"),
-                Column("figure", tuple(x.figure.replace("_", " ") for x in figures), "left"),
+                Column("run", tuple(f"{x.origin}, {x.load}" for x in figures), "text"),
+                Column("figure", tuple(x.figure.replace("_", " ") for x in figures), "text"),
                 Column("measured", tuple(_said(x, x.measured) for x in figures)),
                 Column("shipped", tuple(_error(x, x.before) for x in figures)),
                 Column("calibrated", tuple(_error(x, x.after) for x in figures)),
                 Column("left out", tuple(_error(x, x.left_out) for x in figures)),
-            ],
-            terminal,
+            ]
         ),
-        Text(""),
-        *listed(list(_engine_sentences(calibration, files))),
+        GAP,
+        items(_engine_sentences(calibration, files)),
     ]
-    return render(Group(*parts), terminal)
+    return render(parts, terminal)
 
 
 def _engine_value(number: CalibratedNumber, value: float) -> str:
@@ -154,29 +149,29 @@ def _change(change: CoefficientChange) -> Document:
 
 def calibration_table(calibration: Calibration, files: Sequence[str], terminal: Terminal) -> str:
     """Return the calibration as a table."""
-    parts: list[RenderableType] = [
-        Text(f"{len(calibration.runs)} runs of {calibration.changes[0].file}", style="bold"),
-        Text(""),
-        _coefficients(calibration.changes, terminal),
-        Text(""),
-        _errors(calibration, terminal),
-        Text(""),
-        *listed(list(_sentences(calibration, files))),
+    parts: list[Block] = [
+        Heading(f"{len(calibration.runs)} runs of {calibration.changes[0].file}"),
+        GAP,
+        _coefficients(calibration.changes),
+        GAP,
+        _errors(calibration),
+        GAP,
+        items(_sentences(calibration, files)),
     ]
-    return render(Group(*parts), terminal)
+    return render(parts, terminal)
 
 
-def _coefficients(changes: Sequence[CoefficientChange], terminal: Terminal) -> RenderableType:
+def _coefficients(changes: Sequence[CoefficientChange]) -> DataTable:
     columns = [
-        Column("coefficient", tuple(change.coefficient for change in changes), "left", "green"),
+        Column("coefficient", tuple(change.coefficient for change in changes), "text", "name"),
         Column("before", tuple(_value(change, change.before) for change in changes)),
-        Column("after", tuple(_value(change, change.after) for change in changes), style="bold"),
+        Column("after", tuple(_value(change, change.after) for change in changes), look="strong"),
         Column("change", tuple(map(_moved, changes))),
         Column("sd after\n/ before", tuple(f"{change.narrowed:.2f}" for change in changes)),
         Column("determined\nby the runs", tuple("yes" if x.informed else "no" for x in changes)),
-        Column("kind of\nshipped value", tuple(change.kind for change in changes), "left"),
+        Column("kind of\nshipped value", tuple(change.kind for change in changes), "text"),
     ]
-    return columns_table(columns, terminal)
+    return data_table(columns)
 
 
 def _value(change: CoefficientChange, value: float) -> str:
@@ -191,14 +186,14 @@ def _moved(change: CoefficientChange) -> str:
     return f"{100 * (change.after / change.before - 1):+.1f} %" if change.before else "from 0"
 
 
-def _errors(calibration: Calibration, terminal: Terminal) -> RenderableType:
+def _errors(calibration: Calibration) -> DataTable:
     all_errors: list[Errors] = [getattr(calibration, name) for name in _ERRORS]
-    names = Column("error of step time", tuple(_ERROR_NAMES[name] for name in _ERRORS), "left")
+    names = Column("error of step time", tuple(_ERROR_NAMES[name] for name in _ERRORS), "text")
     sizes = [
         Column(field, tuple(format_share(getattr(errors, field)) for errors in all_errors))
         for field in ("median", "mean", "worst")
     ]
-    return columns_table([names, *sizes], terminal)
+    return data_table([names, *sizes])
 
 
 def _sentences(calibration: Calibration, files: Sequence[str]) -> Iterator[str]:
@@ -242,27 +237,27 @@ def _run(run: MachineRun) -> Document:
 def machine_table(calibration: MachineCalibration, files: Sequence[str], terminal: Terminal) -> str:
     """Return the calibrated machine as a table."""
     count = len(calibration.runs)
-    parts: list[RenderableType] = [
-        Text(f"{count} {'run' if count == 1 else 'runs'} of {calibration.changes[0].file}", style="bold"),
-        Text(""),
-        _coefficients(calibration.changes, terminal),
-        Text(""),
-        _runs(calibration.runs, terminal),
-        Text(""),
-        *listed(list(_machine_sentences(calibration, files))),
+    parts: list[Block] = [
+        Heading(f"{count} {'run' if count == 1 else 'runs'} of {calibration.changes[0].file}"),
+        GAP,
+        _coefficients(calibration.changes),
+        GAP,
+        _runs(calibration.runs),
+        GAP,
+        items(_machine_sentences(calibration, files)),
     ]
-    return render(Group(*parts), terminal)
+    return render(parts, terminal)
 
 
-def _runs(runs: Sequence[MachineRun], terminal: Terminal) -> RenderableType:
+def _runs(runs: Sequence[MachineRun]) -> DataTable:
     columns = [
-        Column("run", tuple(run.layout for run in runs), "left"),
+        Column("run", tuple(run.layout for run in runs), "text"),
         Column("measured", tuple(format_seconds(run.measured) for run in runs)),
         Column("before", tuple(format_seconds(run.before) for run in runs)),
-        Column("after", tuple(format_seconds(run.after) for run in runs), style="bold"),
+        Column("after", tuple(format_seconds(run.after) for run in runs), look="strong"),
         Column("residual", tuple(f"{100 * run.residual:+.1f} %" for run in runs)),
     ]
-    return columns_table(columns, terminal)
+    return data_table(columns)
 
 
 def _machine_sentences(calibration: MachineCalibration, files: Sequence[str]) -> Iterator[str]:
@@ -302,17 +297,17 @@ def measured_table(measured: Measured, files: Sequence[str], terminal: Terminal)
         (where, n) for where, n in sourced_numbers(measured.kernels) if n.source.startswith("measured-")
     ]
     columns = [
-        Column("number", tuple(where for where, _ in numbers), "left", "green"),
+        Column("number", tuple(where for where, _ in numbers), "text", "name"),
         Column("value", tuple(_number(number) for _, number in numbers)),
     ]
-    parts: list[RenderableType] = [
-        Text(f"{measured.kernels.name}, measured on {measured.environment}", style="bold"),
-        Text(""),
-        columns_table(columns, terminal),
-        Text(""),
-        *listed(list(_measured_sentences(measured, files))),
+    parts: list[Block] = [
+        Heading(f"{measured.kernels.name}, measured on {measured.environment}"),
+        GAP,
+        data_table(columns),
+        GAP,
+        items(_measured_sentences(measured, files)),
     ]
-    return render(Group(*parts), terminal)
+    return render(parts, terminal)
 
 
 def _number(number: Sourced) -> str:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import yaml
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from autoplan.catalog import (
     COUNTS,
@@ -25,8 +23,10 @@ from autoplan.catalog import (
 from autoplan.catalog.detection.detected_hardware import DetectedHardware
 from autoplan.errors import AutoplanError
 from autoplan.report.document_fields import SCHEMA, Document
-from autoplan.report.render.columns import GAP, Column, columns_table, fitted, total_width
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import GAP, Block, Column, Heading, Sentence, data_table
+from autoplan.report.render.columns import COLUMN_GAP, fitted, total_width
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.results import ParameterCounts
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.interval_spec import IntervalSpec
@@ -403,7 +403,7 @@ def derived_nodes() -> Document:
 def catalog_table(kinds: Sequence[EntryKind], parameters: _Parameters, terminal: Terminal) -> str:
     """Return the entries of ``kinds``, one table per kind."""
     parts = [part for kind in kinds for part in _section(kind, parameters, terminal)]
-    return render(Group(*parts), terminal)
+    return render(parts, terminal)
 
 
 def _listing(kind: EntryKind, parameters: _Parameters) -> list[dict[str, Any]]:
@@ -418,14 +418,14 @@ def _listing(kind: EntryKind, parameters: _Parameters) -> list[dict[str, Any]]:
     return listing
 
 
-def _section(kind: EntryKind, parameters: _Parameters, terminal: Terminal) -> Iterator[RenderableType]:
+def _section(kind: EntryKind, parameters: _Parameters, terminal: Terminal) -> Iterator[Block]:
     listing = _listing(kind, parameters)
-    yield Text(f"{'/'.join(FOLDERS[kind])}: {len(listing)} entries of kind {kind}", style="bold")
-    names = Column("name", tuple(facts["name"] for facts in listing), "left", "green")
-    yield columns_table([names, *_fact_columns(kind, listing, names.width, terminal)], terminal)
+    yield Heading(f"{'/'.join(FOLDERS[kind])}: {len(listing)} entries of kind {kind}")
+    names = Column("name", tuple(facts["name"] for facts in listing), "text", "name")
+    yield data_table([names, *_fact_columns(kind, listing, names.width, terminal)])
     if kind == "node":
-        yield Text(_DERIVED, style="dim")
-    yield Text("")
+        yield Sentence(_DERIVED, "quiet")
+    yield GAP
 
 
 def _fact_columns(
@@ -433,13 +433,13 @@ def _fact_columns(
 ) -> list[Column]:
     """Return the columns of facts that fit right of the names; the first is shortened if needed."""
     first, *rest = (
-        Column(fact.head, tuple(map(fact.text, listing)), "right" if fact.number else "left")
+        Column(fact.head, tuple(map(fact.text, listing)), "number" if fact.number else "text")
         for fact in COLUMNS[kind]
     )
-    room = terminal.width - taken - GAP
-    while rest and room - total_width(rest) - GAP < min(first.width, _LEAST_TITLE):
+    room = terminal.width - taken - COLUMN_GAP
+    while rest and room - total_width(rest) - COLUMN_GAP < min(first.width, _LEAST_TITLE):
         rest.pop()
-    width = room - (total_width(rest) + GAP if rest else 0)
+    width = room - (total_width(rest) + COLUMN_GAP if rest else 0)
     return [fitted(first, max(width, _LEAST_TITLE), terminal), *rest]
 
 

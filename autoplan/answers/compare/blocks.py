@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from autoplan.answers.compare.comparison_words import KNOB_NAMES, conclusion, knob_value, noise_words
 from autoplan.answers.compare.value import (
     AxisDegree,
@@ -22,9 +18,20 @@ from autoplan.answers.compare.value import (
     LayoutComparison,
 )
 from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, job_document, plain
-from autoplan.report.front_report import heading, listed
-from autoplan.report.render.columns import Column, columns_table
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import (
+    GAP,
+    Block,
+    Column,
+    DataTable,
+    Heading,
+    LayoutLine,
+    Sentence,
+    data_table,
+    heading,
+    items,
+)
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.report.serving.capacity_report import serving_job_document, serving_job_lines
 from autoplan.report.serving.serving_words import load_words
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_NAMES
@@ -204,20 +211,20 @@ def engine_comparison_document(answer: EngineComparison) -> Document:
 
 def engine_comparison_table(answer: EngineComparison, terminal: Terminal) -> str:
     """Return the comparison as text."""
-    names = [Text(f"{n}  {one.plan.layout_string}") for n, one in enumerate(answer.layouts, 1)]
-    parts: list[RenderableType] = [
+    names = [Sentence(f"{n}  {one.plan.layout_string}") for n, one in enumerate(answer.layouts, 1)]
+    parts: list[Block] = [
         *heading((*serving_job_lines(answer.job, terminal), load_words(answer.job))),
         *names,
-        Text(""),
+        GAP,
     ]
-    parts += [_side_by_side(answer, terminal), Text("")]
-    return render(Group(*parts, *listed(list(_sentences(answer)))), terminal)
+    parts += [_side_by_side(answer), GAP]
+    return render([*parts, items(_sentences(answer))], terminal)
 
 
-def _side_by_side(answer: EngineComparison, terminal: Terminal) -> Table:
+def _side_by_side(answer: EngineComparison) -> DataTable:
     best = {_ROWS[name]: place for name, place in answer.best if name in _ROWS}
     columns = [
-        Column("* best", (*_ROWS.values(), "fits at once", "memory", "first limit", "verdict"), "left")
+        Column("* best", (*_ROWS.values(), "fits at once", "memory", "first limit", "verdict"), "text")
     ]
     for place, one in enumerate(answer.layouts):
         marked = [
@@ -225,7 +232,7 @@ def _side_by_side(answer: EngineComparison, terminal: Terminal) -> Table:
             for row, value in zip(_ROWS.values(), _figures(one), strict=True)
         ]
         columns.append(Column(str(place + 1), (*marked, *_facts(one))))
-    return columns_table(columns, terminal)
+    return data_table(columns)
 
 
 def _figures(one: ComparedEngines) -> Iterator[str]:
@@ -294,18 +301,18 @@ _NOTHING: Final = "-"
 def layouts_table(comparison: LayoutComparison, terminal: Terminal) -> str:
     """Return the comparison as text: the conclusion, then what it rests on."""
     job, plans = comparison.job, comparison.plans
-    parts: list[RenderableType] = [
+    parts: list[Block] = [
         *heading(job_lines(job, plans[0].facts, terminal)),
-        Text(" ".join(conclusion(comparison))),
-        Text(""),
+        Sentence(" ".join(conclusion(comparison))),
+        GAP,
         *_layouts(comparison),
-        Text(""),
+        GAP,
         _numbers(comparison, terminal),
-        Text(""),
-        *_crossovers(comparison, terminal),
+        GAP,
+        *_crossovers(comparison),
         *_splits(comparison, terminal),
-        *_traffic(comparison, terminal),
-        *listed(
+        *_traffic(comparison),
+        items(
             [
                 *comparison.notes,
                 *missing_sentences(comparison),
@@ -313,19 +320,18 @@ def layouts_table(comparison: LayoutComparison, terminal: Terminal) -> str:
             ]
         ),
     ]
-    return render(Group(*parts), terminal)
+    return render(parts, terminal)
 
 
-def _layouts(comparison: LayoutComparison) -> Iterator[Text]:
+def _layouts(comparison: LayoutComparison) -> Iterator[Block]:
     """Yield the layouts on a line each, so that they can be copied."""
     for number, compared in enumerate(comparison.layouts, start=1):
-        label = Text(f"{number}  ", no_wrap=True, overflow="ignore")
-        if compared.name != compared.plan.layout_string:
-            label.append(f"{compared.name}: ")
-        yield label.append(compared.plan.layout_string, style="green")
+        plan = compared.plan
+        name = f"{compared.name}: " if compared.name != plan.layout_string else ""
+        yield LayoutLine(plan.layout_string, f"{number}  {name}")
 
 
-def _numbers(comparison: LayoutComparison, terminal: Terminal) -> Table:
+def _numbers(comparison: LayoutComparison, terminal: Terminal) -> DataTable:
     """Return steps, latency, parts of the step and memory, a column for each layout."""
     return _by_layout(comparison, terminal, number_rows(comparison))
 
@@ -337,8 +343,8 @@ def number_rows(comparison: LayoutComparison) -> list[tuple[str, Sequence[str]]]
 
 def _by_layout(
     comparison: LayoutComparison, terminal: Terminal, rows: Sequence[tuple[str, Sequence[str]]]
-) -> Table:
-    names = Column("", tuple(name for name, _ in rows), "left")
+) -> DataTable:
+    names = Column("", tuple(name for name, _ in rows), "text")
     count = len(comparison.layouts)
     room = max(_NARROWEST, (terminal.width - names.width) // count - 2)
     columns = [names]
@@ -346,7 +352,7 @@ def _by_layout(
         head = f"{number + 1} {compared.name}"
         head = head if len(head) <= room else head[: room - 1].rstrip() + terminal.ellipsis[:1]
         columns.append(Column(head, tuple(cells[number] for _, cells in rows)))
-    return columns_table(columns, terminal)
+    return data_table(columns)
 
 
 def _of_all(comparison: LayoutComparison, text: Callable[[ComparedLayout], str]) -> list[str]:
@@ -391,15 +397,14 @@ def _memory_rows(comparison: LayoutComparison) -> Iterator[tuple[str, Sequence[s
     yield "fits", ["yes" if x.fits else "no" for x in peaks]
 
 
-def _crossovers(comparison: LayoutComparison, terminal: Terminal) -> Iterator[RenderableType]:
+def _crossovers(comparison: LayoutComparison) -> Iterator[Block]:
     """Yield the values at which another layout wins."""
-    yield Text(crossover_title(comparison), style="bold")
+    yield Heading(crossover_title(comparison))
     columns = zip(*crossover_rows(comparison), strict=True)
-    yield columns_table(
-        [Column(head, tuple(cells), "left") for head, cells in zip(CROSSOVER_HEADS, columns, strict=True)],
-        terminal,
+    yield data_table(
+        [Column(head, tuple(cells), "text") for head, cells in zip(CROSSOVER_HEADS, columns, strict=True)]
     )
-    yield Text("")
+    yield GAP
 
 
 def crossover_title(comparison: LayoutComparison) -> str:
@@ -438,11 +443,11 @@ def _winner(number: int | None) -> str:
     return "none" if number is None else str(number + 1)
 
 
-def _splits(comparison: LayoutComparison, terminal: Terminal) -> Iterator[RenderableType]:
+def _splits(comparison: LayoutComparison, terminal: Terminal) -> Iterator[Block]:
     """Yield what is split over which axes, and copied over which."""
-    yield Text("split over | copied over", style="bold")
+    yield Heading("split over | copied over")
     yield _by_layout(comparison, terminal, split_rows(comparison))
-    yield Text("")
+    yield GAP
 
 
 def split_rows(comparison: LayoutComparison) -> list[tuple[str, Sequence[str]]]:
@@ -462,18 +467,18 @@ def _axes(axes: Sequence[AxisDegree]) -> str:
     return " ".join(f"{axis.axis}{axis.degree}" for axis in axes) or _NOTHING
 
 
-def _traffic(comparison: LayoutComparison, terminal: Terminal) -> Iterator[RenderableType]:
+def _traffic(comparison: LayoutComparison) -> Iterator[Block]:
     """Yield the collectives of each layout, those that send most."""
     rows = traffic_rows(comparison)
     if not rows:
         return
-    yield Text("collectives of a rank on the stage that sends most", style="bold")
+    yield Heading("collectives of a rank on the stage that sends most")
     columns = [
-        Column(head, tuple(cells), "left" if head in {"axis", "operation", TRAFFIC_HEADS[-1]} else "right")
+        Column(head, tuple(cells), "text" if head in {"axis", "operation", TRAFFIC_HEADS[-1]} else "number")
         for head, cells in zip(TRAFFIC_HEADS, zip(*rows, strict=True), strict=True)
     ]
-    yield columns_table(columns, terminal)
-    yield Text("")
+    yield data_table(columns)
+    yield GAP
 
 
 def traffic_rows(comparison: LayoutComparison) -> list[tuple[str, ...]]:

@@ -19,13 +19,20 @@ from autoplan.answers.compare.blocks import (
 from autoplan.answers.compare.comparison_words import conclusion
 from autoplan.answers.compare.value import LayoutComparison
 from autoplan.costs.core.prediction import StepTimeline
-from autoplan.report.pages.blocks.page_frame import code_cell, element, number_cell, page, table, text_cell
+from autoplan.report.pages.blocks.page_frame import (
+    code_cell,
+    element,
+    number_cell,
+    page,
+    sentences_list,
+    table,
+    text_cell,
+)
 from autoplan.report.pages.blocks.page_sections import (
     command_section,
     headings,
     json_section,
     provenance_section,
-    sentences_list,
 )
 from autoplan.report.pages.pictures.stacked_bars import memory_stacks, time_stacks
 from autoplan.report.pages.pictures.timeline_picture import PictureRoom, timeline_picture

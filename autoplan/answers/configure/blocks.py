@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from autoplan.launch.file_comparison import FileComparison, FileEdit, Improvement
 from autoplan.report.document_fields import Document, brief, plain
-from autoplan.report.front_report import heading, listed
-from autoplan.report.render.columns import Column, columns_table
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import (
+    GAP,
+    Block,
+    Column,
+    Heading,
+    LayoutLine,
+    Lines,
+    Sentence,
+    data_table,
+    heading,
+    items,
+)
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.results import Plan
 from autoplan.units import format_seconds
 
@@ -50,21 +58,20 @@ def _improvement(comparison: FileComparison, each: Improvement) -> dict[str, Any
 
 def comparison_text(comparison: FileComparison, terminal: Terminal) -> str:
     """Return ``found`` as text: the best, and the edits."""
-    return render(Group(*_comparison_parts(comparison)), terminal)
+    return render(_comparison_parts(comparison), terminal)
 
 
-def _comparison_parts(comparison: FileComparison) -> Iterator[RenderableType]:
-    yield Text(_head(comparison), style="bold")
+def _comparison_parts(comparison: FileComparison) -> Iterator[Block]:
+    yield Heading(_head(comparison))
     if comparison.best is not None:
-        yield Text(f"  {comparison.best.layout_string}", style="green", no_wrap=True, overflow="ignore")
+        yield LayoutLine(comparison.best.layout_string, indent=2)
     for each in comparison.improvements:
-        yield Text("")
-        yield Text(_gain_sentence(comparison, each))
-        for edit in each.edits:
-            yield Text(f"  {_edit_words(edit)}", no_wrap=True, overflow="ignore")
+        yield GAP
+        yield Sentence(_gain_sentence(comparison, each))
+        yield Lines(tuple(f"  {_edit_words(edit)}" for edit in each.edits))
     if comparison.notes:
-        yield Text("")
-        yield from listed(comparison.notes)
+        yield GAP
+        yield items(comparison.notes)
 
 
 def _head(comparison: FileComparison) -> str:
@@ -116,25 +123,23 @@ _HIDDEN: Final = frozenset({"selective", "full", "schedule"})
 def configuration_table(document: Mapping[str, Any], terminal: Terminal) -> str:
     """Return the document of a configuration as a table: fields with their lines, and what is open."""
     lines = heading([f"{document['file']}: a configuration of {document['framework']}"])
-    return render(Group(*lines, *_parts(document, terminal)), terminal)
+    return render([*lines, *_parts(document)], terminal)
 
 
-def _parts(document: Mapping[str, Any], terminal: Terminal) -> Iterator[RenderableType]:
+def _parts(document: Mapping[str, Any]) -> Iterator[Block]:
     rows = list(_rows(document))
     where = [_where(document, key) for key, _ in rows]
     columns = [
-        Column("field", tuple(key for key, _ in rows), "left"),
-        Column("value", tuple(value for _, value in rows), "left"),
-        Column("from", tuple(where), "left"),
+        Column("field", tuple(key for key, _ in rows), "text"),
+        Column("value", tuple(value for _, value in rows), "text"),
+        Column("from", tuple(where), "text"),
     ]
-    yield columns_table(columns, terminal)
-    yield Text("")
+    yield data_table(columns)
+    yield GAP
     if document["layout_string"]:
-        yield Text("layout: ", no_wrap=True, overflow="ignore").append(
-            document["layout_string"], style="green"
-        )
+        yield LayoutLine(document["layout_string"], "layout: ")
     sentences = [f"not in the file: {', '.join(document['unspecified'])}"] if document["unspecified"] else []
-    yield from listed([*sentences, *document["warnings"]], style="")
+    yield items([*sentences, *document["warnings"]], "")
 
 
 def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

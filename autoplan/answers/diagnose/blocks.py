@@ -7,17 +7,24 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from autoplan.answers.diagnose.value import Diagnosis, Finding, FindingKind
 from autoplan.calibration.measurement import DeviceMeasurement, MeasuredParts, MemoryComparison
 from autoplan.report.document_fields import SCHEMA, Document, job_document, plain, plan_document
-from autoplan.report.front_report import heading, listed
-from autoplan.report.render.columns import Column, columns_table
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import (
+    GAP,
+    Block,
+    Column,
+    DataTable,
+    Heading,
+    LayoutLine,
+    Sentence,
+    data_table,
+    facts,
+    heading,
+    items,
+)
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
 from autoplan.report.wording.sentences import job_lines
 from autoplan.schema.job import Job
@@ -228,47 +235,45 @@ def _device(device: DeviceMeasurement) -> Document:
 
 def diagnosis_table(job: Job, diagnosis: Diagnosis, terminal: Terminal) -> str:
     """Return the diagnosis as text."""
-    return render(Group(*diagnosis_parts(job, diagnosis, terminal)), terminal)
+    return render(diagnosis_parts(job, diagnosis, terminal), terminal)
 
 
-def diagnosis_parts(job: Job, diagnosis: Diagnosis, terminal: Terminal) -> list[RenderableType]:
+def diagnosis_parts(job: Job, diagnosis: Diagnosis, terminal: Terminal) -> list[Block]:
     """Return the diagnosis as what is rendered one below the other."""
-    parts: list[RenderableType] = [
+    parts: list[Block] = [
         *heading(job_lines(job, diagnosis.plan.facts, terminal)),
-        Text(diagnosis.plan.layout_string, style="green", no_wrap=True, overflow="ignore"),
-        Text(""),
+        LayoutLine(diagnosis.plan.layout_string),
+        GAP,
         _summary(diagnosis),
-        Text(""),
-        Text(_where(diagnosis), style="bold"),
-        _comparison(diagnosis, terminal),
-        Text(""),
-        Text("kernels of the step, concurrent ones counted once", style="bold"),
-        _kernel_table(diagnosis, terminal),
+        GAP,
+        Heading(_where(diagnosis)),
+        _comparison(diagnosis),
+        GAP,
+        Heading("kernels of the step, concurrent ones counted once"),
+        _kernel_table(diagnosis),
     ]
     if len(diagnosis.devices) > 1:
-        parts += [Text(""), Text("devices", style="bold"), _devices(diagnosis, terminal)]
+        parts += [GAP, Heading("devices"), _devices(diagnosis)]
     for memory in diagnosis.memory:
-        parts += [Text(""), *_memory(memory, terminal)]
-    parts += [Text(""), *_findings(diagnosis), *listed(list(diagnosis.notes))]
+        parts += [GAP, *_memory(memory)]
+    parts += [GAP, *_findings(diagnosis), items(diagnosis.notes)]
     return parts
 
 
-def _summary(diagnosis: Diagnosis) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
+def _summary(diagnosis: Diagnosis) -> Block:
     measured, predicted = diagnosis.measured_seconds, diagnosis.plan.predicted
     ratio = measured / diagnosis.predicted_seconds
     inside = predicted.step_seconds_low <= measured <= predicted.step_seconds_high
     low, high = format_seconds(predicted.step_seconds_low), format_seconds(predicted.step_seconds_high)
     steps = [s for x in diagnosis.devices for s in x.step_seconds]
     spread = f"{format_seconds(min(steps))} to {format_seconds(max(steps))}" if len(steps) > 1 else "one step"
-    rows = (
-        ("measured", f"{format_seconds(measured)} ({spread})"),
-        ("predicted", f"{format_seconds(diagnosis.predicted_seconds)}, 90 % interval {low} to {high}"),
-        ("ratio", f"{ratio:.2f}, {'inside' if inside else 'outside'} of the interval"),
+    return facts(
+        (
+            ("measured", f"{format_seconds(measured)} ({spread})"),
+            ("predicted", f"{format_seconds(diagnosis.predicted_seconds)}, 90 % interval {low} to {high}"),
+            ("ratio", f"{ratio:.2f}, {'inside' if inside else 'outside'} of the interval"),
+        )
     )
-    for name, text in rows:
-        table.add_row(Text(name, style="dim"), Text(text))
-    return table
 
 
 def _where(diagnosis: Diagnosis) -> str:
@@ -277,7 +282,7 @@ def _where(diagnosis: Diagnosis) -> str:
     return f"step of median length, mean of the devices of stage {diagnosis.stage}"
 
 
-def _comparison(diagnosis: Diagnosis, terminal: Terminal) -> Table:
+def _comparison(diagnosis: Diagnosis) -> DataTable:
     scale, unit = (1.0, "s") if diagnosis.measured_seconds >= 1 else (1e3, "ms")
     step = diagnosis.measured_seconds
     rows = [x for x in diagnosis.parts if max(x.measured, x.predicted or 0.0) > _NEGLIGIBLE * step]
@@ -286,9 +291,9 @@ def _comparison(diagnosis: Diagnosis, terminal: Terminal) -> Table:
         both = part == "compute" and diagnosis.plan.predicted.time.recompute > 0
         return "compute and recompute" if both else MEASURED_NAMES[part]
 
-    return columns_table(
+    return data_table(
         [
-            Column("part", tuple(named(x.part) for x in rows), "left"),
+            Column("part", tuple(named(x.part) for x in rows), "text"),
             Column(f"measured ({unit})", tuple(f"{x.measured * scale:,.3f}" for x in rows)),
             Column("share (%)", tuple(f"{x.measured / step * 100:.1f}" for x in rows)),
             Column(
@@ -299,12 +304,11 @@ def _comparison(diagnosis: Diagnosis, terminal: Terminal) -> Table:
             Column(
                 f"slower by ({unit})", tuple(f"{round(x.lost_seconds * scale, 3) + 0.0:+,.3f}" for x in rows)
             ),
-        ],
-        terminal,
+        ]
     )
 
 
-def _kernel_table(diagnosis: Diagnosis, terminal: Terminal) -> Table:
+def _kernel_table(diagnosis: Diagnosis) -> DataTable:
     """Return what computes, and the communication that runs, hidden or not."""
     step, measured = diagnosis.measured_seconds, diagnosis.measured
     rows: list[tuple[str, float, float | None]] = [
@@ -317,13 +321,12 @@ def _kernel_table(diagnosis: Diagnosis, terminal: Terminal) -> Table:
             exposed = sum(x.exposed_seconds for x in own) / len(compared)
             rows.append((MEASURED_NAMES[field], sum(x.seconds for x in own) / len(compared), exposed))
     shown = [row for row in rows if row[1] > 0]
-    return columns_table(
+    return data_table(
         [
-            Column("kind", tuple(name for name, _, _ in shown), "left"),
+            Column("kind", tuple(name for name, _, _ in shown), "text"),
             Column("share (%)", tuple(f"{seconds / step * 100:.1f}" for _, seconds, _ in shown)),
             Column("of it exposed (%)", tuple(_share(exposed, seconds) for _, seconds, exposed in shown)),
-        ],
-        terminal,
+        ]
     )
 
 
@@ -331,7 +334,7 @@ def _share(part: float | None, total: float) -> str:
     return "-" if part is None else f"{part / total * 100:.0f}"
 
 
-def _devices(diagnosis: Diagnosis, terminal: Terminal) -> Table:
+def _devices(diagnosis: Diagnosis) -> DataTable:
     shown = diagnosis.devices[:_MOST_DEVICES]
 
     def name(x: DeviceMeasurement) -> str:
@@ -340,53 +343,50 @@ def _devices(diagnosis: Diagnosis, terminal: Terminal) -> Table:
     def shares(*names: str) -> tuple[str, ...]:
         return tuple(f"{sum(getattr(x.parts, n) for n in names) / x.seconds * 100:.1f}" for x in shown)
 
-    return columns_table(
+    return data_table(
         [
-            Column("device", tuple(map(name, shown)), "left"),
+            Column("device", tuple(map(name, shown)), "text"),
             Column("stage", tuple("-" if x.stage is None else str(x.stage) for x in shown)),
             Column("step", tuple(format_seconds(x.seconds) for x in shown)),
             Column("compute (%)", shares("compute", "recompute", "optimizer")),
             Column("exposed (%)", shares("exposed")),
             Column("idle (%)", shares("bubble", "data_loader", "host", "idle")),
             Column("kernels", tuple(f"{x.kernels:,}" for x in shown)),
-        ],
-        terminal,
+        ]
     )
 
 
-def _memory(memory: MemoryComparison, terminal: Terminal) -> Iterator[RenderableType]:
+def _memory(memory: MemoryComparison) -> Iterator[Block]:
     measured = memory.measured
-    yield Text(f"memory of {Path(measured.source).name}, against stage {memory.stage}", style="bold")
+    yield Heading(f"memory of {Path(measured.source).name}, against stage {memory.stage}")
     reserved = f", {format_bytes(measured.reserved)} reserved" if measured.reserved else ""
     event = f" in {measured.event}" if measured.event else ""
-    yield Text(
+    yield Sentence(
         f"measured peak {format_bytes(measured.allocated)} allocated{reserved}{event}; predicted"
         f" {format_bytes(memory.predicted_allocated)} allocated, {format_bytes(memory.predicted_reserved)}"
         f" reserved in {memory.predicted_event}"
     )
     rows = [x for x in memory.categories if x.measured or x.predicted]
-    yield columns_table(
+    yield data_table(
         [
-            Column("category", tuple(x.category for x in rows), "left"),
+            Column("category", tuple(x.category for x in rows), "text"),
             Column("measured (GiB)", tuple(f"{x.measured / GIB:,.3f}" for x in rows)),
             Column(
                 "predicted (GiB)",
                 tuple("-" if x.predicted is None else f"{x.predicted / GIB:,.3f}" for x in rows),
             ),
-        ],
-        terminal,
+        ]
     )
-    yield Text("")
-    yield columns_table(
+    yield GAP
+    yield data_table(
         [
-            Column("predicted event", tuple(event for event, _ in memory.predicted_events), "left"),
+            Column("predicted event", tuple(event for event, _ in memory.predicted_events), "text"),
             Column("allocated (GiB)", tuple(f"{size / GIB:,.3f}" for _, size in memory.predicted_events)),
             Column(
                 "of measured peak (%)",
                 tuple(_percent(size, measured.allocated) for _, size in memory.predicted_events),
             ),
-        ],
-        terminal,
+        ]
     )
 
 
@@ -394,15 +394,15 @@ def _percent(part: float, total: float) -> str:
     return f"{part / total * 100:.0f}" if total else "-"
 
 
-def _findings(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+def _findings(diagnosis: Diagnosis) -> Iterator[Block]:
     """Yield why the run is slower, what costs most first."""
     if not diagnosis.findings:
-        yield Text("no part costs a hundredth of the step more than predicted", style="green")
+        yield Sentence("no part costs a hundredth of the step more than predicted", "good")
         return
-    yield Text("why it is slower, and what that usually means", style="bold")
+    yield Heading("why it is slower, and what that usually means")
     for finding in diagnosis.findings:
         lost = f"{format_seconds(finding.lost_seconds)}: " if finding.lost_seconds else ""
-        yield Text(f"{lost}{finding.kind}")
-        yield Padding(Text(finding_sentence(finding)), (0, 0, 0, 4))
-        yield Padding(Text(finding_meaning(finding), style="dim"), (0, 0, 0, 4))
-    yield Text("")
+        yield Sentence(f"{lost}{finding.kind}")
+        yield Sentence(finding_sentence(finding), indent=4)
+        yield Sentence(finding_meaning(finding), "quiet", indent=4)
+    yield GAP

@@ -7,16 +7,26 @@ from typing import Final
 from autoplan.answers.diagnose.blocks import MEASURED_NAMES, diagnosis_document, diagnosis_parts
 from autoplan.answers.diagnose.value import Diagnosis
 from autoplan.report.document_fields import plan_document
-from autoplan.report.pages.blocks.page_frame import element, number_cell, page, preformatted, table
+from autoplan.report.pages.blocks.page_frame import (
+    colour_keys,
+    drawn_cell,
+    element,
+    number_cell,
+    page,
+    preformatted,
+    table,
+)
 from autoplan.report.pages.blocks.page_sections import (
     command_section,
     headings,
     json_section,
     provenance_section,
 )
-from autoplan.report.pages.blocks.rendered_parts import WIDE, html_of
-from autoplan.report.pages.pictures.stacked_bars import Part, colour_keys, stacked_bar
+from autoplan.report.pages.html import html_of
+from autoplan.report.pages.pictures.stacked_bars import Part, stacked_bar
 from autoplan.report.pages.plan_details import PicturesOf, plan_details
+from autoplan.report.render.blocks import below_heading
+from autoplan.report.render.terminal import WIDE
 from autoplan.report.wording.part_names import TIME_COLOURS
 from autoplan.schema.job import Job
 from autoplan.units import format_seconds
@@ -39,7 +49,7 @@ def diagnosis_page(job: Job, diagnosis: Diagnosis, run: str, command: str, pictu
         element("p", _answer(diagnosis), "answer"),
         element("h2", "Measured and predicted"),
         *_bars(diagnosis),
-        *html_of(parts[3:]),
+        *html_of(below_heading(parts)),
         element("h2", "The prediction"),
         *plan_details(plan, document["job"]["limits"], document["predicted"], pictures_of),
         *provenance_section(job),
@@ -80,7 +90,7 @@ def _bars(diagnosis: Diagnosis) -> list[str]:
     longest = max(totals.values())
     cells = [
         element("th", name)
-        + f"<td>{stacked_bar(parts, longest)}</td>"
+        + drawn_cell(stacked_bar(parts, longest))
         + number_cell(totals[name], format_seconds(totals[name]))
         for name, parts in rows.items()
     ]

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from autoplan.costs.core.prediction import Prediction, StageMemory
-from autoplan.report.charts.breakdown import fullest_stage, memory_table, side_by_side, time_table
-from autoplan.report.front_report import heading, listed
+from autoplan.report.charts.breakdown import breakdown, fullest_stage
 from autoplan.report.render.bars import spread
-from autoplan.report.render.columns import plain_table
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import (
+    GAP,
+    Block,
+    Column,
+    DataTable,
+    Fact,
+    Facts,
+    Heading,
+    LayoutLine,
+    Sentence,
+    heading,
+    items,
+)
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.report.wording.layer_type_words import stage_layer_types, uneven_chunks
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS
 from autoplan.report.wording.sentences import (
@@ -44,28 +52,25 @@ _ROOMY: Final = 100
 def plan_table(job: Job, plan: Plan, terminal: Terminal) -> str:
     """Return the prediction of ``plan`` as text."""
     predicted = plan.predicted
-    parts: list[RenderableType] = [
+    parts: list[Block] = [
         *heading(job_lines(job, plan.facts, terminal)),
-        Text(plan.layout_string, style="green", no_wrap=True, overflow="ignore"),
-        Text(""),
+        LayoutLine(plan.layout_string),
+        GAP,
         _summary(predicted),
-        *side_by_side((time_table(predicted, terminal), memory_table(predicted, terminal)), terminal),
-        Text(""),
+        breakdown(predicted, terminal),
+        GAP,
     ]
     if len(predicted.memory.stages) > 1:
-        parts += [*_stages(predicted, stage_layer_types(plan.facts.layers, plan.layout), terminal), Text("")]
+        parts += [*_stages(predicted, stage_layer_types(plan.facts.layers, plan.layout), terminal), GAP]
     surety = surety_sentences(job, [predicted], plan.stacks)
-    parts += listed([*uneven_chunks(plan.layout), *surety])
-    return render(Group(*parts), terminal)
+    parts.append(items([*uneven_chunks(plan.layout), *surety]))
+    return render(parts, terminal)
 
 
-def _summary(predicted: Prediction) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for name, text in _facts(predicted):
-        table.add_row(Text(name, style="dim"), Text(text))
-    style = "green" if predicted.fits else "bold red"
-    table.add_row(Text("memory", style="dim"), Text(fits_sentence(predicted), style=style))
-    return table
+def _summary(predicted: Prediction) -> Facts:
+    rows = [Fact(name, (text,)) for name, text in _facts(predicted)]
+    fits = Fact("memory", (fits_sentence(predicted),), "good" if predicted.fits else "bad")
+    return Facts((*rows, fits))
 
 
 def _facts(predicted: Prediction) -> Iterator[tuple[str, str]]:
@@ -88,31 +93,23 @@ def _facts(predicted: Prediction) -> Iterator[tuple[str, str]]:
     )
 
 
-def _stages(
-    predicted: Prediction, layer_types: Sequence[str], terminal: Terminal
-) -> Iterator[RenderableType]:
+def _stages(predicted: Prediction, layer_types: Sequence[str], terminal: Terminal) -> Iterator[Block]:
     stages = predicted.memory.stages
     fullest = fullest_stage(predicted)
     picked = sorted({*spread(len(stages), MOST_STAGES), stages.index(fullest)})
     limit = predicted.memory_limit_bytes
-    table = plain_table(terminal)
-    yield Text("peak memory of a device by stage (GiB)", style="bold")
+    yield Heading("peak memory of a device by stage (GiB)")
     roomy = _ROOMY + max((len(words) + 2 for words in layer_types), default=0)
     categories = MEMORY_PARTS if terminal.width >= roomy else {}
     heads = ("\nstage", "\nlayers", *(part.head for part in categories.values()), "\npeak", "of limit\n(%)")
-    for head in heads:
-        table.add_column(Text(head), justify="right", no_wrap=True)
-    table.add_column(Text("\npeak event"), no_wrap=True)
+    cells = zip(*(_stage_cells(stages[index], list(categories), limit) for index in picked), strict=True)
+    columns = [Column(head, texts) for head, texts in zip(heads, cells, strict=True)]
+    columns.append(Column("\npeak event", tuple(stages[index].event for index in picked), "text"))
     if layer_types:
-        table.add_column(Text("\nlayer types"), no_wrap=True)
-    for index in picked:
-        style = "bold" if stages[index] is fullest else ""
-        cells = _stage_cells(stages[index], list(categories), limit)
-        cells += layer_types[index : index + 1]
-        table.add_row(*(Text(cell, style=style) for cell in cells))
-    yield table
+        columns.append(Column("\nlayer types", tuple(layer_types[index] for index in picked), "text"))
+    yield DataTable(tuple(columns), strong=picked.index(stages.index(fullest)))
     if len(picked) < len(stages):
-        yield Text(f"({len(stages) - len(picked)} more stages: --format json)", style="dim")
+        yield Sentence(f"({len(stages) - len(picked)} more stages: --format json)", "quiet")
 
 
 def _stage_cells(stage: StageMemory, fields: Sequence[str], limit: float) -> list[str]:
@@ -122,5 +119,4 @@ def _stage_cells(stage: StageMemory, fields: Sequence[str], limit: float) -> lis
         *(f"{getattr(stage, field) / GIB:.1f}" for field in fields),
         f"{stage.total / GIB:.1f}",
         f"{stage.total / limit * 100:.0f}",
-        stage.event,
     ]

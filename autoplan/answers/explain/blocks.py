@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from autoplan.costs.core.prediction import Prediction
-from autoplan.report.charts.breakdown import memory_table, side_by_side, time_table
+from autoplan.report.charts.breakdown import breakdown
 from autoplan.report.charts.memory_terminal import memory_picture
 from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, job_document
-from autoplan.report.front_report import heading, listed
-from autoplan.report.render.columns import Column, columns_table
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import (
+    GAP,
+    Block,
+    Column,
+    DataTable,
+    Heading,
+    LayoutLine,
+    Sentence,
+    data_table,
+    heading,
+    items,
+)
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
 from autoplan.report.wording.sentences import job_lines, surety_sentences
 from autoplan.report.wording.standing_words import signed_seconds, standing_sentence
@@ -51,13 +58,13 @@ __all__ = [
 _NEGLIGIBLE: Final = 1e-3
 
 
-def standing_lines(standing: Standing, terminal: Terminal) -> Iterator[RenderableType]:
+def standing_lines(standing: Standing) -> Iterator[Block]:
     """Yield why a layout is not on the front, with the step time of both plans by part."""
-    yield Text(standing_sentence(standing), style="green" if standing.place == "on the front" else "yellow")
+    yield Sentence(standing_sentence(standing), "good" if standing.place == "on the front" else "warning")
     if standing.against is None:
         return
-    yield Text(f"  {standing.against.layout_string}", style="green", no_wrap=True, overflow="ignore")
-    yield Text("")
+    yield LayoutLine(standing.against.layout_string, indent=2)
+    yield GAP
     parts = [d for d in standing.differences if _significant(d, standing)]
     total = Difference(
         "step",
@@ -66,12 +73,12 @@ def standing_lines(standing: Standing, terminal: Terminal) -> Iterator[Renderabl
     )
     rows = [(TIME_NAMES.get(d.part, d.part), d) for d in (*parts, total)]
     columns = [
-        Column("part of a step", tuple(name for name, _ in rows), "left"),
+        Column("part of a step", tuple(name for name, _ in rows), "text"),
         Column("this layout", tuple(format_seconds(d.own_seconds) for _, d in rows)),
         Column(f"plan {standing.rank}", tuple(format_seconds(d.other_seconds) for _, d in rows)),
         Column("difference", tuple(signed_seconds(d.lost_seconds) for _, d in rows)),
     ]
-    yield columns_table(columns, terminal)
+    yield data_table(columns)
 
 
 def _significant(difference: Difference, standing: Standing) -> bool:
@@ -81,27 +88,27 @@ def _significant(difference: Difference, standing: Standing) -> bool:
 
 def refusal_table(job: Job, refusal: Refusal, terminal: Terminal) -> str:
     """Return the rules that a layout breaks, and the nearest layout that satisfies them, as text."""
-    return render(Group(*refusal_parts(job, refusal, terminal)), terminal)
+    return render(refusal_parts(job, refusal, terminal), terminal)
 
 
-def refusal_parts(job: Job, refusal: Refusal, terminal: Terminal) -> list[RenderableType]:
+def refusal_parts(job: Job, refusal: Refusal, terminal: Terminal) -> list[Block]:
     """Return the rules that a layout breaks as what is rendered one below the other."""
-    parts: list[RenderableType] = [
+    parts: list[Block] = [
         *heading(job_lines(job, refusal.facts, terminal)),
-        Text(str(refusal.layout), style="green", no_wrap=True, overflow="ignore"),
-        Text(""),
-        Text("cannot run: it breaks these rules", style="bold red"),
-        *listed(refusal.rules, style=""),
-        Text(""),
+        LayoutLine(str(refusal.layout)),
+        GAP,
+        Sentence("cannot run: it breaks these rules", "bad"),
+        items(refusal.rules, ""),
+        GAP,
     ]
     if refusal.nearest is None:
-        parts.append(Text("no similar layout satisfies them"))
+        parts.append(Sentence("no similar layout satisfies them"))
     else:
         predicted = refusal.nearest.predicted
         step, fits = format_seconds(predicted.step_seconds), "fits" if predicted.fits else "does not fit"
-        parts.append(Text(f"the nearest layout that can run takes {step} per step and {fits}:"))
+        parts.append(Sentence(f"the nearest layout that can run takes {step} per step and {fits}:"))
         text = refusal.nearest.layout_string
-        parts.append(Text(f"  {text}", style="green", no_wrap=True, overflow="ignore"))
+        parts.append(LayoutLine(text, indent=2))
     return parts
 
 
@@ -121,24 +128,24 @@ def refusal_document(job: Job, refusal: Refusal) -> Document:
 def choice_table(job: Job, choice: Choice, terminal: Terminal) -> str:
     """Return the breakdown of the fastest plan and the cost of every other choice as text."""
     predicted = choice.best.predicted
-    parts: list[RenderableType] = [
+    parts: list[Block] = [
         *heading(job_lines(job, choice.best.facts, terminal)),
-        Text("fastest: ").append(choice.best.layout_string, style="green"),
-        Text(limited_sentence(choice)),
-        Text(""),
-        *side_by_side((time_table(predicted, terminal), memory_table(predicted, terminal)), terminal),
-        Text(""),
-        Text("what if: the fastest layout with one choice changed, each one solved", style="bold"),
-        choices_table(choice, terminal),
-        Text(""),
-        *listed(surety_sentences(job, [predicted])),
+        LayoutLine(choice.best.layout_string, "fastest: "),
+        Sentence(limited_sentence(choice)),
+        GAP,
+        breakdown(predicted, terminal),
+        GAP,
+        Heading("what if: the fastest layout with one choice changed, each one solved"),
+        choices_table(choice),
+        GAP,
+        items(surety_sentences(job, [predicted])),
     ]
-    return render(Group(*parts), terminal)
+    return render(parts, terminal)
 
 
-def choices_table(choice: Choice, terminal: Terminal) -> Table:
+def choices_table(choice: Choice) -> DataTable:
     """Return the fastest layout with one choice changed, each one solved, as a table."""
-    return columns_table(_choice_columns(choice), terminal)
+    return data_table(_choice_columns(choice))
 
 
 def limited_sentence(choice: Choice) -> str:
@@ -162,7 +169,7 @@ def _choice_columns(choice: Choice) -> list[Column]:
     alignments = ("left", "right", "right", "right", "left")
     cells = zip(*rows, strict=True) if rows else ((),) * len(heads)
     return [
-        Column(head, tuple(column), "left" if side == "left" else "right")
+        Column(head, tuple(column), "text" if side == "left" else "number")
         for head, side, column in zip(heads, alignments, cells, strict=True)
     ]
 
@@ -302,50 +309,43 @@ def explanation_table(job: Job, explanation: Explanation, terminal: Terminal) ->
     """Return the memory timeline of a layout and its remedies as text."""
     predicted = explanation.plan.predicted
     verdict, *more = verdict_sentences(job, predicted)
-    parts: list[RenderableType] = [
+    parts: list[Block] = [
         *heading(job_lines(job, explanation.plan.facts, terminal)),
-        _copyable(explanation.plan.layout_string),
-        Text(""),
-        Text(verdict, style="green" if predicted.fits else "bold red"),
-        *map(Text, more),
-        *standing_lines(explanation.standing, terminal),
-        Text(bound_sentence(explanation)),
-        Text(""),
+        LayoutLine(explanation.plan.layout_string),
+        GAP,
+        Sentence(verdict, "good" if predicted.fits else "bad"),
+        *map(Sentence, more),
+        *standing_lines(explanation.standing),
+        Sentence(bound_sentence(explanation)),
+        GAP,
         *memory_picture(predicted, judged_stage(job, predicted), terminal),
-        Text(""),
+        GAP,
         *_remedies(explanation, terminal),
-        Text(""),
-        *listed([remedy_note(job), *surety_sentences(job, [predicted])]),
+        GAP,
+        items([remedy_note(job), *surety_sentences(job, [predicted])]),
     ]
-    return render(Group(*parts), terminal)
+    return render(parts, terminal)
 
 
-def _copyable(text: str) -> Text:
-    """Return ``text`` on one line at any terminal width, so that it can be copied."""
-    return Text(text, style="green", no_wrap=True, overflow="ignore")
-
-
-def _remedies(explanation: Explanation, terminal: Terminal) -> Iterator[RenderableType]:
-    yield Text(remedy_title(explanation), style="bold")
+def _remedies(explanation: Explanation, terminal: Terminal) -> Iterator[Block]:
+    yield Heading(remedy_title(explanation))
     if not explanation.remedies:
         return
     yield _table(explanation, terminal)
-    yield Text("")
-    yield Text("changes by remedy", style="bold")
+    yield GAP
+    yield Heading("changes by remedy")
     for number, remedy in enumerate(explanation.remedies, start=1):
-        label = Text(f"{number:>2}  ", no_wrap=True, overflow="ignore")
-        yield label.append_text(_copyable(remedy.change))
+        yield LayoutLine(remedy.change, f"{number:>2}  ")
 
 
-def _table(explanation: Explanation, terminal: Terminal) -> Table:
+def _table(explanation: Explanation, terminal: Terminal) -> DataTable:
     rows = remedy_rows(explanation)
     if terminal.width < _ROOMY:
         rows = [(*cells, fits if fits == "yes" else "no") for *cells, fits in rows]
     columns = zip(*rows, strict=True)
-    return columns_table(
+    return data_table(
         [
-            Column(head, tuple(cells), "left" if head in {"remedy", "fits"} else "right")
+            Column(head, tuple(cells), "text" if head in {"remedy", "fits"} else "number")
             for head, cells in zip(REMEDY_HEADS, columns, strict=True)
-        ],
-        terminal,
+        ]
     )

@@ -26,6 +26,7 @@ from autoplan.report.pages.blocks.page_frame import (
     element,
     page,
     region,
+    sentences_list,
     table,
     text_cell,
 )
@@ -34,11 +35,12 @@ from autoplan.report.pages.blocks.page_sections import (
     headings,
     json_section,
     provenance_section,
-    sentences_list,
 )
-from autoplan.report.pages.blocks.rendered_parts import WIDE, html_of
+from autoplan.report.pages.html import html_of
 from autoplan.report.pages.pictures.stacked_bars import share_bars
 from autoplan.report.pages.plan_details import PicturesOf, plan_details
+from autoplan.report.render.blocks import below_heading
+from autoplan.report.render.terminal import WIDE
 from autoplan.report.wording.sentences import surety_sentences
 from autoplan.results import Choice, Explanation, Refusal
 from autoplan.schema.job import Job
@@ -68,7 +70,7 @@ def explanation_page(job: Job, explanation: Explanation, command: str, pictures_
         *([_table(explanation)] if explanation.remedies else []),
         element("p", remedy_note(job), "quiet"),
         element("h2", "Against the front"),
-        *html_of(standing_lines(explanation.standing, WIDE)),
+        *html_of(standing_lines(explanation.standing)),
         element("h2", "What the step waits for"),
         element("p", bound_sentence(explanation)),
         *share_bars([(x.name, x.seconds) for x in explanation.bottlenecks]),
@@ -91,7 +93,7 @@ def choice_page(job: Job, choice: Choice, command: str, pictures_of: PicturesOf)
         element("h2", "The fastest layout"),
         element("p", limited_sentence(choice)),
         element("h2", "What if: one choice changed, each one solved"),
-        *html_of([choices_table(choice, WIDE)]),
+        *html_of([choices_table(choice)]),
         element("h2", "The prediction"),
         *plan_details(best, document["job"]["limits"], document["predicted"], pictures_of),
         *_end(job, surety_sentences(job, [best.predicted]), command),
@@ -102,11 +104,10 @@ def choice_page(job: Job, choice: Choice, command: str, pictures_of: PicturesOf)
 
 def refusal_page(job: Job, refusal: Refusal, command: str) -> str:
     """Return why a layout cannot run as a page; ``command`` is what was typed."""
-    _, _, _, *parts = refusal_parts(job, refusal, WIDE)
     body = [
         *headings(job, refusal.facts),
         element("h2", "The layout"),
-        *html_of(parts),
+        *html_of(below_heading(refusal_parts(job, refusal, WIDE))),
         *provenance_section(job),
         *command_section(command),
         *json_section("the refusal as JSON", refusal_document(job, refusal)),

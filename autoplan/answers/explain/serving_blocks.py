@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from autoplan.costs.core.serving.step_parts import IterationParts
 from autoplan.report.document_fields import SCHEMA, Document, plain
-from autoplan.report.front_report import heading, listed
-from autoplan.report.render.columns import Column, columns_table
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import (
+    GAP,
+    Block,
+    Column,
+    DataTable,
+    Fact,
+    Facts,
+    Heading,
+    LayoutLine,
+    Sentence,
+    data_table,
+    heading,
+    items,
+)
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.report.serving.capacity_report import serving_job_document, serving_job_lines
 from autoplan.report.serving.serving_words import load_words
 from autoplan.results.serving.plan_values import serving_plan_values
@@ -54,21 +63,21 @@ _TIMES: Final = {"time_to_first_token", "time_per_output_token", "request_latenc
 
 def serving_explanation_table(answer: ServingExplanation, terminal: Terminal) -> str:
     """Return why the best plan is the best as text."""
-    parts: list[RenderableType] = [
+    parts: list[Block] = [
         *heading((*serving_job_lines(answer.job, terminal), load_words(answer.job))),
-        Text(f"best by {answer.objective}: {_value(answer.best, answer.objective)}"),
-        Text(f"  {answer.best.layout_string}", style="green", no_wrap=True, overflow="ignore"),
-        Text(""),
-        *_engines(answer.engines, terminal),
+        Sentence(f"best by {answer.objective}: {_value(answer.best, answer.objective)}"),
+        LayoutLine(answer.best.layout_string, indent=2),
+        GAP,
+        *_engines(answer.engines),
     ]
     if answer.limits:
-        parts += [Text("limits: how near the plan comes, and what it would gain without", style="bold")]
-        parts += [_limits(answer), Text("")]
+        parts += [Heading("limits: how near the plan comes, and what it would gain without")]
+        parts += [_limits(answer), GAP]
     if answer.contrasts:
-        parts += [Text("why not: one choice forced, each one solved", style="bold")]
-        parts += [_contrasts(answer, terminal), Text("")]
-    parts += listed([*_flip_lines(answer.flips, answer.job), *_notes(answer)])
-    return render(Group(*parts), terminal)
+        parts += [Heading("why not: one choice forced, each one solved")]
+        parts += [_contrasts(answer), GAP]
+    parts.append(items([*_flip_lines(answer.flips, answer.job), *_notes(answer)]))
+    return render(parts, terminal)
 
 
 def _value(plan: ServingPlan, objective: ServingObjective) -> str:
@@ -80,19 +89,18 @@ def _value(plan: ServingPlan, objective: ServingObjective) -> str:
     return f"{value:,.0f} tokens/s{'' if objective == 'throughput' else ' of each device'}"
 
 
-def _engines(engines: Sequence[EngineParts], terminal: Terminal) -> Iterator[RenderableType]:
+def _engines(engines: Sequence[EngineParts]) -> Iterator[Block]:
     for engine in engines:
-        yield Text(_bound_words(engine))
-        yield columns_table(
+        yield Sentence(_bound_words(engine))
+        yield data_table(
             [
-                Column("part of an iteration", tuple(_names(engine)), "left"),
-                Column("waits for", tuple(_resources(engine)), "left"),
+                Column("part of an iteration", tuple(_names(engine)), "text"),
+                Column("waits for", tuple(_resources(engine)), "text"),
                 Column(_head(engine.decode), tuple(_cells(engine.decode, engine))),
                 Column(_head(engine.mixed), tuple(_cells(engine.mixed, engine))),
-            ],
-            terminal,
+            ]
         )
-        yield Text("")
+        yield GAP
 
 
 def _bound_words(engine: EngineParts) -> str:
@@ -133,12 +141,13 @@ def _cells(step: IterationParts, engine: EngineParts) -> Iterator[str]:
         yield format_seconds(seconds[name]) if name in seconds else "-"
 
 
-def _limits(answer: ServingExplanation) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
+def _limits(answer: ServingExplanation) -> Facts:
+    rows = []
     for limit in sorted(answer.limits, key=lambda x: (-(x.gain or 0.0), -x.share)):
         tightest = "tightest" if limit is answer.tightest else ""
-        table.add_row(limit.limit, f"{limit.value}, {limit.allowed}", _gain(limit, answer), tightest)
-    return table
+        texts = (f"{limit.value}, {limit.allowed}", _gain(limit, answer), tightest)
+        rows.append(Fact(limit.limit, texts, name_tone=""))
+    return Facts(tuple(rows))
 
 
 def _gain(limit: LimitSlack, answer: ServingExplanation) -> str:
@@ -149,11 +158,11 @@ def _gain(limit: LimitSlack, answer: ServingExplanation) -> str:
     return f"without it: {format_share(limit.gain)} better in {answer.objective}"
 
 
-def _contrasts(answer: ServingExplanation, terminal: Terminal) -> Table:
+def _contrasts(answer: ServingExplanation) -> DataTable:
     rows = answer.contrasts
-    return columns_table(
+    return data_table(
         [
-            Column("forced", tuple(f"{row.key.partition('.')[2]}: {row.value}" for row in rows), "left"),
+            Column("forced", tuple(f"{row.key.partition('.')[2]}: {row.value}" for row in rows), "text"),
             Column("worse", tuple("-" if row.loss is None else format_share(row.loss) for row in rows)),
             Column(
                 "time/token",
@@ -161,9 +170,8 @@ def _contrasts(answer: ServingExplanation, terminal: Terminal) -> Table:
                     format_seconds(row.plan.time_per_output_token or 0.0) if row.plan else "-" for row in rows
                 ),
             ),
-            Column("layout, or why there is none", tuple(_outcome(row) for row in rows), "left"),
-        ],
-        terminal,
+            Column("layout, or why there is none", tuple(_outcome(row) for row in rows), "text"),
+        ]
     )
 
 
@@ -260,14 +268,14 @@ def _step(step: IterationParts) -> Document:
 
 def serving_refusal_table(answer: ServingRefusal, terminal: Terminal) -> str:
     """Return the rules that a layout breaks as text."""
-    lines: list[RenderableType] = [
+    lines: list[Block] = [
         *heading((*serving_job_lines(answer.job, terminal), load_words(answer.job))),
-        Text(answer.layout, style="green"),
-        Text(""),
-        Text("cannot run: it breaks these rules", style="bold red"),
-        *listed(answer.rules, style=""),
+        LayoutLine(answer.layout),
+        GAP,
+        Sentence("cannot run: it breaks these rules", "bad"),
+        items(answer.rules, ""),
     ]
-    return render(Group(*lines), terminal)
+    return render(lines, terminal)
 
 
 def serving_refusal_document(answer: ServingRefusal) -> Document:
@@ -282,19 +290,19 @@ def serving_refusal_document(answer: ServingRefusal) -> Document:
 
 def serving_standing_table(answer: ServingStanding, terminal: Terminal) -> str:
     """Return where a layout stands against the front as text."""
-    parts: list[RenderableType] = [
+    parts: list[Block] = [
         *heading((*serving_job_lines(answer.job, terminal), load_words(answer.job))),
-        Text(answer.plan.layout_string, style="green", no_wrap=True, overflow="ignore"),
-        Text(_place(answer), style="green" if answer.on_front else "yellow"),
+        LayoutLine(answer.plan.layout_string),
+        Sentence(_place(answer), "good" if answer.on_front else "warning"),
         *_against(answer),
-        Text(""),
-        *_engines(answer.engines, terminal),
+        GAP,
+        *_engines(answer.engines),
     ]
     if answer.changes:
-        parts += [Text("changes of one setting that help, each one evaluated", style="bold")]
-        parts += listed([f"{change.sentence}: {change.plan.layout_string}" for change in answer.changes])
-    parts += listed(list(_flip_lines(answer.flips, answer.job)))
-    return render(Group(*parts), terminal)
+        parts += [Heading("changes of one setting that help, each one evaluated")]
+        parts.append(items([f"{change.sentence}: {change.plan.layout_string}" for change in answer.changes]))
+    parts.append(items(_flip_lines(answer.flips, answer.job)))
+    return render(parts, terminal)
 
 
 def _place(answer: ServingStanding) -> str:
@@ -314,12 +322,14 @@ def _place(answer: ServingStanding) -> str:
     return f"not on the front: within {thinning} of its plans, or outside of the search space"
 
 
-def _against(answer: ServingStanding) -> Iterator[RenderableType]:
+def _against(answer: ServingStanding) -> Iterator[Block]:
     if answer.against is None:
         return
-    yield Text(f"  {answer.front.plans[answer.against - 1].layout_string}", style="green")
+    yield LayoutLine(answer.front.plans[answer.against - 1].layout_string, indent=2)
     for name, share in answer.losses:
-        yield Text(f"  {name}: {format_share(share)} worse than it" if share > 0 else f"  {name}: the same")
+        yield Sentence(
+            f"  {name}: {format_share(share)} worse than it" if share > 0 else f"  {name}: the same"
+        )
 
 
 def serving_standing_document(answer: ServingStanding) -> Document:

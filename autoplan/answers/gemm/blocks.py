@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from autoplan.answers.gemm.value import (
     DistributedAnswer,
     ProductAnswer,
@@ -18,22 +14,35 @@ from autoplan.answers.gemm.value import (
     TransferRow,
 )
 from autoplan.report.document_fields import SCHEMA, Document, plain
-from autoplan.report.front_report import heading, listed
-from autoplan.report.render.columns import Column, columns_table, total_width
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import (
+    GAP,
+    Block,
+    Column,
+    DataTable,
+    Heading,
+    Sentence,
+    data_table,
+    facts,
+    heading,
+    items,
+)
+from autoplan.report.render.columns import total_width
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.report.wording.provenance import provenance
 from autoplan.units import format_bytes, format_count, format_rate, format_seconds, format_share
 
 __all__ = [
     "distributed_parts",
     "distributed_table",
-    "fact_rows",
+    "distributed_where",
     "facts_table",
     "gemm_document",
     "gemm_table",
     "product_line",
     "product_parts",
     "product_table",
+    "product_where",
 ]
 
 
@@ -42,26 +51,26 @@ __all__ = [
 
 def product_table(answer: ProductAnswer, terminal: Terminal) -> str:
     """Return the answer as text: verdict, bytes, roofline, and inference and training side by side."""
-    return render(Group(*product_parts(answer, terminal)), terminal)
+    return render(product_parts(answer, terminal), terminal)
 
 
-def product_parts(answer: ProductAnswer, terminal: Terminal) -> list[RenderableType]:
+def product_parts(answer: ProductAnswer, terminal: Terminal) -> list[Block]:
     """Return the answer as what is rendered one below the other."""
-    parts: list[RenderableType] = [
-        *heading((product_line(answer.facts, terminal), _where(answer, terminal))),
+    parts: list[Block] = [
+        *heading((product_line(answer.facts, terminal), product_where(answer, terminal))),
         _verdict(answer),
-        fact_rows([*_free(answer), *facts_table(answer.facts), *_roofline(answer)]),
-        Text(""),
-        _memory(answer, terminal),
-        Text(""),
+        facts([*_free(answer), *facts_table(answer.facts), *_roofline(answer)]),
+        GAP,
+        _memory(answer),
+        GAP,
         _time(answer, terminal),
     ]
     if answer.changes:
-        parts += [Text(""), Text("what would help, smallest change first", style="bold")]
-        parts += listed(answer.changes, style="")
-    parts += [Text(""), *listed([*answer.notes, *_split_k(answer)])]
-    parts += [Text(""), Text("where numbers come from", style="bold")]
-    parts += listed([f"{name}: {source}" for name, source in answer.sources])
+        parts += [GAP, Heading("what would help, smallest change first")]
+        parts.append(items(answer.changes, ""))
+    parts += [GAP, items([*answer.notes, *_split_k(answer)])]
+    parts += [GAP, Heading("where numbers come from")]
+    parts.append(items([f"{name}: {source}" for name, source in answer.sources]))
     return parts
 
 
@@ -75,26 +84,19 @@ def product_line(facts: ProductFacts, terminal: Terminal) -> str:
     return f"{batch}Y [{facts.m:,}, {facts.n:,}] = A {a}{times}W {w}{added}, {formats}"
 
 
-def _where(answer: ProductAnswer, terminal: Terminal) -> str:
+def product_where(answer: ProductAnswer, terminal: Terminal) -> str:
+    """Return where a product on one device runs."""
     job = answer.job
     return f"on one {job.cluster.device.title} {terminal.dot} {job.stack.title}"
 
 
-def _verdict(answer: ProductAnswer) -> Text:
+def _verdict(answer: ProductAnswer) -> Sentence:
     if not answer.feasible:
-        return Text("\n".join(answer.reasons), style="bold red")
+        return Sentence("\n".join(answer.reasons), "bad")
     inference, training = answer.memory
     if training.fits:
-        return Text("fits for inference and for training", style="green")
-    return Text("fits for inference, not for training", style="yellow" if inference.fits else "bold red")
-
-
-def fact_rows(rows: list[tuple[str, str]]) -> Table:
-    """Return names and texts side by side."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for name, text in rows:
-        table.add_row(Text(name, style="dim", no_wrap=True), Text(text))
-    return table
+        return Sentence("fits for inference and for training", "good")
+    return Sentence("fits for inference, not for training", "warning" if inference.fits else "bad")
 
 
 def facts_table(facts: ProductFacts) -> Iterator[tuple[str, str]]:
@@ -134,7 +136,7 @@ def _roofline(answer: ProductAnswer) -> Iterator[tuple[str, str]]:
     yield "bound by", roof.bound
 
 
-def _memory(answer: ProductAnswer, terminal: Terminal) -> Table:
+def _memory(answer: ProductAnswer) -> DataTable:
     purposes = answer.memory
     names = list(dict.fromkeys(tensor.name for purpose in purposes for tensor in purpose.tensors))
     rows = [
@@ -145,12 +147,12 @@ def _memory(answer: ProductAnswer, terminal: Terminal) -> Table:
         "usable, less headroom",
         "fits",
     ]
-    columns = [Column("memory of a device", tuple(rows), "left")]
+    columns = [Column("memory of a device", tuple(rows), "text")]
     for purpose in purposes:
         sizes = {tensor.name: tensor.bytes for tensor in purpose.tensors}
         cells = [format_bytes(sizes[name]) if name in sizes else "" for name in names]
         columns.append(Column(_purpose(purpose), (*cells, *_totals(purpose))))
-    return columns_table(columns, terminal)
+    return data_table(columns)
 
 
 def _purpose(purpose: PurposeMemory) -> str:
@@ -162,11 +164,11 @@ def _totals(purpose: PurposeMemory) -> tuple[str, ...]:
     return (*(format_bytes(size) for size in sizes), "yes" if purpose.fits else "no")
 
 
-def _time(answer: ProductAnswer, terminal: Terminal) -> Table:
+def _time(answer: ProductAnswer, terminal: Terminal) -> DataTable:
     times = answer.time
     names = list(dict.fromkeys(name for time in times for name, _ in time.parts))
     rows = [*names, "in total", "90 % interval", "least (roofline)", "rate", "of peak"]
-    columns = [Column("predicted time", tuple(rows), "left")]
+    columns = [Column("predicted time", tuple(rows), "text")]
     for time in times:
         parts = dict(time.parts)
         cells = [format_seconds(parts[name]) if name in parts else "" for name in names]
@@ -179,7 +181,7 @@ def _time(answer: ProductAnswer, terminal: Terminal) -> Table:
             format_share(time.peak_share),
         )
         columns.append(Column(time.purpose, (*cells, *totals)))
-    return columns_table(columns, terminal)
+    return data_table(columns)
 
 
 def _split_k(answer: ProductAnswer) -> Iterator[str]:
@@ -226,40 +228,44 @@ _OPERATIONS: Final = {
 
 def distributed_table(answer: DistributedAnswer, terminal: Terminal) -> str:
     """Return the answer as text: the choice, the other schemes, its transfers, and where it flips."""
-    return render(Group(*distributed_parts(answer, terminal)), terminal)
+    return render(distributed_parts(answer, terminal), terminal)
 
 
-def distributed_parts(answer: DistributedAnswer, terminal: Terminal) -> list[RenderableType]:
+def distributed_parts(answer: DistributedAnswer, terminal: Terminal) -> list[Block]:
     """Return the answer as what is rendered one below the other."""
-    cluster = answer.job.cluster
-    where = f"on {cluster.devices} {terminal.times} {cluster.device.title} of {cluster.node.title}"
-    parts: list[RenderableType] = [
-        *heading((product_line(answer.facts, terminal), where)),
+    parts: list[Block] = [
+        *heading((product_line(answer.facts, terminal), distributed_where(answer, terminal))),
         _scheme_verdict(answer),
-        fact_rows([*facts_table(answer.facts), *_facts(answer, terminal)]),
+        facts([*facts_table(answer.facts), *_facts(answer, terminal)]),
     ]
     tables = (
         ("schemes, the best of each", _schemes(answer, terminal)),
-        ("what each splits, and the collectives that it needs", _needs(answer, terminal)),
+        ("what each splits, and the collectives that it needs", _needs(answer)),
         ("what the chosen one sends from a device", _transfers(answer.transfers, terminal)),
-        ("panel widths of the chosen grid", _panels(answer, terminal)),
-        ("where the choice flips: all candidates priced on both sides", _flips(answer, terminal)),
+        ("panel widths of the chosen grid", _panels(answer)),
+        ("where the choice flips: all candidates priced on both sides", _flips(answer)),
     )
     for title, table in tables:
         if table is not None:
-            parts += [Text(""), Text(title, style="bold"), table]
+            parts += [GAP, Heading(title), table]
     if answer.changes:
-        parts += [Text(""), Text("what would help", style="bold"), *listed(answer.changes, style="")]
-    parts += [Text(""), *listed(answer.notes)]
+        parts += [GAP, Heading("what would help"), items(answer.changes, "")]
+    parts += [GAP, items(answer.notes)]
     return parts
 
 
-def _scheme_verdict(answer: DistributedAnswer) -> Text:
+def distributed_where(answer: DistributedAnswer, terminal: Terminal) -> str:
+    """Return where a product on several devices runs."""
+    cluster = answer.job.cluster
+    return f"on {cluster.devices} {terminal.times} {cluster.device.title} of {cluster.node.title}"
+
+
+def _scheme_verdict(answer: DistributedAnswer) -> Sentence:
     if answer.chosen is None:
-        return Text("\n".join(answer.reasons), style="bold red")
+        return Sentence("\n".join(answer.reasons), "bad")
     row, verdict = answer.chosen, answer.certificate
     proof = f"{verdict.status}, proven by {verdict.method} of {verdict.candidates:,} candidates"
-    return Text(f"{row.text}: {_SPLITS[row.scheme]} ({proof})", style="green")
+    return Sentence(f"{row.text}: {_SPLITS[row.scheme]} ({proof})", "good")
 
 
 def _facts(answer: DistributedAnswer, terminal: Terminal) -> Iterator[tuple[str, str]]:
@@ -316,10 +322,10 @@ def _pays(answer: DistributedAnswer) -> str:
     return f"; several devices pay from m = {even.several_devices:,}" if even else ""
 
 
-def _schemes(answer: DistributedAnswer, terminal: Terminal) -> Table:
+def _schemes(answer: DistributedAnswer, terminal: Terminal) -> DataTable:
     rows = answer.schemes
     columns = [
-        Column("scheme", tuple(row.text for row in rows), "left"),
+        Column("scheme", tuple(row.text for row in rows), "text"),
         Column("panels", tuple(str(row.steps) for row in rows)),
         Column("sent", tuple(format_bytes(row.sent_bytes) for row in rows)),
         Column("bound", tuple(_ratio(row, terminal) for row in rows)),
@@ -327,29 +333,28 @@ def _schemes(answer: DistributedAnswer, terminal: Terminal) -> Table:
         Column("memory", tuple(format_bytes(row.needed_bytes) for row in rows)),
         Column("no overlap", tuple(format_seconds(row.serial_seconds) for row in rows)),
         Column("overlap", tuple(format_seconds(row.overlapped_seconds) for row in rows)),
-        Column("fits", tuple("yes" if row.fits else "no" for row in rows), "left"),
+        Column("fits", tuple("yes" if row.fits else "no" for row in rows), "text"),
     ]
     columns = [column for column in columns if any(column.cells)]
     return _within(columns, ("panels", "messages", "bound", "no overlap"), terminal)
 
 
-def _within(columns: list[Column], spare: tuple[str, ...], terminal: Terminal) -> Table:
+def _within(columns: list[Column], spare: tuple[str, ...], terminal: Terminal) -> DataTable:
     """Return a table, on a narrow terminal without as many of the ``spare`` columns as it has to spare."""
     for head in spare:
         if total_width(columns) > terminal.width:
             columns = [column for column in columns if column.head != head]
-    return columns_table(columns, terminal)
+    return data_table(columns)
 
 
-def _needs(answer: DistributedAnswer, terminal: Terminal) -> Table:
+def _needs(answer: DistributedAnswer) -> DataTable:
     rows = answer.schemes
-    return columns_table(
+    return data_table(
         [
-            Column("scheme", tuple(row.text for row in rows), "left"),
-            Column("splits", tuple(_SPLITS[row.scheme] for row in rows), "left"),
-            Column("collectives", tuple(_collectives(row) for row in rows), "left"),
-        ],
-        terminal,
+            Column("scheme", tuple(row.text for row in rows), "text"),
+            Column("splits", tuple(_SPLITS[row.scheme] for row in rows), "text"),
+            Column("collectives", tuple(_collectives(row) for row in rows), "text"),
+        ]
     )
 
 
@@ -372,16 +377,16 @@ def _ratio(row: SchemeRow, terminal: Terminal) -> str:
     return f"{row.communication_ratio:.2f} {terminal.times}"
 
 
-def _transfers(rows: tuple[TransferRow, ...], terminal: Terminal) -> Table | None:
+def _transfers(rows: tuple[TransferRow, ...], terminal: Terminal) -> DataTable | None:
     if not rows:
         return None
     return _within(
         [
-            Column("tensor", tuple(row.tensor for row in rows), "left"),
-            Column("operation", tuple(_OPERATIONS[row.operation] for row in rows), "left"),
+            Column("tensor", tuple(row.tensor for row in rows), "text"),
+            Column("operation", tuple(_OPERATIONS[row.operation] for row in rows), "text"),
             Column("ranks", tuple(str(row.ranks) for row in rows)),
             Column("stride", tuple(str(row.stride) for row in rows)),
-            Column("over", tuple("network" if row.crosses_nodes else "fabric" for row in rows), "left"),
+            Column("over", tuple("network" if row.crosses_nodes else "fabric" for row in rows), "text"),
             Column("calls", tuple(f"{row.calls:,.0f}" for row in rows)),
             Column("of", tuple(format_bytes(row.message_bytes) for row in rows)),
             Column("sent", tuple(format_bytes(row.sent_bytes) for row in rows)),
@@ -392,35 +397,33 @@ def _transfers(rows: tuple[TransferRow, ...], terminal: Terminal) -> Table | Non
     )
 
 
-def _panels(answer: DistributedAnswer, terminal: Terminal) -> Table | None:
+def _panels(answer: DistributedAnswer) -> DataTable | None:
     rows = answer.panels
     if len(rows) < 2:
         return None
-    return columns_table(
+    return data_table(
         [
             Column("width", tuple(f"{row.width:,}" for row in rows)),
             Column("panels", tuple(str(row.panels) for row in rows)),
             Column("no overlap", tuple(format_seconds(row.serial_seconds) for row in rows)),
             Column("overlap", tuple(format_seconds(row.overlapped_seconds) for row in rows)),
             Column("memory", tuple(format_bytes(row.needed_bytes) for row in rows)),
-            Column("fits", tuple("yes" if row.fits else "no" for row in rows), "left"),
-        ],
-        terminal,
+            Column("fits", tuple("yes" if row.fits else "no" for row in rows), "text"),
+        ]
     )
 
 
-def _flips(answer: DistributedAnswer, terminal: Terminal) -> Table | None:
+def _flips(answer: DistributedAnswer) -> DataTable | None:
     rows = answer.flips
     if not rows:
         return None
-    return columns_table(
+    return data_table(
         [
-            Column("at", tuple(row.text for row in rows), "left"),
-            Column("from", tuple(row.near_choice for row in rows), "left"),
-            Column("to", tuple(row.far_choice for row in rows), "left"),
+            Column("at", tuple(row.text for row in rows), "text"),
+            Column("from", tuple(row.near_choice for row in rows), "text"),
+            Column("to", tuple(row.far_choice for row in rows), "text"),
             Column("time there", tuple(format_seconds(row.near_seconds) for row in rows)),
-        ],
-        terminal,
+        ]
     )
 
 

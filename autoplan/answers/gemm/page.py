@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from autoplan.answers.gemm.blocks import distributed_parts, gemm_document, product_line, product_parts
+from autoplan.answers.gemm.blocks import (
+    distributed_parts,
+    distributed_where,
+    gemm_document,
+    product_line,
+    product_parts,
+    product_where,
+)
 from autoplan.answers.gemm.value import (
     DistributedAnswer,
     ProductAnswer,
@@ -13,11 +20,21 @@ from autoplan.answers.gemm.value import (
     PurposeTime,
     SchemeRow,
 )
-from autoplan.report.pages.blocks.page_frame import element, number_cell, page, table, text_cell
+from autoplan.report.pages.blocks.page_frame import (
+    colour_keys,
+    drawn_cell,
+    element,
+    number_cell,
+    page,
+    table,
+    text_cell,
+)
 from autoplan.report.pages.blocks.page_sections import command_section, json_section, provenance_section
-from autoplan.report.pages.blocks.rendered_parts import WIDE, html_of
+from autoplan.report.pages.html import html_of
 from autoplan.report.pages.pictures.roofline_picture import RooflinePoint, roofline_picture
-from autoplan.report.pages.pictures.stacked_bars import Part, colour_keys, stacked_bar
+from autoplan.report.pages.pictures.stacked_bars import Part, stacked_bar
+from autoplan.report.render.blocks import below_heading
+from autoplan.report.render.terminal import WIDE
 from autoplan.report.wording.part_names import TIME_COLOURS
 from autoplan.units import format_bytes, format_rate, format_seconds, format_share
 
@@ -34,22 +51,23 @@ _COLOURS: Final = tuple(TIME_COLOURS.values())
 def gemm_page(answer: ProductAnswer | DistributedAnswer, command: str) -> str:
     """Return the answer on a product as a self-contained page; ``command`` is what was typed."""
     if isinstance(answer, ProductAnswer):
-        parts, pictures = product_parts(answer, WIDE), _single(answer)
+        parts, where, pictures = product_parts(answer, WIDE), product_where(answer, WIDE), _single(answer)
     else:
-        parts, pictures = distributed_parts(answer, WIDE), _distributed(answer)
-    title, where, _, *rest = parts
+        parts, where = distributed_parts(answer, WIDE), distributed_where(answer, WIDE)
+        pictures = _distributed(answer)
+    title = product_line(answer.facts, WIDE)
     body = [
-        element("h1", str(title)),
-        element("p", str(where), "quiet"),
+        element("h1", title),
+        element("p", where, "quiet"),
         element("h2", "The answer"),
         *([element("p", _times(answer), "answer")] if isinstance(answer, ProductAnswer) else []),
-        *html_of(rest),
+        *html_of(below_heading(parts)),
         *pictures,
         *provenance_section(answer.job),
         *command_section(command),
         *json_section("the answer as JSON", gemm_document(answer)),
     ]
-    return page(product_line(answer.facts, WIDE), body)
+    return page(title, body)
 
 
 def _times(answer: ProductAnswer) -> str:
@@ -101,7 +119,7 @@ def _memory_row(purpose: PurposeMemory, colours: dict[str, str], longest: float)
     limit = purpose.limit_bytes if purpose.limit_bytes <= longest else None
     return (
         text_cell(purpose.purpose)
-        + f"<td>{stacked_bar(parts, longest, limit)}</td>"
+        + drawn_cell(stacked_bar(parts, longest, limit))
         + number_cell(purpose.needed_bytes, format_bytes(purpose.needed_bytes))
         + number_cell(purpose.limit_bytes, format_bytes(purpose.limit_bytes))
     )
@@ -128,7 +146,7 @@ def _scheme_row(row: SchemeRow, longest: float) -> str:
     ]
     return (
         text_cell(row.text)
-        + f"<td>{stacked_bar(parts, longest)}</td>"
+        + drawn_cell(stacked_bar(parts, longest))
         + number_cell(row.serial_seconds, format_seconds(row.serial_seconds))
         + number_cell(row.overlapped_seconds, format_seconds(row.overlapped_seconds))
     )

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from autoplan.answers.guide.value import (
     BatchFacts,
     DegreeChoice,
@@ -19,10 +15,22 @@ from autoplan.answers.guide.value import (
     TrainingGuide,
 )
 from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, job_document, plain
-from autoplan.report.front_report import heading, listed
-from autoplan.report.render.bars import bar
-from autoplan.report.render.columns import Column, columns_table
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import (
+    GAP,
+    Bar,
+    Bars,
+    Block,
+    Column,
+    Heading,
+    LayoutLine,
+    Lines,
+    Sentence,
+    data_table,
+    heading,
+    items,
+)
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
 from autoplan.report.wording.provenance import provenance
 from autoplan.report.wording.sentences import (
@@ -354,38 +362,36 @@ _Rows = Sequence[tuple[str, ...]]
 
 def guide_table(guide: TrainingGuide, terminal: Terminal) -> str:
     """Return the guide as text: the answer, then what it rests on."""
-    return render(Group(*guide_parts(guide, terminal)), terminal)
+    return render(guide_parts(guide, terminal), terminal)
 
 
-def guide_parts(guide: TrainingGuide, terminal: Terminal) -> list[RenderableType]:
+def guide_parts(guide: TrainingGuide, terminal: Terminal) -> list[Block]:
     """Return the guide as what is rendered one below the other."""
     best = guide.best
-    parts: list[RenderableType] = [
+    parts: list[Block] = [
         *heading(job_lines(guide.job, guide.front.facts, terminal)),
         *_answer(guide),
-        Text(""),
-        Text("memory of one replica", style="bold"),
-        *listed(list(memory_sentences(guide)), style=""),
-        Text(""),
+        GAP,
+        Heading("memory of one replica"),
+        items(memory_sentences(guide), ""),
+        GAP,
         *_ladder(guide, terminal),
         *_degrees(guide),
-        *_bottlenecks(guide, terminal),
+        *_bottlenecks(guide),
         *_scaling(guide, terminal),
         *_batch(guide),
         *_precisions(guide, terminal),
-        *listed(list(_notes(guide))),
-        *listed(surety_sentences(guide.job, [best.predicted] if best else [])),
+        items([*_notes(guide), *surety_sentences(guide.job, [best.predicted] if best else [])]),
         *_job_file(guide),
     ]
     return parts
 
 
-def _answer(guide: TrainingGuide) -> Iterator[Text]:
-    style = "" if guide.best else "bold red"
-    yield Text("\n".join(answer_sentences(guide)), style=style)
+def _answer(guide: TrainingGuide) -> Iterator[Block]:
+    yield Sentence("\n".join(answer_sentences(guide)), "" if guide.best else "bad")
     if guide.best is not None:
-        yield Text("")
-        yield Text(guide.best.layout_string, style="green", no_wrap=True, overflow="ignore")
+        yield GAP
+        yield LayoutLine(guide.best.layout_string)
 
 
 def _notes(guide: TrainingGuide) -> Iterator[str]:
@@ -393,28 +399,24 @@ def _notes(guide: TrainingGuide) -> Iterator[str]:
         yield f"assumed: {', '.join(guide.assumed)}"
 
 
-def _job_file(guide: TrainingGuide) -> Iterator[Text]:
+def _job_file(guide: TrainingGuide) -> Iterator[Block]:
     """Yield the job that the guide made, as a file for the other commands."""
     if guide.assumed and guide.job.source is not None:
-        yield Text("")
-        yield Text("the job, as a file for autoplan plan, compare and explain", style="dim")
-        for line in guide.job.source.text.splitlines():
-            yield Text(f"  {line}", style="dim", no_wrap=True, overflow="ignore")
+        yield GAP
+        yield Sentence("the job, as a file for autoplan plan, compare and explain", "quiet")
+        yield Lines(tuple(f"  {line}" for line in guide.job.source.text.splitlines()), "quiet")
 
 
-def _titled(
-    title: str, rows: _Rows, columns: Sequence[tuple[str, str]], terminal: Terminal
-) -> Iterator[RenderableType]:
+def _titled(title: str, rows: _Rows, columns: Sequence[tuple[str, str]]) -> Iterator[Block]:
     """Yield a table below its title; nothing without rows."""
     if not rows:
         return
-    yield Text(title, style="bold")
-    yield columns_table(
+    yield Heading(title)
+    yield data_table(
         [
-            Column(head, tuple(cells), "left" if side == "left" else "right")
+            Column(head, tuple(cells), "text" if side == "left" else "number")
             for (head, side), cells in zip(columns, zip(*rows, strict=True), strict=True)
-        ],
-        terminal,
+        ]
     )
 
 
@@ -427,13 +429,13 @@ def _peak(plan: Plan) -> str:
     return f"{plan.predicted.peak_memory_bytes_per_device / GIB:.1f}"
 
 
-def _ladder(guide: TrainingGuide, terminal: Terminal) -> Iterator[RenderableType]:
+def _ladder(guide: TrainingGuide, terminal: Terminal) -> Iterator[Block]:
     rows = [_rung_row(rung, terminal) for rung in guide.rungs]
     columns = (("allowed too", "left"), ("layout", "left"), ("step", "right"), ("peak\n(GiB)", "right"))
     yield from _titled(
-        "baselines, each with all above it", rows, (*columns, ("what it brings and costs", "left")), terminal
+        "baselines, each with all above it", rows, (*columns, ("what it brings and costs", "left"))
     )
-    yield Text("")
+    yield GAP
 
 
 def _rung_row(rung: LadderRung, terminal: Terminal) -> tuple[str, ...]:
@@ -462,36 +464,34 @@ def _unused(rung: LadderRung, plan: Plan) -> str:
     return f"brings nothing; with it {slower}: {change_words(rung.forced_changes)}".rstrip(": ")
 
 
-def _degrees(guide: TrainingGuide) -> Iterator[RenderableType]:
+def _degrees(guide: TrainingGuide) -> Iterator[Block]:
     if not guide.degrees:
         return
-    yield Text("what sets the degrees", style="bold")
-    yield from listed([degree_sentence(choice) for choice in guide.degrees], style="")
-    yield Text("")
+    yield Heading("what sets the degrees")
+    yield items([degree_sentence(choice) for choice in guide.degrees], "")
+    yield GAP
 
 
-def _bottlenecks(guide: TrainingGuide, terminal: Terminal) -> Iterator[RenderableType]:
+def _bottlenecks(guide: TrainingGuide) -> Iterator[Block]:
     if not guide.bottlenecks:
         return
-    yield Text("what the step is made of", style="bold")
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for x in guide.bottlenecks:
-        picture = bar(x.share, _BAR, unicode=terminal.unicode)
-        cells = (x.name, format_seconds(x.seconds), f"{x.share * 100:.1f} %")
-        table.add_row(*map(Text, cells), Text(picture, style="cyan"))
-    yield table
-    yield Text("")
+    yield Heading("what the step is made of")
+    bars = (
+        Bar(x.name, (format_seconds(x.seconds), f"{x.share * 100:.1f} %"), x.share) for x in guide.bottlenecks
+    )
+    yield Bars(tuple(bars), _BAR, "time", aligned=False)
+    yield GAP
 
 
-def _scaling(guide: TrainingGuide, terminal: Terminal) -> Iterator[RenderableType]:
+def _scaling(guide: TrainingGuide, terminal: Terminal) -> Iterator[Block]:
     for line in guide.scaling:
         same = "the same batch" if line.kind == "strong" else "a batch in proportion"
         heads = ("devices", "nodes", "batch", "layout", "step", "tokens/s", "speedup", "by the law")
         columns = [(head, "left" if head == "layout" else "right") for head in heads]
         rows = [_point_row(point, terminal) for point in line.points]
-        yield from _titled(f"more devices, {same}", rows, columns, terminal)
-        yield from listed([scaling_sentence(line)], style="")
-        yield Text("")
+        yield from _titled(f"more devices, {same}", rows, columns)
+        yield items([scaling_sentence(line)], "")
+        yield GAP
 
 
 def _point_row(point: ScalingPoint, terminal: Terminal) -> tuple[str, ...]:
@@ -509,21 +509,19 @@ def _point_row(point: ScalingPoint, terminal: Terminal) -> tuple[str, ...]:
     )
 
 
-def _batch(guide: TrainingGuide) -> Iterator[RenderableType]:
+def _batch(guide: TrainingGuide) -> Iterator[Block]:
     sentences = list(batch_sentences(guide))
     if sentences:
-        yield Text("batch and data", style="bold")
-        yield from listed(sentences, style="")
-        yield Text("")
+        yield Heading("batch and data")
+        yield items(sentences, "")
+        yield GAP
 
 
-def _precisions(guide: TrainingGuide, terminal: Terminal) -> Iterator[RenderableType]:
+def _precisions(guide: TrainingGuide, terminal: Terminal) -> Iterator[Block]:
     rows = [_precision_row(change, guide.best, terminal) for change in guide.precisions]
     columns = (("precision", "left"), ("layout", "left"), ("step", "right"), ("peak\n(GiB)", "right"))
-    yield from _titled(
-        f"other precisions than {guide.job.precision}", rows, (*columns, ("", "left")), terminal
-    )
-    yield Text("")
+    yield from _titled(f"other precisions than {guide.job.precision}", rows, (*columns, ("", "left")))
+    yield GAP
 
 
 def _precision_row(change: PrecisionChange, best: Plan | None, terminal: Terminal) -> tuple[str, ...]:

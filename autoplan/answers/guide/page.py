@@ -14,8 +14,10 @@ from autoplan.report.pages.blocks.page_sections import (
     provenance_section,
     rejected_section,
 )
-from autoplan.report.pages.blocks.rendered_parts import WIDE, html_of
+from autoplan.report.pages.html import html_of
 from autoplan.report.pages.plan_details import PicturesOf, plan_details
+from autoplan.report.render.blocks import below_heading
+from autoplan.report.render.terminal import WIDE
 
 __all__ = [
     "guide_page",
@@ -30,7 +32,7 @@ def guide_page(guide: TrainingGuide, command: str, pictures_of: PicturesOf) -> s
     body = [
         *headings(job, guide.front.facts),
         element("h2", "The answer"),
-        *html_of(parts[3:]),
+        *html_of(below_heading(parts)),
         *(x for line in guide.scaling for x in scaling_picture(line)),
     ]
     if best is not None:

@@ -7,8 +7,7 @@ from xml.etree import ElementTree as ET
 
 from autoplan.answers.guide.value import ScalingLine
 from autoplan.report.charts.axis import Axis, round_values
-from autoplan.report.pages.blocks.page_frame import element, region
-from autoplan.report.pages.pictures.stacked_bars import colour_keys
+from autoplan.report.pages.blocks.page_frame import colour_keys, element, readout, region
 from autoplan.report.render.svg import Place, add_line, add_text, canvas, written
 from autoplan.units import format_seconds
 
@@ -59,7 +58,7 @@ def scaling_picture(line: ScalingLine) -> list[str]:
         element("h2", title.capitalize()),
         colour_keys(keys),
         region(title, written(svg), "picture drawn"),
-        '<p class="quiet readout" hidden>point at a number of devices</p>',
+        readout("point at a number of devices"),
     ]
 
 

@@ -7,17 +7,26 @@ from typing import Any, Final
 
 from autoplan.report.choices_report import question_columns, question_sentences
 from autoplan.report.document_fields import Document, front_document
-from autoplan.report.pages.blocks.page_frame import element, number_cell, page, preformatted, table, text_cell
-from autoplan.report.pages.blocks.page_sections import (
+from autoplan.report.pages.blocks.page_frame import (
     choice_list,
-    command_section,
     detail_section,
+    element,
+    folded,
+    number_cell,
+    page,
+    plan_number,
+    preformatted,
+    sentences_list,
+    table,
+    text_cell,
+)
+from autoplan.report.pages.blocks.page_sections import (
+    command_section,
     headings,
     json_section,
     proof_section,
     provenance_section,
     rejected_section,
-    sentences_list,
     step_sentence,
 )
 from autoplan.report.pages.pictures.front_picture import front_picture
@@ -159,21 +168,17 @@ def _table(
     heads += [(column.head.replace("\n", " "), "number") for column in more]
     rows = []
     for place, number in enumerate(numbers):
-        cells = _cells(front.plans[number - 1], plans[number - 1]["predicted"])
-        cells += "".join(text_cell(column.cells[place], "number") for column in more)
-        link = f'<a href="#details-{number}">{number}</a>' if number in details else str(number)
-        kind = ' class="chosen"' if number == next(iter(details)) else ""
-        rows.append(f'<tr id="plan-{number}"{kind}><td class="number">{link}</td>{cells}</tr>')
-    return table("plans of the front", heads, rows, "table long")
+        cells = plan_number(number, linked=number in details)
+        cells += _cells(front.plans[number - 1], plans[number - 1]["predicted"])
+        rows.append(cells + "".join(text_cell(column.cells[place], "number") for column in more))
+    ids, chosen = [f"plan-{number}" for number in numbers], f"plan-{next(iter(details))}"
+    return table("plans of the front", heads, rows, "table long", ids=ids, chosen=chosen)
 
 
 def _layouts(front: Front, numbers: Sequence[int]) -> Iterator[str]:
     """Yield the layouts on a line each, so that they can be copied."""
     lines = [f"{number:>3}  {front.plans[number - 1].layout_string}" for number in numbers]
-    yield "<details>"
-    yield element("summary", "the layouts to copy")
-    yield preformatted("layouts", "\n".join(lines))
-    yield "</details>"
+    yield folded("the layouts to copy", preformatted("layouts", "\n".join(lines)))
 
 
 def _cells(plan: Plan, predicted: Mapping[str, Any]) -> str:

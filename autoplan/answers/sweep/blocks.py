@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from autoplan.report.document_fields import SCHEMA, Document, plain
-from autoplan.report.front_report import heading, listed
-from autoplan.report.render.columns import GAP, Column, columns_table, total_width
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import GAP, Block, Column, DataTable, Sentence, heading, items
+from autoplan.report.render.columns import COLUMN_GAP, total_width
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import layout_parts, wrap_parts
 from autoplan.results import CellAnswer, Sweep, SweepRow
@@ -61,15 +59,15 @@ def _row(row: SweepRow) -> Document:
 
 def sweep_table(sweep: Sweep, terminal: Terminal, *, all_cells: bool = False) -> str:
     """Return the best plan of each cell as a table, and why cells have none."""
-    return render(Group(*sweep_parts(sweep, terminal, all_cells=all_cells)), terminal)
+    return render(sweep_parts(sweep, terminal, all_cells=all_cells), terminal)
 
 
-def sweep_parts(sweep: Sweep, terminal: Terminal, *, all_cells: bool = False) -> list[RenderableType]:
+def sweep_parts(sweep: Sweep, terminal: Terminal, *, all_cells: bool = False) -> list[Block]:
     """Return the cells as what is rendered one below the other."""
     rows = sweep.rows if all_cells else sweep.rows[:MOST_CELLS_SHOWN]
-    parts: list[RenderableType] = [*heading([*_head(sweep)]), _table(sweep.keys, rows, terminal)]
+    parts: list[Block] = [*heading([*_head(sweep)]), _table(sweep.keys, rows, terminal)]
     if len(rows) < len(sweep.rows):
-        parts.append(Text(f"({len(sweep.rows) - len(rows)} more: --all or --format json)", style="dim"))
+        parts.append(Sentence(f"({len(sweep.rows) - len(rows)} more: --all or --format json)", "quiet"))
     return [*parts, *_reasons(sweep.rows)]
 
 
@@ -82,14 +80,15 @@ def _head(sweep: Sweep) -> Iterator[str]:
         yield f"all rows are in {sweep.output}{reused}"
 
 
-def _table(keys: Sequence[str], rows: Sequence[SweepRow], terminal: Terminal) -> RenderableType:
+def _table(keys: Sequence[str], rows: Sequence[SweepRow], terminal: Terminal) -> DataTable:
     numbers = Column("cell", tuple(str(row.cell.number) for row in rows))
     settings = [_setting(key, rows) for key in keys]
     figures = _figures([row.answer for row in rows], terminal)
-    taken = total_width([numbers, *settings, *figures]) + GAP
+    taken = total_width([numbers, *settings, *figures]) + COLUMN_GAP
     width = max(_LEAST_LAYOUT, terminal.width - taken)
     layouts = tuple(_folded(row.answer, width, terminal) for row in rows)
-    return columns_table([numbers, *settings, Column("best layout", layouts, "left"), *figures], terminal)
+    columns = (numbers, *settings, Column("best layout", layouts, "text"), *figures)
+    return DataTable(columns, anchors="cell")
 
 
 def _setting(key: str, rows: Sequence[SweepRow]) -> Column:
@@ -97,7 +96,7 @@ def _setting(key: str, rows: Sequence[SweepRow]) -> Column:
     number = all(isinstance(value, int) for value in values)
     head = key.replace(".", ".\n").replace("_", "_\n") if len(key) > 12 else key
     return Column(
-        head, tuple("-" if v is None else text_of(v) for v in values), "right" if number else "left"
+        head, tuple("-" if v is None else text_of(v) for v in values), "number" if number else "text"
     )
 
 
@@ -110,7 +109,7 @@ def _folded(answer: CellAnswer, width: int, terminal: Terminal) -> str:
 
 
 def _figures(answers: Sequence[CellAnswer], terminal: Terminal) -> list[Column]:
-    step = Column("step\n(s)", tuple(_number(a.step_seconds, ".2f") for a in answers), style="bold")
+    step = Column("step\n(s)", tuple(_number(a.step_seconds, ".2f") for a in answers), look="strong")
     within = Column("90 % interval\n(s)", tuple(_interval(a, terminal) for a in answers))
     tokens = Column(
         "tokens/s\n/device", tuple(_number(a.tokens_per_second_per_device, ",.0f") for a in answers)
@@ -120,9 +119,9 @@ def _figures(answers: Sequence[CellAnswer], terminal: Terminal) -> list[Column]:
         "memory\n(GiB)", tuple(_number(a.peak_memory_bytes_per_device, ".1f", 1 / GIB) for a in answers)
     )
     fits = Column(
-        "fits", tuple("-" if a.fits is None else "yes" if a.fits else "no" for a in answers), "left"
+        "fits", tuple("-" if a.fits is None else "yes" if a.fits else "no" for a in answers), "text"
     )
-    planned = Column("planned\nin (s)", tuple(f"{a.planning_seconds:.2f}" for a in answers), style="dim")
+    planned = Column("planned\nin (s)", tuple(f"{a.planning_seconds:.2f}" for a in answers), look="quiet")
     if terminal.width < _ROOMY:
         return [step, tokens, use, memory]
     return [step, within, tokens, use, memory, fits, planned]
@@ -138,7 +137,7 @@ def _number(value: float | None, form: str, scale: float = 1.0) -> str:
     return "-" if value is None else format(value * scale, form)
 
 
-def _reasons(rows: Sequence[SweepRow]) -> Iterator[RenderableType]:
+def _reasons(rows: Sequence[SweepRow]) -> Iterator[Block]:
     """Yield each reason for cells without a plan once, with its cells."""
     cells: dict[tuple[str, str], list[int]] = {}
     for row in rows:
@@ -146,10 +145,8 @@ def _reasons(rows: Sequence[SweepRow]) -> Iterator[RenderableType]:
             reason = row.answer.reasons[0] if row.answer.reasons else "unknown reason"
             cells.setdefault((row.answer.status, reason), []).append(row.cell.number)
     if cells:
-        yield Text("")
-    yield from listed(
-        [f"{_cells(numbers)} {status}: {reason}" for (status, reason), numbers in cells.items()]
-    )
+        yield GAP
+    yield items([f"{_cells(numbers)} {status}: {reason}" for (status, reason), numbers in cells.items()])
 
 
 def _cells(numbers: Sequence[int]) -> str:

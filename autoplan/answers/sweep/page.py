@@ -6,11 +6,13 @@ from dataclasses import replace
 from typing import Final
 
 from autoplan.answers.sweep.blocks import sweep_document, sweep_parts
-from autoplan.report.pages.blocks.page_frame import element, page
-from autoplan.report.pages.blocks.page_sections import command_section, json_section, sentences_list
-from autoplan.report.pages.blocks.rendered_parts import WIDE, html_of
+from autoplan.report.pages.blocks.page_frame import element, page, sentences_list
+from autoplan.report.pages.blocks.page_sections import command_section, json_section
+from autoplan.report.pages.html import html_of
 from autoplan.report.pages.pictures.scatter_picture import ScatterAxis, ScatterPoint, scatter_picture
 from autoplan.report.render.bars import spread
+from autoplan.report.render.blocks import below_heading
+from autoplan.report.render.terminal import WIDE
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import number_words
 from autoplan.results import Sweep, SweepRow
@@ -34,7 +36,7 @@ def sweep_page(sweep: Sweep, command: str) -> str:
     """Return the best plan of each cell as a self-contained page; ``command`` is what was typed."""
     chosen = [sweep.rows[index] for index in spread(len(sweep.rows), MOST_CELLS)]
     shown = replace(sweep, rows=tuple(chosen))
-    _, *parts = sweep_parts(shown, WIDE, all_cells=True)
+    parts = sweep_parts(shown, WIDE, all_cells=True)
     left_out = len(sweep.rows) - len(chosen)
     counts = ", ".join(f"{count} {status}" for status, count in sweep.counts().items())
     body = [
@@ -43,7 +45,7 @@ def sweep_page(sweep: Sweep, command: str) -> str:
         *_answer(sweep),
         *_picture(shown),
         element("h2", "Best plan of each cell"),
-        *html_of(parts, rows="cell"),
+        *html_of(below_heading(parts)),
         *([element("p", f"{left_out} more cells: --format json", "quiet")] if left_out else []),
         element("h2", "Where the numbers come from"),
         sentences_list(_origin(sweep)),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
 from autoplan.report.document_fields import SCHEMA, Document, plain
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import GAP, Fact, Facts, Sentence, Tone
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.results.verdict import AnswerComparison, Finding, Outcome, Verdict
 
 __all__ = [
@@ -20,12 +19,8 @@ __all__ = [
 ]
 
 
-_STYLES: Final[dict[Finding, str]] = {"holds": "green", "fails": "bold red", "not checked": "yellow"}
-_OUTCOMES: Final[dict[Outcome, str]] = {
-    "verified": "bold green",
-    "refuted": "bold red",
-    "not all checked": "bold yellow",
-}
+_TONES: Final[dict[Finding, Tone]] = {"holds": "good", "fails": "bad", "not checked": "warning"}
+_OUTCOMES: Final[dict[Outcome, Tone]] = {"verified": "good", "refuted": "bad", "not all checked": "warning"}
 
 
 def verdict_document(verdict: Verdict) -> Document:
@@ -41,13 +36,20 @@ def verdict_document(verdict: Verdict) -> Document:
 
 def verdict_table(verdict: Verdict, terminal: Terminal) -> str:
     """Return one line per claim, with its details below, and the outcome as the last line."""
-    table = Table.grid(padding=(0, 2, 0, 0))
+    outcome = f"{verdict.outcome}: {verdict.file}{_why(verdict)}"
+    blocks = (
+        Facts(tuple(_claim_rows(verdict))),
+        GAP,
+        Sentence(outcome, _OUTCOMES[verdict.outcome], strong=True),
+    )
+    return render(blocks, terminal)
+
+
+def _claim_rows(verdict: Verdict) -> Iterator[Fact]:
     for check in verdict.checks:
-        table.add_row(Text(check.finding, style=_STYLES[check.finding], no_wrap=True), Text(check.claim))
+        yield Fact(check.finding, (check.claim,), name_tone=_TONES[check.finding])
         for detail in check.details:
-            table.add_row(Text(""), Text(detail, style="dim" if check.finding == "holds" else ""))
-    outcome = Text(f"{verdict.outcome}: {verdict.file}{_why(verdict)}", style=_OUTCOMES[verdict.outcome])
-    return render(Group(table, Text(""), outcome), terminal)
+            yield Fact("", (detail,), "quiet" if check.finding == "holds" else "")
 
 
 def _why(verdict: Verdict) -> str:
@@ -68,7 +70,9 @@ def comparison_document(comparison: AnswerComparison) -> Document:
 
 def comparison_table(comparison: AnswerComparison, terminal: Terminal) -> str:
     """Return one line per field that differs, and as the last line whether the answers are the same."""
-    lines = [Text(difference) for difference in comparison.differences]
-    word, style = ("different", "bold red") if lines else ("same", "bold green")
-    outcome = Text(f"{word}: {comparison.file} and {comparison.other}", style=style)
-    return render(Group(*lines, outcome), terminal)
+    lines = [Sentence(difference) for difference in comparison.differences]
+    word = "different" if lines else "same"
+    outcome = Sentence(
+        f"{word}: {comparison.file} and {comparison.other}", "bad" if lines else "good", strong=True
+    )
+    return render([*lines, outcome], terminal)

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from rich.console import Group, JustifyMethod, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from autoplan.costs.core.prediction import MemoryPrediction, Prediction, StageMemory, TimePrediction
-from autoplan.report.render.bars import bar
-from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.blocks import Bar, Bars, Beside, Block, Heading, Look
+from autoplan.report.render.terminal import SIDE_BY_SIDE_WIDTH, Terminal
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_NAMES
 from autoplan.units import format_seconds
 
 __all__ = [
-    "SIDE_BY_SIDE_WIDTH",
+    "breakdown",
     "fullest_stage",
     "memory_rows",
     "memory_table",
-    "side_by_side",
     "time_rows",
     "time_table",
 ]
 
-#: Terminal width from which two charts are shown side by side.
-SIDE_BY_SIDE_WIDTH: Final = 110
-
 #: Parts of the step below this share of its time are not shown.
 _NEGLIGIBLE: Final = 5e-5
 
-_FREE: Final = "free"
-
-_JUSTIFY: Final[tuple[JustifyMethod, ...]] = ("left", "right", "right", "left")
 
 Row = tuple[str, float]
 
@@ -56,59 +45,40 @@ def fullest_stage(predicted: Prediction) -> StageMemory:
     return max(predicted.memory.stages, key=lambda stage: stage.total)
 
 
-def time_table(predicted: Prediction, terminal: Terminal) -> Group:
+def time_table(predicted: Prediction, terminal: Terminal) -> tuple[Block, ...]:
     """Return the breakdown of step time; overlapped communication is not part of it."""
     step = predicted.step_seconds
-    title = f"step time: {format_seconds(step)}"
-    rows = time_rows(predicted.time)
     scale, unit = (1.0, "s") if step >= 1 else (1e3, "ms")
-    cells = [(name, f"{seconds * scale:,.2f} {unit}", seconds / step) for name, seconds in rows]
-    return _picture(title, cells, terminal, "cyan")
+    bars = [
+        _bar(name, f"{seconds * scale:,.2f} {unit}", seconds / step)
+        for name, seconds in time_rows(predicted.time)
+    ]
+    return Heading(f"step time: {format_seconds(step)}"), _bars(bars, terminal, "time")
 
 
-def memory_table(predicted: Prediction, terminal: Terminal) -> Group:
+def memory_table(predicted: Prediction, terminal: Terminal) -> tuple[Block, ...]:
     """Return the breakdown of peak memory of the fullest stage, as shares of the memory limit."""
     stage, limit = fullest_stage(predicted), predicted.memory_limit_bytes
     where = f" of stage {stage.stage}" if len(predicted.memory.stages) > 1 else ""
-    title = f"peak memory of a device{where} (in {stage.event})"
-    cells = [(name, f"{size / GIB:,.1f} GiB", size / limit) for name, size in memory_rows(stage)]
+    bars = [_bar(name, f"{size / GIB:,.1f} GiB", size / limit) for name, size in memory_rows(stage)]
     free = limit - stage.total
     if free > 0:
-        cells.append((_FREE, f"{free / GIB:,.1f} GiB", free / limit))
-    return _picture(title, cells, terminal, "magenta")
+        bars.append(_bar("free", f"{free / GIB:,.1f} GiB", free / limit, free=True))
+    title = f"peak memory of a device{where} (in {stage.event})"
+    return Heading(title), _bars(bars, terminal, "memory")
 
 
-def _picture(title: str, cells: Sequence[tuple[str, str, float]], terminal: Terminal, colour: str) -> Group:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for justify in _JUSTIFY:
-        table.add_column(justify=justify, no_wrap=True)
-    columns = _bar_columns(cells, terminal)
-    for name, amount, share in cells:
-        picture = bar(share, columns, unicode=terminal.unicode)
-        if name == _FREE:
-            picture, colour = terminal.shade * max(1, len(picture)), "dim"
-        texts = (name, amount, f"{share * 100:.1f} %")
-        table.add_row(*(Text(text) for text in texts), Text(picture, style=colour))
-    return Group(Text(title, style="bold"), table)
+def breakdown(predicted: Prediction, terminal: Terminal) -> Beside:
+    """Return where step time and memory go, side by side where there is room."""
+    return Beside((time_table(predicted, terminal), memory_table(predicted, terminal)))
 
 
-def _bar_columns(cells: Sequence[tuple[str, str, float]], terminal: Terminal) -> int:
-    """Return the width of a full bar."""
+def _bar(name: str, amount: str, share: float, *, free: bool = False) -> Bar:
+    return Bar(name, (amount, f"{share * 100:.1f} %"), share, free)
+
+
+def _bars(bars: Sequence[Bar], terminal: Terminal, look: Look) -> Bars:
+    """Return bars as long as the terminal has room for next to their numbers."""
     width = (terminal.width - 4) // 2 if terminal.width >= SIDE_BY_SIDE_WIDTH else terminal.width
-    texts = max(len(name) for name, _, _ in cells) + max(len(amount) for _, amount, _ in cells)
-    return max(6, min(40, width - texts - 16))
-
-
-def side_by_side(pictures: Sequence[Group], terminal: Terminal) -> Iterator[RenderableType]:
-    """Yield ``pictures`` side by side if the terminal is wide enough, else one below the other."""
-    if terminal.width < SIDE_BY_SIDE_WIDTH:
-        for picture in pictures:
-            yield Text("")
-            yield picture
-        return
-    grid = Table.grid(padding=(0, 4, 0, 0))
-    for _ in pictures:
-        grid.add_column()
-    grid.add_row(*pictures)
-    yield Text("")
-    yield grid
+    texts = max(len(bar.name) for bar in bars) + max(len(bar.numbers[0]) for bar in bars)
+    return Bars(tuple(bars), max(6, min(40, width - texts - 16)), look)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from autoplan.report.charts.axis import Axis, round_values
+from autoplan.report.render.blocks import Block, Heading, Picture
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.part_names import GIB
 from autoplan.results import Front
@@ -22,7 +20,7 @@ _LABEL: Final = 8
 _TICKS: Final = 5
 
 
-def front_plot(front: Front, terminal: Terminal) -> Iterator[RenderableType]:
+def front_plot(front: Front, terminal: Terminal) -> Iterator[Block]:
     """Yield the plans of ``front`` as marks on rows of text, with the limit; it must have a plan."""
     predicted = [plan.predicted for plan in front.plans]
     steps = [p.step_seconds for p in predicted]
@@ -40,16 +38,17 @@ def front_plot(front: Front, terminal: Terminal) -> Iterator[RenderableType]:
     chosen = front.fastest.predicted
     place = (round(y.at(chosen.peak_memory_bytes_per_device)), round(x.at(chosen.step_seconds)))
     cells[place[0]][place[1]] = terminal.chosen_point
-    yield Text("the front: peak memory of a device (GiB) over step time", style="bold")
+    yield Heading("the front: peak memory of a device (GiB) over step time")
     ticks = {round(y.at(size * GIB)): f"{size:g}" for size in round_values(0.0, y.high / GIB, _TICKS)}
-    for row, line in enumerate(cells):
-        yield Text(f"{ticks.get(row, ''):>{_LABEL - 1}} {terminal.wall}{''.join(line)}".rstrip())
-    yield Text(_axis(x, columns))
-    yield Text(
+    rows = [
+        f"{ticks.get(row, ''):>{_LABEL - 1}} {terminal.wall}{''.join(line)}".rstrip()
+        for row, line in enumerate(cells)
+    ]
+    key = (
         f"{terminal.chosen_point} the fastest   {terminal.point} other plans"
-        f"   {terminal.rule * 2} limit {format_bytes(limit)}",
-        style="dim",
+        f"   {terminal.rule * 2} limit {format_bytes(limit)}"
     )
+    yield Picture((*(((row, ""),) for row in (*rows, _axis(x, columns))), ((key, "dim"),)))
 
 
 def _axis(x: Axis, columns: int) -> str:

@@ -7,12 +7,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from autoplan.costs.core.prediction import StepTimeline
 from autoplan.report.charts.timeline_pieces import PIECE_KINDS, StepPiece, pieces_of
 from autoplan.report.render.bars import spread
+from autoplan.report.render.blocks import Block, Heading, Picture, Piece, Sentence
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.sentences import number_words
 from autoplan.units import format_seconds
@@ -27,24 +25,26 @@ _LABEL: Final = 9
 _NUMBERED: Final = frozenset({"forward", "backward"})
 
 
-def timeline_rows(timeline: StepTimeline, terminal: Terminal) -> Iterator[RenderableType]:
+def timeline_rows(timeline: StepTimeline, terminal: Terminal) -> Iterator[Block]:
     """Yield a step as a row of letters for each stage, with its times and what the letters mean."""
     stages = spread(timeline.stages, _MOST_STAGES)
     pieces = [piece for piece in pieces_of(timeline) if piece.stage in stages]
     columns = terminal.width - _LABEL
-    yield Text(f"timeline of the step: {format_seconds(timeline.seconds)}", style="bold")
+    yield Heading(f"timeline of the step: {format_seconds(timeline.seconds)}")
+    rows: list[tuple[Piece, ...]] = []
     for start, end in _windows(timeline.seconds, len(pieces) / len(stages), columns):
         for stage in stages:
             label = f"stage {stage}"
             own = [x for x in pieces if x.stage == stage and x.end > start and x.start < end]
             kinds = _row(own, (start, end), columns)
             digits = _digits(own, (start, end), kinds)
-            yield Text.assemble(f"{label:<{_LABEL}}", *_runs(kinds, digits, terminal))
-        yield Text(_axis(start, end, columns), style="dim")
+            rows.append(((f"{label:<{_LABEL}}", ""), *_runs(kinds, digits, terminal)))
+        rows.append(((_axis(start, end, columns), "dim"),))
+    yield Picture(tuple(rows))
     left_out = timeline.stages - len(stages)
     if left_out:
-        yield Text(f"({number_words(left_out, 'more stage')}: --output trace.json)", style="dim")
-    yield _legend(pieces, terminal)
+        yield Sentence(f"({number_words(left_out, 'more stage')}: --output trace.json)", "quiet")
+    yield Picture((tuple(_legend(pieces, terminal)),))
 
 
 def _windows(seconds: float, pieces: float, columns: int) -> list[tuple[float, float]]:
@@ -86,7 +86,7 @@ def _digits(pieces: Sequence[StepPiece], window: tuple[float, float], kinds: Seq
     return digits
 
 
-def _runs(kinds: Sequence[str], digits: Mapping[int, str], terminal: Terminal) -> Iterator[tuple[str, str]]:
+def _runs(kinds: Sequence[str], digits: Mapping[int, str], terminal: Terminal) -> Iterator[Piece]:
     """Yield runs of the same kind with their style."""
     for kind, same in groupby(enumerate(kinds), key=itemgetter(1)):
         letter = _letter(kind, terminal) if kind else " "
@@ -103,11 +103,10 @@ def _axis(start: float, end: float, columns: int) -> str:
     return f"{'':<{_LABEL}}{first}{last:>{max(1, columns - len(first))}}"
 
 
-def _legend(pieces: Sequence[StepPiece], terminal: Terminal) -> Text:
+def _legend(pieces: Sequence[StepPiece], terminal: Terminal) -> Iterator[Piece]:
     shown = {piece.kind for piece in pieces}
-    line = Text()
     for kind, looks in PIECE_KINDS.items():
         if kind in shown:
-            sign = (_letter(kind, terminal), looks.style)
-            line = Text.assemble(line, "   " if line else "", sign, f" {kind}")
-    return line.append("   0-9 last digit of a microbatch")
+            yield _letter(kind, terminal), looks.style
+            yield f" {kind}   ", ""
+    yield "0-9 last digit of a microbatch", ""

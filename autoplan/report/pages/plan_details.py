@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoplan.costs.core.prediction import LayerProducts, RankPlacement, StepTimeline
-from autoplan.report.pages.blocks.page_frame import element, safe
+from autoplan.report.pages.blocks.page_frame import element, layout_line
 from autoplan.report.pages.blocks.page_sections import limits_table
 from autoplan.report.pages.pictures.placement_picture import placement_picture
 from autoplan.report.pages.pictures.roofline_picture import layer_roofline
@@ -43,7 +43,7 @@ def plan_details(
     timeline = pictures.timeline
     drawn = [element("p", timeline, "quiet")] if isinstance(timeline, str) else timeline_picture(timeline)
     return [
-        f"<p><code>{safe(plan.layout_string)}</code></p>",
+        layout_line(plan.layout_string),
         element("p", fits_sentence(plan.predicted), "yes" if plan.predicted.fits else "no"),
         element("h3", "Predicted against limits"),
         limits_table(limits, predicted),

@@ -6,29 +6,36 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.report.pages.blocks.page_frame import element, number_cell, page, safe, table, text_cell
-from autoplan.report.pages.blocks.page_sections import (
+from autoplan.report.pages.blocks.page_frame import (
     choice_list,
-    coefficients_section,
-    command_section,
+    colour_keys,
     detail_section,
-    json_section,
+    drawn_cell,
+    element,
+    number_cell,
+    page,
+    row_head,
+    table,
+    text_cell,
 )
-from autoplan.report.pages.blocks.rendered_parts import WIDE, html_of
+from autoplan.report.pages.blocks.page_sections import coefficients_section, command_section, json_section
 from autoplan.report.pages.blocks.served_limits_table import served_limits_table
+from autoplan.report.pages.html import html_of
 from autoplan.report.pages.pictures.scatter_picture import (
     ScatterAxis,
     ScatterPoint,
     scatter_picture,
     with_ends_labelled,
 )
-from autoplan.report.pages.pictures.stacked_bars import Part, colour_keys, stacked_bar
+from autoplan.report.pages.pictures.stacked_bars import Part, stacked_bar
 from autoplan.report.render.bars import spread
+from autoplan.report.render.blocks import below_heading
+from autoplan.report.render.terminal import WIDE
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_document import serving_front_document, serving_plan_document
 from autoplan.report.serving.serving_plan_report import serving_plan_parts
 from autoplan.report.serving.serving_report import front_ends, serving_front_parts
-from autoplan.report.serving.serving_words import served_words
+from autoplan.report.serving.serving_words import load_words, served_words
 from autoplan.report.wording.part_names import GIB, SERVED_MEMORY
 from autoplan.report.wording.sentences import number_words
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
@@ -41,8 +48,6 @@ __all__ = ["serving_front_page", "serving_plan_page"]
 _MOST_PLANS: Final = 120
 _MOST_DETAILS: Final = 12
 _MOST_STAGES: Final = 16
-#: Elements of a terminal's answer that are its heading: two lines of the job, its load, and an empty line.
-_HEADING: Final = 4
 
 
 def serving_front_page(front: ServingFront, command: str) -> str:
@@ -52,10 +57,10 @@ def serving_front_page(front: ServingFront, command: str) -> str:
     parts = serving_front_parts(shown, WIDE, all_plans=True)
     left_out = len(front.plans) - len(shown.plans)
     body = [
-        *_headings(front.job, parts),
+        *_headings(front.job),
         *(element("p", sentence.capitalize(), "answer") for sentence in front_ends(front)),
         *(_front(document["front"][: len(shown.plans)]) if front.plans else ()),
-        *html_of(parts[_HEADING:], rows="plan" if front.plans else ""),
+        *html_of(below_heading(parts)),
         *([element("p", f"{left_out} more plans: --format json", "quiet")] if left_out else []),
         *(_choices(front, document) if front.plans else ()),
         *_rejected(front),
@@ -72,10 +77,10 @@ def serving_plan_page(job: ServingJob, plan: ServingPlan, command: str) -> str:
     document = serving_plan_document(job, plan)
     parts = serving_plan_parts(job, plan, WIDE, memory=plan.pooled is not None)
     body = [
-        *_headings(job, parts),
+        *_headings(job),
         element("p", f"{served_words(plan)}, {number_words(plan.devices, 'device')}", "answer"),
         element("h2", "The plan"),
-        *html_of(parts[_HEADING:]),
+        *html_of(below_heading(parts)),
         *served_limits_table(job.limits, document["predicted"]),
         *_memory(document["predicted"]),
         *_provenance(job),
@@ -85,10 +90,10 @@ def serving_plan_page(job: ServingJob, plan: ServingPlan, command: str) -> str:
     return page(f"{job.name}: {plan.layout_string}", body)
 
 
-def _headings(job: ServingJob, parts: list[Any]) -> Iterator[str]:
+def _headings(job: ServingJob) -> Iterator[str]:
     what, conditions = serving_job_lines(job, WIDE)
     yield element("h1", what)
-    yield element("p", f"{conditions} {WIDE.dot} {parts[2]}", "quiet")
+    yield element("p", f"{conditions} {WIDE.dot} {load_words(job)}", "quiet")
 
 
 def _front(plans: list[Mapping[str, Any]]) -> Iterator[str]:
@@ -138,7 +143,7 @@ def _choices(front: ServingFront, document: Mapping[str, Any]) -> Iterator[str]:
         html = [
             element("h3", f"Plan {number}"),
             *html_of(
-                serving_plan_parts(front.job, plan, WIDE, memory=plan.pooled is not None)[_HEADING:], "h4"
+                below_heading(serving_plan_parts(front.job, plan, WIDE, memory=plan.pooled is not None)), "h4"
             ),
             *served_limits_table(front.job.limits, entry["predicted"], f" of plan {number}"),
             *_memory(entry["predicted"], f" of plan {number}"),
@@ -170,7 +175,7 @@ def _memory(predicted: Mapping[str, Any], of: str = "") -> list[str]:
         ]
         cells = "".join(number_cell(stage[name], f"{stage[name] / GIB:,.2f}") for name in used)
         number = number_cell(stage["stage"], str(stage["stage"]))
-        rows.append(f"{number}<td>{stacked_bar(parts, longest)}</td>{cells}")
+        rows.append(number + drawn_cell(stacked_bar(parts, longest)) + cells)
     return [
         colour_keys(SERVED_MEMORY[part] for part in used),
         table(f"memory of a device by stage{of}", heads, rows),
@@ -191,7 +196,7 @@ def _rejected(front: ServingFront) -> list[str]:
 
 def _certificate(document: Mapping[str, Any]) -> list[str]:
     rows = [
-        f'<th scope="row">{safe(name.replace("_", " "))}</th>{text_cell(_text(value))}'
+        row_head(name.replace("_", " ")) + text_cell(_text(value))
         for name, value in document["certificate"].items()
     ]
     heads = [("certificate", ""), ("value", "")]

@@ -1,31 +1,24 @@
-"""Capabilities of a terminal, and text rendered for it.
-
-Tables are rendered to text before anything is printed, so that output is complete or absent, and the
-same on a terminal of some width and in a file.
-"""
+"""Capabilities of a terminal: its width, colours and characters."""
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-from rich.box import Box
-from rich.console import Console, RenderableType
-
-__all__ = ["PIPED_WIDTH", "Terminal", "render", "terminal_of"]
+__all__ = ["PIPED_WIDTH", "SIDE_BY_SIDE_WIDTH", "WIDE", "Terminal", "terminal_of"]
 
 #: Width without a terminal.
 PIPED_WIDTH: Final = 120
 
+#: Width from which two charts are shown side by side.
+SIDE_BY_SIDE_WIDTH: Final = 110
+
 #: Narrower terminals wrap lines, since numbers are not cut.
 _NARROWEST: Final = 72
 _WIDEST: Final = 400
-
-_BOX: Final = "    \n    \n {0}{0} \n    \n    \n {0}{0} \n    \n    \n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +74,9 @@ class Terminal:
         """The upright axis of a plot."""
         return "│" if self.unicode else "|"
 
-    @property
-    def box(self) -> Box:
-        """Box of a table: a line below its head and one above its foot."""
-        return Box(_BOX.format("─" if self.unicode else "-"), ascii=not self.unicode)
+
+#: A terminal so wide that no column is left out of a table, as on a page.
+WIDE: Final = Terminal(width=_WIDEST)
 
 
 def terminal_of(stream: TextIO | None, environment: Mapping[str, str] | None = None) -> Terminal:
@@ -116,23 +108,3 @@ def _carries(stream: TextIO, text: str) -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
-
-
-def render(content: RenderableType, terminal: Terminal) -> str:
-    """Return ``content`` as text for ``terminal``, without trailing spaces."""
-    file = io.StringIO()
-    console = Console(
-        file=file,
-        width=terminal.width,
-        force_terminal=terminal.colour,
-        force_jupyter=False,
-        color_system="standard" if terminal.colour else None,
-        no_color=not terminal.colour,
-        legacy_windows=False,
-        markup=False,
-        emoji=False,
-        highlight=False,
-    )
-    console.print(content, crop=False, end="")
-    lines = (line.rstrip() for line in file.getvalue().splitlines())
-    return "\n".join(lines).strip("\n") + "\n"

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from autoplan.costs.core.serving.capacity import CapacityPrediction, DeviceMemoryUse
 from autoplan.report.document_fields import SCHEMA, Document, plain
-from autoplan.report.front_report import heading, listed
 from autoplan.report.render.bars import bar
-from autoplan.report.render.columns import Column, columns_table
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import (
+    GAP,
+    Block,
+    Column,
+    DataTable,
+    Facts,
+    Heading,
+    LayoutLine,
+    Sentence,
+    data_table,
+    facts,
+    heading,
+    items,
+)
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.report.wording.part_names import GIB
 from autoplan.results.serving.capacity_answer import CapacityAnswer, CapacityKnob
 from autoplan.schema.serving.engine_layout import EngineLayout
@@ -130,22 +139,22 @@ def _sources(job: ServingJob) -> Document:
 
 def capacity_table(answer: CapacityAnswer, terminal: Terminal) -> str:
     """Return the capacity as text."""
-    parts: list[RenderableType] = [
+    parts: list[Block] = [
         *heading(serving_job_lines(answer.job, terminal)),
-        Text(str(answer.layout), style="green", no_wrap=True, overflow="ignore"),
-        Text(""),
+        LayoutLine(str(answer.layout)),
+        GAP,
         _verdict(answer),
         _facts(answer),
-        Text(""),
+        GAP,
         _memory(answer.predicted, terminal),
-        Text(""),
-        _requests(answer, terminal),
+        GAP,
+        _requests(answer),
     ]
-    for title, table in (("knobs", _knobs(answer, terminal)), ("other layouts", _others(answer, terminal))):
+    for title, table in (("knobs", _knobs(answer)), ("other layouts", _others(answer))):
         if table is not None:
-            parts += [Text(""), Text(_title(answer, title), style="bold"), table]
-    parts += [Text(""), *listed(list(_notes(answer)))]
-    return render(Group(*parts), terminal)
+            parts += [GAP, Heading(_title(answer, title)), table]
+    parts += [GAP, items(_notes(answer))]
+    return render(parts, terminal)
 
 
 def serving_job_lines(job: ServingJob, terminal: Terminal) -> tuple[str, str]:
@@ -160,17 +169,16 @@ def serving_job_lines(job: ServingJob, terminal: Terminal) -> tuple[str, str]:
     )
 
 
-def _verdict(answer: CapacityAnswer) -> Text:
+def _verdict(answer: CapacityAnswer) -> Sentence:
     if not answer.fits:
-        return Text("\n".join(f"does not start: {reason}" for reason in answer.reasons), style="bold red")
+        return Sentence("\n".join(f"does not start: {reason}" for reason in answer.reasons), "bad")
     several = answer.layout.replicas > 1
     what = f"{answer.layout.replicas} engines start" if several else "the engine starts"
-    return Text(f"{what} and admit{'' if several else 's'} the longest request", style="green")
+    return Sentence(f"{what} and admit{'' if several else 's'} the longest request", "good")
 
 
-def _facts(answer: CapacityAnswer) -> Table:
+def _facts(answer: CapacityAnswer) -> Facts:
     predicted, pool = answer.predicted, answer.predicted.pool
-    table = Table.grid(padding=(0, 2, 0, 0))
     each = f" in each of {predicted.caches} caches" if predicted.caches > 1 else ""
     batch = f"batch of longest requests {largest_batch(predicted):,}"
     seqs, tokens = predicted.max_num_seqs, predicted.max_num_batched_tokens
@@ -182,33 +190,30 @@ def _facts(answer: CapacityAnswer) -> Table:
         ("share", f"{format_share(predicted.utilization)} of memory ({rule})"),
         ("largest", f"context {pool.largest_context:,} tokens, {batch}"),
     )
-    for name, text in rows:
-        table.add_row(Text(name, style="dim"), Text(text))
-    return table
+    return facts(rows)
 
 
-def _memory(predicted: CapacityPrediction, terminal: Terminal) -> Table:
+def _memory(predicted: CapacityPrediction, terminal: Terminal) -> DataTable:
     stages = predicted.stages[:_MOST_ROWS]
     names = ["weights", "activation", "overhead", "graphs", "reserve", "cache", "free"]
-    columns = [Column("GiB of a device", (*names, "device"), "left")]
+    columns = [Column("GiB of a device", (*names, "device"), "text")]
     for stage in stages:
         values = [stage.weights.total, *(getattr(stage, name) for name in names[1:]), stage.device]
         head = f"stage {stage.stage}" if len(predicted.stages) > 1 else ""
         columns.append(Column(head, tuple(f"{value / GIB:,.2f}" for value in values)))
         if len(predicted.stages) == 1:
             shares = [bar(value / stage.device, _BAR, unicode=terminal.unicode) for value in values]
-            columns.append(Column("", tuple(shares), "left"))
-    return columns_table(columns, terminal)
+            columns.append(Column("", tuple(shares), "bar"))
+    return data_table(columns)
 
 
-def _requests(answer: CapacityAnswer, terminal: Terminal) -> Table:
+def _requests(answer: CapacityAnswer) -> DataTable:
     counts = answer.predicted.requests
-    return columns_table(
+    return data_table(
         [
             Column("tokens of a request", tuple(f"{tokens:,}" for tokens, _ in counts)),
             Column("at once, all engines", tuple(f"{count:,}" for _, count in counts)),
-        ],
-        terminal,
+        ]
     )
 
 
@@ -218,40 +223,38 @@ def _title(answer: CapacityAnswer, title: str) -> str:
     return "what buys most" if answer.fits else "changes, those that let engines start first"
 
 
-def _knobs(answer: CapacityAnswer, terminal: Terminal) -> Table | None:
+def _knobs(answer: CapacityAnswer) -> DataTable | None:
     knobs = answer.knobs[:_MOST_ROWS]
     if not knobs:
         return None
     now = answer.predicted.total_tokens
-    return columns_table(
+    return data_table(
         [
-            Column("change", tuple(knob.sentence for knob in knobs), "left"),
-            Column("key", tuple(f"{knob.key}: {knob.value}" for knob in knobs), "left"),
+            Column("change", tuple(knob.sentence for knob in knobs), "text"),
+            Column("key", tuple(f"{knob.key}: {knob.value}" for knob in knobs), "text"),
             Column("tokens", tuple(f"{knob.predicted.total_tokens:,}" for knob in knobs)),
             Column("more", tuple(f"+{knob.predicted.total_tokens - now:,}" for knob in knobs)),
             Column("longest", tuple(f"{knob.predicted.longest_requests:,}" for knob in knobs)),
-            Column("starts", tuple("yes" if knob.fits else "no" for knob in knobs), "left"),
-        ],
-        terminal,
+            Column("starts", tuple("yes" if knob.fits else "no" for knob in knobs), "text"),
+        ]
     )
 
 
-def _others(answer: CapacityAnswer, terminal: Terminal) -> Table | None:
+def _others(answer: CapacityAnswer) -> DataTable | None:
     others = answer.others[:_MOST_ROWS]
     if not others:
         return None
-    return columns_table(
+    return data_table(
         [
-            Column("layout", tuple(str(x.layout) for x in others), "left"),
+            Column("layout", tuple(str(x.layout) for x in others), "layout"),
             Column("tokens", tuple(f"{x.predicted.total_tokens:,}" for x in others)),
             Column("longest", tuple(f"{x.predicted.longest_requests:,}" for x in others)),
             Column(
                 "starts",
                 tuple("yes" if x.predicted.fits else f"no: {x.predicted.shortage}" for x in others),
-                "left",
+                "text",
             ),
-        ],
-        terminal,
+        ]
     )
 
 

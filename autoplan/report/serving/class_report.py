@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from autoplan.costs.core.serving.latencies import Distribution
-from autoplan.report.render.columns import Column, columns_table
-from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.blocks import GAP, Block, Column, DataTable, Heading, data_table
 from autoplan.results.serving.class_outcomes import ClassOutcome, class_outcomes
 from autoplan.results.serving.serving_front import ServingPlan
 from autoplan.units import format_seconds, format_share
@@ -18,21 +13,21 @@ from autoplan.units import format_seconds, format_share
 __all__ = ["class_parts"]
 
 
-def class_parts(plans: Sequence[ServingPlan], terminal: Terminal) -> Iterator[RenderableType]:
+def class_parts(plans: Sequence[ServingPlan]) -> Iterator[Block]:
     """Yield a table of the classes under each of ``plans``; nothing where there is one class."""
     rows = [(number, known) for number, plan in enumerate(plans, start=1) for known in class_outcomes(plan)]
     if not rows:
         return
-    yield Text("classes of requests: means in closed form, percentiles of a simulation", style="bold")
-    yield _table(rows, terminal, numbered=len(plans) > 1)
-    yield Text("")
+    yield Heading("classes of requests: means in closed form, percentiles of a simulation")
+    yield _table(rows, numbered=len(plans) > 1)
+    yield GAP
 
 
-def _table(rows: Sequence[tuple[int, ClassOutcome]], terminal: Terminal, *, numbered: bool) -> Table:
+def _table(rows: Sequence[tuple[int, ClassOutcome]], *, numbered: bool) -> DataTable:
     outcomes = [known for _, known in rows]
     columns = [Column("#", tuple(str(number) for number, _ in rows))] if numbered else []
     columns += [
-        Column("class", tuple(known.name for known in outcomes), "left"),
+        Column("class", tuple(known.name for known in outcomes), "text"),
         Column("of all", tuple(format_share(known.share) for known in outcomes)),
         Column("first token", tuple(_seconds(known.time_to_first_token) for known in outcomes)),
         Column("p99", tuple(_quantile(known.simulated_first_token, "p99") for known in outcomes)),
@@ -40,9 +35,9 @@ def _table(rows: Sequence[tuple[int, ClassOutcome]], terminal: Terminal, *, numb
         Column("p99", tuple(_quantile(known.simulated_token, "p99") for known in outcomes)),
         Column("latency", tuple(_seconds(known.request_latency) for known in outcomes)),
         Column("good", tuple(_share(known.goodput) for known in outcomes)),
-        Column("engines", tuple(_engines(known) for known in outcomes), "left"),
+        Column("engines", tuple(_engines(known) for known in outcomes), "text"),
     ]
-    return columns_table(columns, terminal)
+    return data_table(columns)
 
 
 def _seconds(value: float | None) -> str:

@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from autoplan.costs.core.serving.latencies import Distribution
 from autoplan.costs.core.serving.served_prediction import DraftGain, ServedPrediction
-from autoplan.report.front_report import heading, listed
-from autoplan.report.render.columns import Column, columns_table
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import (
+    GAP,
+    Block,
+    Column,
+    DataTable,
+    Facts,
+    LayoutLine,
+    Sentence,
+    data_table,
+    facts,
+    heading,
+    items,
+)
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.class_report import class_parts
 from autoplan.report.serving.pool_report import pool_rows
@@ -42,39 +50,39 @@ _BOUNDS: Final = {
 
 def serving_plan_table(job: ServingJob, plan: ServingPlan, terminal: Terminal) -> str:
     """Return the prediction of one plan as text."""
-    return render(Group(*serving_plan_parts(job, plan, terminal)), terminal)
+    return render(serving_plan_parts(job, plan, terminal), terminal)
 
 
 def serving_plan_parts(
     job: ServingJob, plan: ServingPlan, terminal: Terminal, *, memory: bool = True
-) -> list[RenderableType]:
+) -> list[Block]:
     """Return one plan as what is rendered one below the other; its ``memory`` may be drawn instead."""
-    parts: list[RenderableType] = [
+    parts: list[Block] = [
         *heading((*serving_job_lines(job, terminal), load_words(job))),
-        Text(plan.layout_string, style="green", no_wrap=True, overflow="ignore"),
-        Text(""),
+        LayoutLine(plan.layout_string),
+        GAP,
         _verdict(plan),
     ]
     if plan.starts:
-        parts += [_facts(plan), Text("")]
+        parts += [_facts(plan), GAP]
         if plan.simulation is not None:
-            parts += [_percentiles(plan, terminal), Text(""), *class_parts([plan], terminal)]
-    parts += _memories(plan, terminal) if memory else []
+            parts += [_percentiles(plan), GAP, *class_parts([plan])]
+    parts += _memories(plan) if memory else []
     notes = [*(interval_lines([plan]) if plan.intervals else ()), *simulated_lines([plan])]
-    parts += [Text(""), *listed(notes)] if notes else []
+    parts += [GAP, items(notes)] if notes else []
     return parts
 
 
-def _memories(plan: ServingPlan, terminal: Terminal) -> Iterator[Table]:
+def _memories(plan: ServingPlan) -> Iterator[Block]:
     """Yield the memory of a device by stage: of each pool, or of the first engines."""
     for group in plan.groups if plan.pooled else plan.groups[:1]:
         head = f"GiB of a device, {group.role}" if group.role else "GiB of a device"
-        yield _memory(group.predicted, terminal, head)
+        yield _memory(group.predicted, head)
 
 
-def _verdict(plan: ServingPlan) -> Text:
+def _verdict(plan: ServingPlan) -> Sentence:
     lines = serving_verdict(plan)
-    return Text("\n".join(lines), style="green" if plan.feasible else "bold red")
+    return Sentence("\n".join(lines), "good" if plan.feasible else "bad")
 
 
 def serving_verdict(plan: ServingPlan) -> list[str]:
@@ -88,11 +96,8 @@ def serving_verdict(plan: ServingPlan) -> list[str]:
     return [f"breaks a limit: {sentence}" for sentence in plan.broken] or ["holds every limit"]
 
 
-def _facts(plan: ServingPlan) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for name, text in serving_facts(plan):
-        table.add_row(Text(name, style="dim"), Text(text))
-    return table
+def _facts(plan: ServingPlan) -> Facts:
+    return facts(serving_facts(plan))
 
 
 def serving_facts(plan: ServingPlan) -> list[tuple[str, str]]:
@@ -147,14 +152,14 @@ def _drafts(gain: DraftGain) -> str:
     return f"{text}; they lose above {gain.gains_up_to:,} requests a step"
 
 
-def _percentiles(plan: ServingPlan, terminal: Terminal) -> Table:
+def _percentiles(plan: ServingPlan) -> DataTable:
     rows = percentile_rows(plan)
     names = ("simulated", *PERCENTILES)
     columns = [
-        Column(name, tuple(row[index] for row in rows), "right" if index else "left")
+        Column(name, tuple(row[index] for row in rows), "number" if index else "text")
         for index, name in enumerate(names)
     ]
-    return columns_table(columns, terminal)
+    return data_table(columns)
 
 
 def percentile_rows(plan: ServingPlan) -> list[tuple[str, ...]]:
@@ -175,11 +180,11 @@ def percentile_rows(plan: ServingPlan) -> list[tuple[str, ...]]:
     ]
 
 
-def _memory(predicted: ServedPrediction, terminal: Terminal, head: str) -> Table:
+def _memory(predicted: ServedPrediction, head: str) -> DataTable:
     names = ("weights", "cache", "activation", "graphs", "overhead", "reserve", "free")
-    columns = [Column(head, names, "left")]
+    columns = [Column(head, names, "text")]
     for stage in predicted.capacity.stages[:8]:
         values = [stage.weights.total, *(getattr(stage, name) for name in names[1:])]
         number = f"stage {stage.stage}" if len(predicted.capacity.stages) > 1 else ""
         columns.append(Column(number, tuple(f"{value / GIB:,.2f}" for value in values)))
-    return columns_table(columns, terminal)
+    return data_table(columns)

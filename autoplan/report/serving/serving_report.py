@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from autoplan.report.front_report import heading, listed
-from autoplan.report.render.columns import Column, columns_table
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import (
+    GAP,
+    NOTHING,
+    Block,
+    Column,
+    DataTable,
+    Heading,
+    Sentence,
+    data_table,
+    heading,
+    items,
+)
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.text import render
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.class_report import class_parts
 from autoplan.report.serving.pool_report import pool_lines
@@ -34,33 +41,31 @@ _MOST_ROWS: Final = 16
 
 def serving_front_table(front: ServingFront, terminal: Terminal, *, all_plans: bool = False) -> str:
     """Return the plans of a serving job as a table, or the reasons why there are none."""
-    return render(Group(*serving_front_parts(front, terminal, all_plans=all_plans)), terminal)
+    return render(serving_front_parts(front, terminal, all_plans=all_plans), terminal)
 
 
-def serving_front_parts(
-    front: ServingFront, terminal: Terminal, *, all_plans: bool = False
-) -> list[RenderableType]:
+def serving_front_parts(front: ServingFront, terminal: Terminal, *, all_plans: bool = False) -> list[Block]:
     """Return the front as what is rendered one below the other."""
-    parts: list[RenderableType] = [*heading((*serving_job_lines(front.job, terminal), load_words(front.job)))]
+    parts: list[Block] = [*heading((*serving_job_lines(front.job, terminal), load_words(front.job)))]
     if front.scaling:
-        parts += [_scaling(front, terminal), Text(""), Text("plans of the largest load", style="bold")]
+        parts += [_scaling(front), GAP, Heading("plans of the largest load")]
     if front.plans:
         shown = front.plans if all_plans else front.plans[:_MOST_ROWS]
-        parts += [_plans(shown, terminal), Text(""), *class_parts(shown, terminal)]
+        parts += [_plans(shown), GAP, *class_parts(shown)]
         if len(shown) < len(front.plans):
-            parts += [Text(f"{len(front.plans) - len(shown)} more plans: --all"), Text("")]
-        parts += listed(serving_sentences(front))
+            parts += [Sentence(f"{len(front.plans) - len(shown)} more plans: --all"), GAP]
+        parts.append(items(serving_sentences(front)))
     else:
         none = "no plan was found" if front.certificate.stopped else "nothing is feasible"
-        parts.append(Text(none, style="bold red"))
-        parts += listed(front.reasons, style="")
+        parts.append(Sentence(none, "bad"))
+        parts.append(items(front.reasons, ""))
         if front.changes:
             parts += [
-                Text(""),
-                Text("changes that help, each one solved: --apply N > new.yaml", style="bold"),
-                _changes(front, terminal),
+                GAP,
+                Heading("changes that help, each one solved: --apply N > new.yaml"),
+                _changes(front),
             ]
-        parts += [Text(""), *listed(serving_sentences(front))]
+        parts += [GAP, items(serving_sentences(front))]
     return parts
 
 
@@ -85,9 +90,9 @@ def front_ends(front: ServingFront) -> Iterator[str]:
             )
 
 
-def _plans(plans: Sequence[ServingPlan], terminal: Terminal) -> Table:
-    return columns_table(
-        [
+def _plans(plans: Sequence[ServingPlan]) -> DataTable:
+    return DataTable(
+        (
             Column("#", tuple(str(number) for number, _ in enumerate(plans, start=1))),
             Column("time/token", tuple(time_words(plan.time_per_output_token) for plan in plans)),
             Column("first token", tuple(time_words(plan.time_to_first_token) for plan in plans)),
@@ -96,14 +101,14 @@ def _plans(plans: Sequence[ServingPlan], terminal: Terminal) -> Table:
             ),
             Column("tokens/s", tuple(f"{plan.output_tokens_per_second:,.0f}" for plan in plans)),
             Column("devices", tuple(str(plan.devices) for plan in plans)),
-            Column("waits", tuple(_waits(plan) for plan in plans), "left"),
-            Column("layout", tuple(plan.layout_string for plan in plans), "left"),
-        ],
-        terminal,
+            Column("waits", tuple(_waits(plan) for plan in plans), "text"),
+            Column("layout", tuple(plan.layout_string for plan in plans), "layout"),
+        ),
+        anchors="plan",
     )
 
 
-def _scaling(front: ServingFront, terminal: Terminal) -> Table:
+def _scaling(front: ServingFront) -> DataTable:
     """Return the fewest devices for each load, with the first plan on as many."""
     rows = [(answer.job.workload, answer.plans[0] if answer.plans else None) for answer in front.scaling]
     missing = ["not solved" if answer.certificate.stopped else "none" for answer in front.scaling]
@@ -111,7 +116,7 @@ def _scaling(front: ServingFront, terminal: Terminal) -> Table:
         f"{load.request_rate:g}/s" if load.request_rate is not None else f"{load.concurrency:,} clients"
         for load, _ in rows
     ]
-    return columns_table(
+    return data_table(
         [
             Column("load", tuple(loads)),
             Column(
@@ -132,9 +137,8 @@ def _scaling(front: ServingFront, terminal: Terminal) -> Table:
                 "tokens/s",
                 tuple(f"{plan.output_tokens_per_second:,.0f}" if plan else "-" for _, plan in rows),
             ),
-            Column("layout", tuple(plan.layout_string if plan else "-" for _, plan in rows), "left"),
-        ],
-        terminal,
+            Column("layout", tuple(plan.layout_string if plan else NOTHING for _, plan in rows), "layout"),
+        ]
     )
 
 
@@ -214,16 +218,15 @@ def _draft_notes(front: ServingFront) -> Iterator[str]:
     )
 
 
-def _changes(front: ServingFront, terminal: Terminal) -> Table:
+def _changes(front: ServingFront) -> DataTable:
     changes = front.changes
-    return columns_table(
+    return data_table(
         [
             Column("#", tuple(str(number) for number, _ in enumerate(changes, start=1))),
-            Column("change", tuple(change.sentence for change in changes), "left"),
-            Column("key", tuple(f"{change.key}: {change.value}" for change in changes), "left"),
+            Column("change", tuple(change.sentence for change in changes), "text"),
+            Column("key", tuple(f"{change.key}: {change.value}" for change in changes), "text"),
             Column("time/token", tuple(time_words(change.plan.time_per_output_token) for change in changes)),
             Column("first token", tuple(time_words(change.plan.time_to_first_token) for change in changes)),
-            Column("layout", tuple(change.plan.layout_string for change in changes), "left"),
-        ],
-        terminal,
+            Column("layout", tuple(change.plan.layout_string for change in changes), "layout"),
+        ]
     )

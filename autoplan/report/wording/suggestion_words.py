@@ -6,10 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 
-from rich.console import RenderableType
-from rich.padding import Padding
-from rich.text import Text
-
+from autoplan.report.render.blocks import GAP, Block, Heading, LayoutLine, Lines, Sentence
 from autoplan.report.wording.sentences import number_words
 from autoplan.results import Front, Suggestion
 from autoplan.schema.job import Job
@@ -18,22 +15,22 @@ from autoplan.units import format_bytes, format_seconds
 __all__ = ["conflict_sentences", "suggestion_lines", "suggestion_sentences"]
 
 
-def suggestion_lines(front: Front) -> Iterator[RenderableType]:
+def suggestion_lines(front: Front) -> Iterator[Block]:
     """Yield the minimal unsatisfiable subset and the numbered suggestions of a front without plans."""
     yield from _conflicts(front)
     if front.suggestions_stopped:
-        yield Text(f"{front.suggestions_stopped} before all changes that help were found", style="bold")
+        yield Heading(f"{front.suggestions_stopped} before all changes that help were found")
     if not front.suggestions:
         return
-    yield Text("changes that make a plan possible, each one solved", style="bold")
+    yield Heading("changes that make a plan possible, each one solved")
     for number, suggestion in enumerate(front.suggestions, start=1):
-        yield Text(f"{number:>2}  {suggestion.kind}")
+        yield Sentence(f"{number:>2}  {suggestion.kind}")
         for line in (*map(str, suggestion.edits), _result(suggestion)):
-            yield Padding(Text(line), (0, 0, 0, 4))
+            yield Sentence(line, indent=4)
         # One line at any terminal width, so that it can be copied.
-        yield Text(f"    {suggestion.plan.layout_string}", style="green", no_wrap=True, overflow="ignore")
-    yield Text(_next_command(front.job), no_wrap=True, overflow="ignore")
-    yield Text("")
+        yield LayoutLine(suggestion.plan.layout_string, indent=4)
+    yield Lines((_next_command(front.job),))
+    yield GAP
 
 
 def conflict_sentences(front: Front) -> list[str]:
@@ -51,16 +48,16 @@ def suggestion_sentences(front: Front) -> list[str]:
     ]
 
 
-def _conflicts(front: Front) -> Iterator[RenderableType]:
+def _conflicts(front: Front) -> Iterator[Block]:
     sets = "minimal unsatisfiable subset: a plan exists without any one of them"
     if front.further_conflicts:
         sets = "minimal unsatisfiable subsets: of each, at least one has to give way"
     for number, conflict in enumerate((front.conflict, *front.further_conflicts)):
         if conflict:
             head = "so do these, by themselves" if number else f"these limits conflict ({sets})"
-            yield Text(head, style="bold")
-            yield from (Text(f"- {limit}") for limit in conflict)
-            yield Text("")
+            yield Heading(head)
+            yield from (Sentence(f"- {limit}") for limit in conflict)
+            yield GAP
 
 
 def _next_command(job: Job) -> str:

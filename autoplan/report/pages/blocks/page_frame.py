@@ -1,4 +1,4 @@
-"""The frame of every page: head, style sheet, script, and elements whose text is escaped.
+"""The frame of every page, and its elements, which templates make: each text in them is escaped.
 
 A page loads nothing: a content security policy forbids every request, and any script but the page's own.
 """
@@ -8,25 +8,44 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
-from typing import Final
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final
 
 from autoplan.report.render.svg import printable
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
 __all__ = [
+    "bar_cell",
+    "choice_list",
     "code_cell",
+    "colour_keys",
+    "detail_section",
+    "drawn",
+    "drawn_cell",
     "element",
+    "fact_table",
+    "folded",
+    "layout_line",
     "number_cell",
     "page",
+    "plan_number",
     "preformatted",
+    "readout",
     "region",
-    "safe",
+    "row_head",
     "script_of",
+    "sentences_list",
     "table",
     "text_cell",
+    "zoom",
+    "zoomable",
 ]
 
 #: Characters beyond which a text takes many lines of a narrow column.
@@ -67,28 +86,61 @@ def page(title: str, body: Iterable[str]) -> str:
     if script:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         policy += f"; script-src 'sha256-{digest}'"
-    return _static("page.html").format(
-        policy=policy,
-        title=safe(title),
-        style=f"\n{_static('page.css')}",
-        body=html,
-        script=f"\n<script>{script}</script>" if script else "",
+    frame = _templates().get_template("page.html")
+    return frame.render(policy=policy, title=title, style=_static("page.css"), body=html, script=script)
+
+
+@cache
+def _templates() -> Environment:
+    """Return the templates of the folder ``static``; the engine is imported where a page is written."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    templates = Environment(
+        loader=FunctionLoader(_static),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_finalized,
     )
+    templates.filters["content"] = _content
+    return templates
 
 
-def safe(text: str) -> str:
-    """Return ``text`` for the content of an element or an attribute.
+def _finalized(value: object) -> object:
+    """Return a value as it goes into a template: of text, which is not HTML already, what can be printed."""
+    return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
-    >>> safe('<a href="x">') + safe(chr(0x202E))
-    '&lt;a href=&quot;x&quot;&gt;?'
-    """
-    return escape(printable(text))
+
+def _content(text: str) -> Markup:
+    """Return lines as the content of an element, where quotes stand as they are."""
+    from markupsafe import Markup
+
+    return Markup("\n".join(escape(printable(line), quote=False) for line in text.splitlines()))  # noqa: S704
+
+
+@cache
+def _elements() -> Any:  # noqa: ANN401 - the macros of a template
+    return _templates().get_template("elements.html").module
+
+
+def _made(name: str, *values: object) -> str:
+    """Return an element that the template of elements makes of ``values``."""
+    return str.__str__(getattr(_elements(), name)(*values))
 
 
 def element(name: str, text: str, kind: str = "") -> str:
-    """Return an element of the class ``kind`` that holds ``text``."""
-    attribute = f' class="{kind}"' if kind else ""
-    return f"<{name}{attribute}>{safe(text)}</{name}>"
+    """Return an element of the class ``kind`` that holds ``text``.
+
+    >>> element("p", '<a href="x">' + chr(0x202E))
+    '<p>&lt;a href=&#34;x&#34;&gt;?</p>'
+    """
+    return _made("element", name, text, kind)
+
+
+def row_head(text: str) -> str:
+    """Return the cell that names a row."""
+    return _made("row_head", text)
 
 
 def text_cell(text: str, kind: str = "") -> str:
@@ -102,7 +154,7 @@ def code_cell(text: str) -> str:
     >>> code_cell("tp=2,pp=1")
     '<td><code>tp=2,<wbr>pp=1</code></td>'
     """
-    return f"<td><code>{safe(text).replace(',', ',<wbr>')}</code></td>"
+    return _made("code_cell", text)
 
 
 def number_cell(value: float | None, text: str) -> str:
@@ -111,23 +163,103 @@ def number_cell(value: float | None, text: str) -> str:
     >>> number_cell(0.25, "25 %")
     '<td class="number"><data value="0.25">25 %</data></td>'
     """
-    return f'<td class="number"><data value="{json.dumps(value)}">{safe(text)}</data></td>'
+    return _made("number_cell", json.dumps(value), text)
+
+
+def bar_cell(bar: str) -> str:
+    """Return a cell with a bar of characters, hidden from screen readers: a number says the same."""
+    return _made("bar_cell", bar)
+
+
+def drawn_cell(svg: str) -> str:
+    """Return a cell with a picture."""
+    return _made("drawn_cell", svg)
+
+
+def drawn(svg: str) -> str:
+    """Return a paragraph with a picture."""
+    return _made("drawn", svg)
+
+
+def layout_line(layout: str, label: str = "") -> str:
+    """Return a layout that can be copied."""
+    return _made("layout_line", layout, label)
+
+
+def sentences_list(sentences: Sequence[str]) -> str:
+    """Return ``sentences`` as a list."""
+    return _made("sentences_list", sentences)
 
 
 def preformatted(label: str, text: str) -> str:
     """Return the lines of ``text`` as they are, to be copied."""
-    lines = "\n".join(escape(printable(line), quote=False) for line in text.splitlines())
-    return f'<pre role="region" aria-label="{safe(label)}" tabindex="0">{lines}</pre>'
+    return _made("preformatted", label, text)
+
+
+def readout(text: str) -> str:
+    """Return where the script says what the pointer is on."""
+    return _made("readout", text)
 
 
 def region(label: str, html: str, kind: str) -> str:
     """Return what may be wider than a phone in a frame of its own, which the keyboard scrolls."""
-    return f'<div class="{kind}" role="region" aria-label="{safe(label)}" tabindex="0">\n{html}</div>'
+    return _made("region", label, html, kind)
 
 
-def table(label: str, heads: Sequence[tuple[str, str]], rows: Iterable[str], frame: str = "table") -> str:
-    """Return a table; ``heads`` are texts with their classes, ``rows`` the cells of a row or whole rows."""
-    cells = "".join(f'<th scope="col" class="{kind}">{safe(text)}</th>' for text, kind in heads)
-    body = "\n".join(row if row.startswith("<tr") else f"<tr>{row}</tr>" for row in rows)
-    html = f"<table>\n<thead><tr>{cells}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
-    return region(label, html, frame)
+def folded(summary: str, *html: str) -> str:
+    """Return what is there on demand, below its ``summary``."""
+    return _made("folded", summary, "\n".join(html))
+
+
+def colour_keys(names: Iterable[tuple[str, str]]) -> str:
+    """Return what the colours mean."""
+    return _made("colour_keys", list(names))
+
+
+def table(
+    label: str,
+    heads: Sequence[tuple[str, str]],
+    rows: Iterable[str],
+    frame: str = "table",
+    *,
+    ids: Sequence[str] = (),
+    chosen: str = "",
+) -> str:
+    """Return a table; ``heads`` are texts with their classes, ``rows`` the cells of each row.
+
+    Rows have ``ids`` to link to where these are given, and that of the id ``chosen`` stands out.
+    """
+    named = [
+        (name, "chosen" if name and name == chosen else "", cells) for name, cells in zip_longest(ids, rows)
+    ]
+    return _made("table", label, heads, named, frame)
+
+
+def fact_table(label: str, rows: Sequence[tuple[str, str]]) -> str:
+    """Return names with cells."""
+    return _made("fact_table", label, rows)
+
+
+def choice_list(numbers: Iterable[int]) -> str:
+    """Return the list of plans to choose from, which the script of the page shows."""
+    return _made("choice_list", list(numbers))
+
+
+def plan_number(number: int, *, linked: bool) -> str:
+    """Return the cell of a plan's number, ``linked`` to the section where it is shown."""
+    return _made("plan_number", number, linked)
+
+
+def detail_section(number: int, html: str, *, chosen: bool) -> str:
+    """Return the section of a plan that can be chosen."""
+    return _made("detail_section", number, html, chosen)
+
+
+def zoomable(still: str, zoom: str) -> str:
+    """Return a ``still`` picture, in whose place the script shows what is in ``zoom``."""
+    return _made("zoomable", still, zoom)
+
+
+def zoom(data: Mapping[str, str], name: str, lines: Sequence[str], buttons: Mapping[str, str]) -> str:
+    """Return where the script draws parts of a step ``name`` from ``data``, below ``lines`` of HTML."""
+    return _made("zoom", data, name, lines, buttons)

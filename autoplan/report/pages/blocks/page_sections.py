@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel
 
 from autoplan.costs.core.prediction import JobFacts
-from autoplan.report.pages.blocks.page_frame import element, number_cell, preformatted, safe, table, text_cell
+from autoplan.report.pages.blocks.page_frame import (
+    element,
+    folded,
+    number_cell,
+    preformatted,
+    sentences_list,
+    table,
+    text_cell,
+)
 from autoplan.report.render.serialization import dump
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.provenance import number_kinds
@@ -20,17 +28,14 @@ from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds, format_share
 
 __all__ = [
-    "choice_list",
     "coefficients_section",
     "command_section",
-    "detail_section",
     "headings",
     "json_section",
     "limits_table",
     "proof_section",
     "provenance_section",
     "rejected_section",
-    "sentences_list",
     "step_sentence",
 ]
 
@@ -65,11 +70,6 @@ def step_sentence(predicted: Mapping[str, Any]) -> str:
         f" {predicted['tokens_per_second']:,.0f} tokens/s,"
         f" {format_share(predicted['model_flops_utilization'])} MFU"
     )
-
-
-def sentences_list(sentences: Sequence[str]) -> str:
-    """Return ``sentences`` as a list."""
-    return f"<ul>{''.join(element('li', sentence) for sentence in sentences)}</ul>"
 
 
 def limits_table(limits: Mapping[str, Any], predicted: Mapping[str, Any]) -> str:
@@ -140,7 +140,7 @@ def rejected_section(front: Front) -> list[str]:
     """Return how many layouts fell to which reason, the most frequent first."""
     ranked = sorted(front.rejected, key=lambda x: (-x.layouts, x.reason))
     rows = [
-        text_cell(x.reason) + text_cell(x.kind) + f'<td class="number">{safe(count_words(x.layouts))}</td>'
+        text_cell(x.reason) + text_cell(x.kind) + text_cell(count_words(x.layouts), "number")
         for x in ranked
         if x.layouts
     ]
@@ -182,10 +182,7 @@ def coefficients_section(entries: Sequence[Entry]) -> list[str]:
     return [
         element("h2", "Where the numbers come from"),
         _entries(entries),
-        "<details>",
-        element("summary", f"all {len(rows)} coefficients"),
-        table("coefficients", heads, rows),
-        "</details>",
+        folded(f"all {len(rows)} coefficients", table("coefficients", heads, rows)),
     ]
 
 
@@ -209,18 +206,6 @@ def _value(number: Sourced) -> str:
     return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
-def choice_list(numbers: Iterable[int]) -> str:
-    """Return the list of plans to choose from, which the script of the page shows."""
-    options = "".join(f'<option value="{number}">plan {number}</option>' for number in numbers)
-    return f'<p id="choosing" hidden><label>plan <select id="choice">{options}</select></label></p>'
-
-
-def detail_section(number: int, html: str, *, chosen: bool) -> str:
-    """Return the section of a plan that can be chosen."""
-    names = f'class="detail" id="details-{number}" aria-label="plan {number}"'
-    return f"<section {names}{'' if chosen else ' hidden'}>\n{html}\n</section>"
-
-
 def command_section(command: str) -> list[str]:
     """Return the command that makes the page again."""
     return [element("h2", "The command"), preformatted("command", command)]
@@ -228,4 +213,4 @@ def command_section(command: str) -> list[str]:
 
 def json_section(title: str, document: dict[str, Any]) -> list[str]:
     """Return ``document`` as text to copy."""
-    return ["<details>", element("summary", title), preformatted(title, dump(document, "json")), "</details>"]
+    return [folded(title, preformatted(title, dump(document, "json")))]

@@ -10,9 +10,18 @@ from xml.etree import ElementTree as ET
 
 from autoplan.costs.core.prediction import AttentionKernel, KernelWork, LayerProduct, LayerProducts
 from autoplan.report.charts.axis import Axis
-from autoplan.report.pages.blocks.page_frame import element, number_cell, region, table, text_cell
+from autoplan.report.pages.blocks.page_frame import (
+    colour_keys,
+    element,
+    folded,
+    number_cell,
+    readout,
+    region,
+    table,
+    text_cell,
+)
 from autoplan.report.pages.pictures.point_labels import PointLabel, add_labels
-from autoplan.report.pages.pictures.stacked_bars import colour_keys, share_cell
+from autoplan.report.pages.pictures.stacked_bars import share_cell
 from autoplan.report.render.svg import Place, add_line, add_text, canvas, printable, written
 from autoplan.units import format_rate, format_seconds
 
@@ -92,11 +101,11 @@ def layer_roofline(layers: LayerProducts) -> list[str]:
         element("p", about, "quiet"),
         colour_keys(keys),
         roofline_picture(layers.peak_flops, layers.hbm_bandwidth, points),
-        "<details>",
-        element("summary", "the kernels as numbers"),
-        _table(layers),
-        *([_attention_table(layers)] if layers.attention else []),
-        "</details>",
+        folded(
+            "the kernels as numbers",
+            _table(layers),
+            *([_attention_table(layers)] if layers.attention else []),
+        ),
     ]
 
 
@@ -184,8 +193,9 @@ def roofline_picture(peak_flops: float, bandwidth: float, points: Sequence[Roofl
         _point(svg, place, point)
     labels = [PointLabel(at, point.label) for point, at in zip(points, places, strict=True) if point.label]
     add_labels(svg, labels, places, (_LEFT, corner[1] + 3, _RIGHT, _BOTTOM - 18))
-    readout = '<p class="quiet readout" hidden>point at an operation for its numbers</p>'
-    return f"{region('roofline', written(svg), 'picture drawn')}\n{readout}"
+    return "\n".join(
+        [region("roofline", written(svg), "picture drawn"), readout("point at an operation for its numbers")]
+    )
 
 
 def _decades(low: float, high: float, start: float, end: float) -> Axis:

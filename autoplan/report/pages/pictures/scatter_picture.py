@@ -9,7 +9,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from autoplan.report.charts.axis import Axis, round_values
-from autoplan.report.pages.blocks.page_frame import region
+from autoplan.report.pages.blocks.page_frame import readout, region
 from autoplan.report.pages.pictures.point_labels import PointLabel, add_labels
 from autoplan.report.render.svg import add_line, add_text, canvas, printable, written
 
@@ -95,8 +95,9 @@ def scatter_picture(
     labels = [PointLabel(at, point.label) for point, at in zip(points, places, strict=True) if point.label]
     top = _TOP if axes[1].limit is None else max(_TOP, y.at(axes[1].limit[0]) + 2)
     add_labels(svg, labels, places, (_LEFT, top, _RIGHT + 16, _BOTTOM))
-    readout = '<p class="quiet readout" hidden>point at a plan, or move the focus to it</p>'
-    return f"{region(title, written(svg), 'picture drawn')}\n{readout}"
+    return "\n".join(
+        [region(title, written(svg), "picture drawn"), readout("point at a plan, or move the focus to it")]
+    )
 
 
 def _scale(axis: ScatterAxis, values: Sequence[float], start: float, end: float) -> Axis:

@@ -7,7 +7,15 @@ from itertools import cycle
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 
-from autoplan.report.pages.blocks.page_frame import element, number_cell, safe, table, text_cell
+from autoplan.report.pages.blocks.page_frame import (
+    colour_keys,
+    drawn,
+    drawn_cell,
+    element,
+    number_cell,
+    table,
+    text_cell,
+)
 from autoplan.report.render.bars import spread
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_COLOURS, TIME_NAMES
 from autoplan.report.wording.sentences import number_words
@@ -16,7 +24,6 @@ from autoplan.units import format_seconds
 __all__ = [
     "MOST_BARS",
     "Part",
-    "colour_keys",
     "memory_bars",
     "memory_stacks",
     "share_bars",
@@ -45,7 +52,7 @@ def time_bars(predicted: Mapping[str, Any]) -> list[str]:
     ]
     heads = [("part", ""), ("time", "number"), ("of the step (%)", "number")]
     return [
-        f"<p>{_time_stack(predicted, step)}</p>",
+        drawn(_time_stack(predicted, step)),
         colour_keys((TIME_NAMES[field], TIME_COLOURS[field]) for field in TIME_NAMES if parts[field]),
         table("parts of the step", heads, rows),
     ]
@@ -56,7 +63,7 @@ def time_stacks(plans: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     longest = max(predicted["step_seconds"] for _, predicted in plans)
     rows = [
         element("th", name)
-        + f"<td>{_time_stack(predicted, longest)}</td>"
+        + drawn_cell(_time_stack(predicted, longest))
         + number_cell(predicted["step_seconds"], format_seconds(predicted["step_seconds"]))
         for name, predicted in plans
     ]
@@ -85,7 +92,7 @@ def memory_stacks(plans: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     scale = max(limit, *(stage["total_high"] for _, stage in fullest))
     rows = [
         element("th", name)
-        + f"<td>{stacked_bar(_memory_parts(stage, MEMORY_PARTS), scale, limit)}</td>"
+        + drawn_cell(stacked_bar(_memory_parts(stage, MEMORY_PARTS), scale, limit))
         + number_cell(stage["total"], f"{stage['total'] / GIB:,.1f}")
         + share_cell(stage["total"] / limit)
         for name, stage in fullest
@@ -136,7 +143,7 @@ def _stage_row(stage: Mapping[str, Any], present: Sequence[str], limit: float, s
         [
             number_cell(stage["stage"], str(stage["stage"])),
             number_cell(stage["layers"], str(stage["layers"])),
-            f"<td>{stacked_bar(_memory_parts(stage, present), scale, limit)}</td>",
+            drawn_cell(stacked_bar(_memory_parts(stage, present), scale, limit)),
             *(
                 number_cell(stage[name], f"{stage[name] / GIB:,.1f}")
                 for name in (*present, "total", "total_high")
@@ -175,13 +182,6 @@ def stacked_bar(parts: Iterable[Part], total: float, limit: float | None = None)
     return ET.tostring(svg, encoding="unicode")
 
 
-def colour_keys(names: Iterable[tuple[str, str]]) -> str:
-    """Return what the colours mean."""
-    box = '<svg viewBox="0 0 8 8" aria-hidden="true"><rect width="8" height="8" fill="{}"></rect></svg>'
-    keys = (f'<span class="key">{box.format(colour)}{safe(name)}</span>' for name, colour in names)
-    return f"<p>{' '.join(keys)}</p>"
-
-
 def share_bars(parts: Sequence[tuple[str, float]]) -> list[str]:
     """Return named seconds as one bar and a table of their shares; nothing where there are none."""
     total = sum(seconds for _, seconds in parts)
@@ -200,4 +200,4 @@ def share_bars(parts: Sequence[tuple[str, float]]) -> list[str]:
         for name, seconds in parts
     ]
     heads = [("class", ""), ("time", "number"), ("of the step (%)", "number")]
-    return [f"<p>{bar}</p>", colour_keys(colours.items()), table("what the step waits for", heads, rows)]
+    return [drawn(bar), colour_keys(colours.items()), table("what the step waits for", heads, rows)]

@@ -15,8 +15,7 @@ from xml.etree import ElementTree as ET
 from autoplan.costs.core.prediction import StepTimeline
 from autoplan.report.charts.axis import Axis, round_values
 from autoplan.report.charts.timeline_pieces import PIECE_KINDS, StepPiece, pieces_of
-from autoplan.report.pages.blocks.page_frame import element, region, safe
-from autoplan.report.pages.pictures.stacked_bars import colour_keys
+from autoplan.report.pages.blocks.page_frame import colour_keys, element, region, zoom, zoomable
 from autoplan.report.render.bars import spread
 from autoplan.report.render.svg import add_line, add_text, canvas, written
 from autoplan.report.wording.sentences import number_words
@@ -90,7 +89,7 @@ def timeline_picture(timeline: StepTimeline, room: PictureRoom | None = None) ->
     zoomed = _zoomed(timeline.stages, every, MOST_ZOOMED // room.pictures)
     if not zoomed:
         return still
-    return ["<div>", '<div class="still">', *still, "</div>", _zoom(timeline, zoomed, room), "</div>"]
+    return [zoomable("\n".join(still), _zoom(timeline, zoomed, room))]
 
 
 def _zoomed(stages: int, pieces: Sequence[StepPiece], most_pieces: int) -> list[StepPiece]:
@@ -120,28 +119,17 @@ def _zoom(timeline: StepTimeline, pieces: Sequence[StepPiece], room: PictureRoom
         "data-kinds": json.dumps([[kind, _KINDS[kind]] for kind in kinds]),
         "data-pieces": json.dumps(rows, separators=(",", ":")),
     }
-    attributes = " ".join(f'{name}="{safe(value)}"' for name, value in data.items())
-    buttons = "".join(
-        f'<button type="button" data-act="{act}">{name}</button>' for act, name in _BUTTONS.items()
-    )
     drawn = len({piece.stage for piece in pieces})
     more = (
         f"; {number_words(timeline.stages - drawn, 'more stage')} not drawn"
         if drawn < timeline.stages
         else ""
     )
-    tools = f"part of the step{room.name} that is drawn"
-    return "\n".join(
-        [
-            f'<div class="zoom" {attributes} hidden>',
-            element("p", f"{_HELP}{more}", "quiet"),
-            colour_keys((kind, _KINDS[kind]) for kind in kinds),
-            f'<div class="tools" role="group" aria-label="{tools}">{buttons}</div>',
-            region(f"timeline of the step{room.name}: arrows move, plus and minus zoom", "", "picture drawn"),
-            '<p class="quiet" role="status"></p>',
-            "</div>",
-        ]
-    )
+    lines = [
+        element("p", f"{_HELP}{more}", "quiet"),
+        colour_keys((kind, _KINDS[kind]) for kind in kinds),
+    ]
+    return zoom(data, room.name, lines, _BUTTONS)
 
 
 def _row(pieces: Sequence[StepPiece], kinds: Sequence[str], tick: float) -> list[int]:

@@ -1,0 +1,149 @@
+"""Blocks as elements of a page: what an answer shows in a terminal, with the same numbers.
+
+A page has every column, as on a terminal wide enough for all. Tones become classes. Bars of characters are
+hidden from screen readers, since the numbers next to them say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from autoplan.report.pages.blocks.page_frame import (
+    bar_cell,
+    code_cell,
+    element,
+    fact_table,
+    layout_line,
+    preformatted,
+    sentences_list,
+    table,
+    text_cell,
+)
+from autoplan.report.render.bars import bar
+from autoplan.report.render.blocks import (
+    NOTHING,
+    Bars,
+    Beside,
+    Block,
+    Column,
+    DataTable,
+    Facts,
+    Gap,
+    Heading,
+    Items,
+    LayoutLine,
+    Lines,
+    Picture,
+    Sentence,
+)
+
+__all__ = ["html_of"]
+
+_CLASSES: Final = {"": "", "good": "yes", "bad": "no", "warning": "", "quiet": "quiet"}
+
+
+def html_of(blocks: Iterable[Block], title: str = "h2") -> list[str]:
+    """Return ``blocks`` as HTML; headings become elements of the name ``title``."""
+    html: list[str] = []
+    label, tables = "answer", 0
+    for block in blocks:
+        if isinstance(block, Heading):
+            label, tables = block.text, 0
+            html.append(element(title, f"{label[:1].upper()}{label[1:]}"))
+            continue
+        if isinstance(block, Beside):
+            html += [x for part in block.parts for x in html_of(part, title)]
+            continue
+        tables += isinstance(block, DataTable)
+        html += _WRITERS[type(block)](block, label if tables < 2 else f"{label}, {tables}")
+    return html
+
+
+def _sentence(block: Sentence, _: str) -> list[str]:
+    return [element("p", line, _CLASSES[block.tone]) for line in block.text.splitlines()]
+
+
+def _layout(block: LayoutLine, _: str) -> list[str]:
+    return [layout_line(block.layout, block.label)]
+
+
+def _lines(block: Lines, label: str) -> list[str]:
+    return [preformatted(f"lines of {label}", "\n".join(block.lines))] if block.lines else []
+
+
+def _items(block: Items, _: str) -> list[str]:
+    return [sentences_list(block.sentences)] if block.sentences else []
+
+
+def _facts(block: Facts, label: str) -> list[str]:
+    rows = [(fact.name, "".join(map(text_cell, fact.texts))) for fact in block.rows]
+    return [fact_table(f"facts of {label}", rows)]
+
+
+def _bars(block: Bars, label: str) -> list[str]:
+    rows = [
+        (x.name, "".join(map(text_cell, x.numbers)) + bar_cell(bar(x.share, block.columns)))
+        for x in block.bars
+    ]
+    return [fact_table(f"facts of {label}", rows)]
+
+
+def _picture(block: Picture, label: str) -> list[str]:
+    return [preformatted(label, "\n".join("".join(text for text, _ in row) for row in block.rows))]
+
+
+def _table(block: DataTable, label: str) -> list[str]:
+    heads = [(_head(column.head), _class(column)) for column in block.columns]
+    names = block.columns[0].cells if block.columns else ()
+    rows = zip(*(map(_CELLS[column.kind], column.cells) for column in block.columns), strict=True)
+    ids = [f"{block.anchors}-{name}" if block.anchors else "" for name in names]
+    return [table(label, heads, map("".join, rows), ids=ids)]
+
+
+def _class(column: Column) -> str:
+    return "number" if column.kind == "number" else ""
+
+
+def _head(text: str) -> str:
+    r"""Return a head on one line; a word that was broken for a narrow column is joined.
+
+    >>> _head("zero_\nstage"), _head("peak\n(GiB)")
+    ('zero_stage', 'peak (GiB)')
+    """
+    return text.replace("_\n", "_").replace(".\n", ".").replace("-\n", "").replace("\n", " ").strip()
+
+
+def _number(text: str) -> str:
+    return text_cell(_unbroken(text), "number")
+
+
+def _text(text: str) -> str:
+    return text_cell(_unbroken(text))
+
+
+def _layout_cell(text: str) -> str:
+    return text_cell(text) if text in {"", NOTHING} else code_cell(text)
+
+
+def _unbroken(text: str) -> str:
+    return text.replace("\n", " ")
+
+
+_CELLS: Final[dict[str, Callable[[str], str]]] = {
+    "number": _number,
+    "text": _text,
+    "layout": _layout_cell,
+    "bar": bar_cell,
+}
+_WRITERS: Final[dict[type, Callable[[Any, str], list[str]]]] = {
+    Gap: lambda _block, _label: [],
+    Sentence: _sentence,
+    LayoutLine: _layout,
+    Lines: _lines,
+    Items: _items,
+    Facts: _facts,
+    DataTable: _table,
+    Bars: _bars,
+    Picture: _picture,
+}

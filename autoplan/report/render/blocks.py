@@ -1,0 +1,219 @@
+"""What an answer shows, once: headings, sentences, lists, facts, tables, bars and pictures, as values.
+
+A block says what a text is, not how it looks: ``render.text`` shows it in a terminal, and ``pages.html`` on a
+page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import dropwhile
+from typing import Final, Literal
+
+__all__ = [
+    "GAP",
+    "NOTHING",
+    "Bar",
+    "Bars",
+    "Beside",
+    "Block",
+    "Column",
+    "DataTable",
+    "Fact",
+    "Facts",
+    "Gap",
+    "Heading",
+    "Items",
+    "LayoutLine",
+    "Lines",
+    "Look",
+    "Picture",
+    "Piece",
+    "Sentence",
+    "Tone",
+    "below_heading",
+    "data_table",
+    "facts",
+    "heading",
+    "items",
+]
+
+#: What a text says of what it is about: it is well, it is not, it is to be noted, or it is an aside.
+Tone = Literal["", "good", "bad", "warning", "quiet"]
+#: How a column stands out from its neighbours: it is what matters, names the rows, or is an aside; or what a
+#: bar is of.
+Look = Literal["", "strong", "name", "quiet", "time", "memory"]
+
+#: Cell of a table that has nothing to show.
+NOTHING: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """An empty line of a terminal; pages space by themselves."""
+
+
+#: The empty line.
+GAP: Final = Gap()
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """The title of what follows."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence, or several of which each begins a line."""
+
+    text: str
+    tone: Tone = ""
+    indent: int = 0
+    strong: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutLine:
+    """A layout on one line at any width, so that it can be copied; ``label`` says what it is."""
+
+    layout: str
+    label: str = ""
+    indent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines as they are typed or stand in a file, such as a command: never broken."""
+
+    lines: tuple[str, ...]
+    tone: Tone = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list of sentences."""
+
+    sentences: tuple[str, ...]
+    tone: Tone = "quiet"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A name and what there is to say of it, in one text or several side by side."""
+
+    name: str
+    texts: tuple[str, ...]
+    tone: Tone = ""
+    name_tone: Tone = "quiet"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names and texts side by side."""
+
+    rows: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One table column: head and cells, each of one line or more, and what the cells are.
+
+    Numbers stand to the right and are never cut, texts may be folded, a layout is what can be typed, a bar
+    says again what the number next to it says.
+    """
+
+    head: str
+    cells: tuple[str, ...]
+    kind: Literal["number", "text", "layout", "bar"] = "number"
+    look: Look = ""
+
+    @property
+    def width(self) -> int:
+        """Terminal columns of the longest line."""
+        lines = [line for text in (self.head, *self.cells) for line in text.split("\n")]
+        return max(len(line) for line in lines)
+
+
+@dataclass(frozen=True, slots=True)
+class DataTable:
+    """Columns side by side; row ``strong`` stands out.
+
+    Where ``anchors`` names the rows, a page can link to each by that name and its first cell.
+    """
+
+    columns: tuple[Column, ...]
+    anchors: str = ""
+    strong: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A share as a bar after its name and numbers; what is ``free`` is shaded."""
+
+    name: str
+    numbers: tuple[str, ...]
+    share: float
+    free: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars below each other, of which the whole takes ``columns`` of a terminal."""
+
+    bars: tuple[Bar, ...]
+    columns: int
+    look: Look = ""
+    aligned: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Blocks beside others where the terminal is wide enough, else below them."""
+
+    parts: tuple[tuple[Block, ...], ...]
+
+
+#: A piece of text and the colours that a terminal gives it.
+Piece = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture made of letters, row by row; pages draw the same as SVG (``report.pages.pictures``)."""
+
+    rows: tuple[tuple[Piece, ...], ...]
+
+
+Block = Gap | Heading | Sentence | LayoutLine | Lines | Items | Facts | DataTable | Bars | Beside | Picture
+
+
+def heading(lines: Sequence[str]) -> Iterator[Block]:
+    """Yield the title lines of an answer and an empty line."""
+    first, *rest = lines
+    yield Heading(first)
+    for line in rest:
+        yield Sentence(line, "quiet")
+    yield GAP
+
+
+def items(sentences: Iterable[str], tone: Tone = "quiet") -> Items:
+    """Return ``sentences`` as a list."""
+    return Items(tuple(sentences), tone)
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> Facts:
+    """Return names and texts side by side."""
+    return Facts(tuple(Fact(name, (text,)) for name, text in rows))
+
+
+def data_table(columns: Iterable[Column]) -> DataTable:
+    """Return ``columns`` as a table."""
+    return DataTable(tuple(columns))
+
+
+def below_heading(blocks: Iterable[Block]) -> list[Block]:
+    """Return what follows the title lines of an answer, which pages show in their own way."""
+    return list(dropwhile(lambda block: block is not GAP, blocks))
