@@ -17,8 +17,8 @@ from autoplan.report.render.blocks import (
     Column,
     DataTable,
     LayoutLine,
-    Lines,
     Sentence,
+    TypedLines,
     data_table,
     heading,
     items,
@@ -101,7 +101,7 @@ def _next_line(front: Front, emitted: int) -> Iterator[Block]:
     next_command = f"next: autoplan emit {reference} --for {stack.launched_by or 'TARGET'}{number}"
     if stack.launched_by is None:
         next_command += f" (no target runs the stack {stack.name}: autoplan emit --help lists them)"
-    yield Lines((next_command,), "quiet")
+    yield TypedLines((next_command,), "quiet")
 
 
 def _fastest(plan: Plan, count: int) -> LayoutLine:

@@ -13,8 +13,8 @@ from autoplan.report.render.blocks import (
     Column,
     Heading,
     LayoutLine,
-    Lines,
     Sentence,
+    TypedLines,
     data_table,
     heading,
     items,
@@ -68,7 +68,7 @@ def _comparison_parts(comparison: FileComparison) -> Iterator[Block]:
     for each in comparison.improvements:
         yield GAP
         yield Sentence(_gain_sentence(comparison, each))
-        yield Lines(tuple(f"  {_edit_words(edit)}" for edit in each.edits))
+        yield TypedLines(tuple(f"  {_edit_words(edit)}" for edit in each.edits))
     if comparison.notes:
         yield GAP
         yield items(comparison.notes)

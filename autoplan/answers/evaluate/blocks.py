@@ -13,7 +13,7 @@ from autoplan.report.render.blocks import (
     Block,
     Column,
     DataTable,
-    Fact,
+    FactRow,
     Facts,
     Heading,
     LayoutLine,
@@ -68,8 +68,8 @@ def plan_table(job: Job, plan: Plan, terminal: Terminal) -> str:
 
 
 def _summary(predicted: Prediction) -> Facts:
-    rows = [Fact(name, (text,)) for name, text in _facts(predicted)]
-    fits = Fact("memory", (fits_sentence(predicted),), "good" if predicted.fits else "bad")
+    rows = [FactRow(name, (text,)) for name, text in _facts(predicted)]
+    fits = FactRow("memory", (fits_sentence(predicted),), "good" if predicted.fits else "bad")
     return Facts((*rows, fits))
 
 

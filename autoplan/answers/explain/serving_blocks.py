@@ -12,7 +12,7 @@ from autoplan.report.render.blocks import (
     Block,
     Column,
     DataTable,
-    Fact,
+    FactRow,
     Facts,
     Heading,
     LayoutLine,
@@ -146,7 +146,7 @@ def _limits(answer: ServingExplanation) -> Facts:
     for limit in sorted(answer.limits, key=lambda x: (-(x.gain or 0.0), -x.share)):
         tightest = "tightest" if limit is answer.tightest else ""
         texts = (f"{limit.value}, {limit.allowed}", _gain(limit, answer), tightest)
-        rows.append(Fact(limit.limit, texts, name_tone=""))
+        rows.append(FactRow(limit.limit, texts, name_tone=""))
     return Facts(tuple(rows))
 
 

@@ -17,14 +17,14 @@ from autoplan.answers.guide.value import (
 from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, job_document, plain
 from autoplan.report.render.blocks import (
     GAP,
-    Bar,
-    Bars,
     Block,
     Column,
     Heading,
     LayoutLine,
-    Lines,
     Sentence,
+    ShareBar,
+    ShareBars,
+    TypedLines,
     data_table,
     heading,
     items,
@@ -404,7 +404,7 @@ def _job_file(guide: TrainingGuide) -> Iterator[Block]:
     if guide.assumed and guide.job.source is not None:
         yield GAP
         yield Sentence("the job, as a file for autoplan plan, compare and explain", "quiet")
-        yield Lines(tuple(f"  {line}" for line in guide.job.source.text.splitlines()), "quiet")
+        yield TypedLines(tuple(f"  {line}" for line in guide.job.source.text.splitlines()), "quiet")
 
 
 def _titled(title: str, rows: _Rows, columns: Sequence[tuple[str, str]]) -> Iterator[Block]:
@@ -477,9 +477,10 @@ def _bottlenecks(guide: TrainingGuide) -> Iterator[Block]:
         return
     yield Heading("what the step is made of")
     bars = (
-        Bar(x.name, (format_seconds(x.seconds), f"{x.share * 100:.1f} %"), x.share) for x in guide.bottlenecks
+        ShareBar(x.name, (format_seconds(x.seconds), f"{x.share * 100:.1f} %"), x.share)
+        for x in guide.bottlenecks
     )
-    yield Bars(tuple(bars), _BAR, "time", aligned=False)
+    yield ShareBars(tuple(bars), _BAR, "time", aligned=False)
     yield GAP
 
 

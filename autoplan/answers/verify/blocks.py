@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from autoplan.report.document_fields import SCHEMA, Document, plain
-from autoplan.report.render.blocks import GAP, Fact, Facts, Sentence, Tone
+from autoplan.report.render.blocks import GAP, FactRow, Facts, Sentence, Tone
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.render.text import render
 from autoplan.results.verdict import AnswerComparison, Finding, Outcome, Verdict
@@ -45,11 +45,11 @@ def verdict_table(verdict: Verdict, terminal: Terminal) -> str:
     return render(blocks, terminal)
 
 
-def _claim_rows(verdict: Verdict) -> Iterator[Fact]:
+def _claim_rows(verdict: Verdict) -> Iterator[FactRow]:
     for check in verdict.checks:
-        yield Fact(check.finding, (check.claim,), name_tone=_TONES[check.finding])
+        yield FactRow(check.finding, (check.claim,), name_tone=_TONES[check.finding])
         for detail in check.details:
-            yield Fact("", (detail,), "quiet" if check.finding == "holds" else "")
+            yield FactRow("", (detail,), "quiet" if check.finding == "holds" else "")
 
 
 def _why(verdict: Verdict) -> str:

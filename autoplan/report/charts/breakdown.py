@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from autoplan.costs.core.prediction import MemoryPrediction, Prediction, StageMemory, TimePrediction
-from autoplan.report.render.blocks import Bar, Bars, Beside, Block, Heading, Look
+from autoplan.report.render.blocks import Beside, Block, Heading, Look, ShareBar, ShareBars
 from autoplan.report.render.terminal import SIDE_BY_SIDE_WIDTH, Terminal
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_NAMES
 from autoplan.units import format_seconds
@@ -73,12 +73,12 @@ def breakdown(predicted: Prediction, terminal: Terminal) -> Beside:
     return Beside((time_table(predicted, terminal), memory_table(predicted, terminal)))
 
 
-def _bar(name: str, amount: str, share: float, *, free: bool = False) -> Bar:
-    return Bar(name, (amount, f"{share * 100:.1f} %"), share, free)
+def _bar(name: str, amount: str, share: float, *, free: bool = False) -> ShareBar:
+    return ShareBar(name, (amount, f"{share * 100:.1f} %"), share, free)
 
 
-def _bars(bars: Sequence[Bar], terminal: Terminal, look: Look) -> Bars:
+def _bars(bars: Sequence[ShareBar], terminal: Terminal, look: Look) -> ShareBars:
     """Return bars as long as the terminal has room for next to their numbers."""
     width = (terminal.width - 4) // 2 if terminal.width >= SIDE_BY_SIDE_WIDTH else terminal.width
     texts = max(len(bar.name) for bar in bars) + max(len(bar.numbers[0]) for bar in bars)
-    return Bars(tuple(bars), max(6, min(40, width - texts - 16)), look)
+    return ShareBars(tuple(bars), max(6, min(40, width - texts - 16)), look)

@@ -23,7 +23,6 @@ from autoplan.report.pages.blocks.page_frame import (
 from autoplan.report.render.bars import bar
 from autoplan.report.render.blocks import (
     NOTHING,
-    Bars,
     Beside,
     Block,
     Column,
@@ -33,9 +32,10 @@ from autoplan.report.render.blocks import (
     Heading,
     Items,
     LayoutLine,
-    Lines,
     Picture,
     Sentence,
+    ShareBars,
+    TypedLines,
 )
 
 __all__ = ["html_of"]
@@ -68,7 +68,7 @@ def _layout(block: LayoutLine, _: str) -> list[str]:
     return [layout_line(block.layout, block.label)]
 
 
-def _lines(block: Lines, label: str) -> list[str]:
+def _lines(block: TypedLines, label: str) -> list[str]:
     return [preformatted(f"lines of {label}", "\n".join(block.lines))] if block.lines else []
 
 
@@ -81,7 +81,7 @@ def _facts(block: Facts, label: str) -> list[str]:
     return [fact_table(f"facts of {label}", rows)]
 
 
-def _bars(block: Bars, label: str) -> list[str]:
+def _bars(block: ShareBars, label: str) -> list[str]:
     rows = [
         (x.name, "".join(map(text_cell, x.numbers)) + bar_cell(bar(x.share, block.columns)))
         for x in block.bars
@@ -140,10 +140,10 @@ _WRITERS: Final[dict[type, Callable[[Any, str], list[str]]]] = {
     Gap: lambda _block, _label: [],
     Sentence: _sentence,
     LayoutLine: _layout,
-    Lines: _lines,
+    TypedLines: _lines,
     Items: _items,
     Facts: _facts,
     DataTable: _table,
-    Bars: _bars,
+    ShareBars: _bars,
     Picture: _picture,
 }

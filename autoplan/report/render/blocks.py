@@ -14,24 +14,24 @@ from typing import Final, Literal
 __all__ = [
     "GAP",
     "NOTHING",
-    "Bar",
-    "Bars",
     "Beside",
     "Block",
     "Column",
     "DataTable",
-    "Fact",
+    "FactRow",
     "Facts",
     "Gap",
     "Heading",
     "Items",
     "LayoutLine",
-    "Lines",
     "Look",
     "Picture",
     "Piece",
     "Sentence",
+    "ShareBar",
+    "ShareBars",
     "Tone",
+    "TypedLines",
     "below_heading",
     "data_table",
     "facts",
@@ -85,7 +85,7 @@ class LayoutLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class TypedLines:
     """Lines as they are typed or stand in a file, such as a command: never broken."""
 
     lines: tuple[str, ...]
@@ -101,7 +101,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class FactRow:
     """A name and what there is to say of it, in one text or several side by side."""
 
     name: str
@@ -114,7 +114,7 @@ class Fact:
 class Facts:
     """Names and texts side by side."""
 
-    rows: tuple[Fact, ...]
+    rows: tuple[FactRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class DataTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class ShareBar:
     """A share as a bar after its name and numbers; what is ``free`` is shaded."""
 
     name: str
@@ -160,10 +160,10 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
+class ShareBars:
     """Bars below each other, of which the whole takes ``columns`` of a terminal."""
 
-    bars: tuple[Bar, ...]
+    bars: tuple[ShareBar, ...]
     columns: int
     look: Look = ""
     aligned: bool = True
@@ -187,7 +187,19 @@ class Picture:
     rows: tuple[tuple[Piece, ...], ...]
 
 
-Block = Gap | Heading | Sentence | LayoutLine | Lines | Items | Facts | DataTable | Bars | Beside | Picture
+Block = (
+    Gap
+    | Heading
+    | Sentence
+    | LayoutLine
+    | TypedLines
+    | Items
+    | Facts
+    | DataTable
+    | ShareBars
+    | Beside
+    | Picture
+)
 
 
 def heading(lines: Sequence[str]) -> Iterator[Block]:
@@ -206,7 +218,7 @@ def items(sentences: Iterable[str], tone: Tone = "quiet") -> Items:
 
 def facts(rows: Iterable[tuple[str, str]]) -> Facts:
     """Return names and texts side by side."""
-    return Facts(tuple(Fact(name, (text,)) for name, text in rows))
+    return Facts(tuple(FactRow(name, (text,)) for name, text in rows))
 
 
 def data_table(columns: Iterable[Column]) -> DataTable:

@@ -18,7 +18,6 @@ from rich.text import Text
 
 from autoplan.report.render.bars import bar
 from autoplan.report.render.blocks import (
-    Bars,
     Beside,
     Block,
     Column,
@@ -28,9 +27,10 @@ from autoplan.report.render.blocks import (
     Heading,
     Items,
     LayoutLine,
-    Lines,
     Picture,
     Sentence,
+    ShareBars,
+    TypedLines,
 )
 from autoplan.report.render.columns import COLUMN_GAP
 from autoplan.report.render.terminal import SIDE_BY_SIDE_WIDTH, Terminal
@@ -101,7 +101,7 @@ def _layout_line(block: LayoutLine, _: Terminal) -> Iterator[Text]:
         yield _line(indent + block.layout, _LAYOUT)
 
 
-def _lines(block: Lines, _: Terminal) -> Iterator[Text]:
+def _lines(block: TypedLines, _: Terminal) -> Iterator[Text]:
     for line in block.lines:
         yield _line(line, _TONES[block.tone])
 
@@ -147,7 +147,7 @@ def _add_column(table: Table, column: Column) -> None:
     )
 
 
-def _bars(block: Bars, terminal: Terminal) -> Iterator[Table]:
+def _bars(block: ShareBars, terminal: Terminal) -> Iterator[Table]:
     table = Table.grid(padding=(0, 2, 0, 0))
     numbers = max((len(x.numbers) for x in block.bars), default=0)
     for place in range(numbers + 2):
@@ -186,11 +186,11 @@ _WRITERS: Final[dict[type, Callable[[Any, Terminal], Iterator[RenderableType]]]]
     Heading: _heading,
     Sentence: _sentence,
     LayoutLine: _layout_line,
-    Lines: _lines,
+    TypedLines: _lines,
     Items: _items,
     Facts: _facts,
     DataTable: _table,
-    Bars: _bars,
+    ShareBars: _bars,
     Beside: _beside,
     Picture: _picture,
 }

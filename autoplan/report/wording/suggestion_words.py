@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 
-from autoplan.report.render.blocks import GAP, Block, Heading, LayoutLine, Lines, Sentence
+from autoplan.report.render.blocks import GAP, Block, Heading, LayoutLine, Sentence, TypedLines
 from autoplan.report.wording.sentences import number_words
 from autoplan.results import Front, Suggestion
 from autoplan.schema.job import Job
@@ -29,7 +29,7 @@ def suggestion_lines(front: Front) -> Iterator[Block]:
             yield Sentence(line, indent=4)
         # One line at any terminal width, so that it can be copied.
         yield LayoutLine(suggestion.plan.layout_string, indent=4)
-    yield Lines((_next_command(front.job),))
+    yield TypedLines((_next_command(front.job),))
     yield GAP
 
 
