@@ -33,6 +33,7 @@ __all__ = [
     "JobArgument",
     "KindName",
     "OutputOption",
+    "asks_for_page",
     "asks_for_trace",
     "checked_output",
     "complain",
@@ -40,8 +41,8 @@ __all__ = [
     "escaped",
     "present",
     "standard_output",
+    "step_trace",
     "write",
-    "write_trace",
 ]
 
 
@@ -141,23 +142,55 @@ OutputOption = Annotated[
 
 
 def present(
-    form: Format | DataFormat,
+    form: str,
     output: Path | None,
     *,
     document: Callable[[], dict[str, Any]],
     table: Callable[[Terminal], str],
+    page: Callable[[], str] | None = None,
+    trace: Callable[[], str] | None = None,
+    picture: Callable[[], str] | None = None,
 ) -> None:
-    """Write the answer in ``form``: a table, or a document as JSON or YAML."""
-    if form.value == "table":
+    """Write the answer in ``form``: a table, a document as JSON or YAML, a page, or a picture.
+
+    Where the name of ``output`` asks for a page or a trace that the answer has, that is written there, and the
+    table is printed. A trace may be empty: then nothing is written.
+    """
+    alone = {"html": page, "svg": picture}.get(form)
+    if alone is not None:
+        write(alone(), output)
+        return
+    beside = _beside(form, output, page, trace)
+    if beside is not None:
+        if text := beside():
+            write(text, output)
+        output = None
+    write(_written(form, output, document, table), output)
+
+
+def _beside(
+    form: str, output: Path | None, page: Callable[[], str] | None, trace: Callable[[], str] | None
+) -> Callable[[], str] | None:
+    """Return what the file is of, in addition to the table; None where it is of the answer itself."""
+    if trace is not None and asks_for_trace(form, output):
+        return trace
+    return page if asks_for_page(form, output) else None
+
+
+def _written(
+    form: str,
+    output: Path | None,
+    document: Callable[[], dict[str, Any]],
+    table: Callable[[Terminal], str],
+) -> str:
+    if form == "table":
         from autoplan.report.render.terminal import terminal_of
 
         terminal = terminal_of(None if output else sys.stdout)
-        text = escaped(table(terminal), styled=terminal.colour)
-    else:
-        from autoplan.report.render.serialization import dump
+        return escaped(table(terminal), styled=terminal.colour)
+    from autoplan.report.render.serialization import dump
 
-        text = dump(document(), "json" if form.value == "json" else "yaml")
-    write(text, output)
+    return dump(document(), "json" if form == "json" else "yaml")
 
 
 def escaped(text: str, *, styled: bool = False) -> str:
@@ -227,22 +260,33 @@ def _told(output: Path, act: Callable[[], None]) -> None:
         raise typer.BadParameter(f"cannot write {str(output)!r}: {reason}", param_hint="--output") from error
 
 
-# ``--output trace.json``: the predicted step as a trace, in addition to the table.
+# What ``--output`` names by its suffix, in addition to the table: the predicted step as a trace, or a page.
+
+_PAGES: Final = frozenset({".html", ".htm"})
 
 
-def asks_for_trace(form: Format, output: Path | None) -> bool:
+def asks_for_trace(form: str, output: Path | None) -> bool:
     """Return whether ``--output`` names a trace: its name ends in trace.json, and no document was asked for.
 
     >>> asks_for_trace(Format.table, Path("my-trace.json")), asks_for_trace(Format.json, Path("trace.json"))
     (True, False)
     """
-    return output is not None and output.name.endswith("trace.json") and form is Format.table
+    return output is not None and output.name.endswith("trace.json") and form == "table"
 
 
-def write_trace(job: Job, plan: Plan, output: Path) -> None:
-    """Write the predicted step of ``plan`` to ``output``."""
+def asks_for_page(form: str, output: Path | None) -> bool:
+    """Return whether ``--output`` names a page: its name ends in .html, and no document was asked for.
+
+    >>> asks_for_page(Format.table, Path("report.html")), asks_for_page(Format.json, Path("report.html"))
+    (True, False)
+    """
+    return output is not None and output.suffix.lower() in _PAGES and form == "table"
+
+
+def step_trace(job: Job, plan: Plan) -> str:
+    """Return the predicted step of ``plan`` as a trace."""
     from autoplan import planning
     from autoplan.report.charts.predicted_trace import predicted_trace
 
     timeline = planning.predicted_step(job, plan.layout)
-    write(predicted_trace(job, plan, timeline, planning.communication(job, plan.layout)), output)
+    return predicted_trace(job, plan, timeline, planning.communication(job, plan.layout))

@@ -1,14 +1,12 @@
-"""``--output report.html``: the answer as a page, in addition to the table."""
+"""What pages of answers are made with: the pictures of a plan, and the command that was typed."""
 
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from autoplan.commands.output import Format
 from autoplan.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MANY_PASSES",
     "MOST_SLOTS",
-    "asks_for_page",
     "drawn_step",
     "passes",
     "step_pictures",
@@ -31,16 +28,6 @@ __all__ = [
 #: Forward passes of all stages, above which only the fastest plan has a timeline: simulating one takes long.
 MOST_SLOTS: Final = 3_000
 MANY_PASSES: Final = "this step has many passes: `autoplan evaluate --layout ... --output` draws its timeline"
-_SUFFIXES: Final = frozenset({".html", ".htm"})
-
-
-def asks_for_page(form: Format, output: Path | None) -> bool:
-    """Return whether ``--output`` names a page: its name ends in .html, and no document was asked for.
-
-    >>> asks_for_page(Format.table, Path("report.html")), asks_for_page(Format.json, Path("report.html"))
-    (True, False)
-    """
-    return output is not None and output.suffix.lower() in _SUFFIXES and form is Format.table
 
 
 def passes(plan: Plan) -> int:

@@ -22,13 +22,12 @@ from autoplan.commands.output import (
     FormatOption,
     JobArgument,
     OutputOption,
+    asks_for_page,
     present,
-    write,
 )
 from autoplan.commands.page_output import (
     MANY_PASSES,
     MOST_SLOTS,
-    asks_for_page,
     drawn_step,
     passes,
     typed_command,
@@ -115,7 +114,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
     if is_serving_job(job):
         if axes or replan or file is not None:
             raise typer.BadParameter("engines are compared by their layouts", param_hint="--layout")
-        if output is not None and asks_for_page(form, output):
+        if asks_for_page(form, output):
             raise typer.BadParameter("no page compares engines: give .json or .txt", param_hint="--output")
         _compare_engines(job, layouts or [], deadline, form, output)
         return
@@ -128,14 +127,12 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
         answer = _compared(loaded, layouts or [], (read, framework), limit, axes=axes, replan=replan)
     from autoplan.answers.compare.blocks import layouts_document, layouts_table
 
-    if output is not None and asks_for_page(form, output):
-        _write_page(answer, typed_command(context), output)
-        output = None
     present(
         form,
         output,
         document=lambda: layouts_document(answer),
         table=lambda terminal: layouts_table(answer, terminal),
+        page=lambda: _page(answer, typed_command(context)),
     )
     if interrupted.exit_code is not None:
         raise typer.Exit(interrupted.exit_code)
@@ -199,8 +196,8 @@ def _compared(
         return replace(answer, notes=tuple(planning.file_notes(job, layouts_compared, own)))
 
 
-def _write_page(comparison: LayoutComparison, command: str, output: Path) -> None:
-    """Write layouts side by side to ``output``."""
+def _page(comparison: LayoutComparison, command: str) -> str:
+    """Return layouts side by side as a page."""
     from autoplan.answers.compare.page import comparison_page
 
     job, winner = comparison.job, comparison.plans[comparison.order[0]]
@@ -210,4 +207,4 @@ def _write_page(comparison: LayoutComparison, command: str, output: Path) -> Non
             return MANY_PASSES
         return drawn_step(job, plan)
 
-    write(comparison_page(comparison, command, step_of), output)
+    return comparison_page(comparison, command, step_of)

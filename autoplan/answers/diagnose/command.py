@@ -17,7 +17,7 @@ from autoplan.commands.output import (
     present,
     write,
 )
-from autoplan.commands.page_output import asks_for_page, step_pictures, typed_command
+from autoplan.commands.page_output import step_pictures, typed_command
 
 if TYPE_CHECKING:
     from autoplan.answers.diagnose.value import Diagnosis
@@ -117,17 +117,18 @@ def diagnose(  # noqa: PLR0913, PLR0917 - a parameter for each option
 
     from autoplan.answers.diagnose.blocks import diagnosis_document, diagnosis_table
 
-    if output is not None and asks_for_page(form, output):
+    def page() -> str:
         from autoplan.answers.diagnose.page import diagnosis_page
 
         command = typed_command(context)
-        write(diagnosis_page(loaded, answer, run, command, lambda own: step_pictures(loaded, own)), output)
-        output = None
+        return diagnosis_page(loaded, answer, run, command, lambda own: step_pictures(loaded, own))
+
     present(
         form,
         output,
         document=lambda: diagnosis_document(loaded, answer, run),
         table=lambda terminal: diagnosis_table(loaded, answer, terminal),
+        page=page,
     )
 
 

@@ -21,13 +21,11 @@ from autoplan.commands.output import (
     FormatOption,
     JobArgument,
     OutputOption,
-    asks_for_trace,
+    asks_for_page,
     present,
-    write,
-    write_trace,
+    step_trace,
 )
 from autoplan.commands.page_output import (
-    asks_for_page,
     drawn_step,
     step_pictures,
     typed_command,
@@ -101,7 +99,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
         raise typer.BadParameter("give one of --layout and --from", param_hint="--layout")
     if is_serving_job(job):
         if file is not None:
-            if output is not None and asks_for_page(form, output):
+            if asks_for_page(form, output):
                 raise typer.BadParameter(
                     "there is no page of serve commands: give --layout", param_hint="--output"
                 )
@@ -117,12 +115,6 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
         return
     loaded = planning.chosen(loaded, str(layout))
     answer = planning.evaluate(loaded, str(layout))
-    if output is not None and asks_for_trace(form, output):
-        write_trace(loaded, answer, output)
-        output = None
-    elif output is not None and asks_for_page(form, output):
-        _write_page(loaded, answer, typed_command(context), output)
-        output = None
 
     from autoplan.answers.evaluate.blocks import plan_table
     from autoplan.report.document_fields import plan_document
@@ -134,6 +126,8 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
         table=lambda terminal: (
             plan_table(loaded, answer, terminal) + (_pictures(loaded, answer, terminal) if pictures else "")
         ),
+        page=lambda: _page(loaded, answer, typed_command(context)),
+        trace=lambda: step_trace(loaded, answer),
     )
 
 
@@ -161,25 +155,18 @@ def _compare(
     from autoplan.report.document_fields import plan_document
 
     form, output, command = where
-    if output is not None and asks_for_trace(form, output):
-        write_trace(job, own, output)
-        output = None
-    elif output is not None and asks_for_page(form, output):
-        _write_page(job, own, command, output, comparison=comparison)
-        output = None
     present(
         form,
         output,
         document=lambda: {**plan_document(job, own), "comparison": comparison_document(comparison)},
         table=lambda terminal: f"{plan_table(job, own, terminal)}\n{comparison_text(comparison, terminal)}",
+        page=lambda: _page(job, own, command, comparison=comparison),
+        trace=lambda: step_trace(job, own),
     )
 
 
-def _write_page(
-    job: Job, plan: Plan, command: str, output: Path, *, comparison: FileComparison | None = None
-) -> None:
-    """Write the prediction of one layout to ``output``."""
+def _page(job: Job, plan: Plan, command: str, *, comparison: FileComparison | None = None) -> str:
+    """Return the prediction of one layout as a page."""
     from autoplan.answers.evaluate.page import evaluation_page
 
-    page = evaluation_page(job, plan, command, lambda own: step_pictures(job, own), comparison=comparison)
-    write(page, output)
+    return evaluation_page(job, plan, command, lambda own: step_pictures(job, own), comparison=comparison)

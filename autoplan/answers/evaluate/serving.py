@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoplan.commands.output import Format, present, write
-from autoplan.commands.page_output import asks_for_page
+from autoplan.commands.output import Format, present
 
 __all__ = ["evaluate_serving_layout"]
 
@@ -17,15 +16,17 @@ def evaluate_serving_layout(job: str, layout: str, form: Format, asked: tuple[Pa
     from autoplan.report.serving.serving_plan_report import serving_plan_table
 
     loaded, plan = evaluate_serving(job, layout)
-    output, command = asked
-    if output is not None and asks_for_page(form, output):
+
+    def page() -> str:
         from autoplan.report.pages.serving_page import serving_plan_page
 
-        write(serving_plan_page(loaded, plan, command), output)
-        output = None
+        return serving_plan_page(loaded, plan, command)
+
+    output, command = asked
     present(
         form,
         output,
         document=lambda: serving_plan_document(loaded, plan),
         table=lambda terminal: serving_plan_table(loaded, plan, terminal),
+        page=page,
     )

@@ -171,19 +171,20 @@ def _explain_fastest(job: Job, form: str, asked: tuple[Path | None, str], deadli
         load_solver()
         answer = planning.explain_choice(job, progress=bar, deadline=deadline)
 
-    output, command = asked
-    if form == "html":
-        from autoplan.answers.explain.page import choice_page
-
-        write(choice_page(job, answer, command, lambda own: step_pictures(job, own)), output)
-        return True
     from autoplan.answers.explain.blocks import choice_document, choice_table
 
+    def page() -> str:
+        from autoplan.answers.explain.page import choice_page
+
+        return choice_page(job, answer, command, lambda own: step_pictures(job, own))
+
+    output, command = asked
     present(
-        Format(form),
+        form,
         output,
         document=lambda: choice_document(job, answer),
         table=lambda terminal: choice_table(job, answer, terminal),
+        page=page,
     )
     return True
 
@@ -211,19 +212,20 @@ def _explain_layout(
 
 def _refused(job: Job, answer: Refusal, form: str, asked: tuple[Path | None, str]) -> None:
     _no_picture(form, "of a layout that cannot run", "a layout that satisfies every rule")
-    output, command = asked
-    if form == "html":
-        from autoplan.answers.explain.page import refusal_page
-
-        write(refusal_page(job, answer, command), output)
-        return
     from autoplan.answers.explain.blocks import refusal_document, refusal_table
 
+    def page() -> str:
+        from autoplan.answers.explain.page import refusal_page
+
+        return refusal_page(job, answer, command)
+
+    output, command = asked
     present(
-        Format(form),
+        form,
         output,
         document=lambda: refusal_document(job, answer),
         table=lambda terminal: refusal_table(job, answer, terminal),
+        page=page,
     )
 
 
@@ -252,23 +254,25 @@ def _form(form: Format | None, output: Path | None) -> str:
 
 def _present(job: Job, answer: Explanation, form: str, asked: tuple[Path | None, str]) -> None:
     """Write the answer in ``form``."""
-    output, command = asked
-    if form == "svg":
-        from autoplan.report.charts.memory_svg import memory_svg
+    from autoplan.answers.explain.blocks import explanation_table
+    from autoplan.report.document_fields import explanation_document
 
-        write(memory_svg(job, answer.plan), output)
-    elif form == "html":
+    def page() -> str:
         from autoplan.answers.explain.page import explanation_page
 
-        page = explanation_page(job, answer, command, lambda own: step_pictures(job, own))
-        write(page, output)
-    else:
-        from autoplan.answers.explain.blocks import explanation_table
-        from autoplan.report.document_fields import explanation_document
+        return explanation_page(job, answer, command, lambda own: step_pictures(job, own))
 
-        present(
-            Format(form),
-            output,
-            document=lambda: explanation_document(job, answer),
-            table=lambda terminal: explanation_table(job, answer, terminal),
-        )
+    def picture() -> str:
+        from autoplan.report.charts.memory_svg import memory_svg
+
+        return memory_svg(job, answer.plan)
+
+    output, command = asked
+    present(
+        form,
+        output,
+        document=lambda: explanation_document(job, answer),
+        table=lambda terminal: explanation_table(job, answer, terminal),
+        page=page,
+        picture=picture,
+    )

@@ -13,9 +13,8 @@ from autoplan.commands.output import (
     FormatOption,
     OutputOption,
     present,
-    write,
 )
-from autoplan.commands.page_output import asks_for_page, typed_command
+from autoplan.commands.page_output import typed_command
 
 __all__ = [
     "gemm",
@@ -255,16 +254,17 @@ def gemm(  # noqa: PLR0913, PLR0917 - one argument for each option
 
     from autoplan.answers.gemm.blocks import gemm_document, gemm_table
 
-    if output is not None and asks_for_page(form, output):
+    def page() -> str:
         from autoplan.answers.gemm.page import gemm_page
 
-        write(gemm_page(answer, typed_command(context)), output)
-        output = None
+        return gemm_page(answer, typed_command(context))
+
     present(
         form,
         output,
         document=lambda: gemm_document(answer),
         table=lambda terminal: gemm_table(answer, terminal),
+        page=page,
     )
     if not answer.feasible:
         raise typer.Exit(NOTHING_FEASIBLE)

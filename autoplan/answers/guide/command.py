@@ -15,9 +15,8 @@ from autoplan.commands.output import (
     FormatOption,
     OutputOption,
     present,
-    write,
 )
-from autoplan.commands.page_output import asks_for_page, step_pictures, typed_command
+from autoplan.commands.page_output import step_pictures, typed_command
 from autoplan.commands.progress import Bar
 
 if TYPE_CHECKING:
@@ -143,17 +142,17 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
         answer = _answer(job, assumed, critical_batch, limit)
     from autoplan.answers.guide.blocks import guide_document, guide_table
 
-    if output is not None and asks_for_page(form, output):
+    def page() -> str:
         from autoplan.answers.guide.page import guide_page
 
-        page = guide_page(answer, typed_command(context), lambda own: step_pictures(job, own))
-        write(page, output)
-        output = None
+        return guide_page(answer, typed_command(context), lambda own: step_pictures(job, own))
+
     present(
         form,
         output,
         document=lambda: guide_document(answer),
         table=lambda terminal: guide_table(answer, terminal),
+        page=page,
     )
     if interrupted.exit_code is not None:
         raise typer.Exit(interrupted.exit_code)

@@ -17,15 +17,13 @@ from autoplan.commands.output import (
     FormatOption,
     JobArgument,
     OutputOption,
-    asks_for_trace,
     present,
+    step_trace,
     write,
-    write_trace,
 )
 from autoplan.commands.page_output import (
     MANY_PASSES,
     MOST_SLOTS,
-    asks_for_page,
     drawn_step,
     passes,
     step_pictures,
@@ -131,15 +129,6 @@ def _present(
 ) -> None:
     """Write the answer to the file that the command asks for; tables are imported where one is needed."""
     output, command = asked
-    if output is not None and asks_for_trace(form, output):
-        if front.feasible:
-            from autoplan.results.merged_front import at_batch
-
-            write_trace(at_batch(front.job, front.fastest), front.fastest, output)
-        output = None
-    elif output is not None and asks_for_page(form, output):
-        _write_page(front, command, output)
-        output = None
 
     def document() -> dict[str, Any]:
         from autoplan.report.document_fields import front_document
@@ -154,7 +143,12 @@ def _present(
         text = front_table(front, terminal, all_plans=all_plans, emitted=emitted)
         return f"{text}\n{_pictures(front, terminal)}" if pictures and front.feasible else text
 
-    present(form, output, document=document, table=table)
+    def trace() -> str:
+        from autoplan.results.merged_front import at_batch
+
+        return step_trace(at_batch(front.job, front.fastest), front.fastest) if front.feasible else ""
+
+    present(form, output, document=document, table=table, page=lambda: _page(front, command), trace=trace)
 
 
 def _pictures(front: Front, terminal: Terminal) -> str:
@@ -165,8 +159,8 @@ def _pictures(front: Front, terminal: Terminal) -> str:
     return front_pictures(front, step, terminal)
 
 
-def _write_page(front: Front, command: str, output: Path) -> None:
-    """Write the front to ``output``."""
+def _page(front: Front, command: str) -> str:
+    """Return the front as a page."""
     from autoplan.answers.plan.page import plan_page
     from autoplan.results.merged_front import at_batch
 
@@ -176,4 +170,4 @@ def _write_page(front: Front, command: str, output: Path) -> None:
             return step_pictures(job, plan, timeline=MANY_PASSES)
         return step_pictures(job, plan)
 
-    write(plan_page(front, command, pictures_of), output)
+    return plan_page(front, command, pictures_of)

@@ -10,7 +10,6 @@ from autoplan.commands.interrupts import stopped_by_signals
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import command_deadline
 from autoplan.commands.output import NOTHING_FEASIBLE, Format, present, write
-from autoplan.commands.page_output import asks_for_page
 
 __all__ = ["apply_serving_change", "plan_serving_job"]
 
@@ -34,17 +33,18 @@ def plan_serving_job(
     from autoplan.report.serving.serving_document import serving_front_document
     from autoplan.report.serving.serving_report import serving_front_table
 
-    output, command = asked
-    if output is not None and asks_for_page(form, output):
+    def page() -> str:
         from autoplan.report.pages.serving_page import serving_front_page
 
-        write(serving_front_page(front, command), output)
-        output = None
+        return serving_front_page(front, command)
+
+    output, command = asked
     present(
         form,
         output,
         document=lambda: serving_front_document(front),
         table=lambda terminal: serving_front_table(front, terminal, all_plans=all_plans),
+        page=page,
     )
     if interrupted.exit_code is not None:
         raise typer.Exit(interrupted.exit_code)

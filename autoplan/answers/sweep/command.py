@@ -14,12 +14,12 @@ from autoplan.commands.output import (
     NOTHING_FEASIBLE,
     Format,
     FormatOption,
+    asks_for_page,
     complain,
     present,
     standard_output,
-    write,
 )
-from autoplan.commands.page_output import asks_for_page, typed_command
+from autoplan.commands.page_output import typed_command
 from autoplan.commands.progress import Bar
 
 if TYPE_CHECKING:
@@ -95,20 +95,22 @@ def sweep(
         )
     if dask is not None and workers is not None:
         raise typer.BadParameter("the cluster's workers plan: leave --workers out", param_hint="--dask")
-    page = output if output is not None and asks_for_page(form, output) else None
-    answer = _planned(grid, None if page else output, workers, dask)
+    on_page = asks_for_page(form, output)
+    answer = _planned(grid, None if on_page else output, workers, dask)
 
     from autoplan.answers.sweep.blocks import sweep_document, sweep_table
 
-    if page is not None:
+    def page() -> str:
         from autoplan.answers.sweep.page import sweep_page
 
-        write(sweep_page(answer, typed_command(context)), page)
+        return sweep_page(answer, typed_command(context))
+
     present(
         form,
-        None,
+        output if on_page else None,
         document=lambda: sweep_document(answer),
         table=lambda terminal: sweep_table(answer, terminal, all_cells=all_cells),
+        page=page,
     )
     if answer.altered:
         complain([_altered(answer)])
