@@ -153,7 +153,7 @@ def present(
 ) -> None:
     """Write the answer in ``form``: a table, a document as JSON or YAML, a page, or a picture.
 
-    Where the name of ``output`` asks for a page or a trace that the answer has, that is written there, and the
+    Where the name of ``output`` asks for a page or a trace that the answer has, that is written there and the
     table is printed. A trace may be empty: then nothing is written.
     """
     alone = {"html": page, "svg": picture}.get(form)

@@ -1,4 +1,4 @@
-"""The front of a job as a table for a terminal."""
+"""The front of a job as blocks."""
 
 from __future__ import annotations
 

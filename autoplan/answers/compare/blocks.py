@@ -1,4 +1,4 @@
-"""Layouts side by side as tables for a terminal."""
+"""Layouts side by side as blocks and as a document."""
 
 from __future__ import annotations
 

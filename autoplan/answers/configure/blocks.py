@@ -58,10 +58,10 @@ def _improvement(comparison: FileComparison, each: Improvement) -> dict[str, Any
 
 def comparison_text(comparison: FileComparison, terminal: Terminal) -> str:
     """Return ``found`` as text: the best, and the edits."""
-    return render(_comparison_parts(comparison), terminal)
+    return render(_comparison_blocks(comparison), terminal)
 
 
-def _comparison_parts(comparison: FileComparison) -> Iterator[Block]:
+def _comparison_blocks(comparison: FileComparison) -> Iterator[Block]:
     yield Heading(_head(comparison))
     if comparison.best is not None:
         yield LayoutLine(comparison.best.layout_string, indent=2)
@@ -123,10 +123,10 @@ _HIDDEN: Final = frozenset({"selective", "full", "schedule"})
 def configuration_table(document: Mapping[str, Any], terminal: Terminal) -> str:
     """Return the document of a configuration as a table: fields with their lines, and what is open."""
     lines = heading([f"{document['file']}: a configuration of {document['framework']}"])
-    return render([*lines, *_parts(document)], terminal)
+    return render([*lines, *_blocks(document)], terminal)
 
 
-def _parts(document: Mapping[str, Any]) -> Iterator[Block]:
+def _blocks(document: Mapping[str, Any]) -> Iterator[Block]:
     rows = list(_rows(document))
     where = [_where(document, key) for key, _ in rows]
     columns = [

@@ -1,4 +1,4 @@
-"""The diagnosis of a run as a document and as tables for a terminal."""
+"""The diagnosis of a run as a document and as blocks."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from autoplan.units import format_bytes, format_seconds, format_share
 
 __all__ = [
     "MEASURED_NAMES",
+    "diagnosis_blocks",
     "diagnosis_document",
-    "diagnosis_parts",
     "diagnosis_table",
     "finding_meaning",
     "finding_sentence",
@@ -235,11 +235,11 @@ def _device(device: DeviceMeasurement) -> Document:
 
 def diagnosis_table(job: Job, diagnosis: Diagnosis, terminal: Terminal) -> str:
     """Return the diagnosis as text."""
-    return render(diagnosis_parts(job, diagnosis, terminal), terminal)
+    return render(diagnosis_blocks(job, diagnosis, terminal), terminal)
 
 
-def diagnosis_parts(job: Job, diagnosis: Diagnosis, terminal: Terminal) -> list[Block]:
-    """Return the diagnosis as what is rendered one below the other."""
+def diagnosis_blocks(job: Job, diagnosis: Diagnosis, terminal: Terminal) -> list[Block]:
+    """Return the diagnosis as blocks."""
     parts: list[Block] = [
         *heading(job_lines(job, diagnosis.plan.facts, terminal)),
         LayoutLine(diagnosis.plan.layout_string),

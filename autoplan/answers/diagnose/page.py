@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from autoplan.answers.diagnose.blocks import MEASURED_NAMES, diagnosis_document, diagnosis_parts
+from autoplan.answers.diagnose.blocks import MEASURED_NAMES, diagnosis_blocks, diagnosis_document
 from autoplan.answers.diagnose.value import Diagnosis
 from autoplan.report.document_fields import plan_document
 from autoplan.report.pages.blocks.page_frame import (
@@ -43,7 +43,7 @@ def diagnosis_page(job: Job, diagnosis: Diagnosis, run: str, command: str, pictu
     """Return the diagnosis as a self-contained page; ``run`` is the run as a file for ``calibrate``."""
     plan = diagnosis.plan
     document = plan_document(job, plan)
-    parts = diagnosis_parts(job, diagnosis, WIDE)
+    parts = diagnosis_blocks(job, diagnosis, WIDE)
     body = [
         *headings(job, plan.facts),
         element("p", _answer(diagnosis), "answer"),

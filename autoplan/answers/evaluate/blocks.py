@@ -1,4 +1,4 @@
-"""The prediction of one layout as tables for a terminal."""
+"""The prediction of one layout as blocks."""
 
 from __future__ import annotations
 

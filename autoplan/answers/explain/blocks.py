@@ -1,4 +1,4 @@
-"""Why a layout does or does not fit, and what would make room, for people at a terminal."""
+"""Why a layout does or does not fit, and what would make room, as blocks."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ __all__ = [
     "choices_table",
     "explanation_table",
     "limited_sentence",
+    "refusal_blocks",
     "refusal_document",
-    "refusal_parts",
     "refusal_table",
     "remedy_note",
     "remedy_rows",
@@ -88,11 +88,11 @@ def _significant(difference: Difference, standing: Standing) -> bool:
 
 def refusal_table(job: Job, refusal: Refusal, terminal: Terminal) -> str:
     """Return the rules that a layout breaks, and the nearest layout that satisfies them, as text."""
-    return render(refusal_parts(job, refusal, terminal), terminal)
+    return render(refusal_blocks(job, refusal, terminal), terminal)
 
 
-def refusal_parts(job: Job, refusal: Refusal, terminal: Terminal) -> list[Block]:
-    """Return the rules that a layout breaks as what is rendered one below the other."""
+def refusal_blocks(job: Job, refusal: Refusal, terminal: Terminal) -> list[Block]:
+    """Return the rules that a layout breaks as blocks."""
     parts: list[Block] = [
         *heading(job_lines(job, refusal.facts, terminal)),
         LayoutLine(str(refusal.layout)),

@@ -11,8 +11,8 @@ from autoplan.answers.explain.blocks import (
     choice_document,
     choices_table,
     limited_sentence,
+    refusal_blocks,
     refusal_document,
-    refusal_parts,
     remedy_note,
     remedy_rows,
     remedy_title,
@@ -107,7 +107,7 @@ def refusal_page(job: Job, refusal: Refusal, command: str) -> str:
     body = [
         *headings(job, refusal.facts),
         element("h2", "The layout"),
-        *html_of(below_heading(refusal_parts(job, refusal, WIDE))),
+        *html_of(below_heading(refusal_blocks(job, refusal, WIDE))),
         *provenance_section(job),
         *command_section(command),
         *json_section("the refusal as JSON", refusal_document(job, refusal)),

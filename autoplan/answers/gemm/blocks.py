@@ -33,14 +33,14 @@ from autoplan.report.wording.provenance import provenance
 from autoplan.units import format_bytes, format_count, format_rate, format_seconds, format_share
 
 __all__ = [
-    "distributed_parts",
+    "distributed_blocks",
     "distributed_table",
     "distributed_where",
     "facts_table",
     "gemm_document",
     "gemm_table",
+    "product_blocks",
     "product_line",
-    "product_parts",
     "product_table",
     "product_where",
 ]
@@ -51,11 +51,11 @@ __all__ = [
 
 def product_table(answer: ProductAnswer, terminal: Terminal) -> str:
     """Return the answer as text: verdict, bytes, roofline, and inference and training side by side."""
-    return render(product_parts(answer, terminal), terminal)
+    return render(product_blocks(answer, terminal), terminal)
 
 
-def product_parts(answer: ProductAnswer, terminal: Terminal) -> list[Block]:
-    """Return the answer as what is rendered one below the other."""
+def product_blocks(answer: ProductAnswer, terminal: Terminal) -> list[Block]:
+    """Return the answer as blocks."""
     parts: list[Block] = [
         *heading((product_line(answer.facts, terminal), product_where(answer, terminal))),
         _verdict(answer),
@@ -228,11 +228,11 @@ _OPERATIONS: Final = {
 
 def distributed_table(answer: DistributedAnswer, terminal: Terminal) -> str:
     """Return the answer as text: the choice, the other schemes, its transfers, and where it flips."""
-    return render(distributed_parts(answer, terminal), terminal)
+    return render(distributed_blocks(answer, terminal), terminal)
 
 
-def distributed_parts(answer: DistributedAnswer, terminal: Terminal) -> list[Block]:
-    """Return the answer as what is rendered one below the other."""
+def distributed_blocks(answer: DistributedAnswer, terminal: Terminal) -> list[Block]:
+    """Return the answer as blocks."""
     parts: list[Block] = [
         *heading((product_line(answer.facts, terminal), distributed_where(answer, terminal))),
         _scheme_verdict(answer),

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from autoplan.answers.gemm.blocks import (
-    distributed_parts,
+    distributed_blocks,
     distributed_where,
     gemm_document,
+    product_blocks,
     product_line,
-    product_parts,
     product_where,
 )
 from autoplan.answers.gemm.value import (
@@ -51,9 +51,9 @@ _COLOURS: Final = tuple(TIME_COLOURS.values())
 def gemm_page(answer: ProductAnswer | DistributedAnswer, command: str) -> str:
     """Return the answer on a product as a self-contained page; ``command`` is what was typed."""
     if isinstance(answer, ProductAnswer):
-        parts, where, pictures = product_parts(answer, WIDE), product_where(answer, WIDE), _single(answer)
+        parts, where, pictures = product_blocks(answer, WIDE), product_where(answer, WIDE), _single(answer)
     else:
-        parts, where = distributed_parts(answer, WIDE), distributed_where(answer, WIDE)
+        parts, where = distributed_blocks(answer, WIDE), distributed_where(answer, WIDE)
         pictures = _distributed(answer)
     title = product_line(answer.facts, WIDE)
     body = [

@@ -1,4 +1,4 @@
-"""The guide as tables for a terminal."""
+"""The guide as blocks and as a document."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ __all__ = [
     "batch_sentences",
     "change_words",
     "degree_sentence",
+    "guide_blocks",
     "guide_document",
-    "guide_parts",
     "guide_table",
     "memory_sentences",
     "scaling_sentence",
@@ -362,11 +362,11 @@ _Rows = Sequence[tuple[str, ...]]
 
 def guide_table(guide: TrainingGuide, terminal: Terminal) -> str:
     """Return the guide as text: the answer, then what it rests on."""
-    return render(guide_parts(guide, terminal), terminal)
+    return render(guide_blocks(guide, terminal), terminal)
 
 
-def guide_parts(guide: TrainingGuide, terminal: Terminal) -> list[Block]:
-    """Return the guide as what is rendered one below the other."""
+def guide_blocks(guide: TrainingGuide, terminal: Terminal) -> list[Block]:
+    """Return the guide as blocks."""
     best = guide.best
     parts: list[Block] = [
         *heading(job_lines(guide.job, guide.front.facts, terminal)),

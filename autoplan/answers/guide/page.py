@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoplan.answers.guide.blocks import guide_document, guide_parts
+from autoplan.answers.guide.blocks import guide_blocks, guide_document
 from autoplan.answers.guide.scaling_picture import scaling_picture
 from autoplan.answers.guide.value import TrainingGuide
 from autoplan.report.document_fields import plan_document
@@ -27,7 +27,7 @@ __all__ = [
 def guide_page(guide: TrainingGuide, command: str, pictures_of: PicturesOf) -> str:
     """Return the guide as a self-contained page; ``command`` is what was typed."""
     job, best = guide.job, guide.best
-    parts = guide_parts(guide, WIDE)
+    parts = guide_blocks(guide, WIDE)
     # The title and its conditions are those of the page.
     body = [
         *headings(job, guide.front.facts),

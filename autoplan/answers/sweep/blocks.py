@@ -19,8 +19,8 @@ from autoplan.version import __version__
 
 __all__ = [
     "MOST_CELLS_SHOWN",
+    "sweep_blocks",
     "sweep_document",
-    "sweep_parts",
     "sweep_table",
 ]
 
@@ -59,11 +59,11 @@ def _row(row: SweepRow) -> Document:
 
 def sweep_table(sweep: Sweep, terminal: Terminal, *, all_cells: bool = False) -> str:
     """Return the best plan of each cell as a table, and why cells have none."""
-    return render(sweep_parts(sweep, terminal, all_cells=all_cells), terminal)
+    return render(sweep_blocks(sweep, terminal, all_cells=all_cells), terminal)
 
 
-def sweep_parts(sweep: Sweep, terminal: Terminal, *, all_cells: bool = False) -> list[Block]:
-    """Return the cells as what is rendered one below the other."""
+def sweep_blocks(sweep: Sweep, terminal: Terminal, *, all_cells: bool = False) -> list[Block]:
+    """Return the cells as blocks."""
     rows = sweep.rows if all_cells else sweep.rows[:MOST_CELLS_SHOWN]
     parts: list[Block] = [*heading([*_head(sweep)]), _table(sweep.keys, rows, terminal)]
     if len(rows) < len(sweep.rows):

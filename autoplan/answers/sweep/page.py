@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from autoplan.answers.sweep.blocks import sweep_document, sweep_parts
+from autoplan.answers.sweep.blocks import sweep_blocks, sweep_document
 from autoplan.report.pages.blocks.page_frame import element, page, sentences_list
 from autoplan.report.pages.blocks.page_sections import command_section, json_section
 from autoplan.report.pages.html import html_of
@@ -36,7 +36,7 @@ def sweep_page(sweep: Sweep, command: str) -> str:
     """Return the best plan of each cell as a self-contained page; ``command`` is what was typed."""
     chosen = [sweep.rows[index] for index in spread(len(sweep.rows), MOST_CELLS)]
     shown = replace(sweep, rows=tuple(chosen))
-    parts = sweep_parts(shown, WIDE, all_cells=True)
+    parts = sweep_blocks(shown, WIDE, all_cells=True)
     left_out = len(sweep.rows) - len(chosen)
     counts = ", ".join(f"{count} {status}" for status, count in sweep.counts().items())
     body = [

@@ -33,8 +33,8 @@ from autoplan.report.render.blocks import below_heading
 from autoplan.report.render.terminal import WIDE
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_document import serving_front_document, serving_plan_document
-from autoplan.report.serving.serving_plan_report import serving_plan_parts
-from autoplan.report.serving.serving_report import front_ends, serving_front_parts
+from autoplan.report.serving.serving_plan_report import serving_plan_blocks
+from autoplan.report.serving.serving_report import front_ends, serving_front_blocks
 from autoplan.report.serving.serving_words import load_words, served_words
 from autoplan.report.wording.part_names import GIB, SERVED_MEMORY
 from autoplan.report.wording.sentences import number_words
@@ -54,7 +54,7 @@ def serving_front_page(front: ServingFront, command: str) -> str:
     """Return the front of a serving job as a self-contained page; ``command`` is what was typed."""
     document = serving_front_document(front)
     shown = replace(front, plans=front.plans[:_MOST_PLANS])
-    parts = serving_front_parts(shown, WIDE, all_plans=True)
+    parts = serving_front_blocks(shown, WIDE, all_plans=True)
     left_out = len(front.plans) - len(shown.plans)
     body = [
         *_headings(front.job),
@@ -75,7 +75,7 @@ def serving_front_page(front: ServingFront, command: str) -> str:
 def serving_plan_page(job: ServingJob, plan: ServingPlan, command: str) -> str:
     """Return the prediction of one plan as a self-contained page; ``command`` is what was typed."""
     document = serving_plan_document(job, plan)
-    parts = serving_plan_parts(job, plan, WIDE, memory=plan.pooled is not None)
+    parts = serving_plan_blocks(job, plan, WIDE, memory=plan.pooled is not None)
     body = [
         *_headings(job),
         element("p", f"{served_words(plan)}, {number_words(plan.devices, 'device')}", "answer"),
@@ -140,11 +140,10 @@ def _choices(front: ServingFront, document: Mapping[str, Any]) -> Iterator[str]:
     yield choice_list(numbers)
     for number in numbers:
         plan, entry = front.plans[number - 1], document["front"][number - 1]
+        blocks = serving_plan_blocks(front.job, plan, WIDE, memory=plan.pooled is not None)
         html = [
             element("h3", f"Plan {number}"),
-            *html_of(
-                below_heading(serving_plan_parts(front.job, plan, WIDE, memory=plan.pooled is not None)), "h4"
-            ),
+            *html_of(below_heading(blocks), "h4"),
             *served_limits_table(front.job.limits, entry["predicted"], f" of plan {number}"),
             *_memory(entry["predicted"], f" of plan {number}"),
             *json_section(f"plan {number} as JSON", dict(entry)),

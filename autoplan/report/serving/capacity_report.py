@@ -1,4 +1,4 @@
-"""The capacity of a serving job as a document and as tables for a terminal."""
+"""The capacity of a serving job as a document and as blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What serving plans give each class of requests, as a table for a terminal."""
+"""What serving plans give each class of requests, as a table."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from autoplan.results.serving.class_outcomes import ClassOutcome, class_outcomes
 from autoplan.results.serving.serving_front import ServingPlan
 from autoplan.units import format_seconds, format_share
 
-__all__ = ["class_parts"]
+__all__ = ["class_blocks"]
 
 
-def class_parts(plans: Sequence[ServingPlan]) -> Iterator[Block]:
+def class_blocks(plans: Sequence[ServingPlan]) -> Iterator[Block]:
     """Yield a table of the classes under each of ``plans``; nothing where there is one class."""
     rows = [(number, known) for number, plan in enumerate(plans, start=1) for known in class_outcomes(plan)]
     if not rows:

@@ -1,4 +1,4 @@
-"""One serving plan as tables for a terminal: what is predicted of it, simulated, and its memory."""
+"""One serving plan as blocks: what is predicted of it, simulated, and its memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from autoplan.report.render.blocks import (
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.render.text import render
 from autoplan.report.serving.capacity_report import serving_job_lines
-from autoplan.report.serving.class_report import class_parts
+from autoplan.report.serving.class_report import class_blocks
 from autoplan.report.serving.pool_report import pool_rows
 from autoplan.report.serving.serving_words import interval_lines, load_words, simulated_lines, time_words
 from autoplan.report.wording.part_names import GIB
@@ -35,7 +35,7 @@ __all__ = [
     "PERCENTILES",
     "percentile_rows",
     "serving_facts",
-    "serving_plan_parts",
+    "serving_plan_blocks",
     "serving_plan_table",
     "serving_verdict",
 ]
@@ -50,13 +50,13 @@ _BOUNDS: Final = {
 
 def serving_plan_table(job: ServingJob, plan: ServingPlan, terminal: Terminal) -> str:
     """Return the prediction of one plan as text."""
-    return render(serving_plan_parts(job, plan, terminal), terminal)
+    return render(serving_plan_blocks(job, plan, terminal), terminal)
 
 
-def serving_plan_parts(
+def serving_plan_blocks(
     job: ServingJob, plan: ServingPlan, terminal: Terminal, *, memory: bool = True
 ) -> list[Block]:
-    """Return one plan as what is rendered one below the other; its ``memory`` may be drawn instead."""
+    """Return one plan as blocks; its ``memory`` may be drawn instead."""
     parts: list[Block] = [
         *heading((*serving_job_lines(job, terminal), load_words(job))),
         LayoutLine(plan.layout_string),
@@ -66,7 +66,7 @@ def serving_plan_parts(
     if plan.starts:
         parts += [_facts(plan), GAP]
         if plan.simulation is not None:
-            parts += [_percentiles(plan), GAP, *class_parts([plan])]
+            parts += [_percentiles(plan), GAP, *class_blocks([plan])]
     parts += _memories(plan) if memory else []
     notes = [*(interval_lines([plan]) if plan.intervals else ()), *simulated_lines([plan])]
     parts += [GAP, items(notes)] if notes else []

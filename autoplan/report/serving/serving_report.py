@@ -1,4 +1,4 @@
-"""The front of a serving job as tables for a terminal."""
+"""The front of a serving job as blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autoplan.report.render.blocks import (
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.render.text import render
 from autoplan.report.serving.capacity_report import serving_job_lines
-from autoplan.report.serving.class_report import class_parts
+from autoplan.report.serving.class_report import class_blocks
 from autoplan.report.serving.pool_report import pool_lines
 from autoplan.report.serving.serving_words import (
     interval_lines,
@@ -33,7 +33,7 @@ from autoplan.report.wording.sentences import number_words
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.units import format_share
 
-__all__ = ["front_ends", "serving_front_parts", "serving_front_table", "serving_sentences"]
+__all__ = ["front_ends", "serving_front_blocks", "serving_front_table", "serving_sentences"]
 
 #: Plans that a table shows unless all are asked for.
 _MOST_ROWS: Final = 16
@@ -41,17 +41,17 @@ _MOST_ROWS: Final = 16
 
 def serving_front_table(front: ServingFront, terminal: Terminal, *, all_plans: bool = False) -> str:
     """Return the plans of a serving job as a table, or the reasons why there are none."""
-    return render(serving_front_parts(front, terminal, all_plans=all_plans), terminal)
+    return render(serving_front_blocks(front, terminal, all_plans=all_plans), terminal)
 
 
-def serving_front_parts(front: ServingFront, terminal: Terminal, *, all_plans: bool = False) -> list[Block]:
-    """Return the front as what is rendered one below the other."""
+def serving_front_blocks(front: ServingFront, terminal: Terminal, *, all_plans: bool = False) -> list[Block]:
+    """Return the front as blocks."""
     parts: list[Block] = [*heading((*serving_job_lines(front.job, terminal), load_words(front.job)))]
     if front.scaling:
         parts += [_scaling(front), GAP, Heading("plans of the largest load")]
     if front.plans:
         shown = front.plans if all_plans else front.plans[:_MOST_ROWS]
-        parts += [_plans(shown), GAP, *class_parts(shown)]
+        parts += [_plans(shown), GAP, *class_blocks(shown)]
         if len(shown) < len(front.plans):
             parts += [Sentence(f"{len(front.plans) - len(shown)} more plans: --all"), GAP]
         parts.append(items(serving_sentences(front)))
